@@ -17,15 +17,30 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE $(shell find src -name '*.py' -o -name '*.pyi' -o -name 'py.typed' -o -name '*.[ch]')
 DEVICE_ARGUMENT := $(if $(DEVICE),--device $(DEVICE))
 
-.PHONY: demo test libraries bench soak sanitize fuzz lint format types docs model wheel gpu level-zero opencl hip ur-loader vulkan clean
+.PHONY: demo test test-all coverage quick libraries bench soak sanitize fuzz lint format types docs model wheel gpu level-zero opencl hip ur-loader vulkan clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed ## two processes share FILE (default: README.md) on DEVICE
 	$(BIN)/xpushare demo --file "$(FILE)" $(DEVICE_ARGUMENT) $(ARGS)
 
-test: $(VENV)/installed $(VENV)/test ## the tests, without the long ones
-	$(BIN)/python -m pytest tests/native --basetemp $(VENV)/tmp $(ARGS)
-	$(BIN)/python -m pytest -m "not soak" -n 2 --dist loadfile --ignore tests/native --basetemp $(VENV)/tmp $(TESTS) $(ARGS)
+# Files in the order of tests/conftest.py, each by one worker.
+PYTEST = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --basetemp $(VENV)/tmp
+
+test: $(VENV)/installed $(VENV)/test ## the tests, without the exhaustive ones: three minutes
+	$(PYTEST) -m "not soak and not exhaustive" $(TESTS) $(ARGS)
+
+test-all: $(VENV)/installed $(VENV)/test ## all tests
+	$(PYTEST) -m "not soak" $(TESTS) $(ARGS)
+
+coverage: $(VENV)/installed $(VENV)/test ## lines and branches of the package that `make test-all` runs, and `make test` alone
+	$(BIN)/python scripts/coverage --folder $(VENV)/coverage $(ARGS)
+
+quick: $(VENV)/test $(VENV)/quick ## TESTS on the sources as they stand, without an installation: C that changed is compiled, into src
+	$(BIN)/cmake --log-level=WARNING -S . -B build/quick -DPython_EXECUTABLE="$(abspath $(BIN))/python" \
+		-DSKBUILD_SABI_COMPONENT=Development.SABIModule -DSKBUILD_SABI_VERSION=3.11
+	$(BIN)/cmake --build build/quick --parallel 2 >/dev/null
+	$(BIN)/cmake --install build/quick --prefix "$(CURDIR)/src" >/dev/null
+	PYTHONPATH="$(CURDIR)/src" $(BIN)/python -m pytest --basetemp $(VENV)/tmp $(TESTS) $(ARGS)
 
 libraries: $(VENV)/libraries ## torch, JAX, Ray, Dask and others, into the same environment: their tests run then
 
@@ -41,22 +56,22 @@ fuzz: $(VENV)/made ## what comes from peers, by libFuzzer (needs clang); ARGS="-
 bench: $(VENV)/installed $(VENV)/bench ## latency and bandwidth against what one would pick instead
 	$(BIN)/xpushare bench $(DEVICE_ARGUMENT) $(ARGS)
 
-gpu: ## what needs an NVIDIA GPU, on a machine without a package registry: tests, conformance, figures into results/
+gpu: ## what needs an NVIDIA GPU, on a machine without a package registry: tests, conformance, figures into build/results/
 	scripts/gpu
 
-hip: $(VENV)/installed $(VENV)/test ## HIP without an AMD GPU: a libamdhip64 that forwards, AMD's headers and library; results into results/
+hip: $(VENV)/installed $(VENV)/test ## HIP without an AMD GPU: a libamdhip64 that forwards, AMD's headers and library; results into build/results/
 	PYTHON=$(BIN)/python scripts/hip $(ARGS)
 
-level-zero: $(VENV)/installed $(VENV)/test ## Level Zero without an Intel GPU: drivers, their tests, the conformance suite; results into results/
+level-zero: $(VENV)/installed $(VENV)/test ## Level Zero without an Intel GPU: drivers, their tests, the conformance suite; results into build/results/
 	PYTHON=$(BIN)/python scripts/level_zero $(ARGS)
 
-opencl: $(VENV)/installed $(VENV)/test ## OpenCL on two drivers for CPUs: their tests, the conformance suite, kills; results into results/
+opencl: $(VENV)/installed $(VENV)/test ## OpenCL on two drivers for CPUs: their tests, the conformance suite, kills; results into build/results/
 	PYTHON=$(BIN)/python scripts/opencl $(ARGS)
 
-ur-loader: $(VENV)/installed $(VENV)/test ## a C++ SYCL program and Python share, through Unified Runtime's own loader; results into results/
+ur-loader: $(VENV)/installed $(VENV)/test ## a C++ SYCL program and Python share, through Unified Runtime's own loader; results into build/results/
 	PYTHON=$(BIN)/python scripts/ur_loader $(ARGS)
 
-vulkan: $(VENV)/installed $(VENV)/test $(VENV)/vulkan ## memory of Vulkan programs, on Mesa's software driver; results into results/
+vulkan: $(VENV)/installed $(VENV)/test $(VENV)/vulkan ## memory of Vulkan programs, on Mesa's software driver; results into build/results/
 	PYTHON=$(BIN)/python scripts/vulkan $(ARGS)
 
 lint: $(VENV)/lint
@@ -74,8 +89,9 @@ types: $(VENV)/installed $(VENV)/lint $(VENV)/bench
 docs: $(VENV)/docs ## into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-model: ## the event protocol, checked by spin; ARGS=--quick: a part of it, and that the whole was checked as it is
+model: ## the event protocol and that of channels, checked by spin; ARGS=--quick: a part of it, and that the whole was checked as it is
 	docs/model/check $(ARGS)
+	docs/model/check_channels
 
 wheel: $(VENV)/build ## into dist/, for glibc 2.28 and newer; fails where it would need a newer one
 	rm -rf build/wheel dist/xpushare-*.whl
@@ -86,6 +102,7 @@ wheel: $(VENV)/build ## into dist/, for glibc 2.28 and newer; fails where it wou
 clean:
 	rm -rf build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src -name '*.so' -delete
 	rm -rf "$(VENV)"
 
 $(VENV)/made:
@@ -101,7 +118,7 @@ $(VENV)/installed: $(VENV)/made $(SOURCES)
 	touch $@
 
 # Tools: the dependency groups and extras of pyproject.toml.
-$(VENV)/test $(VENV)/docs $(VENV)/build $(VENV)/libraries $(VENV)/vulkan: $(VENV)/%: $(VENV)/made pyproject.toml
+$(VENV)/test $(VENV)/quick $(VENV)/docs $(VENV)/build $(VENV)/libraries $(VENV)/vulkan: $(VENV)/%: $(VENV)/made pyproject.toml
 	$(PIP) install --quiet --group $*
 	touch $@
 

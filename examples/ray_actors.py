@@ -13,7 +13,7 @@ import numpy as np
 import ray
 
 import xpushare as xs
-from xpushare.integrations.ray import empty, register
+from xpushare.integrations.ray import register
 
 LENGTH = 8 << 20  # 64 MiB of float64
 
@@ -24,7 +24,7 @@ register()  # before the actors are made
 class Camera:
     @ray.method(tensor_transport="XPUSHARE")
     def shoot(self, number: int) -> np.ndarray:
-        self.frame = np.asarray(empty(LENGTH))  # in memory that other processes can map
+        self.frame = np.asarray(xs.empty(LENGTH))  # in memory that other processes can map
         self.frame[:] = number
         return self.frame
 

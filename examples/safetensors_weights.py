@@ -29,7 +29,25 @@ except ImportError:
 
 WORKERS = 3
 LAYERS, SIZE = 16, 1024  # 16 matrices of 4 MiB
-DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "I64": "int64", "I32": "int32", "U8": "uint8"}
+DTYPES = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2", "C64": "complex64", "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8",
+    "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool",
+}  # fmt: skip
+
+
+def dtype_of(lib: Any, name: str) -> Any:
+    """The library's dtype. NumPy has bfloat16 and the float8 family from ml_dtypes."""
+    if name not in DTYPES:
+        raise SystemExit(f"this example knows no elements of type {name}: it knows {', '.join(DTYPES)}")
+    wanted = DTYPES[name]
+    if lib is not np:
+        return getattr(lib, wanted)
+    if wanted.startswith(("bfloat", "float8")):
+        import ml_dtypes
+
+        return np.dtype(getattr(ml_dtypes, wanted))
+    return np.dtype(wanted)
 
 
 def write_model(path: Path) -> None:
@@ -75,7 +93,7 @@ def attach(path: Path, handle: bytes, lib: Any) -> dict[str, Any]:
     found = {}
     for name, each in header.items():
         begin, end = each["data_offsets"]
-        found[name] = data[begin:end].view(getattr(lib, DTYPES[each["dtype"]])).reshape(each["shape"])
+        found[name] = data[begin:end].view(dtype_of(lib, each["dtype"])).reshape(each["shape"])
     return found
 
 

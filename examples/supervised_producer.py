@@ -76,7 +76,7 @@ def main() -> None:
             ready.wait(30, at_least=20)
             os.kill(producer.pid, signal.SIGKILL)
             with contextlib.suppress(xs.PeerLostError):  # a supervisor may wait as its readers do
-                ready.wait(at_least=1 << 40)
+                ready.wait(60, at_least=1 << 40)
             producer.join()
         producer = start(restart)
     for _ in readers:

@@ -7,7 +7,10 @@ import sys
 
 from soak.common import end_on_sigterm
 
-PROGRAMS = ("handles", "kills", "cycles", "many_events", "lost_peers", "schedules", "hostile", "arenas")
+PROGRAMS = (
+    "handles", "kills", "channel_kills", "cycles", "many_events", "lost_peers", "schedules", "hostile", "arenas",
+    "reuse", "interrupts",
+)  # fmt: skip
 MOST_SECONDS = 3600  # for one program: a hang must end
 
 

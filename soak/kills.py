@@ -211,10 +211,8 @@ def _importer_dies(soak: Soak, calls: _Calls) -> None:
         here.close()
     table = node.current().table()
     for handle in handles:
-        gone = wait_until(lambda entry=handle._fields.entry: not table.domain.holders(entry), _MOST)  # type: ignore[misc]
-        soak.check(
-            gone, f"entry {handle._fields.entry} still has holders: {table.domain.holders(handle._fields.entry)}"
-        )
+        gone = wait_until(lambda entry=handle.fields.entry: not table.domain.holders(entry), _MOST)  # type: ignore[misc]
+        soak.check(gone, f"entry {handle.fields.entry} still has holders: {table.domain.holders(handle.fields.entry)}")
     lost = calls("event.wait, nobody left", answer.wait, 5, at_least=answer.pending + 1)
     soak.check(isinstance(lost, xs.PeerLostError), f"a wait for the dead ended with {lost!r}")
     left = [member for member in table.domain.members() if member[1] == victim.pid]

@@ -37,10 +37,21 @@ import pytest  # noqa: E402
 import harness  # noqa: E402
 import xpushare as xs  # noqa: E402
 
+# Folders in the order in which their files are given to the workers. The native part's tests look at all that a process
+# has open, and so come before it has anything of others'. Then the longest files: whatever begins last should be short.
+# Last are the tests that import other libraries, as with JAX or Ray in a process every fork takes longer.
+FIRST, LAST = ("native", "conformance", "ur_loader", "core"), ("integrations", "arrays")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Last come the tests that import other libraries: with JAX or Ray in a process every fork takes longer."""
-    items.sort(key=lambda item: item.path.parent.name in ("arrays", "integrations"))
+    order = [*FIRST, "", *LAST]
+    items.sort(key=lambda item: order.index(name if (name := item.path.parent.name) in order else ""))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _prepared() -> None:
+    """What forks children is there before a test counts what is open."""
+    harness.prepare()
 
 
 @pytest.fixture(scope="module", autouse=True)

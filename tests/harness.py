@@ -2,11 +2,15 @@
 
 Functions and arguments travel by cloudpickle: a function of a module goes by name (so its module's globals live on in
 the child between calls), a lambda or an inner function by value. What a child must keep alive it puts into `kept`.
+
+Children come from a `Forkserver`, each as a fresh interpreter that has imported numpy and the package.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import io
 import multiprocessing
 import os
 import signal
@@ -25,8 +29,11 @@ from typing import Any, Literal, Self
 
 import cloudpickle  # type: ignore[import-untyped]
 
-__all__ = ["TIMEOUT", "Child", "ChildDied", "HarnessError", "Pending", "become_another_user", "children", "fd_count",
-           "kept", "mapping_count", "new_fds", "open_fds", "rss", "wait_until", "withdraw_all"]  # fmt: skip
+from xpushare.conformance.forkserver import Forkserver
+
+__all__ = ["TIMEOUT", "Child", "ChildDied", "HarnessError", "Pending", "become_another_user", "children", "command",
+           "fd_count", "kept", "mapping_count", "new_fds", "open_fds", "prepare", "rss", "wait_until",
+           "withdraw_all"]  # fmt: skip
 
 TIMEOUT = 60.0  # of a child that imports torch on a busy machine
 
@@ -77,17 +84,19 @@ class Pending:
 class Child:
     """A process that runs what it is sent, one call after the other, in its main thread.
 
-    `target` (a function without arguments, or source text) runs first. `method` is "spawn" (a fresh interpreter) or
-    "fork". For spawn only: `env` changes the environment (None removes a variable); `prefix` is a command that starts
-    the interpreter, such as `["unshare", "--net"]` (`pid` and `kill` then mean the process of the command). Leaving the
-    `with` block ends the child in an orderly way and demands exit status 0, unless it was killed or the block failed.
+    `target` (a function without arguments, or source text) runs first. `method` is "fork" (of this process), "spawn" (a
+    fresh interpreter), or "prepared" (of the `Forkserver`). `env` changes the environment (None removes a variable);
+    `prefix` is a command that starts the interpreter, such as `["unshare", "--net"]` (`pid` and `kill` then mean the
+    process of the command). With either, and after a change of this process's environment, "prepared" is "spawn".
+    Leaving the `with` block ends the child in an orderly way and demands exit status 0, unless it was killed or the
+    block failed.
     """
 
     def __init__(
         self,
         target: Callable[[], object] | str | None = None,
         *,
-        method: Literal["spawn", "fork"] = "spawn",
+        method: Literal["prepared", "spawn", "fork"] = "prepared",
         env: Mapping[str, str | None] | None = None,
         prefix: Sequence[str] = (),
         timeout: float = TIMEOUT,
@@ -96,30 +105,35 @@ class Child:
         self._waiting: deque[Pending] = deque()
         self._timeout = timeout
         self._status: int | None = None
-        self._fork: Any = None
         here, there = multiprocessing.Pipe()
         self._connection = here
         try:
             if method == "fork":
                 assert not env
                 assert not prefix
-                self._fork = multiprocessing.get_context("fork").Process(target=_serve_fork, args=(here, there))
+                fork: Any = multiprocessing.get_context("fork").Process(target=_serve_fork, args=(here, there))
                 with warnings.catch_warnings():
                     warnings.simplefilter(
                         "ignore", DeprecationWarning
                     )  # from 3.12 on: forking with threads is what is tested
-                    self._fork.start()
-                self.pid: int = self._fork.pid
+                    fork.start()
+                self.pid: int = fork.pid
+                self._exit_status: Callable[[], int | None] = lambda: fork.exitcode
+            elif method == "prepared" and not env and not prefix and (server := _forkserver_of(os.getpid())).fits:
+                self.pid = server.fork(there.fileno())
+                self._exit_status = functools.partial(server.exit_status, self.pid)
             else:
                 changed = {**os.environ, **(env or {})}
-                source = f"import sys; sys.path[:] = {sys.path!r}; import harness; harness._main({there.fileno()})"
-                self._process = subprocess.Popen(
+                arguments = there.fileno(), os.getpid()
+                source = f"import sys; sys.path[:] = {sys.path!r}; import harness; harness._main{arguments}"
+                process = subprocess.Popen(
                     [*prefix, sys.executable, "-c", source],
                     env={name: value for name, value in changed.items() if value is not None},
                     stdin=subprocess.DEVNULL,
                     pass_fds=[there.fileno()],
                 )
-                self.pid = self._process.pid
+                self.pid = process.pid
+                self._exit_status = process.poll
         except BaseException:
             here.close()
             raise
@@ -170,7 +184,7 @@ class Child:
 
     def _poll(self) -> int | None:
         if self._status is None:
-            self._status = self._fork.exitcode if self._fork is not None else self._process.poll()
+            self._status = self._exit_status()
             if self._status is not None:
                 children.discard(self)
         return self._status
@@ -223,6 +237,24 @@ class Child:
         return f"<Child {self.pid} {'alive' if self.alive else f'ended with {self._status}'}>"
 
 
+def command(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the command `xpushare` with these arguments in a child."""
+    with Child() as child:
+        return subprocess.CompletedProcess(arguments, *child.call(_command, arguments, env or {}))
+
+
+def _command(arguments: Sequence[str], env: Mapping[str, str]) -> tuple[int, str, str]:
+    from xpushare import cli
+
+    os.environ.update(env)
+    with contextlib.redirect_stdout(io.StringIO()) as output, contextlib.redirect_stderr(io.StringIO()) as errors:
+        try:
+            status = cli.main(list(arguments))
+        except SystemExit as end:  # argparse's
+            status = end.code if isinstance(end.code, int) else 0
+    return status, output.getvalue(), errors.getvalue()
+
+
 def exec_source(source: str) -> None:
     """Run `source` in the child; the names it makes stay in `kept`."""
     exec(compile(source, "<source of the child>", "exec"), kept)
@@ -260,9 +292,19 @@ def _serve_fork(parents: Connection, connection: Connection) -> None:
     _serve(connection)
 
 
-def _main(fd: int) -> None:
+def _main(fd: int, _parent: int) -> None:
     os.set_inheritable(fd, False)
     _serve(Connection(fd))
+
+
+@functools.lru_cache(1)  # a test that changes the environment changes it back
+def _forkserver_of(_pid: int) -> Forkserver:
+    return Forkserver("harness", "_main", ["xpushare.adapters.native_cpu", "xpushare.adapters.mock.adapter"])
+
+
+def prepare() -> None:
+    """Start the process that forks children, so that a test that counts descriptors does not count its own."""
+    _forkserver_of(os.getpid())
 
 
 def become_another_user(uid: int) -> None:

@@ -33,6 +33,14 @@ def attach_each_version() -> None:
         xs.attach(handle).close()
 
 
+def attach_each_version_and_see_the_end() -> None:
+    for item in xs.watch("weights", timeout=1.0, lost=True):
+        if isinstance(item, xs.Lost):
+            print(item.pid)
+        else:
+            xs.attach(item).close()
+
+
 async def await_each_version() -> None:
     async for handle in xs.watch("weights"):
         xs.attach(handle).close()

@@ -74,8 +74,8 @@ def test_every_step_says_where(title: str) -> None:
 
 def test_what_is_defined_is_told_from_what_is_not() -> None:
     table, slot = (functions_of(source(file)) for file in ("sharing/table.py", "native/engine/slot.c"))
-    assert {"Table.put", "Exported"} <= table
-    assert {"xp_signal", "xp_sleep", "wake"} <= slot
+    assert {"Table.put", "deadline_in"} <= table
+    assert {"xp_signal", "xp_sleep", "submit"} <= slot
     assert not {"put", "Table.gone"} & table
     assert not {"xp_lock", "xp_futex_wait", "pthread_mutex_lock", "while"} & slot  # called there, defined elsewhere
 

@@ -18,17 +18,16 @@ from typing import Any
 import pytest
 
 import xpushare as xs
-from harness import wait_until
+from harness import command, wait_until
 from xpushare import cli
 from xpushare.cli import demo
 
 DEVICE = "native_cpu:0"
 
 
-def command(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def fresh(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "xpushare", *arguments],
-        env={**os.environ, **(env or {})},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -37,7 +36,7 @@ def command(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Co
 
 
 def test_version() -> None:
-    done = command("--version")
+    done = fresh("--version")
     assert (done.returncode, done.stdout) == (0, f"xpushare {xs.__version__}\n")
 
 
@@ -168,7 +167,7 @@ def test_demo(form: str, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(os.urandom(3_000_001))
     before = temporary_files()
-    done = command("demo", "--device", DEVICE, "--file", str(file), *(["--json"] if form == "json" else []))
+    done = fresh("demo", "--device", DEVICE, "--file", str(file), *(["--json"] if form == "json" else []))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
     assert temporary_files() <= before
@@ -194,7 +193,7 @@ def test_demo(form: str, tmp_path: Path) -> None:
 
 
 def test_demo_default_file() -> None:
-    done = command("demo", "--device", DEVICE, "--json")
+    done = fresh("demo", "--device", DEVICE, "--json")
     found = json.loads(done.stdout)
     assert done.returncode == 0
     assert Path(found["file"]).stat().st_size > 0

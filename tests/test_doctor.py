@@ -21,7 +21,7 @@ import pytest
 
 import xpushare as xs
 from harness import Child, become_another_user, kept
-from xpushare import adapters
+from xpushare import _native, adapters
 from xpushare.adapters.cuda import _adapter, _listing
 from xpushare.adapters.cuda import _doctor as cuda
 from xpushare.adapters.vendor import Check
@@ -157,7 +157,7 @@ def test_two_devices_of_another_backend() -> None:
 
 
 @needs_seccomp
-@pytest.mark.parametrize("error", [errno.ENOSYS, errno.EPERM])
+@pytest.mark.parametrize("error", [pytest.param(errno.ENOSYS, marks=pytest.mark.exhaustive), errno.EPERM])
 def test_seccomp_blocks_pidfd_getfd(error: int) -> None:
     found = examine(prefix=filtered(error, PIDFD_GETFD))
     assert found.status == 0
@@ -185,6 +185,7 @@ def test_no_route_at_all() -> None:
 
 @needs_seccomp
 @needs_numbers
+@pytest.mark.exhaustive
 def test_memfd_create_is_blocked() -> None:
     found = examine(prefix=filtered(errno.EPERM, NUMBERS[platform.machine()]["memfd_create"]))
     assert found.status == 1
@@ -194,6 +195,7 @@ def test_memfd_create_is_blocked() -> None:
 
 
 @needs_nets
+@pytest.mark.exhaustive
 def test_own_network_namespace() -> None:
     found = examine(prefix=["unshare", "--net"])
     assert found.status == 0
@@ -226,6 +228,7 @@ def test_no_proc() -> None:
 
 
 @needs_pids
+@pytest.mark.exhaustive
 def test_memfd_noexec() -> None:
     prefix = [*NEW_PIDS, "sh", "-c", 'echo 2 > /proc/sys/vm/memfd_noexec && exec "$@"', "sh"]
     if not works(*prefix):
@@ -309,6 +312,7 @@ def test_another_users_exporter() -> None:
 
 @needs_nets
 @needs_setpriv
+@pytest.mark.exhaustive
 def test_another_network_namespace_and_no_right() -> None:
     with Child(export, prefix=SETPRIV) as child:
         found = examine("--pid", str(child.pid), prefix=["unshare", "--net", *SETPRIV])
@@ -351,6 +355,7 @@ def limit(what: int, value: int) -> Callable[[], None]:
     return lambda: resource.setrlimit(what, (value, value))
 
 
+@pytest.mark.exhaustive
 def test_few_open_files() -> None:
     found = examine(before=limit(resource.RLIMIT_NOFILE, 64))
     assert found.status == 0
@@ -365,6 +370,7 @@ def test_too_few_open_files() -> None:
     assert "ulimit -n" in str(found.checks["start"].fix)
 
 
+@pytest.mark.exhaustive
 def test_too_few_addresses() -> None:
     found = examine(before=limit(resource.RLIMIT_AS, 150_000 << 10))
     assert found.status == 1
@@ -372,6 +378,7 @@ def test_too_few_addresses() -> None:
     assert found.checks["address space"].fix == "ulimit -v unlimited"
 
 
+@pytest.mark.exhaustive
 def test_too_small_files() -> None:
     found = examine(before=limit(resource.RLIMIT_FSIZE, 1 << 20))
     assert found.status == 1
@@ -379,6 +386,7 @@ def test_too_small_files() -> None:
     assert found.checks["memfd_create"].fix == found.checks["memory"].fix == "ulimit -f unlimited"
 
 
+@pytest.mark.exhaustive
 def test_one_processor() -> None:
     one = min(os.sched_getaffinity(0))
     found = examine("--device", "native_cpu:*", before=lambda: os.sched_setaffinity(0, {one}))
@@ -475,6 +483,18 @@ def test_folder_and_key(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     found = {check.name: check for check in folder.examine()}
     assert found[name].state == "fails"
     assert fix in str(found[name].fix)
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_new_versions_of_names(exchanges: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in folder_case(tmp_path, "sound").items():
+        monkeypatch.setenv(name, value)
+    if not exchanges:
+        monkeypatch.setattr(_native, "exchange", lambda _one, _other: False)
+    (found,) = (check for check in folder.examine() if check.name == "new versions of names")
+    assert found.state == ("works" if exchanges else "limited")
+    assert ("XPUSHARE_RUNTIME_DIR" in str(found.fix)) is not exchanges
+    assert os.listdir(tmp_path / "runtime") == ["key"]
 
 
 def test_a_bad_key_is_a_failure(tmp_path: Path) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import pickle
+import signal
+import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -86,6 +90,49 @@ def test_fork() -> None:
         assert child.exit() == 0
 
 
+def began() -> tuple[object, ...]:
+    """What tells how a process began."""
+    with open("/proc/self/cmdline") as file:
+        return "forkserver" in file.read(), os.environ.get("XS_A"), os.getcwd(), threading.active_count()
+
+
+def test_prepared_children_are_as_fresh_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with Child() as child, Child() as other:
+        assert child.call(began) == (True, None, os.getcwd(), 1)
+        assert child.call(os.getppid) == other.call(os.getppid) != os.getpid()
+        child.call(harness.kept.update, x=1)
+        assert other.call(dict, harness.kept) == {}
+        assert child.call(signal.getsignal, signal.SIGINT) is signal.default_int_handler
+    with Child(method="spawn") as child:
+        assert child.call(began)[0] is False
+        assert child.call(os.getppid) == os.getpid()
+    monkeypatch.setenv("XS_A", "1")
+    with Child() as child:
+        assert child.call(began)[:2] == (False, "1")
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    with Child() as child:
+        assert child.call(began) == (False, None, str(tmp_path), 1)
+
+
+def test_an_answer_that_nobody_waits_for_any_more_is_no_other_questions() -> None:
+    """Ctrl-C came between a question to what forks and its answer."""
+    with Child() as child:
+        server = harness._forkserver_of(os.getpid())
+        server._number += 1
+        server._socket.send(pickle.dumps((server._number, child.pid)))
+        with Child() as another:
+            assert another.call(os.getpid) == another.pid
+        assert server.exit_status(child.pid) is None
+
+
+def test_a_prepared_child_writes_where_this_process_does(capfd: pytest.CaptureFixture[str]) -> None:
+    with Child() as child:
+        child.call(os.write, 1, b"out")
+        child.call(os.write, 2, b"err")
+    assert capfd.readouterr() == ("out", "err")
+
+
 def test_environment_and_prefix() -> None:
     with Child(env={"XS_A": "1", "HOME": None}, prefix=["nice"]) as child:
         assert child.call(lambda: (os.environ.get("XS_A"), os.environ.get("HOME"))) == ("1", None)
@@ -98,7 +145,7 @@ def test_another_user_reads_no_more_modules() -> None:
         with pytest.raises(PermissionError):
             os.setuid(0)
         with pytest.raises(ModuleNotFoundError):
-            import xpushare  # noqa: F401
+            import xpushare.cli  # noqa: F401
         import faulthandler  # noqa: F401 - is not of a file
         import json  # noqa: F401 - is here already
 

@@ -4,6 +4,7 @@ and what is off is not there.
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import inspect
 import itertools
@@ -15,6 +16,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -710,28 +712,80 @@ def wrapped() -> list[str]:
     return [name for name, point in points.items() if point.wrapped]
 
 
-def codes() -> dict[Any, Any]:
-    """The code of everything that a layer wraps."""
-    functions = [
-        *(getattr(sys.modules[each.function.__module__], each.function.__name__) for each in layers.operations()),
-        *(getattr(ur, name) for name in FUNCTIONS),
-        *(cls.close for cls in (xs.Memory, xs.Event, xs.Queue, xs.PhysicalMemory, xs.VirtualRange, xs.SharedArray)),
-    ]
-    return {function: (function.__code__, function.__kwdefaults__, dict(function.__dict__)) for function in functions}
+def called() -> dict[str, Any]:
+    """What a call of each operation, and of each function of Unified Runtime, goes to."""
+    return {
+        **{each.name: getattr(module_of(each), each.function.__name__) for each in layers.operations()},
+        **{name: getattr(ur, name).__globals__["_layer"] for name in FUNCTIONS},
+    }
+
+
+def module_of(operation: declare.Operation) -> ModuleType:
+    return sys.modules[operation.function.__module__]
 
 
 def test_off_nothing_is_left_of_the_layers() -> None:
-    """A function is the same object with the same code as before: it executes the same instructions."""
-    off = codes()
+    """A call goes to the same function as before: it executes the same instructions."""
+    off, functions = called(), {name: (getattr(ur, name), getattr(ur, name).__code__) for name in FUNCTIONS}
+    assert [each.function for each in layers.operations()] == [off[each.name] for each in layers.operations()]
+    assert {off[name] for name in FUNCTIONS} == {None}
     with layered(FULL, "UR_LAYER_TRACING"):
-        on = codes()
-        assert on.keys() == off.keys()
-        assert not [function for function in off if on[function][0] is off[function][0]]
+        assert not [name for name, target in called().items() if target is off[name]]
         assert declare.layers_on == [FULL, "UR_LAYER_TRACING"]
-    assert codes() == off
-    assert all(now[0] is before[0] for now, before in zip(codes().values(), off.values(), strict=True))
+        assert declare.watchers
+    assert called() == off
+    assert {name: (getattr(ur, name), getattr(ur, name).__code__) for name in FUNCTIONS} == functions
     assert declare.layers_on == []
+    assert declare.watchers == []
     assert wrapped() == []
+
+
+def held(tree: ast.Module, names: dict[tuple[str, str], str]) -> Iterator[str]:
+    """The operations that a module keeps: imports by name, or uses outside of functions, which run only once."""
+    modules: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                if (node.module or "", alias.name) in names:
+                    yield names[node.module or "", alias.name]
+                modules[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    inner = {
+        id(node)
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for part in (function.body if isinstance(function.body, list) else [function.body])
+        for node in ast.walk(part)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and id(node) not in inner:
+            found = names.get((modules.get(node.value.id, ""), node.attr))
+            if found is not None:
+                yield found
+
+
+def test_nobody_keeps_an_operation() -> None:
+    """A layer that is switched on later wraps what is looked up in the operation's module, and nothing else."""
+    names = {(each.function.__module__, each.function.__name__): each.name for each in layers.operations()}
+    package = Path(xs.__file__).parent
+    kept = {
+        str(file.relative_to(package)): found
+        for file in package.rglob("*.py")
+        if (found := sorted(held(ast.parse(file.read_text()), names)))
+    }
+    assert kept == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from xpushare.core.memory import put",
+        "def f():\n    from xpushare.core.memory import put as other",
+        "from xpushare.core import memory as core\nTABLE = {'put': core.put}",
+        "from xpushare.core import memory\ndef f(put=memory.put): ...",
+    ],
+)
+def test_an_operation_that_is_kept_is_found(text: str) -> None:
+    assert list(held(ast.parse(text), {("xpushare.core.memory", "put"): "ipc.memory.put"})) == ["ipc.memory.put"]
 
 
 def test_a_program_without_layers_does_not_load_them() -> None:

@@ -13,13 +13,13 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
 import xpushare as xs
-from harness import Child, become_another_user, kept, new_fds, open_fds, withdraw_all
+from harness import Child, become_another_user, command, kept, new_fds, open_fds, withdraw_all
 from xpushare.cli.ls import human
 from xpushare.sharing import identity, layout, node
 from xpushare.sharing.survey import changed, survey
@@ -30,9 +30,11 @@ PR_SET_DUMPABLE = 4
 SETPRIV = ["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace"]
 
 
-def ls(*arguments: str, prefix: list[str] | None = None) -> subprocess.CompletedProcess[str]:
+def ls(*arguments: str, prefix: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    if not prefix:
+        return command("ls", *arguments)
     return subprocess.run(
-        [*(prefix or []), sys.executable, "-m", "xpushare", "ls", *arguments],
+        [*prefix, sys.executable, "-m", "xpushare", "ls", *arguments],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -122,7 +124,18 @@ def test_text(exporter: Child, importer: Child) -> None:
     importer.call(open_all, exporter.call(export_all))
     lines = ls().stdout.splitlines()
     header = lines[0]
-    assert header.split() == ["STATE", "KIND", "SIZE", "DEVICE", "EXPORTER", "IMPORTERS", "HANDLES", "AGE", "NAMES"]
+    assert header.split() == [
+        "STATE",
+        "KIND",
+        "SIZE",
+        "DEVICE",
+        "EXPORTER",
+        "IMPORTERS",
+        "HANDLES",
+        "AGE",
+        "NAMES",
+        "LABEL",
+    ]
     mine = [line for line in lines if f" {exporter.pid} " in line and line.startswith("shared")]
     assert len(mine) == 3
     for line in mine:

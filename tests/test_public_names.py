@@ -23,10 +23,10 @@ CONTRACT = {
     # 4 virtual memory
     "VirtualRange",
     # 5 queues and events
-    "Queue",
+    "Queue", "any_of", "wait_any",
     # 6 arrays
-    "ArrayHandle", "SharedArray", "array", "attach", "empty", "lookup", "publish", "published", "share", "unpublish",
-    "trim", "watch",
+    "ArrayHandle", "Lost", "SharedArray", "array", "attach", "empty", "lookup", "publish", "published", "share",
+    "unpublish", "trim", "watch", "zeros",
     # 7 errors
     "DeviceError", "FeatureNotSupportedError", "ForkError", "HandleExpiredError", "InvalidArgumentError",
     "InvalidHandleError", "OutOfMemoryError", "PeerLostError", "RouteError", "XpuShareError",
@@ -34,6 +34,8 @@ CONTRACT = {
     "enable_layers", "ur",
     # 9 commands
     "shares",
+    # 10 channels
+    "Atomic", "Channel", "ChannelFull", "Lock",
 }  # fmt: skip
 
 # Of these, what this version does not have yet. A name that appears must be taken out here.
@@ -74,10 +76,13 @@ ARGUMENTS = {
     "PhysicalMemory": "(nbytes, device=None, *, context=None, enable_ipc=False)",
     "ipc.physical_memory.open": "(h, *, device=None, context=None)",
     "ipc.physical_memory.put": "(h)",
-    "Event": "(device=None, *, context=None, enable_ipc=False, enable_profiling=False, signals=None)",
+    "Event": "(device=None, *, context=None, enable_ipc=False, enable_profiling=False, signals=None, label=None)",
     "ipc.event.open": "(h, *, device=None, context=None, signals=None)",
     "ipc.event.put": "(h)",
-    "VirtualRange": "(nbytes, device=None, *, context=None, address=None)",
+    "VirtualRange": "(nbytes, device=None, *, context=None, address=None, growable=False)",
+    "VirtualRange.grow": "(self, nbytes)",
+    "VirtualRange.shrink": "(self, nbytes)",
+    "VirtualRange.refresh": "(self)",
     "VirtualRange.map": "(self, pm, at=0, *, offset=0, nbytes=None, access='rw')",
     "VirtualRange.unmap": "(self, at, nbytes)",
     "VirtualRange.set_access": "(self, at, nbytes, access)",
@@ -87,13 +92,17 @@ ARGUMENTS = {
     "Queue.copy": "(self, dst, src, nbytes=None)",
     "Queue.fill": "(self, dst, pattern, nbytes=None)",
     "Queue.synchronize": "(self, timeout=None)",
+    "Event.recovered": "(self, timeout=None)",
     "Event.wait": "(self, timeout=None, *, at_least=None)",
-    "empty": "(shape, dtype=float, *, device='native_cpu:0', isolated=False)",
+    "empty": "(shape, dtype=float, *, device='native_cpu:0', isolated=False, label=None)",
     "array": "(x, *, dtype=None, device=None)",
-    "attach": "(h, *, device=None, stream=None, like=None, types=())",
+    "attach": "(h, *, device=None, stream=None, like=None, types=(), only=None, own=False)",
     "unpublish": "(name)",
-    "lookup": "(name, *, timeout=None)",
-    "watch": "(name)",
+    "Atomic": "(initial=0, name=None)",
+    "Lock": "(name=None, *, label=None)",
+    "lookup": "(name, *, timeout=None, version=None)",
+    "watch": "(name, *, timeout=None, lost=False)",
+    "zeros": "(shape, dtype=float, *, device='native_cpu:0', isolated=False, label=None)",
 }
 
 

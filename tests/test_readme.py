@@ -19,6 +19,7 @@ PAGES = [
     "docs/guide.md",
     "docs/guide-arrays.md",
     "docs/weights.md",
+    "docs/keeper.md",
     "docs/forks-and-servers.md",
     "docs/which-call.md",
     "docs/coming-from.md",
@@ -41,6 +42,10 @@ def examples() -> list[object]:
 def test_example(source: str, output: str | None, tmp_path: Path) -> None:
     script = tmp_path / "example.py"
     script.write_text(source)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path if path)}
+    if "keep=True" in source:  # a keeper of its own, which the page leaves running
+        environment["XPUSHARE_RUNTIME_DIR"] = str(tmp_path)
+        tmp_path.chmod(0o700)
     done = subprocess.run(
         [sys.executable, "-W", "error", script],
         cwd=tmp_path,
@@ -48,8 +53,10 @@ def test_example(source: str, output: str | None, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         timeout=60,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path if path)},
+        env=environment,
     )
+    if "keep=True" in source:
+        subprocess.run([sys.executable, "-m", "xpushare", "keep", "--stop"], env=environment, check=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     if output is not None:

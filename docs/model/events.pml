@@ -92,6 +92,14 @@ byte guards;                            /* processes that guard waits of devices
 #if LATE
 bit late;                               /* a device's store of a lost point may come late */
 #endif
+#ifdef PICKLE
+byte hope = 1;                          /* one word, pickles: bit 0, one waits for its first open; bit 1, somebody has opened the event */
+bit due;                                /* its time is over */
+bit pk = 1;                             /* ghost: whoever opens it may come yet */
+#define ALONE(x) ((x) && !pk)         /* nobody who opens a pickle may come */
+#else
+#define ALONE(x) x
+#endif
 byte state[N];
 bool life[N];                           /* the life byte: held by its member, or by nobody */
 byte reapb[N];                          /* the reap byte: 0, or 1 + the process that holds it */
@@ -169,9 +177,9 @@ byte gw;                                /* to whom a future point may be said to
 #define CLOSS(i)  (amb || (gcd && BUT(gcj, i) == 0))
 #define LAG       (((sg | cd) & ~ALIVE) != 0)
 #define MAY(i)    (BUT(gs, i) == 0 && (SLOSS(i) || (amb && gsd) || (gs != 0 && (CLOSS(i) || GONE(i))) || \
-                   (gs == 0 && ((GONE(i) && gever) || (BUT(gc, i) == 0 && (CLOSS(i) || GONE(i)))))))
+                   (gs == 0 && ((GONE(i) && gever) || (BUT(gc, i) == 0 && (ALONE(CLOSS(i)) || GONE(i)))))))
 #define MUST(i)   (BUT(gs, i) == 0 && ((SLOSS(i) && !amb) || (gs != 0 && GONE(i)) || \
-                   (gs == 0 && ((GONE(i) && gever) || (BUT(gc, i) == 0 && ((gcd && !amb && gcj == 0) || GONE(i)))))))
+                   (gs == 0 && ((GONE(i) && gever) || (BUT(gc, i) == 0 && (ALONE((gcd && !amb && gcj == 0)) || GONE(i)))))))
 inline spec() {
   t = 0;
   do
@@ -381,9 +389,42 @@ inline lose_for(q) {
 }
 #endif
 
+#ifdef PICKLE
+/* may the opener of a pickle come yet? -> aw.  If its time is over, it counts as a candidate that died */
+inline unopened() {
+  atomic { A(me) -> u8 = hope }
+  atomic { A(me) -> x = due }
+  if
+  :: (u8 & 1) && x ->
+     do
+     :: u8 & 2 -> break
+     :: !(u8 & 2) ->
+        atomic { A(me) -> w = ro }
+        atomic { A(me) -> z = hope & 2 }
+        atomic { A(me) -> k = sg }
+        if
+        :: z || k || (LOSS(w) == SIGNALLER && JOINED(w) == 0) -> break
+        :: else ->
+           if
+           :: atomic { A(me) && ro == w -> ro = ROSTER(w, CANDIDATE, 0) + NEXT } break
+           :: atomic { A(me) && ro != w -> skip }
+           fi
+        fi
+     od;
+     atomic { A(me) -> if :: hope == u8 -> hope = 0 :: else fi }
+     aw = 0
+  :: else -> aw = u8 & 1
+  fi;
+  atomic { u8 = 0; x = 0; z = 0; k = 0; w = 0 }
+}
+#endif
+
 /* is a point above p lost to this process? -> y.  In: p */
 inline future() {
   y = 0;
+#ifdef PICKLE
+  unopened();
+#endif
   atomic { A(me) -> w = ro }
 #ifdef NO_EXPORTER                      /* mutant: nobody minds that the exporter is gone */
   x = 0;
@@ -406,10 +447,24 @@ inline future() {
      if
      :: k == 0 && !(LOSS(w) == SIGNALLER && (JOINED(w) == 0 || JOINED(w) == me + 1)) && !(x && EVER(w)) ->
         atomic { A(me) -> k = cd }
+#ifdef PICKLE
+        atomic { y = aw && !x; u8 = 1 }
+#endif
      :: else
      fi;
 #endif
+#ifdef PICKLE
+     if :: y -> k = 0 :: else -> living(me) fi;
+#ifndef ONE_LOOK                        /* mutant: who came while the last one died is not seen */
+     if
+     :: y == 0 -> atomic { A(me) -> k = (u8 -> cd : sg) } living(me)
+     :: else
+     fi;
+#endif
+     u8 = 0;
+#else
      living(me);
+#endif
      if
      :: y == 0 ->
 #ifdef ROSTER_ONCE                      /* mutant: somebody came, signalled and went meanwhile */
@@ -423,6 +478,9 @@ inline future() {
   :: else
   fi;
   atomic { x = 0; w = 0 }
+#ifdef PICKLE
+  aw = 0
+#endif
 }
 
 /* this process may signal (0), or does (1) */
@@ -436,6 +494,9 @@ inline future() {
 #define JOINBIT(sig) atomic { A(me) -> if :: sig -> sg = sg | BIT(me) :: else -> cd = cd | BIT(me) fi; JOINGHOST(sig) }
 inline join(sig) {
   JOINBIT(sig)
+#if defined(PICKLE) && !defined(NO_OPENED)      /* mutant: nobody learns that it was opened */
+  if :: sig || me == 0 :: else -> atomic { A(me) -> hope = (hope -> hope | 2 : 0) } fi;
+#endif
   do
   :: atomic { A(me) -> w = ro }
      x = JOINED(w); n = LOSS(w); y = 0;
@@ -582,9 +643,13 @@ inline leave(d, isdeath) {
 #endif
 #define OP(w) ((w >> (4 * pc)) & 15)
 /* 1 host signal  2 queue signal  3 read  4..7 wait for point 1..4  8 attach  9 close  10 leave for good  11 the same or not
+   12 abandon it (with ABANDONS)
    13, 14 the device waits for point 2, 3 */
 
 proctype Main(byte me) {
+#ifdef PICKLE
+  byte u8; bit aw;
+#endif
   byte pc, op, h, o, p, pm, v, c, ef, g, x, y, z, k, q, n, r;
   bit pi, b;
   short w;
@@ -705,8 +770,16 @@ next:
      atomic { A(me) -> life[me] = true }
      atomic { A(me) -> state[me] = ATTACHED }
      atomic { A(me) -> att = att | BIT(me) }
+#ifdef PICKLE
+#ifdef TAKEN_FIRST                      /* mutant: it does not wait any more, before its opener has joined */
+     atomic { A(me) -> hope = (hope -> 2 : 0) }
+#endif
+#endif
      if :: !(ONLY & BIT(me)) -> join(0) :: else fi;
      if :: DECLARED & BIT(me) -> join(1) :: else fi;
+#ifdef PICKLE
+     atomic { A(me) -> hope = hope & 2; d_step { pk = 0; spec() } }
+#endif
      wake(); goto next
 
   :: op == 9 ->                         /* close it, owing nothing */
@@ -716,6 +789,23 @@ next:
      b = 0; parting(me, false);
      atomic { A(me) -> att = att & ~BIT(me) }
      wake(); goto next
+
+#ifdef ABANDONS
+  :: op == 12 ->                        /* its process exits, or drops the event, without having signalled; it owes nothing */
+     atomic { A(me) -> d_step { gone_ghost(me, true); spec() } }
+#ifdef CLEAN_ABANDON                    /* mutant: as a close */
+     closing();
+#endif
+     b = 0;
+#ifdef CLEAN_ABANDON
+     parting(me, false);
+#else
+     parting(me, true);
+#endif
+     ROLES(me)
+     atomic { A(me) -> att = att & ~BIT(me) }
+     wake(); goto next
+#endif
 
   :: op == 10 || op == 11 ->
      if :: op == 11 -> goto next :: true fi;
@@ -943,6 +1033,15 @@ proctype Warden(byte me) {
   od
 }
 
+#ifdef PICKLE
+proctype Clock() {
+  atomic { due = 1;
+    d_step {
+      if :: pk && !(hope & 2) && gs == 0 && (!gsd || gsj) -> gcd = 1; gcj = 0; if :: gcl -> amb = 1 :: else fi :: else fi;
+      pk = 0; rechecked = 0; spec() } }
+}
+#endif
+
 /* somebody new takes the index of a dead member, once; it has nothing to do with this slot */
 proctype Newcomer(byte d) {
   atomic { !alive[d] && !life[d] && state[d] == FREE && reapb[d] == 0 -> reapb[d] = NONE }
@@ -962,6 +1061,9 @@ proctype Newcomer(byte d) {
 
 /* the warden guards a device that waits for a future point.  It looks again after every change (the bell) */
 proctype Guard(byte me) {
+#ifdef PICKLE
+  byte u8; bit aw;
+#endif
   byte h, o, p, pm, v, c, ef, g, x, y, z, k, q, n;
   bit pi;
   short w;
@@ -1304,6 +1406,9 @@ init {
     :: else -> break
     od;
     i = 0; gs = sg; gc = cd;
+#ifdef PICKLE
+    run Clock();
+#endif
 #ifdef CASCADE
     run Lane2(2); run Stream2(2); run Server2(2); run Reaper2(2);
 #endif

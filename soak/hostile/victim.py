@@ -154,9 +154,9 @@ class Victim(Served):
             call("unpublish", lambda: xs.unpublish(name))
 
     def _published(self) -> set[str]:
-        from xpushare import _names
+        from xpushare.sharing import naming
 
-        return set(_names._own)
+        return set(naming.names)
 
     def _look(self, call: Callable[..., Any]) -> None:
         call("shares", xs.shares, _SOCKET)

@@ -70,6 +70,7 @@ class World:
         self._handles: dict[Event, tuple[bytes, bytes]] = {}  # of the event, of its board
         self._gates: dict[int, tuple[Process, Gate]] = {}
         self._numbers = itertools.count(1)
+        self._closed: set[tuple[Process, Any]] = set()  # processes, and events of which they have closed an object
         self._lost = False  # this step may have lost something, so that a false loss could show
         self.story: list[str] = []
 
@@ -219,6 +220,7 @@ class World:
         self._ask(process, "close", found.number, event.number, last)
         self._tell(f"{self._name(process)} closes event {event.number}")
         self._model.close(found)
+        self._closed.add((process, event))
         self._lost = True
         return True
 
@@ -512,6 +514,9 @@ class World:
             found = "done"
         elif found == "done":
             process.saw[event] = max(point, process.saw.get(event, 0))
+        if found == "InvalidArgumentError" and (process, event) in self._closed:
+            self._counts["waits ended by a close"] += 1
+            return
         outcome = {"done": "done", "PeerLostError": "lost"}.get(found, found)
         expected = event.expect(process, point)
         if outcome != expected and not (outcome == "lost" and expected == "either"):

@@ -13,86 +13,102 @@ if TYPE_CHECKING:
 
     from xpushare import ipc as ipc
     from xpushare import ur as ur
-    from xpushare._array import SharedArray as SharedArray
-    from xpushare._array_handle import ArrayHandle as ArrayHandle
-    from xpushare._aspects import Aspect as Aspect
-    from xpushare._aspects import Support as Support
     from xpushare._device import Context as Context
     from xpushare._device import Device as Device
     from xpushare._device import default_device as default_device
     from xpushare._device import devices as devices
-    from xpushare._errors import DeviceError as DeviceError
-    from xpushare._errors import FeatureNotSupportedError as FeatureNotSupportedError
-    from xpushare._errors import ForkError as ForkError
-    from xpushare._errors import HandleExpiredError as HandleExpiredError
-    from xpushare._errors import InvalidArgumentError as InvalidArgumentError
-    from xpushare._errors import InvalidHandleError as InvalidHandleError
-    from xpushare._errors import OutOfMemoryError as OutOfMemoryError
-    from xpushare._errors import PeerLostError as PeerLostError
-    from xpushare._errors import RouteError as RouteError
-    from xpushare._errors import XpuShareError as XpuShareError
-    from xpushare._event import Event as Event
-    from xpushare._memory import Memory as Memory
-    from xpushare._memory import malloc_device as malloc_device
-    from xpushare._memory import malloc_host as malloc_host
-    from xpushare._memory import malloc_shared as malloc_shared
-    from xpushare._memory import trim as trim
-    from xpushare._names import lookup as lookup
-    from xpushare._names import publish as publish
-    from xpushare._names import published as published
-    from xpushare._names import shares as shares
-    from xpushare._names import unpublish as unpublish
-    from xpushare._names import watch as watch
-    from xpushare._physical_memory import PhysicalMemory as PhysicalMemory
-    from xpushare._physical_memory import VirtualRange as VirtualRange
-    from xpushare._queue import Queue as Queue
-    from xpushare._share import array as array
-    from xpushare._share import attach as attach
-    from xpushare._share import empty as empty
-    from xpushare._share import share as share
+    from xpushare.arrays.attach import attach as attach
+    from xpushare.arrays.copies import array as array
+    from xpushare.arrays.copies import empty as empty
+    from xpushare.arrays.copies import zeros as zeros
+    from xpushare.arrays.names import Lost as Lost
+    from xpushare.arrays.names import lookup as lookup
+    from xpushare.arrays.names import publish as publish
+    from xpushare.arrays.names import published as published
+    from xpushare.arrays.names import shares as shares
+    from xpushare.arrays.names import unpublish as unpublish
+    from xpushare.arrays.names import watch as watch
+    from xpushare.arrays.share import share as share
+    from xpushare.arrays.waits import any_of as any_of
+    from xpushare.arrays.waits import wait_any as wait_any
+    from xpushare.channels.channel import Channel as Channel
+    from xpushare.channels.locks import Atomic as Atomic
+    from xpushare.channels.locks import Lock as Lock
+    from xpushare.common.aspects import Aspect as Aspect
+    from xpushare.common.aspects import Support as Support
+    from xpushare.common.errors import ChannelFull as ChannelFull
+    from xpushare.common.errors import DeviceError as DeviceError
+    from xpushare.common.errors import FeatureNotSupportedError as FeatureNotSupportedError
+    from xpushare.common.errors import ForkError as ForkError
+    from xpushare.common.errors import HandleExpiredError as HandleExpiredError
+    from xpushare.common.errors import InvalidArgumentError as InvalidArgumentError
+    from xpushare.common.errors import InvalidHandleError as InvalidHandleError
+    from xpushare.common.errors import OutOfMemoryError as OutOfMemoryError
+    from xpushare.common.errors import PeerLostError as PeerLostError
+    from xpushare.common.errors import RouteError as RouteError
+    from xpushare.common.errors import XpuShareError as XpuShareError
     from xpushare.core.layers import enable_layers as enable_layers
+    from xpushare.objects.array import SharedArray as SharedArray
+    from xpushare.objects.array_handle import ArrayHandle as ArrayHandle
+    from xpushare.objects.event import Event as Event
+    from xpushare.objects.memory import Memory as Memory
+    from xpushare.objects.memory import malloc_device as malloc_device
+    from xpushare.objects.memory import malloc_host as malloc_host
+    from xpushare.objects.memory import malloc_shared as malloc_shared
+    from xpushare.objects.memory import trim as trim
+    from xpushare.objects.physical_memory import PhysicalMemory as PhysicalMemory
+    from xpushare.objects.physical_memory import VirtualRange as VirtualRange
+    from xpushare.objects.queue import Queue as Queue
 
 __version__ = "0.1.0"
 
 _WHERE = {
-    "ArrayHandle": "_tree_handle",  # which reads both kinds
-    "Aspect": "_aspects",
+    "ArrayHandle": "objects.array_handle",
+    "Aspect": "common.aspects",
+    "Atomic": "channels.locks",
+    "Channel": "channels.channel",
+    "ChannelFull": "common.errors",
     "Context": "_device",
     "Device": "_device",
-    "DeviceError": "_errors",
-    "Event": "_event",
-    "FeatureNotSupportedError": "_errors",
-    "ForkError": "_errors",
-    "HandleExpiredError": "_errors",
-    "InvalidArgumentError": "_errors",
-    "InvalidHandleError": "_errors",
-    "Memory": "_memory",
-    "OutOfMemoryError": "_errors",
-    "PeerLostError": "_errors",
-    "PhysicalMemory": "_physical_memory",
-    "Queue": "_queue",
-    "RouteError": "_errors",
-    "SharedArray": "_array",
-    "Support": "_aspects",
-    "VirtualRange": "_physical_memory",
-    "XpuShareError": "_errors",
-    "array": "_share",
-    "attach": "_share",
+    "DeviceError": "common.errors",
+    "Event": "objects.event",
+    "FeatureNotSupportedError": "common.errors",
+    "ForkError": "common.errors",
+    "HandleExpiredError": "common.errors",
+    "InvalidArgumentError": "common.errors",
+    "InvalidHandleError": "common.errors",
+    "Lock": "channels.locks",
+    "Lost": "arrays.names",
+    "Memory": "objects.memory",
+    "OutOfMemoryError": "common.errors",
+    "PeerLostError": "common.errors",
+    "PhysicalMemory": "objects.physical_memory",
+    "Queue": "objects.queue",
+    "RouteError": "common.errors",
+    "SharedArray": "objects.array",
+    "Support": "common.aspects",
+    "VirtualRange": "objects.physical_memory",
+    "XpuShareError": "common.errors",
+    "any_of": "arrays.waits",
+    "array": "arrays.copies",
+    "attach": "arrays.attach",
     "default_device": "_device",
     "devices": "_device",
-    "empty": "_share",
+    "empty": "arrays.copies",
     "enable_layers": "core.layers",
-    "lookup": "_names",
-    "malloc_device": "_memory",
-    "malloc_host": "_memory",
-    "malloc_shared": "_memory",
-    "publish": "_names",
-    "published": "_names",
-    "share": "_share",
-    "shares": "_names",
-    "trim": "_memory",
-    "unpublish": "_names",
-    "watch": "_names",
+    "lookup": "arrays.names",
+    "malloc_device": "objects.memory",
+    "malloc_host": "objects.memory",
+    "malloc_shared": "objects.memory",
+    "publish": "arrays.names",
+    "published": "arrays.names",
+    "share": "arrays.share",
+    "shares": "arrays.names",
+    "trim": "objects.memory",
+    "unpublish": "arrays.names",
+    "wait_any": "arrays.waits",
+    "watch": "arrays.names",
+    "zeros": "arrays.copies",
 }
 _MODULES = ("ipc", "ur")
 
@@ -100,14 +116,14 @@ __all__ = [*sorted(_WHERE), *_MODULES]  # pyright: ignore[reportUnsupportedDunde
 
 
 def __getattr__(name: str) -> Any:
-    if (name in _WHERE or name in _MODULES) and _WHERE.get(name) not in ("_aspects", "_device", "_errors"):
-        import_module("xpushare._native")  # raises what says why it is not there, before modules of Unix are missed
-    if name in _WHERE:
-        value = getattr(import_module(f"xpushare.{_WHERE[name]}"), name)
-    elif name in _MODULES:
-        value = import_module(f"xpushare.{name}")
-    else:
+    if name not in _WHERE and name not in _MODULES:
         raise AttributeError(f"module 'xpushare' has no attribute {name!r}")
+    load = import_module("xpushare.common.loading").load
+    if _WHERE.get(name) not in ("common.aspects", "_device", "common.errors"):
+        load("xpushare._native")  # raises what says why it is not there, before modules of Unix are missed
+    value = load(f"xpushare.{_WHERE.get(name, name)}")
+    if name in _WHERE:
+        value = getattr(value, name)
     globals()[name] = value
     return value
 

@@ -12,9 +12,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, final
 
 from xpushare import adapters
-from xpushare._aspects import Aspect, Support
-from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError, Unread, XpuShareError
 from xpushare.adapters.vendor import UR_BACKENDS, Vendor
+from xpushare.common.aspects import Aspect, Support
+from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError, Unread, XpuShareError
 
 __all__ = [
     "Context",
@@ -213,7 +213,7 @@ class Device:
 
     def require(self, aspect: Aspect) -> None:
         """`FeatureNotSupportedError`, with the reason, unless the device has the aspect."""
-        found = self._ask(aspect)
+        found = self._aspects.get(aspect) or self._ask(aspect)
         if found.state != "yes":
             raise FeatureNotSupportedError(f"{self} does not support {aspect}: {found.reason}")
 
@@ -343,7 +343,21 @@ def _choice(*texts: str | None) -> tuple[list[_Selector], list[str]]:
     return selectors, backends
 
 
+_found: dict[tuple[str, str | None], Device] = {}  # by a name and what was selected then; no device ever goes
+_FOUND_MOST = 256
+
+
 def _named(name: str) -> Device:
+    key = name, _said()
+    found = _found.get(key)
+    if found is None or _known.get((found.backend, found.uuid)) is not found:
+        found = _look_for(name)
+        if len(_found) < _FOUND_MOST:
+            _found[key] = found
+    return found
+
+
+def _look_for(name: str) -> Device:
     if sys.platform != "linux":
         raise FeatureNotSupportedError(_ELSEWHERE)
     text = name.strip().lower()  # as in a selector, case does not matter

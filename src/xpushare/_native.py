@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from xpushare._errors import FeatureNotSupportedError
+from xpushare.common.errors import FeatureNotSupportedError
 
 raise FeatureNotSupportedError(
     "this installation of xpushare has no native part (xpushare/_native.abi3.so), which is "

@@ -6,11 +6,15 @@ holds the GIL while it blocks.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal, Self, TypeVar, final
+from os import PathLike
+from typing import Any, Final, Literal, Self, TypeVar, final, overload
 
-from xpushare.adapters.base import OnDemand
+from xpushare.common.errors import Unread
 
 _Handle = TypeVar("_Handle")
+Handle = Any  # sharing.handle.Handle, objects.array_handle.ArrayHandle, objects.array.SharedArray: they are above this
+ArrayHandle = Any
+SharedArray = Any
 
 # --- the protocol's declarations, of src/native/engine/layout.h -------------------------------------------------------
 STRUCTS: Final[dict[str, dict[str, tuple[int, str]]]]  # structure -> field -> offset and `struct` code, in order
@@ -18,10 +22,19 @@ LAYOUT: Final[dict[str, int]]  # "structure.field" and other places and sizes
 CONSTANTS: Final[dict[str, int]]
 MAGICS: Final[dict[str, bytes]]
 
+def register(**classes: type) -> None:
+    """Register the classes of which native code makes objects, each a subclass of its native base: `Allocation`,
+    `ArrayHandle`, `Handle`, `Range` and `SharedArray`. Each name is registered once. Native code calls no constructor.
+    """
+
 # --- processes --------------------------------------------------------------------------------------------------------
 def forks() -> int:
     """How many forks led to this process (pthread_atfork): differs between a parent and its child."""
 
+def left() -> bool:
+    """Whether this process has left: from then on, the kernel cleans up what dies."""
+
+def set_left(left: bool, /) -> None: ...
 def pidfd_getfd(pidfd: int, fd: int) -> int:
     """Duplicate `fd` of the process behind `pidfd`; close-on-exec. pidfd_getfd(2)."""
 
@@ -83,9 +96,12 @@ def lock(fd: int, at: int) -> bool:
 def fds_linked_to(folder: str, first: str, second: str, /) -> list[int]:
     """The numbers in /proc/PID/fd, the `folder`, whose links begin with one of the two. OSError."""
 
-def lock_holder(fd: int, at: int) -> int | None:
-    """pid of the process that holds byte `at` (0 if that pid cannot be seen from here), None if no other process does.
-    F_GETLK.
+def exchange(one: str | PathLike[str], other: str | PathLike[str], /) -> bool:
+    """Have the two files change places, at one go; False if the file system cannot. OSError."""
+
+def lock_holder(fd: int, at: int, count: int = 1, /) -> int | None:
+    """pid of a process that holds byte `at`, or one of `count` from there on (0 if that pid cannot be seen from here),
+    None if no other process does. F_GETLK.
     """
 
 # --- atomics on shared words (addresses must be mapped and aligned; sequentially consistent) --------------------------
@@ -158,24 +174,14 @@ class Recogniser:
     def add(self, ordinal: int, info: object, scopes: Scopes, place: object, /) -> None:
         """Find memory on that device, too, which `info` describes; handles are asked for within a scope."""
 
-@final
-class Importer:
-    """Opens one allocation of another process for `HandOver`, by the addresses of a driver's functions: those of
-    `open_handles`, with flags and attribute, and `int close(uint64 address)`, each within a scope. `kind`: the
-    payload's, whose handle is its own 64 bytes. `make` makes the driver's memory of the address and the size.
-    Where anything fails, nothing stays open.
-    """
+    def find(self, info: object, address: int, nbytes: int, /) -> Any:
+        """Return what was remembered of the allocation that has these bytes, on the device that `info` describes. Of an
+        allocation that can be exported and is new, return its identity (ordinal, start, nbytes, number) and what `make`
+        makes of it. None: the adapter has to look.
+        """
 
-    def __init__(
-        self,
-        *,
-        kind: int,
-        open: tuple[int, int],
-        ask: tuple[int, int],
-        close: int,
-        scopes: Scopes,
-        make: Callable[[int, int], object],
-    ) -> None: ...
+    def remember(self, identity: tuple[int, int, int, int], allocation: object, /) -> None:
+        """Have `find` return that object from now on."""
 
 @final
 class Mapping:
@@ -198,10 +204,14 @@ class Mapping:
         afterwards.
         """
 
-    def keep(self, fd: OwnedFd, /) -> None:
-        """Give up the mapping and its fd, and keep both for `kept`, if there has been no fork since and memory is not
-        scarce. It must never have been exported. Nothing may use the mapping any more.
+    def keep(self, fd: OwnedFd, owned: bool, /) -> None:
+        """Give up the mapping and its fd. Both are kept if there has been no fork since and memory is not scarce: for
+        `owned`, or for `kept` if the memory was never exported. Nothing may use the mapping any more.
         """
+
+    @classmethod
+    def owned(cls, address: int, nbytes: int, /) -> tuple[Mapping, OwnedFd] | None:
+        """The mapping at `address` that was kept as `owned`, with its content, and its fd. None if it was freed."""
 
     @classmethod
     def kept(cls, nbytes: int, /) -> tuple[Mapping, OwnedFd] | None:
@@ -292,21 +302,35 @@ class Seal:
     def hash(self, data: bytes, /) -> bytes:
         """BLAKE2b-256 of `data` under the key."""
 
-    def read(self, raw: bytes, /) -> Fields | None:
-        """What a handle says; None unless it was sealed under the key, and this version knows all that it says."""
-
-    def read_array(self, raw: bytes, /) -> tuple[Any, ...] | None:
-        """What an array handle says: memory and event (each as bytes and `Fields`; None, None: there is no event), the
-        event's point, shape, strides, offset, item size, the text of the dtype, the bytes that were copied, and whether
-        such an array can be and lies in the memory's range. None as of `read`, also for the handles in it. Neither
-        looks at the boot.
+    def read(self, raw: bytes, /) -> Handle | None:
+        """Return the handle of these bytes; None unless they were sealed under the key, and this version knows all that
+        they say. The boot is the caller's to check.
         """
 
-    def seal_array(
-        self, memory: bytes, event: bytes | None, point: int, dtype: bytes, itemsize: int, shape: tuple[int, ...],
-        strides: tuple[int, ...], offset: int, copied: int, /,
-    ) -> bytes:  # fmt: skip
-        """An array handle with these handles in it."""
+    def moved(self, raw: bytes, handles: bytes, /) -> bytes:
+        """Return the message of these bytes over other memory handles, as many as it has, sealed anew. ValueError
+        unless it was sealed under the key.
+        """
+
+class HandleState:
+    """The base of `sharing.handle.Handle`. If a pickle's bytes are no handle here, only `raw` and `unread` are set.
+    Handles compare by their bytes.
+    """
+
+    @property
+    def raw(self) -> bytes: ...
+    @property
+    def fields(self) -> Fields: ...
+    @property
+    def unread(self) -> Unread | None: ...
+    @property
+    def newest(self) -> Callable[[], Any] | None: ...
+    def __bytes__(self) -> bytes: ...
+
+def handle(raw: bytes, newest: Callable[[], Any] | None = None, /) -> Handle:
+    """Make a handle of 256 bytes that have been verified. `newest`: see `sharing.handle.following`."""
+
+def unread_handle(raw: bytes, why: Unread, /) -> Handle: ...
 
 @final
 class PeerTable:
@@ -335,204 +359,353 @@ class PeerTable:
 
 @final
 class Template:
-    """What `OwnTable.prepare` makes. It never changes."""
+    """What all exports of one object have in common; made by `OwnTable.prepare`. It never changes."""
 
     nbytes: int
-    on_demand: OnDemand | None
+
+@final
+class Exported:
+    """One export of this process. `OwnTable.export` publishes it, once; until then it has no handle."""
+
+    def __new__(
+        cls, template: Template, source: Any, keep: Any = None, offset: int = 0, nbytes: int = 0,
+        read_only: bool = False, implicit: bool = False, foreign: bool = False, slot: int = 0,
+    ) -> Self:  # fmt: skip
+        """`offset` and `nbytes` say which bytes of the object are exported; `slot` is that of an event."""
+    source: Final[Any]  # an open in this very process returns it
+    keep: Final[Any]  # kept alive with it: the array of another library
+    handle: Final[Handle]  # None until it is published
+    nbytes: Final[int]  # of the whole object
+    generation: Final[int]
+    deadline: Final[int]  # of the monotonic clock; 0 if it has none
+    entry: Final[int]
+    foreign: Final[bool]  # importers may use the memory even after the export has ended
+    implicit: Final[bool]  # made by pickling
+    live: Final[bool]
+    outlives: bool  # made by pickling, and its object has died
+
+class Exposure:
+    """Which other processes may have memory of this process that was exported, and whether it may serve again.
+
+    Exports of an allocation that has it as `exposure` tell it when they end. Any thread may call any method.
+    """
+
+    def free(self) -> bool | None:
+        """Whether nobody else can have the memory any more. None: that will never be known, as after a fork."""
+
+    def spoil(self) -> None:
+        """Have `free` return None from now on: somebody may reach the memory for longer than leases tell."""
+    prepared: Any  # these two can be set: what the exports of its allocation say, and its number, 0 before the first
+    serial: int
 
 @final
 class OwnTable:
-    """This process's own table, mapped writable. `common`: a handle without its seal, with the fields that all handles
-    of this process have in common.
+    """This process's own table, mapped writable, and its live exports, which it holds.
+
+    `common` is a handle without its seal, with the fields that all handles of this process have in common. Any thread
+    may call any method at any time.
     """
 
-    def __init__(self, mapping: Mapping, common: bytes) -> None: ...
+    def __init__(self, mapping: Mapping, common: bytes, domain: Domain) -> None: ...
+    @overload
     def prepare(
         self, kind: int, flags: int, names: bytes, device: int, object: int, nbytes: int, exposed_nbytes: int,
-        inode: int, within: int, fd_count: int, fds: tuple[int, ...], payload: bytes, on_demand: OnDemand | None, /,
+        inode: int, within: int, fds: tuple[int, ...], payload: bytes, /,
     ) -> Template:  # fmt: skip
-        """What the exports of one object have in common. `names` are the backend and uuid of the device, 32 bytes, and
-        `device` is its number in the table; `within` is where the object begins in what the `fds` stand for.
+        """Return what the exports of one object have in common. `names` are the backend and uuid of the device, 32
+        bytes, and `device` is its number in the table; `within` is where the object begins in what the `fds` stand for.
+
+        With `function`, the fds are made on demand. For fd i the warden calls
+        `int function(int *fd, uint64_t objects[i], int64_t a, uint64_t b)`, for which 0 is success, and closes the fd
+        after sending it.
+        """
+    @overload
+    def prepare(
+        self, kind: int, flags: int, names: bytes, device: int, object: int, nbytes: int, exposed_nbytes: int,
+        inode: int, within: int, fds: tuple[int, ...], payload: bytes, function: int, objects: Sequence[int], a: int,
+        b: int, /,
+    ) -> Template: ...  # fmt: skip
+    def export(
+        self, seal: Seal, exports: Sequence[Exported], opens: int | None, deadline: int, /
+    ) -> list[Handle] | None:
+        """Publish new exports, each with a handle of its own: all of them, or none. Returns None if the table is full.
+
+        With `opens`, each can be opened that often. `deadline` is of the monotonic clock, 0 for none.
         """
 
-    def enter(
-        self, seal: Seal, template: Template, entry: int, generation: int, flags: int, slot: int, offset: int,
-        nbytes: int, /,
-    ) -> tuple[bytes, Fields]:  # fmt: skip
-        """Fill in an entry, with a new nonce, now and without a deadline, and return its handle. `flags` are those of
-        the template and these. `publish` makes it live.
+    def of_range(self, range: RangeBase, template: Template, read_only: bool, implicit: bool, /) -> Exported:
+        """What exports a range of an allocation of this process."""
+
+    def find(self, fields: Fields, /) -> Exported | None:
+        """Return the live export behind a handle."""
+
+    def exports(self) -> list[Exported]:
+        """Return all live exports, the oldest first."""
+
+    def end(self, exported: Exported, reason: int, /) -> bool:
+        """End an export; one that is not live stays as it is. Returns whether importers may still use its memory: then
+        the table holds it until `release`, and its entry stays taken.
         """
 
-    def publish(self, entry: int, generation: int, /) -> None: ...
-    def take(self, domain: Domain, /) -> int | None:
-        """An entry for an export, which no importer holds any more; None where all are used. One thread at a time, as
-        for `give` and `next_generation`.
-        """
+    def release(self, exported: Exported, /) -> None:
+        """Drop an ended export. Its entry can be taken again."""
 
-    def give(self, entry: int, /) -> None:
-        """Take an entry back, for a later export."""
+    def set_deadline(self, exported: Exported, deadline: int, /) -> None:
+        """Change the deadline of a live export."""
 
-    def next_generation(self) -> int: ...
+    def give_open(self, fields: Fields, until: int = ..., /) -> bool:
+        """Allow one open more, and with `until` have the handle stay good until then. False if the export has ended."""
+
     @property
     def used(self) -> int:
         """How many entries have ever been taken: the first ones."""
+
+    @property
+    def live(self) -> int:
+        """How many exports are live."""
+
     def new_object(self) -> int:
-        """1, 2, 3, …: no two threads get the same number."""
-
-class HandleBase:
-    """Base of handles that may own an export. Where `_owner` is not None when an object dies, `_abandoned` is called as
-    `__del__` would be.
-    """
-
-    _owner: int | None  # the fork in which this object owns the export
-    def _abandoned(self) -> None: ...
+        """Return 1, 2, 3, …: no two threads get the same number."""
 
 @final
-class HandOver:
-    """`share` and `attach` of the common case, by one call each. It takes the classes, dicts and steps in Python that
-    they are made of, and lists that say how things are: whether the native way is off, this process's node, its seal
-    and its boot.
+class End:
+    """Releases a resource when its owner has died: calls `release(*arguments)` once, unless that is None.
+
+    The owner alone holds it. The owner's own `__del__` would be too early: it runs while weak references to the owner
+    still work, so that another thread could take the object out of a cache while it is being released.
+
+    In a forked child, and after this process has left, nothing is called.
     """
 
-    def __init__(self, **kit: Any) -> None: ...
-    def share(self, array: object, /) -> Any:
-        """The handle of an array of ours, in memory of this process on a device without streams. None, with nothing
-        exported, for anything else.
+    def __new__(cls, release: Callable[..., object] | None, /, *arguments: Any) -> Self: ...
+    def __del__(self) -> None:
+        """Release now what would be released later."""
+
+class Resource:
+    """Owns `driver` and releases it once, in the process that made it, when the last reference goes."""
+
+    def __new__(cls, device: Any, driver: Any, release: Callable[..., object] | None, /, *arguments: Any) -> Self: ...
+    device: Any  # all are read-only
+    driver: Any
+    forks: int  # how often this line of processes had forked when this was made
+    @property
+    def foreign_process(self) -> bool:
+        """True in a child forked after this was made."""
+
+    def on_death(
+        self, forget: Callable[[Any], object], key: Any, keep: Callable[[End], object] | None = None, /
+    ) -> None:
+        """Have `forget(key)` called when this has died, before its driver resource is released. For a cache.
+
+        With `keep`, the resource is not released then. Instead, `keep` is called with a new end that owns it.
         """
 
-    def attach(self, raw: object, /) -> Any:
-        """The array behind the bytes of a handle of this user, of an exporter that this process has met, on a
-        device that it has opened memory on. None, with nothing left open, for anything else.
+    def reopener(self) -> Callable[[End], Any] | None:
+        """Return a function that rebuilds this object from the end that `keep` gets, or None if rebuilding saves
+        nothing.
         """
 
-    def attach_as(self, raw: object, exchange: object, /) -> Any:
-        """The same as an array of the library that has this exchange API, or a `SharedArray` that it has to be made of
-        in Python.
-        """
+@final
+class Timeline(Resource):
+    """This process's attachment to an event's slot: one per event and process, however often it is opened.
 
-    def find(self, device: Any, backend: str | None, address: int, nbytes: int, /) -> Any:
-        """The allocation of another library that has those bytes, prepared for exports where it is new here; None where
-        Python has to look.
-        """
-
-    def find_all(self, leaves: Leaves, alike: dict[int, Any], /) -> None:
-        """`find` for the next arrays, as far as it goes and they are like earlier ones, which `leaves` then places.
-        `alike`: by the numbers of their kinds, tuples that begin with the device and the backend.
-        """
-
-    def export_all(self, ranges: list[Any], implicit: bool, /) -> Any:
-        """The handles of as many exports, for a pickle if `implicit`; None, with nothing exported, unless all are of
-        prepared allocations of this process.
-        """
-
-    def open_all(self, handles: tuple[Any, ...], opened: list[Any], /) -> None:
-        """Append the ranges of the first handles, up to one of an exporter that this process has not met, or whose
-        opens count, or that only Python opens.
-        """
-
-def read_tree(seal: Seal, raw: bytes, /) -> TreeParts | None:
-    """What the handle of a tree says; None unless `seal` sealed it, with handles of one exporter, and this version
-    knows all that it says. What it says of its arrays is not checked yet.
+    The slot's object detaches when it dies. A queue that still has to signal it or to wait for it holds it.
     """
 
-def flatten(tree: Any, most: int, /) -> Any:
+    def __new__(
+        cls, device: Any, domain: Domain, slot: Slot, release: Callable[..., object] | None, /, *arguments: Any
+    ) -> Self: ...
+    driver: Domain
+    slot: Slot  # read-only
+    prepared: Template | None  # for exports by this process
+
+class AllocationBase(Resource):
+    """USM memory. `newest` is the handle by which an import was opened last, `earlier` has those before."""
+
+    def __new__(
+        cls, device: Any, driver: Any, end: End, kind: str, address: int, nbytes: int, host_accessible: bool,
+        imported: bool, foreign: bool, source: object, serial: int, name: object, owned: bool, /
+    ) -> Self: ...  # fmt: skip
+    kind: Any  # read-only, as what follows
+    address: int
+    nbytes: int
+    host_accessible: bool
+    imported: bool
+    foreign: bool
+    source: Any
+    name: Any
+    earlier: dict[Any, Any]
+    owned: bool  # an import that can be exported from here; this and the next four can be set
+    exposure: Any  # None: the memory never serves again
+    prepared: Any
+    newest: Any
+    known_serial: int  # 0 before the first export
+
+class PagesBase(Resource):
+    """Physical memory."""
+
+    def __new__(cls, device: Any, driver: Any, end: End, nbytes: int, ipc_enabled: bool, imported: bool, /) -> Self: ...
+    nbytes: int  # read-only, as the next two
+    ipc_enabled: bool
+    imported: bool
+    known_serial: int  # 0 before the first export
+
+class RangeBase:
+    """A piece of an allocation, and what keeps it open. Its fields are read-only. Ranges compare by identity."""
+
+    def __new__(
+        cls, allocation: Any, offset: int, nbytes: int, device: Any, context: Any, read_only: bool, handle: Any,
+        lease: Any, /
+    ) -> Self: ...  # fmt: skip
+    allocation: Any
+    offset: int
+    nbytes: int
+    device: Any
+    context: Any
+    read_only: bool
+    handle: Any
+    lease: Any
+    def replace(
+        self, *, allocation: Any = ..., offset: int = ..., nbytes: int = ..., device: Any = ..., context: Any = ...,
+        read_only: bool = ..., handle: Any = ..., lease: Any = ...,
+    ) -> Self:  # fmt: skip
+        """Return a range that differs from this one in these fields."""
+
+def flatten(tree: Any, most: int, scalar: type | None, /) -> Any:
     """The arrays of a tree, and the tree in terms of JSON; NotImplemented for what only Python describes or refuses.
-    `most`: bytes of the message.
+    `most`: bytes of the message. `scalar`: the type of NumPy's scalars, None if NumPy is not loaded.
     """
 
 def unflatten(described: Any, arrays: Sequence[Any], /) -> Any:
     """The tree with these arrays; NotImplemented for what only Python makes or refuses."""
 
-@final
-class TreeParts:
-    """What the handle of a tree says. Its length is the number of arrays."""
+class MessageState:
+    """The base of `objects.array_handle.ArrayHandle`: the handle of an array, or of a tree of arrays. Of the bytes of a
+    pickle that are no message here, only `raw` and `unread` are set.
 
-    text: bytes
-    copied: int
-    def __len__(self) -> int: ...
-    def handles(
-        self, kind: type[_Handle], boot_id: bytes, /
-    ) -> tuple[tuple[_Handle, ...], tuple[tuple[_Handle, int], ...]] | None:
-        """The handles of the memory, as objects of that class, and those of the events with their points; None if one
-        is of another boot.
-        """
+    If an object dies that owns its exports, `_abandoned` is called as `__del__` would be.
+    """
 
+    @property
+    def raw(self) -> bytes: ...
+    @property
+    def text(self) -> bytes:
+        """The dtypes and the tree: see `objects.message`."""
+    @property
+    def copied(self) -> int:
+        """Bytes that `share` copied."""
+    @property
+    def count(self) -> int:
+        """How many arrays there are."""
+    @property
+    def memory(self) -> tuple[Handle, ...]:
+        """The handles of the memory that the arrays lie in."""
+    @property
+    def events(self) -> tuple[tuple[Handle, int], ...]:
+        """The handles of the events that order the content, and the points at which it is there."""
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def unread(self) -> Unread | None: ...
+    @property
+    def newest(self) -> Callable[[], Any] | None: ...
+    def __bytes__(self) -> bytes: ...
     def good(self, itemsizes: tuple[int, ...], /) -> bool:
-        """Whether each array names what is there, and lies in its memory. `itemsizes`: of the dtypes."""
+        """Whether all arrays can be and lie in their memory, if the dtypes have these sizes."""
 
     def elements(self) -> list[tuple[int, int, tuple[int, ...], tuple[int, ...], int, int]]:
-        """Of each array: its memory, event (-1: none), shape, strides, dtype and offset."""
+        """For each array the index of its memory, that of its event (-1: none), shape, strides, the dtype's index, and
+        where the first element is in the memory's range.
+        """
 
     def marks(self) -> set[tuple[int, int]]:
-        """Which memory has arrays that which event orders."""
+        """The indices of memory and event of the arrays that have an event."""
+
+    def arrays(
+        self, ranges: list[Any], dtypes: tuple[Any, ...], orders: dict[tuple[int, int], Any], /
+    ) -> list[SharedArray]:
+        """Make the arrays, once `good` has been asked. `ranges`: of each memory; `orders`: what readers wait for, by
+        the indices of memory and event.
+        """
 
     def tensors(
-        self,
-        exchange: object,
-        places: list[tuple[object, int, tuple[int, int]]],
-        dtypes: list[tuple[tuple[int, int, int], int]],
-        /,
-    ) -> list[Any] | None:
-        """The arrays, as the library makes them whose DLPack exchange API is given; call `good` before. `places`: of
-        each memory what holds it, its address, and DLPack's device; `dtypes`: of each DLPack's type, and the item size.
-        None, with nothing made, if it makes none of one of them.
+        self, exchange: object, places: list[tuple[object, int, tuple[int, int]]],
+        dtypes: tuple[tuple[tuple[int, int, int], int], ...], /,
+    ) -> list[Any] | None:  # fmt: skip
+        """Make tensors by a DLPack exchange API. `places`: for each memory its owner, its address and DLPack's device;
+        `dtypes`: DLPack's type and the item size. None if the library has none for one of the arrays.
         """
+
+    def own(self) -> None:
+        """Own the exports from now on, in this process."""
+
+    def end(self) -> bool:
+        """Close it; returns whether it owned its exports."""
+
+def read_message(seal: Seal, raw: bytes, boot_id: bytes, /) -> ArrayHandle | None:
+    """Verify a message; None unless it was sealed under the key and is of that boot. What it says of its arrays is
+    checked by `good`.
+    """
+
+def unread_message(raw: bytes, why: Unread, /) -> ArrayHandle: ...
+def following_message(message: ArrayHandle, newest: Callable[[], Any], /) -> ArrayHandle: ...
+
+KINDS_MOST: Final[int]
 
 @final
 class Leaves:
-    """The arrays of a tree that is shared, until its handle is sealed."""
+    """The arrays of one `share`, until they are sealed as a message.
 
-    def __init__(self, arrays: list[Any]) -> None: ...
-    def view(self, exchange_of: Callable[[type], object], differs: str, /) -> None:
-        """Look at each array by DLPack's exchange API, which `exchange_of` gives (None: it has none); not at those
-        whose attribute `differs` is true.
+    It looks at arrays of ours, and at those whose library has DLPack's exchange API. Arrays of one kind (type, device
+    and type of element) are described alike. Python describes and `put`s the others; its kinds have numbers from
+    KINDS_MOST on.
+    """
+
+    def __init__(self, arrays: list[Any], read_only: bool) -> None:
+        """`read_only`: all of it becomes so."""
+
+    def view(self) -> None: ...
+    def kinds(self) -> list[tuple[Any, Any, Any, int, int, int, int, int]]:
+        """For each kind an array of it, device and dtype (None, None of another library's), DLPack's device type and
+        number, and the code, bits and lanes of an element.
         """
+
+    def stream(self, kind: int, /) -> int | None:
+        """The number of the stream that the kind's library works on now."""
+
+    def settle(self, kind: int, device: Any, context: Any, /) -> None:
+        """The arrays of the kind are on that device; those of ours are on theirs."""
 
     def next(self) -> int | None:
-        """Place the arrays that are like earlier ones and lie in known allocations; the first that is not, or None."""
-
-    def where(self) -> tuple[int, int, int, int] | None:
-        """Of the array that `next` named: the number of its kind, DLPack's type of its device, its address and size;
-        None if it was not viewed.
+        """Place the arrays in allocations that are known. Returns the index of the next array that is in none; None if
+        there is none.
         """
 
-    def learn(self, start: int, nbytes: int, device: object, allocation: object, /) -> None:
-        """Place arrays in that allocation, too."""
+    def where(self) -> tuple[int, int, int] | None:
+        """The kind, address and bytes of the array that `next` returned; None if its kind is not settled."""
 
-    def allocation(self, address: int, nbytes: int, /) -> Any:
-        """The allocation that has these bytes; None if none is known."""
+    def learn(self, allocation: Any, context: Any, /) -> None:
+        """Arrays may lie in that allocation."""
 
-    def skip(self, device: object | None, /) -> None:
-        """The caller places the array that `next` named. Others of its kind, on `device`, need not be looked at; None:
-        they do.
-        """
+    def skip(self) -> None:
+        """The array that `next` returned is `put` later."""
 
-    def placed(self) -> list[tuple[Any, int, int, int, list[Any]]]:
-        """The allocations that arrays were placed in: each, its start, lowest byte and end of the arrays, and these."""
-
-    def assign(self, memory: dict[int, tuple[int, int]], kinds: dict[int, tuple[int, int]], /) -> None:
-        """Give what was placed its numbers. `memory`, by the allocation's start: its number, and where it begins;
-        `kinds`, by their numbers: event (-1: none) and dtype.
-        """
-
-    def set(
-        self,
-        index: int,
-        memory: int,
-        event: int,
-        dtype: int,
-        shape: tuple[int, ...],
-        strides: tuple[int, ...],
-        offset: int,
-        /,
+    def put(
+        self, index: int, range: Any, first: int, shape: tuple[int, ...], strides: tuple[int, ...], kind: int, /
     ) -> None:
-        """Describe an array that the caller placed."""
+        """The array covers that range of an allocation, and its first element is `first` bytes into it."""
+
+    def groups(self, kinds: dict[int, tuple[int, int]], whole: bool, /) -> list[Any]:
+        """A range for each allocation, and access to it, in which arrays lie: the bytes that they span, or all of it.
+        `kinds`: by their numbers the index of the event that orders the arrays (-1: none), and that of the dtype.
+        """
 
     def seal(
-        self, seal: Seal, memory: list[bytes], events: list[bytes], points: list[int], text: bytes, copied: int, /
-    ) -> bytes | None:
-        """The handle; None if it would be too large."""
+        self, seal: Seal, memory: list[Handle], events: list[tuple[Handle, int]], text: bytes, copied: int, /
+    ) -> ArrayHandle | None:
+        """The message, after `groups`; None if it would be too large."""
 
+# --- what is read from peers ------------------------------------------------------------------------------------------
 def check_memfd(fd: int, nbytes: int, inode: int = 0, seals: int = 0, exact: bool = False) -> None:
     """Check that it is safe to map `nbytes` of a peer's fd. ValueError unless it is a memfd of ordinary pages that
     cannot shrink, also has `seals`, has at least `nbytes` (`exact`: exactly as many), and is the file `inode` (0: any).
@@ -578,18 +751,39 @@ class Span:
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class BufferBase:
-    """Base of classes that export a buffer: `memoryview(self)` becomes a view of `self._span()`, a `Span`.
-
-    An object that was made with the three arguments is bound to that memory, which its `_held` keeps. As long as that
-    is not None and the process has not forked, a view is of a `Span` with these arguments and that owner, and `_span`
-    is not called. The view keeps the span, not this object. Exceptions of `_span` are passed on. The class has a
-    weak-reference list; sub-classes may use __slots__.
+    """Base of classes that export a buffer: `memoryview(self)` becomes a view of `self._span()`, a `Span`. The view
+    keeps the span, not this object. Exceptions of `_span` are passed on. The class has a weak-reference list.
     """
 
-    def __new__(cls, address: int = ..., nbytes: int = ..., readonly: bool = ..., /) -> Self: ...
+    held: Any  # the whole state; None once the object is closed
+    pickled: Any  # what pickling it has exported
+    pinned: Any  # what the consumer of an array interface needs as long as this lives
+    forks: int
     def _span(self) -> Span: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
+class ArrayState(BufferBase):
+    """The base of `objects.array.SharedArray`."""
+
+    @property
+    def lengths(self) -> tuple[int, ...]: ...
+    @property
+    def steps(self) -> tuple[int, ...]: ...
+    @property
+    def kind(self) -> Any:
+        """The dtype; None of what no pickle could open."""
+    @property
+    def first(self) -> int:
+        """Where the first element is in the range."""
+    @property
+    def message(self) -> ArrayHandle | None:
+        """By which it was attached."""
+    order: Any  # what its readers have to wait for
+
+def array(
+    held: Any, forks: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, offset: int, message: Any,
+    order: Any, /,
+) -> SharedArray: ...  # fmt: skip
 def dlpack_view(
     array: Any, api: object, /
 ) -> tuple[int, tuple[int, int], tuple[int, int, int], tuple[int, ...], tuple[int, ...] | None] | None:
@@ -672,6 +866,12 @@ class Domain:
     def stands(self) -> bool:
         """Whether this process still is a member: it has not left or forked, and nothing in it has closed our fds."""
 
+    def use(self, entry: int, /) -> Lease:
+        """What marks this process as a user of the entry until it dies: device work of before a close may go on."""
+
+    def mark(self, entry: int, /) -> None:
+        """Declare that this process, or another one, may reach the memory for longer than a hold of the entry."""
+
     def holders(self, entry: int) -> list[int]:
         """Indices of the other living members that hold `entry`; dead ones are reaped first."""
 
@@ -689,6 +889,11 @@ class Domain:
         """One open more of a pickled export, which is good until then (CLOCK_MONOTONIC nanoseconds), at least."""
 
     def renewed(self, entry: int) -> int: ...
+    def own(self, entry: int) -> None:
+        """Record, while this process holds the entry, that it hands out the memory of this export from now on."""
+
+    def owned(self, entry: int) -> bool:
+        """Whether any process hands out the memory of this export itself: the table's owner never uses it again."""
 
     # slots, owner only
     def new_slot(self) -> int:
@@ -767,6 +972,12 @@ class Slot:
         points.
         """
 
+    def pickled(self, until: int) -> None:
+        """A pickle was made, by which whoever opens the event may signal; good until then, in ns of CLOCK_MONOTONIC."""
+
+    def taken(self) -> None:
+        """A pickle was opened. Comes after the opener's own Slot that may signal was made."""
+
     def blame(self) -> tuple[int, int]:
         """(cause, pid) of the last loss; (0, 0) if none."""
 
@@ -777,6 +988,9 @@ class Slot:
         """Have `token` (64 bits) reported by `due()` once `point` is done or lost.
 
         True when it already is (then nothing is registered). Tokens of a slot that is detached become due at once."""
+
+    def notify_recovery(self, token: int) -> bool:
+        """As `notify`, once a signal that nobody has submitted yet is not lost."""
 
     def cancel(self, token: int) -> None: ...
     def guard(self, point: int) -> None:
@@ -830,8 +1044,9 @@ SYSTEM: Final = 3 << 32
 
 Argument = (
     int
-    | Literal["queue", "address", "point", "point_low", "function", "data", "out", "made", "status_out", "mode"]
+    | Literal["queue", "address", "point", "point_low", "function", "data", "out", "made", "status_out"]
     | Literal["to", "from", "nbytes", "value", "value_at", "times"]
+    | tuple[Literal["int_at"], int]
 )
 Step = tuple[int, tuple[Argument, ...]] | tuple[int, tuple[Argument, ...], bool]
 Recipe = Step | tuple[Step, ...]
@@ -852,8 +1067,8 @@ class QueueCalls:
     "point" to "address", `wait` waits until the word there is at least "point"; a driver without them completes points
     by host functions, and its queues hold what waits. `captured` says whether an adopted queue is being captured.
 
-    `relay` prepares a relay thread each time before it makes calls of a queue (below): "mode" is the address of an int
-    that holds 2, the capture mode RELAXED. What it sets stays set.
+    `relay` prepares a relay thread each time before it makes calls of a queue (below). `("int_at", number)` passes the
+    address of an int that holds that number, one in a step. What the recipe sets stays set.
 
     `budget`: how many queues of ordering "shared" may wait in the device at a time for points that may never come, all
     queues with these calls counted.
@@ -997,16 +1212,6 @@ class StreamQueue:
 
     def landed(self, slot: Slot) -> bool: ...
 
-@final
-class IdleCheck:
-    """Whether a queue is idle, for native code: within a scope, and unless it is being captured, `int query(handle)`
-    says 0; `not_ready` while it has work.
-    """
-
-    def __init__(self, queue: StreamQueue, handle: int, scopes: Scopes, query: int, not_ready: int) -> None: ...
-    def end(self) -> None:
-        """Nothing can be said from now on."""
-
 # Native threads that never take the GIL and call drivers: they hand over what queues have held. The first starts when a
 # queue first holds something, others while drivers block one. A fork leaves the child without any.
 def library_loads() -> int:
@@ -1034,14 +1239,8 @@ def serve(table_address: int, table_fd: int, domain: Domain, file: bytes | None 
 
     One table of a process at a time; again for the same one changes nothing."""
 
-def withdraw(entry_address: int, reason: int) -> None:
-    """End an entry: retired, reason, generation = 0 (seq_cst), while the warden sends none of its fds."""
-
-def offer(entry: int, generation: int, function: int, objects: Sequence[int], a: int, b: int) -> None:
-    """Have the fds of `entry` made on demand. For fd i the warden calls
-    `int function(int *fd, uint64_t objects[i], int64_t a, uint64_t b)` (0 is success), and closes the fd after sending
-    it. The offer ends when the entry is withdrawn.
-    """
+DUPLICATE: Final[int]
+"""The address of an `OnDemand` function that duplicates descriptors of this process: its objects are their numbers."""
 
 def notification_fd() -> int:
     """An eventfd of this process, readable while `due()` has something; for event loops."""
@@ -1054,3 +1253,112 @@ def close_warden() -> None:
 
     Whatever needs the thread later starts it again; `notification_fd` stays open.
     """
+
+CREW_MEMBERS: int
+CREW_JOIN: int
+CREW_LIFE: int
+
+class Crew:
+    """This process among those that share one lock (kind 1), atomic (2) or channel (3): docs/channels-protocol.md.
+
+    `fd`: of its file, which this takes over. `memory`: the control words. `fresh`: nobody has used them before.
+    """
+
+    def __init__(self, fd: OwnedFd, memory: memoryview, kind: int, fresh: bool, initial: int = 0) -> None: ...
+    def close(self) -> None:
+        """Have its members of this process die. Idempotent."""
+
+    def pid(self, member: int) -> int:
+        """Of a member: 0 if that cannot be seen from here, -1 if nobody is that member."""
+
+class LockMember:
+    """One member of a lock's crew; whoever makes one holds the join byte. Or what stands for one that could not be
+    opened: each use raises `crew`, an exception. `held` and `died` are what it returns when the lock is acquired.
+    """
+
+    def __new__(cls, crew: Crew | Exception, label: str = "", held: object = None, died: object = None, /) -> Self: ...
+    @property
+    def member(self) -> int: ...
+    @property
+    def owner(self) -> int:
+        """1 + the member that holds it, or 0."""
+
+    def take(self, timeout: float | None, /) -> Any:
+        """`held`, `died`, or None if the time is over."""
+
+    def release(self) -> None: ...
+    def leave(self) -> None: ...
+    def __enter__(self) -> Any: ...
+    def __exit__(self, *error: object) -> None: ...
+
+class AtomicMember:
+    """One member of an atomic's crew, likewise."""
+
+    def __new__(cls, crew: Crew | Exception, label: str = "", /) -> Self: ...
+    @property
+    def member(self) -> int: ...
+    def add(self, n: int, /) -> int: ...
+    def load(self) -> int: ...
+    def store(self, value: int, /) -> None: ...
+    def swap(self, old: int, value: int, /) -> bool: ...
+    def wait_for(self, value: int, timeout: float | None, /) -> bool:
+        """Wait until the value differs. False if the time is over."""
+
+    def leave(self) -> None: ...
+
+CHANNEL_GOT: int
+CHANNEL_WAIT: int
+CHANNEL_OVER: int
+CHANNEL_LOST: int
+CHANNEL_NO_ROOM: int
+CHANNEL_TWICE: int
+CHANNEL_NO_WRITER: int
+CHANNEL_SPARE: int
+CHANNEL_TEXT: int
+
+def channel_nbytes(geometry: tuple[int, ...], /) -> int:
+    """Of the control words; 0: no channel can be so. The geometry is nbytes of a frame, slots, slots for dead letters,
+    writers, history, redeliver, on_full, bytes of metadata, bytes of text, and 1 where devices work on frames.
+    """
+
+def channel_begin(crew: Crew, geometry: tuple[int, ...], text: bytes, /) -> None:
+    """Begin a channel in fresh words."""
+
+def channel_geometry(crew: Crew, /) -> tuple[tuple[int, ...], bytes]:
+    """What a channel is that somebody else began. ValueError: its words do not fit."""
+
+def channel_survey(crew: Crew, /) -> tuple[list[tuple[Any, ...]], int]:
+    """For people: (member, pid, role, cursor, missed, received, held, label) of each, and the seq of the next frame."""
+
+class ChannelEnd:
+    """One member of a channel's crew; whoever makes one holds the join byte. OSError (EBUSY): no room for a writer."""
+
+    def __new__(cls, crew: Crew, label: str, mode: int, oldest: bool, writer: bool, reconnect: bool, /) -> Self: ...
+    @property
+    def member(self) -> int: ...
+    @property
+    def lost_pid(self) -> int: ...
+    def loan(self, timeout: float | None, /) -> int:
+        """A slot, or -1 - what came of it."""
+
+    def send(self, slot: int, nbytes: int, meta: bytes, text: bytes, point: int, /) -> int:
+        """The frame's seq."""
+
+    def drop(self, slot: int, /) -> None: ...
+    def receive(self, timeout: float | None, /) -> Any:
+        """(slot, seq, missed, writer's pid, nbytes, meta, text, deliveries, point, whose, since), or an outcome."""
+
+    def peek(self) -> int:
+        """What `receive` would come to now. The crew's file tells of the next change."""
+
+    def failed(self) -> tuple[Any, ...] | None: ...
+    def release(self, slot: int, done: bool, point: int, /) -> None: ...
+    def finish(self) -> int: ...
+    def write(self) -> int: ...
+    def reads(self, slot: int, /) -> list[tuple[int, int]]:
+        """The points of devices after which the slot may be written: (member, point)."""
+
+    def since(self, member: int, /) -> int:
+        """When a member joined; 0: nobody has."""
+
+    def leave(self) -> None: ...

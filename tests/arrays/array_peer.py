@@ -9,7 +9,6 @@ import numpy as np
 
 import xpushare as xs
 from harness import kept
-from xpushare import _hand_over
 
 
 def backed_by(address: int) -> str:
@@ -182,12 +181,3 @@ def _described(x: Any) -> Any:
     if not hasattr(x, "stride"):
         return x
     return x.shape, x.stride(), x.dtype, x.flatten().tolist() if x.numel() < 1 << 12 else None
-
-
-def long_way(call: Any, *arguments: Any, **options: Any) -> Any:
-    """The same by Python alone."""
-    _hand_over.off.append("this test")
-    try:
-        return call(*arguments, **options)
-    finally:
-        _hand_over.off.pop()

@@ -46,7 +46,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_sessionfinish() -> None:
-    """Write it to the folder in XPUSHARE_ZERO_COPY, for scripts/zero_copy.py."""
+    """Write it to the folder in XPUSHARE_ZERO_COPY, for benchmarks/zero_copy.py."""
     folder = os.environ.get("XPUSHARE_ZERO_COPY")
     for backend, found in _pairs.items() if folder else ():
         if any(not verdict.startswith("not tried") for row in found.values() for verdict in row.values()):

@@ -15,9 +15,12 @@ import pytest
 import xpushare as xs
 from harness import Child, kept
 from xpushare._device import adapter_of
-from xpushare._lifecycle import use
+from xpushare._native import End
 from xpushare.adapters.host import HostRange
 from xpushare.adapters.mock import MockStream, default_stream
+from xpushare.adapters.stream.host_memory import HostMemory
+from xpushare.core.resources import Allocation
+from xpushare.objects.lifecycle import use
 
 
 def read(raw: bytes) -> Any:
@@ -158,7 +161,11 @@ def hidden(source: Any, **options: Any) -> xs.SharedArray:
     """An import of that array, in memory that the host cannot reach."""
     with xs.share(source, **options) as handle:
         found: xs.SharedArray = xs.attach(handle)
-    use(found).allocation.host_accessible = False
+    place = use(found)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HostMemory, "host_accessible", False)
+        unreachable = Allocation(place.device, place.allocation.driver, "device", imported=True, end=End(None))
+    found.held = place.replace(allocation=unreachable, lease=place)
     return found
 
 

@@ -169,9 +169,21 @@ def _bfloat16() -> None:
         assert again.tolist() == [1.5] * 8
 
 
-def test_a_tensor_that_needs_gradients_says_so(with_torch: Call) -> None:
+def test_a_tensor_that_needs_gradients_is_shared_by_its_data(with_torch: Call) -> None:
+    with_torch(_with_gradient)
+
+
+def _with_gradient() -> None:
+    import torch
+
+    tensor = torch.ones(3, requires_grad=True)
+    for each in (tensor, torch.nn.Parameter(tensor.detach()), tensor * 1):
+        with pytest.raises(xs.InvalidArgumentError, match="detach"):
+            xs.share(each)
+        with xs.share(each, copy=True) as handle:
+            assert xs.attach(handle, like=torch).tolist() == [1.0] * 3
     with pytest.raises(xs.InvalidArgumentError, match="detach"):
-        with_torch(lambda: xs.share(pairs.lib("torch").ones(3, requires_grad=True), copy=True))
+        xs.array(tensor)
 
 
 def test_the_exchange_api_says_what_dlpack_says(with_torch: Call) -> None:
@@ -181,7 +193,7 @@ def test_the_exchange_api_says_what_dlpack_says(with_torch: Call) -> None:
 def _both_ways() -> None:
     import torch
 
-    from xpushare import arrays
+    from xpushare.arrays import description
 
     if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
         return  # older than 2.11
@@ -192,14 +204,14 @@ def _both_ways() -> None:
         torch.nn.Parameter(torch.ones(2)).detach(),
     ]  # fmt: skip
     seen: list[object] = []
-    view = arrays.dlpack_view
+    view = description.dlpack_view
     for tensor in same:
-        arrays.dlpack_view = lambda array, api: seen.append(array) or view(array, api)  # type: ignore[attr-defined,func-returns-value]
-        short = arrays.describe(tensor)
-        arrays.dlpack_view = lambda _array, _api: None  # type: ignore[attr-defined]
-        assert arrays.describe(tensor) == short
+        description.dlpack_view = lambda array, api: seen.append(array) or view(array, api)  # type: ignore[attr-defined,func-returns-value]
+        short = description.describe(tensor)
+        description.dlpack_view = lambda _array, _api: None  # type: ignore[attr-defined]
+        assert description.describe(tensor) == short
     assert len(seen) == len(same)
-    arrays.dlpack_view = view  # type: ignore[attr-defined]
+    description.dlpack_view = view  # type: ignore[attr-defined]
 
     class Guarded(torch.Tensor):
         def __dlpack__(self, **_options: object) -> object:  # type: ignore[override]
@@ -215,8 +227,8 @@ def _both_ways() -> None:
     }
     for why, tensor in refused.items():
         with pytest.raises(xs.InvalidArgumentError, match=why.removesuffix("s")):
-            arrays.describe(tensor)
-    assert arrays.describe(torch.ones(3, dtype=torch.complex64)).itemsize == 8
+            description.describe(tensor)
+    assert description.describe(torch.ones(3, dtype=torch.complex64)).itemsize == 8
 
 
 def test_private_tensors(with_torch: Call) -> None:

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import xpushare as xs
-from xpushare import _native, adapters, arrays
+from xpushare import _native, adapters
 from xpushare.adapters.vendor import DLPACK_NAMES
+from xpushare.arrays import description
 
 # kDLMetal, kDLVPI, kDLExtDev, kDLWebGPU, …, and no type at all
 UNKNOWN = [8, 9, 12, 15, 16, 17, 18, 0, -1, 5, 6, 19, 99, 1 << 30, (1 << 31) - 1]
@@ -56,8 +57,8 @@ CONSUMERS: dict[str, Callable[[Any], object]] = {
     "copy read-only": lambda array: xs.share(array, copy=True, read_only=True, stream=-1),
     "get": xs.ipc.memory.get,
     "publish": publish,
-    "describe": arrays.describe,
-    "locate": arrays.locate,
+    "describe": description.describe,
+    "locate": description.locate,
 }
 
 

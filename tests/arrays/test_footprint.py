@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from xpushare.bench import footprint
+from xpushare.bench import memory
 from xpushare.bench.measure import Settings
 
 
@@ -13,4 +13,4 @@ def test_eight_workers_cost_the_memory_of_one(tmp_path: Path) -> None:
     folder = tmp_path / "runtime"
     folder.mkdir(mode=0o700)
     settings = Settings(True, "native_cpu:0", str(folder))
-    assert 0.99 < footprint._measure(settings, 64 << 20, shared=True) < 1.2
+    assert 0.99 < memory.footprint(settings, 64 << 20, shared=True) < 1.2

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
+import socket
 import stat
 import threading
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 import harness
 import xpushare as xs
 from harness import Child, kept
+from xpushare.arrays import names
 from xpushare.sharing import identity
 
 
@@ -231,6 +234,7 @@ def test_a_publisher_in_another_pid_namespace() -> None:
     harness.wait_until(lambda: xs.published() == {} and files() == [])
 
 
+@pytest.mark.exhaustive
 def test_many_reclaim_one_dead_name() -> None:
     """Who comes late must not remove the new publisher's file."""
     with Child() as one, Child() as two, Child() as three:
@@ -311,6 +315,89 @@ def test_what_is_no_handle() -> None:
         assert xs.published() == {}
         child.kill()
     xs.published()
+
+
+def _link(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def _socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+
+
+STRAY = {
+    "link": _link,
+    "dangling link": lambda path: path.symlink_to("nowhere"),
+    "folder": Path.mkdir,
+    "pipe": os.mkfifo,
+    "socket": _socket,
+}
+
+
+@pytest.fixture
+def stray() -> Any:
+    """One of each that is no file, in the folder of the names."""
+    xs.published()
+    paths = [folder() / name.replace(" ", "-") for name in STRAY]
+    for path, make in zip(paths, STRAY.values(), strict=True):
+        make(path)
+    yield paths
+    for path in paths:
+        path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def test_what_is_no_file_is_in_nobodys_way(stray: list[Path], peer: Child) -> None:
+    xs.publish("w", xs.empty(1))
+    assert list(xs.published()) == list(peer.call(xs.published)) == ["w"]
+    for path in stray:
+        for use in (lambda path=path: xs.lookup(path.name, timeout=0), lambda path=path: xs.publish(path.name, b"")):
+            with pytest.raises(xs.InvalidHandleError, match=f"{path} is not a file that this user published: remove"):
+                use()
+    xs.publish("w", xs.empty(1), replace=True)
+    xs.unpublish("w")
+    assert peer.call(xs.published) == {}
+
+
+def test_what_is_no_file_ends_no_wait(
+    stray: list[Path], peer: Child, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(names, "WARN_AFTER", 0.01)
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(looked_up("later", None)))
+    with caplog.at_level(logging.WARNING, "xpushare"):
+        thread.start()
+        harness.wait_until(lambda: "lookup has waited" in caplog.text)  # which lists the names that there are
+    assert peer.call(publish_array, "later") == "published"
+    thread.join(20)
+    assert found == [[1.0] * 4]
+    assert len(stray) == len(STRAY)
+    peer.call(xs.unpublish, "later")
+
+
+def test_unpublish_when_the_folder_is_a_folder_no_more(peer: Child, no_fd_leak: None) -> None:  # noqa: ARG001
+    """The name is gone then, and what `publish` exported."""
+    with xs.malloc_device(64, "native_cpu:0") as memory:
+        xs.publish("w", memory)
+        handle = xs.lookup("w")
+        place = folder()
+        aside = place.with_name("aside")
+        place.rename(aside)
+        place.write_bytes(b"")
+        try:
+            xs.unpublish("w")
+            for use in (xs.published, lambda: xs.publish("w", memory), lambda: xs.lookup("w", timeout=0)):
+                with pytest.raises(xs.InvalidArgumentError, match="is not a folder"):
+                    use()
+        finally:
+            place.unlink()
+            aside.rename(place)
+        with pytest.raises(xs.HandleExpiredError):
+            peer.call(_open, bytes(handle))
+
+
+def _open(raw: bytes) -> None:
+    xs.ipc.memory.open(raw).close()
 
 
 def _hold_garbage(path: str) -> None:

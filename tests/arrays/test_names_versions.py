@@ -20,7 +20,11 @@ import trio
 import harness
 import xpushare as xs
 from harness import Child, kept
-from xpushare import _names, _share
+from named_arrays import filled, unpublish_all, value_of
+from xpushare import _native
+from xpushare.arrays import attach, names
+from xpushare.common import system
+from xpushare.sharing import naming
 
 VERSIONS = 2000
 LOOKS = 20
@@ -30,25 +34,36 @@ KIND_OF_LOOK = ["array", "memory", "event"]
 @pytest.fixture(autouse=True)
 def _no_names_left() -> Any:
     yield
-    for name in xs.published():
-        xs.unpublish(name)
-
-
-def filled(value: float) -> xs.SharedArray:
-    array = xs.empty(4)
-    np.asarray(array)[:] = value
-    return array
-
-
-def value_of(handle: Any) -> float:
-    with xs.attach(handle) as array:
-        first, *others = np.asarray(array).tolist()
-        assert others == [first] * 3
-        return float(first)
+    unpublish_all()
 
 
 def publish_value(name: str, value: float) -> None:
     xs.publish(name, filled(value), replace=True)
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_a_version_does_not_wait_for_the_disk(exchanges: bool, peer: Child, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is renamed over another one is written to the disk first, by ext4; files that change places are not.
+    A file system that cannot do that has versions all the same.
+    """
+    renamed: list[Any] = []
+    replace = os.replace
+    monkeypatch.setattr(os, "replace", lambda *paths: (renamed.append(paths), replace(*paths)))
+    if not exchanges:
+        monkeypatch.setattr(_native, "exchange", lambda _one, _other: False)
+    publish_value("weights", 1)
+    with xs.watch("weights") as versions:
+        assert value_of(next(versions)) == 1
+        publish_value("weights", 2)
+        assert value_of(versions.next(10)) == 2
+    assert peer.call(_look, "weights") == 2
+    assert len(renamed) == (0 if exchanges else 1)
+    xs.unpublish("weights")
+    assert os.listdir(naming.names_folder()) == []
+
+
+def _look(name: str) -> float:
+    return value_of(xs.lookup(name, timeout=0))
 
 
 def look_until(name: str, last: float, least: int = 1) -> tuple[int, float]:
@@ -62,6 +77,7 @@ def look_until(name: str, last: float, least: int = 1) -> tuple[int, float]:
     return looks, newest
 
 
+@pytest.mark.exhaustive
 def test_replaced_by_the_thousand_under_several_readers() -> None:
     publish_value("w", 1)
     with Child() as one, Child() as two, Child() as three:
@@ -154,17 +170,19 @@ def test_a_failed_replacement_leaves_the_old_version(monkeypatch: pytest.MonkeyP
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(os, "replace", interrupted)
+        patched.setattr(_native, "exchange", interrupted)
         with pytest.raises(KeyboardInterrupt):
             publish_value("w", 2)
     assert peer.call(lambda: value_of(xs.lookup("w"))) == 1
 
-    def then_interrupted(source: Any, target: Any) -> None:
-        os.rename(source, target)
+    exchange = _native.exchange
+
+    def then_interrupted(source: Any, target: Any) -> bool:
+        assert exchange(source, target)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(os, "replace", then_interrupted)
+        patched.setattr(_native, "exchange", then_interrupted)
         with pytest.raises(KeyboardInterrupt):
             publish_value("w", 3)  # it was put up before the interrupt: the name is ours, and lives
     assert peer.call(lambda: value_of(xs.lookup("w"))) == 3
@@ -252,15 +270,15 @@ def test_watch_by_many_fast_versions(peer: Child) -> None:
 def test_a_version_that_replaced_twice_what_was_yielded_comes_once(monkeypatch: pytest.MonkeyPatch) -> None:
     publish_value("w", 1)
     with xs.watch("w") as versions:
-        handle, tries, real = next(versions), itertools.count(1), _share._attach
+        handle, tries, real = next(versions), itertools.count(1), attach.attach_message
         publish_value("w", 2)
 
-        def attach(found: Any, device: Any, stream: Any) -> xs.SharedArray:
+        def attach_late(*arguments: Any) -> Any:
             if next(tries) == 2:
                 publish_value("w", 3)
-            return real(found, device, stream)
+            return real(*arguments)
 
-        monkeypatch.setattr(_share, "_attach", attach)
+        monkeypatch.setattr(attach, "attach_message", attach_late)
         assert value_of(handle) == 3
         with pytest.raises(TimeoutError):
             versions.next(0)
@@ -374,6 +392,164 @@ def test_two_tasks_at_one_watch_are_refused() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("published", [True, False])
+def test_close_in_another_thread_ends_a_wait(published: bool) -> None:
+    if published:
+        publish_value("w", 1)
+    versions = xs.watch("w")
+    if published:
+        assert value_of(next(versions)) == 1
+    errors: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            next(versions)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    harness.wait_until(lambda: versions._changes is not None)
+    versions.close()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert [type(error) for error in errors] == [xs.InvalidArgumentError]
+    assert "closed" in str(errors[0])
+
+
+@pytest.mark.parametrize("library", ["asyncio", "trio"])
+def test_close_in_another_thread_ends_an_async_wait(library: str) -> None:
+    versions = xs.watch("w")
+
+    def close() -> None:
+        harness.wait_until(lambda: versions._awaited)
+        versions.close()
+
+    async def wait() -> None:
+        with pytest.raises(xs.InvalidArgumentError, match="closed"):
+            await anext(versions)
+
+    thread = threading.Thread(target=close)
+    thread.start()
+    asyncio.run(asyncio.wait_for(wait(), 20)) if library == "asyncio" else trio.run(wait)
+    thread.join()
+
+
+@pytest.mark.parametrize("inotify", [True, False])
+@pytest.mark.parametrize("library", ["", "asyncio", "trio"])
+def test_watch_with_a_time_out(library: str, inotify: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not inotify:
+        _without_inotify(monkeypatch)
+    versions = xs.watch("w", timeout=0.05)
+
+    async def take() -> Any:
+        return await anext(versions)
+
+    def taken() -> Any:
+        if library == "asyncio":
+            return asyncio.run(take())
+        return trio.run(take) if library == "trio" else next(versions)
+
+    for _ in range(2):  # one may go on after it
+        with pytest.raises(TimeoutError, match=r"nobody has published 'w' within 0\.05 s"):
+            taken()
+    publish_value("w", 1)
+    assert value_of(taken()) == 1
+    with pytest.raises(TimeoutError, match="no new version of 'w' has come"):
+        taken()
+    publish_value("w", 2)
+    assert value_of(taken()) == 2
+    for wrong in ("1", float("nan")):
+        with pytest.raises(xs.InvalidArgumentError):
+            xs.watch("w", timeout=wrong)  # type: ignore[arg-type]
+
+
+def publish_and_exit(name: str) -> int:
+    publish_value(name, 1)
+    return os.getpid()
+
+
+def _no_pidfd(_pid: int) -> Any:
+    raise PermissionError(1, "Operation not permitted")
+
+
+@pytest.mark.parametrize("pidfd", [True, False])
+@pytest.mark.parametrize("end", ["killed", "exited"])
+@pytest.mark.parametrize("library", ["", "asyncio", "trio"])
+def test_watch_tells_that_the_publisher_ended(
+    end: str, library: str, pidfd: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not pidfd:
+        monkeypatch.setattr(system, "pidfd_open", _no_pidfd)
+    versions = xs.watch("w", timeout=20, lost=True)
+
+    async def take() -> Any:
+        return await anext(versions)
+
+    def taken() -> Any:
+        if library == "asyncio":
+            return asyncio.run(take())
+        return trio.run(take) if library == "trio" else next(versions)
+
+    with Child() as child:
+        pid = child.call(publish_and_exit, "w")
+        assert value_of(taken()) == 1
+        child.call(publish_value, "w", 2)  # a version that is replaced is no end
+        assert value_of(taken()) == 2
+        if end == "killed":
+            child.kill()
+    assert taken() == xs.Lost(pid)
+    with pytest.raises(TimeoutError):  # told once
+        versions.next(0.05)
+    publish_value("w", 3)  # of this process, whose end this watch does not see
+    assert value_of(taken()) == 3
+
+
+def test_an_end_comes_before_the_next_publishers_version() -> None:
+    with xs.watch("w", lost=True) as versions:
+        with Child() as child:
+            pid = child.call(publish_and_exit, "w")
+            assert value_of(versions.next(10)) == 1
+            child.kill()
+        publish_value("w", 2)
+        assert versions.next(10) == xs.Lost(pid)
+        assert value_of(versions.next(10)) == 2
+    with xs.watch("w") as versions, Child() as child:  # nobody asked
+        xs.unpublish("w")
+        child.call(publish_and_exit, "w")
+        assert value_of(versions.next(10)) == 1
+        child.kill()
+        with pytest.raises(TimeoutError):
+            versions.next(0.2)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_the_end_of_a_publisher_in_another_pid_namespace() -> None:
+    with Child(prefix=["unshare", "--pid", "--fork", "--kill-child"]) as inside, Child() as outside:
+        outside.call(publish_value, "w", 1)
+        assert inside.call(take_next, "w") == 1
+        outside.call(publish_value, "w", 2)
+        assert inside.call(take_next, "w") == 2
+        outside.kill()
+        assert inside.call(take_next, "w") == xs.Lost(0)
+
+
+def take_next(name: str) -> Any:
+    if "watch" not in kept:
+        kept["watch"] = xs.watch(name, timeout=20, lost=True)
+    found = next(kept["watch"])
+    return found if isinstance(found, xs.Lost) else value_of(found)
+
+
+def test_a_watch_that_sees_ends_leaves_no_fd(no_fd_leak: None) -> None:  # noqa: ARG001
+    for _ in range(3):
+        with Child() as child, xs.watch("w", lost=True) as versions:
+            child.call(publish_and_exit, "w")
+            versions.next(10)
+            child.kill()
+            assert isinstance(versions.next(10), xs.Lost)
+
+
 # --- waiting without inotify
 
 
@@ -435,6 +611,42 @@ def test_attach_of_a_name_says_lookup() -> None:
             xs.ipc.memory.open(text)
 
 
+@pytest.mark.parametrize("kind", ["array", "memory", "event"])
+@pytest.mark.parametrize("watched", [True, False])
+def test_a_name_that_nobody_has_any_more(kind: str, watched: bool) -> None:
+    """Who took the name back, or died, and what to do."""
+    verb: Any = {"array": xs.attach, "memory": xs.ipc.memory.open, "event": xs.ipc.event.open}[kind]
+    with xs.watch("w", timeout=20) as versions:
+
+        def look() -> Any:
+            return next(versions) if watched else xs.lookup("w", timeout=20)
+
+        with Child() as child:
+            pid = child.call(publish_kind, "w", kind)
+            handle = look()
+            child.call(xs.unpublish, "w")
+            with pytest.raises(
+                xs.HandleExpiredError, match=rf"name 'w' has expired.*\(pid {pid}\) has unpublished"
+            ) as told:
+                verb(handle)
+            assert "xs.lookup('w', timeout=…)" in str(told.value)
+            child.call(publish_kind, "w", kind)
+            handle = look()
+            child.kill()
+        with pytest.raises(xs.HandleExpiredError, match=rf"process that published 'w' \(pid {pid}\) has exited"):
+            verb(handle)
+
+
+def publish_kind(name: str, kind: str) -> int:
+    kept[name] = {
+        "array": lambda: xs.empty(4),
+        "memory": lambda: xs.malloc_device(64, "native_cpu:0"),
+        "event": lambda: xs.Event("native_cpu:0", enable_ipc=True),
+    }[kind]()
+    xs.publish(name, kept[name])
+    return os.getpid()
+
+
 def test_the_wrong_verb_for_what_was_looked_up() -> None:
     xs.publish("w", filled(1))
     with pytest.raises(xs.InvalidHandleError, match=r"xs\.attach"):
@@ -444,7 +656,7 @@ def test_the_wrong_verb_for_what_was_looked_up() -> None:
 def test_a_long_wait_without_a_time_out_is_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(_names, "WARN_AFTER", 0.05)
+    monkeypatch.setattr(names, "WARN_AFTER", 0.05)
     publish_value("weights", 1)
     found: list[float] = []
     thread = threading.Thread(target=lambda: found.append(value_of(xs.lookup("weigths"))))

@@ -42,7 +42,7 @@ def stream() -> Iterator[MockStream]:
 
 @pytest.fixture
 def array() -> xs.SharedArray:
-    return xs.empty(4, "u1", device=DEVICE)
+    return xs.zeros(4, "u1", device=DEVICE)
 
 
 # --- in the consumer's process
@@ -242,7 +242,7 @@ def test_a_stream_has_one_event(peer: Child, stream: MockStream, array: xs.Share
     with xs.Queue.from_native(stream), xs.share(other, stream=stream) as second:
         with xs.share(array, stream=stream) as first:
             assert first.event == second.event
-            assert first._parts.point == second._parts.point + 1
+            assert first.events[0][1] == second.events[0][1] + 1
             assert peer.call(keep_attached, bytes(first)) == 0
         pending = peer.start(read_on_host, bytes(second), "numpy")
         gate.open()
@@ -329,7 +329,7 @@ def test_arrays_of_devices_are_asked_to_be_ready_on_the_default_stream() -> None
             asked.append(options.get("stream"))
             return np.zeros(4, "f4").__dlpack__()
 
-    from xpushare.arrays import describe
+    from xpushare.arrays.description import describe
 
     assert describe(OnDevice(), ordered=True).shape == (4,)
     assert describe(OnDevice()).dtype == np.float32

@@ -8,6 +8,7 @@ import importlib.util
 import multiprocessing
 import pickle
 import threading
+from pathlib import Path
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -16,7 +17,7 @@ import pytest
 from array_peer import add_one, add_one_from, looked_at, pass_on
 
 import xpushare as xs
-from harness import Child
+from harness import Child, kept
 from xpushare.sharing import node
 
 
@@ -145,7 +146,7 @@ def _pickled_view_of_memory(raw: bytes) -> bytes:
 
 def test_read_only_stays(peer: Child) -> None:
     with xs.share(array_of(1), read_only=True) as handle:
-        assert peer.call(looked_at, pickle.loads(pickle.dumps(xs.attach(handle)))._handle)["read_only"]
+        assert peer.call(looked_at, pickle.loads(pickle.dumps(xs.attach(handle))).message)["read_only"]
 
 
 def test_many_threads_pickle_one_array() -> None:
@@ -174,3 +175,59 @@ def test_a_closed_array_does_not_pickle() -> None:
     array.close()
     with pytest.raises(xs.InvalidArgumentError, match="closed"):
         pickle.dumps(array)
+
+
+# --- how often a pickle can be opened is no matter of chance
+
+
+def _temporary() -> bytes:
+    return pickle.dumps(xs.array([1.0, 2.0]))
+
+
+@pytest.mark.parametrize("where", ["another process", "the exporter"])
+@pytest.mark.parametrize("held", [True, False])
+def test_a_pickled_temporary_can_be_opened_once(where: str, held: bool) -> None:
+    with Child() as peer:
+        data = peer.call(_temporary) if where == "another process" else _temporary()
+        first = pickle.loads(data)
+        assert np.asarray(first).tolist() == [1.0, 2.0]
+        if not held:
+            first.close()
+        for _ in range(3):
+            with pytest.raises(xs.HandleExpiredError, match="opened once"):
+                np.asarray(pickle.loads(data))
+        passed_on = None if not held else pickle.dumps(first)  # good for one open more
+        if passed_on is not None:
+            assert np.asarray(pickle.loads(passed_on)).tolist() == [1.0, 2.0]
+            with pytest.raises(xs.HandleExpiredError):
+                np.asarray(pickle.loads(passed_on))
+
+
+def _opened(data: bytes, gate: str) -> bool:
+    while not Path(gate).exists():  # so that all open it at the same moment
+        pass
+    array = kept["array"] = pickle.loads(data)
+    try:
+        return bool(np.asarray(array).tolist() == [1.0, 2.0])
+    except xs.HandleExpiredError:
+        return False
+
+
+def test_one_of_several_who_open_it_at_once_has_it(tmp_path: Path) -> None:
+    with Child() as exporter, Child() as one, Child() as two:
+        for turn in range(20):
+            data, gate = exporter.call(_temporary), tmp_path / f"gate-{turn}"
+            pending = [each.start(_opened, data, str(gate)) for each in (one, two)]
+            gate.touch()
+            assert sorted(each.result() for each in pending) == [False, True]
+            for each in (one, two):
+                each.call(kept.clear)
+
+
+def test_a_living_object_s_pickle_can_be_opened_as_often_as_wanted() -> None:
+    array = xs.array([1.0, 2.0])
+    data = pickle.dumps(array)
+    with Child() as peer:
+        for _ in range(3):
+            assert np.asarray(pickle.loads(data)).tolist() == [1.0, 2.0]
+            assert peer.call(lambda raw: np.asarray(pickle.loads(raw)).tolist(), data) == [1.0, 2.0]

@@ -280,12 +280,8 @@ def test_what_is_no_tree() -> None:
         ({None: good}, "keys"),
         ({2**63: good}, "keys"),
         ([2**63, good], "64 bits"),
-        ([1j, good], "complex"),
         ([{1, 2}, good], "set"),
         ([object(), good], "object"),
-        ([], "no arrays"),
-        ({"a": 1, "b": None}, "no arrays"),
-        ([1, 2, 3], "xs.array"),
         ([np.array([object()])], "Python objects"),
         ([other], "ArrayHandle already"),
     ):
@@ -295,7 +291,7 @@ def test_what_is_no_tree() -> None:
         xs.share({"a": [good, {"b": np.zeros(3)}]})
     assert any("['a'][1]['b']" in note for note in caught.value.__notes__)
     imported = xs.attach(other)
-    with pytest.raises(xs.InvalidArgumentError, match="imported"):
+    with pytest.raises(xs.InvalidArgumentError, match="of several"):
         xs.share([good, imported])
     assert exports() == before
     other.close()
@@ -572,18 +568,15 @@ def test_streams_of_a_device() -> None:
 
 
 def _ordered(device: str) -> tuple[int, int, int]:
-    from xpushare._tree_handle import content_of
-
     arrays = [xs.empty(1 << 12, "u1", device=device) for _ in range(3)]
     with xs.Queue(device) as queue:
         for array in arrays:
             queue.fill(array, b"\5")
         with xs.share([*arrays, xs.empty(2)], stream=queue) as handle:
-            content = content_of(handle)  # type: ignore[arg-type]
             found = xs.attach(handle, stream=queue)
             host = xs.malloc_host(1 << 12, device)
             queue.copy(host, found[2])
             queue.synchronize(20)
-            ordered = sum(each.event == 0 for each in content.elements()[:3])
+            ordered = sum(event == 0 for _memory, event, *_rest in handle.elements()[:3])
             xs.attach(handle, stream=-1)
-            return len(content.events), memoryview(host)[7], ordered
+            return len(handle.events), memoryview(host)[7], ordered

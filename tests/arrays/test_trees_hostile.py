@@ -13,46 +13,14 @@ import pytest
 from array_peer import try_hostile_tensors, try_hostile_tree
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from messages import built, sealed
 from mutations import expect_only
 
 import xpushare as xs
 from harness import Child
-from xpushare._tree_handle import ARRAY, HEADER, flatten, unflatten
-from xpushare.sharing.handle import SEAL_NBYTES, keyed_hash
-
-
-def sealed(body: bytes) -> bytes:
-    return body + keyed_hash(body)
-
-
-def built(
-    memory: Any,
-    arrays: list[tuple[int, ...]] | None = None,
-    steps: tuple[int, ...] = (4, 8),
-    text: Any = None,
-    *,
-    events: tuple[bytes, ...] = (),
-    **changes: Any,
-) -> bytes:
-    """A message; `changes` are fields of its header. An array: memory, event, dtype, dimensions, 0, offset."""
-    records = [(0, 0, 0, 1, 0, 0)] if arrays is None else arrays
-    raw = text if isinstance(text, bytes) else json.dumps([[['"<f8"', 8]], 0] if text is None else text).encode()
-    handles = memory if isinstance(memory, list) else [memory]
-    tail = b"".join(map(bytes, handles)) + b"".join(events) + b"".join(ARRAY.pack(*each) for each in records)
-    tail += struct.pack(f"<{len(steps)}q", *steps) + raw
-    fields = {
-        "magic": b"XPUSHTRE",
-        "version": 1,
-        "reserved": 0,
-        "length": HEADER.size + len(tail) + SEAL_NBYTES,
-        "memory": len(handles),
-        "events": len(events),
-        "arrays": len(records),
-        "steps": len(steps),
-        "text": len(raw),
-        "copied": 0,
-    }
-    return sealed(HEADER.pack(*{**fields, **changes}.values()) + tail)
+from xpushare.arrays.containers import flatten, unflatten
+from xpushare.objects.message import HEADER, VERSION
+from xpushare.sharing.handle import SEAL_NBYTES
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +37,12 @@ def memory(shared: Any) -> xs.ipc.Handle:
 
 
 def test_the_builder_builds_what_share_does(shared: Any) -> None:
-    text = json.dumps([[['"<f8"', 8]], ["l", [0]]], separators=(",", ":")).encode()
+    text = json.dumps([[["<f8", 8]], ["l", [0]]], separators=(",", ":")).encode()
     assert built(shared.handles[0], text=text) == bytes(shared)
 
 
 def tree(described: Any, dtypes: Any = None) -> dict[str, Any]:
-    return {"text": [[['"<f8"', 8]] if dtypes is None else dtypes, described]}
+    return {"text": [[["<f8", 8]] if dtypes is None else dtypes, described]}
 
 
 TOP = (1 << 63) - 1
@@ -99,8 +67,8 @@ LIES: dict[str, dict[str, Any]] = {
     "more dimensions than any": {"arrays": [(0, 0, 0, 65, 0, 0)], "steps": (1, 8) * 65},
     "lengths of nobody": {"steps": (4, 8, 1)},
     "reserved bits of an array": {"arrays": [(0, 0, 0, 1, 1, 0)]},
-    "reserved bits": {"reserved": 1},
-    "a version of the future": {"version": 2},
+    "reserved bits": {"reserved0": 1},
+    "a version of the future": {"version": VERSION + 1},
     "another length": {"length": 1000},
     "more memory than there is": {"memory": 2},
     "memory of gigabytes": {"memory": (1 << 32) - 1},
@@ -112,10 +80,10 @@ LIES: dict[str, dict[str, Any]] = {
     "a number of many digits": {"text": b"[[],[" + b"1" * 10_000 + b"]]"},
     "not two parts": {"text": [[], 0, 0]},
     "dtypes that are none": tree(0, "x"),
-    "a dtype of no size": tree(0, [['"<f8"']]),
-    "a dtype of another size": tree(0, [['"<f8"', 4]]),
-    "objects": tree(0, [['"|O"', 8]]),
-    "a dtype that is no JSON": tree(0, [["<f8", 8]]),
+    "a dtype of no size": tree(0, [["<f8"]]),
+    "a dtype of another size": tree(0, [["<f8", 4]]),
+    "objects": tree(0, [["|O", 8]]),
+    "a dtype that is no text": tree(0, [[7, 8]]),
     "array 1 of 1": tree(1),
     "array -1": tree(-1),
     "an object": tree({"a": 0}),
@@ -176,7 +144,7 @@ def test_handles_that_lie(peer: Child, memory: xs.ipc.Handle) -> None:
         mark = xs.ipc.event.get(event)
         point = struct.pack("<Q", 0)
         ordered = [(0, 1, 0, 1, 0, 0)]
-        assert peer.call(try_hostile_tree, built(memory, ordered, events=(bytes(mark) + point,))) == "attached"
+        assert peer.call(try_hostile_tree, built(memory, ordered, marks=(bytes(mark) + point,))) == "attached"
         foreign = xs.ArrayHandle(peer.call(_handle)).handle
         for wrong in (
             built(mark),
@@ -184,14 +152,14 @@ def test_handles_that_lie(peer: Child, memory: xs.ipc.Handle) -> None:
             built([memory, foreign]),
             built(bytes(256)),
             built(bytes(memory)[:-1] + bytes([bytes(memory)[-1] ^ 1])),
-            built(memory, ordered, events=(bytes(memory) + point,)),
-            built(memory, ordered, events=(bytes(foreign) + point,)),
-            built(memory, ordered, events=(bytes(mark) + struct.pack("<Q", 1 << 43),)),
+            built(memory, ordered, marks=(bytes(memory) + point,)),
+            built(memory, ordered, marks=(bytes(foreign) + point,)),
+            built(memory, ordered, marks=(bytes(mark) + struct.pack("<Q", 1 << 43),)),
         ):
             for attach in (try_hostile_tree, lambda raw: peer.call(try_hostile_tree, raw)):
                 assert attach(wrong) == "InvalidHandleError"
         xs.ipc.event.put(mark)
-        gone = built(memory, ordered, events=(bytes(mark) + point,))
+        gone = built(memory, ordered, marks=(bytes(mark) + point,))
         assert peer.call(try_hostile_tree, gone) == "HandleExpiredError"
         peer.call(_forget)
 

@@ -142,6 +142,7 @@ def judge(name: str, copy: bool, children: tuple[Child, Child], devices: list[st
     return wrong
 
 
+@pytest.mark.exhaustive
 def test_every_pair_works_or_is_refused(tmp_path: Path) -> None:
     environment = vendor_drivers.build(tmp_path)
     wrong: dict[tuple[str, bool], list[str]] = {}

@@ -134,7 +134,7 @@ class SoftCuda(ScriptedDriver):
     def cuMemImportFromShareableHandle(self, fd: int, _kind: int) -> tuple[Any, ...]:
         memory = os.open(backing(fd), os.O_RDWR)
         made = self._imported(memory)
-        os.close(memory)
+        _note(fd).write_text(f"/proc/{os.getpid()}/fd/{memory}")  # stays open: the exporter may end
         return made
 
     def _file(self, handle: int) -> tuple[Any, ...]:

@@ -52,7 +52,7 @@ def run(environment: dict[str, str], *arguments: str, timeout: float = 60, **var
     done = subprocess.run(
         [sys.executable, "-W", "error", *arguments],
         env={**environment, **variables}, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout,
-        check=False,
+        cwd=ROOT, check=False,
     )  # fmt: skip
     assert done.returncode == 0, f"{shlex.join(arguments)}:\n{done.stdout}\n{done.stderr}"
     return done.stdout
@@ -156,10 +156,17 @@ def test_ci_installs_it() -> None:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("command", [each for each in COMMANDS if each not in INSTALLS + PARTS])
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(each, marks=pytest.mark.exhaustive if "conformance" in each else ())
+        for each in COMMANDS
+        if each not in INSTALLS + PARTS
+    ],
+)
 def test_commands(environment: dict[str, str], command: str) -> None:
     words = shlex.split(command)
-    if words[:2] == ["python", "-m"]:
+    if words[0] == "python":
         arguments = words[1:]
     else:
         assert words[0] == "xpushare"

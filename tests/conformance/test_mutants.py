@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from xpushare.conformance import mutants
-from xpushare.conformance.faults import MUTANTS
+from faults import MUTANTS, mutants
 from xpushare.conformance.rules import RULES
 
 DEVICE = "native_cpu:0"
 SAMPLE = (
     "put_does_nothing",
-    "generation_ignored",
-    "close_unmaps_under_views",
-    "overlapping_map",
-    "value_ahead",
+    pytest.param("generation_ignored", marks=pytest.mark.exhaustive),
+    pytest.param("close_unmaps_under_views", marks=pytest.mark.exhaustive),
+    pytest.param("overlapping_map", marks=pytest.mark.exhaustive),
+    pytest.param("value_ahead", marks=pytest.mark.exhaustive),
     "ur_refcount",
 )
 

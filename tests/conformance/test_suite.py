@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from faults.mutants import planting
 from harness import wait_until
 from xpushare import cli
-from xpushare._errors import InvalidArgumentError
+from xpushare.common.errors import InvalidArgumentError
 from xpushare.conformance import plugin, rules, runner
 from xpushare.conformance.rules import RULES
 
@@ -111,7 +112,7 @@ def test_without_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_failures_are_reported() -> None:
-    report = runner.run("native_cpu:0", rules=("3.5c",), mutant="put_twice", timeout=60)
+    report = runner.run("native_cpu:0", rules=("3.5c",), environment=planting("put_twice"), timeout=60)
     assert report.failed == ["3.5c"]
     assert not report.good
     assert "failed         3.5c" in report.as_text()
@@ -119,17 +120,17 @@ def test_failures_are_reported() -> None:
 
 
 def test_a_suite_that_ends_early_is_reported() -> None:
-    report = runner.run("native_cpu:0", rules=("2.9", "2.10"), mutant="crash", timeout=60)
+    report = runner.run("native_cpu:0", rules=("2.9", "2.10"), environment=planting("crash"), timeout=60)
     assert report.failed
     assert report.problem
     assert "the suite's process ended" in report.as_text()
 
 
 def test_a_suite_that_hangs_is_ended() -> None:
-    report = runner.run("native_cpu:0", rules=("2.9",), mutant="hang", timeout=60, rule_timeout=1)
+    report = runner.run("native_cpu:0", rules=("2.9",), environment=planting("hang"), timeout=60, rule_timeout=1)
     assert report.failed == ["2.9"]
     assert "the time for one test is over" in report.as_text()
-    report = runner.run("native_cpu:0", rules=("2.9",), mutant="hang", timeout=3, rule_timeout=30)
+    report = runner.run("native_cpu:0", rules=("2.9",), environment=planting("hang"), timeout=3, rule_timeout=30)
     assert not report.good
     assert "did not end in time" in report.problem
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
-from peering import device, end_shared, kind, other, pair, peer
+from peering import device, end_shared, event, kind, other, pair, peer
 
-__all__ = ["device", "kind", "other", "pair", "peer"]
+__all__ = ["device", "event", "kind", "other", "pair", "peer"]
 
 
 @pytest.fixture(scope="session", autouse=True)

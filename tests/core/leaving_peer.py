@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 import xpushare as xs
-from xpushare._leaving import Stage, at_leave
+from xpushare.common.leaving import Stage, at_leave
 
 HOWS = ("script", "os.fork", "spawn", "fork", "forkserver")
 kept: list[Any] = []

@@ -40,7 +40,7 @@ def shared_until(entry: int) -> list[xs.ArrayHandle]:
     turn, so this is for a process that has few free ones.
     """
     made = [xs.share(xs.empty(1), opens=1)]
-    while made[-1].handle._fields.entry != entry:
+    while made[-1].handle.fields.entry != entry:
         assert len(made) < 1000
         made.append(xs.share(xs.empty(1), opens=1))
     return made
@@ -75,11 +75,12 @@ def holdings() -> dict[str, Any]:
     xs.trim()
     here = node.current()
     here.peers.sweep()  # the dead of earlier tests go whenever somebody looks
+    mapped = sorted(mappings())  # first: what devices have closed goes, and with it what dead exporters have left
     table = here.table_if_any
     statistics = table.statistics() if table is not None else {"exports": 0, "lingering": 0}
     return {
         "fds": sorted(name for name in harness.open_fds().values() if "xpushare" in name or "pidfd" in name),
-        "mappings": sorted(mappings()),
+        "mappings": mapped,
         "exports": statistics["exports"],
         "lingering": statistics["lingering"],
         "peers": dict(here.peers.statistics()),
@@ -173,6 +174,27 @@ def _borrow(name: str) -> Iterator[Child]:
         child.kill()
     else:
         child.call(forget)
+
+
+@pytest.fixture(autouse=True)  # where it is imported
+def nothing_kept() -> Iterator[None]:
+    """This process has exported, so that its warden runs, and keeps nothing."""
+    array = xs.empty(1)
+    xs.share(array).close()
+    array.close()
+    xs.trim()
+    yield
+    xs.trim()
+
+
+@pytest.fixture
+def event() -> Iterator[xs.Event]:
+    """Of this process, on the host, with its handle in `kept`."""
+    with xs.Event("native_cpu:0", enable_ipc=True) as event:
+        handle = kept["handle"] = xs.ipc.event.get(event)
+        yield event
+        xs.ipc.event.put(handle)
+        kept.clear()
 
 
 @pytest.fixture

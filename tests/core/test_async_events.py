@@ -243,16 +243,18 @@ def test_a_loss_in_another_process(library: Any, device: str) -> None:
 
 
 def test_closing_while_others_wait(event: xs.Event) -> None:
-    # The coroutine holds the event's state; closing the object does not end the wait.
+    """A close ends the waits of its object, and no others."""
     handle = xs.ipc.event.get(event)
     twin = xs.ipc.event.open(handle)
 
     async def main() -> None:
-        task = asyncio.create_task(twin.reached(1))
+        closed, open_ = asyncio.create_task(twin.reached(1)), asyncio.create_task(event.reached(1))
         await asyncio.sleep(0)
         twin.close()
+        with pytest.raises(xs.InvalidArgumentError, match="closed"):
+            await asyncio.wait_for(closed, 10)
         event.signal()
-        await asyncio.wait_for(task, 10)
+        await asyncio.wait_for(open_, 10)
 
     asyncio.run(main())
     xs.ipc.event.put(handle)

@@ -319,8 +319,8 @@ def test_listing_starts_nothing() -> None:
 def test_without_proc_nothing_is_listed_and_the_reason_told() -> None:
     code = """
 import xpushare as xs
-from xpushare import _system
-_system.BOOT_ID = "/nowhere/boot_id"
+from xpushare.common import system
+system.BOOT_ID = "/nowhere/boot_id"
 assert not xs.devices("native_cpu:*")
 try:
     xs.malloc_host(1, "native_cpu:0")

@@ -16,12 +16,13 @@ from peering import GRANULE, PAGE, exported, exported_event, exported_physical, 
 
 import xpushare as xs
 from harness import Child, kept
-from xpushare import _system, adapters
+from xpushare import adapters
+from xpushare.common import system
 from xpushare.sharing import node
 from xpushare.sharing.peers import Peers
 
-# Every function of _system that can fail; constants and types of results aside.
-CALLS = [name for name in _system.__all__ if callable(getattr(_system, name))]
+# Every function of `system` that can fail; constants and types of results aside.
+CALLS = [name for name in system.__all__ if callable(getattr(system, name))]
 ERRNOS = {errno.EMFILE: xs.OutOfMemoryError, errno.ENOMEM: xs.OutOfMemoryError, errno.EIO: xs.XpuShareError}
 
 
@@ -33,7 +34,7 @@ class Injector:
         self.fail: tuple[str, int, int] | None = None
         self.failed = False
         for name in CALLS:
-            patch.setattr(_system, name, self._wrap(name, getattr(_system, name)))
+            patch.setattr(system, name, self._wrap(name, getattr(system, name)))
 
     def _wrap(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
@@ -187,7 +188,7 @@ def test_system_calls_fail_in_the_first_open(
 
         def forget_peer() -> None:  # the acquaintance stays for the next try; what it was made for does not
             peers = node.current().peers
-            found = peers._peers.pop(handle._fields.cookie, None)
+            found = peers._peers.pop(handle.fields.cookie, None)
             if found is not None:
                 found.domain.leave()
                 peers._know()
@@ -197,7 +198,6 @@ def test_system_calls_fail_in_the_first_open(
 
 def test_system_calls_fail_in_the_first_export() -> None:
     def attempt() -> list[str]:
-        from xpushare import _system
         from xpushare.sharing import node
 
         memory = xs.malloc_device(PAGE, "native_cpu:0")
@@ -221,7 +221,7 @@ def test_system_calls_fail_in_the_first_export() -> None:
                     # A table that was made but cannot be served yet stays for the next try.
                     if node.current().table_if_any is None and holdings() != before:
                         wrong.append(f"{name} #{nth} {number}: left {difference(before, holdings())}")
-        assert _system
+        assert system
         return wrong
 
     with Child() as child:
@@ -369,7 +369,7 @@ def test_a_process_without_file_descriptors(pair: tuple[str, str], peer: Child) 
                 lambda: xs.publish("fds", array),
                 lambda: xs.lookup("fds", timeout=0),
                 xs.published,
-                lambda: (_system.boot_ids.clear(), _system.boot_id()),
+                lambda: (system.boot_ids.clear(), system.boot_id()),
             ):
                 try:
                     call()

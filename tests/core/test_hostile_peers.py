@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import fcntl
 import os
@@ -24,8 +25,8 @@ from peering import PAGE, exported, exported_event
 import xpushare as xs
 from harness import Child, kept, open_fds
 from xpushare import _native
-from xpushare._fds import OwnedFd, close_all
 from xpushare.adapters.base import Form
+from xpushare.common.fds import OwnedFd, close_all
 from xpushare.sharing import identity, node, routes
 from xpushare.sharing.handle import fields_of
 from xpushare.sharing.peers import Opener, Peers
@@ -170,11 +171,11 @@ def test_a_queue_does_not_wait_for_itself() -> None:
 def test_a_queue_whose_thread_cannot_start_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     queue, event = xs.Queue("native_cpu:0"), xs.Event("native_cpu:0")
 
-    def refused(_self: threading.Thread) -> None:
+    def refused(*_arguments: object) -> None:
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refused)
+        patch.setattr(_thread, "start_new_thread", refused)
         for operation in (lambda: queue.signal(event), lambda: queue.submit(int), lambda: queue.wait(event)):
             with pytest.raises(xs.OutOfMemoryError, match="thread"):
                 operation()

@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -15,10 +16,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from peering import PAGE, forget, holdings
+from peering import PAGE, holdings
 
 import xpushare as xs
-from harness import kept, withdraw_all
+from harness import Child, kept, withdraw_all
 from xpushare.sharing import node
 
 PACKAGE = str(Path(xs.__file__).parent)
@@ -104,6 +105,8 @@ CASES: dict[str, Case] = {
     "publish": (setup_memory, publish, lambda _none: xs.unpublish("interrupts")),
 }  # fmt: skip
 
+SHORT = ("first get", "signal", "open")  # the others have more points
+
 
 def left_over() -> dict[str, Any]:
     """What is left once everything that can be ended has been."""
@@ -176,31 +179,22 @@ def in_child(case: Case, nth: int, reference: dict[str, Any] | None) -> tuple[bo
         interrupted, answer = pickle.load(report)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     if reference is not None and answer != reference:
-        pytest.fail(f"interrupted at point {nth}: {answer}\nwithout: {reference}")
+        raise AssertionError(f"interrupted at point {nth}: {answer}\nwithout: {reference}")
     return interrupted, answer
 
 
-@pytest.fixture
-def exports() -> Any:
-    forget()  # also what pickles of earlier tests hold, which would end at any time
+def at_every_point(name: str) -> int:
+    """In a process that forks quickly, having little memory: interrupt the operation at each of its points, which are
+    so many.
+    """
+    warnings.simplefilter("error")
+    warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12 on: of a fork with threads
+    warnings.filterwarnings("ignore", "unclosed <ArrayHandle", ResourceWarning)  # an interrupt kept it from its caller
     memory, event = allocate(), xs.Event("native_cpu:0", enable_ipc=True)
-    array = xs.share(np.arange(3), copy=True)
     kept["theirs"] = xs.ipc.memory.get(memory)
     kept["theirs' event"] = xs.ipc.event.get(event)
-    kept["array"], kept["counted"] = array, xs.share(np.zeros(10), copy=True, opens=3)
+    kept["array"], kept["counted"] = xs.share(np.arange(3), copy=True), xs.share(np.zeros(10), copy=True, opens=3)
     gc.collect()
-    yield
-    kept["counted"].close()
-    kept.clear()
-    array.close()
-
-
-@pytest.mark.usefixtures("exports")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # from 3.12 on: of a fork with threads
-@pytest.mark.filterwarnings("ignore:unclosed <ArrayHandle:ResourceWarning")  # that an interrupt kept from its caller
-@pytest.mark.timeout(900)  # some hundred processes
-@pytest.mark.parametrize("name", CASES)
-def test_an_interrupt_leaves_nothing_and_breaks_nothing(name: str) -> None:
     case = CASES[name]
     _, reference = in_child(case, 0, None)
     assert isinstance(reference, dict), reference
@@ -210,9 +204,19 @@ def test_an_interrupt_leaves_nothing_and_breaks_nothing(name: str) -> None:
             kept["counted"] = xs.share(np.zeros(10), copy=True, opens=3)
         interrupted, _ = in_child(case, nth, reference)
         if not interrupted:
-            assert nth > 3
-            return
-    pytest.fail("it never ends")
+            kept["counted"].close()
+            kept["array"].close()
+            return nth - 1
+    raise AssertionError("it never ends")
+
+
+@pytest.mark.timeout(900)  # some hundred processes
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=() if each in SHORT else pytest.mark.exhaustive) for each in CASES]
+)
+def test_an_interrupt_leaves_nothing_and_breaks_nothing(name: str) -> None:
+    with Child(timeout=850) as child:
+        assert child.call(at_every_point, name) >= 3
 
 
 class Handler:

@@ -1,14 +1,15 @@
-"""Freed host memory serves later allocations, but only where nobody else could ever reach it."""
+"""Freed host memory waits for later allocations. test_reuse.py has the memory of arrays that were exported."""
 
 from __future__ import annotations
 
 import os
 import pickle
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
+from peering import nothing_kept  # noqa: F401 - used by every test here
 
 import xpushare as xs
 from harness import Child
@@ -22,35 +23,26 @@ def kept_nbytes() -> int:
     return found
 
 
-@pytest.fixture(autouse=True)
-def nothing_kept() -> Iterator[None]:
-    """This process has exported, so that its warden runs, and keeps nothing."""
-    array = xs.empty(1)
-    xs.share(array).close()
-    array.close()
-    xs.trim()
-    yield
-    xs.trim()
-
-
 @pytest.mark.usefixtures("no_fd_leak")
 def test_it_serves_again_and_is_zeroed() -> None:
-    with xs.empty(NBYTES, "uint8") as array:
-        address = array.memory.ptr
-        np.asarray(array)[:] = 7
+    with xs.malloc_host(NBYTES, "native_cpu:0") as memory:
+        address = memory.ptr
+        memoryview(memory)[:] = b"7" * NBYTES
     assert kept_nbytes() >= NBYTES
-    with xs.empty(NBYTES - 5, "uint8") as array:  # as many pages
-        assert array.memory.ptr == address
-        assert array.memory.nbytes == NBYTES - 5
-        assert not np.asarray(array).any()
+    with xs.malloc_host(NBYTES - 5, "native_cpu:0") as memory:  # as many pages
+        assert memory.ptr == address
+        assert memory.nbytes == NBYTES - 5
+        assert not np.asarray(memory).any()
         assert kept_nbytes() < NBYTES
-    with xs.malloc_host(NBYTES, "native_cpu:0"):
+    with xs.empty(NBYTES, "uint8", isolated=True) as array:
+        assert array.memory.ptr == address
+        assert not np.asarray(array).any()
         assert kept_nbytes() < NBYTES
     assert xs.trim() >= NBYTES
     assert kept_nbytes() == 0
     assert xs.trim() > 0  # of the allocation that asked
     assert xs.trim() == 0
-    small = xs.empty(300, "uint8")
+    small = xs.empty(300, "uint8")  # in new memory
     assert kept_nbytes() == (256 << 10) - 512  # what is left for other small arrays
     xs.trim()
     assert kept_nbytes() == 0
@@ -82,7 +74,7 @@ def pickled(array: xs.SharedArray) -> None:
 
 @pytest.mark.parametrize("way", [exported, shared, pickled])
 def test_what_was_exported_does_not(way: Callable[[xs.SharedArray], None]) -> None:
-    with xs.empty(NBYTES, "uint8") as array:
+    with xs.empty(NBYTES, "uint8", isolated=True) as array:
         way(array)
     del array
     assert kept_nbytes() < NBYTES

@@ -167,7 +167,7 @@ def run(source: str, **env: str) -> tuple[str, str]:
 
 ORDER = """
 import os, signal, time
-from xpushare._leaving import Stage, at_leave
+from xpushare.common.leaving import Stage, at_leave
 
 def linger(deadline):
     print("linger", round(deadline - time.monotonic()) if deadline else "no more", flush=True)

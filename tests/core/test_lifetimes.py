@@ -20,7 +20,7 @@ from peering import PAGE, call_on, exported, exported_event, exported_physical, 
 
 import xpushare as xs
 from harness import Child, kept
-from xpushare import _errors
+from xpushare.common import errors
 from xpushare.sharing import layout, node
 from xpushare.sharing import table as table_module
 from xpushare.sharing.handle import fields_of
@@ -222,7 +222,7 @@ def test_devices_pickle_by_uuid(name: str, peer: Child) -> None:
     assert copy.deepcopy(device) == device
 
 
-ERRORS = [getattr(_errors, name) for name in _errors.__all__ if name.endswith("Error")]
+ERRORS = [getattr(errors, name) for name in errors.__all__ if name.endswith("Error")]
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.__name__)

@@ -16,7 +16,7 @@ from peering import call_on, exported_event, opened
 
 import xpushare as xs
 from harness import Child, kept, wait_until
-from xpushare._leaving import Stage, at_leave
+from xpushare.common.leaving import Stage, at_leave
 
 Pair = tuple[str, str]
 SOON = 1.0  # a loss is seen within this time of the death
@@ -197,6 +197,7 @@ def test_a_clean_end_is_no_loss(pair: Pair, event: xs.Event, how: str) -> None:
             wait_until(lambda: len(event.statistics()["processes"]) == 1)
             child.kill()
         else:
+            assert child.call(lambda: kept["opened"].done)  # who has only waited abandons nothing
             assert child.exit() == 0
     with pytest.raises(TimeoutError):
         event.wait(0.05, at_least=1)

@@ -13,7 +13,7 @@ from peering import exported, exported_physical, read_physical, write_physical
 import harness
 import xpushare as xs
 from harness import Child, kept
-from xpushare import _system
+from xpushare.common import system
 
 LARGE = 1 << 16
 PAIRS = {
@@ -25,7 +25,7 @@ PAIRS = {
 
 def large_pages() -> None:
     """In a child: the kernel has 64 KiB pages, and refuses what is not made of them."""
-    real = {name: getattr(_system, name) for name in ("Mapping", "Reservation", "range_map", "range_unmap", "resize")}
+    real = {name: getattr(system, name) for name in ("Mapping", "Reservation", "range_map", "range_unmap", "resize")}
 
     def whole(name: str, *numbers: int) -> None:
         if any(number % LARGE for number in numbers):
@@ -55,7 +55,7 @@ def large_pages() -> None:
         whole("unmap", self.address + at, nbytes)
         return real["range_unmap"](self, at, nbytes)
 
-    made: Any = _system
+    made: Any = system
     made.page_nbytes = lambda: LARGE
     made.Mapping, made.Reservation = mapping, reservation
     made.range_map, made.range_unmap = range_map, range_unmap

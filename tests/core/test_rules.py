@@ -1,4 +1,6 @@
-"""The eleven rules of sharing, each on native_cpu and on mock, across processes and inside the exporter's own."""
+"""The eleven rules of sharing, each on native_cpu and on mock, across processes and inside the exporter's own: what the
+conformance suite does not ask, such as the texts of errors and what only these backends promise.
+"""
 
 from __future__ import annotations
 
@@ -50,14 +52,6 @@ def expired(call: Callable[..., Any], *arguments: Any, match: str) -> None:
 # --- 1: get ---------------------------------------------------------------------------------------
 
 
-def test_rule_1_every_get_returns_a_distinct_handle(device: str, kind: str) -> None:
-    with make(kind, device) as thing:
-        found = [verbs(kind).get(thing) for _ in range(20)]
-        assert len({bytes(each) for each in found}) == 20
-        for each in found:
-            verbs(kind).put(each)
-
-
 def test_rule_1_slices_keep_their_offset(pair: Pair, peer: Child) -> None:
     with xs.malloc_device(3 * PAGE, pair[0]) as memory:
         view = memoryview(memory)
@@ -79,7 +73,7 @@ def test_rule_1_a_slice_of_a_slice(device: str) -> None:
         inner = memory.slice(100, 1000).slice(10, 20)
         assert inner.ptr == memory.ptr + 110
         handle = xs.ipc.memory.get(inner)
-        assert (handle._fields.offset, handle.nbytes) == (110, 20)
+        assert (handle.fields.offset, handle.nbytes) == (110, 20)
         xs.ipc.memory.put(handle)
 
 
@@ -204,7 +198,7 @@ def test_rule_1_an_array_over_memory_is_exported_as_its_range(device: str, peer:
         array = np.asarray(memory.as_array(16, "int32", 64))
         array[:] = range(16)
         handle = xs.ipc.memory.get(array[4:8])
-        assert (handle._fields.offset, handle.nbytes) == (80, 16)
+        assert (handle.fields.offset, handle.nbytes) == (80, 16)
         peer.call(opened, handle)
         assert peer.call(content) == struct.pack("4i", 4, 5, 6, 7)
         xs.ipc.memory.put(handle)
@@ -234,25 +228,6 @@ def test_rule_2_any_number_of_importers_by_any_channel(pair: Pair, peer: Child, 
             assert here.handle == handle
     verbs(kind).put(handle)
     kept.clear()
-
-
-def test_rule_2_memory_is_shared_in_both_directions(pair: Pair, peer: Child) -> None:
-    handle = peer.call(exported, pair[0], PAGE, b"from the exporter")
-    with xs.ipc.memory.open(handle, device=pair[1]) as memory:
-        assert str(memory.device) == pair[1]
-        assert bytes(memoryview(memory)[:17]) == b"from the exporter"
-        memoryview(memory)[:17] = b"from the importer"
-        assert peer.call(content, "memory", 17) == b"from the importer"
-
-
-def test_rule_2_physical_memory_is_shared_in_both_directions(pair: Pair, peer: Child) -> None:
-    handle = peer.call(exported_physical, pair[0], GRANULE, b"from the exporter")
-    with xs.ipc.physical_memory.open(handle, device=pair[1]) as physical:
-        assert str(physical.device) == pair[1]
-        assert physical.nbytes == GRANULE
-        assert read_physical(physical, 17) == b"from the exporter"
-        write_physical(physical, b"from the importer")
-        assert peer.call(lambda: read_physical(kept["physical"], 17)) == b"from the importer"
 
 
 def test_rule_2_events_are_shared_in_both_directions(pair: Pair, peer: Child) -> None:
@@ -318,12 +293,12 @@ def test_rule_3_after_put_and_reuse_of_the_entry(pair: Pair, peer: Child, kind: 
     def reuse(kind: str, device: str, entry: int) -> xs.ipc.Handle:
         for _ in range(1000):  # entries are used again in turn
             handle = MAKERS[kind](device)
-            if handle._fields.entry == entry:
+            if handle.fields.entry == entry:
                 return handle
             verbs(kind).put(handle)
         raise AssertionError("the entry is not used again")
 
-    new = peer.call(reuse, kind, pair[0], old._fields.entry)
+    new = peer.call(reuse, kind, pair[0], old.fields.entry)
     expired(verbs(kind).open, old, match="put|withdr")
     verbs(kind).open(new).close()
 
@@ -384,7 +359,7 @@ def test_rule_3_an_exporter_nobody_knew_is_gone(device: str, kind: str, end: str
 
 def with_fields(handle: xs.ipc.Handle, **changes: int) -> bytes:
     """The handle's bytes, without the seal, with other fields."""
-    values = {name: getattr(handle._fields, name) for name, _code in handles.FIELDS} | changes
+    values = {name: getattr(handle.fields, name) for name, _code in handles.FIELDS} | changes
     return handles._STRUCT.pack(*values.values())
 
 
@@ -394,13 +369,13 @@ def test_rule_3_the_pid_was_reused(pair: Pair, peer: Child, kind: str) -> None:
         child.kill()
     alive = peer.call(MAKERS[kind], pair[0])
     # As if the dead exporter's pid and fd number were now those of a process that has a table of its own.
-    body = with_fields(dead, pid=alive._fields.pid, table_fd=alive._fields.table_fd)
+    body = with_fields(dead, pid=alive.fields.pid, table_fd=alive.fields.table_fd)
     forged = body + handles.keyed_hash(body)
     expired(verbs(kind).open, forged, match="gone.*used again")
     verbs(kind).open(alive).close()
     expired(verbs(kind).open, forged, match="gone.*used again")
     # … or those of the importer itself, or of a process without such an fd.
-    for pid, fd in ((os.getpid(), dead._fields.table_fd), (peer.pid, 1023), (peer.pid, 0)):
+    for pid, fd in ((os.getpid(), dead.fields.table_fd), (peer.pid, 1023), (peer.pid, 0)):
         body = with_fields(dead, pid=pid, table_fd=fd)
         expired(verbs(kind).open, body + handles.keyed_hash(body), match="gone")
 
@@ -414,7 +389,7 @@ def test_rule_3_a_reused_fd_number_in_the_exporter(pair: Pair, peer: Child) -> N
 
         table = node.current().table()
         (export,) = [each for each in table.exports() if each.handle.kind == "memory"]
-        at = layout.TABLE_ENTRIES + export.handle._fields.entry * layout.ENTRY_NBYTES
+        at = layout.TABLE_ENTRIES + export.handle.fields.entry * layout.ENTRY_NBYTES
         number = struct.unpack_from("<i", table._view, at + 88)[0]
         kept["dup"] = os.dup(number)
         fresh = os.memfd_create("xpushare-memory", os.MFD_ALLOW_SEALING)
@@ -510,41 +485,7 @@ def test_rule_4_close_is_an_error_where_it_has_nothing_to_do(device: str) -> Non
     kept.clear()
 
 
-def test_rule_4_closing_harms_nobody_else(pair: Pair, peer: Child, other: Child) -> None:
-    handle = exported(pair[0], PAGE, b"still here")
-    for child in (peer, other):
-        child.call(opened, handle, pair[1])
-    peer.call(lambda: xs.ipc.memory.close(kept["opened"]))
-    peer.call(gc.collect)
-    assert other.call(content, "opened", 10) == b"still here"
-    assert bytes(memoryview(kept["memory"])[:10]) == b"still here"
-    peer.call(opened, handle, pair[1])
-    assert peer.call(content, "opened", 10) == b"still here"
-    xs.ipc.memory.put(handle)
-    kept.clear()
-
-
 # --- 5: put ---------------------------------------------------------------------------------------
-
-
-def test_rule_5_an_export_holds_its_source(pair: Pair, peer: Child, kind: str) -> None:
-    handle = peer.call(MAKERS[kind], pair[0])
-
-    def drop() -> None:
-        kept.clear()
-        gc.collect()
-
-    peer.call(drop)
-    verbs(kind).open(handle, device=pair[1]).close()
-    peer.call(lambda kind, handle: verbs(kind).put(handle), kind, handle)
-    expired(verbs(kind).open, handle, match="it was put")
-
-
-def test_rule_5_explicit_close_leaves_the_export(pair: Pair, peer: Child) -> None:
-    handle = peer.call(exported, pair[0], PAGE, b"freed")
-    peer.call(lambda: kept["memory"].close())
-    with xs.ipc.memory.open(handle, device=pair[1]) as memory:
-        assert bytes(memoryview(memory)[:5]) == b"freed"
 
 
 def test_rule_5_put_ends_the_hold(device: str, kind: str) -> None:
@@ -556,20 +497,6 @@ def test_rule_5_put_ends_the_hold(device: str, kind: str) -> None:
         assert holdings() != before
         verbs(kind).put(each)  # allowed after the object's free
     assert holdings() == before
-
-
-def test_rule_5_put_leaves_what_is_open(pair: Pair, peer: Child) -> None:
-    handle = peer.call(exported, pair[0], PAGE, b"open")
-    memory = xs.ipc.memory.open(handle, device=pair[1])
-
-    def end(handle: xs.ipc.Handle) -> None:
-        xs.ipc.memory.put(handle)
-        kept.clear()
-        gc.collect()
-
-    peer.call(end, handle)
-    assert bytes(memoryview(memory)[:4]) == b"open"
-    memory.close()
 
 
 @pytest.mark.parametrize("spelling", [bytes, str, xs.ipc.Handle])
@@ -589,27 +516,6 @@ def test_rule_5_put_of_a_handle_of_another_process(peer: Child, kind: str) -> No
     verbs(kind).open(handle).close()
     with pytest.raises(xs.InvalidArgumentError, match=f"from pid {peer.pid}"):
         verbs(kind).put(handle)
-
-
-def test_rule_5_put_in_a_process_that_never_exported(kind: str) -> None:
-    handle = MAKERS[kind]("native_cpu:0")
-    with Child() as child:
-
-        def attempt(handle: bytes) -> None:
-            with pytest.raises(xs.InvalidArgumentError, match="process that exported"):
-                verbs(kind).put(handle)
-
-        child.call(attempt, bytes(handle))
-    verbs(kind).put(handle)
-    kept.clear()
-
-
-def test_rule_5_put_of_one_handle_leaves_the_others(pair: Pair, peer: Child) -> None:
-    one = peer.call(exported, pair[0])
-    two = peer.call(lambda: xs.ipc.memory.get(kept["memory"]))
-    peer.call(lambda handle: xs.ipc.memory.put(handle), one)
-    with xs.ipc.memory.open(two):
-        expired(xs.ipc.memory.open, one, match="it was put")
 
 
 @pytest.mark.parametrize("by", ["an export", "trim"])
@@ -723,49 +629,6 @@ def test_rule_7_physical_memory_and_events_have_no_close_verb() -> None:
     for module in (xs.ipc.physical_memory, xs.ipc.event):
         assert set(module.__all__) == {"get", "open", "put"}
         assert not hasattr(module, "close")
-
-
-def test_rule_7_the_last_release_tears_an_import_down(pair: Pair, peer: Child) -> None:
-    handle = peer.call(exported_physical, pair[0])
-    event = peer.call(exported_event, pair[0])
-    xs.ipc.physical_memory.open(handle).close()  # knows the peer from now on
-    with nothing_left():
-        one, two = xs.ipc.physical_memory.open(handle), xs.ipc.physical_memory.open(handle)
-        one.close()
-        assert read_physical(two, 1) == b"\0"
-        del one, two
-        signals = xs.ipc.event.open(event)
-        assert peer.call(lambda: len(kept["event"].statistics()["processes"])) == 2
-        del signals
-    assert peer.call(lambda: len(kept["event"].statistics()["processes"])) == 1
-
-
-def test_rule_7_an_import_outlives_its_source(pair: Pair, peer: Child) -> None:
-    handle = peer.call(exported_physical, pair[0], GRANULE, b"lives")
-    event = peer.call(exported_event, pair[0])
-    physical, signals = xs.ipc.physical_memory.open(handle), xs.ipc.event.open(event)
-
-    def end(handle: xs.ipc.Handle, event: xs.ipc.Handle) -> None:
-        xs.ipc.physical_memory.put(handle)
-        xs.ipc.event.put(event)
-        kept.clear()
-        gc.collect()
-
-    peer.call(end, handle, event)
-    assert read_physical(physical, 5) == b"lives"
-    assert signals.signal() == 1
-    assert (signals.value, signals.done) == (1, True)
-
-    # The event's slot is not given to another event while the import lives.
-    def another() -> tuple[int, int]:
-        kept["more"] = [xs.Event("native_cpu:0", enable_ipc=True) for _ in range(20)]
-        return min(each.value for each in kept["more"]), max(each.value for each in kept["more"])
-
-    assert peer.call(another) == (0, 0)
-    assert signals.signal() == 2
-    assert peer.call(lambda: max(each.value for each in kept["more"])) == 0
-    physical.close()
-    signals.close()
 
 
 # --- 8: failures leave nothing (more in test_faults.py) -------------------------------------------
@@ -1030,41 +893,6 @@ def test_rule_10_the_first_open_from_many_threads_at_once(pair: Pair, kind: str)
             assert len({each.ptr for each in found}) == 1
         for each in found:
             each.close()
-
-
-def test_rule_10_export_and_put_from_many_threads(device: str) -> None:
-    with nothing_left(), xs.malloc_device(PAGE, device) as memory, ThreadPoolExecutor(10) as pool:
-
-        def work() -> set[int]:
-            seen = set()
-            for _ in range(50):
-                handle = xs.ipc.memory.get(memory)
-                seen.add(handle._fields.generation)
-                with xs.ipc.memory.open(handle) as again:
-                    assert again.ptr == memory.ptr
-                xs.ipc.memory.put(handle)
-            return seen
-
-        seen = [job.result() for job in [pool.submit(work) for _ in range(10)]]
-        assert len(set().union(*seen)) == 500
-
-
-@pytest.mark.misuse
-def test_rule_10_one_put_of_many_wins(device: str) -> None:
-    handle = exported(device)
-    start = threading.Barrier(8)
-
-    def work() -> bool:
-        start.wait()
-        try:
-            xs.ipc.memory.put(handle)
-        except xs.InvalidArgumentError:
-            return False
-        return True
-
-    with ThreadPoolExecutor(8) as pool:
-        assert sum(job.result() for job in [pool.submit(work) for _ in range(8)]) == 1
-    kept.clear()
 
 
 def test_rule_10_opening_while_the_exporter_puts(pair: Pair, peer: Child) -> None:

@@ -583,7 +583,7 @@ class ScriptedDriver:
         return 0, Struct(event.to_bytes(8, "little") + b"event".ljust(56))
 
 
-# Measured on an H200 (scripts/gpu_probe.py): what ends a capture of another thread unless this one is RELAXED…
+# Measured on an H200 (benchmarks/gpu/probe.py): what ends a capture of another thread unless this one is RELAXED…
 UNSAFE = frozenset(
     (
         "cuMemAllocManaged",

@@ -16,11 +16,11 @@ from scripted_driver import MIB2, Range, ScriptedDriver
 
 import xpushare as xs
 from xpushare import _native
-from xpushare._fds import OwnedFd
 from xpushare.adapters.base import DeviceInfo, Export, Import
 from xpushare.adapters.cuda import _listing
 from xpushare.adapters.cuda._adapter import Cuda
 from xpushare.adapters.cuda._numbers import Attribute
+from xpushare.common.fds import OwnedFd
 from xpushare.sharing import node
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")

@@ -1,4 +1,4 @@
-"""`attach` of an array in memory of cudaMalloc, between real processes over a scripted driver: in native code."""
+"""`attach` of an array in memory of cudaMalloc, between real processes over a scripted driver."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 from scripted_driver import MIB2, ScriptedDriver
 from scripted_driver import Range as Extent
@@ -16,19 +15,14 @@ from scripted_driver import Range as Extent
 import harness
 import xpushare as xs
 from harness import Child, kept, wait_until
-from xpushare import _device, _hand_over, adapters, arrays
-from xpushare._array_handle import seal_array
+from xpushare import _device, adapters
+from xpushare.adapters import vendor
 from xpushare.adapters.cuda import _memory
 from xpushare.adapters.cuda._adapter import Cuda
-from xpushare.arrays import Located
 from xpushare.core import memory
 from xpushare.sharing import node
-from xpushare.sharing.handle import fields_of
 
-pytestmark = [
-    pytest.mark.skipif(sys.platform != "linux", reason="Linux only"),
-    pytest.mark.skipif(bool(_hand_over.off), reason="the native way is switched off"),
-]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 
 NUMBER = 4
 START = 0x7E00_0000_0000
@@ -41,18 +35,29 @@ def new_driver() -> tuple[ScriptedDriver, Cuda]:
     return driver, Cuda(driver)
 
 
+class OfALibrary:
+    """An array of 64 bytes."""
+
+    def __init__(self, address: int) -> None:
+        self.address = address
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {"shape": (4, 16), "typestr": "|u1", "data": (self.address, False), "version": 3, "stream": 1}
+
+
 def shared(index: int, offset: int = 512) -> bytes:
     """In the exporter: an array in one of its allocations."""
     if "driver" not in kept:
+        vendor._loaded.add("libcuda.so.1")
         kept["driver"], adapters._adapters["cuda"] = new_driver()
         adapters._adapters["cuda"].devices()
-    where = arrays.range_at(Located(START + index * MIB2 + offset, 64, False, "cuda"), kept)
-    handle = kept[index, offset] = memory.get(where)
-    return bytes(seal_array(handle, np.dtype("u1"), (4, 16), (16, 1), 0))
+    handle = kept[index, offset] = xs.share(OfALibrary(START + index * MIB2 + offset))
+    return bytes(handle)
 
 
 def withdraw(index: int) -> None:
-    xs.ipc.memory.put(kept.pop((index, 512)))
+    kept.pop((index, 512)).close()
 
 
 @pytest.fixture(scope="module")
@@ -64,15 +69,14 @@ def exporter() -> Iterator[Child]:
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch, exporter: Child) -> Iterator[ScriptedDriver]:
-    """Which has opened memory before: what is decided is decided."""
+    """It has opened memory before: which device opens it is decided."""
     driver, cuda = new_driver()
     driver.foreign.clear()
     monkeypatch.setattr(_device, "_known", {})
     monkeypatch.setattr(_device, "_named_by_handles", {})
     monkeypatch.setitem(adapters._adapters, "cuda", cuda)
-    for _ in range(2):  # in Python, which decides; and in native code, which then knows how
-        xs.attach(exporter.call(shared, 0)).close()
-        closed(driver)
+    xs.attach(exporter.call(shared, 0)).close()
+    closed(driver)
     driver.calls.clear()
     yield driver
     driver.fail_named.clear()
@@ -81,7 +85,6 @@ def driver(monkeypatch: pytest.MonkeyPatch, exporter: Child) -> Iterator[Scripte
     assert cuda.engine.teardown.settle(5)
     wait_until(lambda: driver.balanced)
     assert not driver.unsafe
-    assert not node.current().peers._opening
 
 
 def closed(driver: ScriptedDriver) -> None:
@@ -91,23 +94,15 @@ def closed(driver: ScriptedDriver) -> None:
     wait_until(lambda: not driver.live["legacy"])
 
 
-def unwanted(*_arguments: Any) -> Any:
-    pytest.fail("this is Python's way")
-
-
-def test_an_allocation_is_opened_without_python(
-    driver: ScriptedDriver, exporter: Child, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_driver_is_asked_once(driver: ScriptedDriver, exporter: Child) -> None:
     raw = exporter.call(shared, 1)
-    with monkeypatch.context() as patch:
-        patch.setattr(_memory, "_open_legacy", unwanted)
-        array = xs.attach(raw)
+    array = xs.attach(raw)
     assert driver.calls == [
         "cuThreadExchangeStreamCaptureMode", "cuCtxPushCurrent", "cuIpcOpenMemHandle", "cuPointerGetAttribute",
         "cuCtxPopCurrent", "cuThreadExchangeStreamCaptureMode",
     ]  # fmt: skip
     assert (array.shape, array.strides, array.read_only) == ((4, 16), (16, 1), False)
-    held = array._held
+    held = array.held
     assert held is not None
     assert {held.allocation.address} == driver.live["legacy"]
     assert (held.allocation.nbytes, held.offset, array.memory.nbytes) == (MIB2, 512, 64)
@@ -124,7 +119,7 @@ def test_an_allocation_is_opened_without_python(
 @pytest.mark.parametrize(
     "call", ["cuThreadExchangeStreamCaptureMode", "cuCtxPushCurrent", "cuIpcOpenMemHandle", "cuPointerGetAttribute"]
 )
-def test_what_fails_is_pythons_to_say(driver: ScriptedDriver, exporter: Child, call: str) -> None:
+def test_a_call_that_fails_leaves_nothing_open(driver: ScriptedDriver, exporter: Child, call: str) -> None:
     raw = exporter.call(shared, 1)
     driver.fail_named[call] = 999
     if call == "cuPointerGetAttribute":  # older drivers may not know it
@@ -209,7 +204,7 @@ def test_another_open_of_it_comes_first(exporter: Child, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(_memory, "Mapped", make)
     found.append(xs.attach(two))
-    ranges = [array._held for array in found]
+    ranges = [array.held for array in found]
     allocation, *others = {id(held.allocation): held.allocation for held in ranges if held is not None}.values()
     assert not others
     assert [allocation.handle_covering(offset, 64) is not None for offset in (512, 4096, 8192)] == [True, True, False]
@@ -218,8 +213,7 @@ def test_another_open_of_it_comes_first(exporter: Child, monkeypatch: pytest.Mon
 
 
 def test_several_threads_open_it_once(driver: ScriptedDriver, exporter: Child, monkeypatch: pytest.MonkeyPatch) -> None:
-    raws = [exporter.call(shared, index) for index in range(1, NUMBER)]
-    cookie = fields_of(xs.ArrayHandle(raws[0]).handle).cookie
+    raw, other = exporter.call(shared, 1), exporter.call(shared, 1, 4096)
     found: list[xs.SharedArray] = []
     begun, go = threading.Event(), threading.Event()
 
@@ -228,11 +222,10 @@ def test_several_threads_open_it_once(driver: ScriptedDriver, exporter: Child, m
         assert go.wait(20)
 
     opening(driver, monkeypatch, wait)
-    ways = [_hand_over.attach, xs.attach, lambda raw: xs.attach(raw, device="cuda:0")]  # natively, and in Python
-    threads = [threading.Thread(target=lambda way=way: found.append(way(raws[0]))) for way in ways]
+    ways = [lambda: xs.attach(raw), lambda: xs.attach(other), lambda: xs.attach(raw, device="cuda:0")]
+    threads = [threading.Thread(target=lambda way=way: found.append(way())) for way in ways]
     threads[0].start()
     assert begun.wait(20)
-    assert {key[0] for key in node.current().peers._opening} == {cookie}
     for each in threads[1:]:
         each.start()
         each.join(0.2)  # it cannot be seen to wait
@@ -240,7 +233,32 @@ def test_several_threads_open_it_once(driver: ScriptedDriver, exporter: Child, m
     go.set()
     for each in threads:
         each.join(20)
-    assert len({array.ptr for array in found}) == 1
     assert len(found) == len(ways)
+    assert len({id(array.held.allocation) for array in found if array.held is not None}) == 1
     assert driver.calls.count("cuIpcOpenMemHandle") == 1
     found.clear()
+
+
+def test_others_are_opened_while_one_is_slow(
+    driver: ScriptedDriver, exporter: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, other = exporter.call(shared, 1), exporter.call(shared, 2)
+    begun, go, first = threading.Event(), threading.Event(), [1]
+
+    def wait() -> None:
+        if first:
+            first.clear()
+            driver.lock.release()  # the scripted driver's, which serves one call at a time
+            begun.set()
+            try:
+                assert go.wait(20)
+            finally:
+                driver.lock.acquire()
+
+    opening(driver, monkeypatch, wait)
+    thread = threading.Thread(target=lambda: xs.attach(slow).close())
+    thread.start()
+    assert begun.wait(20)
+    xs.attach(other).close()
+    go.set()
+    thread.join(20)

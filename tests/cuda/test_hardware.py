@@ -363,7 +363,7 @@ def test_a_killed_signaller_releases_the_device(gpu: xs.Device, queue: xs.Queue)
         queue.wait(event)
         queue.fill(memory, b"1")
         time.sleep(0.2)
-        assert not queue._held.driver.idle()
+        assert not queue.held.driver.idle()
         start = time.monotonic()
         child.kill()
         with pytest.raises(xs.PeerLostError):
@@ -399,7 +399,7 @@ def test_what_is_signalled_behind_a_lost_wait_is_lost(gpu: xs.Device, queue: xs.
         queue.fill(memory, b"1")
         queue.signal(own)
         time.sleep(0.2)
-        assert not queue._held.driver.idle()
+        assert not queue.held.driver.idle()
         assert not any(each.done for each in (event, *behind, last, own))
         start = time.monotonic()
         producer.kill()
@@ -593,7 +593,7 @@ def test_native_events(gpu: xs.Device, queue: xs.Queue) -> None:
     need("torch")
     import torch
 
-    native = queue._held.driver.record_native()  # type: ignore[attr-defined]
+    native = queue.held.driver.record_native()  # type: ignore[attr-defined]
     with Child(timeout=SLOW) as child:
         assert child.call(peer.torch_ipc_event, native.handle)
     native.release()
@@ -604,7 +604,7 @@ def test_native_events(gpu: xs.Device, queue: xs.Queue) -> None:
     assert found is not None
     assert found[0].ordinal == 0
     with xs.Event(gpu) as mine:
-        queue._held.driver.wait_native(found[1], event)  # type: ignore[attr-defined]
+        queue.held.driver.wait_native(found[1], event)  # type: ignore[attr-defined]
         queue.signal(mine)
         mine.wait(5)
         assert event.query()

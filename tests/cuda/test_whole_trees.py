@@ -15,9 +15,10 @@ from scripted_driver import Range as Extent
 import harness
 import xpushare as xs
 from harness import Child, kept, wait_until
-from xpushare import _device, adapters, arrays
+from xpushare import _device, adapters
 from xpushare.adapters.cuda._adapter import Cuda
-from xpushare.arrays import Located
+from xpushare.arrays import description
+from xpushare.arrays.description import Located
 from xpushare.core import memory
 from xpushare.core.memory import Range
 from xpushare.sharing import node
@@ -42,7 +43,9 @@ def exported() -> list[xs.ipc.Handle]:
     """A handle of a piece of each allocation."""
     if "driver" not in kept:
         kept["driver"], kept["cuda"] = start()
-    ranges = [arrays.range_at(Located(START + index * MIB2 + 512, 64, False, "cuda"), kept) for index in range(NUMBER)]
+    ranges = [
+        description.range_at(Located(START + index * MIB2 + 512, 64, False, "cuda"), kept) for index in range(NUMBER)
+    ]
     return memory.get_all(ranges, False)
 
 

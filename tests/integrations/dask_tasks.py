@@ -210,3 +210,13 @@ def tensor(nbytes: int, in_place: bool) -> Any:
 
 def tensor_total(found: Any) -> tuple[str, float, bool]:
     return type(found).__name__, float(found.sum()), inode(found.numpy()) is not None
+
+
+def bfloat16_tensor(length: int) -> Any:
+    import torch
+
+    return torch.full((length,), 1.5, dtype=torch.bfloat16)
+
+
+def bfloat16_seen(found: Any) -> tuple[str, float, int]:
+    return str(found.dtype), float(found.float().sum()), len(found)

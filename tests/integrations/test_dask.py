@@ -148,9 +148,22 @@ def test_shared_arrays_stay_shared_arrays(client: Client, pair: tuple[str, str])
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 @pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.exhaustive
 def test_tensors(client: Client, pair: tuple[str, str], in_place: bool) -> None:
     made = submit(client, pair[0], tasks.tensor, NBYTES, in_place)
     assert submit(client, pair[1], tasks.tensor_total, made).result(TIMEOUT) == ("Tensor", NBYTES / 2, True)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+@pytest.mark.parametrize("length", [8, NBYTES])
+def test_elements_that_numpy_lacks(client: Client, pair: tuple[str, str], length: int) -> None:
+    """By value, and by handle."""
+    before = on(client, pair[0], tasks.statistics)["granted"]
+    made = submit(client, pair[0], tasks.bfloat16_tensor, length)
+    seen = submit(client, pair[1], tasks.bfloat16_seen, made).result(TIMEOUT)
+    assert seen == ("torch.bfloat16", 1.5 * length, length)
+    assert on(client, pair[0], tasks.statistics)["granted"] - before == (length == NBYTES)
+    assert made.result(TIMEOUT).tolist() == [1.5] * length
 
 
 # --- how long it lives
@@ -300,6 +313,7 @@ def test_consumer_dies_while_it_holds(client: Client, pair: tuple[str, str]) -> 
     assert np.array_equal(made.result(TIMEOUT), tasks.private(NBYTES))
 
 
+@pytest.mark.exhaustive
 def test_producer_dies(client: Client, pair: tuple[str, str]) -> None:
     made = submit(client, pair[0], tasks.shared, NBYTES)
     found = moved(client, pair, made, "orphan")
@@ -343,6 +357,7 @@ def named(client: Client) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("way", [("here", "there"), ("there", "here"), ("here", "plain"), ("plain", "here")])
+@pytest.mark.exhaustive
 def test_dasks_own_way(nodes: Client, way: tuple[str, str]) -> None:
     """Between nodes, and to and from workers that have not registered."""
     workers = named(nodes)
@@ -355,6 +370,7 @@ def test_dasks_own_way(nodes: Client, way: tuple[str, str]) -> None:
     assert on(nodes, consumer, tasks.statistics)["attached"] == 0
 
 
+@pytest.mark.exhaustive
 def test_who_cannot_open_gets_values(nodes: Client) -> None:
     workers = named(nodes)
     made = [submit(nodes, workers["here"], tasks.private, NBYTES, first) for first in (0.0, 1.0)]

@@ -200,3 +200,12 @@ def test_what_cannot_go_by_value_says_so(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(TypeError) as caught:
         serialize(xs.empty(8, device="mock:0"), on_error="raise")
     assert "on mock:0 cannot go by value" in str(caught.value.__cause__)
+
+
+def test_elements_that_numpy_lacks_go_by_value_as_pickles() -> None:
+    torch = pytest.importorskip("torch")
+    integration.register(threshold=1)
+    header, frames = serialize(torch.full((8,), 1.5, dtype=torch.bfloat16), context=None)
+    found = deserialize(header, frames)
+    assert found.dtype == torch.bfloat16
+    assert found.tolist() == [1.5] * 8

@@ -134,7 +134,7 @@ def test_register_is_idempotent_and_refuses_what_it_cannot_carry() -> None:
 # --- inside a node ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("where", ["near_too", "far"])
+@pytest.mark.parametrize("where", ["near_too", pytest.param("far", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("name", MADE)
 def test_arrays_arrive(nodes: Nodes, name: str, where: str) -> None:
     reference = nodes.near.make.remote(name)
@@ -180,7 +180,7 @@ def test_private_arrays_are_copied_once(nodes: Nodes) -> None:
 def test_memory_of_copies_is_used_again_when_nobody_has_it_open(nodes: Nodes) -> None:
     def memory_of(reference: Any) -> int:
         (handle,) = metadata_of(reference).handles
-        found: int = xs.ArrayHandle(handle).handle._fields.object
+        found: int = xs.ArrayHandle(handle).handle.fields.object
         return found
 
     pid = get(nodes.near.pid.remote())
@@ -270,7 +270,7 @@ def test_target_buffers(nodes: Nodes) -> None:
 # --- deaths -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("where", ["near_too", "far"])
+@pytest.mark.parametrize("where", [pytest.param("near_too", marks=pytest.mark.exhaustive), "far"])
 def test_producer_dies_before_the_consumer_asks(nodes: Nodes, where: str) -> None:
     producer = nodes.start("near")
     reference = producer.make.remote("shared strided")
@@ -284,6 +284,7 @@ def test_producer_dies_before_the_consumer_asks(nodes: Nodes, where: str) -> Non
     assert get(getattr(nodes, where).seen.remote(nodes.near.make.remote("bool"))) == seen(made("bool"))
 
 
+@pytest.mark.exhaustive
 def test_producer_dies_before_it_has_made_the_object(nodes: Nodes) -> None:
     with xs.Event("native_cpu:0", enable_ipc=True) as never:
         producer = nodes.start("near")
@@ -297,6 +298,7 @@ def test_producer_dies_before_it_has_made_the_object(nodes: Nodes) -> None:
     assert get(nodes.near_too.seen.remote(nodes.near.make.remote("bool"))) == seen(made("bool"))
 
 
+@pytest.mark.exhaustive
 def test_producer_dies_after_the_arrival(nodes: Nodes) -> None:
     producer = nodes.start("near")
     pid = get(producer.pid.remote())
@@ -393,7 +395,9 @@ def test_time_out_and_abort(nodes: Nodes) -> None:
 # --- other libraries and devices --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("library", ["xpushare", "torch", "jax"])
+@pytest.mark.parametrize(
+    "library", ["xpushare", *(pytest.param(each, marks=pytest.mark.exhaustive) for each in ("torch", "jax"))]
+)
 def test_other_libraries(nodes: Nodes, library: str) -> None:  # noqa: ARG001
     kind = {"xpushare": "SharedArray", "torch": "Tensor", "jax": "ArrayImpl"}[library]
     exchange(library, "cpu", kind)
@@ -414,6 +418,7 @@ def exchange(library: str, device: str, kind: str) -> None:
         assert found["near"] == [[-1.0] * 6, wanted[1]]
 
 
+@pytest.mark.exhaustive
 def test_torch_target_buffer(nodes: Nodes) -> None:  # noqa: ARG001
     if importlib.util.find_spec("torch") is None:
         pytest.skip("needs torch")
@@ -476,6 +481,7 @@ def test_gpu_that_the_consumer_may_not_see(gpu: None) -> None:  # noqa: ARG001
 
 
 @pytest.mark.cuda
+@pytest.mark.exhaustive
 def test_gpu_order(gpu: None) -> None:  # noqa: ARG001
     """Consumers wait, on the device, for what the producer's stream had queued."""
     if importlib.util.find_spec("torch") is None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import io
+import multiprocessing
 import pickle
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -20,11 +22,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from reductions_peer import SPAWN, Ask, served
 
 import xpushare as xs
-from harness import wait_until
-from xpushare import _tree
+from harness import Child, kept, wait_until
 from xpushare.adapters.mock import Mock
 from xpushare.adapters.mock.others import ForeignArray, MockStream
 from xpushare.adapters.mock.script import driver
+from xpushare.core import event as events
 from xpushare.integrations import _reductions
 from xpushare.sharing import node
 
@@ -329,8 +331,8 @@ def test_a_message_asks_marks_and_opens_once(
     opened: list[Any] = []
     foreign = Mock.foreign
     monkeypatch.setattr(Mock, "foreign", lambda self, at, nbytes=None: asked.append(at) or foreign(self, at, nbytes))
-    open_event = _tree.open_event
-    monkeypatch.setattr(_tree, "open_event", lambda *a, **k: opened.append(a) or open_event(*a, **k))
+    open_event = events.open_
+    monkeypatch.setattr(events, "open_", lambda *a, **k: opened.append(a) or open_event(*a, **k))
     arrays = [lending(4096), lending(4096)]
     message = [Lent(array, at, stream) for at in (0, 64, 4032) for array in arrays]
     before, signals = exports(), driver().counts["store64"]
@@ -539,14 +541,13 @@ def test_a_part_of_a_pickle_names_the_whole(lending: Make, stream: MockStream) -
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_every_protocol_and_reader(lending: Make, stream: MockStream, protocol: int) -> None:
     lent = [Lent(lending(64), 0, stream), Lent(lending(64), 0, stream)]
-    file = io.BytesIO()
-    file.write(b"before")
-    pickler = ForkingPickler(file, protocol)
-    pickler.dump([*lent, lent[0], "x" * 100_000, bytearray(100_000)])
-    pickler.dump([lent[1], lent])  # the same memo goes on
-    raw = file.getvalue()[6:]
     for kind in (pickle.Unpickler, pickle._Unpickler):  # type: ignore[attr-defined]
-        reader = kind(io.BytesIO(raw))
+        file = io.BytesIO()
+        file.write(b"before")
+        pickler = ForkingPickler(file, protocol)
+        pickler.dump([*lent, lent[0], "x" * 100_000, bytearray(100_000)])
+        pickler.dump([lent[1], lent])  # the same memo goes on
+        reader = kind(io.BytesIO(file.getvalue()[6:]))
         first, second, third, text, filled = reader.load()
         assert third is first
         assert (len(text), len(filled)) == (100_000, 100_000)
@@ -567,3 +568,108 @@ def test_a_pickler_that_is_older_than_install(monkeypatch: pytest.MonkeyPatch, l
     pickler.dump([1, Then(lambda: found.append(_reductions.sent(lent, "numpy")))])
     assert found == [None]
     assert pickle.loads(file.getvalue()) == [1, (None,)]
+
+
+def sent_by_a_forked_child(tensors: list[Any], answers: Any) -> None:
+    """Send tensors on, one message each; then the warnings that came."""
+    from multiprocessing.reduction import ForkingPickler
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for each in tensors:
+            ForkingPickler.dumps(each)
+    answers.send([str(each.message) for each in caught if each.category is RuntimeWarning])
+
+
+def test_a_forked_child_tells_once_that_it_copies(ask_torch: Ask) -> None:  # noqa: ARG001
+    fork = multiprocessing.get_context("fork")
+    here, there = fork.Pipe()
+    with xs.share(xs.empty(4, "f4")) as handle:
+        attached = xs.attach(handle, like=torch)
+        for tensors, wanted in (
+            ([tensor(4), tensor(3), torch.nn.Parameter(tensor(2))], 1),
+            ([attached], 1),
+            ([torch.zeros(4)], 0),
+        ):
+            child = fork.Process(target=sent_by_a_forked_child, args=(tensors, there))
+            child.start()
+            assert here.poll(60)
+            told = here.recv()
+            child.join(60)
+            assert child.exitcode == 0
+            assert len(told) == wanted
+            assert all("inherited by a fork" in each and "forkserver" in each for each in told)
+        del attached, tensors
+
+
+def test_share_memory_leaves_our_memory_where_it_is(ask_torch: Ask) -> None:
+    module = torch.nn.Linear(2, 1, bias=False)
+    module.weight = torch.nn.Parameter(tensor(1, 2))
+    address = module.weight.data_ptr()
+    assert module.weight.is_shared()
+    module.share_memory()
+    assert module.weight.data_ptr() == address
+    private = torch.zeros(3)
+    assert not private.is_shared()
+    before = private.data_ptr()
+    private.share_memory_()
+    assert private.is_shared()
+    assert private.data_ptr() != before
+    assert ask_torch("add_one", [module.weight.detach()]) is not None
+    assert module.weight.data_ptr() == address
+
+
+def torch_before_and_after() -> None:
+    from xpushare.integrations import torch as integration
+
+    names = "is_shared", "share_memory_"
+    before = {name: vars(torch.UntypedStorage).get(name) for name in names}
+    integration.install()
+    integration.install()
+    assert tensor(2).is_shared()
+    integration.uninstall()
+    integration.uninstall()
+    assert {name: vars(torch.UntypedStorage).get(name) for name in names} == before
+    assert not tensor(2).is_shared()
+
+
+def test_uninstall_gives_torch_its_methods_back() -> None:
+    with Child() as child:
+        child.call(torch_before_and_after)
+
+
+@pytest.mark.parametrize("opens", [1, 3])
+def test_a_message_is_received_as_often_as_install_says(opens: int) -> None:
+    from xpushare.integrations import torch as reductions
+
+    def received(data: bytes) -> list[float]:
+        found: list[float] = pickle.loads(data).tolist()
+        return found
+
+    reductions.install(opens=opens)
+    try:
+        made = torch.from_dlpack(xs.array([1.0, 2.0]))
+        data = bytes(ForkingPickler.dumps(made))
+        del made
+        with Child() as first, Child() as second:
+            for turn in range(opens):
+                assert (first, second)[turn % 2].call(received, data) == [1.0, 2.0]
+            for each in (first, second):
+                with pytest.raises(xs.HandleExpiredError, match="opened"):
+                    each.call(received, data)
+            imported = first.call(_passed_on, opens)
+            for _ in range(opens):
+                assert second.call(received, imported) == [1.0, 2.0]
+        with pytest.raises(xs.InvalidArgumentError, match="opens"):
+            reductions.install(opens=0)
+    finally:
+        reductions.install()
+
+
+def _passed_on(opens: int) -> bytes:
+    """What this process was sent, pickled on."""
+    from xpushare.integrations import torch as reductions
+
+    reductions.install(opens=opens)
+    kept["tensor"] = torch.from_dlpack(xs.array([1.0, 2.0]))
+    return bytes(ForkingPickler.dumps(kept["tensor"]))

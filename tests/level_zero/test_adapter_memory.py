@@ -13,9 +13,9 @@ from tests.harness import Child, open_fds, wait_until
 
 import xpushare as xs
 from xpushare import adapters
-from xpushare._fds import OwnedFd
 from xpushare.adapters.base import DriverMemory, DriverPhysical, Form, Import
 from xpushare.adapters.level_zero._adapter import LevelZero
+from xpushare.common.fds import OwnedFd
 
 DEVICE = "level_zero:0"
 NBYTES = 5000

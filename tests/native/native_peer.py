@@ -22,6 +22,7 @@ def load_native():
     """The built module: the installed one, or the one that XPUSHARE_TEST_NATIVE names (with a sanitizer, say)."""
     path = os.environ.get("XPUSHARE_TEST_NATIVE")
     if path is None:
+        import xpushare.sharing.handle  # noqa: F401 - registers the class of handles
         from xpushare import _native
     else:
         spec = importlib.util.spec_from_file_location("xpushare._native", path)
@@ -131,6 +132,16 @@ class Device:
     def passed(self):
         until(self.idle)
         return True
+
+
+class Handle(n.HandleState):
+    """Stands in for `xpushare.ipc.Handle`."""
+
+    __slots__ = ()
+
+
+if "XPUSHARE_TEST_NATIVE" in os.environ:
+    n.register(Handle=Handle)
 
 
 class Exporter:

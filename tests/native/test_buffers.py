@@ -180,58 +180,6 @@ def test_buffer_base():
     assert watch() is None
 
 
-def test_bound_buffer_base():
-    class Memory(n.BufferBase):
-        __slots__ = ("_held",)
-
-        def __new__(cls, *_arguments):
-            raise TypeError
-
-        def _span(self):
-            raise LookupError("asked")
-
-    class Piece:
-        data = bytearray(b"abcdef")
-        address = ctypes.addressof(ctypes.c_char.from_buffer(data))
-
-    m = n.BufferBase.__new__(Memory, Piece.address + 1, 4, False)
-    with pytest.raises(AttributeError):
-        memoryview(m)
-    m._held = piece = Piece()
-    view = memoryview(m)
-    assert (bytes(view), view.format, view.shape, view.readonly) == (b"bcde", "B", (4,), False)
-    assert isinstance(view.obj, n.Span)
-    assert view.obj.owner is piece
-    child = os.fork()
-    if not child:
-        try:
-            memoryview(m)
-        except LookupError:
-            os._exit(0)
-        os._exit(1)
-    assert os.waitpid(child, 0)[1] == 0
-    m._held, watch = None, weakref.ref(m)
-    with pytest.raises(LookupError, match="asked"):
-        memoryview(m)
-    del m
-    assert watch() is None
-    watch = weakref.ref(piece)
-    del piece
-    assert watch() is not None
-    view.release()
-    assert watch() is None
-    m = n.BufferBase.__new__(Memory, Piece.address, 6, True)
-    m._held = Piece()
-    assert memoryview(m).readonly
-    m = n.BufferBase.__new__(Memory, 0, 6, True)
-    m._held = Piece()
-    with pytest.raises(ValueError, match="span"):
-        memoryview(m)
-    for arguments in ((1,), (-1, 4, False), (4096, 4.0, False), (1, 2, 3, 4)):
-        with pytest.raises((TypeError, OverflowError)):
-            n.BufferBase.__new__(Memory, *arguments)
-
-
 class Producer:
     def __init__(self, read_only=False, **kw):
         self.data = np.arange(12, dtype="f4")

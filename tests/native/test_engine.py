@@ -61,7 +61,9 @@ def test_the_engine_needs_no_python(file):
 
 
 @pytest.mark.parametrize("program", [each.stem for each in sorted(TESTS.glob("test_*.c"))])
-@pytest.mark.parametrize("sanitizer", SANITIZERS)
+@pytest.mark.parametrize(
+    "sanitizer", [pytest.param(each, marks=() if each == "plain" else pytest.mark.exhaustive) for each in SANITIZERS]
+)
 def test_in_c(engines, sanitizer, program):
     folder, objects = engines(sanitizer)
     flags = SANITIZERS[sanitizer]

@@ -28,7 +28,7 @@ bell = n.OwnedFd.bell().take()
 domain = n.Domain(commons, bell, COOKIE, True)
 table, mapping = make_table(AT["table.size"], ALL | FUTURE_WRITE)
 INODE = os.fstat(commons).st_ino
-def say(mapping=mapping, magic=b"XPUSHTAB", version=3, cookie=COOKIE, commons=commons, bell=bell, inode=INODE):
+def say(mapping=mapping, magic=b"XPUSHTAB", version=4, cookie=COOKIE, commons=commons, bell=bell, inode=INODE):
     view = memoryview(n.Span(mapping.address, mapping.nbytes, False, mapping))
     struct.pack_into("<8sII16sQiiQ", view, 0, magic, version, os.getpid(), cookie, 0, commons, bell, inode)
 say()
@@ -78,7 +78,7 @@ def test_an_exporter_is_met(liar):
 
 @pytest.mark.parametrize(
     "lie",
-    ["magic=b'XPUSHTAX'", "version=4", "cookie=bytes(16)", "commons=10_000", "commons=-1", "commons=0", "commons=table",
+    ["magic=b'XPUSHTAX'", "version=5", "cookie=bytes(16)", "commons=10_000", "commons=-1", "commons=0", "commons=table",
      "commons=bell", "bell=10_000", "inode=1"],
 )  # fmt: skip
 def test_tables_that_lie(liar, lie):

@@ -246,50 +246,6 @@ def test_peer_table_arguments(table):
         table.table.hold(bytes(256), None)
 
 
-def test_own_table(table):
-    """What is entered is an entry, dead as yet, and the handle that fits it."""
-    common = struct.pack("<8sHHI", b"XPUSHARE", 1, 0, 0).ljust(AT["handle.seal"], b"\0")
-    own = n.OwnTable(table.mapping, common)
-    table.set(generation=0, retired=3)
-    names = b"mock".ljust(16, b"\0") + bytes(range(16))
-    inode = os.fstat(table.fd).st_ino
-    seal = n.Seal(b"key")
-    said = (1, 8, names, 2, 9, 5000, SIZE, inode, 0, 1, (table.fd,), b"", None)
-    template = own.prepare(*said)
-    assert (template.nbytes, template.on_demand) == (5000, None)
-    wanted = (seal, template, ENTRY, 6, 0, 0, 16, 100)
-    raw, found = own.enter(*wanted)
-    assert (found.magic, found.version, found.backend + found.device_uuid) == (b"XPUSHARE", 1, names)
-    assert (found.kind, found.flags, found.entry, found.generation) == (1, 0, ENTRY, 6)
-    assert (found.object, found.offset, found.nbytes, found.exposed_nbytes) == (9, 16, 100, SIZE)
-    assert raw[-32:] == seal.hash(raw[:-32])
-    deadline = table.mapping.address + AT["table.deadlines"] + 8 * ENTRY
-    n.store64(deadline, 1)
-    again, found = own.enter(*wanted)
-    assert again != raw, "another nonce"
-    assert n.load64(deadline) == 0, "not that of the export before"
-    base = table.mapping.address + AT["table.header"] + ENTRY * AT["entry.size"]
-    assert n.load64(base + AT["entry.generation"]) == 0
-    assert n.load64(base + AT["entry.retired"]) == 3
-    assert table.table.open(found, None, True) is None
-    own.publish(ENTRY, 6)
-    assert table.table.open(found, None, True)
-    with pytest.raises(ValueError, match="entry"):
-        own.publish(1 << 18, 6)
-    for at, wrong in ((2, names[1:]), (10, (3,) * 7), (11, bytes(129))):
-        with pytest.raises(ValueError, match="entry"):
-            own.prepare(*said[:at], wrong, *said[at + 1 :])
-    for at, wrong, error in ((0, b"key", TypeError), (1, seal, ValueError), (2, 1 << 18, ValueError)):
-        with pytest.raises(error, match=r"Seal|entry"):
-            own.enter(*wanted[:at], wrong, *wanted[at + 1 :])
-    with pytest.raises(TypeError):
-        n.Template()
-    assert [own.new_object() for _ in range(3)] == [1, 2, 3]
-    for mapping, text in ((n.Mapping(table.fd, SIZE), common), (table.mapping, common[1:])):
-        with pytest.raises(ValueError, match="table"):
-            n.OwnTable(mapping, text)
-
-
 # --- the same checks, one at a time -----------------------------------------------------------------------------------
 
 

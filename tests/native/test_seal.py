@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from xpushare._native import Seal
+from xpushare._native import Seal, read_message
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "native" / "engine" / "seal.c"
 
@@ -47,31 +47,7 @@ def test_a_key_has_1_to_64_bytes(key: bytes) -> None:
 
 def test_it_takes_bytes() -> None:
     seal = Seal(b"k")
-    for call in seal.hash, seal.read, seal.read_array:
+    for call in seal.hash, seal.read, lambda raw: read_message(seal, raw, bytes(16)):
         with pytest.raises(TypeError):
             call("text")  # type: ignore[arg-type]
-    assert seal.read(b"") is seal.read_array(b"") is None
-
-
-@pytest.mark.parametrize(
-    ("changes", "error"),
-    [
-        ({"memory": b"short"}, ValueError),
-        ({"event": b"short"}, ValueError),
-        ({"strides": (8, 8)}, ValueError),
-        ({"shape": None}, ValueError),
-        ({"dtype": bytes(1 << 16)}, ValueError),
-        ({"itemsize": -1}, OverflowError),
-        ({"shape": [1]}, TypeError),
-    ],
-    ids=lambda value: str(value)[:40],
-)
-def test_no_array_handle_of_nonsense(changes: dict[str, object], error: type[Exception]) -> None:
-    good = {
-        "memory": bytes(256), "event": None, "point": 0, "dtype": b'"<f8"', "itemsize": 8, "shape": (1,),
-        "strides": (8,), "offset": 0, "copied": 0,
-    }  # fmt: skip
-    seal = Seal(b"k")
-    seal.seal_array(*good.values())  # type: ignore[arg-type]
-    with pytest.raises(error):
-        seal.seal_array(*{**good, **changes}.values())  # type: ignore[arg-type]
+    assert seal.read(b"") is read_message(seal, b"", bytes(16)) is None

@@ -13,11 +13,10 @@ import pytest
 from native_peer import AT, Peer, load32, n, until, warden_running
 
 OK, MALFORMED, OTHER_USER, NOT_LIVE, _BUSY, DRIVER = range(6)
-NONCE = bytes(range(16))
 
 
 class Table:
-    """A table served by this process, with one live entry (index 3)."""
+    """A table served by this process, with one live export."""
 
     def __init__(self, exporter):
         self.exporter = exporter
@@ -25,23 +24,24 @@ class Table:
         os.ftruncate(self.fd, AT["table.size"])
         self.mapping = n.Mapping(self.fd, AT["table.size"])
         self.address = self.mapping.address
-        self.view = memoryview(n.Span(self.address, self.mapping.nbytes, False, self.mapping))
-        self.view[AT["table.cookie"] : AT["table.cookie"] + 16] = exporter.cookie
+        view = memoryview(n.Span(self.address, self.mapping.nbytes, False, self.mapping))
+        view[AT["table.cookie"] : AT["table.cookie"] + 16] = exporter.cookie
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         self.pipes = [os.pipe() for _ in range(2)]
         n.serve(self.address, self.fd, exporter.domain)
-        self.export(3, 77, [p[0] for p in self.pipes])
+        self.own = n.OwnTable(self.mapping, bytes(AT["handle.seal"]), exporter.domain)
+        self.first = self.export(*(p[0] for p in self.pipes))
 
     def entry(self, index):
         return self.address + AT["table.header"] + index * AT["entry.size"]
 
-    def export(self, index, generation, fds, flags=0):
-        at = AT["table.header"] + index * AT["entry.size"]
-        self.view[at + AT["entry.nonce"] : at + AT["entry.nonce"] + 16] = NONCE
-        struct.pack_into("<I", self.view, at + AT["entry.flags"], flags)
-        struct.pack_into("<I", self.view, at + AT["entry.fd_count"], len(fds))
-        struct.pack_into(f"<{len(fds)}i", self.view, at + AT["entry.fds"], *fds)
-        n.store64(self.entry(index), generation)
+    def prepare(self, fds, flags=0, on_demand=()):
+        return self.own.prepare(1, flags, bytes(32), 0, 1, 64, 64, 0, 0, fds, b"", *on_demand)
+
+    def export(self, *fds, **how):
+        made = n.Exported(self.prepare(fds, **how), None)
+        self.own.export(n.Seal(b"key"), [made], None, 0)
+        return made
 
     def connect(self):
         s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -54,7 +54,9 @@ class Table:
             raise
         return s
 
-    def packet(self, op=1, entry=3, first=0, generation=77, nonce=NONCE, cookie=None, magic=b"XPSQ"):
+    def packet(self, op=1, of=None, first=0, cookie=None, magic=b"XPSQ", **other):
+        fields = (of or self.first).handle.fields
+        entry, generation, nonce = (other.get(name, getattr(fields, name)) for name in ("entry", "generation", "nonce"))
         return struct.pack("<4sI16sIIQ16s", magic, op, cookie or self.exporter.cookie, entry, first, generation, nonce)
 
     def ask(self, packet=None, **kw):
@@ -134,10 +136,8 @@ def test_refusals(table):
     assert table.ask(table.packet()[:-1])[0] == MALFORMED
     assert table.ask(table.packet() + b"x")[0] == MALFORMED
     assert table.ask(b"x")[0] == MALFORMED
-    table.export(5, 9, [10_000])
-    assert table.ask(op=2, entry=5, generation=9)[0] == DRIVER
-    table.export(5, 10, [])
-    assert table.ask(op=2, entry=5, generation=10)[0] == MALFORMED
+    assert table.ask(op=2, of=table.export(10_000))[0] == DRIVER
+    assert table.ask(op=2, of=table.export())[0] == MALFORMED
     with table.connect() as s:  # fds that a client sends are not kept
         before = len(os.listdir("/proc/self/fd"))
         socket.send_fds(s, [table.packet(nonce=bytes(16))], [table.fd])
@@ -145,19 +145,18 @@ def test_refusals(table):
         assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_withdraw(table):
-    n.withdraw(table.entry(3), 2)
-    assert n.load64(table.entry(3)) == 0
-    assert n.load64(table.entry(3) + AT["entry.retired"]) == 77
-    assert load32(table.entry(3) + AT["entry.reason"]) == 2
+def test_end(table):
+    entry, generation = table.entry(table.first.entry), table.first.generation
+    assert not table.own.end(table.first, 2)
+    assert n.load64(entry) == 0
+    assert n.load64(entry + AT["entry.retired"]) == generation
+    assert load32(entry + AT["entry.reason"]) == 2
     assert table.ask(op=2)[0] == NOT_LIVE
-    n.withdraw(table.entry(3), 1)  # nothing lives there
-    assert load32(table.entry(3) + AT["entry.reason"]) == 2
-    with pytest.raises(ValueError):
-        n.withdraw(0, 1)
+    assert not table.own.end(table.first, 1)  # it has ended
+    assert load32(entry + AT["entry.reason"]) == 2
 
 
-def test_offer(table):
+def test_fds_made_on_demand(table):
     calls = []
 
     @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.c_uint64, ctypes.c_int64, ctypes.c_uint64)
@@ -169,30 +168,30 @@ def test_offer(table):
         return 0
 
     address = ctypes.cast(make, ctypes.c_void_p).value
-    table.export(6, 5, [], flags=4)
-    assert table.ask(op=2, entry=6, generation=5)[0] == NOT_LIVE
-    n.offer(6, 5, address, range(300), -7, 2**63)
+    assert table.ask(op=2, of=table.export(flags=4))[0] == NOT_LIVE  # on demand, but nobody makes them
+    many = table.export(on_demand=(address, range(300), -7, 2**63))
     before = len(os.listdir("/proc/self/fd"))
-    status, fds, total = table.ask(op=2, entry=6, generation=5)
+    status, fds, total = table.ask(op=2, of=many)
     assert (status, len(fds), total) == (OK, 253, 300)
     assert os.readlink(f"/proc/self/fd/{fds[252]}") == "/memfd:made-252 (deleted)"
     inodes(fds)
-    status, fds, total = table.ask(op=2, entry=6, generation=5, first=253)
+    status, fds, total = table.ask(op=2, of=many, first=253)
     assert len(inodes(fds)) == 47
     assert calls == [(i, -7, 2**63) for i in range(300)]
-    assert table.ask(op=2, entry=6, generation=5, first=300)[0] == MALFORMED
-    n.offer(6, 5, address, [1, 666], 0, 0)
-    assert table.ask(op=2, entry=6, generation=5)[0] == DRIVER
+    assert table.ask(op=2, of=many, first=300)[0] == MALFORMED
+    fails = table.export(on_demand=(address, [1, 666], 0, 0))
+    assert table.ask(op=2, of=fails)[0] == DRIVER
     until(lambda: len(os.listdir("/proc/self/fd")) <= before)
-    n.withdraw(table.entry(6), 1)
-    table.export(6, 6, [], flags=4)
-    assert table.ask(op=2, entry=6, generation=6)[0] == NOT_LIVE  # forgotten with the entry
-    for args in ((2**18, 1, address, [1]), (1, 0, address, [1]), (1, 1, 0, [1]), (1, 1, address, [])):
-        with pytest.raises(ValueError):
-            n.offer(*args, 0, 0)
+    table.own.end(fails, 1)
+    again = table.export(flags=4)
+    assert again.entry == fails.entry
+    assert table.ask(op=2, of=again)[0] == NOT_LIVE  # forgotten with the entry
+    for function, objects in ((0, [1]), (address, [])):
+        with pytest.raises(ValueError, match="no such function"):
+            table.prepare((), on_demand=(function, objects, 0, 0))
 
 
-def test_withdraw_waits_for_fds_on_their_way(table):
+def test_an_end_waits_for_fds_on_their_way(table):
     inside, go = threading.Event(), threading.Event()
 
     @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.c_uint64, ctypes.c_int64, ctypes.c_uint64)
@@ -202,13 +201,12 @@ def test_withdraw_waits_for_fds_on_their_way(table):
         fd[0] = os.memfd_create("made")
         return 0
 
-    table.export(6, 5, [], flags=4)
-    n.offer(6, 5, ctypes.cast(make, ctypes.c_void_p).value, [1], 0, 0)
+    slow = table.export(on_demand=(ctypes.cast(make, ctypes.c_void_p).value, [1], 0, 0))
     with table.connect() as s:
-        s.send(table.packet(op=2, entry=6, generation=5))
+        s.send(table.packet(op=2, of=slow))
         assert inside.wait(10)
         done = threading.Event()
-        thread = threading.Thread(target=lambda: (n.withdraw(table.entry(6), 1), done.set()))
+        thread = threading.Thread(target=lambda: (table.own.end(slow, 1), done.set()))
         thread.start()
         assert not done.wait(0.05)
         go.set()
@@ -223,21 +221,21 @@ def test_bound_and_deadline(table):
     start = time.monotonic()
     held = [table.connect() for _ in range(16)]
     for s in held:
-        s.send(table.packet(generation=1))
+        s.send(table.packet(generation=99))
         assert receive(s)[0] == NOT_LIVE
-    assert table.ask(generation=1)[0] == NOT_LIVE  # let in once another is closed, after a second
+    assert table.ask(generation=99)[0] == NOT_LIVE  # let in once another is closed, after a second
     assert 0.9 <= time.monotonic() - start < 5
     assert receive(held[0]) is None
     for s in held:
         s.close()
-    assert table.ask(generation=1)[0] == NOT_LIVE
+    assert table.ask(generation=99)[0] == NOT_LIVE
 
 
 def test_client_that_goes_away(table):
     for _ in range(40):
         with table.connect() as s:
             s.send(table.packet(op=2))
-    assert table.ask(generation=1)[0] == NOT_LIVE
+    assert table.ask(generation=99)[0] == NOT_LIVE
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")

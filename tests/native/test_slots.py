@@ -34,7 +34,7 @@ def test_one_process(event):
         event.wait(1, nonsense=2)
     event.detach()
     event.detach()
-    with pytest.raises(ValueError, match="detached"):
+    with pytest.raises(ValueError, match="closed"):
         event.signal()
 
 
@@ -310,7 +310,7 @@ def test_detach_and_leave_end_waits_of_other_threads(exporter, event):
     sleeping(exporter, event.index)
     event.detach()
     thread.join(10)
-    assert "detached" in out[0]
+    assert "closed" in out[0]
 
 
 def test_device_stores(exporter, peers, event):

@@ -250,8 +250,8 @@ def _signals(device: str) -> int:
             numbers = [queue.signal(event) for event in events]
             queue.synchronize(TIMEOUT)
             done += sum(event.value >= number for event, number in zip(events, numbers, strict=True))
-            assert queue._held is not None
-            assert queue._held.driver.idle()
+            assert queue.held is not None
+            assert queue.held.driver.idle()
     return done
 
 

@@ -25,7 +25,7 @@ from harness import Child, kept
 from xpushare import _native
 from xpushare.sharing import handle as handles
 from xpushare.sharing import identity, layout
-from xpushare.sharing.handle import FIELDS, Fields, Handle, handle_of, keyed_hash, pack
+from xpushare.sharing.handle import FIELDS, Handle, handle_of, keyed_hash, pack
 
 DOC = Path(__file__).parents[2] / "docs" / "layout.md"
 
@@ -52,12 +52,12 @@ def handle(memory: xs.Memory) -> Any:
 
 def seal(body: bytes) -> Handle:
     raw = body + keyed_hash(body)
-    return handle_of(raw, Fields(raw))
+    return handle_of(raw)
 
 
 def reseal(handle: Handle, **changes: Any) -> bytes:
     """The handle's bytes with other fields, sealed again with the user's key."""
-    values = {name: getattr(handle._fields, name) for name, _code in FIELDS} | changes
+    values = {name: getattr(handle.fields, name) for name, _code in FIELDS} | changes
     body = handles._STRUCT.pack(*values.values())
     return body + handles.keyed_hash(body)
 
@@ -102,7 +102,7 @@ def test_the_fields_are_where_the_table_says(memory: xs.Memory) -> None:
         return int.from_bytes(at[name], "little")
 
     assert at["magic"] == b"XPUSHARE"
-    assert number("version") == 3
+    assert number("version") == 4
     assert number("kind") == 1
     assert number("flags") == 1
     assert at["backend"] == b"native_cpu".ljust(16, b"\0")
@@ -457,9 +457,9 @@ def test_the_same_key_file_makes_two_runtime_folders_agree(tmp_path: Path, handl
 
 def test_another_boot() -> None:
     def pretend() -> bytes:
-        from xpushare import _system
+        from xpushare.common import system
 
-        _system.boot_ids[:] = [bytes(range(16))]
+        system.boot_ids[:] = [bytes(range(16))]
         return bytes(exported("native_cpu:0"))
 
     with Child() as child:
@@ -498,7 +498,7 @@ def test_whatever_is_sealed_parses_to_the_same_fields(values: dict[str, Any]) ->
     handle = seal(pack(**values))
     for again in (Handle(bytes(handle)), Handle(str(handle)), pickle.loads(pickle.dumps(handle))):
         assert again == handle
-        assert {name: getattr(again._fields, name) for name in values} == values
+        assert {name: getattr(again.fields, name) for name in values} == values
         repr(again)
 
 

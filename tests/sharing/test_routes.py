@@ -31,7 +31,7 @@ from peering import (
 
 import xpushare as xs
 from harness import Child, become_another_user, fd_count, kept, wait_until
-from xpushare import _system
+from xpushare.common import system
 from xpushare.sharing import door, identity, routes
 from xpushare.sharing.handle import fields_of
 from xpushare.sharing.routes import pidfd, socket
@@ -274,7 +274,7 @@ def test_nobody_is_made_a_ptracer() -> None:
 def test_a_stopped_exporter_does_not_matter_to_pidfd_and_times_out_at_the_socket(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with Child() as child:
+    with Child(method="spawn") as child:
         handle = child.call(exported, "native_cpu:0", 4096, b"asleep")
         late = child.call(lambda: xs.ipc.memory.get(kept["memory"]))
         child.signal(signal.SIGSTOP)
@@ -305,7 +305,7 @@ class Stopped:
 
 def test_whoever_finds_the_backlog_full_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "TIMEOUT", 15.0)
-    with Child() as child, concurrent.futures.ThreadPoolExecutor(200) as pool:
+    with Child(method="spawn") as child, concurrent.futures.ThreadPoolExecutor(200) as pool:
         handle = child.call(exported, "native_cpu:0")
         with Stopped(child):
             attempts = [pool.submit(socket.attach, handle) for _ in range(200)]
@@ -316,7 +316,7 @@ def test_whoever_finds_the_backlog_full_waits(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_strangers_cannot_fill_the_socket_in_the_folder() -> None:
-    with Child() as child:
+    with Child(method="spawn") as child:
         handle = child.call(exported, "native_cpu:0")
         cookie = fields_of(handle).cookie
         everybodys = b"xpushare/" + cookie.hex().encode()
@@ -324,11 +324,11 @@ def test_strangers_cannot_fill_the_socket_in_the_folder() -> None:
         with Stopped(child):
             with contextlib.suppress(TimeoutError):
                 while len(clog) < 1000:
-                    clog.append(_system.connect(everybodys, 0.01))
+                    clog.append(system.connect(everybodys, 0.01))
             assert len(clog) < 1000
             with door.path(cookie) as path:
                 assert path is not None
-                _system.connect(path, 0.01).close()
+                system.connect(path, 0.01).close()
             for connection in clog:
                 connection.close()
 

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from xpushare._errors import XpuShareError
 from xpushare.adapters.stream.hooks import Codes
+from xpushare.common.errors import XpuShareError
 
 CODES = Codes(
     out_of_memory=frozenset({2}),

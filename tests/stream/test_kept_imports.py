@@ -58,6 +58,10 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("xpushare")]
 
 
+def say(name: str, value: str) -> None:
+    os.environ[name] = value
+
+
 def trim() -> int:
     return xs.trim()
 
@@ -293,3 +297,53 @@ def test_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.nbytes == 0
     assert not keeper.looks
     assert found.give_up() == 0
+
+
+@pytest.mark.parametrize(("name", "value"), [("XPUSHARE_KEEP_SECONDS", "0"), ("XPUSHARE_KEEP_BYTES", "0")])
+def test_nothing_is_kept_where_that_is_said(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+    keeper = Keeper()
+    room, found = Room(lambda: 400, lambda: 0, keeper.look_after), Kept(lambda: None)
+    assert not room.prepare()
+    found.keep(1, b"", 10, room, lambda end: end, object())
+    assert found.nbytes == 0
+    assert not keeper.looks
+
+
+def test_the_settings_bound_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XPUSHARE_KEEP_SECONDS", "5.5")
+    monkeypatch.setenv("XPUSHARE_KEEP_BYTES", "30")
+    now = 1000.0
+    monkeypatch.setattr(keeping.time, "monotonic", lambda: now)
+    keeper = Keeper()
+    room, found = Room(fail_to_say, lambda: 0, keeper.look_after), Kept(lambda: None)
+    assert room.prepare()  # the device is not asked
+    for number, nbytes in ((1, 31), (2, 20), (3, 10)):
+        found.keep(number, b"", nbytes, room, lambda end: end, object())
+    assert [found.has(number) for number in (1, 2, 3)] == [False, True, True]
+    now += 5
+    keeper.look()
+    assert found.nbytes == 30
+    now += 1
+    keeper.look()
+    assert found.nbytes == 0
+
+
+def fail_to_say() -> int:
+    raise xs.DeviceError("not asked")
+
+
+@pytest.mark.parametrize("name", ["XPUSHARE_KEEP_SECONDS", "XPUSHARE_KEEP_BYTES"])
+@pytest.mark.parametrize("value", ["soon", "-1", "nan", "1e999"])
+def test_settings_of_what_is_kept_that_make_no_sense(peer: Child, name: str, value: str) -> None:
+    peer.call(say, name, value)
+    with pytest.raises(xs.InvalidArgumentError, match=name):
+        peer.call(lambda: xs.empty(NBYTES, "u1", device="mock:0"))
+
+
+def test_an_import_is_not_kept_where_that_is_said(peer: Child) -> None:
+    peer.call(say, "XPUSHARE_KEEP_SECONDS", "0")
+    with xs.malloc_device(NBYTES, "mock:0") as memory:
+        handle = str(xs.ipc.memory.get(memory))
+        assert [peer.call(first_byte, handle)[1] for _ in range(2)] == [1, 1]
+        assert peer.call(kept_nbytes) == 0

@@ -18,7 +18,6 @@ import pytest
 import xpushare as xs
 from harness import Child, kept, wait_until
 from xpushare import _native, adapters
-from xpushare._fds import OwnedFd
 from xpushare.adapters.base import Export, Import
 from xpushare.adapters.mock import MockEvent, MockStream, ScriptedDriver
 from xpushare.adapters.mock import driver as mock_driver
@@ -26,6 +25,7 @@ from xpushare.adapters.mock.hooks import Device
 from xpushare.adapters.stream.adapter import StreamAdapter
 from xpushare.adapters.stream.engine import Engine
 from xpushare.adapters.stream.host_memory import HostMemory
+from xpushare.common.fds import OwnedFd
 
 Until = Callable[..., None]
 DEVICES = ["mock:0", "mock:1"]  # device ordering, held ordering

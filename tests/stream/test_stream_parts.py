@@ -28,6 +28,7 @@ from xpushare.adapters.stream.fills import Copy, Fill, fill_steps
 from xpushare.adapters.stream.listing import ask_child
 from xpushare.adapters.stream.slot_pages import SlotPages
 from xpushare.adapters.virtual_memory.peer_access import PeerAccess
+from xpushare.common import threads
 
 Until = Callable[..., None]
 
@@ -426,25 +427,25 @@ def test_a_child_ends_after_its_answer(end: str) -> None:
 def test_a_finaliser_in_a_thread_that_starts(devices: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """A garbage collection that comes in the teardown thread before it counts as started may submit, too."""
     teardown = Teardown("early", lambda: devices)
-    begin: Callable[[threading.Thread], None] = threading.Thread._set_ident  # type: ignore[attr-defined]
+    run: Callable[..., None] = threads._run
     early: list[threading.Event] = []
 
-    def beginning(thread: threading.Thread) -> None:
-        begin(thread)
-        if thread.name == "xpushare-early-teardown":
+    def beginning(work: Any, name: str, *rest: Any) -> None:
+        if name == "xpushare-early-teardown":
             early.append(teardown.submit(devices[0], lambda: None))
+        run(work, name, *rest)
 
-    monkeypatch.setattr(threading.Thread, "_set_ident", beginning)
+    monkeypatch.setattr(threads, "_run", beginning)
     assert teardown.submit(devices[0], lambda: None).wait(20)
     assert [done.wait(20) for done in early] == [True]
 
 
 def test_threads_start_with_the_first_work(devices: list[Any]) -> None:
-    before = {thread.name for thread in threading.enumerate()}
+    before = set(threads._names.values())
     teardown = Teardown("lazy", lambda: devices)
     watch = Watch("lazy")
-    assert {thread.name for thread in threading.enumerate()} == before
+    assert set(threads._names.values()) == before
     assert teardown.submit(devices[0], lambda: None).wait(5)
     watch.add(Owing(1))
-    names = {thread.name for thread in threading.enumerate()} - before
+    names = set(threads._names.values()) - before
     assert names == {"xpushare-lazy-teardown", "xpushare-lazy-watch"}

@@ -9,7 +9,7 @@ from enum import IntEnum, IntFlag
 
 import pytest
 
-from xpushare._result import Result
+from xpushare.common.result import Result
 from xpushare.ur import _enums, _structs
 from xpushare.ur._derived import CALLBACKS
 from xpushare.ur._enums import INVALID_BITS, DeviceInfo, invalid_bits

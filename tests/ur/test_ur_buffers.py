@@ -10,6 +10,7 @@ from ur_runtime import Runtime, refused
 
 import xpushare as xs
 from xpushare import ur
+from xpushare.adapters.host.memory import HostMemory
 
 R = ur.Result
 F = ur.MemFlags
@@ -226,9 +227,9 @@ def test_boxes_that_do_not_fit(rt: Runtime) -> None:
 
 
 @pytest.mark.parametrize("staged", [False, True])
-def test_mapped_bytes(rt: Runtime, staged: bool) -> None:
+def test_mapped_bytes(rt: Runtime, staged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HostMemory, "host_accessible", not staged)  # memory of a GPU is not
     buffer = numbered(rt)
-    buffer.piece.allocation.host_accessible = not staged  # memory of a GPU is not
     _event, address = ur.urEnqueueMemBufferMap(rt.queue, buffer, True, ur.MapFlags.READ, 16, 8, None)
     assert (address != buffer.piece.address + 16) == staged
     assert ctypes.string_at(address, 8) == NUMBERS[16:24]
@@ -248,8 +249,8 @@ def test_mapped_bytes(rt: Runtime, staged: bool) -> None:
 
 
 def test_an_unmap_that_fails_can_be_tried_again(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HostMemory, "host_accessible", False)
     buffer = numbered(rt)
-    buffer.piece.allocation.host_accessible = False
     _event, address = ur.urEnqueueMemBufferMap(rt.queue, buffer, True, ur.MapFlags.WRITE, 0, 4, None)
     ctypes.memmove(address, b"mine", 4)
 

@@ -40,6 +40,8 @@ RAISED = [
     if issubclass(error, xs.XpuShareError) and error not in FUNCTIONS[name].handles
 ]
 KINDS = {kind for each in FUNCTIONS.values() for kind in each.made}
+NAMES = {cls: kind for kind, cls in HANDLES.items()}
+earlier: list[Any] = []  # handles of earlier tests, such as those of adapters, which stay
 
 
 def pending(rt: Runtime) -> ur.Event:
@@ -123,16 +125,27 @@ def exports_or_addresses(kind: str) -> int:
     return addresses(kind)
 
 
+def handles() -> list[Any]:
+    """The handles that exist and are not frozen."""
+    return [each for each in gc.get_objects() if type(each) in NAMES]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _earlier(_frozen: None) -> Iterator[None]:
+    """Find the handles that were frozen with the module's beginning, once: that takes long."""
+    gc.unfreeze()
+    earlier[:] = handles()
+    gc.freeze()
+    yield
+    earlier.clear()
+
+
 def census() -> Counter[str]:
     """How much of each kind has to be given back; of handles the references to those that exist."""
     found = Counter({kind: exports_or_addresses(kind) for kind in KINDS if kind not in HANDLES})
     gc.collect()
-    names = {cls: kind for kind, cls in HANDLES.items()}
-    gc.unfreeze()  # get_objects passes over what is frozen
-    for each in gc.get_objects():
-        if type(each) in names:
-            found[names[type(each)]] += each.references
-    gc.freeze()
+    for each in (*earlier, *handles()):
+        found[NAMES[type(each)]] += each.references
     return found
 
 

@@ -11,7 +11,7 @@ from ur_runtime import IPC_EVENT, Runtime, called_back, refused
 
 import xpushare as xs
 from xpushare import ur
-from xpushare._aspects import Aspect
+from xpushare.common.aspects import Aspect
 
 R = ur.Result
 E = ur.EventInfo

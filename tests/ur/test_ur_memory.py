@@ -14,7 +14,7 @@ from ur_runtime import Runtime, refused
 
 import xpushare as xs
 from xpushare import ur
-from xpushare._aspects import Aspect
+from xpushare.common.aspects import Aspect
 from xpushare.sharing import node
 
 R = ur.Result

@@ -39,9 +39,8 @@ def test_the_host_has_no_handles(rt: Runtime) -> None:
 def test_devices_platforms_and_contexts(mock: Runtime) -> None:
     for device in mock.devices:
         handle = ur.urDeviceGetNativeHandle(device)
-        before = ur.urDeviceGetInfo(device, ur.DeviceInfo.REFERENCE_COUNT)
         assert ur.urDeviceCreateWithNativeHandle(handle, mock.adapter, None) is device
-        assert ur.urDeviceGetInfo(device, ur.DeviceInfo.REFERENCE_COUNT) == before + 1
+        assert ur.urDeviceGetInfo(device, ur.DeviceInfo.REFERENCE_COUNT) == 1
     with refused(R.ERROR_INVALID_DEVICE):
         ur.urDeviceCreateWithNativeHandle(7, mock.adapter, None)
     platform = ur.urPlatformGetNativeHandle(mock.platform)

@@ -7,7 +7,7 @@ from ur_runtime import IPC, Runtime, refused
 
 import xpushare as xs
 from xpushare import ur
-from xpushare._aspects import Aspect
+from xpushare.common.aspects import Aspect
 
 R = ur.Result
 F = ur.VirtualMemAccessFlags

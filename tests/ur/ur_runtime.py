@@ -11,8 +11,8 @@ from contextlib import contextmanager
 import pytest
 
 from xpushare import ur
-from xpushare._aspects import Aspect, Support
 from xpushare.adapters.mock.others import MockEvent, MockStream
+from xpushare.common.aspects import Aspect, Support
 from xpushare.ur import _objects
 from xpushare.ur._callbacks import call_soon
 from xpushare.ur._functions import peer

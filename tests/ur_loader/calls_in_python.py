@@ -13,15 +13,21 @@ from queue import SimpleQueue
 from typing import Any, Final
 
 from xpushare.ur import (
+    BufferCreateType,
     Command,
     ContextInfo,
     DeviceInfo,
     EventInfo,
     EventStatus,
     ExecutionInfo,
+    MemFlags,
+    ProfilingInfo,
+    QueueFlags,
     QueueInfo,
     Result,
+    VirtualMemAccessFlags,
 )
+from xpushare.ur._structs import STRUCTURE_TYPES
 
 SIZE: Final = 1 << 20
 
@@ -381,6 +387,195 @@ def ends() -> None:
     here, there = queue(), memory()
     for value in range(200):
         fill(here, there, value)
+
+
+# --- what upstream's tests ask ------------------------------------------------------------------------------------
+
+GUARD: Final = 0xA5A5A5A5A5A5A5A5
+
+
+def guarded() -> Any:
+    """Room for one word, between two that nobody may write to."""
+    return (ctypes.c_uint64 * 3)(GUARD, 0, GUARD)
+
+
+def word(room: Any) -> int:
+    assert (room[0], room[2]) == (GUARD, GUARD), "more was written than one word"
+    return int(room[1])
+
+
+def at(room: Any) -> int:
+    return ctypes.addressof(room) + 8
+
+
+def adapter_and_platform() -> tuple[int, int]:
+    adapters, platform = (ctypes.c_uint64 * 8)(), ctypes.c_uint64()
+    must("urAdapterGet", 8, adapters, 0)
+    must("urPlatformGet", adapters[0], 1, platform, 0)
+    return adapters[0], platform.value
+
+
+def texts() -> None:
+    """A text that comes out is an address, and nothing is written beyond that."""
+    from xpushare import DeviceError
+    from xpushare.adapters.mock.script import driver
+
+    adapter, platform = adapter_and_platform()
+    message, number = guarded(), ctypes.c_int32(7)
+    must("urAdapterGetLastError", adapter, at(message), number)
+    assert (ctypes.string_at(word(message)), number.value) == (b"", 0)
+    wrong = "the driver says at length what was wrong"
+    driver().fail("range_map", DeviceError(wrong, native=-5))
+    context, device, size = loader.get_context(), loader.get_device(), 1 << 21
+    start = made("urVirtualMemReserve", context, 0, size)
+    physical = made("urPhysicalMemCreate", context, device, size, 0)
+    result = call("urVirtualMemMap", context, start, size, physical, 0, VirtualMemAccessFlags.READ_WRITE)
+    assert result == Result.ERROR_ADAPTER_SPECIFIC
+    driver().reset()
+    must("urAdapterGetLastError", adapter, at(message), number)
+    assert wrong.encode() in ctypes.string_at(word(message))
+    assert number.value == -5
+    option = guarded()
+    must("urPlatformGetBackendOption", platform, ctypes.create_string_buffer(b"-O2"), at(option))
+    assert ctypes.string_at(word(option)) == b""
+
+
+def queue_flags() -> None:
+    """A queue can be made with each property that the device has, and with no other."""
+    found = ctypes.c_uint32()
+    for query in (DeviceInfo.QUEUE_PROPERTIES, DeviceInfo.QUEUE_ON_HOST_PROPERTIES):
+        must("urDeviceGetInfo", loader.get_device(), query, 4, found, 0)
+        for flag in QueueFlags:
+            properties = (ctypes.c_uint64 * 3)(STRUCTURE_TYPES["QueueProperties"], 0, flag)
+            out = ctypes.c_uint64()
+            result = call("urQueueCreate", loader.get_context(), loader.get_device(), properties, out)
+            assert (result == 0) == bool(found.value & flag), flag
+            if result == 0:
+                must("urQueueRelease", out.value)
+
+
+def times() -> None:
+    """QUEUED and SUBMIT are known before the command is complete; START and END are not."""
+    properties = (ctypes.c_uint64 * 3)(STRUCTURE_TYPES["QueueProperties"], 0, QueueFlags.PROFILING_ENABLE)
+    here, gate = made("urQueueCreate", loader.get_context(), loader.get_device(), properties), threading.Event()
+    held = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _data: gate.wait())
+    must("urEnqueueHostTaskExp", here, ctypes.cast(held, ctypes.c_void_p).value, 0, 0, 0, 0, 0)
+    event = fill(here, memory(), 1)
+    found = ctypes.c_uint64()
+    early = []
+    for query in (ProfilingInfo.COMMAND_QUEUED, ProfilingInfo.COMMAND_SUBMIT):
+        must("urEventGetProfilingInfo", event, query, 8, found, 0)
+        early.append(found.value)
+    for query in (ProfilingInfo.COMMAND_START, ProfilingInfo.COMMAND_END, ProfilingInfo.COMMAND_COMPLETE):
+        result = call("urEventGetProfilingInfo", event, query, 8, found, 0)
+        assert result == Result.ERROR_PROFILING_INFO_NOT_AVAILABLE
+    gate.set()
+    must("urEventWait", *listed(event))
+    for query in (ProfilingInfo.COMMAND_START, ProfilingInfo.COMMAND_END):
+        must("urEventGetProfilingInfo", event, query, 8, found, 0)
+        early.append(found.value)
+    assert 0 < early[0] <= early[1] <= early[2] <= early[3]
+    assert call("urEventGetProfilingInfo", event, ProfilingInfo.COMMAND_END, 0, found, 0) == Result.ERROR_INVALID_VALUE
+    must("urEventGetProfilingInfo", event, ProfilingInfo.COMMAND_END, 0, 0, 0)
+    plain = fill(queue(), memory(), 1)
+    result = call("urEventGetProfilingInfo", plain, ProfilingInfo.COMMAND_QUEUED, 0, 0, 0)
+    assert result == Result.ERROR_PROFILING_INFO_NOT_AVAILABLE
+
+
+def timestamp() -> None:
+    """A command is submitted when the program hands it in, however late this process's Python comes to it."""
+    here, out, found = queue(), ctypes.c_uint64(), ctypes.c_uint64()
+    before = time.monotonic_ns()
+    must("urEnqueueTimestampRecordingExp", here, 0, 0, 0, out, by=keeping)  # Python's lock is not given up
+    end = time.monotonic_ns() + 50_000_000
+    handed_in = time.monotonic_ns()
+    while time.monotonic_ns() < end:  # in C, without giving the lock up
+        keeping.get_context()
+    must("urEventWait", *listed(out.value))
+    for query in (ProfilingInfo.COMMAND_QUEUED, ProfilingInfo.COMMAND_SUBMIT):
+        must("urEventGetProfilingInfo", out.value, query, 8, found, 0)
+        assert before <= found.value <= handed_in, (query, found.value - before, handed_in - before)
+
+
+def a_device_is_not_counted() -> None:
+    found = ctypes.c_uint32()
+    for name in ("urDeviceRetain", "urDeviceRetain", "urDeviceRelease", "urDeviceRelease", "urDeviceRelease"):
+        must(name, loader.get_device())
+        must("urDeviceGetInfo", loader.get_device(), DeviceInfo.REFERENCE_COUNT, 4, found, 0)
+        assert found.value == 1
+
+
+def overlaps() -> None:
+    """What the driver says of bytes that overlap is the answer, whoever enqueues the copy."""
+    from xpushare.adapters.mock.script import driver
+
+    here, there = queue(), memory()
+    driver().fail("copy", nth=0)
+    for blocking in (1, 0):
+        result = call("urEnqueueUSMMemcpy", here, blocking, there, there + 64, 4096, 0, 0, 0)
+        assert result == Result.ERROR_ADAPTER_SPECIFIC, result
+        must("urEnqueueUSMMemcpy", here, blocking, there, there, 4096, 0, 0, 0)  # onto themselves: nothing to do
+    driver().reset()
+    must("urQueueFinish", here)
+
+
+def own_host_pointer() -> None:
+    """SYCL copies a buffer back to the memory that it lies in. Some drivers refuse that."""
+    from xpushare.adapters.mock.script import driver
+
+    data = (ctypes.c_uint8 * 4096)(*[7] * 4096)
+    properties = (ctypes.c_uint64 * 3)(STRUCTURE_TYPES["BufferProperties"], 0, ctypes.addressof(data))
+    flags = MemFlags.READ_WRITE | MemFlags.USE_HOST_POINTER
+    buffer = made("urMemBufferCreate", loader.get_context(), flags, 4096, properties)
+    here = queue()
+    driver().fail("copy", nth=0)
+    must("urEnqueueMemBufferRead", here, buffer, 1, 0, 4096, data, 0, 0, 0)
+    must("urEnqueueMemBufferWrite", here, buffer, 1, 64, 64, ctypes.addressof(data) + 64, 0, 0, 0)
+    driver().reset()
+    assert bytes(data) == bytes([7]) * 4096
+    must("urMemRelease", buffer)
+
+
+def parts_of_buffers() -> None:
+    """A part allows no more than its buffer."""
+    write, read, both = MemFlags.WRITE_ONLY, MemFlags.READ_ONLY, MemFlags.READ_WRITE
+    for whole, allowed in ((both, (both, read, write)), (read, (read,)), (write, (write,))):
+        buffer = made("urMemBufferCreate", loader.get_context(), whole, 4096, 0)
+        region = (ctypes.c_uint64 * 4)(STRUCTURE_TYPES["BufferRegion"], 0, 0, 1024)
+        for flags in (both, read, write):
+            out = ctypes.c_uint64()
+            result = call("urMemBufferPartition", buffer, flags, BufferCreateType.REGION, region, out)
+            assert result == (0 if flags in allowed else Result.ERROR_INVALID_VALUE), (whole, flags)
+            if result == 0:
+                must("urMemRelease", out.value)
+        part = made("urMemBufferPartition", buffer, 0, BufferCreateType.REGION, region)  # as its buffer
+        must("urMemRelease", part)
+        must("urMemRelease", buffer)
+
+
+def no_native_event() -> None:
+    """The native handle 0, a dummy in upstream's tests: an event that is complete."""
+    event = made("urEventCreateWithNativeHandle", 0, loader.get_context(), 0)
+    assert status(event) == EventStatus.COMPLETE
+    must("urEnqueueEventsWait", queue(), *listed(event), 0)
+    must("urEventRelease", event)
+
+
+def half_a_handle() -> None:
+    """A program may ask for the size of handle data alone, which exports nothing, or for their address alone."""
+    import xpushare as xs
+    from xpushare.sharing import node
+
+    there, size, data = memory(), ctypes.c_uint64(), guarded()
+    context = loader.get_context()
+    must("urIPCGetMemHandleExp", context, there, 0, size)
+    assert size.value == xs.ipc.Handle.NBYTES
+    assert not list(node.current().table().exports())
+    must("urIPCGetMemHandleExp", context, there, at(data), 0)
+    handle = xs.ipc.Handle(ctypes.string_at(word(data), size.value))
+    assert handle.nbytes == SIZE
+    must("urIPCPutMemHandleExp", context, word(data))
+    assert call("urIPCGetMemHandleExp", context, there, 0, 0) == Result.ERROR_INVALID_NULL_POINTER
 
 
 if __name__ == "__main__":

@@ -115,3 +115,27 @@ def test_a_lost_wait(library: Path, shim: Path, program: Run, tmp_path: Path, de
         exporter.kill()
         out, errors = process.communicate(timeout=60)
         assert (process.returncode, out) == (0, "good\n"), errors
+
+
+# --- what upstream's tests ask ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("device", "scenario"),
+    [
+        (DEVICE, "texts"),
+        (HOST, "queue_flags"),
+        (DEVICE, "queue_flags"),
+        (HOST, "times"),
+        (HOST, "timestamp"),
+        (HOST, "a_device_is_not_counted"),
+        (DEVICE, "overlaps"),
+        (DEVICE, "own_host_pointer"),
+        (HOST, "parts_of_buffers"),
+        (HOST, "no_native_event"),
+        (DEVICE, "no_native_event"),
+        (HOST, "half_a_handle"),
+    ],
+)
+def test_as_upstream_asks(library: Path, shim: Path, device: str, scenario: str) -> None:
+    assert run(library, shim, device, scenario) == ""

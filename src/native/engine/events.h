@@ -1,22 +1,24 @@
 /* Domains, slots and the warden.
  *
- * Mutexes, outermost first: xp_life_mu (start and stop of the warden), send_mu (serve.c), xp_mu (domain list, nodes,
- * due tokens), a queue's `mu`, domain->mu (its fd, watches, reaping), a slot's `mu`, warden_mu (warden.c: epoll),
- * relay_mu (relay.c). Outermost of all is a queue's `order`, see queue.c. Where a function says that it blocks, Python
- * calls it without the GIL, and nobody takes the GIL while holding one of these mutexes. */
+ * Mutexes, outermost first: xp_life_mu (start and stop of the loop), send_mu (serve.c), xp_mu (domain list, nodes, due
+ * tokens, sockets), a queue's `mu`, domain->mu (its fd, watches, reaping), a slot's `mu`, loop_mu (loop.c: epoll),
+ * relay_mu (relay.c). Outermost of all is a queue's `order`, see held.h. Where a function says that it blocks,
+ * Python calls it without the GIL, and nobody takes the GIL while holding one of these mutexes.
+ *
+ * The sections below are the files, from the lowest on: each calls those above it alone. What a file takes from below it
+ * is called by a pointer: the loop's work, the operations of a queue. */
 #ifndef XP_EVENTS_H
 #define XP_EVENTS_H
 
-#include "xp.h"
+#include "table.h"
+#include "words.h"
 
 #include <sys/types.h>
-#include <sys/un.h>
 
 #define XP_NO_MEMBER UINT32_MAX
 #define XP_LEFT 1
 #define XP_ROBBED 2 /* somebody in this process closed fds that are not theirs: the numbers may be anybody's by now */
 #define XP_LEAVING 4
-#define XP_TRIES (1 << 20) /* of a compare-and-swap that a hostile peer may disturb for ever */
 
 typedef struct { /* whether a member lives, as it was found last, and of whom that is */
     uint64_t until, since;
@@ -59,18 +61,22 @@ typedef struct xp_domain {
     uint64_t dying_since[XP_MEMBERS];
     xp_verdict verdicts[XP_MEMBERS];
     xp_sweep sweeps[XP_MEMBERS];
+    int unopened;      /* a waiter here looks whether pickles are opened in time */
     uint64_t sweep_at; /* when the sweeps so far will be paid for with rest; mu */
     uint32_t attached_below; /* this process was never attached to a slot at or above it; mu */
     /* owner only: slots */
     uint32_t next_slot, released_at, released_count; /* a ring of released indices */
     uint32_t *released;
     uint64_t *slots_live; /* bits */
-    xp_counts holds, attaches; /* counted in this process, per entry and per slot; mu */
+    xp_counts holds, users, attaches; /* counted in this process, per entry (two) and per slot; mu */
     uint64_t uses;             /* their sum; mu */
     xp_counts able;            /* of the attachments, those that may signal; mu */
+    uint8_t *acts;             /* per slot: XP_ACT_… of this process, since the first of those */
 } xp_domain;
 
 enum { XP_ONLY_WAITS, XP_MAY_SIGNAL, XP_WILL_SIGNAL }; /* what an attachment is for */
+/* What a process has done with an event. It signalled: since it declared that it would, if it did. */
+enum { XP_ACT_WAITED = 1, XP_ACT_SIGNALLED = 2, XP_ACT_DECLARED = 4, XP_ACT_DROPPED = 8 /* an object, unclosed */ };
 
 typedef struct xp_slot {
     unsigned refs;
@@ -80,6 +86,7 @@ typedef struct xp_slot {
     xp_domain *d;
     xp_words *w;
     xp_roles *roles;
+    uint8_t *act; /* of this process, for all its attachments */
     int64_t credit; /* ns that spins may burn; see xp_spin */
     unsigned sleeps, backoff; /* without credit: waits since the last spin, and the log2 of how many lie between two */
     pthread_mutex_t mu;
@@ -96,7 +103,7 @@ typedef struct xp_slot {
 
 typedef struct xp_queue xp_queue;
 
-enum { XP_TOKEN, XP_GUARD, XP_MEND, XP_HOLD, XP_HOLD_RECORDED /* a loss counts once it is recorded */ };
+enum { XP_TOKEN, XP_RECOVERY /* a token, once no future point is lost */, XP_GUARD, XP_MEND, XP_HOLD, XP_HOLD_RECORDED /* a loss counts once it is recorded */ };
 #define XP_UNSURE 16 /* with XP_GUARD: the point may never come */
 
 /* One thing that the warden looks after: a token to report, a device's wait to guard, late stores of a device to mend,
@@ -112,7 +119,7 @@ typedef struct xp_node {
     xp_queue *queue;   /* or NULL */
 } xp_node;
 
-extern pthread_mutex_t xp_life_mu, xp_mu;
+extern pthread_mutex_t xp_mu;
 extern xp_domain *xp_domains; /* xp_mu */
 
 static inline xp_member *xp_member_at(const xp_domain *d, uint32_t m)
@@ -130,6 +137,16 @@ static inline xp_roles *xp_roles_at(const xp_domain *d, uint32_t i)
     return (xp_roles *)(d->base + XP_COMMONS_ROLES) + i;
 }
 
+static inline uint64_t *xp_pickles_at(const xp_domain *d, uint32_t i)
+{
+    return (uint64_t *)(d->base + XP_COMMONS_PICKLES) + i;
+}
+
+static inline xp_opens *xp_opens_at(const xp_domain *d, uint32_t entry)
+{
+    return (xp_opens *)(d->base + XP_COMMONS_OPENS) + entry;
+}
+
 static inline bool xp_bit(const uint64_t *mask, uint32_t m) { return XP_LOAD(&mask[m / 64]) >> (m % 64) & 1; }
 static inline void xp_set(uint64_t *mask, uint32_t m)
 {
@@ -139,7 +156,28 @@ static inline void xp_clear(uint64_t *mask, uint32_t m)
 {
     __atomic_fetch_and(&mask[m / 64], ~(1ull << m % 64), __ATOMIC_SEQ_CST);
 }
+/* The first member in the mask from `m` on; XP_MEMBERS: there is none. */
+static inline uint32_t xp_next(const uint64_t *mask, uint32_t m)
+{
+    for (uint64_t word; m < XP_MEMBERS; m = (m | 63) + 1)
+        if ((word = XP_LOAD(&mask[m / 64]) >> m % 64))
+            return m + (uint32_t)__builtin_ctzll(word);
+    return XP_MEMBERS;
+}
+#define XP_EACH(mask, m) for (uint32_t m = 0; (m = xp_next(mask, m)) < XP_MEMBERS; m++)
 #define XP_EACH_BIT(word, bits) for (uint64_t bits = (word); bits; bits &= bits - 1)
+
+static inline void xp_note_act(xp_slot *s, uint8_t act)
+{
+    if (XP_UNLIKELY(!(XP_RELAXED(s->act) & act)))
+        __atomic_fetch_or(s->act, act, __ATOMIC_RELAXED);
+}
+
+/* Does a process that did no more than that, and ends without closing the event, abandon it? */
+static inline bool xp_abandons(uint8_t acts)
+{
+    return !(acts & (acts & XP_ACT_DECLARED ? XP_ACT_SIGNALLED : XP_ACT_SIGNALLED | XP_ACT_WAITED));
+}
 
 /* May objects of this domain touch shared memory? */
 static inline bool xp_usable(const xp_domain *d)
@@ -147,85 +185,87 @@ static inline bool xp_usable(const xp_domain *d)
     return XP_LIKELY(!XP_RELAXED(&d->left) && d->born == XP_RELAXED(&xp_fork_count));
 }
 
-/* --- domain.c ----------------------------------------------------------------------------------------------------- */
-/* Become a member. Takes over both fds; where it returns NULL, they stay the caller's. Blocks. */
-xp_domain *xp_join(int fd, int bell, const uint8_t *cookie, bool owner, xp_error *error);
-/* What an importer has of an exporter, and owns. */
-typedef struct {
-    int pidfd, table_fd;
-    char *table; /* XP_TABLE_SIZE bytes, mapped */
-    xp_domain *domain;
-} xp_met;
-/* Meet the exporter of a handle by pidfd_getfd: map its table, join its commons. False: something is in the way, or is
- * not as it has to be; nothing is left behind. Why, tells who takes these steps one by one. Blocks. */
-bool xp_meet(const xp_handle *h, xp_met *met);
-void xp_leave(xp_domain *d); /* the clean exit; a forked child has only the mapping left to give up. Blocks */
+/* --- members.c ---------------------------------------------------------------------------------------------------- */
+void xp_domain_ref(xp_domain *d);
+void xp_domain_unref(xp_domain *d);
+xp_domain *xp_domain_find(uint64_t serial); /* with a reference; NULL: it is gone. Takes xp_mu */
+void xp_domain_unlist(xp_domain *d);        /* with xp_mu */
+void xp_domains_forked(void);               /* with xp_mu */
 const char *xp_domain_wrong(const xp_domain *d); /* why it may not touch shared memory, NULL if it may */
-bool xp_look(xp_domain *d, uint32_t m, int *pid, uint64_t *since, bool *alive); /* false: nobody has the index */
-long xp_reap_all(xp_domain *d);
-bool xp_leave_if_idle(xp_domain *d); /* only if it holds nothing and is attached to nothing. Blocks */
-bool xp_hold(xp_domain *d, uint32_t entry); /* false: no memory, or this process has left */
-void xp_drop(xp_domain *d, uint32_t entry);
-bool xp_may_hold(const xp_domain *d, uint32_t entry); /* false: nobody holds it, for which no lock is taken */
-uint32_t xp_holders(xp_domain *d, uint32_t entry, uint32_t *found); /* the other living holders, at most XP_MEMBERS */
-void xp_set_opens(xp_domain *d, uint32_t entry, int32_t count);
-bool xp_take_open(xp_domain *d, uint32_t entry);
-void xp_give_open(xp_domain *d, uint32_t entry);
-void xp_renew(xp_domain *d, uint32_t entry, uint64_t until); /* one pickle more, good until then */
-uint64_t xp_renewed(xp_domain *d, uint32_t entry);
-int32_t xp_opens_left(xp_domain *d, uint32_t entry);
-uint32_t xp_new_slot(xp_domain *d); /* for the owner; XP_SLOTS: none is left */
-bool xp_release_slot(xp_domain *d, uint32_t index); /* false: not in use */
 /* The domain's fd is open still. If not, every domain of this process is robbed, and `xp_on_robbed` is called, once. Takes
  * xp_mu. */
 bool xp_stands(xp_domain *d);
 void xp_rob(void); /* takes xp_mu */
 extern void (*xp_on_robbed)(void); /* NULL, or what tells people; called without locks, from any thread */
-void xp_domain_ref(xp_domain *d);
-void xp_domain_unref(xp_domain *d);
-bool xp_count_in(xp_domain *d, xp_counts *counts, uint32_t i, uint64_t *mask); /* takes d->mu */
 bool xp_counts_reach(xp_counts *counts, uint32_t i); /* there is one for `i`; false: there is no memory for it */
+bool xp_count_in(xp_domain *d, xp_counts *counts, uint32_t i, uint64_t *mask); /* takes d->mu */
 void xp_count_out(xp_domain *d, xp_counts *counts, uint32_t i, uint64_t *mask);
-bool xp_alive(xp_domain *d, uint32_t m);         /* with d->mu */
 uint32_t xp_slots_used(const xp_domain *d); /* no slot at or above it was ever used */
-/* Is anybody in the mask dead whom we could not reap? Another reaper may be stopped, or never mean to. With d->mu. */
+enum { XP_LIVING, XP_DYING, XP_DEAD, XP_NOBODY }; /* who is dying is alive, until all its fds are closed */
+int xp_life(xp_domain *d, uint32_t m, int *pid); /* with d->mu, as the next two */
+bool xp_alive(xp_domain *d, uint32_t m);
+/* Is anybody in the mask dead whom we could not reap? Another reaper may be stopped, or never mean to. */
 bool xp_unreaped(xp_domain *d, const uint64_t *mask);
-/* Where the sweep of a member stands; whether it has come further than `before`, and may go on now. With d->mu. */
-uint32_t xp_swept(const xp_domain *d, uint32_t m);
-bool xp_sweeping(const xp_domain *d, uint32_t m, uint32_t before);
-int xp_reap(xp_domain *d, uint32_t m, bool sure); /* with d->mu: 1 reaped, 0 nothing to do, -1 to be tried again */
+bool xp_look(xp_domain *d, uint32_t m, int *pid, uint64_t *since, bool *alive); /* false: nobody has the index */
+
+/* --- marks.c ------------------------------------------------------------------------------------------------------ */
+void xp_mark(xp_domain *d, uint32_t entry); /* XP_MARK_FOREVER */
+/* By who holds the entry: from now on this process hands the memory out, too, to processes that the table's owner does
+ * not see. */
+void xp_own(xp_domain *d, uint32_t entry);
+bool xp_owned(const xp_domain *d, uint32_t entry);
+bool xp_marked(const xp_domain *d, uint32_t entry);
+void xp_clear_marks(xp_domain *d, uint32_t entry);  /* for the owner, before an export */
+void xp_mark_at_fork(xp_domain *d, uint32_t entry); /* if this process is being forked now; once it is counted */
+void xp_marks_fork_prepare(void); /* with xp_mu: mark what this process has open, since a child will have it */
+void xp_marks_fork_parent(void);
+
+/* --- roster.c: who may still signal ------------------------------------------------------------------------------- */
+bool xp_future_lost(xp_slot *s, const xp_view *v); /* a point above `v->top`, to this process; takes d->mu */
+const uint64_t *xp_relied(const xp_roles *r);     /* the mask of those whose going could lose future points */
+void xp_roster_watch(const xp_slot *s, uint64_t *mask); /* adds them */
+/* With d->mu, as all that follow. */
+void xp_roster_join(xp_slot *s, bool signaller);
+/* A signaller closes the event. Were it the last one, the candidates would count from now on; those who died before did
+ * not. */
+void xp_roster_close(xp_domain *d, xp_roles *r, uint32_t m);
+/* A pickle of the event was made, by which whoever opens it may signal, and which is good until then. */
+void xp_pickle_made(xp_slot *s, uint64_t until);
+void xp_pickle_taken(xp_slot *s);               /* one was opened; after its opener has joined */
+bool xp_pickles_wait(const xp_slot *s);         /* a pickle may wait for its first open */
+void xp_roster_lose(xp_words *w); /* a dead process owed here; others keep us from reaping it */
+/* `m` goes from that slot; `owed`: it has just lost what it owed. */
+void xp_roster_leave(xp_domain *d, uint32_t index, uint32_t m, uint32_t cause, bool owed);
+
+/* --- deaths.c ----------------------------------------------------------------------------------------------------- */
+enum { XP_READY_LISTEN = 1, XP_READY_CONNECTION, XP_READY_BELL, XP_READY_PIDFD, XP_READY_CREW }; /* what the loop watches */
+enum { XP_WATCHED, XP_RETRY, XP_POLLED };
+
+/* All with d->mu, but for xp_watch_relied. */
+int xp_reap(xp_domain *d, uint32_t m, bool sure); /* 1 reaped, 0 nothing to do, -1 to be tried again */
+int xp_reap_by_steps(xp_domain *d, uint32_t m);   /* as far as it may go now; between two steps others have d->mu */
+bool xp_vacant(xp_domain *d, uint32_t m); /* anybody may have that index; it is swept */
+/* Take `m` out of every slot and entry from `from` up to `to`; what it owes is lost. False: a loss is put off, since a
+ * living member's earlier point is outstanding, or a device may still store the point; come again. Unless its process
+ * is seen to have `ended`, what it has open is marked: it may reach that for ever. */
+bool xp_sweep_out(xp_domain *d, uint32_t m, uint32_t cause, uint32_t from, uint32_t to, bool ended);
+int xp_watch(xp_domain *d, uint32_t m); /* one of the above; XP_WATCHED also for a dead member */
+void xp_unwatch(xp_domain *d, uint32_t m);
+int xp_watch_bell(xp_domain *d); /* 0 or errno; without a loop 0 */
+void xp_unwatch_bell(xp_domain *d);
+int xp_watch_relied(xp_slot *s); /* and those who owe; takes d->mu; the worst of xp_watch */
 
 /* --- slot.c ------------------------------------------------------------------------------------------------------- */
-enum { XP_PENDING = 0, XP_DONE = 1, XP_LOST = 2 };
-
-typedef struct {
-    uint64_t pending, top, value, hi, lo, effective, lost;
-} xp_view;
-
-void xp_read(const xp_words *w, xp_view *v);
-int xp_state(const xp_view *v, uint64_t point);
 /* Futures that nobody is left to signal too, and with `deaths` points that a dead one owes; may take d->mu. */
 int xp_full_state(xp_slot *s, uint64_t point, bool deaths);
-/* The lowest outstanding point that `m` owes, 0 if none, UINT64_MAX if it cannot be told now; fills `v`. */
-uint64_t xp_lowest_owed(const xp_words *w, xp_view *v, uint32_t m);
-bool xp_owes(const xp_words *w, const xp_view *v, uint32_t m);
-void xp_owing(const xp_words *w, uint64_t *mask); /* adds everybody who owes */
-void xp_lose(xp_domain *d, xp_words *w, uint32_t cause, uint64_t pid);
-/* The same where a device may still store the points. With `from` only from that point on; false if earlier ones are
- * outstanding. */
+/* As xp_lose where a device may still store the points. */
 bool xp_lose_late(xp_slot *s, uint64_t from, uint32_t cause, uint64_t pid);
-/* The same where no device has a store of them. */
-bool xp_lose_from(xp_slot *s, uint64_t from, uint32_t cause, uint64_t pid);
 void xp_complete(xp_slot *s, uint64_t point);
-void xp_release(xp_words *w, uint64_t point); /* release the devices that wait for points up to that lost one */
 bool xp_abandon(xp_slot *s, uint64_t point); /* lose a future point, for a device; false: not now */
-void xp_wake_all(xp_words *w); /* also sleepers whose waker died half-way */
-void xp_ring(xp_domain *d);
-void xp_finish(xp_words *w); /* raise the value to what is complete, or lost without guards: a peer may have died half-way */
 void xp_note_released(xp_slot *s, uint64_t point); /* with xp_mu */
-void xp_wake(xp_domain *d, xp_words *w); /* whoever waits here */
 xp_slot *xp_attach(xp_domain *d, uint32_t index, int role, xp_error *error); /* NULL: `error` */
-void xp_detach(xp_slot *s);
+void xp_slot_drop(xp_slot *s); /* before xp_detach, where nobody has closed it */
+void xp_slot_end(xp_slot *s); /* of an attachment, once nothing looks after it: see xp_detach */
 const char *xp_slot_wrong(const xp_slot *s); /* why it may not be used, NULL if it may */
 const char *xp_signal(xp_slot *s, uint64_t *point); /* from the host; NULL, or what is wrong */
 void xp_fail(xp_slot *s, uint32_t cause); /* lose what this process owes, if anything */
@@ -238,60 +278,48 @@ bool xp_take_released(xp_slot *s, uint64_t point); /* has a guard seen the loss 
 /* NULL, or what is wrong. `after`: the point to wait for first, or 0; `host`: no device may complete the point by a
  * plain store. Does not block. */
 const char *xp_submit(xp_slot *s, uint64_t queue, bool device, uint64_t *point, uint64_t *after, bool *host);
-/* Call it before a device waits for `point`, so that a loss releases the device. Returns 0; 1: done or lost, so there
- * is nothing to wait for; -1: no memory; XP_TOO_FAR; else errno + 1. */
-#define XP_TOO_FAR (-2)
-int xp_guard(xp_slot *s, uint64_t point, xp_queue *queue, uint64_t at, bool unsure);
 void xp_slot_ref(xp_slot *s);
 void xp_slot_unref(xp_slot *s);
 
-/* --- roster.c ----------------------------------------------------------------------------------------------------- */
-bool xp_future_lost(xp_slot *s, const xp_view *v); /* a point above `v->top`, to this process; takes d->mu */
-void xp_roster_watch(const xp_slot *s, uint64_t *mask); /* adds those whose going could lose future points */
-bool xp_roster_attach(xp_slot *s); /* after `attached` says so; false: no memory. Takes d->mu, as do the next two */
-/* Before this process signals: it is a signaller from now on. True: it was none, and its waits for the very point to come
- * would find no other signaller, so nobody here may look before `xp_roster_signalled`. */
-bool xp_roster_signals(xp_slot *s);
-void xp_roster_signalled(xp_slot *s);
-void xp_roster_detach(xp_slot *s);  /* before `attached` is cleared */
-/* With d->mu: `m` goes from that slot; `owed`: it has just lost what it owed. */
-void xp_roster_lose(xp_words *w); /* a dead process owed here; others keep us from reaping it */
-void xp_roster_leave(xp_domain *d, uint32_t index, uint32_t m, uint32_t cause, bool owed);
+/* --- nodes.c ------------------------------------------------------------------------------------------------------ */
+/* What the warden calls of a queue, with xp_mu. A queue begins with a pointer to these. */
+typedef struct {
+    void (*ref)(xp_queue *queue), (*unref)(xp_queue *queue);
+    void (*waits)(xp_queue *queue, int more); /* waits that are guarded */
+    void (*sure)(xp_queue *queue);            /* a wait for what might never have come is over */
+    /* Lose what was signalled behind the wait at `at`, for that cause (not 0). Unless all is done, it is called again. */
+    int (*lose)(xp_queue *queue, uint64_t at, uint32_t cause, uint64_t pid, bool first);
+    void (*resume)(xp_queue *queue); /* the wait that it holds is over; takes the reference over */
+} xp_queue_ops;
+enum { XP_ALL_LOST, XP_STORES_TO_COME /* of lost points */, XP_PUT_OFF /* a point from before the wait is outstanding */ };
 
-/* --- warden.c ----------------------------------------------------------------------------------------------------- */
-enum { XP_WATCHED, XP_RETRY, XP_POLLED };
-
-void xp_engine_init(void);                        /* call it first; calling it again does nothing */
-int xp_warden_start(void);                        /* 0 or errno */
-void xp_warden_stop(void);
-bool xp_warden_running(void);
-int xp_watch(xp_domain *d, uint32_t m);           /* with d->mu: one of the above; XP_WATCHED also for a dead member */
-void xp_unwatch(xp_domain *d, uint32_t m);        /* with d->mu */
-void xp_unwatch_bell(xp_domain *d);               /* with d->mu */
-int xp_watch_relied(xp_slot *s);                /* and those who owe; takes d->mu; the worst of xp_watch */
 /* 0, 1 already done or lost, -1 no memory, else errno + 1 */
 int xp_node_add(xp_slot *s, uint64_t point, uint64_t token, int kind, xp_queue *queue);
+/* Call it before a device waits for `point`, so that a loss releases the device. Returns as xp_node_add, or: */
+#define XP_TOO_FAR (-2)
+int xp_guard(xp_slot *s, uint64_t point, xp_queue *queue, uint64_t at, bool unsure);
 void xp_guards_look(void); /* end unsure guards whose points are done; else the warden does in its own time */
 void xp_mend(xp_slot *s, xp_queue *queue); /* with xp_mu: late stores of that queue may come */
 bool xp_mending(xp_slot *s, const xp_queue *queue, bool end);
 void xp_node_cancel(xp_slot *s, uint64_t token);
 void xp_nodes_drop(xp_domain *d, xp_slot *s); /* with xp_mu: the nodes of a slot, or all of d's; tokens become due */
-
+void xp_detach(xp_slot *s);
+bool xp_nodes_wait(const xp_domain *d); /* with xp_mu: there are some of that domain */
+/* For the warden. What the nodes want next: 2 tokens or held waits that a device completes, or losses; 1 only guards; 0
+ * none. */
+int xp_nodes_look(void);
+void xp_nodes_forked(void); /* with xp_mu */
 int xp_notification_fd(void); /* made at the first call; -1 and errno */
 xp_node *xp_due(void);        /* a list for the caller to free; clears the notification */
-/* Listen at that name, and if that can be at `file`, when it is not NULL: 0 or errno and who says so. */
-int xp_warden_listen(const struct sockaddr_un *name, size_t size, const char *file, const char **call);
-void xp_warden_deaf(void); /* listen no more */
-
-void xp_warden_kick(void); /* it shall look at once when to wake next */
 
 /* --- kept.c ------------------------------------------------------------------------------------------------------- */
 extern uint64_t xp_kept_ns; /* for how long; tests make it short */
 extern unsigned xp_forks_begun; /* of this process and those before it; read with XP_RELAXED */
-/* Keep freed memory for the next allocation of that size; `forks`: xp_forks_begun at its allocation. False: the caller
- * has to free it. */
-bool xp_keep(char *base, uint64_t nbytes, int fd, unsigned forks);
+/* Keep freed memory for the next allocation of that size; `forks`: xp_forks_begun at its allocation. `owned`: it waits for
+ * whoever kept it, who names it by its address. False: the caller has to free it. */
+bool xp_keep(char *base, uint64_t nbytes, int fd, unsigned forks, bool owned);
 bool xp_take_kept(uint64_t nbytes, char **base, int *fd); /* zeroed; false: there is none. Blocks */
+bool xp_take_owned(char *base, uint64_t nbytes, int *fd); /* as it was kept; false: it was given back. Blocks */
 uint64_t xp_trim(void); /* give all of it back: how many bytes. Blocks */
 uint64_t xp_trim_old(uint64_t now); /* and what is too much; returns when to call it again. Blocks */
 uint64_t xp_kept_nbytes(void);
@@ -317,8 +345,63 @@ bool xp_serve(xp_table *table, int table_fd, xp_domain *d, const char *file, xp_
 void xp_withdraw(xp_entry *e, uint32_t reason);
 void xp_make_offer(xp_offer *o); /* takes over `o`, which malloc made */
 bool xp_answer(int fd, const void *packet, size_t size); /* false: the connection is of no more use */
-void xp_refuse(int fd);
 void xp_serving_end(const xp_domain *d); /* if it is of `d`; NULL: in any case */
-void xp_serving_forked(void);
+/* For the warden. */
+void xp_on_listen(uint32_t i, uint64_t now);
+void xp_on_connection(uint64_t serial, uint32_t i);
+uint64_t xp_connections_check(uint64_t now); /* close those whose deadline is over; the earliest of the other deadlines */
+void xp_serving_stop(void);
+void xp_serving_forked(void); /* with xp_mu */
+
+/* --- domain.c ----------------------------------------------------------------------------------------------------- */
+/* Become a member. Takes over both fds; where it returns NULL, they stay the caller's. Blocks. */
+xp_domain *xp_join(int fd, int bell, const uint8_t *cookie, bool owner, xp_error *error);
+void xp_leave(xp_domain *d); /* the clean exit; a forked child has only the mapping left to give up. Blocks */
+bool xp_leave_if_idle(xp_domain *d); /* only if it holds nothing and is attached to nothing. Blocks */
+long xp_reap_all(xp_domain *d);
+bool xp_hold(xp_domain *d, uint32_t entry); /* false: no memory, or this process has left */
+void xp_drop(xp_domain *d, uint32_t entry);
+bool xp_may_hold(const xp_domain *d, uint32_t entry); /* false: nobody holds it, for which no lock is taken */
+uint32_t xp_holders(xp_domain *d, uint32_t entry, uint32_t *found); /* the other living holders, at most XP_MEMBERS */
+/* A user has what it opened mapped still: device work of before its close may be under way. false: as xp_hold */
+bool xp_use(xp_domain *d, uint32_t entry);
+void xp_unuse(xp_domain *d, uint32_t entry);
+/* Whether any other process may have what was exported there, open or mapped; who is dead counts until it is reaped.
+ * Blocks */
+bool xp_reached(xp_domain *d, uint32_t entry);
+bool xp_may_reach(const xp_domain *d, uint32_t entry); /* false: nobody does, for which no lock is taken */
+bool xp_may_use(const xp_domain *d, uint32_t entry);   /* likewise */
+void xp_set_opens(xp_domain *d, uint32_t entry, int32_t count);
+bool xp_take_open(xp_domain *d, uint32_t entry);
+void xp_give_open(xp_domain *d, uint32_t entry);
+void xp_renew(xp_domain *d, uint32_t entry, uint64_t until); /* one pickle more, good until then */
+uint64_t xp_renewed(xp_domain *d, uint32_t entry);
+int32_t xp_opens_left(xp_domain *d, uint32_t entry);
+uint32_t xp_new_slot(xp_domain *d); /* for the owner; XP_SLOTS: none is left */
+bool xp_release_slot(xp_domain *d, uint32_t index); /* false: not in use */
+
+/* --- peer.c: another process, of which nothing is trusted --------------------------------------------------------- */
+int xp_pidfd_getfd(int pidfd, int fd); /* an fd, or -1 and errno */
+int xp_close_received(int fd);         /* an fd that a peer gave us; as close() */
+/* What an importer has of an exporter, and owns. */
+typedef struct {
+    int pidfd, table_fd;
+    char *table; /* XP_TABLE_SIZE bytes, mapped */
+    xp_domain *domain;
+} xp_met;
+/* Meet the exporter of a handle by pidfd_getfd: map its table, join its commons. False: something is in the way, or is
+ * not as it has to be; nothing is left behind. Why, tells who takes these steps one by one. Blocks. */
+bool xp_meet(const xp_handle *h, xp_met *met);
+/* Map an fd of the exporter, checked; ESTALE unless `*generation` is as expected once we have the fd. NULL: `error`. */
+char *xp_fetch_memfd(int pidfd, int fd, const xp_memfd *wanted, bool writable, const uint64_t *generation,
+                     uint64_t expected, xp_error *error);
+/* Fetch the exporter's fds of an entry that was read; they are certainly those of this handle. False: nothing is left
+ * behind. */
+bool xp_fetch_fds(const char *base, int pidfd, const xp_handle *h, const xp_entry *e, int *fds);
+/* The same for a mapping of its memfd; NULL: nothing is left behind. */
+char *xp_fetch_mapping(const char *base, int pidfd, const xp_handle *h, const xp_entry *e);
+
+/* --- warden.c ----------------------------------------------------------------------------------------------------- */
+void xp_engine_init(void); /* call it first; calling it again does nothing */
 
 #endif

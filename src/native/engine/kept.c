@@ -1,7 +1,9 @@
 /* Freed host memory that waits for its next allocation: making and filling new pages takes several times as long as
- * zeroing old ones. Nobody else has ever been able to reach it: it was never exported, and there was no fork since it was
- * allocated. The warden gives it back after a while, and where memory gets scarce: without a warden, nothing is kept. */
+ * zeroing old ones. There was no fork since it was allocated. What nobody else has ever been able to reach serves any
+ * allocation; what was shared is owned: it comes back only to whoever kept it, which knows who may have it still. The
+ * warden gives it back after a while, and where memory gets scarce: without a warden, nothing is kept. */
 #include "events.h"
+#include "loop.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -21,6 +23,7 @@ typedef struct {
     int fd;
     dev_t dev;
     ino_t ino;
+    bool owned;
 } kept;
 
 unsigned xp_forks_begun;
@@ -30,6 +33,7 @@ static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER; /* innermost */
 static kept items[MOST];                                 /* the oldest first; mu, as for all below */
 static unsigned count;
 static uint64_t total, most, look_at;
+static uint64_t due = XP_FOREVER; /* when the warden comes next */
 
 /* --- how much is free --------------------------------------------------------------------------------------------- */
 
@@ -148,11 +152,11 @@ static void look_around(uint64_t now)
     most = least(MOST_BYTES, (free + total) / SHARE);
 }
 
-bool xp_keep(char *base, uint64_t nbytes, int fd, unsigned forks)
+bool xp_keep(char *base, uint64_t nbytes, int fd, unsigned forks, bool owned)
 {
-    kept gone[MOST], new = {.base = base, .nbytes = nbytes, .fd = fd};
+    kept gone[MOST], new = {.base = base, .nbytes = nbytes, .fd = fd, .owned = owned};
     struct stat st;
-    if (!xp_warden_running() || nbytes > MOST_BYTES || fstat(fd, &st) < 0)
+    if (!xp_loop_running() || nbytes > MOST_BYTES || fstat(fd, &st) < 0)
         return false;
     uint64_t now = xp_now();
     new.until = now + xp_kept_ns;
@@ -160,17 +164,27 @@ bool xp_keep(char *base, uint64_t nbytes, int fd, unsigned forks)
     new.ino = st.st_ino;
     pthread_mutex_lock(&mu);
     look_around(now);
-    bool keep = nbytes <= most && forks == XP_RELAXED(&xp_forks_begun), first = count == 0;
+    bool keep = nbytes <= most && forks == XP_RELAXED(&xp_forks_begun), early = due > new.until;
     unsigned n = keep ? take_out(0, too_many(nbytes, 1), gone) : 0;
     if (keep) {
         items[count++] = new;
         total += nbytes;
+        due = least(due, new.until);
     }
     pthread_mutex_unlock(&mu);
     give_back(gone, n);
-    if (keep && first)
-        xp_warden_kick();
+    if (keep && early)
+        xp_loop_kick();
     return keep;
+}
+
+/* Of what was taken out; else it is given back. */
+static bool usable(kept *found)
+{
+    if (stands(found))
+        return true;
+    give_back(found, 1);
+    return false;
 }
 
 bool xp_take_kept(uint64_t nbytes, char **base, int *fd)
@@ -179,17 +193,28 @@ bool xp_take_kept(uint64_t nbytes, char **base, int *fd)
     unsigned n = 0;
     pthread_mutex_lock(&mu);
     for (unsigned i = count; i > 0 && n == 0; i--)
-        if (items[i - 1].nbytes == nbytes && items[i - 1].until > 0)
+        if (!items[i - 1].owned && items[i - 1].nbytes == nbytes && items[i - 1].until > 0)
             n = take_out(i - 1, i, &found);
     pthread_mutex_unlock(&mu);
-    if (n == 0)
+    if (n == 0 || !usable(&found))
         return false;
-    if (!stands(&found)) {
-        give_back(&found, 1);
-        return false;
-    }
     memset(found.base, 0, nbytes);
     *base = found.base;
+    *fd = found.fd;
+    return true;
+}
+
+bool xp_take_owned(char *base, uint64_t nbytes, int *fd)
+{
+    kept found;
+    unsigned n = 0;
+    pthread_mutex_lock(&mu);
+    for (unsigned i = count; i > 0 && n == 0; i--)
+        if (items[i - 1].owned && items[i - 1].base == base && items[i - 1].nbytes == nbytes)
+            n = take_out(i - 1, i, &found);
+    pthread_mutex_unlock(&mu);
+    if (n == 0 || !usable(&found))
+        return false;
     *fd = found.fd;
     return true;
 }
@@ -216,15 +241,18 @@ uint64_t xp_trim_old(uint64_t now)
     kept gone[MOST];
     pthread_mutex_lock(&mu);
     if (count == 0) {
+        /* What was kept and taken since the last look is soon kept again: do not have each time wake the warden. */
+        due = due > now ? due : XP_FOREVER;
+        uint64_t next = due;
         pthread_mutex_unlock(&mu);
-        return XP_FOREVER;
+        return next;
     }
     look_around(now);
     unsigned n = too_many(0, 0);
     while (n < count && items[n].until <= now)
         n++;
     n = take_out(0, n, gone);
-    uint64_t next = count ? least(items[0].until, look_at) : XP_FOREVER;
+    uint64_t next = due = count ? least(items[0].until, look_at) : XP_FOREVER;
     pthread_mutex_unlock(&mu);
     give_back(gone, n);
     return next;

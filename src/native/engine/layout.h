@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define XP_VERSION 3u
+#define XP_VERSION 4u
 #define XP_COOKIE 16u
 #define XP_ENTRIES 262144u
 #define XP_SLOTS 262144u
@@ -14,15 +14,12 @@
 #define XP_MASK_WORDS (XP_MEMBERS / 64u)
 
 #define XP_SEAL 32u
-#define XP_ARRAY_VERSION 2u
-#define XP_ARRAY_EVENT 1u /* in the flags of an array handle: it has an event's handle, too */
-#define XP_ARRAY_DIMS 64u /* NumPy's most, and PEP 3118's */
-#define XP_TREE_VERSION 1u
-#define XP_TREE_MOST (64u << 20) /* bytes of the handle of a tree */
+#define XP_MESSAGE_VERSION 4u
+#define XP_MESSAGE_MOST (64u << 20) /* bytes of a message */
+#define XP_ARRAY_DIMS 64u           /* NumPy's most, and PEP 3118's */
 
 #define XP_HANDLE_MAGIC "XPUSHARE"
-#define XP_ARRAY_MAGIC "XPUSHARR"
-#define XP_TREE_MAGIC "XPUSHTRE"
+#define XP_MESSAGE_MAGIC "XPUSHARR"
 #define XP_TABLE_MAGIC "XPUSHTAB"
 #define XP_COMMONS_MAGIC "XPUSHCOM"
 #define XP_REQUEST_MAGIC "XPSQ"
@@ -31,13 +28,16 @@
 #define XP_TABLE_DEVICES 64u /* where the devices that entries name begin: an array of xp_device up to the entries */
 #define XP_TABLE_HEADER 4096u
 #define XP_TABLE_DEADLINES 0x4001000u /* for each entry: CLOCK_MONOTONIC nanoseconds, 0: none */
-#define XP_TABLE_SIZE 0x4201000u
+#define XP_TABLE_LABELS 0x4201000u    /* for each entry: see xp_label */
+#define XP_TABLE_SIZE 0x5201000u
 #define XP_COMMONS_MEMBERS 4096u
 #define XP_COMMONS_HOLDERS 0x100000u
 #define XP_COMMONS_OPENS 0x2100000u
 #define XP_COMMONS_ROLES 0x2500000u
-#define XP_COMMONS_SLOTS 0x6500000u
-#define XP_COMMONS_SIZE 0xa500000u
+#define XP_COMMONS_PICKLES 0x6500000u
+#define XP_COMMONS_SLOTS 0x6700000u
+#define XP_COMMONS_USERS 0xa700000u
+#define XP_COMMONS_SIZE 0xc700000u
 
 /* Lock bytes of the commons file, two for each member: one that the member holds, and one that its reaper holds. */
 #define XP_LIFE_BYTE 0x40000000
@@ -59,9 +59,15 @@
 #define XP_ROSTER_JOINED 0xffff0u
 #define XP_ROSTER_CHANGE 0x100000u /* counts changes */
 
+#define XP_PICKLES_COUNT 0x1fffffu /* the low bits of a slot's word of pickles: how many wait for their first open */
+#define XP_PICKLES_OPENED 0x200000u /* somebody else has opened the event since the newest was made */
+#define XP_PICKLES_UNTIL_BIT 22u    /* above: when the newest one's time is over, CLOCK_MONOTONIC milliseconds */
+
 #define XP_CAUSE_DEATH 1u
 #define XP_CAUSE_QUEUE 2u
 #define XP_CAUSE_EXIT 3u
+#define XP_CAUSE_ABANDONED 4u /* it exited, or dropped the event, without a signal */
+#define XP_CAUSE_UNOPENED 5u  /* the time of its last pickle is over, and nobody has opened it */
 #define XP_EXITING 2u /* a member's state */
 
 #define XP_REASON_PUT 1u /* why an entry ended */
@@ -92,6 +98,9 @@
 #define XP_ENTRY_FLAGS (XP_HANDLE_FLAGS | XP_ENTRY_ON_DEMAND | XP_ENTRY_FORM)
 #define XP_ENTRY_FDS 6u
 
+#define XP_MARK_FOREVER 1u /* somebody may reach the memory for longer than any mask tells */
+#define XP_MARK_OWNED 2u   /* a process has it open that hands it out, too */
+
 #define XP_KIND_MEMORY 1u
 #define XP_KIND_PHYSICAL_MEMORY 2u
 #define XP_KIND_EVENT 3u
@@ -111,24 +120,15 @@ typedef struct {
     uint8_t reserved1[56], seal[XP_SEAL];
 } xp_handle;
 
-/* The beginning of an array handle; the handles of memory and event, shape, strides, dtype and seal follow. */
+/* The beginning of a message, which is the handle of an array or of a tree of arrays. Behind it are the handles of the
+ * memory, those of the events, each with its point, an xp_leaf for each array, their lengths and strides, the text and
+ * the seal. */
 typedef struct {
     uint8_t magic[8]; /* XPUSHARR */
-    uint16_t version, flags;
-    uint32_t length;
-    uint16_t ndim, text_nbytes;
-    uint32_t itemsize;
-    uint64_t reserved, offset, point, copied;
-} xp_array;
-
-/* Behind it: the handles of the memory, those of the events, each with its point, an xp_leaf for each array, their
- * lengths and strides, the text and the seal. */
-typedef struct __attribute__((packed)) {
-    char magic[8]; /* XPUSHTRE */
-    uint16_t version, reserved;
-    uint32_t length, memory, events, arrays, steps, text_nbytes;
+    uint16_t version, reserved0;
+    uint32_t length, memory, events, arrays, steps, text_nbytes, reserved1;
     uint64_t copied;
-} xp_tree;
+} xp_message;
 
 typedef struct {
     uint32_t memory, event, dtype; /* event: 1 + its index, or 0 */
@@ -161,11 +161,16 @@ typedef struct {
     uint8_t payload[128];
 } xp_entry;
 
+typedef struct { /* what people call an export */
+    uint64_t generation; /* of the export; with another one there is no label */
+    char text[56];       /* UTF-8 */
+} xp_label;
+
 typedef struct {
     char magic[8]; /* XPUSHCOM */
     uint32_t version, reserved;
     uint8_t cookie[XP_COOKIE];
-    uint32_t slots_used, entries_used;
+    uint32_t slots_used, entries_used, users_used;
 } xp_commons;
 
 typedef struct {
@@ -185,7 +190,7 @@ typedef struct {
 
 typedef struct { /* of a table's entry, written by whoever has it open, too */
     int32_t left; /* counted: opens that are left; pickled: pickles that are yet to be opened */
-    uint32_t reserved;
+    uint32_t marks; /* XP_MARK_…; an export begins with none */
     uint64_t renewed; /* pickled: the deadline of whoever passed it on */
 } xp_opens;
 
@@ -209,22 +214,25 @@ typedef struct {
 } xp_reply;
 
 _Static_assert(sizeof(xp_handle) == 256 && offsetof(xp_handle, seal) == 224, "handle");
-_Static_assert(sizeof(xp_array) == 56, "array handle");
-_Static_assert(sizeof(xp_tree) == 44 && sizeof(xp_leaf) == 24, "handle of a tree");
+_Static_assert(sizeof(xp_message) == 48 && sizeof(xp_leaf) == 24, "message");
 _Static_assert(sizeof(xp_entry) == 256 && offsetof(xp_entry, payload) == 128, "entry");
 _Static_assert(XP_TABLE_HEADER + XP_ENTRIES * sizeof(xp_entry) == XP_TABLE_DEADLINES, "entries fit");
-_Static_assert(XP_TABLE_DEADLINES + XP_ENTRIES * sizeof(uint64_t) == XP_TABLE_SIZE, "deadlines fit");
+_Static_assert(XP_TABLE_DEADLINES + XP_ENTRIES * sizeof(uint64_t) == XP_TABLE_LABELS, "deadlines fit");
+_Static_assert(sizeof(xp_label) == 64 && XP_TABLE_LABELS + XP_ENTRIES * sizeof(xp_label) == XP_TABLE_SIZE, "labels fit");
 _Static_assert(sizeof(xp_member) == 64, "member");
 _Static_assert(sizeof(xp_words) == 256 && offsetof(xp_words, attached) == 128, "slot");
 _Static_assert(sizeof(xp_roles) == 256, "roles");
 _Static_assert(XP_MEMBERS < XP_ROSTER_JOINED >> XP_ROSTER_JOINED_BIT, "a member fits in a roster");
 _Static_assert(sizeof(xp_request) == 56 && sizeof(xp_reply) == 16, "socket packets");
 /* Pages have up to 64 KiB. Table and commons are each mapped as a whole; drivers also map the slots alone. */
-_Static_assert(XP_COMMONS_SLOTS % 0x10000 == 0 && XP_COMMONS_SIZE % 0x10000 == 0, "whole pages");
+_Static_assert(XP_COMMONS_SLOTS % 0x10000 == 0 && XP_COMMONS_USERS % 0x10000 == 0 &&
+                   XP_COMMONS_SIZE % 0x10000 == 0, "whole pages");
 _Static_assert(XP_COMMONS_MEMBERS + XP_MEMBERS * sizeof(xp_member) <= XP_COMMONS_HOLDERS, "members fit");
 _Static_assert(XP_COMMONS_HOLDERS + XP_ENTRIES * (XP_MEMBERS / 8) == XP_COMMONS_OPENS, "holders fit");
 _Static_assert(XP_COMMONS_OPENS + XP_ENTRIES * sizeof(xp_opens) == XP_COMMONS_ROLES, "opens fit");
-_Static_assert(XP_COMMONS_ROLES + XP_SLOTS * sizeof(xp_roles) == XP_COMMONS_SLOTS, "roles fit");
-_Static_assert(XP_COMMONS_SLOTS + XP_SLOTS * sizeof(xp_words) == XP_COMMONS_SIZE, "slots fit");
+_Static_assert(XP_COMMONS_ROLES + XP_SLOTS * sizeof(xp_roles) == XP_COMMONS_PICKLES, "roles fit");
+_Static_assert(XP_COMMONS_PICKLES + XP_SLOTS * sizeof(uint64_t) == XP_COMMONS_SLOTS, "pickles fit");
+_Static_assert(XP_COMMONS_SLOTS + XP_SLOTS * sizeof(xp_words) == XP_COMMONS_USERS, "slots fit");
+_Static_assert(XP_COMMONS_USERS + XP_ENTRIES * (XP_MEMBERS / 8) == XP_COMMONS_SIZE, "users fit");
 
 #endif

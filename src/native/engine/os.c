@@ -2,9 +2,11 @@
 #include "xp.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/futex.h>
 #include <poll.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
@@ -16,10 +18,6 @@
 
 #ifndef SYS_pidfd_open
 #define SYS_pidfd_open 434
-#endif
-
-#ifndef SYS_pidfd_getfd
-#define SYS_pidfd_getfd 438
 #endif
 
 unsigned xp_fork_count;
@@ -80,19 +78,42 @@ int xp_futex_wait(uint32_t *word, uint32_t expected, uint64_t timeout_ns)
 
 int xp_futex_wake(uint32_t *word, int count) { return (int)syscall(SYS_futex, word, FUTEX_WAKE, count, NULL, NULL, 0); }
 
-int xp_above_stdio(int fd)
+int xp_above_stdio(int fd, int (*end)(int fd))
 {
     if (XP_LIKELY(fd > 2 || fd < 0))
         return fd;
     int above = fcntl(fd, F_DUPFD_CLOEXEC, 3), error = errno;
-    xp_close_received(fd); /* it may be a file whose lock a close drops */
+    end(fd);
     errno = error;
     return above;
 }
 
-/* close-on-exec by themselves */
-int xp_pidfd_open(int pid) { return xp_above_stdio((int)syscall(SYS_pidfd_open, pid, 0)); }
-int xp_pidfd_getfd(int pidfd, int fd) { return xp_above_stdio((int)syscall(SYS_pidfd_getfd, pidfd, fd, 0)); }
+int xp_thread(pthread_t *thread, void *(*run)(void *))
+{
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int rc = pthread_create(thread, NULL, run, NULL);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return rc;
+}
+
+/* close-on-exec by itself */
+int xp_pidfd_open(int pid) { return xp_above_stdio((int)syscall(SYS_pidfd_open, pid, 0), close); }
+
+/* A process stays in its own for ever; asking /proc is slow. */
+uint64_t xp_pid_namespace(void)
+{
+    static uint64_t known;
+    static unsigned asked = UINT_MAX; /* in which child */
+    unsigned forks = XP_RELAXED(&xp_fork_count);
+    struct stat st;
+    if (XP_LOAD(&asked) != forks) {
+        XP_STORE(&known, stat("/proc/self/ns/pid", &st) == 0 ? (uint64_t)st.st_ino : 0);
+        XP_STORE(&asked, forks);
+    }
+    return XP_LOAD(&known);
+}
 
 /* --- bells -------------------------------------------------------------------------------------------------------- */
 
@@ -102,7 +123,7 @@ int xp_pidfd_getfd(int pidfd, int fd) { return xp_above_stdio((int)syscall(SYS_p
 int xp_make_bell(void)
 {
     uint64_t count = 1ull << 62;
-    int bell = xp_above_stdio(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE));
+    int bell = xp_above_stdio(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE), close);
     if (bell >= 0 && write(bell, &count, sizeof count) < 0) {
         int error = errno;
         close(bell);
@@ -158,9 +179,11 @@ int xp_lock(int fd, int64_t at, bool take)
     return rc == 0 ? 0 : errno == EACCES ? EAGAIN : errno;
 }
 
-int xp_lock_holder(int fd, int64_t at, int *pid)
+int xp_lock_holder(int fd, int64_t at, int *pid) { return xp_lock_holder_among(fd, at, 1, pid); }
+
+int xp_lock_holder_among(int fd, int64_t at, int64_t count, int *pid)
 {
-    struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = at, .l_len = 1};
+    struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = at, .l_len = count};
     if (fcntl(fd, F_GETLK, &l) < 0)
         return -1;
     if (l.l_type == F_UNLCK)

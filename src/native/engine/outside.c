@@ -4,16 +4,11 @@
 
 #define SPIN_NS 50000
 
-XP_OUTSIDE int xp_state_at(xp_slot *s, uint64_t point);
-XP_OUTSIDE int xp_wait_at(xp_slot *s, uint64_t point);
-XP_OUTSIDE uint64_t xp_newest_point(xp_slot *s);
-XP_OUTSIDE void xp_let_slot_go(xp_slot *s);
-
 /* 0 where the slot may not be used any more. */
-uint64_t xp_newest_point(xp_slot *s) { return xp_slot_wrong(s) ? 0 : XP_LOAD(&s->w->pending) >> 21; }
+XP_OUTSIDE uint64_t xp_newest_point(xp_slot *s) { return xp_slot_wrong(s) ? 0 : XP_LOAD(&s->w->pending) >> 21; }
 
 /* A state, or -1 where the slot may not be used any more. */
-int xp_state_at(xp_slot *s, uint64_t point)
+XP_OUTSIDE int xp_state_at(xp_slot *s, uint64_t point)
 {
     if (xp_slot_wrong(s))
         return -1;
@@ -25,7 +20,7 @@ int xp_state_at(xp_slot *s, uint64_t point)
 }
 
 /* The same once it is pending no more. */
-int xp_wait_at(xp_slot *s, uint64_t point)
+XP_OUTSIDE int xp_wait_at(xp_slot *s, uint64_t point)
 {
     if (xp_slot_wrong(s))
         return -1;
@@ -41,7 +36,7 @@ int xp_wait_at(xp_slot *s, uint64_t point)
 }
 
 /* What `xp_queue_work` has made is needed no more. */
-void xp_let_slot_go(xp_slot *s) { xp_slot_unref(s); }
+XP_OUTSIDE void xp_let_slot_go(xp_slot *s) { xp_slot_unref(s); }
 
 XP_OUTSIDE void xp_fill(char *to, const char *pattern, uint64_t unit, uint64_t nbytes)
 {

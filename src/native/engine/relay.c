@@ -1,12 +1,7 @@
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
+#include "xp.h"
+
 #include "relay.h"
 
-#include <errno.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stddef.h>
 #include <sys/prctl.h>
 #include <time.h>
 
@@ -73,11 +68,7 @@ static void *relay(void *unused)
 static int spawn(void)
 {
     pthread_t thread;
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int rc = pthread_create(&thread, NULL, relay, NULL);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    int rc = xp_thread(&thread, relay);
     if (rc == 0) {
         pthread_detach(thread); /* a driver may block it for ever */
         threads++;

@@ -1,8 +1,6 @@
 /* Who may still signal a point that nobody has submitted: docs/events-protocol.md, "Signallers". */
 #include "events.h"
 
-#include <stdlib.h>
-
 static inline uint32_t joined_in(uint64_t roster) { return (uint32_t)(roster & XP_ROSTER_JOINED) >> XP_ROSTER_JOINED_BIT; }
 
 static inline uint64_t with(uint64_t roster, uint64_t loss, uint32_t joined)
@@ -14,21 +12,56 @@ static inline uint64_t with(uint64_t roster, uint64_t loss, uint32_t joined)
 /* Is anybody but `m` in the mask? */
 static bool anybody_but(const uint64_t *mask, uint32_t m)
 {
-    for (uint32_t i = 0; i < XP_MASK_WORDS; i++)
-        if (XP_LOAD(&mask[i]) & ~(m / 64 == i ? 1ull << m % 64 : 0))
-            return true;
-    return false;
+    uint32_t first = xp_next(mask, 0);
+    return (first == m ? xp_next(mask, m + 1) : first) < XP_MEMBERS;
 }
 
 /* With d->mu. The bit again once its member is seen alive: else somebody new has the index. */
 static bool others_alive(xp_domain *d, const uint64_t *mask)
 {
-    for (uint32_t i = 0; i < XP_MASK_WORDS; i++)
-        XP_EACH_BIT(XP_LOAD(&mask[i]), bits) {
-            uint32_t m = i * 64 + (uint32_t)__builtin_ctzll(bits);
-            if (m != d->member && xp_alive(d, m) && xp_bit(mask, m))
-                return true;
-        }
+    XP_EACH(mask, m)
+        if (m != d->member && xp_alive(d, m) && xp_bit(mask, m))
+            return true;
+    return false;
+}
+
+/* At one moment: somebody may have come while the last one died, after the mask was read. */
+static bool nobody_alive(xp_domain *d, const uint64_t *mask)
+{
+    return !others_alive(d, mask) && !others_alive(d, mask);
+}
+
+/* --- pickles that wait for their first open ------------------------------------------------------------------------ */
+
+void xp_pickle_made(xp_slot *s, uint64_t until)
+{
+    uint64_t *pickles = xp_pickles_at(s->d, s->index), old = XP_LOAD(pickles), newest = until / 1000000;
+    for (int i = 0; i < XP_TRIES; i++) {
+        uint64_t count = old & XP_PICKLES_COUNT, last = old >> XP_PICKLES_UNTIL_BIT;
+        count += count < XP_PICKLES_COUNT;
+        if (XP_CAS(pickles, &old, (last > newest ? last : newest) << XP_PICKLES_UNTIL_BIT | count))
+            break;
+    }
+}
+
+void xp_pickle_taken(xp_slot *s)
+{
+    uint64_t *pickles = xp_pickles_at(s->d, s->index), old = XP_LOAD(pickles);
+    for (int i = 0; i < XP_TRIES && old & XP_PICKLES_COUNT && !XP_CAS(pickles, &old, old - 1); i++)
+        ;
+}
+
+bool xp_pickles_wait(const xp_slot *s) { return XP_LOAD(xp_pickles_at(s->d, s->index)) & XP_PICKLES_COUNT; }
+
+/* Is there a pickle whose opener may come yet? If the time of the last is over, that is noted now. With d->mu. */
+static bool opener_may_come(xp_slot *s)
+{
+    uint64_t *pickles = xp_pickles_at(s->d, s->index), found = XP_LOAD(pickles);
+    if (XP_LIKELY(!(found & XP_PICKLES_COUNT)) || xp_now() / 1000000 < found >> XP_PICKLES_UNTIL_BIT)
+        return found & XP_PICKLES_COUNT;
+    if (!(found & XP_PICKLES_OPENED))
+        xp_roster_leave(s->d, s->index, XP_NO_MEMBER, XP_CAUSE_UNOPENED, false);
+    XP_CAS(pickles, &found, 0); /* last: until then whoever looks does it again */
     return false;
 }
 
@@ -36,49 +69,45 @@ bool xp_future_lost(xp_slot *s, const xp_view *v)
 {
     xp_domain *d = s->d;
     const xp_roles *r = s->roles;
+    pthread_mutex_lock(&d->mu);
+    bool awaited = opener_may_come(s);
     uint64_t roster = XP_LOAD(&s->w->roster), loss = roster & XP_ROSTER_LOSS;
     uint32_t joined = joined_in(roster);
     if (joined && joined != d->member + 1)
         loss = 0; /* somebody else came since */
-    pthread_mutex_lock(&d->mu);
     bool signalled = anybody_but(r->signallers, XP_NO_MEMBER);
     bool gone = d->member != 0 && !xp_alive(d, 0);
     bool lost = loss || gone || xp_unreaped(d, signalled ? r->signallers : r->candidates);
     if (lost && signalled)
-        lost = !others_alive(d, r->signallers);
+        lost = nobody_alive(d, r->signallers);
     else if (lost && loss != XP_ROSTER_SIGNALLER && !(gone && (roster & XP_ROSTER_EVER)))
-        lost = !others_alive(d, r->candidates);
+        lost = (gone || !awaited) && nobody_alive(d, r->candidates);
     pthread_mutex_unlock(&d->mu);
     /* Somebody may have come, signalled and gone in between. */
     return lost && XP_LOAD(&s->w->roster) == roster && XP_LOAD(&s->w->pending) == v->pending;
 }
 
+const uint64_t *xp_relied(const xp_roles *r)
+{
+    return anybody_but(r->signallers, XP_NO_MEMBER) ? r->signallers : r->candidates;
+}
+
 void xp_roster_watch(const xp_slot *s, uint64_t *mask)
 {
-    const xp_roles *r = s->roles;
-    const uint64_t *relied = anybody_but(r->signallers, XP_NO_MEMBER) ? r->signallers : r->candidates;
+    const uint64_t *relied = xp_relied(s->roles);
     for (uint32_t i = 0; i < XP_MASK_WORDS; i++)
         mask[i] |= XP_LOAD(&relied[i]);
     mask[0] |= 1; /* the exporter: without it nobody can join */
 }
 
-/* With d->mu. */
-static void reap_dead(xp_domain *d, const uint64_t *mask)
-{
-    for (uint32_t i = 0; i < XP_MASK_WORDS; i++)
-        XP_EACH_BIT(XP_LOAD(&mask[i]), bits)
-            xp_reap(d, i * 64 + (uint32_t)__builtin_ctzll(bits), false);
-}
-
-/* This process may signal, or does. Who died before is told first, so that their loss ends now; then the bit, so that
- * this process's own death counts from here on. With d->mu. */
-static void join(xp_slot *s, bool signaller)
+void xp_roster_join(xp_slot *s, bool signaller)
 {
     xp_domain *d = s->d;
     xp_roles *r = s->roles;
     uint32_t me = d->member;
-    reap_dead(d, anybody_but(r->signallers, XP_NO_MEMBER) ? r->signallers : r->candidates);
     xp_set(signaller ? r->signallers : r->candidates, me);
+    if (!signaller && !d->owner && xp_pickles_wait(s))
+        __atomic_fetch_or(xp_pickles_at(d, s->index), XP_PICKLES_OPENED, __ATOMIC_SEQ_CST); /* before the roster changes */
     uint64_t old = XP_LOAD(&s->w->roster), new = 0;
     for (int i = 0; i < XP_TRIES; i++) {
         uint64_t loss = old & XP_ROSTER_LOSS;
@@ -96,65 +125,16 @@ static void join(xp_slot *s, bool signaller)
         if (XP_CAS(&s->w->roster, &old, new))
             break;
     }
-    xp_wake(d, s->w);
+    xp_wake(s->w, d->bell);
 }
 
-bool xp_roster_attach(xp_slot *s)
-{
-    xp_domain *d = s->d;
-    if (s->role == XP_ONLY_WAITS)
-        return true;
-    pthread_mutex_lock(&d->mu);
-    bool ok = xp_counts_reach(&d->able, s->index);
-    if (ok && d->able.at[s->index]++ == 0)
-        join(s, false);
-    if (ok && s->role == XP_WILL_SIGNAL && !xp_bit(s->roles->signallers, d->member))
-        join(s, true);
-    pthread_mutex_unlock(&d->mu);
-    return ok;
-}
-
-bool xp_roster_signals(xp_slot *s)
-{
-    xp_domain *d = s->d;
-    if (XP_LIKELY(xp_bit(s->roles->signallers, d->member)))
-        return false;
-    pthread_mutex_lock(&d->mu);
-    if (xp_usable(d) && !xp_bit(s->roles->signallers, d->member))
-        join(s, true);
-    return true;
-}
-
-void xp_roster_signalled(xp_slot *s) { pthread_mutex_unlock(&s->d->mu); }
-
-/* A signaller closes the event. Were it the last one, the candidates would count from now on; those who died before did
- * not. With d->mu. */
-static void close_role(xp_domain *d, xp_roles *r, uint32_t m)
+void xp_roster_close(xp_domain *d, xp_roles *r, uint32_t m)
 {
     if (xp_bit(r->signallers, m) && !anybody_but(r->signallers, m))
-        for (uint32_t i = 0; i < XP_MASK_WORDS; i++)
-            XP_EACH_BIT(XP_LOAD(&r->candidates[i]), bits) {
-                uint32_t other = i * 64 + (uint32_t)__builtin_ctzll(bits);
-                if (other != m && !xp_alive(d, other))
-                    xp_clear(r->candidates, other);
-            }
+        XP_EACH(r->candidates, other)
+            if (other != m && !xp_alive(d, other))
+                xp_clear(r->candidates, other);
     xp_clear(r->signallers, m);
-}
-
-void xp_roster_detach(xp_slot *s)
-{
-    xp_domain *d = s->d;
-    uint32_t me = d->member;
-    pthread_mutex_lock(&d->mu);
-    bool able = s->role == XP_ONLY_WAITS || --d->able.at[s->index];
-    bool attached = d->attaches.at[s->index] > 1;
-    if (!able || !attached)
-        close_role(d, s->roles, me);
-    if (!able)
-        xp_clear(s->roles->candidates, me);
-    if (!attached)
-        xp_roster_leave(d, s->index, me, XP_CAUSE_EXIT, false);
-    pthread_mutex_unlock(&d->mu);
 }
 
 void xp_roster_lose(xp_words *w)
@@ -169,18 +149,22 @@ void xp_roster_leave(xp_domain *d, uint32_t index, uint32_t m, uint32_t cause, b
     xp_words *w = xp_words_at(d, index);
     xp_roles *r = xp_roles_at(d, index);
     if (cause == XP_CAUSE_EXIT && !owed)
-        close_role(d, r, m);
+        xp_roster_close(d, r, m);
+    bool died = cause == XP_CAUSE_DEATH || cause == XP_CAUSE_ABANDONED;
+    bool pickle = cause == XP_CAUSE_UNOPENED; /* of no member: it counts as a candidate */
     uint64_t old = XP_LOAD(&w->roster);
     for (int i = 0; i < XP_TRIES; i++) {
+        if (pickle && XP_LOAD(xp_pickles_at(d, index)) & XP_PICKLES_OPENED)
+            break; /* since, and before `old` was read */
         uint64_t loss = old & XP_ROSTER_LOSS;
         uint32_t joined = joined_in(old);
-        if (joined == m + 1) /* somebody else may have its index next */
+        if (!pickle && joined == m + 1) /* somebody else may have its index next */
             loss = joined = 0;
         bool counts = !anybody_but(r->signallers, m) && (loss != XP_ROSTER_SIGNALLER || joined);
-        if (owed || (cause == XP_CAUSE_DEATH && xp_bit(r->signallers, m))) {
+        if (owed || (died && xp_bit(r->signallers, m))) {
             loss = XP_ROSTER_SIGNALLER;
             joined = 0;
-        } else if (cause == XP_CAUSE_DEATH && xp_bit(r->candidates, m) && counts) {
+        } else if ((pickle || (died && xp_bit(r->candidates, m))) && counts) {
             loss = XP_ROSTER_CANDIDATE;
             joined = 0;
         } else if (joined == joined_in(old)) {
@@ -188,11 +172,13 @@ void xp_roster_leave(xp_domain *d, uint32_t index, uint32_t m, uint32_t cause, b
         }
         if (loss) {
             XP_STORE_RELAXED(&w->cause, cause);
-            XP_STORE_RELAXED(&w->blame, XP_RELAXED(&xp_member_at(d, m)->pid));
+            XP_STORE_RELAXED(&w->blame, pickle ? 0 : XP_RELAXED(&xp_member_at(d, m)->pid));
         }
         if (XP_CAS(&w->roster, &old, with(old, loss, joined)))
             break;
     }
+    if (pickle)
+        return;
     xp_clear(r->signallers, m);
     xp_clear(r->candidates, m);
 }

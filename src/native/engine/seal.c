@@ -123,54 +123,52 @@ void xp_make_key(xp_key *k, const void *key, size_t nbytes)
     compress(k->keyed, k->block, sizeof k->block, false);
 }
 
+/* A hash that is being made of one piece after the other. */
 typedef struct {
-    const void *data;
-    size_t nbytes;
-} piece;
+    const xp_key *k;
+    uint64_t h[8], total;
+    size_t used;
+    uint8_t block[128];
+} hasher;
 
-/* The hash of several pieces, one after the other. */
-static void hash(const xp_key *k, const piece *p, const piece *end, uint8_t out[XP_SEAL])
+static void begin(hasher *s, const xp_key *k)
 {
-    uint8_t block[sizeof k->block];
-    uint64_t h[8], total = sizeof block;
-    size_t used = 0;
-    memcpy(h, k->keyed, sizeof h);
-    for (; p < end; p++)
-        for (size_t at = 0, n; at < p->nbytes; at += n, used += n) {
-            if (used == sizeof block) { /* the last one is another matter */
-                compress(h, block, total += sizeof block, false);
-                used = 0;
-            }
-            n = p->nbytes - at < sizeof block - used ? p->nbytes - at : sizeof block - used;
-            memcpy(block + used, (const uint8_t *)p->data + at, n);
+    s->k = k;
+    s->total = sizeof s->block;
+    s->used = 0;
+    memcpy(s->h, k->keyed, sizeof s->h);
+}
+
+static void add(hasher *s, const void *data, size_t nbytes)
+{
+    for (size_t at = 0, n; at < nbytes; at += n, s->used += n) {
+        if (s->used == sizeof s->block) { /* the last one is another matter */
+            compress(s->h, s->block, s->total += sizeof s->block, false);
+            s->used = 0;
         }
-    if (used) {
-        memset(block + used, 0, sizeof block - used);
-        compress(h, block, total + used, true);
-    } else {
-        memcpy(h, k->fresh, sizeof h);
-        compress(h, k->block, total, true); /* of no data: the key's block is the last */
+        n = nbytes - at < sizeof s->block - s->used ? nbytes - at : sizeof s->block - s->used;
+        memcpy(s->block + s->used, (const uint8_t *)data + at, n);
     }
-    memcpy(out, h, XP_SEAL);
+}
+
+static void end(hasher *s, uint8_t out[XP_SEAL])
+{
+    if (s->used) {
+        memset(s->block + s->used, 0, sizeof s->block - s->used);
+        compress(s->h, s->block, s->total + s->used, true);
+    } else {
+        memcpy(s->h, s->k->fresh, sizeof s->h);
+        compress(s->h, s->k->block, s->total, true); /* of no data: the key's block is the last */
+    }
+    memcpy(out, s->h, XP_SEAL);
 }
 
 void xp_hash(const xp_key *k, const void *data, size_t nbytes, uint8_t out[XP_SEAL])
 {
-    const piece whole = {data, nbytes};
-    hash(k, &whole, &whole + 1, out);
-}
-
-bool xp_hash_array(const xp_key *k, const void *raw, size_t nbytes, unsigned handles, uint8_t out[XP_SEAL])
-{
-    const uint8_t *at = (const uint8_t *)raw + sizeof(xp_array), *end = (const uint8_t *)raw + nbytes - XP_SEAL;
-    if (nbytes < sizeof(xp_array) + handles * sizeof(xp_handle) + XP_SEAL)
-        return false;
-    piece pieces[4] = {{raw, sizeof(xp_array)}}, *next = pieces + 1;
-    for (unsigned i = 0; i < handles; i++, at += sizeof(xp_handle))
-        *next++ = (piece){at + offsetof(xp_handle, seal), XP_SEAL};
-    *next++ = (piece){at, (size_t)(end - at)};
-    hash(k, pieces, next, out);
-    return true;
+    hasher s;
+    begin(&s, k);
+    add(&s, data, nbytes);
+    end(&s, out);
 }
 
 /* Takes as long for any wrong seal: nobody finds out how much of a forged one is right. */
@@ -182,21 +180,16 @@ static bool same(const uint8_t *seal, const uint8_t *right)
     return wrong == 0;
 }
 
-/* Whether `nbytes` of data are followed by their seal. */
-static bool sealed(const xp_key *k, const void *data, size_t nbytes)
-{
-    uint8_t right[XP_SEAL];
-    xp_hash(k, data, nbytes, right);
-    return same((const uint8_t *)data + nbytes, right);
-}
-
 /* --- handles ------------------------------------------------------------------------------------------------------ */
 
 bool xp_handle_good(const xp_key *k, const xp_handle *h)
 {
     static const uint8_t nothing[sizeof h->reserved1];
-    if (memcmp(h->magic, XP_HANDLE_MAGIC, sizeof h->magic) != 0 || h->version != XP_VERSION ||
-        !sealed(k, h, offsetof(xp_handle, seal)))
+    uint8_t right[XP_SEAL];
+    if (memcmp(h->magic, XP_HANDLE_MAGIC, sizeof h->magic) != 0 || h->version != XP_VERSION)
+        return false;
+    xp_hash(k, h, offsetof(xp_handle, seal), right);
+    if (!same(h->seal, right))
         return false;
     uint8_t high = 0; /* the backend's name is ASCII */
     for (unsigned i = 0; i < sizeof h->backend; i++)
@@ -206,7 +199,7 @@ bool xp_handle_good(const xp_key *k, const xp_handle *h)
            memcmp(h->reserved1, nothing, sizeof nothing) == 0;
 }
 
-/* --- array handles ------------------------------------------------------------------------------------------------ */
+/* --- arrays ------------------------------------------------------------------------------------------------------- */
 
 static uint64_t dim_at(const void *dims, unsigned i)
 {
@@ -236,7 +229,8 @@ bool xp_extent(const void *dims, unsigned ndim, uint64_t itemsize, int64_t *low,
     return true;
 }
 
-bool xp_fits(const void *dims, unsigned ndim, uint64_t itemsize, uint64_t offset, uint64_t nbytes)
+/* Whether an array of these lengths and strides can be, and lies in so many bytes. */
+static bool fits(const void *dims, unsigned ndim, uint64_t itemsize, uint64_t offset, uint64_t nbytes)
 {
     int64_t low, high, total = (int64_t)itemsize, first, last;
     for (unsigned i = 0; i < ndim; i++) {
@@ -249,43 +243,39 @@ bool xp_fits(const void *dims, unsigned ndim, uint64_t itemsize, uint64_t offset
            !__builtin_add_overflow((int64_t)offset, high, &last) && (uint64_t)last <= nbytes;
 }
 
-bool xp_read_array(const xp_key *k, const void *raw, size_t nbytes, xp_array_parts *a)
+/* --- messages ----------------------------------------------------------------------------------------------------- */
+
+bool xp_parts_of(const void *raw, size_t nbytes, xp_parts *m)
 {
     const uint8_t *at = raw;
-    uint8_t right[XP_SEAL];
-    if (nbytes < sizeof a->head + sizeof a->memory + XP_SEAL)
+    if (nbytes < sizeof m->head + sizeof(xp_handle) + XP_SEAL || nbytes > XP_MESSAGE_MOST)
         return false;
-    memcpy(&a->head, at, sizeof a->head);
-    a->has_event = a->head.flags & XP_ARRAY_EVENT;
-    unsigned handles = a->has_event ? 2 : 1;
-    if (memcmp(a->head.magic, XP_ARRAY_MAGIC, sizeof a->head.magic) != 0 || a->head.version != XP_ARRAY_VERSION ||
-        a->head.length != nbytes || !xp_hash_array(k, raw, nbytes, handles, right) || !same(at + nbytes - XP_SEAL, right))
+    memcpy(&m->head, at, sizeof m->head);
+    const xp_message *h = &m->head;
+    uint64_t due = sizeof *h + (uint64_t)h->memory * sizeof(xp_handle) + (uint64_t)h->events * XP_EVENT_NBYTES +
+                   (uint64_t)h->arrays * sizeof(xp_leaf) + 8ull * h->steps + h->text_nbytes + XP_SEAL;
+    if (due != nbytes)
         return false;
-    if ((a->head.flags & ~XP_ARRAY_EVENT) || a->head.reserved || a->head.ndim > XP_ARRAY_DIMS ||
-        a->head.point > XP_POINT_MAX ||
-        nbytes != sizeof a->head + handles * sizeof a->memory + 16u * a->head.ndim + a->head.text_nbytes + XP_SEAL)
-        return false;
-    at += sizeof a->head;
-    memcpy(&a->memory, at, sizeof a->memory);
-    at += sizeof a->memory;
-    if (!xp_handle_good(k, &a->memory) || a->memory.kind != XP_KIND_MEMORY)
-        return false;
-    if (a->has_event) {
-        memcpy(&a->event, at, sizeof a->event);
-        at += sizeof a->event;
-        if (!xp_handle_good(k, &a->event) || a->event.kind != XP_KIND_EVENT ||
-            memcmp(a->event.cookie, a->memory.cookie, sizeof a->memory.cookie) != 0)
-            return false;
-    }
-    a->dims = at;
-    a->text = at + 16u * a->head.ndim;
-    a->fits = xp_fits(a->dims, a->head.ndim, a->head.itemsize, a->head.offset, a->memory.nbytes);
+    m->memory = at + sizeof *h;
+    m->events = m->memory + (size_t)h->memory * sizeof(xp_handle);
+    m->leaves = m->events + (size_t)h->events * XP_EVENT_NBYTES;
+    m->dims = m->leaves + (size_t)h->arrays * sizeof(xp_leaf);
+    m->text = m->dims + 8 * (size_t)h->steps;
     return true;
 }
 
-/* --- handles of trees --------------------------------------------------------------------------------------------- */
-
-#define EVENT_NBYTES (sizeof(xp_handle) + sizeof(uint64_t))
+void xp_hash_message(const xp_key *k, const xp_parts *m, uint8_t out[XP_SEAL])
+{
+    hasher s;
+    begin(&s, k);
+    add(&s, &m->head, sizeof m->head);
+    for (uint32_t i = 0; i < m->head.memory; i++)
+        add(&s, m->memory + (size_t)i * sizeof(xp_handle) + offsetof(xp_handle, seal), XP_SEAL);
+    for (uint32_t i = 0; i < m->head.events; i++) /* its point follows its seal */
+        add(&s, m->events + (size_t)i * XP_EVENT_NBYTES + offsetof(xp_handle, seal), XP_SEAL + sizeof(uint64_t));
+    add(&s, m->leaves, (size_t)(m->text - m->leaves) + m->head.text_nbytes);
+    end(&s, out);
+}
 
 /* Whether a handle of that kind is there, of the exporter that `first` is of. */
 static bool part_good(const xp_key *k, const uint8_t *at, uint16_t kind, const xp_handle *first)
@@ -295,32 +285,23 @@ static bool part_good(const xp_key *k, const uint8_t *at, uint16_t kind, const x
     return xp_handle_good(k, &h) && h.kind == kind && memcmp(h.cookie, first->cookie, sizeof h.cookie) == 0;
 }
 
-bool xp_read_tree(const xp_key *k, const void *raw, size_t nbytes, xp_tree_parts *t)
+bool xp_read_message(const xp_key *k, const void *raw, size_t nbytes, xp_parts *m)
 {
-    const uint8_t *at = raw;
+    const xp_message *h = &m->head;
+    uint8_t right[XP_SEAL];
     xp_handle first;
-    if (nbytes < sizeof t->head + sizeof first + XP_SEAL || nbytes > XP_TREE_MOST)
+    if (!xp_parts_of(raw, nbytes, m) || memcmp(h->magic, XP_MESSAGE_MAGIC, sizeof h->magic) != 0 ||
+        h->version != XP_MESSAGE_VERSION || h->length != nbytes)
         return false;
-    memcpy(&t->head, at, sizeof t->head);
-    const xp_tree *h = &t->head;
-    if (memcmp(h->magic, XP_TREE_MAGIC, sizeof h->magic) != 0 || h->version != XP_TREE_VERSION ||
-        h->length != nbytes || !sealed(k, at, nbytes - XP_SEAL))
+    xp_hash_message(k, m, right);
+    if (!same(m->text + h->text_nbytes, right) || h->reserved0 || h->reserved1 || !h->memory || !h->arrays)
         return false;
-    uint64_t due = sizeof *h + (uint64_t)h->memory * sizeof first + (uint64_t)h->events * EVENT_NBYTES +
-                   (uint64_t)h->arrays * sizeof(xp_leaf) + 8ull * h->steps + h->text_nbytes + XP_SEAL;
-    if (h->reserved || !h->memory || !h->arrays || due != nbytes)
-        return false;
-    t->memory = at + sizeof *h;
-    t->events = t->memory + (size_t)h->memory * sizeof first;
-    t->leaves = t->events + (size_t)h->events * EVENT_NBYTES;
-    t->dims = t->leaves + (size_t)h->arrays * sizeof(xp_leaf);
-    t->text = t->dims + 8 * (size_t)h->steps;
-    memcpy(&first, t->memory, sizeof first);
+    memcpy(&first, m->memory, sizeof first);
     for (uint32_t i = 0; i < h->memory; i++)
-        if (!part_good(k, t->memory + (size_t)i * sizeof first, XP_KIND_MEMORY, &first))
+        if (!part_good(k, m->memory + (size_t)i * sizeof first, XP_KIND_MEMORY, &first))
             return false;
     for (uint32_t i = 0; i < h->events; i++) {
-        const uint8_t *event = t->events + (size_t)i * EVENT_NBYTES;
+        const uint8_t *event = m->events + (size_t)i * XP_EVENT_NBYTES;
         uint64_t point;
         memcpy(&point, event + sizeof first, sizeof point);
         if (point > XP_POINT_MAX || !part_good(k, event, XP_KIND_EVENT, &first))
@@ -329,7 +310,7 @@ bool xp_read_tree(const xp_key *k, const void *raw, size_t nbytes, xp_tree_parts
     return true;
 }
 
-bool xp_leaves_good(const xp_tree_parts *t, const uint32_t *itemsizes, uint32_t dtypes)
+bool xp_leaves_good(const xp_parts *t, const uint32_t *itemsizes, uint32_t dtypes)
 {
     uint64_t step = 0;
     for (uint32_t i = 0; i < t->head.arrays; i++) {
@@ -340,7 +321,7 @@ bool xp_leaves_good(const xp_tree_parts *t, const uint32_t *itemsizes, uint32_t 
             l.reserved || step + 2u * l.ndim > t->head.steps)
             return false;
         memcpy(&h.nbytes, t->memory + (size_t)l.memory * sizeof h + offsetof(xp_handle, nbytes), sizeof h.nbytes);
-        if (!xp_fits(t->dims + 8 * step, l.ndim, itemsizes[l.dtype], l.offset, h.nbytes))
+        if (!fits(t->dims + 8 * step, l.ndim, itemsizes[l.dtype], l.offset, h.nbytes))
             return false;
         step += 2u * l.ndim;
     }

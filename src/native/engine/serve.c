@@ -1,13 +1,21 @@
-/* The warden's answers: fds of live entries, made on demand where there are too many to be kept open. */
+/* Serving importers: the sockets, and the fds of live entries, made on demand if there are too many to be kept open. */
 #include "events.h"
-#include "table.h"
+#include "loop.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #define OFFER_BUCKETS 256u
+#define CONNECTIONS 16
+#define LISTENERS 2
+#define BACKLOG 128
+#define CONNECTION_NS 1000000000u
+#define PAUSE_NS 200000000u
+
 static pthread_mutex_t send_mu = PTHREAD_MUTEX_INITIALIZER; /* held while fds of an entry are being sent */
 static struct {
     xp_table *table;
@@ -15,6 +23,14 @@ static struct {
     xp_domain *domain;
     xp_offer *offers[OFFER_BUCKETS];
 } serving;
+
+/* With xp_mu, so that no fork leaves a child with a socket. The loop's thread may read them without. */
+static int listening[LISTENERS] = {-1, -1};
+static uint64_t paused; /* until when nobody is let in, for want of fds; 0 not */
+static struct {
+    int fd;
+    uint64_t serial, deadline;
+} connections[CONNECTIONS] = {[0 ... CONNECTIONS - 1] = {.fd = -1}};
 
 /* --- answering ---------------------------------------------------------------------------------------------------- */
 
@@ -94,14 +110,13 @@ static bool send_made(int fd, const xp_request *q)
 /* With send_mu. */
 static bool answer(int fd, const xp_request *q, size_t size)
 {
-    if (size != sizeof *q || memcmp(q->magic, XP_REQUEST_MAGIC, sizeof q->magic) != 0 || q->op < XP_OP_HELLO || q->op > XP_OP_FDS)
+    if (size != sizeof *q || memcmp(q->magic, XP_REQUEST_MAGIC, sizeof q->magic) != 0 ||
+        (q->op != XP_OP_HELLO && q->op != XP_OP_FDS))
         return reply(fd, XP_STATUS_MALFORMED, NULL, 0, 0);
     if (serving.table == NULL || q->entry >= XP_ENTRIES || memcmp(q->cookie, serving.domain->cookie, XP_COOKIE) != 0)
         return reply(fd, XP_STATUS_NOT_LIVE, NULL, 0, 0);
     const xp_entry *e = xp_entry_at((const char *)serving.table, q->entry);
-    uint8_t differs = 0;
-    if (q->generation == 0 || XP_LOAD(&e->generation) != q->generation)
-        return reply(fd, XP_STATUS_NOT_LIVE, NULL, 0, 0);
+    uint8_t differs = q->generation == 0 || XP_LOAD(&e->generation) != q->generation;
     for (unsigned i = 0; i < sizeof q->nonce; i++) /* takes the same time wherever they differ */
         differs |= q->nonce[i] ^ e->nonce[i];
     if (differs)
@@ -116,8 +131,6 @@ static bool answer(int fd, const xp_request *q, size_t size)
     return reply(fd, XP_STATUS_OK, e->fds + q->first, total - q->first, total);
 }
 
-void xp_refuse(int fd) { reply(fd, XP_STATUS_OTHER_USER, NULL, 0, 0); }
-
 bool xp_answer(int fd, const void *packet, size_t size)
 {
     xp_request q;
@@ -129,24 +142,156 @@ bool xp_answer(int fd, const void *packet, size_t size)
     return keep;
 }
 
-void xp_serving_end(const xp_domain *d)
+/* --- connections -------------------------------------------------------------------------------------------------- */
+
+/* Start or stop accepting connections; others wait in the backlog. With xp_mu. */
+static void let_in(bool yes)
 {
-    pthread_mutex_lock(&send_mu);
-    xp_domain *served = d == NULL || serving.domain == d ? serving.domain : NULL;
-    if (served) {
-        serving.table = NULL;
-        serving.domain = NULL;
-        xp_warden_deaf();
-    }
-    pthread_mutex_unlock(&send_mu);
-    if (served)
-        xp_domain_unref(served);
+    for (uint32_t i = 0; i < LISTENERS; i++)
+        if (listening[i] >= 0 && yes)
+            xp_loop_add(listening[i], EPOLLIN, XP_READY_LISTEN, 0, i); /* EEXIST: it accepts already */
+        else if (listening[i] >= 0)
+            xp_loop_remove(listening[i]);
 }
 
-void xp_serving_forked(void)
+static void drop_connection(int i)
 {
-    memset(&serving, 0, sizeof serving); /* it is the parent's */
-    pthread_mutex_init(&send_mu, NULL);
+    pthread_mutex_lock(&xp_mu);
+    xp_loop_remove(connections[i].fd);
+    close(connections[i].fd);
+    connections[i].fd = -1;
+    paused = 0;
+    let_in(true);
+    pthread_mutex_unlock(&xp_mu);
+}
+
+/* With xp_mu: one connection; false when there is no more to do. */
+static bool accept_one(int listening, uint64_t now)
+{
+    static uint64_t serials;
+    int i = 0;
+    while (i < CONNECTIONS && connections[i].fd >= 0)
+        i++;
+    if (i == CONNECTIONS) {
+        let_in(false); /* until one closes, in a second at the latest */
+        return false;
+    }
+    int fd = xp_above_stdio(accept4(listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), close);
+    if (fd < 0) {
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+            let_in(false); /* else we would be woken again and again */
+            paused = now + PAUSE_NS;
+        }
+        return errno == EINTR || errno == ECONNABORTED;
+    }
+    struct ucred peer;
+    socklen_t length = sizeof peer;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0 || peer.uid != geteuid()) {
+        char request[64]; /* an unread request would turn the reply into a reset; an honest client sends one */
+        if (recv(fd, request, sizeof request, MSG_DONTWAIT) < 0) {
+            /* the request is not there yet */
+        }
+        reply(fd, XP_STATUS_OTHER_USER, NULL, 0, 0);
+        close(fd);
+    } else if (xp_loop_add(fd, EPOLLIN | EPOLLRDHUP, XP_READY_CONNECTION, ++serials, (uint32_t)i) < 0) {
+        close(fd);
+    } else {
+        connections[i].fd = fd;
+        connections[i].serial = serials;
+        connections[i].deadline = now + CONNECTION_NS;
+    }
+    return true;
+}
+
+void xp_on_listen(uint32_t i, uint64_t now)
+{
+    pthread_mutex_lock(&xp_mu);
+    for (int burst = 0; burst < CONNECTIONS && i < LISTENERS && listening[i] >= 0 && accept_one(listening[i], now); burst++)
+        ;
+    pthread_mutex_unlock(&xp_mu);
+}
+
+void xp_on_connection(uint64_t serial, uint32_t i)
+{
+    if (i >= CONNECTIONS || connections[i].fd < 0 || connections[i].serial != serial)
+        return;
+    char packet[sizeof(xp_request) + 8];
+    /* There is no room for control data, so the kernel closes fds that somebody sends us. */
+    ssize_t n = recv(connections[i].fd, packet, sizeof packet, MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    bool keep = false;
+    if (n > 0)
+        keep = xp_answer(connections[i].fd, packet, (size_t)n);
+    if (!keep)
+        drop_connection((int)i);
+}
+
+uint64_t xp_connections_check(uint64_t now)
+{
+    uint64_t earliest = XP_FOREVER;
+    for (int i = 0; i < CONNECTIONS; i++) {
+        if (connections[i].fd < 0)
+            continue;
+        if (connections[i].deadline <= now)
+            drop_connection(i);
+        else if (connections[i].deadline < earliest)
+            earliest = connections[i].deadline;
+    }
+    if (paused && paused <= now) {
+        pthread_mutex_lock(&xp_mu);
+        paused = 0;
+        let_in(true);
+        pthread_mutex_unlock(&xp_mu);
+    }
+    return paused && paused < earliest ? paused : earliest;
+}
+
+/* With xp_mu, so that no fork in between leaves a child with the socket. -1 and errno. */
+static int listen_at(const struct sockaddr_un *name, size_t size, uint32_t i)
+{
+    int fd = xp_above_stdio(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), close);
+    if (fd < 0 || (bind(fd, (const struct sockaddr *)name, (socklen_t)size) == 0 && listen(fd, BACKLOG) == 0 &&
+                   xp_loop_add(fd, EPOLLIN, XP_READY_LISTEN, 0, i) == 0))
+        return fd;
+    int error = errno;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+/* Listen at that name, and if that can be at `file`, when it is not NULL: 0 or errno and who says so. */
+static int start_listening(const struct sockaddr_un *name, size_t size, const char *file, const char **call)
+{
+    struct sockaddr_un there = {.sun_family = AF_UNIX};
+    int rc = 0;
+    pthread_mutex_lock(&xp_mu);
+    if (!xp_loop_running() || listening[0] >= 0) {
+        rc = EALREADY;
+        *call = "serve";
+    } else if ((listening[0] = listen_at(name, size, 0)) < 0) {
+        rc = errno;
+        *call = "bind";
+    } else if (file && strlen(file) < sizeof there.sun_path) {
+        strcpy(there.sun_path, file);
+        listening[1] = listen_at(&there, sizeof there, 1);
+    }
+    pthread_mutex_unlock(&xp_mu);
+    return rc;
+}
+
+static void close_socket(int *fd)
+{
+    if (*fd >= 0 && !xp_loop_robbed()) /* which takes it out of the epoll */
+        close(*fd);
+    *fd = -1;
+}
+
+/* With xp_mu. */
+static void stop_listening(void)
+{
+    for (unsigned i = 0; i < LISTENERS; i++)
+        close_socket(&listening[i]);
 }
 
 /* --- exporting ---------------------------------------------------------------------------------------------------- */
@@ -155,7 +300,7 @@ bool xp_serve(xp_table *table, int table_fd, xp_domain *d, const char *file, xp_
 {
     if (!d->owner || memcmp(table->cookie, d->cookie, XP_COOKIE) != 0)
         return xp_failed(error, 0, "not the table of this process and its own domain");
-    int rc = xp_warden_start();
+    int rc = xp_loop_start();
     if (rc)
         return xp_failed(error, rc, "starting the warden");
     struct sockaddr_un name = {.sun_family = AF_UNIX};
@@ -167,7 +312,7 @@ bool xp_serve(xp_table *table, int table_fd, xp_domain *d, const char *file, xp_
     size_t size = offsetof(struct sockaddr_un, sun_path) + (size_t)at;
     rc = serving.table == table && serving.domain == d ? 0 /* one whose caller was interrupted, and asks again */
          : serving.table                               ? EALREADY
-                                                       : xp_warden_listen(&name, size, file, &call);
+                                                       : start_listening(&name, size, file, &call);
     if (rc == 0 && serving.table == NULL) {
         xp_domain_ref(d);
         serving.table = table;
@@ -176,6 +321,22 @@ bool xp_serve(xp_table *table, int table_fd, xp_domain *d, const char *file, xp_
     }
     pthread_mutex_unlock(&send_mu);
     return rc ? xp_failed(error, rc, call) : true;
+}
+
+void xp_serving_end(const xp_domain *d)
+{
+    pthread_mutex_lock(&send_mu);
+    xp_domain *served = d == NULL || serving.domain == d ? serving.domain : NULL;
+    if (served) {
+        serving.table = NULL;
+        serving.domain = NULL;
+        pthread_mutex_lock(&xp_mu);
+        stop_listening();
+        pthread_mutex_unlock(&xp_mu);
+    }
+    pthread_mutex_unlock(&send_mu);
+    if (served)
+        xp_domain_unref(served);
 }
 
 void xp_withdraw(xp_entry *e, uint32_t reason)
@@ -206,4 +367,24 @@ void xp_make_offer(xp_offer *o)
     *p = o;
     pthread_mutex_unlock(&send_mu);
     free(old);
+}
+
+static void close_connections(void)
+{
+    for (int i = 0; i < CONNECTIONS; i++)
+        close_socket(&connections[i].fd);
+}
+
+void xp_serving_stop(void)
+{
+    xp_serving_end(NULL);
+    close_connections(); /* the thread that had them has ended */
+}
+
+void xp_serving_forked(void)
+{
+    stop_listening(); /* a listening socket would outlive the parent */
+    close_connections();
+    memset(&serving, 0, sizeof serving); /* it is the parent's */
+    pthread_mutex_init(&send_mu, NULL);
 }

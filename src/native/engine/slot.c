@@ -1,95 +1,14 @@
-/* Event slots: docs/events-protocol.md, step by step. */
+/* Event slots in this process: signalling, submitting and waiting, as docs/events-protocol.md says, step by step. */
 #include "events.h"
+#include "loop.h"
 
 #include <stdlib.h>
 #include <unistd.h>
 
-#define INSTANT (1ull << 20)
-#define MEMBER(word) ((uint32_t)((word) & 0xfffff))
 #define FIRST_CREDIT_NS 200000
 #define LEAST_BACKOFF 4u /* a spin in 16 waits */
 
-/* --- reading ------------------------------------------------------------------------------------------------------ */
-
-static inline void read_slot(const xp_words *w, xp_view *v)
-{
-    uint64_t lost, pending, value;
-    for (int i = 0;; i++) {
-        lost = XP_ACQUIRE(&w->lost);
-        pending = XP_ACQUIRE(&w->pending);
-        value = XP_ACQUIRE(&w->value);
-        if (XP_LIKELY(XP_ACQUIRE(&w->lost) == lost) || i == 1000) /* a peer never stops writing: take what was read */
-            break;
-    }
-    value = value < XP_POINT_MAX ? value : XP_POINT_MAX; /* a peer may have stored anything */
-    uint64_t count = lost & XP_OUTSTANDING_MAX;
-    v->pending = pending;
-    v->lost = lost;
-    v->top = pending >> 21;
-    v->hi = lost >> 20;
-    v->lo = v->hi > count ? v->hi - count : 0;
-    v->value = (pending & INSTANT) && value < v->top ? v->top : value; /* a host's signal is complete once it is seen */
-    v->effective = v->value > v->hi ? v->value : v->hi;
-}
-
-static inline int state_of(const xp_view *v, uint64_t point)
-{
-    if (v->value > v->hi)
-        return point <= v->value ? XP_DONE : XP_PENDING;
-    return point <= v->lo ? XP_DONE : point <= v->hi ? XP_LOST : XP_PENDING;
-}
-
-void xp_read(const xp_words *w, xp_view *v) { read_slot(w, v); }
-int xp_state(const xp_view *v, uint64_t point) { return state_of(v, point); }
-
-/* The outstanding points in runs of one owner each, in order: false after the last. `*from` is where the run begins. A
- * fact names the last point of a run, the pending word the newest. */
-static bool next_run(const xp_view *v, const uint64_t *facts, uint64_t *from, uint64_t *last, uint32_t *owner)
-{
-    *from = *from ? *last + 1 : v->effective + 1;
-    if (*from > v->top)
-        return false;
-    *last = v->top;
-    *owner = MEMBER(v->pending);
-    for (uint32_t i = 0; i < XP_FACTS; i++) {
-        uint64_t p = facts[i] >> 20;
-        if (p >= *from && p < *last) {
-            *last = p;
-            *owner = MEMBER(facts[i]);
-        }
-    }
-    return true;
-}
-
-/* Read state and facts that belong together: a fact is overwritten only once its point is no longer outstanding. False:
- * they never stop changing. */
-static bool read_facts(const xp_words *w, xp_view *v, uint64_t *facts)
-{
-    for (int i = 0; i < 1000; i++) {
-        read_slot(w, v);
-        for (uint32_t k = 0; k < XP_FACTS; k++)
-            facts[k] = XP_ACQUIRE(&w->facts[k]);
-        xp_view again;
-        read_slot(w, &again);
-        if (again.lost == v->lost && again.effective == v->effective)
-            return true;
-    }
-    return false;
-}
-
-uint64_t xp_lowest_owed(const xp_words *w, xp_view *v, uint32_t m)
-{
-    uint64_t facts[XP_FACTS], from = 0, last = 0;
-    uint32_t owner;
-    if (!read_facts(w, v, facts))
-        return UINT64_MAX;
-    while (next_run(v, facts, &from, &last, &owner))
-        if (owner == m)
-            return from;
-    return 0;
-}
-
-static bool lose(xp_domain *d, xp_words *w, uint32_t cause, uint64_t pid, uint64_t from);
+/* --- states ------------------------------------------------------------------------------------------------------- */
 
 /* Does a dead member owe `point` or an earlier one? Then `point` is lost, even if the loss is put off because a living
  * member's earlier point is outstanding. */
@@ -100,8 +19,8 @@ static bool owner_dead(xp_slot *s, uint64_t point)
     xp_view v, now;
     bool dead = false;
     pthread_mutex_lock(&s->d->mu);
-    if (read_facts(s->w, &v, facts))
-        while (!dead && next_run(&v, facts, &from, &last, &owner) && from <= point)
+    if (xp_read_facts(s->w, &v, facts))
+        while (!dead && xp_next_run(&v, facts, &from, &last, &owner) && from <= point)
             if (owner < XP_MEMBERS && !xp_alive(s->d, owner)) { /* it may have completed the point, and died then */
                 owed = xp_lowest_owed(s->w, &now, owner);
                 dead = owed && owed <= point;
@@ -109,7 +28,7 @@ static bool owner_dead(xp_slot *s, uint64_t point)
     /* Record the loss, if that is possible yet, before the caller learns of it; also if others keep us from reaping. */
     if (dead && xp_reap(s->d, owner, false) < 0 && owed == now.effective + 1) {
         xp_roster_lose(s->w);
-        lose(s->d, s->w, XP_CAUSE_DEATH, XP_RELAXED(&xp_member_at(s->d, owner)->pid), owed);
+        xp_lose(s->w, s->d->bell, XP_CAUSE_DEATH, XP_RELAXED(&xp_member_at(s->d, owner)->pid), owed);
     }
     pthread_mutex_unlock(&s->d->mu);
     return dead;
@@ -118,8 +37,8 @@ static bool owner_dead(xp_slot *s, uint64_t point)
 int xp_full_state(xp_slot *s, uint64_t point, bool deaths)
 {
     xp_view v;
-    read_slot(s->w, &v);
-    int state = state_of(&v, point);
+    xp_read(s->w, &v);
+    int state = xp_state(&v, point);
     if (state != XP_PENDING)
         return state;
     if (point <= v.top)
@@ -127,136 +46,21 @@ int xp_full_state(xp_slot *s, uint64_t point, bool deaths)
     return xp_future_lost(s, &v) ? XP_LOST : XP_PENDING;
 }
 
-bool xp_owes(const xp_words *w, const xp_view *v, uint32_t m)
-{
-    if (v->top <= v->effective)
-        return false;
-    if (MEMBER(v->pending) == m)
-        return true; /* outstanding, so not instant */
-    for (uint32_t i = 0; i < XP_FACTS; i++) {
-        uint64_t fact = XP_ACQUIRE(&w->facts[i]);
-        if (MEMBER(fact) == m && fact >> 20 > v->effective)
-            return true;
-    }
-    return false;
-}
-
-void xp_owing(const xp_words *w, uint64_t *mask)
-{
-    xp_view v;
-    read_slot(w, &v);
-    if (v.top <= v.effective)
-        return;
-    uint32_t m = MEMBER(v.pending);
-    if (m < XP_MEMBERS)
-        mask[m / 64] |= 1ull << m % 64;
-    for (uint32_t i = 0; i < XP_FACTS; i++) {
-        uint64_t fact = XP_ACQUIRE(&w->facts[i]);
-        m = MEMBER(fact);
-        if (fact >> 20 > v.effective && m < XP_MEMBERS)
-            mask[m / 64] |= 1ull << m % 64;
-    }
-}
-
 /* --- writing ------------------------------------------------------------------------------------------------------ */
-
-static inline void raise_value(xp_words *w, uint64_t to)
-{
-    uint64_t old = XP_RELAXED(&w->value);
-    for (int i = 0; old < to && i < XP_TRIES; i++)
-        if (XP_CAS(&w->value, &old, to))
-            return;
-}
-
-/* Point `to` is complete. After a loss on a device's queue, late stores of the device may lower the value. Then `lost`,
- * too, says what is complete, as a loss of no points. */
-static inline void complete(xp_words *w, uint64_t to)
-{
-    if (XP_UNLIKELY(XP_LOAD(&w->device) & XP_LATE)) {
-        uint64_t old = XP_LOAD(&w->lost);
-        for (int i = 0; old >> 20 < to && i < XP_TRIES; i++)
-            if (XP_CAS(&w->lost, &old, to << 20))
-                break;
-    }
-    raise_value(w, to);
-}
-
-static inline void wake(xp_domain *d, xp_words *w)
-{
-    if (XP_UNLIKELY(XP_LOAD(&w->waiters)) && XP_EXCHANGE(&w->waiters, 0)) {
-        __atomic_fetch_add(&w->seq, 1, __ATOMIC_SEQ_CST);
-        xp_futex_wake(&w->seq, INT32_MAX);
-    }
-    if (XP_UNLIKELY(XP_LOAD(&w->async_waiters)) && XP_EXCHANGE(&w->async_waiters, 0))
-        xp_ring_bell(d->bell);
-}
-
-void xp_wake(xp_domain *d, xp_words *w) { wake(d, w); }
-
-void xp_wake_all(xp_words *w)
-{
-    XP_STORE(&w->waiters, 0);
-    __atomic_fetch_add(&w->seq, 1, __ATOMIC_SEQ_CST);
-    xp_futex_wake(&w->seq, INT32_MAX);
-}
-
-void xp_ring(xp_domain *d) { xp_ring_bell(d->bell); }
-
-void xp_finish(xp_words *w)
-{
-    xp_view v;
-    read_slot(w, &v);
-    /* After a loss, the processes that guard waits of devices release these devices themselves. */
-    if (v.value > v.hi || v.lo == v.hi || XP_LOAD(&w->guards) == 0)
-        raise_value(w, v.effective);
-}
-
-void xp_release(xp_words *w, uint64_t point) { raise_value(w, point); }
-
-/* Lose everything from the lowest outstanding point on; if `from` is not 0, only if it is that point. */
-static bool lose(xp_domain *d, xp_words *w, uint32_t cause, uint64_t pid, uint64_t from)
-{
-    xp_view v;
-    for (int i = 0; i < XP_TRIES; i++) {
-        read_slot(w, &v);
-        if (v.top <= v.effective)
-            break;
-        if (from && from != v.effective + 1)
-            return from <= v.effective;
-        uint64_t lo = v.value > v.hi ? v.value : v.lo, count = v.top - lo;
-        if (count > XP_OUTSTANDING_MAX)
-            count = XP_OUTSTANDING_MAX;
-        uint64_t old = v.lost;
-        if (!XP_CAS(&w->lost, &old, v.top << 20 | count))
-            continue;
-        XP_STORE_RELAXED(&w->cause, cause);
-        XP_STORE_RELAXED(&w->blame, pid);
-        if (XP_LOAD(&w->guards) == 0)
-            raise_value(w, v.top); /* lets devices go */
-        wake(d, w);
-        return true;
-    }
-    xp_finish(w);
-    return true;
-}
-
-void xp_lose(xp_domain *d, xp_words *w, uint32_t cause, uint64_t pid) { lose(d, w, cause, pid, 0); }
 
 bool xp_lose_late(xp_slot *s, uint64_t from, uint32_t cause, uint64_t pid)
 {
     __atomic_fetch_or(&s->w->device, XP_LATE, __ATOMIC_SEQ_CST); /* before anybody can submit a point behind the loss */
-    return lose(s->d, s->w, cause, pid, from);
+    return xp_lose(s->w, s->d->bell, cause, pid, from);
 }
-
-bool xp_lose_from(xp_slot *s, uint64_t from, uint32_t cause, uint64_t pid) { return lose(s->d, s->w, cause, pid, from); }
 
 void xp_complete(xp_slot *s, uint64_t point)
 {
     xp_view v;
-    read_slot(s->w, &v);
-    if (state_of(&v, point) != XP_LOST) /* else it would release devices before their processes do */
-        complete(s->w, point);
-    wake(s->d, s->w);
+    xp_read(s->w, &v);
+    if (xp_state(&v, point) != XP_LOST) /* else it would release devices before their processes do */
+        xp_reach(s->w, point);
+    xp_wake(s->w, s->d->bell);
 }
 
 bool xp_abandon(xp_slot *s, uint64_t point)
@@ -264,22 +68,91 @@ bool xp_abandon(xp_slot *s, uint64_t point)
     xp_words *w = s->w;
     for (int i = 0; i < XP_TRIES; i++) {
         xp_view v;
-        read_slot(w, &v);
-        int state = state_of(&v, point);
+        xp_read(w, &v);
+        int state = xp_state(&v, point);
         if (state != XP_PENDING)
             return state == XP_LOST;
         /* Submitted since, by somebody new: its own business. Outstanding: our own queue may still complete it. */
         if (v.top >= point || v.top > v.effective || !xp_future_lost(s, &v))
             return false;
-        if (v.pending & INSTANT)
-            complete(w, v.top); /* the new word will not say that it is complete */
+        if (v.pending & XP_INSTANT)
+            xp_reach(w, v.top); /* the new word will not say that it is complete */
         uint64_t old = v.pending;
         if (!XP_CAS(&w->pending, &old, point << 21 | s->d->member))
             continue;
-        xp_lose(s->d, w, XP_CAUSE_DEATH, XP_RELAXED(&w->blame));
+        uint32_t cause = XP_RELAXED(&w->cause);
+        bool told = cause == XP_CAUSE_ABANDONED || cause == XP_CAUSE_UNOPENED;
+        xp_lose(w, s->d->bell, told ? cause : XP_CAUSE_DEATH, XP_RELAXED(&w->blame), 0);
         return true;
     }
     return false;
+}
+
+/* --- this process as a signaller ---------------------------------------------------------------------------------- */
+
+/* This process may signal, or does. Who died before is told first, so that their loss ends now; then the bit, so that
+ * this process's own death counts from here on. With d->mu. */
+static void join(xp_slot *s, bool signaller)
+{
+    const uint64_t *relied = xp_relied(s->roles);
+    XP_EACH(relied, m)
+        xp_reap(s->d, m, false);
+    xp_roster_join(s, signaller);
+}
+
+/* After `attached` says so; false: no memory. Takes d->mu. */
+static bool take_role(xp_slot *s)
+{
+    xp_domain *d = s->d;
+    if (s->role == XP_ONLY_WAITS)
+        return true;
+    pthread_mutex_lock(&d->mu);
+    bool ok = xp_counts_reach(&d->able, s->index);
+    if (ok && d->able.at[s->index]++ == 0) {
+        XP_STORE_RELAXED(s->act, 0);
+        join(s, false);
+    }
+    if (ok && s->role == XP_WILL_SIGNAL) {
+        __atomic_fetch_and(s->act, (uint8_t)~XP_ACT_SIGNALLED, __ATOMIC_RELAXED);
+        xp_note_act(s, XP_ACT_DECLARED);
+        if (!xp_bit(s->roles->signallers, d->member))
+            join(s, true);
+    }
+    pthread_mutex_unlock(&d->mu);
+    return ok;
+}
+
+/* Before this process signals: it is a signaller from now on. True: it was none, and its waits for the very point to come
+ * would find no other signaller, so nobody here may look before d->mu is given up. */
+static bool become_signaller(xp_slot *s)
+{
+    xp_domain *d = s->d;
+    if (XP_LIKELY(xp_bit(s->roles->signallers, d->member)))
+        return false;
+    pthread_mutex_lock(&d->mu);
+    if (xp_usable(d) && !xp_bit(s->roles->signallers, d->member))
+        join(s, true);
+    return true;
+}
+
+/* Before `attached` is cleared. Takes d->mu. */
+static void give_up_role(xp_slot *s)
+{
+    xp_domain *d = s->d;
+    uint32_t me = d->member;
+    pthread_mutex_lock(&d->mu);
+    bool able = s->role == XP_ONLY_WAITS || --d->able.at[s->index];
+    bool attached = d->attaches.at[s->index] > 1;
+    uint8_t acts = XP_RELAXED(s->act);
+    if (!able && acts & XP_ACT_DROPPED && xp_abandons(acts))
+        xp_roster_leave(d, s->index, me, XP_CAUSE_ABANDONED, false);
+    else if (!able || !attached)
+        xp_roster_close(d, s->roles, me);
+    if (!able)
+        xp_clear(s->roles->candidates, me);
+    if (!attached)
+        xp_roster_leave(d, s->index, me, XP_CAUSE_EXIT, false);
+    pthread_mutex_unlock(&d->mu);
 }
 
 /* --- the type ----------------------------------------------------------------------------------------------------- */
@@ -320,7 +193,8 @@ xp_slot *xp_attach(xp_domain *d, uint32_t index, int role, xp_error *error)
     s->d = d;
     s->w = w;
     s->roles = xp_roles_at(d, index);
-    if (!xp_roster_attach(s)) {
+    s->act = &d->acts[index];
+    if (!take_role(s)) {
         xp_count_out(d, &d->attaches, index, w->attached);
         free(s);
         xp_failed(error, ENOMEM, NULL);
@@ -328,7 +202,7 @@ xp_slot *xp_attach(xp_domain *d, uint32_t index, int role, xp_error *error)
     }
     pthread_mutex_init(&s->mu, NULL);
     xp_domain_ref(d);
-    wake(d, w); /* sleepers must learn of the new member */
+    xp_wake(w, d->bell); /* sleepers must learn of the new member */
     return s;
 }
 
@@ -336,40 +210,38 @@ const char *xp_slot_wrong(const xp_slot *s)
 {
     if (XP_LIKELY(!XP_RELAXED(&s->gone)) && xp_usable(s->d))
         return NULL;
-    int left = XP_RELAXED(&s->d->left);
-    return left & XP_ROBBED       ? XP_ROBBED_TEXT
-           : XP_RELAXED(&s->gone) ? "the slot is detached"
-           : left                 ? XP_LEFT_TEXT
-                                  : "the slot is from before a fork";
+    bool robbed = XP_RELAXED(&s->d->left) & XP_ROBBED;
+    return XP_RELAXED(&s->gone) && !robbed ? "the event was closed meanwhile" : xp_domain_wrong(s->d);
 }
 
-void xp_detach(xp_slot *s)
+void xp_slot_drop(xp_slot *s)
 {
-    if (XP_EXCHANGE(&s->gone, 1) || !xp_usable(s->d))
-        return;
-    pthread_mutex_lock(&xp_mu);
-    xp_nodes_drop(s->d, s);
-    pthread_mutex_unlock(&xp_mu);
-    xp_roster_detach(s);
+    if (s->role != XP_ONLY_WAITS && xp_slot_wrong(s) == NULL)
+        xp_note_act(s, XP_ACT_DROPPED);
+}
+
+void xp_slot_end(xp_slot *s)
+{
+    give_up_role(s);
     xp_count_out(s->d, &s->d->attaches, s->index, s->w->attached);
-    wake(s->d, s->w);
+    xp_wake(s->w, s->d->bell);
 }
 
 static const char *signal_once(xp_slot *s, uint64_t *point)
 {
     for (int i = 0; i < XP_TRIES; i++) {
         xp_view v;
-        read_slot(s->w, &v);
+        xp_read(s->w, &v);
         if (v.top > v.effective)
             return "another signaller's point is pending";
         if (v.top >= XP_POINT_MAX)
             return "no points left";
         uint64_t old = v.pending;
         *point = v.top + 1;
-        if (!XP_CAS(&s->w->pending, &old, *point << 21 | INSTANT | s->d->member))
+        if (!XP_CAS(&s->w->pending, &old, *point << 21 | XP_INSTANT | s->d->member))
             continue;
-        raise_value(s->w, *point);
-        wake(s->d, s->w);
+        xp_raise_value(s->w, *point);
+        xp_wake(s->w, s->d->bell);
         return NULL;
     }
     return "a peer does not let this event be signalled";
@@ -377,17 +249,19 @@ static const char *signal_once(xp_slot *s, uint64_t *point)
 
 const char *xp_signal(xp_slot *s, uint64_t *point)
 {
-    bool first = xp_roster_signals(s);
+    bool first = become_signaller(s);
     const char *wrong = signal_once(s, point);
+    if (wrong == NULL)
+        xp_note_act(s, XP_ACT_SIGNALLED);
     if (XP_UNLIKELY(first))
-        xp_roster_signalled(s);
+        pthread_mutex_unlock(&s->d->mu);
     return wrong;
 }
 
 /* Record that the member in `pending` submitted that point, before another member's point hides it. False: no room. */
 static bool record(xp_words *w, const xp_view *v)
 {
-    uint64_t fact = v->top << 20 | MEMBER(v->pending);
+    uint64_t fact = v->top << 20 | XP_MEMBER_IN(v->pending);
     for (uint32_t i = 0; i < XP_FACTS; i++)
         if (XP_LOAD(&w->facts[i]) == fact)
             return true;
@@ -406,10 +280,10 @@ static const char *submit(xp_slot *s, uint64_t queue, uint64_t *point, uint64_t 
     uint32_t me = s->d->member;
     for (int i = 0; i < XP_TRIES; i++) {
         xp_view v;
-        read_slot(w, &v);
-        if (v.pending & INSTANT)
-            complete(w, v.top); /* the new word will not say that it is complete */
-        bool outstanding = v.top > v.effective, mine = MEMBER(v.pending) == me;
+        xp_read(w, &v);
+        if (v.pending & XP_INSTANT)
+            xp_reach(w, v.top); /* the new word will not say that it is complete */
+        bool outstanding = v.top > v.effective, mine = XP_MEMBER_IN(v.pending) == me;
         if (outstanding && !mine && !record(w, &v))
             return "too many signallers";
         if ((outstanding && v.top - v.effective >= XP_OUTSTANDING_MAX) || v.top >= XP_POINT_MAX)
@@ -435,27 +309,27 @@ const char *xp_submit(xp_slot *s, uint64_t queue, bool device, uint64_t *point, 
 {
     if (device && XP_LOAD(&s->w->device) == 0) {
         __atomic_fetch_or(&s->w->device, XP_DEVICE, __ATOMIC_SEQ_CST);
-        wake(s->d, s->w); /* sleepers must start to poll */
+        xp_wake(s->w, s->d->bell); /* sleepers must start to poll */
     }
-    bool first = xp_roster_signals(s);
+    bool first = become_signaller(s);
     pthread_mutex_lock(&s->mu); /* never held while anything blocks */
     const char *wrong = submit(s, queue, point, after, host);
+    if (wrong == NULL)
+        xp_note_act(s, XP_ACT_SIGNALLED);
     pthread_mutex_unlock(&s->mu);
     if (XP_UNLIKELY(first))
-        xp_roster_signalled(s);
+        pthread_mutex_unlock(&s->d->mu);
     return wrong;
 }
 
 void xp_fail(xp_slot *s, uint32_t cause)
 {
-    xp_view v;
-    read_slot(s->w, &v);
-    if (!xp_owes(s->w, &v, s->d->member))
+    if (!xp_owes(s->w, s->d->member))
         return;
     if (XP_LOAD(&s->w->device)) /* a device that still works may store some of them */
         xp_lose_late(s, 0, cause, (uint64_t)getpid());
     else
-        xp_lose(s->d, s->w, cause, (uint64_t)getpid());
+        xp_lose(s->w, s->d->bell, cause, (uint64_t)getpid(), 0);
 }
 
 /* --- waiting ------------------------------------------------------------------------------------------------------ */
@@ -471,8 +345,8 @@ static int spin_for(xp_slot *s, uint64_t point, uint64_t until)
     do {
         for (int i = 0; i < 16; i++) {
             xp_view v;
-            read_slot(s->w, &v);
-            int state = state_of(&v, point);
+            xp_read(s->w, &v);
+            int state = xp_state(&v, point);
             if (state != XP_PENDING)
                 return state;
             xp_pause();
@@ -488,7 +362,7 @@ int xp_sleep(xp_slot *s, uint64_t point, uint64_t start, uint64_t end, int *rc)
     uint32_t seq = XP_LOAD(&w->seq); /* first: a wake that resets the flag must not go unseen */
     XP_STORE(&w->waiters, 1);
     __atomic_thread_fence(__ATOMIC_SEQ_CST); /* the reads of the state that follow are acquire only */
-    xp_warden_start(); /* where no thread can be had, members count as polled */
+    xp_loop_start(); /* where no thread can be had, members count as polled */
     int watch = xp_watch_relied(s);
     int state = xp_full_state(s, point, true);
     uint64_t now = xp_now();
@@ -504,8 +378,8 @@ int xp_sleep(xp_slot *s, uint64_t point, uint64_t start, uint64_t end, int *rc)
     if (*rc == ETIMEDOUT)
         xp_stands(s->d);
     xp_view v;
-    read_slot(w, &v);
-    return state_of(&v, point);
+    xp_read(w, &v);
+    return xp_state(&v, point);
 }
 
 /* A spin that sees the point saves a sleep and a wake. One that does not has burnt time, on a crowded machine that of the
@@ -546,15 +420,6 @@ int xp_spin(xp_slot *s, uint64_t point, uint64_t start, uint64_t end, uint64_t f
     }
     XP_STORE_RELAXED(&s->credit, credit < 0 ? 0 : credit > most ? most : credit);
     return state;
-}
-
-int xp_guard(xp_slot *s, uint64_t point, xp_queue *queue, uint64_t at, bool unsure)
-{
-    xp_view v;
-    read_slot(s->w, &v);
-    if (point > v.effective && point - v.effective > XP_OUTSTANDING_MAX)
-        return XP_TOO_FAR;
-    return xp_node_add(s, point, at, unsure ? XP_GUARD | XP_UNSURE : XP_GUARD, queue);
 }
 
 /* A later signal may heal the loss before anybody asks, so remember which points were seen lost. */

@@ -1,7 +1,5 @@
-/* Reads a peer's table, and checks and maps the files that a peer gives. */
+/* Reads a peer's table, and checks and maps memfds. */
 #include "table.h"
-
-#include "events.h"
 
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -17,7 +15,8 @@ static bool check(int fd, const xp_memfd *wanted, struct stat *found, xp_error *
     if (fstat(fd, found) < 0)
         return xp_failed(error, errno, "fstat");
     if ((seals = fcntl(fd, F_GET_SEALS)) < 0)
-        return xp_failed(error, 0, "the file descriptor is no memfd that can be sealed");
+        return errno == EINVAL ? xp_failed(error, 0, "the file descriptor is no memfd that can be sealed")
+                               : xp_failed(error, errno, "fcntl(F_GET_SEALS)");
     /* With huge pages, whose size is the block size then, touching a hole is a SIGBUS when the pool is empty. In tmpfs,
      * too, blocks can be larger than pages. */
     if (found->st_blksize > sysconf(_SC_PAGESIZE)) {
@@ -45,42 +44,16 @@ bool xp_check_memfd(int fd, const xp_memfd *wanted, xp_error *error)
     return check(fd, wanted, &found, error);
 }
 
-char *xp_map_checked(int fd, const xp_memfd *wanted, bool writable, struct stat *found, xp_error *error)
+char *xp_map_memfd(int fd, const xp_memfd *wanted, bool writable, struct stat *found, xp_error *error)
 {
-    if (!check(fd, wanted, found, error))
+    struct stat ignored;
+    if (!check(fd, wanted, found ? found : &ignored, error))
         return NULL;
     void *base = mmap(NULL, wanted->nbytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
     if (base != MAP_FAILED)
         return base;
     xp_failed(error, errno, "mmap");
     return NULL;
-}
-
-char *xp_map_memfd(int fd, const xp_memfd *wanted, bool writable, xp_error *error)
-{
-    struct stat found;
-    return xp_map_checked(fd, wanted, writable, &found, error);
-}
-
-char *xp_fetch_memfd(int pidfd, int fd, const xp_memfd *wanted, bool writable, const uint64_t *generation,
-                     uint64_t expected, xp_error *error)
-{
-    char *base = NULL;
-    struct stat found;
-    int got = xp_pidfd_getfd(pidfd, fd);
-    if (got < 0) {
-        xp_failed(error, errno, "pidfd_getfd");
-        return NULL;
-    }
-    if (XP_LOAD(generation) != expected)
-        xp_failed(error, ESTALE, "pidfd_getfd");
-    else
-        base = xp_map_checked(got, wanted, writable, &found, error);
-    if (base)
-        xp_close_file(got, &found);
-    else
-        xp_close_received(got);
-    return base;
 }
 
 /* --- entries ------------------------------------------------------------------------------------------------------ */
@@ -99,7 +72,7 @@ int xp_entry_state(const char *base, const xp_handle *h, uint32_t *reason)
     return XP_EXPIRED;
 }
 
-bool xp_overdue(const char *base, const xp_handle *h, uint64_t renewed)
+bool xp_overdue(const char *base, const xp_handle *h, uint64_t renewed, bool used_up)
 {
     if (h->entry >= XP_ENTRIES)
         return false;
@@ -108,7 +81,7 @@ bool xp_overdue(const char *base, const xp_handle *h, uint64_t renewed)
         return false;
     if ((h->flags & XP_ENTRY_PICKLED) && renewed > deadline)
         deadline = renewed;
-    return xp_now() >= deadline;
+    return used_up || xp_now() >= deadline;
 }
 
 int xp_read_entry(const char *base, const xp_handle *h, xp_entry *e)
@@ -154,39 +127,4 @@ int xp_read_reply(const void *packet, size_t size, uint32_t fds, xp_reply *r)
     if (r->status != XP_STATUS_OK || r->count == fds)
         return XP_REPLY_GOOD;
     return r->count > fds ? XP_REPLY_FDS_LOST : XP_REPLY_NONSENSE;
-}
-
-/* --- what an entry refers to -------------------------------------------------------------------------------------- */
-
-static bool live(const char *base, const xp_handle *h)
-{
-    return XP_LOAD(&xp_entry_at(base, h->entry)->generation) == h->generation;
-}
-
-bool xp_fetch_fds(const char *base, int pidfd, const xp_handle *h, const xp_entry *e, int *fds)
-{
-    uint32_t got = 0;
-    struct stat found;
-    while (got < e->fd_count && (fds[got] = xp_pidfd_getfd(pidfd, e->fds[got])) >= 0)
-        got++;
-    if (got == e->fd_count && live(base, h) &&
-        (got ? !e->inode || (fstat(fds[0], &found) == 0 && found.st_ino == e->inode) : !xp_pidfd_readable(pidfd)))
-        return true;
-    while (got)
-        xp_close_received(fds[--got]);
-    return false;
-}
-
-char *xp_fetch_mapping(const char *base, int pidfd, const xp_handle *h, const xp_entry *e)
-{
-    xp_memfd wanted = {.inode = e->inode, .nbytes = e->exposed_nbytes};
-    const uint64_t *generation = &xp_entry_at(base, h->entry)->generation;
-    xp_error ignored;
-    char *mapped = xp_fetch_memfd(pidfd, e->fds[0], &wanted, !(e->flags & XP_ENTRY_READ_ONLY), generation,
-                                  h->generation, &ignored);
-    if (mapped && !live(base, h)) {
-        munmap(mapped, wanted.nbytes);
-        mapped = NULL;
-    }
-    return mapped;
 }

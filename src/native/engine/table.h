@@ -1,4 +1,4 @@
-/* Reading a peer's table, and the files that a peer gives. None of it is trusted. */
+/* Reading a peer's table, and mapping memfds that a peer gives. None of it is trusted. */
 #ifndef XP_TABLE_H
 #define XP_TABLE_H
 
@@ -14,13 +14,9 @@ typedef struct {
 } xp_memfd;
 bool xp_check_memfd(int fd, const xp_memfd *wanted, xp_error *error);
 
-/* Checked, and mapped; NULL: `error`. `found`: what fstat said. */
+/* Checked, and mapped; NULL: `error`. `found`: NULL, or for what fstat says. */
 struct stat;
-char *xp_map_checked(int fd, const xp_memfd *wanted, bool writable, struct stat *found, xp_error *error);
-char *xp_map_memfd(int fd, const xp_memfd *wanted, bool writable, xp_error *error); /* likewise */
-/* The same for an fd of the exporter; ESTALE unless `*generation` is as expected once we have the fd. */
-char *xp_fetch_memfd(int pidfd, int fd, const xp_memfd *wanted, bool writable, const uint64_t *generation,
-                     uint64_t expected, xp_error *error);
+char *xp_map_memfd(int fd, const xp_memfd *wanted, bool writable, struct stat *found, xp_error *error);
 
 /* The entry of a handle in a mapped table of XP_TABLE_SIZE bytes that begins at `base`. */
 static inline const xp_entry *xp_entry_at(const char *base, uint32_t entry)
@@ -34,18 +30,12 @@ int xp_read_entry(const char *base, const xp_handle *h, xp_entry *e);
 /* The cheap half of that check, to be made before or after it: XP_LIVE, XP_NO_ENTRY, or XP_EXPIRED with the reason, as
  * far as that is known. */
 int xp_entry_state(const char *base, const xp_handle *h, uint32_t *reason);
-/* Whether the entry's deadline has passed; `renewed`: what the commons say of it. */
-bool xp_overdue(const char *base, const xp_handle *h, uint64_t renewed);
+/* Whether the entry's deadline has passed, or it has one and its opens are used up; what the commons say of both. */
+bool xp_overdue(const char *base, const xp_handle *h, uint64_t renewed, bool used_up);
 
 /* A request to the exporter's socket, and its reply, which came with `fds` fds; fills in `r` if the reply is whole. */
 void xp_write_request(xp_request *q, uint32_t op, const xp_handle *h, uint32_t first);
 enum { XP_REPLY_GOOD, XP_REPLY_NONE, XP_REPLY_FDS_LOST, XP_REPLY_NONSENSE };
 int xp_read_reply(const void *packet, size_t size, uint32_t fds, xp_reply *r);
-
-/* Fetch the exporter's fds of an entry that was read; they are certainly those of this handle. False: nothing is left
- * behind. */
-bool xp_fetch_fds(const char *base, int pidfd, const xp_handle *h, const xp_entry *e, int *fds);
-/* The same for a mapping of its memfd; NULL: nothing is left behind. */
-char *xp_fetch_mapping(const char *base, int pidfd, const xp_handle *h, const xp_entry *e);
 
 #endif

@@ -57,17 +57,16 @@ void xp_fill(char *to, const char *pattern, uint64_t unit, uint64_t nbytes); /* 
     "this process has left, as it does at its exit: register atexit functions after the first use of xpushare"
 extern unsigned xp_fork_count; /* read with XP_RELAXED */
 uint64_t xp_now(void);         /* CLOCK_MONOTONIC in ns */
+int xp_thread(pthread_t *thread, void *(*run)(void *)); /* that takes no signals: 0 or errno */
 bool xp_may_spin(void);        /* somebody may run on another CPU meanwhile */
 /* How this process can reach all of these bytes: 2 read and write them, 1 read them, 0 some are not there; -1 and errno.
  * `ours`: some lie in memory that this package shares. */
 int xp_mapped(uint64_t address, uint64_t nbytes, bool *ours);
 int xp_futex_wait(uint32_t *word, uint32_t expected, uint64_t timeout_ns); /* 0 or errno: EAGAIN, EINTR, ETIMEDOUT */
 int xp_futex_wake(uint32_t *word, int count);
-/* `fd`, or -1 with its errno kept, above 2: where a process began without stdio, anybody's print goes to 0, 1 and 2. */
-int xp_above_stdio(int fd);
-void xp_close_received(int fd); /* an fd that a peer gave us; domain.c */
-struct stat;
-void xp_close_file(int fd, const struct stat *found); /* the same of one that was looked at */
+/* `fd`, or -1 with its errno kept, above 2: where a process began without stdio, anybody's print goes to 0, 1 and 2.
+ * `end` closes an fd that is not. */
+int xp_above_stdio(int fd, int (*end)(int fd));
 int xp_make_bell(void); /* or -1 and errno */
 void xp_ring_bell(int bell);
 int xp_pidfd_open(int pid);
@@ -75,6 +74,7 @@ bool xp_pid_ours(int pid); /* a process of this user, as members are */
 bool xp_pidfd_readable(int pidfd);
 int xp_lock(int fd, int64_t at, bool take);       /* 0 or errno (EAGAIN: another process holds it) */
 int xp_lock_holder(int fd, int64_t at, int *pid); /* 1: another process holds it, 0: none does, -1: errno */
-int xp_pidfd_getfd(int pidfd, int fd);            /* an fd, or -1 and errno */
+int xp_lock_holder_among(int fd, int64_t at, int64_t count, int *pid); /* any of so many bytes */
+uint64_t xp_pid_namespace(void);                  /* 0: not known */
 
 #endif

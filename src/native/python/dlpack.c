@@ -21,7 +21,8 @@ typedef struct {
     int64_t dims[]; /* shape, then strides */
 } xp_export;
 
-void xp_drop_owner(PyObject *owner)
+/* From any thread, also after the interpreter's end. */
+static void drop_owner(PyObject *owner)
 {
     if (!Py_IsInitialized())
         return; /* it is gone as well */
@@ -35,7 +36,7 @@ void xp_drop_owner(PyObject *owner)
 
 static void export_free(xp_export *e)
 {
-    xp_drop_owner(e->owner);
+    drop_owner(e->owner);
     free(e);
 }
 
@@ -157,7 +158,7 @@ xp_holder *xp_held_by(PyObject *owner, uint64_t address, dl_device device)
 void xp_let_go(xp_holder *held)
 {
     if (__atomic_sub_fetch(&held->references, 1, __ATOMIC_ACQ_REL) == 0) {
-        xp_drop_owner(held->owner);
+        drop_owner(held->owner);
         free(held);
     }
 }

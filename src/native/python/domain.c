@@ -1,5 +1,5 @@
 /* Domain and Lease: membership, for Python. */
-#include "objects.h"
+#include "handle.h"
 
 static PyObject *close_received(PyObject *Py_UNUSED(module), PyObject *arg)
 {
@@ -204,6 +204,7 @@ typedef struct {
     PyObject_HEAD
     PyObject *domain, *peer;
     uint32_t entry;
+    bool use; /* no hold, but a use */
 } xp_lease;
 
 static PyObject *lease_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -219,7 +220,7 @@ static PyObject *lease_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return xp_lease_new(type, o_domain, entry, peer);
 }
 
-PyObject *xp_lease_new(PyTypeObject *type, PyObject *o_domain, uint32_t entry, PyObject *peer)
+static PyObject *lease_make(PyTypeObject *type, PyObject *o_domain, uint32_t entry, PyObject *peer, bool use)
 {
     xp_domain *d = xp_domain_of(o_domain);
     if (d == NULL)
@@ -231,14 +232,27 @@ PyObject *xp_lease_new(PyTypeObject *type, PyObject *o_domain, uint32_t entry, P
     xp_lease *self = (xp_lease *)PyType_GenericAlloc(type, 0);
     if (self == NULL)
         return NULL;
-    if (!xp_hold(d, entry)) {
+    if (!(use ? xp_use : xp_hold)(d, entry)) {
         Py_DECREF(self);
         return member(o_domain) ? PyErr_NoMemory() : NULL;
     }
     self->domain = Py_NewRef(o_domain);
     self->peer = Py_NewRef(peer);
     self->entry = entry;
+    self->use = use;
     return (PyObject *)self;
+}
+
+PyObject *xp_lease_new(PyTypeObject *type, PyObject *domain, uint32_t entry, PyObject *peer)
+{
+    return lease_make(type, domain, entry, peer, false);
+}
+
+static PyObject *domain_use(PyObject *self, PyObject *arg)
+{
+    const xp_types *types = PyType_GetModuleState(Py_TYPE(self));
+    uint32_t entry;
+    return xp_as_u32(arg, &entry) < 0 ? NULL : lease_make(types->lease, self, entry, Py_None, true);
 }
 
 static void lease_dealloc(PyObject *object)
@@ -247,7 +261,7 @@ static void lease_dealloc(PyObject *object)
     if (self->domain) {
         xp_domain *d = domain(self->domain);
         if (xp_usable(d))
-            xp_drop(d, self->entry);
+            (self->use ? xp_unuse : xp_drop)(d, self->entry);
     }
     Py_XDECREF(self->domain);
     Py_XDECREF(self->peer);
@@ -279,6 +293,16 @@ static PyObject *domain_holders(PyObject *self, PyObject *arg)
             Py_CLEAR(list);
     }
     return list;
+}
+
+static PyObject *domain_mark(PyObject *self, PyObject *arg)
+{
+    uint32_t entry;
+    xp_domain *d = entry_arg(self, arg, &entry);
+    if (d == NULL)
+        return NULL;
+    xp_mark(d, entry);
+    Py_RETURN_NONE;
 }
 
 static PyObject *domain_set_opens(PyObject *self, PyObject *const *args, Py_ssize_t n)
@@ -340,6 +364,23 @@ static PyObject *domain_opens_left(PyObject *self, PyObject *arg)
     if (d == NULL)
         return NULL;
     return PyLong_FromLong(xp_opens_left(d, entry));
+}
+
+static PyObject *domain_own(PyObject *self, PyObject *arg)
+{
+    uint32_t entry;
+    xp_domain *d = entry_arg(self, arg, &entry);
+    if (d == NULL)
+        return NULL;
+    xp_own(d, entry);
+    Py_RETURN_NONE;
+}
+
+static PyObject *domain_owned(PyObject *self, PyObject *arg)
+{
+    uint32_t entry;
+    xp_domain *d = entry_arg(self, arg, &entry);
+    return d ? PyBool_FromLong(xp_owned(d, entry)) : NULL;
 }
 
 /* --- slots -------------------------------------------------------------------------------------------------------- */
@@ -415,12 +456,16 @@ static PyMethodDef domain_methods[] = {
     {"leave_if_idle", domain_leave_if_idle, METH_NOARGS, NULL},
     {"stands", domain_stands, METH_NOARGS, NULL},
     {"holders", domain_holders, METH_O, NULL},
+    {"use", domain_use, METH_O, NULL},
+    {"mark", domain_mark, METH_O, NULL},
     {"set_opens", XP_FAST(domain_set_opens), METH_FASTCALL, NULL},
     {"take_open", domain_take_open, METH_O, NULL},
     {"give_open", domain_give_open, METH_O, NULL},
     {"opens_left", domain_opens_left, METH_O, NULL},
     {"renew", XP_FAST(domain_renew), METH_FASTCALL, NULL},
     {"renewed", domain_renewed, METH_O, NULL},
+    {"own", domain_own, METH_O, NULL},
+    {"owned", domain_owned, METH_O, NULL},
     {"new_slot", domain_new_slot, METH_NOARGS, NULL},
     {"release_slot", domain_release_slot, METH_O, NULL},
     {NULL, NULL, 0, NULL},

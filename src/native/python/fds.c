@@ -32,7 +32,7 @@ static void fd_dealloc(PyObject *self)
 /* Takes `number` over, also where it fails; one below 0 is an error of `call`. */
 PyObject *xp_own_fd(PyTypeObject *type, int number, const char *call)
 {
-    number = xp_above_stdio(number);
+    number = xp_above_stdio(number, xp_close_received);
     if (number < 0)
         return xp_oserror(call);
     xp_owned_fd *self = (xp_owned_fd *)PyType_GenericAlloc(type, 0);

@@ -1,6 +1,6 @@
 /* Recogniser: what an adapter looks for at an address, in one call. It asks the driver what `ask_all` and `ask` in
  * allocations.c ask, once for each hand-over: of what it knows already, only for the number. */
-#include "foreign.h"
+#include "objects.h"
 #include "scope.h"
 
 #include <pthread.h>
@@ -9,8 +9,16 @@
 #define HINTS 256        /* addresses of which the number is guessed; a power of two */
 #define HINT_SHIFT 21    /* allocators take 2 MiB and more from the driver */
 #define MOST_DEVICES 64
+#define XP_PAYLOAD sizeof(((xp_entry *)0)->payload)
 #define MOST_ASKED 16
 #define HANDLE_NBYTES 64 /* of a driver's handle of an allocation */
+
+typedef struct {
+    uint64_t number, start, nbytes; /* of the allocation */
+    uint64_t ordinal;               /* of its device */
+    PyObject *allocation;           /* owned: what is known of it already; NULL: it is new */
+    char payload[XP_PAYLOAD];       /* of its exports, where it is new */
+} xp_foreign;
 
 enum { NUMBER, START, NBYTES, ORDINAL, FIRST_WANTED }; /* the attributes' order */
 
@@ -37,7 +45,7 @@ typedef struct {
     int attributes[MOST_ASKED];
     uint64_t wanted[MOST_ASKED];
     char payload[XP_PAYLOAD];
-    unsigned payload_nbytes, size_at, handle_at;
+    unsigned size_at, handle_at;
     pthread_mutex_t mu; /* for what follows; no Python runs with it */
     known *known;
     uint64_t hints[HINTS]; /* numbers */
@@ -129,7 +137,6 @@ static PyObject *new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->name = (names)(uintptr_t)name;
     self->forks = XP_RELAXED(&xp_fork_count);
     self->handle_at = (unsigned)nbytes;
-    self->payload_nbytes = (unsigned)nbytes + HANDLE_NBYTES;
     self->size_at = size_at;
     memcpy(self->payload, payload, (size_t)nbytes);
     if (take_wanted(self, attributes, wanted) < 0) {
@@ -161,15 +168,7 @@ static PyObject *add(PyObject *object, PyObject *const *args, Py_ssize_t n)
     Py_RETURN_NONE;
 }
 
-static PyMethodDef methods[] = {{"add", XP_FAST(add), METH_FASTCALL, NULL}, {NULL, NULL, 0, NULL}};
-static PyType_Slot slots[] = {
-    {Py_tp_new, new},     {Py_tp_dealloc, dealloc}, {Py_tp_traverse, traverse},
-    {Py_tp_clear, clear}, {Py_tp_methods, methods}, {0, NULL},
-};
-static PyType_Spec spec = {"xpushare._native.Recogniser", sizeof(xp_recogniser), 0,
-                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
-
-/* --- for hand_over.c ---------------------------------------------------------------------------------------------- */
+/* --- finding ------------------------------------------------------------------------------------------------------ */
 
 static bool covers(uint64_t start, uint64_t size, uint64_t address, uint64_t nbytes)
 {
@@ -231,18 +230,18 @@ static bool name(const xp_recogniser *self, const xp_scope *scope, xp_foreign *f
         return false;
     int code = self->name(f->payload + self->handle_at, f->start);
     xp_scope_leave(scope, before);
-    f->payload_nbytes = code ? 0 : self->payload_nbytes;
     return code == 0;
 }
 
-bool xp_recognise(const xp_types *types, PyObject *recogniser, PyObject *info, uint64_t address, uint64_t nbytes,
-                  xp_foreign *f)
+/* Whether `nbytes` at `address` are of an allocation that can be shared, on the device that `info` describes. False
+ * without an exception: Python has to look. */
+static bool recognise(xp_recogniser *self, const xp_types *types, PyObject *info, uint64_t address, uint64_t nbytes,
+                      xp_foreign *f)
 {
-    xp_recogniser *self = (xp_recogniser *)recogniser;
-    if (Py_TYPE(recogniser) != types->recogniser || self->forks != XP_RELAXED(&xp_fork_count))
-        return false;
     uint64_t number, guess = guessed(self, address);
     bool good;
+    if (self->forks != XP_RELAXED(&xp_fork_count))
+        return false;
     if (guess) {
         number = 0;
         Py_BEGIN_ALLOW_THREADS
@@ -271,27 +270,59 @@ bool xp_recognise(const xp_types *types, PyObject *recogniser, PyObject *info, u
     return good;
 }
 
-PyObject *xp_foreign_memory(PyObject *recogniser, const xp_foreign *f)
+/* find(info, address, nbytes): see _native.pyi */
+static PyObject *recogniser_find(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
-    const xp_recogniser *self = (xp_recogniser *)recogniser;
-    return PyObject_CallFunction(self->make, "OKKKy#", self->devices[f->ordinal].place, (unsigned long long)f->start,
-                                 (unsigned long long)f->nbytes, (unsigned long long)f->number,
-                                 f->payload + self->handle_at, (Py_ssize_t)HANDLE_NBYTES);
+    xp_recogniser *self = (xp_recogniser *)object;
+    xp_foreign f = {.allocation = NULL};
+    uint64_t address, nbytes;
+    if (xp_arity("find", n, 3, 3) < 0 || xp_as_u64(args[1], &address) < 0 || xp_as_u64(args[2], &nbytes) < 0)
+        return NULL;
+    if (!recognise(self, PyType_GetModuleState(Py_TYPE(object)), args[0], address, nbytes, &f))
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    if (f.allocation)
+        return f.allocation;
+    unsigned long long start = f.start, size = f.nbytes, number = f.number, ordinal = f.ordinal;
+    PyObject *memory = PyObject_CallFunction(self->make, "OKKKy#", self->devices[ordinal].place, start, size, number,
+                                             f.payload + self->handle_at, (Py_ssize_t)HANDLE_NBYTES);
+    return memory ? Py_BuildValue("((KKKK)N)", ordinal, start, size, number, memory) : NULL;
 }
 
-void xp_remember(PyObject *recogniser, const xp_foreign *f, PyObject *allocation)
+/* remember(identity, allocation): see _native.pyi */
+static PyObject *remember(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
-    xp_recogniser *self = (xp_recogniser *)recogniser;
-    known *at = &self->known[f->number % KNOWN], before;
-    known now = {f->number, f->start, f->nbytes, Py_NewRef(self->devices[f->ordinal].info), Py_NewRef(allocation)};
+    xp_recogniser *self = (xp_recogniser *)object;
+    unsigned long long ordinal, start, nbytes, number;
+    if (xp_arity("remember", n, 2, 2) < 0 || !PyArg_ParseTuple(args[0], "KKKK", &ordinal, &start, &nbytes, &number))
+        return NULL;
+    if (ordinal >= MOST_DEVICES || self->devices[ordinal].info == NULL || nbytes == 0) {
+        PyErr_SetString(PyExc_ValueError, "there is no such device");
+        return NULL;
+    }
+    known *at = &self->known[number % KNOWN], before;
+    known now = {number, start, nbytes, Py_NewRef(self->devices[ordinal].info), Py_NewRef(args[1])};
     pthread_mutex_lock(&self->mu);
     before = *at;
     *at = now;
-    for (uint64_t a = f->start >> HINT_SHIFT, n = 0; n < HINTS && a <= (f->start + f->nbytes - 1) >> HINT_SHIFT; a++, n++)
-        self->hints[a % HINTS] = f->number;
+    for (uint64_t a = start >> HINT_SHIFT, i = 0; i < HINTS && a <= (start + nbytes - 1) >> HINT_SHIFT; a++, i++)
+        self->hints[a % HINTS] = number;
     pthread_mutex_unlock(&self->mu);
     Py_XDECREF(before.info);
     Py_XDECREF(before.allocation); /* outside the lock: what it holds may be whatever */
+    Py_RETURN_NONE;
 }
+
+static PyMethodDef methods[] = {
+    {"add", XP_FAST(add), METH_FASTCALL, NULL},
+    {"find", XP_FAST(recogniser_find), METH_FASTCALL, NULL},
+    {"remember", XP_FAST(remember), METH_FASTCALL, NULL},
+    {NULL, NULL, 0, NULL},
+};
+static PyType_Slot slots[] = {
+    {Py_tp_new, new},     {Py_tp_dealloc, dealloc}, {Py_tp_traverse, traverse},
+    {Py_tp_clear, clear}, {Py_tp_methods, methods}, {0, NULL},
+};
+static PyType_Spec spec = {"xpushare._native.Recogniser", sizeof(xp_recogniser), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
 
 int xp_init_foreign(PyObject *module) { return xp_keep_type(module, &spec, &xp_types_of(module)->recogniser); }

@@ -250,7 +250,7 @@ static PyObject *mapping_imported(PyObject *cls, PyObject *args)
         return NULL;
     xp_memfd wanted = {.inode = inode, .nbytes = nbytes};
     Py_BEGIN_ALLOW_THREADS
-    base = xp_map_memfd(fd, &wanted, writable, &error);
+    base = xp_map_memfd(fd, &wanted, writable, NULL, &error);
     Py_END_ALLOW_THREADS
     return base ? range_new((PyTypeObject *)cls, base, nbytes) : xp_raise(&error);
 }
@@ -270,9 +270,13 @@ static PyObject *mapping_fetched(PyObject *cls, PyObject *args)
     return base ? range_new((PyTypeObject *)cls, base, nbytes) : xp_raise(&error);
 }
 
-static PyObject *mapping_keep(PyObject *self, PyObject *o_fd)
+static PyObject *mapping_keep(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
     xp_range *r = (xp_range *)self;
+    PyObject *o_fd = xp_arity("keep", n, 2, 2) < 0 ? NULL : args[0];
+    int owned = o_fd ? PyObject_IsTrue(args[1]) : -1;
+    if (owned < 0)
+        return NULL;
     if (PyObject_TypeCheck(o_fd, ((xp_types *)PyType_GetModuleState(Py_TYPE(self)))->owned_fd) == 0) {
         PyErr_SetString(PyExc_TypeError, "keep() takes an OwnedFd");
         return NULL;
@@ -283,13 +287,25 @@ static PyObject *mapping_keep(PyObject *self, PyObject *o_fd)
     if (base == NULL)
         Py_RETURN_NONE;
     Py_BEGIN_ALLOW_THREADS
-    if (!xp_keep(base, r->nbytes, fd, r->forks)) {
+    if (!xp_keep(base, r->nbytes, fd, r->forks, owned)) {
         munmap(base, r->nbytes);
         if (fd >= 0)
             xp_close_received(fd);
     }
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
+}
+
+/* (mapping, fd), which take over both. */
+static PyObject *with_fd(PyTypeObject *cls, char *base, uint64_t nbytes, int number)
+{
+    PyObject *fd = xp_own_fd(((xp_types *)PyType_GetModuleState(cls))->owned_fd, number, "dup");
+    PyObject *mapping = range_new(cls, base, nbytes);
+    if (fd && mapping)
+        return Py_BuildValue("(NN)", mapping, fd);
+    Py_XDECREF(fd);
+    Py_XDECREF(mapping);
+    return NULL;
 }
 
 static PyObject *mapping_kept(PyObject *cls, PyObject *arg)
@@ -305,18 +321,29 @@ static PyObject *mapping_kept(PyObject *cls, PyObject *arg)
     Py_END_ALLOW_THREADS
     if (!found)
         Py_RETURN_NONE;
-    PyObject *fd = xp_own_fd(((xp_types *)PyType_GetModuleState((PyTypeObject *)cls))->owned_fd, number, "dup");
-    PyObject *mapping = range_new((PyTypeObject *)cls, base, nbytes);
-    if (fd && mapping)
-        return Py_BuildValue("(NN)", mapping, fd);
-    Py_XDECREF(fd);
-    Py_XDECREF(mapping);
-    return NULL;
+    return with_fd((PyTypeObject *)cls, base, nbytes, number);
+}
+
+static PyObject *mapping_owned(PyObject *cls, PyObject *const *args, Py_ssize_t n)
+{
+    uint64_t address, nbytes;
+    int number;
+    bool found;
+    if (xp_arity("owned", n, 2, 2) < 0 || xp_as_u64(args[0], &address) < 0 || xp_as_u64(args[1], &nbytes) < 0)
+        return NULL;
+    char *base = (char *)(uintptr_t)address;
+    Py_BEGIN_ALLOW_THREADS
+    found = xp_take_owned(base, nbytes, &number);
+    Py_END_ALLOW_THREADS
+    if (!found)
+        Py_RETURN_NONE;
+    return with_fd((PyTypeObject *)cls, base, nbytes, number);
 }
 
 static PyMethodDef mapping_methods[] = {
-    {"keep", mapping_keep, METH_O, NULL},
+    {"keep", XP_FAST(mapping_keep), METH_FASTCALL, NULL},
     {"kept", mapping_kept, METH_O | METH_CLASS, NULL},
+    {"owned", XP_FAST(mapping_owned), METH_FASTCALL | METH_CLASS, NULL},
     {"imported", mapping_imported, METH_VARARGS | METH_CLASS, NULL},
     {"fetched", mapping_fetched, METH_VARARGS | METH_CLASS, NULL},
     {NULL, NULL, 0, NULL},

@@ -21,14 +21,11 @@ static const struct {
     FIELD("handle", xp_handle, object), FIELD("handle", xp_handle, offset), FIELD("handle", xp_handle, nbytes),
     FIELD("handle", xp_handle, exposed_nbytes), FIELD("handle", xp_handle, net_namespace),
     FIELD("handle", xp_handle, reserved1), FIELD("handle", xp_handle, seal),
-    FIELD("array", xp_array, magic), FIELD("array", xp_array, version), FIELD("array", xp_array, flags),
-    FIELD("array", xp_array, length), FIELD("array", xp_array, ndim), FIELD("array", xp_array, text_nbytes),
-    FIELD("array", xp_array, itemsize), FIELD("array", xp_array, reserved), FIELD("array", xp_array, offset),
-    FIELD("array", xp_array, point), FIELD("array", xp_array, copied),
-    FIELD("tree", xp_tree, magic), FIELD("tree", xp_tree, version), FIELD("tree", xp_tree, reserved),
-    FIELD("tree", xp_tree, length), FIELD("tree", xp_tree, memory), FIELD("tree", xp_tree, events),
-    FIELD("tree", xp_tree, arrays), FIELD("tree", xp_tree, steps), FIELD("tree", xp_tree, text_nbytes),
-    FIELD("tree", xp_tree, copied),
+    FIELD("message", xp_message, magic), FIELD("message", xp_message, version), FIELD("message", xp_message, reserved0),
+    FIELD("message", xp_message, length), FIELD("message", xp_message, memory), FIELD("message", xp_message, events),
+    FIELD("message", xp_message, arrays), FIELD("message", xp_message, steps),
+    FIELD("message", xp_message, text_nbytes), FIELD("message", xp_message, reserved1),
+    FIELD("message", xp_message, copied),
     FIELD("leaf", xp_leaf, memory), FIELD("leaf", xp_leaf, event), FIELD("leaf", xp_leaf, dtype),
     FIELD("leaf", xp_leaf, ndim), FIELD("leaf", xp_leaf, reserved), FIELD("leaf", xp_leaf, offset),
     FIELD("table", xp_table, magic), FIELD("table", xp_table, version), FIELD("table", xp_table, pid),
@@ -43,7 +40,7 @@ static const struct {
     FIELD("entry", xp_entry, payload_nbytes), FIELD("entry", xp_entry, fds), FIELD("entry", xp_entry, offset),
     FIELD("entry", xp_entry, device), FIELD("entry", xp_entry, since), FIELD("entry", xp_entry, payload),
     FIELD("commons", xp_commons, magic), FIELD("commons", xp_commons, version), FIELD("commons", xp_commons, cookie),
-    FIELD("commons", xp_commons, slots_used), FIELD("commons", xp_commons, entries_used),
+    FIELD("commons", xp_commons, slots_used), FIELD("commons", xp_commons, entries_used), FIELD("commons", xp_commons, users_used),
     FIELD("member", xp_member, state), FIELD("member", xp_member, pid), FIELD("member", xp_member, pid_namespace),
     FIELD("member", xp_member, attached_ns), FIELD("member", xp_member, text),
     FIELD("slot", xp_words, value), FIELD("slot", xp_words, pending), FIELD("slot", xp_words, lost),
@@ -52,7 +49,7 @@ static const struct {
     FIELD("slot", xp_words, device), FIELD("slot", xp_words, guards), FIELD("slot", xp_words, facts),
     FIELD("slot", xp_words, attached), FIELD("roles", xp_roles, signallers),
     FIELD("roles", xp_roles, candidates),
-    FIELD("opens", xp_opens, left), FIELD("opens", xp_opens, reserved), FIELD("opens", xp_opens, renewed),
+    FIELD("opens", xp_opens, left), FIELD("opens", xp_opens, marks), FIELD("opens", xp_opens, renewed),
     FIELD("request", xp_request, magic), FIELD("request", xp_request, op), FIELD("request", xp_request, cookie),
     FIELD("request", xp_request, entry), FIELD("request", xp_request, first), FIELD("request", xp_request, generation),
     FIELD("request", xp_request, nonce),
@@ -69,9 +66,10 @@ typedef struct {
 static const number places[] = {
     {"handle.size", sizeof(xp_handle)},
     {"table.devices", XP_TABLE_DEVICES}, {"table.header", XP_TABLE_HEADER}, {"table.entries", XP_ENTRIES},
-    {"table.deadlines", XP_TABLE_DEADLINES}, {"table.size", XP_TABLE_SIZE}, {"device.size", sizeof(xp_device)}, {"entry.size", sizeof(xp_entry)},
+    {"table.deadlines", XP_TABLE_DEADLINES}, {"table.labels", XP_TABLE_LABELS}, {"label.size", sizeof(xp_label)}, {"table.size", XP_TABLE_SIZE}, {"device.size", sizeof(xp_device)}, {"entry.size", sizeof(xp_entry)},
     {"commons.members", XP_COMMONS_MEMBERS}, {"commons.holders", XP_COMMONS_HOLDERS},
-    {"commons.opens", XP_COMMONS_OPENS}, {"commons.roles", XP_COMMONS_ROLES}, {"commons.slots", XP_COMMONS_SLOTS}, {"commons.size", XP_COMMONS_SIZE},
+    {"commons.opens", XP_COMMONS_OPENS}, {"commons.roles", XP_COMMONS_ROLES}, {"commons.pickles", XP_COMMONS_PICKLES}, {"commons.slots", XP_COMMONS_SLOTS}, {"commons.users", XP_COMMONS_USERS},
+    {"commons.size", XP_COMMONS_SIZE},
     {"commons.life", XP_LIFE_BYTE}, {"commons.reap", XP_REAP_BYTE},
     {"commons.member_count", XP_MEMBERS}, {"commons.slot_count", XP_SLOTS}, {"holders.size", XP_MEMBERS / 8},
     {"member.size", sizeof(xp_member)}, {"slot.size", sizeof(xp_words)},
@@ -79,9 +77,10 @@ static const number places[] = {
 };
 
 static const number constants[] = {
-    {"VERSION", XP_VERSION}, {"ARRAY_VERSION", XP_ARRAY_VERSION}, {"ARRAY_EVENT", XP_ARRAY_EVENT},
-    {"ARRAY_DIMS", XP_ARRAY_DIMS}, {"TREE_VERSION", XP_TREE_VERSION}, {"TREE_MOST", XP_TREE_MOST},
-    {"CAUSE_DEATH", XP_CAUSE_DEATH}, {"CAUSE_QUEUE", XP_CAUSE_QUEUE}, {"CAUSE_EXIT", XP_CAUSE_EXIT},
+    {"VERSION", XP_VERSION}, {"MESSAGE_VERSION", XP_MESSAGE_VERSION}, {"MESSAGE_MOST", XP_MESSAGE_MOST},
+    {"ARRAY_DIMS", XP_ARRAY_DIMS},
+    {"CAUSE_DEATH", XP_CAUSE_DEATH}, {"CAUSE_QUEUE", XP_CAUSE_QUEUE}, {"CAUSE_EXIT", XP_CAUSE_EXIT}, {"CAUSE_ABANDONED", XP_CAUSE_ABANDONED},
+    {"CAUSE_UNOPENED", XP_CAUSE_UNOPENED},
     {"REASON_PUT", XP_REASON_PUT}, {"REASON_FREED", XP_REASON_FREED}, {"REASON_OPENS", XP_REASON_OPENS},
     {"REASON_TTL", XP_REASON_TTL}, {"REASON_PICKLE", XP_REASON_PICKLE},
     {"ENTRY_READ_ONLY", XP_ENTRY_READ_ONLY}, {"ENTRY_COUNTED", XP_ENTRY_COUNTED},
@@ -97,7 +96,7 @@ static const number constants[] = {
 static const struct {
     const char *name, *value;
 } magics[] = {
-    {"handle", XP_HANDLE_MAGIC}, {"array", XP_ARRAY_MAGIC}, {"tree", XP_TREE_MAGIC}, {"table", XP_TABLE_MAGIC}, {"commons", XP_COMMONS_MAGIC},
+    {"handle", XP_HANDLE_MAGIC}, {"message", XP_MESSAGE_MAGIC}, {"table", XP_TABLE_MAGIC}, {"commons", XP_COMMONS_MAGIC},
 };
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -125,6 +124,14 @@ static int fill_structs(PyObject *structs)
     return rc;
 }
 
+static int fill_numbers(PyObject *dict, const number *numbers, size_t count)
+{
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < count; i++)
+        rc = put(dict, numbers[i].name, PyLong_FromUnsignedLongLong(numbers[i].value));
+    return rc;
+}
+
 static int fill_layout(PyObject *layout)
 {
     int rc = 0;
@@ -133,18 +140,10 @@ static int fill_layout(PyObject *layout)
         snprintf(name, sizeof name, "%s.%s", fields[i].of, fields[i].name);
         rc = put(layout, name, PyLong_FromUnsignedLong(fields[i].at));
     }
-    for (size_t i = 0; rc == 0 && i < COUNT(places); i++)
-        rc = put(layout, places[i].name, PyLong_FromUnsignedLongLong(places[i].value));
-    return rc;
+    return rc ? rc : fill_numbers(layout, places, COUNT(places));
 }
 
-static int fill_constants(PyObject *dict)
-{
-    int rc = 0;
-    for (size_t i = 0; rc == 0 && i < COUNT(constants); i++)
-        rc = put(dict, constants[i].name, PyLong_FromUnsignedLongLong(constants[i].value));
-    return rc;
-}
+static int fill_constants(PyObject *dict) { return fill_numbers(dict, constants, COUNT(constants)); }
 
 static int fill_magics(PyObject *dict)
 {
@@ -162,18 +161,18 @@ static int add_dict(PyObject *module, const char *name, int (*fill)(PyObject *di
     return rc;
 }
 
+#define PART(name) xp_init_##name,
+static int (*const parts[])(PyObject *module) = {XP_EVERY_PART(PART)};
+
 static int module_exec(PyObject *module)
 {
+    int rc = 0;
     if (add_dict(module, "STRUCTS", fill_structs) < 0 || add_dict(module, "LAYOUT", fill_layout) < 0 ||
-        add_dict(module, "CONSTANTS", fill_constants) < 0 || add_dict(module, "MAGICS", fill_magics) < 0 ||
-        xp_init_process(module) < 0 || xp_init_fds(module) < 0 || xp_init_memory(module) < 0 ||
-        xp_init_span(module) < 0 || xp_init_dlpack(module) < 0 || xp_init_domain(module) < 0 ||
-        xp_init_peer(module) < 0 || xp_init_seal(module) < 0 || xp_init_slot(module) < 0 || xp_init_queue(module) < 0 ||
-        xp_init_warden(module) < 0 || xp_init_serve(module) < 0 || xp_init_hand_over(module) < 0 ||
-        xp_init_tree(module) < 0 || xp_init_scope(module) < 0 || xp_init_allocations(module) < 0 ||
-        xp_init_foreign(module) < 0)
+        add_dict(module, "CONSTANTS", fill_constants) < 0 || add_dict(module, "MAGICS", fill_magics) < 0)
         return -1;
-    return 0;
+    for (size_t i = 0; rc == 0 && i < COUNT(parts); i++)
+        rc = parts[i](module);
+    return rc;
 }
 
 static PyModuleDef_Slot slots[] = {
@@ -184,58 +183,14 @@ static PyModuleDef_Slot slots[] = {
     {0, NULL},
 };
 
-xp_types *xp_types_of(PyObject *module) { return PyModule_GetState(module); }
-
 static int module_traverse(PyObject *module, visitproc visit, void *arg)
 {
-    xp_types *s = xp_types_of(module);
-    Py_VISIT(s->fields);
-    Py_VISIT(s->lease);
-    Py_VISIT(s->mapping);
-    Py_VISIT(s->span);
-    Py_VISIT(s->queue_calls);
-    Py_VISIT(s->owned_fd);
-    Py_VISIT(s->seal);
-    Py_VISIT(s->template);
-    Py_VISIT(s->own_table);
-    Py_VISIT(s->tree_parts);
-    Py_VISIT(s->leaves);
-    Py_VISIT(s->domain);
-    Py_VISIT(s->peer_table);
-    Py_VISIT(s->slot);
-    Py_VISIT(s->importer);
-    Py_VISIT(s->stream_queue);
-    Py_VISIT(s->idle_check);
-    Py_VISIT(s->scopes);
-    Py_VISIT(s->with);
-    Py_VISIT(s->recogniser);
-    return 0;
+    return xp_types_visit(xp_types_of(module), visit, arg);
 }
 
 static int module_clear(PyObject *module)
 {
-    xp_types *s = xp_types_of(module);
-    Py_CLEAR(s->fields);
-    Py_CLEAR(s->lease);
-    Py_CLEAR(s->mapping);
-    Py_CLEAR(s->span);
-    Py_CLEAR(s->queue_calls);
-    Py_CLEAR(s->owned_fd);
-    Py_CLEAR(s->seal);
-    Py_CLEAR(s->template);
-    Py_CLEAR(s->own_table);
-    Py_CLEAR(s->tree_parts);
-    Py_CLEAR(s->leaves);
-    Py_CLEAR(s->domain);
-    Py_CLEAR(s->peer_table);
-    Py_CLEAR(s->slot);
-    Py_CLEAR(s->importer);
-    Py_CLEAR(s->stream_queue);
-    Py_CLEAR(s->idle_check);
-    Py_CLEAR(s->scopes);
-    Py_CLEAR(s->with);
-    Py_CLEAR(s->recogniser);
-    Py_CLEAR(s->held_name);
+    xp_types_clear(xp_types_of(module));
     return 0;
 }
 

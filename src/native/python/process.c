@@ -2,14 +2,34 @@
 #include "objects.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <link.h>
 #include <poll.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <unistd.h>
+
+#ifndef RENAME_EXCHANGE
+#define RENAME_EXCHANGE 2
+#endif
 
 static PyObject *forks(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
 {
     return PyLong_FromUnsignedLong(XP_RELAXED(&xp_fork_count));
+}
+
+static PyObject *left(PyObject *module, PyObject *Py_UNUSED(a))
+{
+    return PyBool_FromLong(XP_RELAXED(&xp_types_of(module)->left) != 0);
+}
+
+static PyObject *set_left(PyObject *module, PyObject *arg)
+{
+    int value = PyObject_IsTrue(arg);
+    if (value < 0)
+        return NULL;
+    XP_STORE(&xp_types_of(module)->left, (unsigned)value);
+    Py_RETURN_NONE;
 }
 
 static PyObject *pidfd_getfd(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
@@ -57,9 +77,9 @@ static PyObject *dead(PyObject *Py_UNUSED(m), PyObject *arg)
     return list;
 }
 
-static int lock_args(const char *name, PyObject *const *args, Py_ssize_t n, int *fd, int64_t *at)
+static int lock_args(const char *name, PyObject *const *args, Py_ssize_t n, Py_ssize_t most, int *fd, int64_t *at)
 {
-    if (xp_arity(name, n, 2, 2) < 0 || xp_as_int(args[0], fd) < 0)
+    if (xp_arity(name, n, 2, most) < 0 || xp_as_int(args[0], fd) < 0)
         return -1;
     *at = PyLong_AsLongLong(args[1]);
     return *at == -1 && PyErr_Occurred() ? -1 : 0;
@@ -69,7 +89,7 @@ static PyObject *lock(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t 
 {
     int fd;
     int64_t at;
-    if (lock_args("lock", args, n, &fd, &at) < 0)
+    if (lock_args("lock", args, n, 2, &fd, &at) < 0)
         return NULL;
     int rc = xp_lock(fd, at, true);
     return rc && rc != EAGAIN ? xp_oserror_of(rc, "fcntl(F_SETLK)") : PyBool_FromLong(rc == 0);
@@ -77,11 +97,11 @@ static PyObject *lock(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t 
 
 static PyObject *lock_holder(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
 {
-    int fd, pid;
+    int fd, pid, count = 1;
     int64_t at;
-    if (lock_args("lock_holder", args, n, &fd, &at) < 0)
+    if (lock_args("lock_holder", args, n, 3, &fd, &at) < 0 || (n > 2 && xp_as_int(args[2], &count) < 0))
         return NULL;
-    int held = xp_lock_holder(fd, at, &pid);
+    int held = xp_lock_holder_among(fd, at, count, &pid);
     if (held < 0)
         return xp_oserror("fcntl(F_GETLK)");
     if (!held)
@@ -274,8 +294,36 @@ static PyObject *fds_linked_to(PyObject *Py_UNUSED(m), PyObject *args)
     return list;
 }
 
+/* By its number, since not every C library has a name for it. */
+static PyObject *exchange(PyObject *Py_UNUSED(m), PyObject *args)
+{
+    PyObject *one = NULL, *other = NULL;
+    if (!PyArg_ParseTuple(args, "O&O&", PyUnicode_FSConverter, &one, PyUnicode_FSConverter, &other)) {
+        Py_XDECREF(one);
+        return NULL;
+    }
+    const char *from = PyBytes_AsString(one), *to = PyBytes_AsString(other);
+    long rc = -1;
+    if (from && to) {
+        Py_BEGIN_ALLOW_THREADS
+        rc = syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE);
+        Py_END_ALLOW_THREADS
+    }
+    int error = errno;
+    Py_DECREF(one);
+    Py_DECREF(other);
+    if (PyErr_Occurred())
+        return NULL;
+    if (rc < 0 && error != EINVAL && error != ENOSYS)
+        return xp_oserror_of(error, "renameat2");
+    return PyBool_FromLong(rc == 0);
+}
+
 static PyMethodDef functions[] = {
     {"forks", forks, METH_NOARGS, NULL},
+    {"exchange", exchange, METH_VARARGS, NULL},
+    {"left", left, METH_NOARGS, NULL},
+    {"set_left", set_left, METH_O, NULL},
     {"pidfd_getfd", XP_FAST(pidfd_getfd), METH_FASTCALL, NULL},
     {"dead", dead, METH_O, NULL},
     {"library_loads", library_loads, METH_NOARGS, NULL},

@@ -13,7 +13,7 @@ static const char *const kinds[XP_ARG_KINDS] = {
     [XP_ARG_QUEUE] = "queue",       [XP_ARG_ADDRESS] = "address", [XP_ARG_POINT] = "point",
     [XP_ARG_POINT_LOW] = "point_low", [XP_ARG_FUNCTION] = "function", [XP_ARG_DATA] = "data",
     [XP_ARG_OUT] = "out",           [XP_ARG_MADE] = "made",       [XP_ARG_STATUS_OUT] = "status_out",
-    [XP_ARG_MODE] = "mode",         [XP_ARG_TO] = "to",           [XP_ARG_FROM] = "from",
+    [XP_ARG_INT_AT] = "int_at",     [XP_ARG_TO] = "to",           [XP_ARG_FROM] = "from",
     [XP_ARG_NBYTES] = "nbytes",     [XP_ARG_VALUE] = "value",     [XP_ARG_VALUE_AT] = "value_at",
     [XP_ARG_TIMES] = "times",
 };
@@ -22,7 +22,7 @@ static const char *const kinds[XP_ARG_KINDS] = {
 #define ANYWHERE (BIT(XP_ARG_QUEUE) | BIT(XP_ARG_OUT) | BIT(XP_ARG_MADE))
 #define OF_WORD (ANYWHERE | BIT(XP_ARG_ADDRESS) | BIT(XP_ARG_POINT) | BIT(XP_ARG_POINT_LOW))
 #define OF_HOST (ANYWHERE | BIT(XP_ARG_FUNCTION) | BIT(XP_ARG_DATA))
-#define OF_RELAY (ANYWHERE | BIT(XP_ARG_MODE))
+#define OF_RELAY (ANYWHERE | BIT(XP_ARG_INT_AT))
 #define OF_COPY (BIT(XP_ARG_QUEUE) | BIT(XP_ARG_TO) | BIT(XP_ARG_FROM) | BIT(XP_ARG_NBYTES))
 #define OF_FILL (BIT(XP_ARG_QUEUE) | BIT(XP_ARG_TO) | BIT(XP_ARG_VALUE) | BIT(XP_ARG_VALUE_AT) | BIT(XP_ARG_TIMES))
 #define OF_CAPTURED (ANYWHERE | BIT(XP_ARG_STATUS_OUT))
@@ -42,13 +42,15 @@ static int take_function(PyObject *o, xp_call *call)
 
 static int take_argument(PyObject *o, uint64_t *value, uint8_t *kind)
 {
+    bool pair = PyTuple_Check(o) && PyTuple_Size(o) == 2; /* ("int_at", number) */
+    PyObject *name = pair ? PyTuple_GetItem(o, 0) : o;
     *kind = XP_ARG_FIXED;
-    if (!PyUnicode_Check(o))
+    if (!PyUnicode_Check(name))
         return xp_as_u64(o, value);
     for (uint8_t i = XP_ARG_QUEUE; i < XP_ARG_KINDS; i++)
-        if (PyUnicode_CompareWithASCIIString(o, kinds[i]) == 0) {
+        if (PyUnicode_CompareWithASCIIString(name, kinds[i]) == 0 && pair == (i == XP_ARG_INT_AT)) {
             *kind = i;
-            return 0;
+            return pair ? xp_as_u64(PyTuple_GetItem(o, 1), value) : 0;
         }
     PyErr_Format(PyExc_ValueError, "no such argument: %R", o);
     return -1;
@@ -354,7 +356,7 @@ static PyObject *queue_drain(PyObject *self, PyObject *args)
     uint32_t *word = xp_queue_drained(queue);
     for (;;) {
         uint32_t seen = XP_LOAD(word);
-        if (xp_queue_held(queue) == 0)
+        if (xp_queue_look(queue).held == 0)
             Py_RETURN_TRUE;
         uint64_t now = xp_now();
         if (now >= end)
@@ -370,14 +372,13 @@ static PyObject *queue_drain(PyObject *self, PyObject *args)
 
 static PyObject *queue_failure(PyObject *self, PyObject *Py_UNUSED(a))
 {
-    uint64_t at;
-    int64_t code;
     xp_queue *queue = queue_of(self);
     if (queue == NULL)
         return NULL;
-    if (!xp_queue_failure(queue, &at, &code))
+    xp_queue_status found = xp_queue_look(queue);
+    if (found.failed == 0)
         Py_RETURN_NONE;
-    return Py_BuildValue("(KL)", (unsigned long long)at, (long long)code);
+    return Py_BuildValue("(KL)", (unsigned long long)found.failed_at, (long long)found.failed);
 }
 
 static PyObject *queue_lost(PyObject *self, PyObject *slot)
@@ -425,22 +426,13 @@ static PyObject *queue_engine(PyObject *self, void *Py_UNUSED(c))
     return PyLong_FromUnsignedLongLong((uintptr_t)((queue_object *)self)->queue);
 }
 
-static PyObject *queue_place(PyObject *self, void *Py_UNUSED(c))
+static PyObject *queue_status(PyObject *self, void *place)
 {
     xp_queue *queue = queue_of(self);
-    return queue ? PyLong_FromUnsignedLongLong(xp_queue_place(queue)) : NULL;
-}
-
-static PyObject *queue_handed(PyObject *self, void *Py_UNUSED(c))
-{
-    xp_queue *queue = queue_of(self);
-    return queue ? PyLong_FromUnsignedLongLong(xp_queue_handed(queue)) : NULL;
-}
-
-static PyObject *queue_held(PyObject *self, void *Py_UNUSED(c))
-{
-    xp_queue *queue = queue_of(self);
-    return queue ? PyLong_FromUnsignedLong(xp_queue_held(queue)) : NULL;
+    if (queue == NULL)
+        return NULL;
+    xp_queue_status found = xp_queue_look(queue);
+    return PyLong_FromUnsignedLongLong(*(const uint64_t *)((const char *)&found + (uintptr_t)place));
 }
 
 static PyObject *mending(PyObject *self, PyObject *slot, bool end)
@@ -500,9 +492,9 @@ static PyMethodDef queue_methods[] = {
 static PyGetSetDef queue_getset[] = {
     {"engine", queue_engine, NULL, NULL, NULL},
     {"spent", queue_spent, NULL, NULL, NULL},
-    {"place", queue_place, NULL, NULL, NULL},
-    {"handed", queue_handed, NULL, NULL, NULL},
-    {"held", queue_held, NULL, NULL, NULL},
+    {"place", queue_status, NULL, NULL, (void *)offsetof(xp_queue_status, place)},
+    {"handed", queue_status, NULL, NULL, (void *)offsetof(xp_queue_status, handed)},
+    {"held", queue_status, NULL, NULL, (void *)offsetof(xp_queue_status, held)},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -520,84 +512,6 @@ static PyType_Slot queue_slots[] = {
 };
 static PyType_Spec queue_spec = {"xpushare._native.StreamQueue", sizeof(queue_object), 0, Py_TPFLAGS_DEFAULT,
                                  queue_slots};
-
-/* --- whether a queue is idle --------------------------------------------------------------------------------------- */
-
-typedef struct {
-    PyObject_HEAD
-    PyObject *queue, *scopes;
-    int (*query)(uint64_t handle);
-    uint64_t handle;
-    int not_ready;
-    uint32_t ended;
-} idle_check;
-
-static PyObject *idle_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    static char *names[] = {"queue", "handle", "scopes", "query", "not_ready", NULL};
-    const xp_types *types = PyType_GetModuleState(type);
-    PyObject *queue, *scopes;
-    unsigned long long query, handle;
-    int not_ready;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!KO!Ki", names, types->stream_queue, &queue, &handle,
-                                     types->scopes, &scopes, &query, &not_ready))
-        return NULL;
-    idle_check *self = (idle_check *)PyType_GenericAlloc(type, 0);
-    if (self) {
-        self->queue = Py_NewRef(queue);
-        self->scopes = Py_NewRef(scopes);
-        self->query = (int (*)(uint64_t))(uintptr_t)query;
-        self->handle = handle;
-        self->not_ready = not_ready;
-    }
-    return (PyObject *)self;
-}
-
-static void idle_dealloc(PyObject *self)
-{
-    Py_XDECREF(((idle_check *)self)->queue);
-    Py_XDECREF(((idle_check *)self)->scopes);
-    xp_free(self);
-}
-
-/* 1: idle, 0: busy, -1: it is captured, or an error that Python raises. */
-static int ask_idle(const idle_check *self, xp_queue *queue, const xp_scope *scope)
-{
-    int before, step, found = -1;
-    if (xp_scope_enter(scope, &before, &step))
-        return -1;
-    if (xp_queue_check(queue) == 0) {
-        int code = xp_queue_held(queue) ? self->not_ready : self->query(self->handle);
-        found = code == 0 ? 1 : code == self->not_ready ? 0 : -1;
-    }
-    xp_scope_leave(scope, before);
-    return found;
-}
-
-int xp_idle(const xp_types *types, PyObject *object)
-{
-    const idle_check *self = (const idle_check *)object;
-    xp_queue *queue = Py_TYPE(object) == types->idle_check ? ((queue_object *)self->queue)->queue : NULL;
-    if (queue == NULL || XP_LOAD(&self->ended) || xp_queue_forked(queue))
-        return -1;
-    const xp_scope *scope = xp_scope_of(types, self->scopes);
-    int found;
-    Py_BEGIN_ALLOW_THREADS
-    found = ask_idle(self, queue, scope);
-    Py_END_ALLOW_THREADS
-    return found;
-}
-
-static PyObject *idle_end(PyObject *self, PyObject *Py_UNUSED(a))
-{
-    XP_STORE(&((idle_check *)self)->ended, 1u);
-    Py_RETURN_NONE;
-}
-
-static PyMethodDef idle_methods[] = {{"end", idle_end, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};
-static PyType_Slot idle_slots[] = {
-    {Py_tp_new, idle_new}, {Py_tp_dealloc, idle_dealloc}, {Py_tp_methods, idle_methods}, {0, NULL}};
-static PyType_Spec idle_spec = {"xpushare._native.IdleCheck", sizeof(idle_check), 0, Py_TPFLAGS_DEFAULT, idle_slots};
 
 /* --- the relay ---------------------------------------------------------------------------------------------------- */
 
@@ -656,8 +570,5 @@ int xp_init_queue(PyObject *module)
     if (add_codes(module) < 0 || PyModule_AddFunctions(module, functions) < 0 ||
         xp_keep_type(module, &calls_spec, &xp_types_of(module)->queue_calls) < 0)
         return -1;
-    xp_types *types = xp_types_of(module);
-    if (xp_keep_type(module, &queue_spec, &types->stream_queue) < 0)
-        return -1;
-    return xp_keep_type(module, &idle_spec, &types->idle_check);
+    return xp_keep_type(module, &queue_spec, &xp_types_of(module)->stream_queue);
 }

@@ -1,5 +1,5 @@
-/* Seal: seals handles and array handles under the user's key, and reads sealed bytes. */
-#include "objects.h"
+/* Seal: the user's key. It hashes under it, and reads handles. */
+#include "handle.h"
 
 typedef struct {
     PyObject_HEAD
@@ -54,148 +54,41 @@ static PyObject *seal_read(PyObject *self, PyObject *arg)
     memcpy(&h, data, sizeof h);
     if (!xp_handle_good(&((xp_seal *)self)->key, &h))
         Py_RETURN_NONE;
-    const xp_types *types = PyType_GetModuleState(Py_TYPE(self));
-    return xp_fields_new(types->fields, &h);
+    return xp_handle_new(PyType_GetModuleState(Py_TYPE(self)), &h);
 }
 
-/* The bytes and the Fields of a handle, or two Nones. */
-static int set_handle(PyObject *tuple, Py_ssize_t at, const xp_types *types, const xp_handle *h)
+/* moved(raw, handles): the message of these bytes over other memory handles, as many as it has */
+static PyObject *seal_moved(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
-    PyObject *raw = h ? PyBytes_FromStringAndSize((const char *)h, sizeof *h) : Py_NewRef(Py_None);
-    PyObject *fields = h ? xp_fields_new(types->fields, h) : Py_NewRef(Py_None);
-    int rc = raw ? PyTuple_SetItem(tuple, at, raw) : -1; /* takes the reference, also where it fails */
-    if (fields == NULL || PyTuple_SetItem(tuple, at + 1, fields) < 0)
-        rc = -1;
-    return rc;
-}
-
-static int set(PyObject *tuple, Py_ssize_t at, PyObject *value)
-{
-    return value ? PyTuple_SetItem(tuple, at, value) : -1;
-}
-
-/* The lengths have 64 bits, unlike those of an array that is there. */
-static PyObject *lengths(const uint8_t *dims, unsigned ndim)
-{
-    PyObject *tuple = PyTuple_New(ndim);
-    for (unsigned i = 0; tuple && i < ndim; i++) {
-        unsigned long long length;
-        memcpy(&length, dims + i * sizeof length, sizeof length);
-        if (set(tuple, i, PyLong_FromUnsignedLongLong(length)) < 0)
-            Py_CLEAR(tuple);
-    }
-    return tuple;
-}
-
-PyObject *xp_shape(const xp_array_parts *a) { return lengths(a->dims, a->head.ndim); }
-
-PyObject *xp_strides(const xp_array_parts *a)
-{
-    int64_t strides[XP_ARRAY_DIMS];
-    memcpy(strides, a->dims + 8 * a->head.ndim, 8 * a->head.ndim);
-    return xp_dims_tuple(strides, a->head.ndim);
-}
-
-/* 8 items: from the point to `fits` */
-static int set_described(PyObject *tuple, Py_ssize_t at, const xp_array_parts *a)
-{
-    bool good = set(tuple, at, PyLong_FromUnsignedLongLong(a->head.point)) == 0 &&
-                set(tuple, at + 1, xp_shape(a)) == 0 && set(tuple, at + 2, xp_strides(a)) == 0 &&
-                set(tuple, at + 3, PyLong_FromUnsignedLongLong(a->head.offset)) == 0 &&
-                set(tuple, at + 4, PyLong_FromUnsignedLong(a->head.itemsize)) == 0 &&
-                set(tuple, at + 5, PyBytes_FromStringAndSize((const char *)a->text, a->head.text_nbytes)) == 0 &&
-                set(tuple, at + 6, PyLong_FromUnsignedLongLong(a->head.copied)) == 0 &&
-                set(tuple, at + 7, PyBool_FromLong(a->fits)) == 0;
-    return good ? 0 : -1;
-}
-
-static PyObject *seal_read_array(PyObject *self, PyObject *arg)
-{
-    char *data;
-    Py_ssize_t nbytes;
-    xp_array_parts a;
-    if (PyBytes_AsStringAndSize(arg, &data, &nbytes) < 0)
+    const xp_key *key = &((xp_seal *)self)->key;
+    char *raw, *handles;
+    Py_ssize_t nbytes, handles_nbytes;
+    xp_parts m;
+    if (xp_arity("moved", n, 2, 2) < 0 || PyBytes_AsStringAndSize(args[0], &raw, &nbytes) < 0 ||
+        PyBytes_AsStringAndSize(args[1], &handles, &handles_nbytes) < 0)
         return NULL;
-    if (!xp_read_array(&((xp_seal *)self)->key, data, (size_t)nbytes, &a))
-        Py_RETURN_NONE;
-    const xp_types *types = PyType_GetModuleState(Py_TYPE(self));
-    PyObject *found = PyTuple_New(12);
-    if (found && (set_handle(found, 0, types, &a.memory) < 0 ||
-                  set_handle(found, 2, types, a.has_event ? &a.event : NULL) < 0 || set_described(found, 4, &a) < 0))
-        Py_CLEAR(found);
-    return found;
-}
-
-static int handle_bytes(PyObject *arg, char **raw)
-{
-    Py_ssize_t nbytes;
-    if (PyBytes_AsStringAndSize(arg, raw, &nbytes) < 0)
-        return -1;
-    if (nbytes == sizeof(xp_handle))
-        return 0;
-    PyErr_SetString(PyExc_ValueError, "that is no handle");
-    return -1;
-}
-
-PyObject *xp_seal_array(const xp_key *key, xp_array head, const void *memory, const void *event, int ndim,
-                        const int64_t *shape, const int64_t *strides, PyObject *o_text)
-{
-    char *text;
-    Py_ssize_t text_nbytes;
-    if (PyBytes_AsStringAndSize(o_text, &text, &text_nbytes) < 0)
-        return NULL;
-    if (text_nbytes > UINT16_MAX) {
-        PyErr_SetString(PyExc_ValueError, "the dtype's text is too long");
+    if (!xp_read_message(key, raw, (size_t)nbytes, &m) || m.head.memory * sizeof(xp_handle) != (size_t)handles_nbytes) {
+        PyErr_SetString(PyExc_ValueError, "that is no message of this user, or not of so many handles");
         return NULL;
     }
-    size_t dims_nbytes = 8u * (size_t)ndim;
-    size_t nbytes = sizeof head + (event ? 2 : 1) * sizeof(xp_handle) + 2 * dims_nbytes + (size_t)text_nbytes + XP_SEAL;
-    PyObject *raw = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)nbytes);
-    if (raw == NULL)
+    PyObject *made = PyBytes_FromStringAndSize(raw, nbytes);
+    if (made == NULL)
         return NULL;
-    memcpy(head.magic, XP_ARRAY_MAGIC, sizeof head.magic);
-    head.version = XP_ARRAY_VERSION;
-    head.flags = event ? XP_ARRAY_EVENT : 0;
-    head.length = (uint32_t)nbytes;
-    head.ndim = (uint16_t)ndim;
-    head.text_nbytes = (uint16_t)text_nbytes;
-    char *begin = PyBytes_AsString(raw), *at = begin;
-    at = (char *)memcpy(at, &head, sizeof head) + sizeof head;
-    at = (char *)memcpy(at, memory, sizeof(xp_handle)) + sizeof(xp_handle);
-    if (event)
-        at = (char *)memcpy(at, event, sizeof(xp_handle)) + sizeof(xp_handle);
-    at = (char *)memcpy(at, shape, dims_nbytes) + dims_nbytes;
-    at = (char *)memcpy(at, strides, dims_nbytes) + dims_nbytes;
-    at = (char *)memcpy(at, text, (size_t)text_nbytes) + text_nbytes;
-    xp_hash_array(key, begin, nbytes, event ? 2 : 1, (uint8_t *)at);
-    return raw;
-}
-
-/* seal_array(memory, event, point, dtype, itemsize, shape, strides, offset, copied) */
-static PyObject *seal_array(PyObject *self, PyObject *const *args, Py_ssize_t n)
-{
-    char *memory, *event = NULL;
-    xp_array head = {0};
-    int64_t shape[XP_MAX_DIMS], strides[XP_MAX_DIMS];
-    int ndim, nstrides;
-    if (xp_arity("seal_array", n, 9, 9) < 0 || handle_bytes(args[0], &memory) < 0 ||
-        (args[1] != Py_None && handle_bytes(args[1], &event) < 0) || xp_as_u64(args[2], &head.point) < 0 ||
-        xp_as_u32(args[4], &head.itemsize) < 0 ||
-        xp_as_dims(args[5], "shape", shape, &ndim) < 0 || xp_as_dims(args[6], "strides", strides, &nstrides) < 0 ||
-        xp_as_u64(args[7], &head.offset) < 0 || xp_as_u64(args[8], &head.copied) < 0)
-        return NULL;
-    if (ndim < 0 || nstrides != ndim) {
-        PyErr_SetString(PyExc_ValueError, "shape and strides differ in length");
+    char *begin = PyBytes_AsString(made);
+    memcpy(begin + sizeof(xp_message), handles, (size_t)handles_nbytes);
+    if (!xp_parts_of(begin, (size_t)nbytes, &m)) {
+        Py_DECREF(made);
+        PyErr_SetString(PyExc_ValueError, "that is no message");
         return NULL;
     }
-    return xp_seal_array(&((xp_seal *)self)->key, head, memory, event, ndim, shape, strides, args[3]);
+    xp_hash_message(key, &m, (uint8_t *)begin + nbytes - XP_SEAL);
+    return made;
 }
 
 static PyMethodDef seal_methods[] = {
+    {"moved", XP_FAST(seal_moved), METH_FASTCALL, NULL},
     {"hash", seal_hash, METH_O, NULL},
     {"read", seal_read, METH_O, NULL},
-    {"read_array", seal_read_array, METH_O, NULL},
-    {"seal_array", XP_FAST(seal_array), METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot seal_slots[] = {{Py_tp_new, seal_new}, {Py_tp_methods, seal_methods}, {0, NULL}};

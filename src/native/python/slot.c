@@ -30,11 +30,6 @@ static PyObject *slot_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (truth < 0)
         return NULL;
     int role = o_signals == Py_None ? XP_MAY_SIGNAL : truth ? XP_WILL_SIGNAL : XP_ONLY_WAITS;
-    return xp_slot_new(type, o_domain, index, role);
-}
-
-PyObject *xp_slot_new(PyTypeObject *type, PyObject *o_domain, uint32_t index, int role)
-{
     xp_domain *d = xp_domain_of(o_domain);
     if (d == NULL)
         return NULL;
@@ -57,6 +52,7 @@ static void slot_dealloc(PyObject *self)
     xp_clear_weakrefs(self, o->weakrefs);
     if (o->s) {
         Py_BEGIN_ALLOW_THREADS
+        xp_slot_drop(o->s);
         xp_detach(o->s);
         xp_slot_unref(o->s);
         Py_END_ALLOW_THREADS
@@ -89,6 +85,7 @@ static PyObject *slot_state(PyObject *self, PyObject *arg)
     uint64_t point;
     if (s == NULL || xp_as_point(arg, &point) < 0)
         return NULL;
+    xp_note_act(s, XP_ACT_WAITED);
     return PyLong_FromLong(xp_full_state(s, point, false));
 }
 
@@ -109,7 +106,7 @@ static bool look_at_owners(xp_slot *s)
     if (others == 0)
         return false;
     Py_BEGIN_ALLOW_THREADS
-    xp_warden_start(); /* where no thread can be had, the next call looks again */
+    xp_loop_start(); /* where no thread can be had, the next call looks again */
     xp_watch_relied(s);
     xp_full_state(s, XP_RELAXED(&s->w->pending) >> 21, true);
     Py_END_ALLOW_THREADS
@@ -178,7 +175,7 @@ static PyObject *slot_lose(PyObject *self, PyObject *const *args, Py_ssize_t n)
         return NULL;
     if (cause != XP_CAUSE_QUEUE && cause != XP_CAUSE_EXIT)
         return exhausted("cause must be 2 or 3");
-    return PyBool_FromLong(xp_lose_from(s, point, (uint32_t)cause, (uint64_t)getpid()));
+    return PyBool_FromLong(xp_lose(s->w, s->d->bell, (uint32_t)cause, (uint64_t)getpid(), point));
 }
 
 static PyObject *slot_owes(PyObject *self, PyObject *Py_UNUSED(a))
@@ -186,9 +183,7 @@ static PyObject *slot_owes(PyObject *self, PyObject *Py_UNUSED(a))
     xp_slot *s = slot(self);
     if (s == NULL)
         return NULL;
-    xp_view v;
-    xp_read(s->w, &v);
-    return PyBool_FromLong(xp_owes(s->w, &v, s->d->member));
+    return PyBool_FromLong(xp_owes(s->w, s->d->member));
 }
 
 static PyObject *slot_owes_next(PyObject *self, PyObject *Py_UNUSED(a))
@@ -198,6 +193,25 @@ static PyObject *slot_owes_next(PyObject *self, PyObject *Py_UNUSED(a))
         return NULL;
     xp_view v;
     return PyBool_FromLong(xp_lowest_owed(s->w, &v, s->d->member) == v.effective + 1);
+}
+
+static PyObject *slot_pickled(PyObject *self, PyObject *arg)
+{
+    xp_slot *s = slot(self);
+    uint64_t until;
+    if (s == NULL || xp_as_u64(arg, &until) < 0)
+        return NULL;
+    xp_pickle_made(s, until);
+    Py_RETURN_NONE;
+}
+
+static PyObject *slot_taken(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    xp_slot *s = slot(self);
+    if (s == NULL)
+        return NULL;
+    xp_pickle_taken(s);
+    Py_RETURN_NONE;
 }
 
 static PyObject *slot_blame(PyObject *self, PyObject *Py_UNUSED(a))
@@ -274,6 +288,7 @@ static PyObject *slot_wait(PyObject *self, PyObject *const *args, Py_ssize_t n, 
             return NULL;
         }
     }
+    xp_note_act(s, XP_ACT_WAITED);
     xp_view v;
     xp_read(s->w, &v);
     int state = xp_state(&v, point);
@@ -291,17 +306,31 @@ static PyObject *slot_wait(PyObject *self, PyObject *const *args, Py_ssize_t n, 
     return wait_slow(self, s, point, ns, spin);
 }
 
+static PyObject *notify(xp_slot *s, uint64_t point, uint64_t token, int kind)
+{
+    int rc;
+    Py_BEGIN_ALLOW_THREADS
+    rc = xp_node_add(s, point, token, kind, NULL);
+    Py_END_ALLOW_THREADS
+    return rc > 1 ? xp_oserror_of(rc - 1, "starting the warden") : rc < 0 ? PyErr_NoMemory() : PyBool_FromLong(rc);
+}
+
 static PyObject *slot_notify(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
     xp_slot *s = slot(self);
     uint64_t point, token;
     if (s == NULL || xp_arity("notify", n, 2, 2) < 0 || xp_as_point(args[0], &point) < 0 || xp_as_u64(args[1], &token) < 0)
         return NULL;
-    int rc;
-    Py_BEGIN_ALLOW_THREADS
-    rc = xp_node_add(s, point, token, XP_TOKEN, NULL);
-    Py_END_ALLOW_THREADS
-    return rc > 1 ? xp_oserror_of(rc - 1, "starting the warden") : rc < 0 ? PyErr_NoMemory() : PyBool_FromLong(rc);
+    return notify(s, point, token, XP_TOKEN);
+}
+
+static PyObject *slot_notify_recovery(PyObject *self, PyObject *arg)
+{
+    xp_slot *s = slot(self);
+    uint64_t token;
+    if (s == NULL || xp_as_u64(arg, &token) < 0)
+        return NULL;
+    return notify(s, XP_POINT_MAX, token, XP_RECOVERY);
 }
 
 int xp_guarded(int rc)
@@ -347,7 +376,7 @@ static PyObject *slot_watch(PyObject *self, PyObject *Py_UNUSED(a))
         return NULL;
     int rc;
     Py_BEGIN_ALLOW_THREADS
-    rc = xp_warden_start();
+    rc = xp_loop_start();
     if (rc == 0)
         xp_watch_relied(s);
     Py_END_ALLOW_THREADS
@@ -423,9 +452,12 @@ static PyMethodDef slot_methods[] = {
     {"owes", slot_owes, METH_NOARGS, NULL},
     {"owes_next", slot_owes_next, METH_NOARGS, NULL},
     {"wait", XP_FAST(slot_wait), METH_FASTCALL | METH_KEYWORDS, NULL},
+    {"pickled", slot_pickled, METH_O, NULL},
+    {"taken", slot_taken, METH_NOARGS, NULL},
     {"blame", slot_blame, METH_NOARGS, NULL},
     {"attached", slot_attached, METH_NOARGS, NULL},
     {"notify", XP_FAST(slot_notify), METH_FASTCALL, NULL},
+    {"notify_recovery", slot_notify_recovery, METH_O, NULL},
     {"cancel", slot_cancel, METH_O, NULL},
     {"guard", slot_guard, METH_O, NULL},
     {"released", slot_released, METH_O, NULL},

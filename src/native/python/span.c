@@ -1,4 +1,4 @@
-/* Span: a buffer that keeps its owner alive. BufferBase: a base class whose buffers are those of a Span. */
+/* Span: a buffer that keeps its owner alive. */
 #include "objects.h"
 
 typedef struct {
@@ -216,128 +216,12 @@ static PyType_Slot span_slots[] = {
 static PyType_Spec span_spec = {"xpushare._native.Span", sizeof(xp_span), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
                                 span_slots};
 
-/* --- BufferBase --------------------------------------------------------------------------------------------------- */
-
-typedef struct {
-    PyObject_HEAD
-    PyObject *weakrefs;
-    /* For an object that is bound; they never change. The sub-class's `_held` keeps the memory, and is None once the
-     * object is closed. */
-    uint64_t address;
-    Py_ssize_t nbytes;
-    unsigned forks;
-    bool bound, readonly;
-} xp_base;
-
-static xp_base *base_alloc(PyTypeObject *type)
+int xp_span_buffer(PyObject *span, Py_buffer *view, int flags)
 {
-    xp_base *b = (xp_base *)PyType_GenericAlloc(type, 0);
-    if (b)
-        b->forks = XP_RELAXED(&xp_fork_count);
-    return b;
-}
-
-PyObject *xp_base_new(PyTypeObject *type) { return (PyObject *)base_alloc(type); }
-
-static PyObject *base_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
-{
-    uint64_t address = 0;
-    Py_ssize_t nbytes = 0, n = PyTuple_Size(args);
-    int readonly = 0;
-    if (n == 3) {
-        if (xp_as_u64(PyTuple_GetItem(args, 0), &address) < 0)
-            return NULL;
-        nbytes = PyLong_AsSsize_t(PyTuple_GetItem(args, 1));
-        if ((nbytes == -1 && PyErr_Occurred()) || (readonly = PyObject_IsTrue(PyTuple_GetItem(args, 2))) < 0)
-            return NULL;
-    } else if (n) {
-        PyErr_SetString(PyExc_TypeError, "BufferBase takes no arguments, or address, nbytes and readonly");
-        return NULL;
-    }
-    xp_base *b = base_alloc(type);
-    if (b) {
-        b->address = address;
-        b->nbytes = nbytes;
-        b->bound = n != 0;
-        b->readonly = readonly != 0;
-    }
-    return (PyObject *)b;
-}
-
-static int base_getbuffer(PyObject *self, Py_buffer *view, int flags);
-
-/* BufferBase itself is the last of the bases that has this getbuffer. */
-static xp_types *base_types(PyObject *self)
-{
-    PyTypeObject *type = Py_TYPE(self), *up;
-    while ((up = PyType_GetSlot(type, Py_tp_base)) && PyType_GetSlot(up, Py_bf_getbuffer) == (void *)base_getbuffer)
-        type = up;
-    return PyType_GetModuleState(type);
-}
-
-static PyObject *base_span_of(PyObject *self)
-{
-    const xp_base *b = (xp_base *)self;
-    if (b->bound && b->forks == XP_RELAXED(&xp_fork_count)) {
-        const xp_types *types = base_types(self);
-        PyObject *owner = PyObject_GetAttr(self, types->held_name), *span = NULL;
-        if (owner && owner != Py_None)
-            span = span_make(types->span, b->address, b->nbytes, b->readonly, owner, NULL, 1, NULL, "B", 1);
-        bool closed = owner == Py_None;
-        Py_XDECREF(owner);
-        if (!closed)
-            return span;
-    }
-    return PyObject_CallMethod(self, "_span", NULL);
-}
-
-static int base_getbuffer(PyObject *self, Py_buffer *view, int flags)
-{
-    view->obj = NULL;
-    PyObject *span = base_span_of(self);
-    if (span == NULL)
-        return -1;
-    int rc = -1;
-    /* A Span is known by its slot, since any sub-class may define `_span`. */
     if (PyType_GetSlot(Py_TYPE(span), Py_bf_getbuffer) == (void *)span_getbuffer)
-        rc = span_getbuffer(span, view, flags);
-    else
-        PyErr_SetString(PyExc_TypeError, "_span() must return a Span");
-    Py_DECREF(span);
-    return rc;
+        return span_getbuffer(span, view, flags);
+    PyErr_SetString(PyExc_TypeError, "that is no Span");
+    return -1;
 }
 
-/* Never called: the exporter that a view names is the Span. Without this slot, NumPy's frombuffer would drop the view
- * and keep this object. */
-static void base_releasebuffer(PyObject *Py_UNUSED(self), Py_buffer *Py_UNUSED(view)) {}
-
-static PyObject *base_span(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(a))
-{
-    PyErr_SetString(PyExc_NotImplementedError, "_span() is for sub-classes to define");
-    return NULL;
-}
-
-static PyMethodDef base_methods[] = {{"_span", base_span, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};
-
-static PyMemberDef base_members[] = {XP_WEAKREFS(xp_base), {NULL, 0, 0, 0, NULL}};
-
-/* No tp_dealloc: the default one of heap types clears weak references and suits every sub-class. */
-static PyType_Slot base_slots[] = {
-    {Py_tp_new, base_new},
-    {Py_bf_getbuffer, base_getbuffer},
-    {Py_bf_releasebuffer, base_releasebuffer},
-    {Py_tp_methods, base_methods},
-    {Py_tp_members, base_members},
-    {0, NULL},
-};
-static PyType_Spec base_spec = {"xpushare._native.BufferBase", sizeof(xp_base), 0,
-                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, base_slots};
-
-int xp_init_span(PyObject *module)
-{
-    xp_types *types = xp_types_of(module);
-    if ((types->held_name = PyUnicode_InternFromString("_held")) == NULL ||
-        xp_keep_type(module, &span_spec, &types->span) < 0)
-        return -1;
-    return xp_add_type(module, &base_spec);
-}
+int xp_init_span(PyObject *module) { return xp_add_type(module, &span_spec); }

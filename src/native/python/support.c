@@ -27,7 +27,7 @@ PyObject *xp_raise(const xp_error *error)
 
 void xp_unusable(const char *why)
 {
-    PyObject *errors = PyImport_ImportModule("xpushare._errors");
+    PyObject *errors = PyImport_ImportModule("xpushare.common.errors");
     PyObject *error = errors ? PyObject_GetAttrString(errors, "InvalidArgumentError") : NULL;
     if (error == NULL)
         PyErr_Clear(); /* the interpreter is going */
@@ -152,4 +152,22 @@ PyObject *xp_dims_tuple(const int64_t *values, int n)
             Py_CLEAR(tuple);
     }
     return tuple;
+}
+
+const xp_types *xp_types_by(PyObject *self, destructor of)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    while (PyType_GetSlot(type, Py_tp_dealloc) != (void *)of)
+        type = PyType_GetSlot(type, Py_tp_base);
+    return PyType_GetModuleState(type);
+}
+
+PyObject *xp_set_once(PyObject **place, PyObject *made)
+{
+    PyObject *nothing = NULL;
+    if (made && !__atomic_compare_exchange_n(place, &nothing, made, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+        Py_DECREF(made);
+        made = nothing;
+    }
+    return Py_XNewRef(made);
 }

@@ -38,7 +38,7 @@ static PyObject *close_warden(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
     bool main = PyInterpreterState_GetID(PyInterpreterState_Get()) == 0;
     Py_BEGIN_ALLOW_THREADS
     if (main)
-        xp_warden_stop();
+        xp_loop_stop();
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }

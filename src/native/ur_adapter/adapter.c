@@ -1,5 +1,5 @@
 /* The entry points: what the loader asks for its tables, and what it calls through them. */
-#include "adapter.h"
+#include "parts.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -27,24 +27,7 @@ static uint32_t unsupported(void) { return XP_UNSUPPORTED_FEATURE; }
 #define XP_TABLE(getter, slots) {getter, sizeof(slots) / sizeof(*slots), slots}
 #include "functions.h"
 
-const uint32_t xp_queue_kind = XP_QUEUE_KIND, xp_event_kind = XP_EVENT_KIND, xp_counted_kinds = XP_COUNTED_KINDS,
-               xp_host_trait = XP_HOST_TRAIT;
-const unsigned xp_event_wait = XP_EVENT_WAIT, xp_events_wait = XP_EVENTS_WAIT;
-
 #define XP_VERSION 12 /* 0.12 */
-#define XP_MOST_SLOTS 512
-
-xp_slot xp_dispatch[XP_MOST_SLOTS];
-
-void xp_log(const char *format, ...)
-{
-    char text[1024];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    fprintf(stderr, "libur_adapter_xpushare: %s\n", text);
-}
 
 /* The build that calls from `code`, NULL if it is not known. */
 static const xp_build *build_of(const void *code)
@@ -85,7 +68,7 @@ static uint32_t fill(unsigned getter, const void *code, uint32_t version, xp_slo
     const xp_build *build = build_of(code);
     if (!build)
         return XP_UNSUPPORTED_VERSION;
-    if (!xp_python_start(XP_FUNCTIONS))
+    if (!xp_python_start(XP_FUNCTIONS, xp_flush))
         return XP_UNINITIALIZED;
     for (const xp_table *each = build->tables; each->slots; each++)
         if (each->getter == getter) {
@@ -97,12 +80,105 @@ static uint32_t fill(unsigned getter, const void *code, uint32_t version, xp_slo
 }
 
 #define XP_GETTER(name)                                                                                                \
-    XP_EXPORT uint32_t name(uint32_t version, xp_slot *table);                                                         \
-    uint32_t name(uint32_t version, xp_slot *table)                                                                    \
+    XP_EXPORT uint32_t name(uint32_t version, xp_slot *table)                                                          \
     {                                                                                                                  \
         return fill(XP_##name, __builtin_return_address(0), version, table);                                           \
     }
 XP_GETTERS(XP_GETTER)
+
+/* --- without Python ----------------------------------------------------------------------------------------------- */
+
+/* Of one that is not owed: whether all is well once it is pending no more. */
+static bool is_well(const xp_box *event)
+{
+    uint64_t point;
+    int state = xp_state_of(event, &point);
+    return state == XP_DONE || (state == XP_PENDING && xp_engine.wait_at(event->event, point) == XP_DONE);
+}
+
+enum { COMMAND_EXECUTION_STATUS = 3, COMPLETE = 0, SUBMITTED = 2 };
+
+static bool status(const xp_box *box, const uint64_t *words)
+{
+    uint32_t *value = (uint32_t *)words[3];
+    size_t *written = (size_t *)words[4];
+    uint64_t point;
+    if (words[1] != COMMAND_EXECUTION_STATUS || !value || words[2] < sizeof *value)
+        return false;
+    int state = xp_is_owed(box) ? XP_PENDING : xp_state_of(box, &point);
+    if (state != XP_DONE && state != XP_PENDING)
+        return false;
+    *value = state == XP_DONE ? COMPLETE : SUBMITTED;
+    if (written)
+        *written = sizeof *value;
+    return true;
+}
+
+/* Wait for those that it may wait for. What became of them is Python's to tell, unless all is well. */
+static bool wait_for(unsigned kind, uint32_t count, xp_box *const *events)
+{
+    uint32_t done = 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (!xp_is(events[i], kind))
+            return false;
+    while (done < count && xp_is_done(events[done]))
+        done++;
+    if (done == count)
+        return true;
+    void *unlocked = xp_python_unlock();
+    bool good = true;
+    for (uint32_t i = done; good && i < count; i++)
+        good = xp_has_been_made(events[i]) && is_well(events[i]);
+    xp_python_lock(unlocked);
+    return good;
+}
+
+/* Behind everything in the queue is a point of ours. */
+static bool finish_device(const xp_box *queue)
+{
+    xp_box *event = NULL;
+    const uint64_t enqueue[] = {(uintptr_t)queue, 0, 0, (uintptr_t)&event};
+    if (xp_answer(XP_EVENTS_WAIT, enqueue, 4))
+        return false;
+    bool good = wait_for(XP_EVENT_KIND, 1, &event);
+    event->unseen = true;
+    xp_count(event, -1);
+    return good;
+}
+
+/* Answer without Python: true where it succeeded, else nothing was done. A program that holds a lock of its own in such a
+ * call cannot deadlock with a thread that has Python's lock and wants the program's. */
+static bool natively(unsigned how, unsigned kind, const uint64_t *words)
+{
+    xp_box *box = (xp_box *)words[0];
+    if (!xp_natives())
+        return false;
+    switch (how) {
+    case XP_RETAINS: return xp_is(box, kind) && xp_count(box, 1);
+    case XP_RELEASES: return xp_is(box, kind) && xp_count(box, -1);
+    case XP_STATUS: return xp_is(box, kind) && status(box, words);
+    case XP_WAITS: return words[0] && words[1] && wait_for(kind, (uint32_t)words[0], (xp_box *const *)words[1]);
+    case XP_FINISHES: return xp_is(box, kind) && xp_finish(box, finish_device);
+    case XP_ASKS: return (kind > XP_COUNTED_KINDS || xp_is(box, kind)) && xp_property_of(box, kind, words);
+    default: return false;
+    }
+}
+
+/* True where it was enqueued, or has failed after that: `*result`. */
+static bool enqueue(unsigned function, const uint64_t *words, unsigned count, uint32_t *result)
+{
+    const xp_command_form *form = &xp_command_forms[function];
+    xp_box *event = NULL, **out = (xp_box **)words[form->event];
+    if (!xp_enqueue(function, form, words, count, &event))
+        return false;
+    if (form->blocking && words[form->blocking])
+        *result = xp_answer(XP_EVENT_WAIT, (uint64_t[]){1, (uintptr_t)&event}, 2);
+    if (out && *result == XP_SUCCESS)
+        *out = event;
+    else if (event)
+        xp_count(event, -1);
+    return true;
+}
 
 /* Nobody can be asked; what gives something back is done, as all of it is gone. */
 static uint32_t over(unsigned function, uint32_t result) { return xp_ends[function] ? XP_SUCCESS : result; }
@@ -110,9 +186,9 @@ static uint32_t over(unsigned function, uint32_t result) { return xp_ends[functi
 uint32_t xp_answer(unsigned function, const uint64_t *words, unsigned count)
 {
     uint32_t result = xp_python_over();
-    if (!result && xp_natively(xp_native_answers[function].how, xp_native_answers[function].kind, words))
+    if (!result && natively(xp_native_answers[function].how, xp_native_answers[function].kind, words))
         return XP_SUCCESS;
-    if (!result && xp_enqueue(function, &xp_command_forms[function], words, count, &result))
+    if (!result && enqueue(function, words, count, &result))
         return result;
     if (result)
         return over(function, result);

@@ -1,5 +1,5 @@
 /* Functions of the program that it wants called: by a thread of their own, which holds no lock, Python's least of all. */
-#include "adapter.h"
+#include "parts.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -34,15 +34,14 @@ static void *run(void *unused)
             ((void (*)(uint32_t, const char *, void *))call->function)(call->number, call->text, call->data);
         else {
             ((void (*)(void *, uint32_t, void *))call->function)(call->handle, call->number, call->data);
-            xp_give_up(call->handle);
+            xp_count(call->handle, -1);
         }
         free(call);
     }
     return NULL;
 }
 
-XP_EXPORT int xpushare_ur_post(void *function, void *handle, uint32_t number, void *data, const char *text);
-int xpushare_ur_post(void *function, void *handle, uint32_t number, void *data, const char *text)
+XP_EXPORT int xpushare_ur_post(void *function, void *handle, uint32_t number, void *data, const char *text)
 {
     size_t length = text ? strlen(text) + 1 : 0;
     xp_call *call = malloc(sizeof *call + length);

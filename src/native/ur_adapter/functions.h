@@ -1,5 +1,17 @@
 /* Made by `python -m xpushare.ur._generate` from src/xpushare/ur: not to be edited. */
 
+#ifndef XP_FUNCTIONS
+#define XP_FUNCTIONS 123
+#define XP_EVENT_WAIT 53
+#define XP_EVENTS_WAIT 21
+#define XP_HOST_TRAIT 2
+#define XP_COUNTED_KINDS 6
+#define XP_QUEUE_KIND 2
+#define XP_EVENT_KIND 3
+#endif
+
+#ifdef XP_TABLE /* the entry points and tables, for one file */
+
 static uint32_t urAdapterGet(uint32_t a0, void *a1, void *a2)
 {
     const uint64_t words[] = {a0, (uintptr_t)a1, (uintptr_t)a2};
@@ -738,8 +750,6 @@ static uint32_t urVirtualMemUnmap(void *a0, void *a1, uint64_t a2)
     return xp_answer(122, words, 3);
 }
 
-#define XP_FUNCTIONS 123
-
 /* Gives something back: answered as done where nothing can be asked any more. */
 static const bool xp_ends[XP_FUNCTIONS] = {
     [3] = true, /* urAdapterRelease */
@@ -855,6 +865,7 @@ static bool urEnqueueUSMMemcpy_plain(const uint64_t *a, uint32_t backend)
     return !!a[2] &&
            !!a[3] &&
            !(a[4] == 0) &&
+           xp_apart(a[2], a[4], a[3], a[4]) &&
            xp_reaches(backend, a[2], a[4], 1, XP_WRITES) &&
            xp_reaches(backend, a[3], a[4], 1, XP_READS);
 }
@@ -866,6 +877,7 @@ static bool urEnqueueUSMMemcpy2D_plain(const uint64_t *a, uint32_t backend)
            !((a[5] == 0) || (a[3] == 0)) &&
            !((a[5] < a[6]) || (a[3] < a[6])) &&
            !(a[7] == 0) &&
+           xp_apart(a[2], a[3] * a[7], a[4], a[5] * a[7]) &&
            xp_reaches(backend, a[2], a[3], a[7], XP_WRITES) &&
            xp_reaches(backend, a[4], a[5], a[7], XP_READS);
 }
@@ -960,13 +972,6 @@ static const xp_order xp_orders[XP_FUNCTIONS] = {
     [121] = {.all = true}, /* urVirtualMemSetAccess */
     [122] = {.all = true}, /* urVirtualMemUnmap */
 };
-
-#define XP_EVENT_WAIT 53
-#define XP_EVENTS_WAIT 21
-#define XP_HOST_TRAIT 2
-#define XP_COUNTED_KINDS 6
-#define XP_QUEUE_KIND 2
-#define XP_EVENT_KIND 3
 
 static const xp_slot urGetAdapterProcAddrTable_0[] = {
     XP_SLOT(urAdapterGet),
@@ -1494,3 +1499,5 @@ static const xp_build xp_builds[] = {
         XP_TABLE(XP_urGetDeviceExpProcAddrTable, urGetDeviceExpProcAddrTable_0),
     }},
 };
+
+#endif

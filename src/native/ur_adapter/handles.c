@@ -1,15 +1,10 @@
-/* Handles, and what is answered without Python: references, the status of events and waits for them. A program that holds a
- * lock of its own in such a call cannot deadlock with a thread that has Python's lock and wants the program's. */
-#include "adapter.h"
+/* Handles: the boxes that they point to, who refers to them, and the state of events. */
+#include "parts.h"
 
 #include <pthread.h>
 #include <sys/mman.h>
 
-enum { COMMAND_EXECUTION_STATUS = 3, COMPLETE = 0, SUBMITTED = 2 };
-
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-
-/* --- boxes -------------------------------------------------------------------------------------------------------- */
 
 #define AT_A_TIME 4096
 
@@ -23,27 +18,32 @@ static chunk *chunks;
 
 static xp_box *spare; /* boxes that no program has seen; lock */
 
+xp_slot xp_dispatch[XP_MOST_SLOTS];
+void (*xp_close_lane)(xp_lane *lane);
+
+/* With the lock. */
+static bool have_room(void)
+{
+    if (chunks && chunks->used < AT_A_TIME)
+        return true;
+    chunk *made = mmap(NULL, sizeof *made, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (made == MAP_FAILED)
+        return false;
+    made->next = chunks;
+    chunks = made;
+    return true;
+}
+
 xp_box *xp_new_box(void)
 {
     pthread_mutex_lock(&lock);
-    if (spare) {
-        xp_box *box = spare;
+    xp_box *box = spare;
+    if (box)
         spare = box->next;
+    else if (have_room())
+        box = &chunks->boxes[chunks->used++];
+    if (box)
         *box = (xp_box){.dispatch = xp_dispatch};
-        pthread_mutex_unlock(&lock);
-        return box;
-    }
-    if (!chunks || chunks->used == AT_A_TIME) {
-        chunk *made = mmap(NULL, sizeof *made, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (made == MAP_FAILED) {
-            pthread_mutex_unlock(&lock);
-            return NULL;
-        }
-        made->next = chunks;
-        chunks = made;
-    }
-    xp_box *box = &chunks->boxes[chunks->used++];
-    box->dispatch = xp_dispatch;
     pthread_mutex_unlock(&lock);
     return box;
 }
@@ -58,64 +58,24 @@ bool xp_is_box(const void *handle)
     return found;
 }
 
-XP_EXPORT xp_box *xpushare_ur_box(void);
-xp_box *xpushare_ur_box(void) { return xp_new_box(); }
+XP_EXPORT xp_box *xpushare_ur_box(void) { return xp_new_box(); }
 
-XP_EXPORT bool xpushare_ur_is_box(const void *handle);
-bool xpushare_ur_is_box(const void *handle) { return xp_is_box(handle); }
+XP_EXPORT bool xpushare_ur_is_box(const void *handle) { return xp_is_box(handle); }
 
-/* --- what the last reference leaves to Python --------------------------------------------------------------------- */
-
-static pthread_cond_t some = PTHREAD_COND_INITIALIZER;
-static xp_box *first, **last = &first;
-
-xp_box *xp_take_ended(void)
-{
-    if (!__atomic_load_n(&first, __ATOMIC_ACQUIRE))
-        return NULL;
-    pthread_mutex_lock(&lock);
-    xp_box *found = first;
-    first = NULL;
-    last = &first;
-    pthread_mutex_unlock(&lock);
-    return found;
-}
-
-static void *end_them(void *unused)
-{
-    do {
-        pthread_mutex_lock(&lock);
-        while (!first)
-            pthread_cond_wait(&some, &lock);
-        pthread_mutex_unlock(&lock);
-    } while (xp_python_end_boxes());
-    return unused;
-}
+/* --- references --------------------------------------------------------------------------------------------------- */
 
 static void end(xp_box *box)
 {
-    static bool running;
-    pthread_t thread;
     bool has_object = !(box->done || box->point) || box->known;
-    xp_box *queue = box->type == xp_event_kind ? box->queue : NULL;
-    if (box->type == xp_queue_kind && box->lane)
+    xp_box *queue = box->type == XP_EVENT_KIND ? box->queue : NULL;
+    if (box->type == XP_QUEUE_KIND && box->lane)
         xp_close_lane(box->lane);
-    if (box->type != xp_event_kind)
+    if (box->type != XP_EVENT_KIND)
         xp_forget(box);
     if (box->point)
         xp_engine.let_go(box->event);
-    if (has_object) {
-        pthread_mutex_lock(&lock);
-        box->next = NULL;
-        *last = box;
-        last = &box->next;
-        if (!running && pthread_create(&thread, NULL, end_them, NULL) == 0) { /* else the next call of Python ends it */
-            pthread_detach(thread);
-            running = true;
-        }
-        pthread_cond_signal(&some);
-        pthread_mutex_unlock(&lock);
-    }
+    if (has_object)
+        xp_python_end(box);
     if (queue)
         xp_let_go(queue);
     if (!has_object && box->unseen) {
@@ -126,48 +86,9 @@ static void end(xp_box *box)
     }
 }
 
-/* --- calls -------------------------------------------------------------------------------------------------------- */
-
-xp_engine_functions xp_engine;
-
-XP_EXPORT void xpushare_ur_engine(const xp_engine_functions *functions);
-void xpushare_ur_engine(const xp_engine_functions *functions) { xp_engine = *functions; }
-
-bool xp_natives(void) { return xp_engine.state_at != NULL; }
-
-bool xp_is(const xp_box *box, unsigned kind) { return box && __atomic_load_n(&box->kind, __ATOMIC_ACQUIRE) == kind; }
-
-static bool is_owed(const xp_box *event) { return __atomic_load_n(&event->owed, __ATOMIC_ACQUIRE) != 0; }
-
-int xp_state_of(const xp_box *event, uint64_t *point)
-{
-    *point = 0;
-    if (event->done)
-        return XP_DONE;
-    if (!event->event)
-        return -1;
-    *point = event->point ? event->point : xp_engine.newest_point(event->event);
-    return xp_engine.state_at(event->event, *point);
-}
-
-/* Of one that is not owed: whether all is well once it is pending no more. */
-static bool wait_for(const xp_box *event)
-{
-    uint64_t point;
-    int state = xp_state_of(event, &point);
-    return state == XP_DONE || (state == XP_PENDING && xp_engine.wait_at(event->event, point) == XP_DONE);
-}
-
-bool xp_is_done(const xp_box *event)
-{
-    uint64_t point;
-    return !is_owed(event) && xp_state_of(event, &point) == XP_DONE;
-}
-
 static int32_t references(int64_t count) { return (int32_t)(uint32_t)count; }
 
-/* Add to what counts, if the program has a reference still. */
-static bool add(xp_box *box, int64_t more)
+bool xp_count(xp_box *box, int64_t more)
 {
     int64_t known = __atomic_load_n(&box->count, __ATOMIC_RELAXED);
     while (references(known) > 0) {
@@ -182,7 +103,7 @@ static bool add(xp_box *box, int64_t more)
     return false;
 }
 
-bool xp_hold(xp_box *box) { return add(box, XP_HOLD); }
+bool xp_hold(xp_box *box) { return xp_count(box, XP_HOLD); }
 
 void xp_let_go(xp_box *box)
 {
@@ -190,72 +111,38 @@ void xp_let_go(xp_box *box)
         end(box);
 }
 
-static bool status(const xp_box *box, const uint64_t *words)
-{
-    uint32_t *value = (uint32_t *)words[3];
-    size_t *written = (size_t *)words[4];
-    uint64_t point;
-    if (words[1] != COMMAND_EXECUTION_STATUS || !value || words[2] < sizeof *value)
-        return false;
-    int state = is_owed(box) ? XP_PENDING : xp_state_of(box, &point);
-    if (state != XP_DONE && state != XP_PENDING)
-        return false;
-    *value = state == XP_DONE ? COMPLETE : SUBMITTED;
-    if (written)
-        *written = sizeof *value;
-    return true;
-}
-
-/* Wait for those that it may wait for. What became of them is Python's to tell, unless all is well. */
-static bool wait(unsigned kind, uint32_t count, xp_box *const *events)
-{
-    uint32_t done = 0;
-    for (uint32_t i = 0; i < count; i++)
-        if (!xp_is(events[i], kind))
-            return false;
-    while (done < count && xp_is_done(events[done]))
-        done++;
-    if (done == count)
-        return true;
-    void *unlocked = xp_python_unlock();
-    bool good = true;
-    for (uint32_t i = done; good && i < count; i++)
-        good = xp_has_been_made(events[i]) && wait_for(events[i]);
-    xp_python_lock(unlocked);
-    return good;
-}
-
-bool xp_natively(unsigned how, unsigned kind, const uint64_t *words)
-{
-    xp_box *box = (xp_box *)words[0];
-    if (!xp_natives())
-        return false;
-    switch (how) {
-    case XP_RETAINS:
-        return xp_is(box, kind) && add(box, 1);
-    case XP_RELEASES:
-        return xp_is(box, kind) && add(box, -1);
-    case XP_STATUS:
-        return xp_is(box, kind) && status(box, words);
-    case XP_WAITS:
-        return words[0] && words[1] && wait(kind, (uint32_t)words[0], (xp_box *const *)words[1]);
-    case XP_FINISHES:
-        return xp_is(box, kind) && xp_finish(box);
-    case XP_ASKS:
-        return (kind > xp_counted_kinds || xp_is(box, kind)) && xp_property_of(box, kind, words);
-    default:
-        return false;
-    }
-}
-
 /* Python's count of references changed by that much. */
-XP_EXPORT void xpushare_ur_count(xp_box *box, int32_t more);
-void xpushare_ur_count(xp_box *box, int32_t more)
+XP_EXPORT void xpushare_ur_count(xp_box *box, int32_t more)
 {
     if (more > 0)
         __atomic_fetch_add(&box->count, more, __ATOMIC_ACQ_REL);
     for (; more < 0; more++)
-        add(box, -1);
+        xp_count(box, -1);
 }
 
-void xp_give_up(xp_box *event) { add(event, -1); }
+/* --- events ------------------------------------------------------------------------------------------------------- */
+
+xp_engine_functions xp_engine;
+
+XP_EXPORT void xpushare_ur_engine(const xp_engine_functions *functions) { xp_engine = *functions; }
+
+bool xp_natives(void) { return xp_engine.state_at != NULL; }
+
+bool xp_is(const xp_box *box, unsigned kind) { return box && __atomic_load_n(&box->kind, __ATOMIC_ACQUIRE) == kind; }
+
+int xp_state_of(const xp_box *event, uint64_t *point)
+{
+    *point = 0;
+    if (event->done)
+        return XP_DONE;
+    if (!event->event)
+        return -1;
+    *point = event->point ? event->point : xp_engine.newest_point(event->event);
+    return xp_engine.state_at(event->event, *point);
+}
+
+bool xp_is_done(const xp_box *event)
+{
+    uint64_t point;
+    return !xp_is_owed(event) && xp_state_of(event, &point) == XP_DONE;
+}

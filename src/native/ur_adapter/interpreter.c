@@ -1,6 +1,6 @@
 /* The interpreter: the one that runs in this process, or the one that the package is installed for. One library serves
  * all versions of Python, so it is linked with none: what it calls is in the stable ABI and is looked up. */
-#include "adapter.h"
+#include "parts.h"
 
 #include <dlfcn.h>
 #include <limits.h>
@@ -15,34 +15,41 @@
 #include <wchar.h>
 
 typedef struct PyObject PyObject;
+
+/* Result, name, parameters, what it is called there, whether a version may lack it. */
+#define EVERY_FUNCTION(X)                                                                                              \
+    X(int, IsInitialized, (void), "Py_IsInitialized", false)                                                           \
+    X(void, InitializeEx, (int), "Py_InitializeEx", false)                                                             \
+    X(wchar_t *, DecodeLocale, (const char *, size_t *), "Py_DecodeLocale", false)                                     \
+    X(void, SetProgramName, (const wchar_t *), "Py_SetProgramName", true)                                              \
+    X(int, GILState_Ensure, (void), "PyGILState_Ensure", false)                                                        \
+    X(void, GILState_Release, (int), "PyGILState_Release", false)                                                      \
+    X(void *, GILState_GetThisThreadState, (void), "PyGILState_GetThisThreadState", false)                             \
+    X(void *, SaveThread, (void), "PyEval_SaveThread", false)                                                          \
+    X(void, RestoreThread, (void *), "PyEval_RestoreThread", false)                                                    \
+    X(void *, ThreadState_GetUnchecked, (void), "_PyThreadState_UncheckedGet", true)                                   \
+    X(PyObject *, ImportModule, (const char *), "PyImport_ImportModule", false)                                        \
+    X(PyObject *, GetAttrString, (PyObject *, const char *), "PyObject_GetAttrString", false)                          \
+    X(PyObject *, CallObject, (PyObject *, PyObject *), "PyObject_CallObject", false)                                  \
+    X(PyObject *, SysGetObject, (const char *), "PySys_GetObject", false)                                              \
+    X(PyObject *, ListGetItem, (PyObject *, ssize_t), "PyList_GetItem", false)                                         \
+    X(ssize_t, ListSize, (PyObject *), "PyList_Size", false)                                                           \
+    X(int, ListInsert, (PyObject *, ssize_t, PyObject *), "PyList_Insert", false)                                      \
+    X(int, SequenceContains, (PyObject *, PyObject *), "PySequence_Contains", false)                                   \
+    X(PyObject *, DecodeFS, (const char *), "PyUnicode_DecodeFSDefault", false)                                        \
+    X(PyObject *, TupleNew, (ssize_t), "PyTuple_New", false)                                                           \
+    X(int, TupleSetItem, (PyObject *, ssize_t, PyObject *), "PyTuple_SetItem", false)                                  \
+    X(PyObject *, FromULL, (unsigned long long), "PyLong_FromUnsignedLongLong", false)                                 \
+    X(long, AsLong, (PyObject *), "PyLong_AsLong", false)                                                              \
+    X(PyObject *, ErrOccurred, (void), "PyErr_Occurred", false)                                                        \
+    X(void, ErrPrint, (void), "PyErr_Print", false)                                                                    \
+    X(void, ErrClear, (void), "PyErr_Clear", false)                                                                    \
+    X(void, DecRef, (PyObject *), "Py_DecRef", false)
+
+#define POINTER(result, name, parameters, symbol, optional) result(*name) parameters;
+#define WANTED(result, name, parameters, symbol, optional) {&py.name, symbol, optional},
 static struct {
-    int (*IsInitialized)(void);
-    void (*InitializeEx)(int);
-    wchar_t *(*DecodeLocale)(const char *, size_t *);
-    void (*SetProgramName)(const wchar_t *); /* or NULL: a version may have dropped it */
-    int (*GILState_Ensure)(void);
-    void (*GILState_Release)(int);
-    void *(*GILState_GetThisThreadState)(void);
-    void *(*SaveThread)(void);
-    void (*RestoreThread)(void *);
-    void *(*ThreadState_GetUnchecked)(void); /* or NULL */
-    PyObject *(*ImportModule)(const char *);
-    PyObject *(*GetAttrString)(PyObject *, const char *);
-    PyObject *(*CallObject)(PyObject *, PyObject *);
-    PyObject *(*SysGetObject)(const char *);
-    PyObject *(*ListGetItem)(PyObject *, ssize_t);
-    int (*ListInsert)(PyObject *, ssize_t, PyObject *);
-    int (*SequenceContains)(PyObject *, PyObject *);
-    ssize_t (*ListSize)(PyObject *);
-    PyObject *(*DecodeFS)(const char *);
-    PyObject *(*TupleNew)(ssize_t);
-    int (*TupleSetItem)(PyObject *, ssize_t, PyObject *);
-    PyObject *(*FromULL)(unsigned long long);
-    long (*AsLong)(PyObject *);
-    PyObject *(*ErrOccurred)(void);
-    void (*ErrPrint)(void);
-    void (*ErrClear)(void);
-    void (*DecRef)(PyObject *);
+    EVERY_FUNCTION(POINTER)
 } py;
 
 static const struct {
@@ -50,35 +57,18 @@ static const struct {
     const char *name;
     bool optional;
 } wanted[] = {
-    {&py.IsInitialized, "Py_IsInitialized", false},
-    {&py.InitializeEx, "Py_InitializeEx", false},
-    {&py.DecodeLocale, "Py_DecodeLocale", false},
-    {&py.SetProgramName, "Py_SetProgramName", true},
-    {&py.GILState_Ensure, "PyGILState_Ensure", false},
-    {&py.GILState_Release, "PyGILState_Release", false},
-    {&py.GILState_GetThisThreadState, "PyGILState_GetThisThreadState", false},
-    {&py.SaveThread, "PyEval_SaveThread", false},
-    {&py.RestoreThread, "PyEval_RestoreThread", false},
-    {&py.ThreadState_GetUnchecked, "_PyThreadState_UncheckedGet", true}, /* until 3.12 */
-    {&py.ThreadState_GetUnchecked, "PyThreadState_GetUnchecked", true},  /* from 3.13 on */
-    {&py.ImportModule, "PyImport_ImportModule", false},
-    {&py.GetAttrString, "PyObject_GetAttrString", false},
-    {&py.CallObject, "PyObject_CallObject", false},
-    {&py.SysGetObject, "PySys_GetObject", false},
-    {&py.ListGetItem, "PyList_GetItem", false},
-    {&py.ListSize, "PyList_Size", false},
-    {&py.ListInsert, "PyList_Insert", false},
-    {&py.SequenceContains, "PySequence_Contains", false},
-    {&py.DecodeFS, "PyUnicode_DecodeFSDefault", false},
-    {&py.TupleNew, "PyTuple_New", false},
-    {&py.TupleSetItem, "PyTuple_SetItem", false},
-    {&py.FromULL, "PyLong_FromUnsignedLongLong", false},
-    {&py.AsLong, "PyLong_AsLong", false},
-    {&py.ErrOccurred, "PyErr_Occurred", false},
-    {&py.ErrPrint, "PyErr_Print", false},
-    {&py.ErrClear, "PyErr_Clear", false},
-    {&py.DecRef, "Py_DecRef", false},
+    EVERY_FUNCTION(WANTED) {&py.ThreadState_GetUnchecked, "PyThreadState_GetUnchecked", true}, /* from 3.13 on */
 };
+
+void xp_log(const char *format, ...)
+{
+    char text[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    fprintf(stderr, "libur_adapter_xpushare: %s\n", text);
+}
 
 /* --- which one ---------------------------------------------------------------------------------------------------- */
 
@@ -229,8 +219,7 @@ static bool find(xp_python *p)
     return !*p->wrong;
 }
 
-XP_EXPORT void xpushare_ur_interpreter(char *executable, char *library, char *wrong);
-void xpushare_ur_interpreter(char *executable, char *library, char *wrong)
+XP_EXPORT void xpushare_ur_interpreter(char *executable, char *library, char *wrong)
 {
     xp_python p;
     find(&p);
@@ -268,10 +257,26 @@ static bool look_up(void *where)
     return true;
 }
 
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* what was released for the last time */
+static pthread_cond_t some = PTHREAD_COND_INITIALIZER;
+static xp_box *first, **last = &first;
+
+static xp_box *take_ended(void)
+{
+    if (!__atomic_load_n(&first, __ATOMIC_ACQUIRE))
+        return NULL;
+    pthread_mutex_lock(&lock);
+    xp_box *found = first;
+    first = NULL;
+    last = &first;
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
 /* With the GIL: end what the program has released for the last time. */
 static void end_boxes(void)
 {
-    for (xp_box *box = xp_take_ended(), *next; box; box = next) {
+    for (xp_box *box = take_ended(), *next; box; box = next) {
         next = box->next;
         PyObject *arguments = py.TupleNew(1), *done = NULL;
         if (arguments && !py.TupleSetItem(arguments, 0, py.FromULL((uintptr_t)box)))
@@ -283,30 +288,53 @@ static void end_boxes(void)
     }
 }
 
-bool xp_python_end_boxes(void)
+static void *end_them(void *unused)
 {
-    if (xp_python_enter())
-        return false;
-    int held = py.GILState_Ensure();
-    end_boxes();
-    py.GILState_Release(held);
-    xp_python_exit();
-    return true;
+    for (;;) {
+        pthread_mutex_lock(&lock);
+        while (!first)
+            pthread_cond_wait(&some, &lock);
+        pthread_mutex_unlock(&lock);
+        if (xp_python_enter())
+            return unused; /* there is no Python any more */
+        int held = py.GILState_Ensure();
+        end_boxes();
+        py.GILState_Release(held);
+        xp_python_exit();
+    }
 }
 
-static double linger(void)
+void xp_python_end(xp_box *box)
+{
+    static bool running;
+    pthread_t thread;
+    pthread_mutex_lock(&lock);
+    box->next = NULL;
+    *last = box;
+    last = &box->next;
+    if (!running && pthread_create(&thread, NULL, end_them, NULL) == 0) { /* else the next call of Python ends it */
+        pthread_detach(thread);
+        running = true;
+    }
+    pthread_cond_signal(&some);
+    pthread_mutex_unlock(&lock);
+}
+
+double xp_linger(void)
 {
     const char *text = getenv("XPUSHARE_LINGER");
     double seconds = text && *text ? strtod(text, NULL) : 10;
     return seconds > 0 ? seconds < 1e6 ? seconds : 1e6 : 0;
 }
 
+static void (*flush)(double seconds);
+
 static void forked(void) { over = XP_INVALID_OPERATION; }
 
 /* A clean exit of a program that knows nothing of Python: others shall not take it for a death. */
 static void *leave(void *seconds)
 {
-    xp_flush(*(double *)seconds);
+    flush(*(double *)seconds);
     int held = py.GILState_Ensure();
     end_boxes();
     PyObject *done = py.CallObject(leaving, NULL);
@@ -325,7 +353,7 @@ static void at_exit(void)
     pthread_t thread;
     struct timespec until;
     static double seconds;
-    seconds = linger();
+    seconds = xp_linger();
     if (pthread_create(&thread, NULL, leave, &seconds))
         return;
     /* Somebody may hold the GIL for ever; what leaves ends in time by itself. */
@@ -404,25 +432,20 @@ static bool start(unsigned count)
     return true;
 }
 
-bool xp_python_start(unsigned count)
+bool xp_python_start(unsigned count, void (*first_at_exit)(double seconds))
 {
     pthread_mutex_lock(&starting);
+    flush = first_at_exit;
     if (state == NOT_STARTED)
         state = start(count) ? STARTED : FAILED;
     pthread_mutex_unlock(&starting);
     return state == STARTED;
 }
 
-/* Python ends: it gets what was enqueued; then wait for the calls that have begun, and begin no more. Called without the
- * GIL. */
-XP_EXPORT void xpushare_ur_end(void);
-void xpushare_ur_end(void)
+void xp_python_finish(void (*wake)(void))
 {
-    if (xp_python_over()) /* a forked child: its lanes have no threads, and their lock may be held for ever */
-        return;
-    xp_flush(linger());
     __atomic_store_n(&over, XP_UNINITIALIZED, __ATOMIC_SEQ_CST);
-    xp_wake_lanes();
+    wake();
     for (int i = 0; i < 2000 && __atomic_load_n(&within, __ATOMIC_SEQ_CST); i++)
         nanosleep(&(struct timespec){0, 1000000}, NULL);
 }

@@ -6,7 +6,7 @@
  * nothing to report (`by_python` is 0). To a device it hands a command by the package's engine, where the device reaches the
  * memory and waits for nothing, or for commands of its own queues. Anything else it gives to Python, which enqueues it: what
  * waits for events of others, what has times, and what the driver has refused, so that Python tells of that. */
-#include "adapter.h"
+#include "parts.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -47,17 +47,6 @@ static unsigned waiting; /* for progress */
 static uint64_t newest;  /* the serial number of the last command */
 static xp_lane *lanes;
 
-__attribute__((constructor)) static void begin(void)
-{
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&progress, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-}
-
-static bool is_owed(const xp_box *event) { return __atomic_load_n(&event->owed, __ATOMIC_ACQUIRE) != 0; }
-
 /* --- waiting for lanes -------------------------------------------------------------------------------------------- */
 
 /* With the lock. */
@@ -70,13 +59,13 @@ static void wait_for_progress(void)
 
 bool xp_has_been_made(const xp_box *event)
 {
-    if (!is_owed(event))
+    if (!xp_is_owed(event))
         return true;
     pthread_mutex_lock(&lock);
-    while (is_owed(event) && !xp_python_over())
+    while (xp_is_owed(event) && !xp_python_over())
         wait_for_progress();
     pthread_mutex_unlock(&lock);
-    return !is_owed(event);
+    return !xp_is_owed(event);
 }
 
 /* With the lock: whether none of the commands up to that one is in a lane any more. */
@@ -91,7 +80,7 @@ static bool all_done(uint64_t serial)
 static xp_box *queue_of(const xp_order *order, const uint64_t *words)
 {
     xp_box *queue = order->queue && xp_natives() ? (xp_box *)words[order->queue - 1] : NULL;
-    return xp_is(queue, xp_queue_kind) ? queue : NULL;
+    return xp_is(queue, XP_QUEUE_KIND) ? queue : NULL;
 }
 
 /* With the lock: whether a call has to wait for lanes, up to a command. */
@@ -102,10 +91,10 @@ static bool is_late(const xp_order *order, const uint64_t *words, const xp_box *
     xp_box *const *events = order->events ? (xp_box **)words[order->events] : NULL;
     uint32_t count = events ? (uint32_t)words[order->events - 1] : 0;
     bool late = (queue && queue->lane && queue->lane->done < queue->lane->posted && queue->lane->oldest <= serial) ||
-                (xp_is(event, xp_event_kind) && is_owed(event)) || (order->all && !all_done(serial)) ||
-                (given && xp_is_box(*given) && is_owed(*given));
+                (xp_is(event, XP_EVENT_KIND) && xp_is_owed(event)) || (order->all && !all_done(serial)) ||
+                (given && xp_is_box(*given) && xp_is_owed(*given));
     for (uint32_t i = 0; i < count && !late; i++)
-        late = xp_is(events[i], xp_event_kind) && is_owed(events[i]);
+        late = xp_is(events[i], XP_EVENT_KIND) && xp_is_owed(events[i]);
     return late;
 }
 
@@ -168,24 +157,11 @@ static bool is_by_python(const xp_box *queue)
     return by_python;
 }
 
-/* Behind everything in the queue is a point of ours. */
-static bool finish_device(const xp_box *queue)
-{
-    xp_box *event = NULL;
-    const uint64_t enqueue[] = {(uintptr_t)queue, 0, 0, (uintptr_t)&event}, wait[] = {1, (uintptr_t)&event};
-    if (is_by_python(queue) || xp_answer(xp_events_wait, enqueue, 4))
-        return false;
-    bool good = xp_natively(XP_WAITS, xp_event_kind, wait);
-    event->unseen = true;
-    xp_natively(XP_RELEASES, xp_event_kind, (uint64_t[]){(uintptr_t)event});
-    return good && !is_by_python(queue);
-}
-
-bool xp_finish(const xp_box *queue)
+bool xp_finish(const xp_box *queue, bool (*of_device)(const xp_box *queue))
 {
     if (is_of_device(queue))
-        return finish_device(queue);
-    if (!(queue->traits & xp_host_trait))
+        return !is_by_python(queue) && of_device(queue) && !is_by_python(queue);
+    if (!(queue->traits & XP_HOST_TRAIT))
         return false;
     void *unlocked = NULL;
     pthread_mutex_lock(&lock);
@@ -219,11 +195,21 @@ void xp_flush(double seconds)
     pthread_mutex_unlock(&lock);
 }
 
-void xp_wake_lanes(void)
+static void wake_lanes(void)
 {
     pthread_mutex_lock(&lock);
     pthread_cond_broadcast(&progress);
     pthread_mutex_unlock(&lock);
+}
+
+/* Python ends: it gets what was enqueued; then wait for the calls that have begun, and begin no more. Called without the
+ * GIL. */
+XP_EXPORT void xpushare_ur_end(void)
+{
+    if (xp_python_over()) /* a forked child: its lanes have no threads, and their lock may be held for ever */
+        return;
+    xp_flush(xp_linger());
+    xp_python_finish(wake_lanes);
 }
 
 /* --- a lane's thread ---------------------------------------------------------------------------------------------- */
@@ -323,7 +309,7 @@ static void carry_out(const xp_command_form *form, const uint64_t *a)
 /* Whether it can be carried out here and now, if Python does nothing with the queue. */
 static bool is_ready(const xp_command_form *form, const xp_box *queue, xp_box *const *events, unsigned waits)
 {
-    bool ready = (queue->traits & xp_host_trait) && !form->needs;
+    bool ready = (queue->traits & XP_HOST_TRAIT) && !form->needs;
     for (unsigned i = 0; ready && i < waits; i++)
         ready = xp_is_done(events[i]);
     return ready;
@@ -455,8 +441,10 @@ static xp_lane *lane_new(void *device_queue, uint32_t device)
 }
 
 /* A queue of a device, whose handle nobody has yet. Where there is no memory, Python hands all its commands over. */
-XP_EXPORT void xpushare_ur_device_queue(xp_box *queue, void *engine, uint32_t device);
-void xpushare_ur_device_queue(xp_box *queue, void *engine, uint32_t device) { queue->lane = lane_new(engine, device); }
+XP_EXPORT void xpushare_ur_device_queue(xp_box *queue, void *engine, uint32_t device)
+{
+    queue->lane = lane_new(engine, device);
+}
 
 /* With the lock: the queue's, which runs; NULL: it cannot be had. */
 static xp_lane *lane_of(xp_box *queue)
@@ -474,7 +462,7 @@ static xp_lane *lane_of(xp_box *queue)
     return lanes = lane;
 }
 
-void xp_close_lane(xp_lane *lane)
+static void close_lane(xp_lane *lane)
 {
     pthread_mutex_lock(&lock);
     lane->closed = true;
@@ -482,6 +470,16 @@ void xp_close_lane(xp_lane *lane)
     if (!lane->runs)
         free(lane);
     pthread_mutex_unlock(&lock);
+}
+
+__attribute__((constructor)) static void begin(void)
+{
+    pthread_condattr_t monotonic;
+    xp_close_lane = close_lane;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&progress, &monotonic);
+    pthread_condattr_destroy(&monotonic);
 }
 
 /* --- enqueueing --------------------------------------------------------------------------------------------------- */
@@ -524,7 +522,7 @@ static bool hold(command *c, xp_box *queue, xp_box *const *events, unsigned wait
             return false;
         c->events[c->waits] = event;
         *point = NEWEST;
-        int state = is_owed(event) ? XP_PENDING : xp_state_of(event, point);
+        int state = xp_is_owed(event) ? XP_PENDING : xp_state_of(event, point);
         if (state != XP_DONE && state != XP_PENDING) {
             xp_let_go(event);
             return false;
@@ -538,7 +536,7 @@ static xp_box *event_of(xp_box *queue, unsigned function)
     xp_box *event = xp_new_box();
     if (!event || !xp_hold(queue))
         return NULL;
-    event->type = (uint8_t)xp_event_kind;
+    event->type = (uint8_t)XP_EVENT_KIND;
     event->queue = queue;
     event->function = (uint16_t)function;
     event->count = 1;
@@ -594,10 +592,10 @@ static bool post(unsigned function, const xp_command_form *form, const uint64_t 
     return lane != NULL;
 }
 
-bool xp_enqueue(unsigned function, const xp_command_form *form, const uint64_t *words, unsigned count, uint32_t *result)
+bool xp_enqueue(unsigned function, const xp_command_form *form, const uint64_t *words, unsigned count, xp_box **made)
 {
     xp_box *queue = (xp_box *)words[0], *event = NULL;
-    if (!form->plain || !xp_natives() || !xp_is(queue, xp_queue_kind) || (form->needs & ~queue->traits))
+    if (!form->plain || !xp_natives() || !xp_is(queue, XP_QUEUE_KIND) || (form->needs & ~queue->traits))
         return false;
     uint32_t waits = form->waits ? (uint32_t)words[form->waits] : 0;
     xp_box *const *events = form->waits ? (xp_box **)words[form->waits + 1] : NULL;
@@ -607,7 +605,7 @@ bool xp_enqueue(unsigned function, const xp_command_form *form, const uint64_t *
         (form->pattern && words[form->pattern - 1] > MOST_PATTERN) || !form->plain(words, queue->backend))
         return false;
     for (uint32_t i = 0; i < waits; i++)
-        if (!xp_is(events[i], xp_event_kind))
+        if (!xp_is(events[i], XP_EVENT_KIND))
             return false;
     if ((out || blocking) && !(event = event_of(queue, function)))
         return false;
@@ -621,14 +619,6 @@ bool xp_enqueue(unsigned function, const xp_command_form *form, const uint64_t *
             xp_let_go(event->queue);
         return false;
     }
-    *result = XP_SUCCESS;
-    if (blocking) {
-        const uint64_t wait[] = {1, (uintptr_t)&event};
-        *result = xp_answer(xp_event_wait, wait, 2);
-    }
-    if (out && *result == XP_SUCCESS)
-        *out = event;
-    else if (event)
-        xp_natively(XP_RELEASES, xp_event_kind, (uint64_t[]){(uintptr_t)event});
+    *made = event;
     return true;
 }

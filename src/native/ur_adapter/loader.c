@@ -1,7 +1,7 @@
 /* Which build of the loader calls. Its tables grew while its version stayed the same, and SYCL's runtime has the loader
  * linked in, so a build is told by the names of Unified Runtime's functions that stand in what calls: the loader and its
  * layers name each function of each table. */
-#include "adapter.h"
+#include "parts.h"
 
 #include <dlfcn.h>
 #include <link.h>

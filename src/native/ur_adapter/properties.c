@@ -1,5 +1,5 @@
 /* Properties that a handle keeps as long as it lives: what Python answered once is answered without it from then on. */
-#include "adapter.h"
+#include "parts.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -58,11 +58,9 @@ void xp_forget(const xp_box *box)
     pthread_mutex_unlock(&lock);
 }
 
-XP_EXPORT void xpushare_ur_forget(const xp_box *box);
-void xpushare_ur_forget(const xp_box *box) { xp_forget(box); }
+XP_EXPORT void xpushare_ur_forget(const xp_box *box) { xp_forget(box); }
 
-XP_EXPORT void xpushare_ur_remember(const xp_box *box, uint32_t kind, uint32_t query, const char *value, size_t nbytes);
-void xpushare_ur_remember(const xp_box *box, uint32_t kind, uint32_t query, const char *value, size_t nbytes)
+XP_EXPORT void xpushare_ur_remember(const xp_box *box, uint32_t kind, uint32_t query, const char *value, size_t nbytes)
 {
     xp_property *made = malloc(sizeof *made + nbytes);
     if (!made)

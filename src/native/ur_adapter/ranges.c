@@ -1,6 +1,6 @@
 /* The memory that commands may use, as far as it is known without Python: what functions of the library gave out, and what
  * is nobody's. */
-#include "adapter.h"
+#include "parts.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -31,8 +31,7 @@ static size_t up_to(uint64_t address)
 }
 
 /* Also in place of what began there. What there is no memory for is Python's business. */
-XP_EXPORT void xpushare_ur_range(uint64_t begin, uint64_t nbytes, uint16_t backend, uint16_t device, bool writable);
-void xpushare_ur_range(uint64_t begin, uint64_t nbytes, uint16_t backend, uint16_t device, bool writable)
+XP_EXPORT void xpushare_ur_range(uint64_t begin, uint64_t nbytes, uint16_t backend, uint16_t device, bool writable)
 {
     pthread_mutex_lock(&lock);
     size_t at = up_to(begin);
@@ -55,8 +54,7 @@ void xpushare_ur_range(uint64_t begin, uint64_t nbytes, uint16_t backend, uint16
     pthread_mutex_unlock(&lock);
 }
 
-XP_EXPORT void xpushare_ur_no_range(uint64_t begin);
-void xpushare_ur_no_range(uint64_t begin)
+XP_EXPORT void xpushare_ur_no_range(uint64_t begin)
 {
     pthread_mutex_lock(&lock);
     size_t at = up_to(begin);

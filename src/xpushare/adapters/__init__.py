@@ -6,7 +6,6 @@ Finding a vendor imports only its record; its adapter is made when it is first n
 from __future__ import annotations
 
 import functools
-import importlib
 import os
 import sys
 import threading
@@ -14,8 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from xpushare._errors import FeatureNotSupportedError
 from xpushare.adapters.vendor import DLPACK_NAMES, ArrayInterface, DLPackType, Vendor
+from xpushare.common.errors import FeatureNotSupportedError, doing
+from xpushare.common.loading import load
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -67,6 +67,7 @@ _listeners: list[Callable[[str], object]] = []
 _lock = threading.RLock()
 
 
+@doing("looking for adapters")
 def _own_names() -> list[str]:
     """The names of the folders here that have a record."""
     global _folders
@@ -83,7 +84,7 @@ def _own(name: str) -> Vendor:
     """The record of a folder here."""
     found = _records.get(name)
     if found is None:
-        found = _records[name] = importlib.import_module(f"{__name__}.{name}.vendor").vendor
+        found = _records[name] = load(f"{__name__}.{name}.vendor").vendor
     return found
 
 

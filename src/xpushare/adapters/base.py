@@ -26,10 +26,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 from xpushare import adapters
-from xpushare._aspects import Aspect, Support
-from xpushare._errors import FeatureNotSupportedError, InvalidHandleError
-from xpushare._fds import OwnedFd
-from xpushare._native import Domain, IdleCheck, Importer, Mapping, Recogniser, Slot
+from xpushare._native import Domain, Lease, Mapping, Recogniser, Slot
+from xpushare.common.aspects import Aspect, Support
+from xpushare.common.errors import FeatureNotSupportedError, InvalidHandleError
+from xpushare.common.fds import OwnedFd
+from xpushare.common.on_demand import OnDemand
 
 __all__ = [
     "Access",
@@ -149,18 +150,6 @@ class Export(NamedTuple):
     offset: int = 0  # of the memory in the exposed_nbytes that the fds stand for
 
 
-class OnDemand(NamedTuple):
-    """Fds made one by one when an importer asks: `int function(int *fd, uint64 objects[i], int64 a, uint64 b)`, 0 is
-    success.
-
-    The function is called by a thread that holds neither the GIL nor a current context."""
-
-    function: int
-    objects: Sequence[int]
-    a: int
-    b: int
-
-
 class Import(NamedTuple):
     """An export as the importer received it, with sizes checked against the exporter's table. Fds that the adapter does
     not take are closed afterwards.
@@ -176,6 +165,7 @@ class Import(NamedTuple):
     offset: int = 0
     exporter: Hardware | None = None  # of another backend, to which the payload then belongs; None: of this backend
     again: bool = False  # it may have to be exported from here, once its exporter is gone: a memfd comes unmapped
+    use: Lease | None = None  # to live until device work of before the close has finished; core has it
 
     def only_fd(self, doing: str) -> OwnedFd:
         """The file descriptor of what comes with one. Raises `InvalidHandleError` if there is not exactly one."""
@@ -193,6 +183,17 @@ class DriverMemory(abc.ABC):
     lasting_export: bool = False  # `export(False)` says the same as long as the memory lives, and is asked once
     # Of an import: opening it anew costs so much that it may stay mapped for a moment. See `Adapter.look_after`.
     keepable: bool = False
+    # Of an allocation: it may serve again, with whatever content, and be exported from the same `export` as before. The
+    # host's own waits for that in `rest`; an adapter's that has `look_after`, as it is.
+    reusable: bool = False
+
+    def rest(self) -> None:
+        """Wait for `wake`. Until then the memory may be freed at any moment."""
+        raise NotImplementedError
+
+    def wake(self) -> bool:
+        """End the wait. False if the memory was freed."""
+        raise NotImplementedError
 
     @abc.abstractmethod
     def export(self, read_only: bool) -> Export:
@@ -290,7 +291,6 @@ class DriverQueue(abc.ABC):
     """An in-order queue of device work. Operations return once they are queued; `synchronize` raises their failures."""
 
     lasting: bool = False  # it is over another library's stream that lives as long as the process, and so does it
-    idle_check: IdleCheck | None = None  # what `idle` asks, for native code
     signalled: Any = None  # the core's: the event that it signals for other libraries
 
     @abc.abstractmethod
@@ -371,6 +371,9 @@ class Adapter(abc.ABC):
     # Has a function called every 50 ms until it returns False, on the thread that unmaps what was closed, and returns
     # whether there is that thread. Finalisers may call it. None: no import of this adapter's is `keepable`.
     look_after: Callable[[Callable[[], bool]], bool] | None = None
+    # Has a function called once the work that was submitted to the device before has finished, off the caller's thread.
+    # Finalisers may call it. None: there is no work but that of the host's own threads, which hold what they use.
+    after_work: Callable[[DeviceInfo, Callable[[], object]], object] | None = None
 
     @abc.abstractmethod
     def devices(self) -> list[DeviceInfo]:
@@ -396,12 +399,6 @@ class Adapter(abc.ABC):
     def allocate(self, device: DeviceInfo, kind: UsmKind, nbytes: int) -> DriverMemory: ...
     @abc.abstractmethod
     def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory: ...
-    def importer(self, device: DeviceInfo) -> Importer | None:
-        """What native code opens memory by, without Python, that comes without fds; where that fails, `import_memory`
-        says why. None: there is nothing.
-        """
-        return None
-
     def import_all(self, device: DeviceInfo, found: Sequence[Import]) -> list[DriverMemory]:
         """`import_memory` of each: all of them, or none. They come without fds and mappings, from this backend."""
         made: list[DriverMemory] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from xpushare.bench import calls, events, footprint, imports, memory, virtual
+from xpushare.bench import events, memory
 from xpushare.bench.measure import Row, Settings
 
 __all__ = ["SCENARIOS", "Scenario"]
@@ -13,17 +13,12 @@ __all__ = ["SCENARIOS", "Scenario"]
 Scenario = Callable[[Settings], list[Row]]
 
 SCENARIOS: Final[dict[str, Scenario]] = {
-    "new_handle": memory.new_handle,
     "hand_over": memory.hand_over,
+    "new_handle": memory.new_handle,
     "already_open": memory.already_open,
     "read_once": memory.read_once,
     "fresh_array": memory.fresh_array,
-    "eight_workers": footprint.eight_workers,
-    "import_time": imports.import_time,
-    "two_cpus": events.two_cpus,
-    "one_cpu": events.one_cpu,
-    "crowded": events.crowded,
+    "eight_workers": memory.eight_workers,
+    "event": events.event,
     "waiting": events.waiting,
-    "map_unmap": virtual.map_unmap,
-    "faces": calls.faces,
 }

@@ -8,11 +8,11 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["Row", "Settings", "Spread", "alternate", "compare", "machine", "spread"]
+__all__ = ["Row", "Settings", "Spread", "alternate", "brief", "compare", "machine", "spread"]
 
 _MOST_REASON: Final = 400  # characters
 
@@ -41,16 +41,15 @@ class Spread:
 
 
 def spread(samples: Sequence[float]) -> Spread:
-    """Median and quartiles of `samples`."""
-    if len(samples) == 1:
-        return Spread(samples[0], samples[0], samples[0], 1)
-    low, median, high = statistics.quantiles(samples, n=4, method="inclusive")
-    return Spread(median, low, high, len(samples))
+    """Return the median and the quartiles of `samples`."""
+    several = samples if len(samples) > 1 else [*samples, *samples]  # quantiles takes two at least
+    low, median, high = statistics.quantiles(several, n=4, method="inclusive")
+    return Spread(round(median, 3), round(low, 3), round(high, 3), len(samples))
 
 
 @dataclass(slots=True)
 class Row:
-    """One comparison. `ratio` is ours / theirs where both were measured: below 1, ours is faster (or less)."""
+    """One comparison. `ratio` is ours / theirs if both were measured: below 1, ours is faster (or less)."""
 
     scenario: str
     name: str
@@ -59,12 +58,7 @@ class Row:
     other: str = ""  # what theirs is
     theirs: Spread | None = None
     ratio: float | None = None
-    wanted: str = ""
-    met: bool | None = None
-    notes: list[str] = field(default_factory=list)
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+    notes: list[str] = field(default_factory=list[str])
 
 
 def compare(
@@ -75,15 +69,12 @@ def compare(
     theirs: Sequence[float],
     *,
     unit: str = "us",
-    most: float | None = None,
-    wanted: str = "",
     notes: Sequence[str] = (),
 ) -> Row:
-    """A row with the ratio of the medians; `most` is the greatest ratio wanted."""
+    """Return a row with the ratio of the medians."""
     mine, its = spread(ours), spread(theirs)
-    ratio = mine.median / its.median if its.median else None
-    met = None if most is None or ratio is None else ratio <= most
-    return Row(scenario, name, unit, mine, other, its, ratio, wanted, met, list(notes))
+    ratio = round(mine.median / its.median, 4) if its.median else None
+    return Row(scenario, name, unit, mine, other, its, ratio, list(notes))
 
 
 def alternate(count: int, *operations: Callable[[], float], warm_up: int | None = None) -> tuple[list[float], ...]:
@@ -102,28 +93,15 @@ def alternate(count: int, *operations: Callable[[], float], warm_up: int | None 
     return samples
 
 
-def batch(call: Callable[[], object], repeat: int) -> float:
-    """Microseconds for one of `repeat` calls of `call`."""
-    clock = time.perf_counter_ns
-    turns = range(repeat)
-    start = clock()
-    for _ in turns:
-        call()
-    return (clock() - start) / repeat / 1000
-
-
 def machine() -> dict[str, Any]:
-    """Where this ran."""
+    """Return where this ran."""
     import xpushare
 
-    model = ""
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                model = line.partition(":")[2].strip()
-                break
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        pass
+        lines = []
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "cpu": model or platform.processor() or platform.machine(),
@@ -138,6 +116,6 @@ def machine() -> dict[str, Any]:
 
 
 def brief(text: str) -> str:
-    """`text` in one line that fits a report."""
+    """Return `text` in one line that fits a report."""
     line = " ".join(text.split())
     return line if len(line) <= _MOST_REASON else line[: _MOST_REASON - 1] + "…"

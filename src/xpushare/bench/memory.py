@@ -1,20 +1,27 @@
-"""Memory: opening and reading what another process allocated, against multiprocessing.shared_memory."""
+"""Memory: handing over, opening and reading what another process made, against `multiprocessing.shared_memory`; and
+what an array costs that many processes have, against a copy in each by `multiprocessing.Pipe`.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 import time
+from contextlib import ExitStack
 from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
 from typing import Any, Final
 
 from xpushare.bench.measure import Row, Settings, alternate, compare
 from xpushare.bench.worker import Kept, Worker
 
-__all__ = ["already_open", "fresh_array", "hand_over", "new_handle", "read_once"]
+__all__ = ["already_open", "eight_workers", "footprint", "fresh_array", "hand_over", "new_handle", "read_once"]
 
 _MIB: Final = 1 << 20
-OTHER: Final = "multiprocessing.shared_memory"
+_FRAME: Final = 3840 * 2160 * 3
+_WORKERS: Final = 8
+_OTHER: Final = "multiprocessing.shared_memory"
 # An attaching process does not own the segment; from 3.13 on Python can be told so, else it registers it.
 _ATTACH: Final[dict[str, Any]] = {"track": False} if sys.version_info >= (3, 13) else {}
 _TRACKED: Final = (
@@ -24,8 +31,11 @@ _TRACKED: Final = (
 )
 
 
+# --- in the two processes: each returns the microseconds that it took ------------------------------------------------
+
+
 def _make_ours(kept: Kept, nbytes: int, device: str) -> bytes:
-    """A new allocation, every page written, exported; the former one is given up."""
+    """Export a new allocation, every page written. The one before is released."""
     import xpushare as xs
 
     memory = xs.malloc_host(nbytes, device)
@@ -38,186 +48,103 @@ def _make_ours(kept: Kept, nbytes: int, device: str) -> bytes:
     return bytes(kept["handle"])
 
 
-def _buffer(segment: SharedMemory) -> memoryview:
-    buffer = segment.buf
-    assert buffer is not None
-    return buffer
-
-
-def _make_theirs(kept: Kept, nbytes: int) -> str:
+def _make_theirs(kept: Kept, nbytes: int) -> tuple[str, float]:
+    """Make a new segment, every page written. Making it names it, so that counts, but writing its pages does not."""
     _end_theirs(kept)
-    kept["segments"] = kept.get("segments", 0) + 1
-    segment = SharedMemory(f"xpushare-bench-{os.getpid()}-{kept['segments']}", create=True, size=nbytes)
-    _buffer(segment)[:nbytes] = bytes([7]) * nbytes
-    kept["theirs"] = segment
-    return segment.name
+    start = time.perf_counter_ns()
+    segment = kept["theirs"] = SharedMemory(f"xpushare-bench-{os.getpid()}-{start}", create=True, size=nbytes)
+    took = (time.perf_counter_ns() - start) / 1000
+    _view(segment, nbytes)[:] = 7
+    return segment.name, took
 
 
 def _end_theirs(kept: Kept) -> None:
-    former = kept.pop("theirs", None)
+    former: SharedMemory | None = kept.pop("theirs", None)
     if former is not None:
         former.close()
         former.unlink()
 
 
-def _open_ours(handle: bytes) -> float:
+def _view(segment: SharedMemory, nbytes: int) -> Any:
+    import numpy
+
+    return numpy.ndarray(nbytes, "uint8", segment.buf)
+
+
+def _open_ours(kept: Kept, handle: bytes) -> float:  # noqa: ARG001
     import xpushare as xs
 
-    clock = time.perf_counter_ns
-    start = clock()
-    memory = xs.ipc.memory.open(handle)
-    view = memoryview(memory)
-    first = view[0]
-    view.release()
-    memory.close()
-    end = clock()
+    start = time.perf_counter_ns()
+    with xs.ipc.memory.open(handle) as memory, memoryview(memory) as view:
+        first = view[0]
+    end = time.perf_counter_ns()
     assert first == 7
     return (end - start) / 1000
 
 
-def _open_theirs(name: str) -> float:
-    clock = time.perf_counter_ns
-    start = clock()
+def _open_theirs(kept: Kept, name: str) -> float:  # noqa: ARG001
+    start = time.perf_counter_ns()
     segment = SharedMemory(name, **_ATTACH)
     first = segment.buf[0]  # type: ignore[index]  # typeshed: None after close
     segment.close()
-    end = clock()
+    end = time.perf_counter_ns()
     assert first == 7
     return (end - start) / 1000
 
 
-def _sample_ours(kept: Kept, handle: bytes) -> float:  # noqa: ARG001
-    return _open_ours(handle)
-
-
-def _sample_theirs(kept: Kept, name: str) -> float:  # noqa: ARG001
-    return _open_theirs(name)
-
-
-def new_handle(settings: Settings) -> list[Row]:
-    """A new handle to the first byte read in another process (1 MiB): open, map, read, close."""
-    name = "new_handle"
-    rows: list[Row] = []
-    with Worker(settings) as exporter, Worker(settings) as importer:
-        ours, theirs = alternate(
-            settings.count(1000, 20),
-            lambda: importer.call(_sample_ours, exporter.call(_make_ours, _MIB, settings.device)),
-            lambda: importer.call(_sample_theirs, exporter.call(_make_theirs, _MIB)),
-        )
-        exporter.call(_end_theirs)
-    rows.append(
-        compare(
-            name,
-            "first open to first byte, 1 MiB, known exporter",
-            ours,
-            OTHER,
-            theirs,
-            most=1.0,
-            wanted="not slower",
-            notes=[_TRACKED],
-        )
-    )
-    first_ours: list[float] = []
-    first_theirs: list[float] = []
-    with Worker(settings) as importer:
-        with Worker(settings) as exporter:  # warm-up: what a first open imports and reads (key, modules)
-            importer.call(_sample_ours, exporter.call(_make_ours, _MIB, settings.device))
-            importer.call(_sample_theirs, exporter.call(_make_theirs, _MIB))
-            exporter.call(_end_theirs)
-        for turn in range(settings.count(40, 3)):
-            with Worker(settings) as exporter:
-                handle = exporter.call(_make_ours, _MIB, settings.device)
-                other = exporter.call(_make_theirs, _MIB)
-                for which in (turn, turn + 1):
-                    if which % 2:
-                        first_ours.append(importer.call(_sample_ours, handle))
-                    else:
-                        first_theirs.append(importer.call(_sample_theirs, other))
-                exporter.call(_end_theirs)
-    rows.append(
-        compare(
-            name,
-            "the same, first contact with that exporter",
-            first_ours,
-            OTHER,
-            first_theirs,
-            most=1.0,
-            wanted="not slower",
-            notes=["ours maps the exporter's table and joins its commons; once per pair of processes", _TRACKED],
-        )
-    )
-    return rows
-
-
-def _made_and_shared(kept: Kept, device: str) -> tuple[bytes, float]:
-    """A new array, every byte written; the handle, and how long `share` took. The former array is given up."""
+def _share(kept: Kept, device: str) -> tuple[bytes, float]:
+    """Share a new array, every byte written. The array before is released."""
     import numpy
 
     import xpushare as xs
 
-    clock = time.perf_counter_ns
     if "handed" in kept:
         kept.pop("handed").close()
     array = xs.empty(_MIB, "uint8", device=device)
     numpy.asarray(array)[:] = 7
-    start = clock()
-    handle = xs.share(array)
-    end = clock()
-    kept["handed"] = handle
-    return bytes(handle), (end - start) / 1000
+    start = time.perf_counter_ns()
+    handle = kept["handed"] = xs.share(array)
+    return bytes(handle), (time.perf_counter_ns() - start) / 1000
 
 
-def _made_by_name(kept: Kept) -> tuple[str, float]:
-    """The same by theirs: who makes a segment gives it its name, so all of that counts but the pages."""
-    _end_theirs(kept)
-    clock = time.perf_counter_ns
-    start = clock()
-    segment = SharedMemory(create=True, size=_MIB)
-    end = clock()
-    _buffer(segment)[:_MIB] = bytes([7]) * _MIB
-    kept["theirs"] = segment
-    return segment.name, (end - start) / 1000
-
-
-def _attached(kept: Kept, handle: bytes) -> float:  # noqa: ARG001
+def _attach(kept: Kept, handle: bytes) -> float:  # noqa: ARG001
     """Attach, see the first element, close."""
     import numpy
 
     import xpushare as xs
 
-    clock = time.perf_counter_ns
-    start = clock()
+    start = time.perf_counter_ns()
     array = xs.attach(handle)
     first = numpy.asarray(array)[0]
     array.close()
-    end = clock()
+    end = time.perf_counter_ns()
     assert first == 7
     return (end - start) / 1000
 
 
-def _attached_by_name(kept: Kept, name: str) -> float:  # noqa: ARG001
-    import numpy
-
-    clock = time.perf_counter_ns
-    start = clock()
+def _attach_by_name(kept: Kept, name: str) -> float:  # noqa: ARG001
+    start = time.perf_counter_ns()
     segment = SharedMemory(name, **_ATTACH)
-    values: Any = numpy.ndarray(_MIB, "uint8", segment.buf)
+    values = _view(segment, _MIB)
     first = values[0]
     del values
     segment.close()
-    end = clock()
+    end = time.perf_counter_ns()
     assert first == 7
     return (end - start) / 1000
 
 
-def _handed_over(exporter: Worker, importer: Worker, device: str) -> float:
-    handle, shared = exporter.call(_made_and_shared, device)
-    return float(shared + importer.call(_attached, handle))
+# --- scenarios --------------------------------------------------------------------------------------------------------
 
 
-def _handed_by_name(exporter: Worker, importer: Worker) -> float:
-    name, made = exporter.call(_made_by_name)
-    return float(made + importer.call(_attached_by_name, name))
+def _hand_over(exporter: Worker, importer: Worker, device: str) -> float:
+    handle, shared = exporter.call(_share, device)
+    return float(shared + importer.call(_attach, handle))
+
+
+def _hand_by_name(exporter: Worker, importer: Worker) -> float:
+    name, made = exporter.call(_make_theirs, _MIB)
+    return float(made + importer.call(_attach_by_name, name))
 
 
 def hand_over(settings: Settings) -> list[Row]:
@@ -226,195 +153,341 @@ def hand_over(settings: Settings) -> list[Row]:
         with Worker(settings) as exporter:
             ours, theirs = alternate(
                 settings.count(1000, 20),
-                lambda: _handed_over(exporter, importer, settings.device),
-                lambda: _handed_by_name(exporter, importer),
+                lambda: _hand_over(exporter, importer, settings.device),
+                lambda: _hand_by_name(exporter, importer),
             )
             exporter.call(_end_theirs)
         contacts: tuple[list[float], list[float]] = ([], [])
         for turn in range(settings.count(40, 3)):
             with Worker(settings) as exporter:
-                exporter.call(_made_and_shared, settings.device)  # what it does once, whoever is going to attach
-                exporter.call(_made_by_name)
-                for which in (turn, turn + 1):
-                    if which % 2:
-                        contacts[0].append(_handed_over(exporter, importer, settings.device))
-                    else:
-                        contacts[1].append(_handed_by_name(exporter, importer))
+                exporter.call(_share, settings.device)  # what it does once, whoever is going to attach
+                exporter.call(_make_theirs, _MIB)
+                for which in (turn % 2, 1 - turn % 2):
+                    contacts[which].append(
+                        _hand_by_name(exporter, importer) if which else _hand_over(exporter, importer, settings.device)
+                    )
                 exporter.call(_end_theirs)
     what = "share and attach of a new array of 1 MiB, to its first element"
+    once = "once per pair of processes: the exporter's table is mapped, its commons joined"
+    first = "the same, first contact of the two processes"
     return [
-        compare("hand_over", what, ours, OTHER, theirs, most=1.0, wanted="not slower", notes=[_TRACKED]),
-        compare(
-            "hand_over",
-            "the same, first contact of the two processes",
-            contacts[0],
-            OTHER,
-            contacts[1],
-            most=2.5,
-            wanted="at most 2.5 times slower",
-            notes=["once per pair of processes: the exporter's table is mapped, its commons joined", _TRACKED],
-        ),
+        compare("hand_over", what, ours, _OTHER, theirs, notes=[_TRACKED]),
+        compare("hand_over", first, contacts[0], _OTHER, contacts[1], notes=[once, _TRACKED]),
     ]
 
 
-def _keep_open(kept: Kept, handle: bytes, name: str) -> None:
+def new_handle(settings: Settings) -> list[Row]:
+    """A new explicit handle to the first byte read in another process (1 MiB): open, map, read, close."""
+    with Worker(settings) as exporter, Worker(settings) as importer:
+        ours, theirs = alternate(
+            settings.count(1000, 20),
+            lambda: importer.call(_open_ours, exporter.call(_make_ours, _MIB, settings.device)),
+            lambda: importer.call(_open_theirs, exporter.call(_make_theirs, _MIB)[0]),
+        )
+        exporter.call(_end_theirs)
+    name = "first open to first byte, 1 MiB, known exporter"
+    return [compare("new_handle", name, ours, _OTHER, theirs, notes=[_TRACKED])]
+
+
+def _reopen(kept: Kept, handle: bytes, name: str, count: int) -> tuple[list[float], ...]:  # noqa: ARG001
     import xpushare as xs
 
-    kept["memory"] = xs.ipc.memory.open(handle)
-    kept["segment"] = SharedMemory(name, **_ATTACH)
-
-
-def _let_go(kept: Kept) -> None:
-    kept.pop("memory").close()
-    kept.pop("segment").close()
-
-
-def _reopen_samples(kept: Kept, handle: bytes, name: str, count: int) -> tuple[list[float], list[float]]:  # noqa: ARG001
-    import xpushare as xs
-
-    clock = time.perf_counter_ns
+    segment = SharedMemory(name, **_ATTACH)
 
     def ours() -> float:
-        start = clock()
+        start = time.perf_counter_ns()
         xs.ipc.memory.open(handle).close()
-        return (clock() - start) / 1000
+        return (time.perf_counter_ns() - start) / 1000
 
     def theirs() -> float:
-        start = clock()
+        start = time.perf_counter_ns()
         SharedMemory(name, **_ATTACH).close()
-        return (clock() - start) / 1000
+        return (time.perf_counter_ns() - start) / 1000
 
-    mine, other = alternate(count, ours, theirs)
-    return mine, other
+    with xs.ipc.memory.open(handle):
+        found = alternate(count, ours, theirs)
+    segment.close()
+    return found
 
 
 def already_open(settings: Settings) -> list[Row]:
     """Open and close of a handle that this process has open already."""
     with Worker(settings) as exporter, Worker(settings) as importer:
         handle = exporter.call(_make_ours, _MIB, settings.device)
-        other = exporter.call(_make_theirs, _MIB)
-        importer.call(_keep_open, handle, other)
-        ours, theirs = importer.call(_reopen_samples, handle, other, settings.count(5000, 100))
-        importer.call(_let_go)
+        name, _ = exporter.call(_make_theirs, _MIB)
+        ours, theirs = importer.call(_reopen, handle, name, settings.count(5000, 100))
         exporter.call(_end_theirs)
-    return [
-        compare(
-            "already_open",
-            "open and close, already open",
-            ours,
-            f"{OTHER} attach and close",
-            theirs,
-            most=1 / 3,
-            wanted="3 times faster",
-            notes=[_TRACKED],
-        )
-    ]
+    other = f"{_OTHER} attach and close"
+    return [compare("already_open", "open and close, already open", ours, other, theirs, notes=[_TRACKED])]
 
 
-def _read_samples(kept: Kept, handle: bytes, name: str, nbytes: int, count: int) -> tuple[list[float], list[float]]:  # noqa: ARG001
+def _read(kept: Kept, handle: bytes, name: str, nbytes: int, count: int) -> tuple[list[float], ...]:  # noqa: ARG001
     import numpy as np
 
     import xpushare as xs
 
-    clock = time.perf_counter_ns
     want = 0x0707070707070707 * (nbytes // 8) % 2**64
 
     def ours() -> float:
-        start = clock()
-        memory = xs.ipc.memory.open(handle)
-        view = memoryview(memory)
-        array = np.frombuffer(view, dtype=np.uint64)
-        total = int(array.sum())
-        del array
-        view.release()
-        memory.close()
-        end = clock()
+        start = time.perf_counter_ns()
+        with xs.ipc.memory.open(handle) as memory, memoryview(memory) as view:
+            total = int(np.frombuffer(view, np.uint64).sum())
+        end = time.perf_counter_ns()
         assert total == want
         return (end - start) / 1000
 
     def theirs() -> float:
-        start = clock()
+        start = time.perf_counter_ns()
         segment = SharedMemory(name, **_ATTACH)
-        array = np.frombuffer(_buffer(segment), dtype=np.uint64, count=nbytes // 8)
-        total = int(array.sum())
-        del array
+        total = int(_view(segment, nbytes).view(np.uint64).sum())
         segment.close()
-        end = clock()
+        end = time.perf_counter_ns()
         assert total == want
         return (end - start) / 1000
 
-    mine, other = alternate(count, ours, theirs, warm_up=2)
-    return mine, other
+    return alternate(count, ours, theirs, warm_up=2)
 
 
 def read_once(settings: Settings) -> list[Row]:
     """64 MiB mapped, summed once by numpy (every byte), closed."""
-    nbytes = 64 * _MIB
+    nbytes, rounds = 64 * _MIB, settings.count(16, 2)
     ours: list[float] = []
     theirs: list[float] = []
-    rounds = settings.count(16, 2)
     with Worker(settings) as importer:
         # New allocations, and who comes first changes: where the kernel places the pages makes a difference of its own.
         for turn in range(rounds):
             with Worker(settings) as exporter:
-                made: dict[str, Any] = {}
-                for which in (turn, turn + 1):
-                    if which % 2:
-                        made["ours"] = exporter.call(_make_ours, nbytes, settings.device)
+                made: dict[int, Any] = {}
+                for which in (turn % 2, 1 - turn % 2):
+                    if which:
+                        made[which] = exporter.call(_make_theirs, nbytes)[0]
                     else:
-                        made["theirs"] = exporter.call(_make_theirs, nbytes)
-                count = settings.count(6, 2)
-                mine, other = importer.call(_read_samples, made["ours"], made["theirs"], nbytes, count, timeout=300)
+                        made[which] = exporter.call(_make_ours, nbytes, settings.device)
+                mine, other = importer.call(_read, made[0], made[1], nbytes, settings.count(6, 2), timeout=300)
                 ours += mine
                 theirs += other
                 exporter.call(_end_theirs)
-    row = compare("read_once", "64 MiB mapped, read once, closed", ours, OTHER, theirs, most=1.0, wanted="not slower")
+    row = compare("read_once", "64 MiB mapped, read once, closed", ours, _OTHER, theirs)
     assert row.theirs is not None
     speeds = (nbytes / us / 1000 for us in (row.ours.median, row.theirs.median))
-    row.notes.append(f"{rounds} pairs of allocations")
-    row.notes.append("bandwidth {:.2f} GB/s, theirs {:.2f} GB/s".format(*speeds))
+    row.notes += [f"{rounds} pairs of allocations", "bandwidth {:.2f} GB/s, theirs {:.2f} GB/s".format(*speeds)]
     return [row]
 
 
-def _fresh_samples(kept: Kept, nbytes: int, count: int, device: str, shared: bool) -> tuple[list[float], ...]:  # noqa: ARG001
-    """A new array each time, every page written once, and freed."""
+def _fresh(kept: Kept, nbytes: int, count: int, device: str, shared: bool) -> tuple[list[float], ...]:  # noqa: ARG001
+    """Make a new array each time, write every page once, and free it."""
     import numpy
 
     import xpushare as xs
 
-    clock = time.perf_counter_ns
-    xs.share(xs.empty(1, device=device), ttl=3600.0)  # freed memory is kept by processes that share
+    xs.share(xs.empty(1, device=device)).close()  # freed memory is kept by processes that have shared
 
     def ours() -> float:
-        start = clock()
+        start = time.perf_counter_ns()
         with xs.empty(nbytes, "uint8", device=device) as array:
             numpy.asarray(array)[:] = 7
             if shared:
                 xs.share(array).close()
         del array
-        return (clock() - start) / 1000
+        return (time.perf_counter_ns() - start) / 1000
 
     def theirs() -> float:
-        start = clock()
+        start = time.perf_counter_ns()
         segment = SharedMemory(create=True, size=nbytes)
-        values: Any = numpy.ndarray(nbytes, "uint8", segment.buf)
-        values[:] = 7
-        del values
+        _view(segment, nbytes)[:] = 7
         segment.close()
         segment.unlink()
-        return (clock() - start) / 1000
+        return (time.perf_counter_ns() - start) / 1000
 
     return alternate(count, ours, theirs)
 
 
 def fresh_array(settings: Settings) -> list[Row]:
-    """A fresh array each time: made, written, freed; the memory of one that was shared does not serve again."""
+    """A fresh array each time: made, written, shared, opened elsewhere, freed. Memory that nobody has serves again."""
     rows: list[Row] = []
     with Worker(settings) as worker:
         for shared in (False, True):
             for nbytes, name in ((64 << 10, "64 KiB"), (_MIB, "1 MiB"), (64 * _MIB, "64 MiB")):
                 count = settings.count(20 if nbytes > _MIB else 200, 3)
-                ours, theirs = worker.call(_fresh_samples, nbytes, count, settings.device, shared)
+                ours, theirs = worker.call(_fresh, nbytes, count, settings.device, shared)
                 what = f"a fresh array of {name}, written{', shared' if shared else ''} and freed"
-                rows.append(compare("fresh_array", what, ours, OTHER, theirs))
+                rows.append(compare("fresh_array", what, ours, _OTHER, theirs))
+    return rows + _handed(settings)
+
+
+def _handed(settings: Settings) -> list[Row]:
+    """A fresh array each time, which another process opens, looks at and closes before it is freed."""
+    rows: list[Row] = []
+    near, far = multiprocessing.Pipe()
+    with Worker(settings, {"pipe": near}) as maker, Worker(settings, {"pipe": far}) as reader:
+        near.close()
+        far.close()
+        reader.start(_look)
+        for nbytes, name, pickled in (
+            (_FRAME, "a 4K frame", False),
+            (64 << 10, "64 KiB", True),
+            (_MIB, "1 MiB", True),
+        ):
+            count = settings.count(60 if nbytes > _MIB else 200, 3)
+            ours, theirs = maker.call(_hand, nbytes, count, settings.device, pickled)
+            way = "pickled" if pickled else "shared"
+            what = f"a fresh array of {name}, written, {way}, opened and closed elsewhere, freed"
+            rows.append(compare("fresh_array", what, ours, _OTHER, theirs))
+        maker.call(_stop)
+        reader.result()
     return rows
+
+
+def _look(kept: Kept) -> None:
+    """Open what comes, look at both ends, close it, and say so."""
+    import pickle
+
+    import numpy
+
+    import xpushare as xs
+
+    pipe = kept["pipe"]
+    while message := pipe.recv_bytes():
+        if message[:1] == b"h":
+            opened = xs.attach(message[1:])
+        else:
+            opened = SharedMemory(message[1:].decode(), **_ATTACH) if message[:1] == b"n" else pickle.loads(message[1:])
+        values = _view(opened, opened.size) if isinstance(opened, SharedMemory) else numpy.asarray(opened)
+        seen = bytes((int(values[0]), int(values[-1])))
+        del values
+        opened.close()
+        pipe.send_bytes(seen)
+
+
+def _hand(kept: Kept, nbytes: int, count: int, device: str, pickled: bool) -> tuple[list[float], ...]:
+    import pickle
+
+    import numpy
+
+    import xpushare as xs
+
+    pipe = kept["pipe"]
+
+    def told(message: bytes) -> None:
+        pipe.send_bytes(message)
+        if pipe.recv_bytes() != b"\7\7":
+            raise RuntimeError("the other process has seen something else")
+
+    def ours() -> float:
+        start = time.perf_counter_ns()
+        with xs.empty(nbytes, "uint8", device=device) as array:
+            numpy.asarray(array)[:] = 7
+            if pickled:
+                told(b"p" + pickle.dumps(array))
+            else:
+                with xs.share(array) as handle:
+                    told(b"h" + bytes(handle))
+        del array
+        return (time.perf_counter_ns() - start) / 1000
+
+    def theirs() -> float:
+        start = time.perf_counter_ns()
+        segment = SharedMemory(create=True, size=nbytes)
+        _view(segment, nbytes)[:] = 7
+        told(b"p" + pickle.dumps(segment) if pickled else b"n" + segment.name.encode())
+        segment.close()
+        segment.unlink()
+        return (time.perf_counter_ns() - start) / 1000
+
+    return alternate(count, ours, theirs)
+
+
+def _stop(kept: Kept) -> None:
+    kept["pipe"].send_bytes(b"")
+
+
+# --- the memory of all processes together -----------------------------------------------------------------------------
+
+
+def _pss(worker: Worker) -> int:
+    """Bytes of memory, shared pages in equal parts to those that map them: summed, each page counts once."""
+    text = Path(f"/proc/{worker.pid}/smaps_rollup").read_text()
+    return int(text.split("\nPss:")[1].split()[0]) * 1024
+
+
+def _warm_up(kept: Kept) -> None:  # noqa: ARG001
+    """Import and start what either way needs."""
+    import numpy as np
+
+    import xpushare as xs
+
+    np.asarray(xs.empty(_MIB, "u1")).sum()
+
+
+def _share_large(kept: Kept, nbytes: int) -> bytes:
+    import numpy as np
+
+    import xpushare as xs
+
+    array = kept["array"] = xs.empty(nbytes, "u1")
+    np.asarray(array)[:] = 7
+    kept["handle"] = xs.share(array)
+    return bytes(kept["handle"])
+
+
+def _attach_and_sum(kept: Kept, handle: bytes) -> int:
+    """Read every byte. The array stays attached."""
+    import numpy as np
+
+    import xpushare as xs
+
+    kept["array"] = xs.attach(handle)
+    return int(np.asarray(kept["array"]).sum(dtype="u8"))
+
+
+def _send_copies(kept: Kept, nbytes: int) -> None:
+    import numpy as np
+
+    array = kept["array"] = np.full(nbytes, 7, "u1")
+    for pipe in kept["pipes"]:
+        pipe.send(array)
+
+
+def _receive_and_sum(kept: Kept) -> int:
+    kept["array"] = kept["pipe"].recv()
+    return int(kept["array"].sum(dtype="u8"))
+
+
+def footprint(settings: Settings, nbytes: int, shared: bool) -> float:
+    """Return what the array costs in its owner and all workers, in times its size."""
+    pipes = [multiprocessing.get_context("spawn").Pipe(duplex=False) for _ in range(_WORKERS)]
+    with ExitStack() as stack:
+        owner = stack.enter_context(Worker(settings, {"pipes": [there for _, there in pipes]}))
+        workers = [stack.enter_context(Worker(settings, {"pipe": here})) for here, _ in pipes]
+        processes = [owner, *workers]
+        for worker in processes:
+            worker.start(_warm_up)
+        for worker in processes:
+            worker.result()
+        before = sum(map(_pss, processes))
+        totals: list[Any]
+        if shared:
+            handle = owner.call(_share_large, nbytes)
+            totals = [worker.call(_attach_and_sum, handle) for worker in workers]
+        else:
+            owner.start(_send_copies, nbytes)
+            totals = [worker.call(_receive_and_sum) for worker in workers]
+            owner.result()
+        assert totals == [7 * nbytes] * _WORKERS
+        return (sum(map(_pss, processes)) - before) / nbytes
+
+
+def eight_workers(settings: Settings) -> list[Row]:
+    """The memory that an array costs once it is handed to eight workers, in times its size."""
+    ours, theirs = settings.count(1024, 64) * _MIB, settings.count(256, 16) * _MIB
+    return [
+        compare(
+            "eight_workers",
+            f"memory of {ours // _MIB} MiB handed to {_WORKERS} workers, in all processes",
+            [footprint(settings, ours, shared=True)],
+            f"{theirs // _MIB} MiB by multiprocessing.Pipe, a copy in each",
+            [footprint(settings, theirs, shared=False)],
+            unit="times the array",
+            notes=["Pss of owner and workers from /proc/PID/smaps_rollup, less what they had before"],
+        )
+    ]

@@ -1,19 +1,21 @@
-"""What `xpushare bench` shows: a table for people and a plot."""
+"""What `xpushare bench` shows: a table for people, JSON for programs, and a plot."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from xpushare.bench.measure import Row, Spread
 
-__all__ = ["plot", "table"]
+__all__ = ["as_json", "plot", "table"]
 
-_HEAD = ("scenario", "what", "ours", "theirs", "ratio", "wanted", "met")
+_HEAD = ("scenario", "what", "ours", "theirs", "ratio")
 
 
 def _figure(found: Spread | None, unit: str) -> str:
-    """Median and quartiles, as precise as the figure is."""
+    """Return median and quartiles, as precise as the figure is."""
     if found is None:
         return "-"
     digits = 2 if found.median < 10 else 1 if found.median < 1000 else 0
@@ -24,12 +26,8 @@ def _ratio(row: Row) -> str:
     return "-" if row.ratio is None else f"{row.ratio:.4f}" if row.ratio < 0.1 else f"{row.ratio:.2f}"
 
 
-def _met(row: Row) -> str:
-    return {True: "yes", False: "NO", None: "-"}[row.met]
-
-
-def table(where: dict[str, Any], rows: Sequence[Row], failed: dict[str, str]) -> str:
-    """The report as text: medians with quartiles in brackets, ratio = ours / theirs."""
+def table(where: Mapping[str, Any], rows: Sequence[Row], failed: Mapping[str, str]) -> str:
+    """Return the report as text: medians with quartiles in brackets, ratio = ours / theirs."""
     load = " ".join(f"{each:.2f}" for each in where["load_average"])
     cpus = ",".join(map(str, where["affinity"]))
     lines = [
@@ -40,24 +38,26 @@ def table(where: dict[str, Any], rows: Sequence[Row], failed: dict[str, str]) ->
     ]
     cells: list[tuple[str, ...]] = [_HEAD]
     for row in rows:
-        theirs = _figure(row.theirs, row.unit) + f" ({row.other})"
-        cells.append(
-            (row.scenario, row.name, _figure(row.ours, row.unit), theirs, _ratio(row), row.wanted or "-", _met(row))
-        )
+        theirs = _figure(row.theirs, row.unit) + f" ({row.other})" if row.theirs else "-"
+        cells.append((row.scenario, row.name, _figure(row.ours, row.unit), theirs, _ratio(row)))
     widths = [max(len(line[column]) for line in cells) for column in range(len(_HEAD))]
     for at, line in enumerate(cells):
         lines.append("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
         if at:
             lines += [f"    {note}" for note in rows[at - 1].notes]
-    lines += [f"FAILED {name}: {why}" for name, why in failed.items()]
-    asked = [row for row in rows if row.met is not None]
-    lines += ["", f"{sum(bool(row.met) for row in asked)} of {len(asked)} wanted figures met"]
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"FAILED {name}: {why}" for name, why in failed.items())])
 
 
-def plot(where: dict[str, Any], rows: Sequence[Row], file: str) -> None:
-    """Ratios as bars, the line at 1 being what a user would pick instead; the colour says on which side they end. Needs
-    matplotlib.
+def as_json(found: Mapping[str, Any]) -> str:
+    """Return the report as JSON, each of its `rows` on one line."""
+    lines = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in found.items() if name != "rows"]
+    rows = ",\n".join(f"  {json.dumps(asdict(row))}" for row in found["rows"])
+    return "{\n" + ",\n".join([*lines, f' "rows": [\n{rows}\n ]']) + "\n}"
+
+
+def plot(where: Mapping[str, Any], rows: Sequence[Row], file: str) -> None:
+    """Draw ratios as bars from the line at 1, which is what a user would pick instead; the colour says on which side
+    they end. Needs matplotlib.
     """
     import matplotlib
 

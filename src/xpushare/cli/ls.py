@@ -11,19 +11,19 @@ import argparse
 import gc
 import json
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Any, Final
 
 import xpushare
-from xpushare._names import survey_named
+from xpushare.arrays.names import survey_named
+from xpushare.channels.survey import channels
+from xpushare.cli.keep import age, human, kept_lines, kept_rows
 from xpushare.sharing.survey import Row, Survey, command_line
 
 __all__ = ["add_arguments", "human", "run"]
 
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _LISTED: Final = 8
 _MANY: Final = 4  # objects alike, from which on they are one line
 _LINE: Final = 120  # characters of a command line
-_TIMES: Final = ((86400, "d"), (3600, "h"), (60, "min"))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,21 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", help="only what is published under this name (* and ? match any characters)")
     parser.add_argument("--all", action="store_true", help="a line for each object, also where a process exports many")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
-
-
-def human(nbytes: int) -> str:
-    """A size for people: `4.0 KiB`."""
-    step = min(max(nbytes.bit_length() - 1, 0) // 10, len(_UNITS) - 1)
-    return f"{nbytes / (1 << 10 * step):.1f} {_UNITS[step]}" if step else f"{nbytes} B"
-
-
-def _age(seconds: int | None) -> str:
-    if seconds is None:
-        return "?"
-    for length, unit in _TIMES:
-        if seconds >= length:
-            return f"{seconds // length} {unit}"
-    return f"{seconds} s"
 
 
 def _device_names() -> dict[str, str]:
@@ -90,14 +75,15 @@ def _line(group: list[Row], devices: dict[str, str]) -> tuple[str, ...]:
         f"{row['exporter']} (dead)" if row["state"] == "left" else _who(row["exporter"], row["exporter_name"]),
         " ".join(str(pid or "?") for pid in row["importers"]) or "-",
         str(sum(each["handles"] for each in group)),
-        _age(max(ages, default=None)),
+        age(max(ages, default=None)),
         " ".join(row["names"]),
+        " ".join(dict.fromkeys(each["label"] for each in group if each["label"])),
     )
 
 
 def _print_table(groups: list[list[Row]]) -> None:
     devices = _device_names()
-    header = ("STATE", "KIND", "SIZE", "DEVICE", "EXPORTER", "IMPORTERS", "HANDLES", "AGE", "NAMES")
+    header = ("STATE", "KIND", "SIZE", "DEVICE", "EXPORTER", "IMPORTERS", "HANDLES", "AGE", "NAMES", "LABEL")
     lines = [_line(group, devices) for group in groups]
     widths = [max(map(len, column)) for column in zip(header, *lines, strict=True)]
     for line in (header, *lines):
@@ -126,15 +112,38 @@ def _found() -> Survey:
             gc.enable()
 
 
+def _print_channels(found: list[dict[str, Any]]) -> None:
+    """A line for each member of each channel."""
+    for each in found:
+        print(f"\nchannel {each['name'] or '(without a name)'}, {each['sent']} frames sent")
+        for member in each["members"]:
+            does = (["finished writing" if member["finished"] else "writes"] if member["writes"] else []) + (
+                [f"reads {member['mode']}: {member['lag']} behind, {member['missed']} missed, {member['held']} held"]
+                if member["mode"]
+                else []
+            )
+            print(f"  {_who(member['pid'], member['label'])} {', '.join(does)}")
+
+
 def run(arguments: argparse.Namespace) -> int:
     """0, or 1 when a dead process left something."""
     found = _found()
     rows = [row for row in found.rows if _wanted(row, arguments)]
     left = [row for row in rows if row["state"] == "left"]
     processes = _processes(rows)
+    some = arguments.pid, arguments.name
+    open_channels = [
+        each
+        for each in channels()
+        if (some[0] is None or some[0] in [member["pid"] for member in each["members"]])
+        and (some[1] is None or fnmatchcase(each["name"] or "", some[1]))
+    ]
     if arguments.json:
         unread = [each._asdict() for each in found.unread]
-        print(json.dumps({"rows": rows, "processes": processes, "unread": unread}, indent=2))
+        everything = {
+            "rows": rows, "processes": processes, "unread": unread, "channels": open_channels, "kept": kept_rows(),
+        }  # fmt: skip
+        print(json.dumps(everything, indent=2))
         return 1 if left else 0
     if rows:
         _print_table(_grouped(rows, arguments.all))
@@ -148,6 +157,9 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"nothing of that is shared ({len(found.rows)} other objects are)")
     else:
         print("nothing is shared")
+    if kept := kept_rows():
+        print(f"kept by process {kept[0]['keeper']}:", *kept_lines(kept), sep="\n  ")
+    _print_channels(open_channels)
     if left:
         print(f"{len(left)} of them, {human(sum(row['nbytes'] for row in left))}, were left by dead processes: they go "
               "when their importers close them or end")  # fmt: skip

@@ -2,6 +2,5 @@
 
 `rules` is the table of rules, `suite` their tests, `harness` the other processes, `actions` what those do, `samples`
 the arrays and streams of other libraries, `plugin` the part that pytest loads, `runner` what starts it and reads the
-results. `faults` are planted to see that the suite finds them, which `mutants` does. Needs pytest (the extra
-`conformance`); nothing else of the package imports it.
+results. Needs pytest (the extra `conformance`); nothing else of the package imports it.
 """

@@ -7,7 +7,8 @@ with the process that started it, and `Child.kill` works by pid.
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import functools
+import importlib
 import io
 import os
 import pickle
@@ -24,13 +25,13 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
-from xpushare.conformance.faults import apply_named
+from xpushare.conformance.forkserver import Forkserver, die_with
 
 __all__ = ["TIMEOUT", "Child", "ChildDied", "HarnessError", "Pending", "children", "die_with", "fd_count", "kept",
-           "wait_until"]  # fmt: skip
+           "prepare", "set_up", "wait_until"]  # fmt: skip
 
 TIMEOUT: Final = 30.0  # of a child on a busy machine
-_PR_SET_PDEATHSIG: Final = 1
+_SETUP: Final = "XPUSHARE_CONFORMANCE_SETUP"
 
 kept: dict[str, Any] = {}  # what must live in this process until it is dropped
 children: set[Child] = set()  # those not ended yet
@@ -71,35 +72,42 @@ class Pending:
 class Child:
     """A process that runs what it is sent, one call after the other, in its main thread.
 
-    `method` "spawn" is a fresh interpreter, whose environment `env` changes (None removes a variable); "fork" is a copy
-    of this one. Leaving the `with` block ends the child in an orderly way and demands exit status 0, unless it was
-    killed.
+    `method` "prepared" is a child of the `Forkserver`; "spawn" is a fresh interpreter, as it is with `env`, which
+    changes the environment (None removes a variable); "fork" is a copy of this one. Leaving the `with` block ends the
+    child in an orderly way and demands exit status 0, unless it was killed.
     """
 
     def __init__(
-        self, *, method: Literal["spawn", "fork"] = "spawn", env: Mapping[str, str | None] | None = None
+        self,
+        *,
+        method: Literal["prepared", "spawn", "fork"] = "prepared",
+        env: Mapping[str, str | None] | None = None,
     ) -> None:
         self._waiting: deque[Pending] = deque()
         self._status: int | None = None
-        self._process: subprocess.Popen[bytes] | None = None
         here, there = Pipe()
         self._connection = here
         try:
             if method == "fork":
                 self.pid = _fork(here, there)
+                self._exit_status: Callable[[], int | None] = functools.partial(_exit_status, self.pid)
+            elif method == "prepared" and not env and (server := _forkserver_of(os.getpid())).fits:
+                self.pid = server.fork(there.fileno())
+                self._exit_status = functools.partial(server.exit_status, self.pid)
             else:
                 changed = {**os.environ, **(env or {})}
                 source = (
                     f"import sys; sys.path[:] = {sys.path!r}; from xpushare.conformance import harness; "
                     f"harness.main({there.fileno()}, {os.getpid()})"
                 )
-                self._process = subprocess.Popen(
+                process = subprocess.Popen(
                     [sys.executable, "-c", source],
                     env={name: value for name, value in changed.items() if value is not None},
                     stdin=subprocess.DEVNULL,
                     pass_fds=[there.fileno()],
                 )
-                self.pid = self._process.pid
+                self.pid = process.pid
+                self._exit_status = process.poll
         except BaseException:
             here.close()
             raise
@@ -142,11 +150,7 @@ class Child:
 
     def _poll(self) -> int | None:
         if self._status is None:
-            if self._process is not None:
-                self._status = self._process.poll()
-            else:
-                pid, status = os.waitpid(self.pid, os.WNOHANG)
-                self._status = os.waitstatus_to_exitcode(status) if pid else None
+            self._status = self._exit_status()
             if self._status is not None:
                 children.discard(self)
         return self._status
@@ -244,11 +248,12 @@ def _serve(connection: Connection) -> None:
             return
 
 
-def die_with(parent: int) -> None:
-    """Be killed when the parent dies, however."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
+def set_up() -> None:
+    """Import the module that `XPUSHARE_CONFORMANCE_SETUP` names, if any. The suite's process and every spawned child
+    call this once, before their first test or call: a project can prepare its adapter, or plant faults.
+    """
+    if name := os.environ.get(_SETUP):
+        importlib.import_module(name)
 
 
 def _fork(here: Connection, there: Connection) -> int:
@@ -270,11 +275,26 @@ def _fork(here: Connection, there: Connection) -> int:
         os._exit(status)
 
 
+def _exit_status(pid: int) -> int | None:
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if ended else None
+
+
+@functools.lru_cache(1)
+def _forkserver_of(_pid: int) -> Forkserver:
+    return Forkserver(__name__, "main")
+
+
+def prepare() -> None:
+    """Start this process's `Forkserver`, before somebody counts file descriptors."""
+    _forkserver_of(os.getpid())
+
+
 def main(fd: int, parent: int) -> None:
-    """What a spawned child runs."""
+    """What a child runs that was not forked from this process."""
     die_with(parent)
     os.set_inheritable(fd, False)
-    apply_named()
+    set_up()
     _serve(Connection(fd))
 
 

@@ -17,7 +17,6 @@ import pytest
 
 import xpushare as xs
 from xpushare.conformance import actions, harness, silence
-from xpushare.conformance.faults import apply_named
 from xpushare.conformance.harness import Child
 from xpushare.conformance.refusals import NotRefused, check_refused
 from xpushare.conformance.rules import KIND_ASPECTS, RULES
@@ -67,7 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
     runner: Any = config.getoption("--runner")
     if runner is not None:
         harness.die_with(runner)
-    apply_named()
+    harness.set_up()
     path = config.getoption("--results")
     config.stash[_RESULTS] = open(path, "w", buffering=1) if path else None  # noqa: SIM115 closed in unconfigure
     config.stash[_STDERR] = os.dup(2)  # before pytest captures it
@@ -107,7 +106,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Spare every `gc.collect` in a test what pytest and the imports hold for good: that is nearly all there is."""
+    """Start what forks the children, and spare every `gc.collect` what pytest and the imports hold for good: that is
+    nearly all there is.
+    """
+    harness.prepare()
     gc.collect()
     gc.freeze()
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple, TypeVar
 
-from xpushare._aspects import Aspect
-from xpushare._errors import InvalidArgumentError
+from xpushare.common.aspects import Aspect
+from xpushare.common.errors import InvalidArgumentError
 
 __all__ = ["KIND_ASPECTS", "RULES", "Rule", "markdown", "rule", "select"]
 
@@ -20,6 +20,7 @@ MEMORY: Final = Aspect.ext_oneapi_ipc_memory
 PHYSICAL: Final = Aspect.ext_oneapi_ipc_physical_memory
 EVENT: Final = Aspect.ext_oneapi_ipc_event
 VIRTUAL: Final = Aspect.ext_oneapi_virtual_mem
+OUTLIVES: Final = Aspect.outlives_exporter
 TWO_WAY: Final = Aspect.two_way_events
 HOST: Final = Aspect.host_signal_events
 
@@ -59,7 +60,7 @@ _TABLE: Final = (
     Rule("3.0c", "An import is of the opener's device: by default the one that the handle names", (MEMORY,)),
     Rule("3.1a", "Every get returns a distinct handle"),
     Rule("3.1b", "Any range of an allocation can be exported; the importer's object is exactly that range", (MEMORY,)),
-    Rule("3.1c", "An imported Memory or Event cannot be exported again"),
+    Rule("3.1c", "An imported Memory or Event cannot be exported again, unless it was attached with own=True"),
     Rule("3.1d", "An imported PhysicalMemory can be exported again", (VIRTUAL, PHYSICAL)),
     Rule("3.1e", "Physical memory and events are exported only if made with enable_ipc=True"),
     Rule("3.1f", "exposed_nbytes covers the range, and no other allocation made here for sharing", (MEMORY,)),
@@ -96,9 +97,9 @@ _TABLE: Final = (
     Rule("3.5g", "Foreign memory stays held after put while a live importer has it open",
          (MEMORY, Aspect.foreign_memory)),
     Rule("3.6a", "An open mapping keeps its content after the exporter freed the memory",
-         (MEMORY, Aspect.outlives_exporter)),
+         (MEMORY, OUTLIVES)),
     Rule("3.6b", "An open mapping keeps its content after the exporter died by SIGKILL",
-         (MEMORY, Aspect.outlives_exporter)),
+         (MEMORY, OUTLIVES)),
     Rule("3.7a", "Physical memory and events have no close verb"),
     Rule("3.7b", "The last release of an import tears it down"),
     Rule("3.7c", "An import outlives its source object"),
@@ -136,6 +137,7 @@ _TABLE: Final = (
     Rule("4.10", "Arrays and views of mapped bytes forbid their unmapping, and outlive the range's close", (VIRTUAL,)),
     Rule("4.11", "An address that is asked for is met or refused", (VIRTUAL,)),
     Rule("4.12", "What is mapped in one process is seen in the other", (VIRTUAL, PHYSICAL)),
+    Rule("4.13", "A range that grows and shrinks is followed by others, at one address", (VIRTUAL, PHYSICAL)),
     # --- 5: queues and events ---
     Rule("5.1", "copy and fill do what they say, to whole operands or so many bytes"),
     Rule("5.2", "copy and fill refuse what does not fit, is no operand, or is closed"),
@@ -177,12 +179,14 @@ _TABLE: Final = (
     Rule("5.31", "Signallers come and go: a clean close is no loss, and another signaller ends one", (EVENT, TWO_WAY)),
     Rule("5.32", "With signals=False an event only waits, as do its pickles, and nobody relies on it", (EVENT,)),
     Rule("5.33", "A clean exit finishes what queues can finish, and waits for nothing else", (EVENT, TWO_WAY)),
-    # --- 6: trees of arrays ---
+    Rule("5.34", "An exit that abandons an event is a death, and so is its pickle that nobody opens in time",
+         (EVENT, TWO_WAY)),
+    # --- 6: arrays, and trees of them ---
     Rule("6.1", "A tree comes back with its keys, their order and types, its tuples, named tuples and other leaves",
          (MEMORY,)),
     Rule("6.2", "All arrays of a tree in one allocation have one export, and one mapping at the other end", (MEMORY,)),
     Rule("6.3", "An array that occurs twice in a tree is one array at the other end", (MEMORY,)),
-    Rule("6.4", "What is no tree is refused: other keys, leaves and containers, a depth above 64, no arrays",
+    Rule("6.4", "What is no tree is refused: other keys, leaves and containers, a depth above 64",
          (MEMORY,)),
     Rule("6.5", "attach refuses the handle of a tree with any bit flipped, and any part of it", (MEMORY,)),
     Rule("6.6", "opens and ttl count the whole tree", (MEMORY,)),
@@ -191,6 +195,19 @@ _TABLE: Final = (
     Rule("6.9", "attach(like=) gives what the function makes of each array", (MEMORY,)),
     Rule("6.10", "Readers of a tree wait for the stream that produces it", (MEMORY, EVENT)),
     Rule("6.11", "publish takes a tree, and replaces one", (MEMORY,)),
+    Rule("6.12", "zeros are zero, also in memory that served before", (MEMORY,)),
+    Rule("6.13", "No later array lies in memory that an importer has open, whoever else has closed it", (MEMORY,)),
+    Rule("6.14", "A later array is attached with its own content, and the handles of an earlier one have expired",
+         (MEMORY,)),
+    Rule("6.15", "An owner shares, publishes and pickles what it attached after its exporter has died by SIGKILL",
+         (MEMORY, OUTLIVES)),
+    Rule("6.16", "A chain of owners keeps memory, each after the death of the one before", (MEMORY, OUTLIVES)),
+    Rule("6.17", "What an owner exports is no more writable than what it attached, and only= owns a part",
+         (MEMORY, OUTLIVES)),
+    Rule("6.18", "share passes on other imports by the handle that they came by, as long as that opens something",
+         (MEMORY,)),
+    Rule("6.19", "share of an import that this process does not own is HandleExpiredError once its exporter is gone",
+         (MEMORY, OUTLIVES)),
     # --- 8: the UR face ---
     Rule("8.1", "Every function checks its arguments, with UR's result for each fault"),
     Rule("8.2", "Every function refuses dead handles and other objects"),
@@ -207,6 +224,15 @@ _TABLE: Final = (
     Rule("8.13", "An event whose signal was lost is ERROR_IN_EVENT_LIST_EXEC_STATUS", (EVENT, TWO_WAY)),
     Rule("8.14", "Objects of another context, or a device that is not in it, are refused", (MEMORY,)),
     Rule("8.15", "The numbers of the results are Unified Runtime's"),
+    # --- 10: channels, locks and atomics ---
+    Rule("10.1",
+         'Mode "all" sees every frame in order, "newest" the latest, "one" shares them out; finish() ends all',
+         (MEMORY, EVENT, TWO_WAY)),
+    Rule("10.2", "A frame that is held is never overwritten; a full channel does what it was made for",
+         (MEMORY, EVENT, TWO_WAY)),
+    Rule("10.3", "A dead reader's frames are free; a writer's death ends the stream once it is drained",
+         (MEMORY, EVENT, TWO_WAY, OUTLIVES)),
+    Rule("10.4", "A lock has one holder, and tells the next one of its death; an atomic counts every addition"),
 )  # fmt: skip
 
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
@@ -257,8 +283,8 @@ only; with `--importer-device` the importing process works on another device of 
 | not supported | the device lacks the named aspect, says why, and refuses the feature with `FeatureNotSupportedError` |
 
 The exit status is 0 only if nothing failed. `--json` prints the same for programs; `--rules 3.5b,4` runs some of the
-rules. `python -m xpushare.conformance.mutants` plants faults in the adapter and the core, one after the other, and
-lists which rules caught each fault: every one must be caught.
+rules. In a clone of the repository, `python tests/faults` plants faults in the adapter and the core, one after the
+other, and lists which rules caught each fault. Every fault must be caught.
 
 There are {count} rules. Their numbers are sections of the contract. In section 3 the digits after the point are rules 1
 to 11 of that section; 12 is pickling, and 13 other backends.
@@ -271,6 +297,7 @@ _SECTIONS: Final = {
     "5": "Queues and events",
     "6": "Trees of arrays",
     "8": "The Unified Runtime face",
+    "10": "Channels, locks and atomics",
 }
 
 

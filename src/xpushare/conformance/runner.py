@@ -9,14 +9,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from xpushare import adapters
-from xpushare._errors import InvalidArgumentError
-from xpushare.conformance.faults import MUTANT
+from xpushare.common.errors import InvalidArgumentError
 from xpushare.conformance.rules import RULES, Rule, select
 
 __all__ = ["Outcome", "Part", "Report", "run"]
@@ -118,10 +117,10 @@ class Report:
         return "\n".join(lines)
 
 
-def _environment(folder: str, mutant: str | None) -> dict[str, str]:
-    found = {
-        name: value for name, value in os.environ.items() if name not in ("XPUSHARE_KEY_FILE", "PYTEST_ADDOPTS", MUTANT)
-    }
+def _environment(folder: str, changed: Mapping[str, str]) -> dict[str, str]:
+    found = {**os.environ, **changed}
+    for name in ("XPUSHARE_KEY_FILE", "PYTEST_ADDOPTS"):
+        found.pop(name, None)
     found["XPUSHARE_RUNTIME_DIR"] = folder
     found["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     found["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [found.get("PYTHONPATH")])])
@@ -129,8 +128,6 @@ def _environment(folder: str, mutant: str | None) -> dict[str, str]:
         # Rules about another backend's device find one on every machine.
         hidden = [each.backend for each in adapters.vendors() if each.selected_only]
         found["ONEAPI_DEVICE_SELECTOR"] = ";".join(("*:*", *(f"{backend}:*" for backend in hidden)))
-    if mutant is not None:
-        found[MUTANT] = mutant
     return found
 
 
@@ -139,7 +136,7 @@ def run(
     importer_device: str | None = None,
     *,
     rules: Iterable[str] = (),
-    mutant: str | None = None,
+    environment: Mapping[str, str] | None = None,
     stop: bool = False,
     timeout: float = 600.0,
     rule_timeout: float = 60.0,
@@ -147,8 +144,9 @@ def run(
 ) -> Report:
     """Run the suite on a device, the importing process on `importer_device`.
 
-    `rules`: only these, as `rules.select` has them; `stop` at the first failure. `progress(done, tests, rule)` is
-    called as it goes. `InvalidArgumentError` where pytest is missing, or for unknown rules.
+    `rules`: only these, as `rules.select` has them; `stop` at the first failure. `environment` changes variables of
+    the suite's processes. `progress(done, tests, rule)` is called as it goes. Raises `InvalidArgumentError` if pytest
+    is missing or a rule is unknown.
     """
     if importlib.util.find_spec("pytest") is None:
         raise InvalidArgumentError("the suite needs pytest: pip install 'xpushare[conformance]'")
@@ -171,7 +169,7 @@ def run(
         with output.open("w") as sink:
             process = subprocess.Popen(
                 command,
-                env=_environment(str(private), mutant),
+                env=_environment(str(private), environment or {}),
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=subprocess.STDOUT,

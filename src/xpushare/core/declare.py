@@ -1,30 +1,34 @@
 """How an operation is declared, and where the declarations are found.
 
 An operation is a function of `core` decorated with `@operation`. The decorator returns the function itself, so a call
-costs nothing more. A layer wraps the function in place, by exchanging its code: whoever has imported it by name calls
-the wrapper, too. The declarations in `xpushare.ur` say which functions of Unified Runtime an operation serves.
+costs nothing more. A layer binds a wrapper to the operation's name in its module, and the function again when it is
+switched off. So callers look an operation up in its module at each call (`memory.get(…)`), and none keeps the function
+(`from xpushare.core.memory import get`); tests/test_layers.py sees to that. The declarations in `xpushare.ur` say which
+functions of Unified Runtime an operation serves.
 """
 
 from __future__ import annotations
 
-import functools
-import types
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple, ParamSpec, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Protocol, TypeVar, final
+
+if TYPE_CHECKING:
+    from xpushare.sharing.handle import Handle
 
 __all__ = [
     "OPERATIONS",
-    "TRACKED",
     "Operation",
     "Point",
-    "Tracked",
+    "Watcher",
     "add_face",
+    "closing",
     "layers_changed",
     "layers_on",
+    "made",
     "misused",
     "operation",
-    "tracked",
     "watchers",
 ]
 
@@ -36,50 +40,28 @@ layers_on: Final[list[str]] = []
 """The layers that are on, by name. Empty while none is: native short cuts ask this before they pass the wrappers by."""
 
 
-def _call(*arguments: Any, _wrapper: Callable[..., Any], **options: Any) -> Any:
-    return _wrapper(*arguments, **options)
-
-
 @final
 class Point:
-    """A function that layers can wrap, for all its callers."""
+    """A name that all callers of a function look up at each call, so that a layer can bind a wrapper to it."""
 
-    __slots__ = ("_code", "_function", "_keywords", "plain")
+    __slots__ = ("_name", "_names", "_off", "plain")
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        assert isinstance(function, types.FunctionType)
-        self._function = function
-        self._code = function.__code__
-        self._keywords = function.__kwdefaults__
-        self.plain = _twin(function)
-        """The function without its wrapper."""
+    def __init__(self, names: dict[str, Any], name: str, plain: Callable[..., Any], off: object) -> None:
+        """`names`: the globals that have the name; `plain`: the function without its wrapper; `off`: what the name is
+        bound to while there is no wrapper.
+        """
+        self._names = names
+        self._name = name
+        self._off = off
+        self.plain = plain
 
     @property
     def wrapped(self) -> bool:
-        return self._function.__code__ is not self._code
+        return self._names[self._name] is not self._off
 
     def wrap(self, wrapper: Callable[..., Any] | None) -> None:
-        """Have every caller call `wrapper`; None: the function itself again, its very code."""
-        function = self._function
-        if wrapper is None:
-            function.__code__ = self._code
-            function.__kwdefaults__ = self._keywords
-            function.__dict__.pop("__wrapped__", None)
-            return
-        function.__kwdefaults__ = {**(self._keywords or {}), "_wrapper": wrapper}
-        function.__code__ = _call.__code__  # of a coroutine function, too: its wrapper returns a coroutine
-        function.__dict__["__wrapped__"] = self.plain  # for its signature
-
-
-def _twin(function: types.FunctionType) -> Callable[..., Any]:
-    """The same code, as another function."""
-    made = types.FunctionType(
-        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
-    )
-    functools.update_wrapper(made, function)
-    del made.__wrapped__  # type: ignore[attr-defined]
-    made.__kwdefaults__ = function.__kwdefaults__
-    return made
+        """Have every caller call `wrapper`; None: the function itself again."""
+        self._names[self._name] = self._off if wrapper is None else wrapper
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +103,9 @@ def operation(
     """Declare the decorated function as the operation `name`."""
 
     def declare(function: Callable[P, R]) -> Callable[P, R]:
-        OPERATIONS[name] = Operation(name, Point(function), rules, raises, makes, ends)
+        where: dict[str, Any] = vars(sys.modules[function.__module__])
+        point = Point(where, function.__name__, function, function)
+        OPERATIONS[name] = Operation(name, point, rules, raises, makes, ends)
         return function
 
     return declare
@@ -130,35 +114,40 @@ def operation(
 # --- what the layers are told
 
 
-watchers: Final[list[Callable[[str, Exception, object], None]]] = []
-"""What `misused` calls."""
+class Watcher(Protocol):
+    """A layer that is on."""
+
+    def misused(self, layer: Literal["lifetime", "bounds"], error: Exception, subject: object, /) -> None: ...
+
+    def made(self, thing: object, listed: bool, /) -> None: ...
+
+    def closing(self, thing: object, handles: Iterable[Handle], /) -> None: ...
+
+
+watchers: Final[list[Watcher]] = []
+"""Empty while no layer wants to know: objects ask this before they call `made` and `closing`."""
 
 
 def misused(layer: Literal["lifetime", "bounds"], error: E, subject: object = None) -> E:
     """Tell the layers that are on why `error` is going to be raised: `subject` is closed, say. Returns `error`."""
     for each in watchers:
-        each(layer, error, subject)
+        each.misused(layer, error, subject)
     return error
 
 
-class Tracked(NamedTuple):
-    """A class of objects that are closed."""
-
-    begin: Point  # makes an object, or gives it its state
-    close: Point
-    owns_export: bool  # what it holds is an export, which the books have already
+def made(thing: object, *, listed: bool = True) -> None:
+    """Tell the layers of a new object that has to be closed; `listed`: it is retained until then."""
+    for each in watchers:
+        each.made(thing, listed)
 
 
-TRACKED: Final[list[Tracked]] = []
+def closing(thing: object, handles: Iterable[Handle] = ()) -> None:
+    """Tell the layers that an object is going to be closed, and with it the exports of these handles withdrawn."""
+    for each in watchers:
+        each.closing(thing, handles)
+
 
 _faces: Final[list[Callable[[], None]]] = []
-
-
-def tracked(begin: Callable[..., Any], close: Callable[..., Any], owns_export: bool) -> None:
-    """Have the leak and lifetime layers note the objects of a class."""
-    TRACKED.append(Tracked(Point(begin), Point(close), owns_export))
-    if layers_on:
-        layers_changed()
 
 
 def add_face(apply: Callable[[], None]) -> None:

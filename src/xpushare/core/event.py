@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
+import select
 import threading
+import time
+from collections.abc import Generator
 from operator import call
 from typing import Any, Final, NamedTuple, NoReturn
 
-from xpushare._aspects import Aspect
 from xpushare._device import Context, Device, DeviceLike, info_of, resolve, resolve_context
-from xpushare._errors import (
+from xpushare._native import DONE, LOST, PENDING, Domain, Slot
+from xpushare.adapters.base import Export, Profile
+from xpushare.common.aspects import Aspect
+from xpushare.common.errors import (
     DeviceError,
     FeatureNotSupportedError,
     ForkError,
@@ -20,17 +26,19 @@ from xpushare._errors import (
     OutOfMemoryError,
     PeerLostError,
     RouteError,
+    doing,
     from_os_error,
 )
-from xpushare._native import DONE, LOST, PENDING, Domain, Slot
-from xpushare.adapters.base import Export, Profile
 from xpushare.core import memory
 from xpushare.core.declare import operation
+from xpushare.core.labels import label_argument, labels, tell
 from xpushare.core.opening import event_device, own_export
 from xpushare.core.resources import Timeline, release_slot
 from xpushare.sharing import node
-from xpushare.sharing.handle import Handle, HandleLike, fields_of
+from xpushare.sharing.handle import PICKLED, Handle, HandleLike, fields_of
+from xpushare.sharing.table import Exported
 from xpushare.timeline.loss import peer_lost
+from xpushare.timeline.waiting import Told, readable
 from xpushare.timeline.waiting import reached as _reached
 
 __all__ = [
@@ -45,11 +53,14 @@ __all__ = [
     "put",
     "quiet_if_leaving",
     "reached",
+    "recovered",
+    "recovered_in_loop",
     "role_of",
     "signal",
     "timeout_argument",
     "times",
     "wait",
+    "waited_by",
 ]
 
 
@@ -70,7 +81,7 @@ class Opened(NamedTuple):
     queue_refusal: str = ""  # why queues may not signal this end, where the device lacks two_way_events
     host_refusal: str = ""  # why the host may not
     signals: bool | None = None  # as it was opened
-    role: Slot | None = None  # counts this end among those that may signal, as long as it is open
+    role: Slot | None = None  # this end's own: it waits by it, and counts among those that may signal, while it is open
 
 
 def refusal(device: Device, *aspects: Aspect) -> str:
@@ -101,10 +112,10 @@ def check_signals(signals: object) -> None:
         raise InvalidArgumentError(f"signals is None, True or False, not {signals!r}")
 
 
-def role_of(domain: Domain, index: int, signals: bool | None) -> Slot | None:
-    """What counts an end among those that may signal; None: it only waits."""
+def role_of(domain: Domain, index: int, signals: bool | None) -> Slot:
+    """An end's own slot, by which it waits, and which counts it among those that may signal unless it only waits."""
     try:
-        return None if signals is False else Slot(domain, index, signals)
+        return Slot(domain, index, signals)
     except ValueError as error:
         raise InvalidHandleError(f"the exporter's commons has no such event any more: {error}") from error
 
@@ -152,9 +163,11 @@ def create(
     enable_ipc: bool,
     enable_profiling: bool,
     signals: bool | None = None,
+    label: str | None = None,
 ) -> Opened:
     """A new event, complete (both numbers 0)."""
     check_signals(signals)
+    text = label_argument(label)
     chosen, chosen_context = resolve(device, context)
     enable_ipc = bool(enable_ipc)
     if enable_ipc and enable_profiling:
@@ -169,7 +182,7 @@ def create(
     taken: list[int] = []  # empty again once the slot has been given back
     try:
         taken.extend(map(call, (domain.new_slot,)))  # no interrupt comes between
-        timeline = Timeline(chosen, Slot(domain, taken[0], False), domain, taken)
+        timeline = Timeline(chosen, domain, Slot(domain, taken[0], False), release_slot, domain, taken)
         role = role_of(domain, taken[0], signals)
     except OSError as error:
         raise from_os_error(error, "making an event") from error
@@ -178,6 +191,8 @@ def create(
         if isinstance(error, ValueError) and not isinstance(error, InvalidArgumentError):
             raise InvalidArgumentError(str(error)) from None
         raise
+    if text is not None:
+        labels[timeline] = text
     profile = Profile() if enable_profiling else None
     host_refusal = refusal(chosen, Aspect.host_signal_events)
     return Opened(timeline, chosen, chosen_context, enable_ipc, profile, None, None, "", host_refusal, signals, role)
@@ -204,7 +219,10 @@ def get(source: Opened, context: Context | None = None, implicit: bool = False) 
     prepared = timeline.prepared
     if prepared is None or timeline.foreign_process:
         prepared = timeline.prepared = table.prepare("event", info_of(source.device), _NO_MEMORY, 0)
-    return table.export(prepared, timeline, slot=timeline.slot.index, implicit=implicit)
+    handle = table.export([Exported(prepared, timeline, implicit=implicit, slot=timeline.slot.index)])[0]
+    if labels:
+        tell(timeline, handle)
+    return handle
 
 
 @operation(
@@ -237,19 +255,25 @@ def open_(
         known = opened_on[id(chosen)] = chosen, chosen.context, *_refusals(chosen)
     refusals = known[2:]
     here = node.current()
-    if here.is_own(fields_of(found).cookie):
+    fields = fields_of(found)
+    pickle = bool(fields.flags & PICKLED)
+    if here.is_own(fields.cookie):
         own: Timeline = own_export(here, found).source
         role = role_of(own.driver, own.slot.index, signals)
+        if pickle:
+            own.slot.taken()
         return Opened(own, chosen, chosen_context, False, None, found, None, *refusals, signals, role)
 
     def make(domain: Domain, index: int) -> Timeline:
         try:
-            return Timeline(chosen, Slot(domain, index, False), domain)
+            return Timeline(chosen, domain, Slot(domain, index, False), None)
         except ValueError as error:
             raise InvalidHandleError(f"the exporter's table names no event: {error}") from error
 
     timeline, lease = here.peers.acquire_slot(found, make)
     role = role_of(timeline.driver, timeline.slot.index, signals)
+    if pickle:
+        timeline.slot.taken()
     return Opened(timeline, chosen, chosen_context, False, None, found, lease, *refusals, signals, role)
 
 
@@ -278,8 +302,6 @@ def signal(event: Opened) -> int:
     except ValueError as error:
         raise InvalidArgumentError(f"{error} (use one event per producer)") from None
     if event.profile is not None:
-        import time
-
         now = time.monotonic_ns()
         event.profile.queued = event.profile.submit = event.profile.start = event.profile.end = now
     return point
@@ -306,8 +328,13 @@ def times(event: Opened) -> Times:
 
 def quiet_if_leaving() -> None:
     """When the interpreter ends, a thread that waits ends with it, quietly."""
-    if node.left and threading.current_thread() is not threading.main_thread():
+    if node.left() and threading.current_thread() is not threading.main_thread():
         raise SystemExit from None
+
+
+def waited_by(event: Opened) -> Slot:
+    """By which slot this end waits: a close ends that."""
+    return event.timeline.slot if event.role is None else event.role
 
 
 def _detached(error: Exception) -> NoReturn:
@@ -324,10 +351,10 @@ def _lost(slot: Slot, point: int) -> NoReturn:
         _detached(detached)
 
 
-@operation("Event.wait", raises=(InvalidArgumentError, PeerLostError, TimeoutError))
+@operation("Event.wait", raises=(InvalidArgumentError, PeerLostError, TimeoutError, OutOfMemoryError, DeviceError))
 def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
     """Wait on the host for the newest point known now, or for `at_least`."""
-    slot = event.timeline.slot
+    slot = event.timeline.slot if event.role is None else event.role
     # Usual arguments cost no call, which each round trip would pay for twice. NaN is not equal to itself.
     seconds = timeout if type(timeout) is float and timeout == timeout else timeout_argument(timeout)
     if type(at_least) is int and 0 <= at_least <= _LAST:
@@ -338,6 +365,8 @@ def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
         state = slot.wait(point, seconds)
     except ValueError as error:
         _detached(error)
+    except OSError as error:
+        raise from_os_error(error, "waiting for an event") from error
     if state == DONE:
         return
     if state == LOST:
@@ -347,7 +376,7 @@ def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
     )
 
 
-@operation("Event.done", raises=(PeerLostError,))
+@operation("Event.done", raises=(PeerLostError, OutOfMemoryError, DeviceError))
 def done(event: Opened, at_least: int | None = None) -> bool:
     """Whether the newest point known now, or `at_least`, is complete. Raises if it was lost, so that nobody polls for
     ever.
@@ -356,22 +385,75 @@ def done(event: Opened, at_least: int | None = None) -> bool:
     point = slot.pending if at_least is None else at_least
     state = slot.state(point)
     if state == PENDING:
-        slot.watch()  # the caller may poll: a death must be noticed
-        state = slot.wait(point, 0.0)  # like a wait, this sees a death before anybody has recorded the loss
+        with doing("watching an event"):
+            slot.watch()  # the caller may poll: a death must be noticed
+            state = slot.wait(point, 0.0)  # like a wait, this sees a death before anybody has recorded the loss
     if state == LOST:
         _lost(slot, point)
     return state == DONE
 
 
-@operation("Event.reached", raises=(InvalidArgumentError, PeerLostError))
+@operation("Event.reached", raises=(InvalidArgumentError, PeerLostError, OutOfMemoryError, DeviceError))
 async def reached(event: Opened, at_least: int | None) -> None:
     """Wait in an event loop for the newest point known now, or for `at_least`."""
-    slot = event.timeline.slot
+    slot = waited_by(event)
     point = point_argument(at_least, slot)
     try:
-        await _reached(slot, point)
-        done = slot.state(point) == DONE or slot.wait(point, 0.0) == DONE
+        with doing("waiting for an event"):
+            await _reached(slot, point)
+            done = slot.state(point) == DONE or slot.wait(point, 0.0) == DONE
     except ValueError as error:
         _detached(error)
     if not done:
         _lost(slot, point)
+
+
+def _recovered(event: Opened) -> bool:
+    """Whether nothing that is yet to be signalled is lost. Raises if it is for good: its exporter is gone."""
+    slot = waited_by(event)
+    try:
+        lost = slot.state(slot.pending + 1) == LOST
+    except ValueError as error:
+        _detached(error)
+    if lost and event.lease is not None and not event.lease.peer.alive():
+        _lost(slot, slot.pending + 1)
+    return not lost
+
+
+_LOOK: Final = 1.0  # seconds between looks at what wakes nobody: the exporter's end
+
+
+@operation("Event.recovered", raises=(InvalidArgumentError, PeerLostError, TimeoutError, OutOfMemoryError, DeviceError))
+def recovered(event: Opened, timeout: float | None) -> None:
+    """Wait on the host until a loss has ended."""
+    seconds = timeout_argument(timeout)
+    end = math.inf if seconds is None else time.monotonic() + seconds
+    while not _recovered(event):
+        left = end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"the loss of the event has not ended within {seconds:g} s")
+        with doing("waiting for an event"), select.epoll() as poll, _told(event, poll) as told:
+            poll.poll(min(left, _LOOK))
+            told.look()
+
+
+async def recovered_in_loop(event: Opened) -> None:
+    """`recovered`, in an event loop."""
+    while not _recovered(event):
+        with doing("waiting for an event"), select.epoll() as poll, _told(event, poll) as told:
+            await readable(poll.fileno(), _LOOK)
+            told.look()
+
+
+@contextlib.contextmanager
+def _told(event: Opened, poll: select.epoll) -> Generator[Told]:
+    """Have `poll` become readable once the loss may have ended."""
+    try:
+        with Told([(waited_by(event), None)]) as told:
+            for fd in told.fds:
+                poll.register(fd, select.EPOLLIN)
+            yield told
+    except ValueError as error:
+        if isinstance(error, InvalidArgumentError):
+            raise
+        _detached(error)

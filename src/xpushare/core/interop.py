@@ -6,8 +6,8 @@ from typing import Any
 
 from xpushare import adapters
 from xpushare._device import Context, Device, adapter_of, info_of, known_device
-from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, OutOfMemoryError
 from xpushare.adapters.base import NativeEvent
+from xpushare.common.errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, OutOfMemoryError
 from xpushare.core import event as core_event
 from xpushare.core.declare import operation
 from xpushare.core.event import Opened

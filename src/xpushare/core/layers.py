@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from typing import Any, Final
 
-from xpushare._errors import InvalidArgumentError
+from xpushare.common.errors import InvalidArgumentError
 from xpushare.core.declare import OPERATIONS, Operation, add_face, layers_changed, layers_on, watchers
 
 __all__ = ["LAYERS", "TRACE_FOLDER", "TRACING", "enable_layers", "operations", "print_retained", "records_calls"]
@@ -30,9 +30,9 @@ TRACE_FOLDER: Final = "XPUSHARE_TRACE_FOLDER"  # set by `xpushare trace`: tracin
 
 def operations() -> list[Operation]:
     """All operations; their modules are loaded first."""
-    from xpushare.core import event, interop, memory, physical, queue
+    from xpushare.core import event, growth, interop, memory, physical, queue
 
-    assert {module.__name__ for module in (event, interop, memory, physical, queue)}
+    assert {module.__name__ for module in (event, growth, interop, memory, physical, queue)}
     return list(OPERATIONS.values())
 
 
@@ -77,10 +77,9 @@ def _apply() -> None:
         validation.books.clear()
     checks.clear()
     checks.update(wanted)
-    watchers[:] = [validation.misused] if wanted else []
+    watchers[:] = [validation] if wanted else []
     if wanted:
         validation.logger()  # opens its file now, not at some later call
-    validation.track("leaks" in wanted)
     for operation in operations():
         call = operation.function
         if "leaks" in wanted:
@@ -108,7 +107,7 @@ def enable_layers(*names: str) -> None:
 
 @functools.cache
 def _faces_added() -> None:
-    """Once: the layers apply to operations, and to what is tracked, from now on."""
+    """Once: the layers apply to operations from now on."""
     add_face(_apply)
 
 

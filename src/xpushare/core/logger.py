@@ -11,7 +11,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, Final, final
 
-from xpushare._leaving import Stage, at_leave
+from xpushare.common.leaving import Stage, at_leave
 
 __all__ = ["Level", "Logger", "listeners"]
 

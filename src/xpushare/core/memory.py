@@ -7,13 +7,15 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar, final
 from weakref import ref
 
 from xpushare import _native
-from xpushare._aspects import Aspect
 from xpushare._device import Context, Device, DeviceLike, adapter_of, info_of, resolve, resolve_context
-from xpushare._errors import (
+from xpushare._native import Lease, RangeBase, Template, forks
+from xpushare.adapters.base import DeviceInfo, DriverMemory, Export, Form, Hardware, Import, UsmKind
+from xpushare.common.aspects import Aspect
+from xpushare.common.errors import (
     DeviceError,
     FeatureNotSupportedError,
     ForkError,
@@ -23,16 +25,17 @@ from xpushare._errors import (
     OutOfMemoryError,
     RouteError,
 )
-from xpushare._native import Template, forks
-from xpushare._system import mapped
-from xpushare.adapters.base import DriverMemory, Form, Import, UsmKind
-from xpushare.core.declare import misused, operation
+from xpushare.common.system import mapped
+from xpushare.core import reuse
+from xpushare.core.declare import layers_on, misused, operation
+from xpushare.core.labels import labels, tell
 from xpushare.core.opening import Openers, give_open, import_own, opening_device, own_export
 from xpushare.core.resources import Allocation, End
 from xpushare.sharing import layout, node
-from xpushare.sharing.handle import KIND_NUMBERS, NAMES_DEVICE, READ_ONLY, Fields, Handle, HandleLike, fields_of, raw_of
+from xpushare.sharing.handle import KIND_NUMBERS, NAMES_DEVICE, READ_ONLY, Fields, Handle, HandleLike, fields_of
+from xpushare.sharing.owned import Owned
 from xpushare.sharing.peers import Opener
-from xpushare.sharing.table import Exporting, Table
+from xpushare.sharing.table import Exported, Table
 
 __all__ = [
     "HostBytes",
@@ -43,12 +46,15 @@ __all__ = [
     "get",
     "get_all",
     "host_bytes",
+    "is_zero",
     "kept_nbytes",
+    "never_again",
     "on_trim",
     "open_",
     "open_all",
     "prepared_by",
     "put",
+    "said_by",
     "slice_",
     "trim",
     "with_trim",
@@ -65,27 +71,37 @@ FORK_ADVICE = (
 )
 
 
-class Range(NamedTuple):
-    """A piece of an allocation, and what keeps it open: the whole state of a `Memory`."""
+@final
+class Range(RangeBase):
+    """A piece of an allocation, and what keeps it open: the whole state of a `Memory`.
+
+    Only an import has a handle and a lease. For another library's memory, the lease is its array.
+    """
+
+    __slots__ = ()
 
     allocation: Allocation
-    offset: int
-    nbytes: int
     device: Device
     context: Context
-    read_only: bool
-    handle: Handle | None  # of an import
-    lease: Any  # of an import; the array of another library that foreign memory belongs to
+    handle: Handle | None
 
     @property
     def address(self) -> int:
         return self.allocation.address + self.offset
+
+    @property
+    def borrowed(self) -> bool:
+        """Whether it was opened by a handle, and only the process that made the handle exports it."""
+        return self.handle is not None and not self.allocation.owned
 
     def hold(self) -> tuple[object, bool]:
         """What keeps these bytes in place for a buffer, a capsule or a queue operation, and whether they are
         read-only.
         """
         return self.allocation.hold(self)
+
+
+_native.register(Range=Range)
 
 
 class HostBytes:
@@ -137,10 +153,15 @@ def piece(what: str, total: int, offset: int, nbytes: int | None) -> tuple[int, 
     return offset, nbytes
 
 
+def _aligned(nbytes: int) -> int:
+    """Bytes of the part of an arena that has so many."""
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+
+
 class _Arena:
     """An allocation that small arrays share. No part of it is used twice, so nobody ever finds another array at the
-    place of one that was freed. The whole is freed with the last array; the one of which the next arrays will be parts,
-    by `trim`.
+    place of one that was freed. The whole may serve again when the last array is gone; the one of which the next arrays
+    will be parts goes by `trim`.
     """
 
     def __init__(self, allocation: Allocation) -> None:
@@ -153,7 +174,7 @@ class _Arena:
             begin = self._begin.pop()
         except IndexError:
             return None
-        end = begin + -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+        end = begin + _aligned(nbytes)
         fits = end <= self.allocation.nbytes
         self._begin.append(end if fits else begin)
         return begin if fits else None
@@ -176,6 +197,7 @@ def _after_fork() -> None:
     _arenas_lock = threading.RLock()
     _arenas.clear()  # they are the parent's
     decided.clear()
+    _owning.forget()
     _openers.forget()  # the parent's threads look after what they keep
 
 
@@ -184,36 +206,72 @@ os.register_at_fork(after_in_child=_after_fork)
 
 @operation("malloc", raises=(InvalidArgumentError, OutOfMemoryError, FeatureNotSupportedError, DeviceError))
 def allocate(
-    kind: UsmKind, nbytes: int, device: DeviceLike | None, context: Context | None, isolated: bool = True
+    kind: UsmKind,
+    nbytes: int,
+    device: DeviceLike | None,
+    context: Context | None,
+    isolated: bool = True,
+    small: bool = False,
 ) -> Range:
-    """Allocate USM memory of that kind. Its bytes are zero on the host, unspecified on other devices. If not
-    `isolated`, little memory of the host may be a part of an allocation that it shares with other such memory.
+    """Allocate USM memory of that kind. If `isolated`, its bytes are zero on the host, unspecified on other devices.
+    Else it may be memory that served such arrays before, with whatever these held. `small`: little memory of the host
+    may be a part of an allocation that it shares with other such memory.
     """
     chosen, chosen_context = resolve(device, context)
     nbytes = size_argument(nbytes)
     if nbytes >= 1 << 62:
         raise OutOfMemoryError(f"no device has {nbytes} bytes")
-    table = None if node.left else node.current().table_if_any
+    table = None if node.left() else node.current().table_if_any
     if table is not None:
         table.sweep()
-    if isolated or nbytes > _SMALL_NBYTES or not adapter_of(chosen).maps_memfds:
-        return Range(_allocate(kind, nbytes, chosen, table), 0, nbytes, chosen, chosen_context, False, None, None)
+    if not small or nbytes > _SMALL_NBYTES or not adapter_of(chosen).maps_memfds:
+        made = _allocate(kind, nbytes, chosen, table, isolated)
+        return Range(made, 0, nbytes, chosen, chosen_context, False, None, None)
     with _arenas_lock:
         arena = _arenas.get((chosen, kind))
         begin = None if arena is None else arena.take(nbytes)
         while arena is None or begin is None:
-            arena = _Arena(_allocate(kind, _ARENA_NBYTES, chosen, table))
+            _arenas.pop((chosen, kind), None)
+            arena = None  # first: its memory may be the one that serves again
+            arena = _Arena(_allocate(kind, _ARENA_NBYTES, chosen, table, False))
             begin = arena.take(nbytes)
             _arenas[chosen, kind] = arena
-    return Range(arena.allocation, begin, nbytes, chosen, chosen_context, False, None, None)
+    part = Range(arena.allocation, begin, nbytes, chosen, chosen_context, False, None, None)
+    if not is_zero(part):  # the neighbours of an array are in reach of whoever opens it
+        _native.fill(part.address, b"\0", _aligned(nbytes))
+    return part
 
 
-def _allocate(kind: UsmKind, nbytes: int, device: Device, table: Table | None) -> Allocation:
+def _allocate(kind: UsmKind, nbytes: int, device: Device, table: Table | None, isolated: bool) -> Allocation:
     def allocate() -> DriverMemory:
         driver: DriverMemory = adapter_of(device).allocate(info_of(device), kind, nbytes)
         return driver
 
-    return Allocation(device, with_trim(allocate, table), kind)
+    block = None if isolated else reuse.take(device, kind, nbytes)
+    if block is None:
+        driver = with_trim(allocate, table)
+        block = None if isolated else reuse.new_block(device, driver, kind)
+        if block is None:
+            return Allocation(device, driver, kind)
+    return reuse.allocation_of(block)
+
+
+def is_zero(source: Range) -> bool:
+    """Whether memory that was just allocated is certainly zero."""
+    allocation = source.allocation
+    block = allocation.exposure
+    return adapter_of(source.device).maps_memfds and (block is None or not block.used)
+
+
+def never_again(source: Range) -> None:
+    """The memory never serves other arrays: somebody may reach it for longer than this process can tell."""
+    if isinstance(source.allocation, Allocation):
+        _spoil(source.allocation)
+
+
+def _spoil(allocation: Allocation) -> None:
+    if allocation.exposure is not None:
+        allocation.exposure.spoil()
 
 
 def with_trim(take: Callable[[], T], table: Table | None = None) -> T:
@@ -230,7 +288,7 @@ def with_trim(take: Callable[[], T], table: Table | None = None) -> T:
 def kept_nbytes() -> int:
     """How much this process keeps for later: of freed memory, of closed memory of others, and for small arrays."""
     arenas = sum(arena.left() for arena in list(_arenas.values()))
-    return _native.kept_nbytes() + node.current().peers.kept.nbytes + arenas
+    return _native.kept_nbytes() + node.current().peers.kept.nbytes + reuse.nbytes() + arenas
 
 
 def _trim_host() -> int:
@@ -250,13 +308,13 @@ def _trim_imports() -> int:
 
 def _trim_exports() -> int:
     """Other libraries' arrays that importers have closed. They are not counted: their libraries know what is free."""
-    table = None if node.left else node.current().table_if_any
+    table = None if node.left() else node.current().table_if_any
     if table is not None:
         table.sweep(everything=True)
     return 0
 
 
-_trimmers: list[Callable[[], int]] = [_trim_host, _trim_imports, _trim_exports]
+_trimmers: list[Callable[[], int]] = [_trim_exports, _trim_host, _trim_imports, reuse.trim]
 
 
 def on_trim(function: Callable[[], int]) -> None:
@@ -278,7 +336,27 @@ def trim() -> int:
 def slice_(source: Range, offset: int, nbytes: int) -> Range:
     """The piece [offset, offset + nbytes) of a range; shares its ownership."""
     offset, nbytes = piece("memory", source.nbytes, offset, nbytes)
-    return source._replace(offset=source.offset + offset, nbytes=nbytes)
+    return source.replace(offset=source.offset + offset, nbytes=nbytes)
+
+
+def expect_exportable(source: Range, implicit: bool = False) -> Allocation:
+    """Return the allocation of a range that this process can export. Raises the error for any other. `implicit`: for a
+    pickle, which can export an import anew.
+    """
+    allocation = source.allocation
+    if source.borrowed and not implicit:
+        raise InvalidArgumentError(
+            "imported memory cannot be exported again: attach it with xs.attach(…, own=True), which makes this process "
+            "an owner, or pass on what it was opened from (`.handle`), which is good while its exporter lives"
+        )
+    if not isinstance(allocation, Allocation):  # what is mapped at reserved addresses
+        raise FeatureNotSupportedError(
+            "the addresses of a VirtualRange cannot be exported: export the PhysicalMemory that is mapped there, "
+            "or copy the elements with xs.share(array, copy=True)"
+        )
+    if allocation.foreign_process:
+        raise ForkError(f"this memory {FORK_ADVICE}")
+    return allocation
 
 
 @operation(
@@ -298,34 +376,16 @@ def get(
     """Export a range of an allocation of this process; every call makes a distinct handle, which holds the allocation
     until `put`.
     """
-    if source.handle is not None and not implicit:
-        raise InvalidArgumentError(
-            "imported memory cannot be exported again: send on the handle that it was opened from (`.handle`)"
-        )
     if context is not None:
         resolve_context(source.device, context)
-    allocation = source.allocation
-    if not isinstance(allocation, Allocation):  # what is mapped at reserved addresses
-        raise FeatureNotSupportedError(
-            "the addresses of a VirtualRange cannot be exported: export the PhysicalMemory that is mapped there, "
-            "or copy "
-            "the elements with xs.share(array, copy=True)"
-        )
-    if allocation.foreign_process:
-        raise ForkError(f"this memory {FORK_ADVICE}")
+    allocation = expect_exportable(source, implicit)
     table = node.current().table()
-    return table.export(
-        prepared_by(allocation, table, read_only),
-        allocation,
-        offset=source.offset,
-        nbytes=source.nbytes,
-        read_only=read_only or source.read_only,
-        keep=source.lease,
-        foreign=allocation.foreign,
-        implicit=implicit,
-        opens=opens,
-        ttl=ttl,
-    )
+    prepared = None if read_only else allocation.prepared
+    exported = table.of_range(source, prepared or prepared_by(allocation, table, read_only), read_only, implicit)
+    handle = table.export([exported], opens, ttl)[0]
+    if labels:
+        tell(allocation, handle)
+    return handle
 
 
 def get_each(sources: list[Range], read_only: bool, implicit: bool = False) -> list[Handle]:
@@ -341,30 +401,46 @@ def get_each(sources: list[Range], read_only: bool, implicit: bool = False) -> l
 
 
 def get_all(sources: list[Range], read_only: bool, implicit: bool = False) -> list[Handle]:
-    """`get` of each, for ranges of other allocations than imports. Layers see nothing of it."""
+    """`get` of each: all of them, or none."""
+    if layers_on:
+        return get_each(sources, read_only, implicit)  # they wrap `get`
     unprepared: dict[Device, list[DriverMemory]] = {}
     forked = forks()
     for source in sources:
         allocation = source.allocation
-        if source.handle is not None or not isinstance(allocation, Allocation) or allocation.forks != forked:
+        if source.borrowed or not isinstance(allocation, Allocation) or allocation.forks != forked:
             return get_each(sources, read_only, implicit)  # which says why not
-        if allocation.prepared is None:
+        if allocation.prepared is None and not allocation.owned:
             unprepared.setdefault(allocation.device, []).append(allocation.driver)
     for device, drivers in unprepared.items():
         device.require(_SHARED)
         if not read_only:
             adapter_of(device).export_all(drivers)
     table = node.current().table()
-    found: list[Exporting] = []
-    for allocation, offset, nbytes, _device, _context, own, _handle, lease in sources:
+    found: list[Exported] = []
+    for source in sources:
+        allocation = source.allocation
         prepared = None if read_only else allocation.prepared
         if prepared is None:
             prepared = prepared_by(allocation, table, read_only)
-        found.append(_new(Exporting, (prepared, allocation, offset, nbytes, own, lease)))
-    return table.export_all(found, read_only, implicit)
+        found.append(table.of_range(source, prepared, read_only, implicit))
+    handles = table.export(found)
+    if labels:
+        for source, handle in zip(sources, handles, strict=True):
+            tell(source.allocation, handle)
+    return handles
 
 
 _SHARED: Final = Aspect.ext_oneapi_ipc_memory  # a global of its own: a member of an enum costs a call
+
+
+def said_by(allocation: Allocation) -> tuple[DeviceInfo | Hardware, Export]:
+    """What an export of an allocation says, and of which device it is."""
+    allocation.device.require(_SHARED)
+    owned = allocation.source
+    if isinstance(owned, Owned):
+        return owned.exporter or info_of(allocation.device), owned.export()
+    return info_of(allocation.device), allocation.driver.export(False)
 
 
 def prepared_by(allocation: Allocation, table: Table, read_only: bool) -> Template:
@@ -374,9 +450,14 @@ def prepared_by(allocation: Allocation, table: Table, read_only: bool) -> Templa
         device = allocation.device
         device.require(_SHARED)
         driver = allocation.driver
+        if isinstance(allocation.source, Owned):
+            prepared = allocation.prepared = table.prepare("memory", *said_by(allocation), allocation.serial)
+            return prepared
         prepared = table.prepare("memory", info_of(device), driver.export(read_only), allocation.serial)
         if driver.lasting_export and not read_only:
             allocation.prepared = prepared
+            if (block := allocation.exposure) is not None:
+                block.prepared, block.serial = prepared, allocation.serial
     return prepared
 
 
@@ -403,14 +484,19 @@ def expect_kind(handle: HandleLike, kind: str) -> Handle:
     ),
 )
 def open_(
-    handle: HandleLike, device: DeviceLike | None = None, context: Context | None = None, anew: bool = False
+    handle: HandleLike,
+    device: DeviceLike | None = None,
+    context: Context | None = None,
+    anew: bool = False,
+    own: bool = False,
 ) -> Range:
     """Open a handle: exactly that range, mapped here. This is cheap if this process has the allocation open already.
 
-    `anew`: what this process allocated itself is mapped once more, at an address of its own.
+    `anew`: what this process allocated itself is mapped once more, at an address of its own. `own`: this process can
+    export it.
     """
     found = expect_kind(handle, "memory")
-    opener, chosen, chosen_context = opener_for(found, device, context)
+    opener, chosen, chosen_context = opener_for(found, device, context, own)
     fields = fields_of(found)
     here = node.current()
     allocation: Allocation
@@ -424,8 +510,13 @@ def open_(
         _expect_reach(found, chosen, allocation.device)
     if opener.admit is not None or (anew and not exported.foreign):
         lease = exported if exported.foreign else None
+        _spoil(allocation)
         export = partial(allocation.driver.export, found.read_only)
         allocation = import_own(here, found, opener, allocation, export)
+    elif own:  # it is this process's anyway
+        return Range(
+            allocation, fields.offset, fields.nbytes, chosen, chosen_context, found.read_only, None, exported.keep
+        )
     return _opened(found, fields, allocation, lease, chosen, chosen_context)
 
 
@@ -442,22 +533,25 @@ def _opened(
     handle: Handle, fields: Fields, allocation: Allocation, lease: Any, device: Device, context: Context
 ) -> Range:
     read_only = bool(fields.flags & READ_ONLY)
-    made: Range = _new(Range, (allocation, fields.offset, fields.nbytes, device, context, read_only, handle, lease))
-    return made
+    return Range(allocation, fields.offset, fields.nbytes, device, context, read_only, handle, lease)
 
 
-def open_all(handles: Sequence[Handle], device: DeviceLike | None, opened: list[Range]) -> None:
-    """Append what `open_` returns for each, as far as there is no error. Layers see nothing of it."""
-    opened.append(open_(handles[0], device))  # which meets the exporter
+def open_all(handles: Sequence[Handle], device: DeviceLike | None, opened: list[Range], own: bool = False) -> None:
+    """Append what `open_` returns for each, as far as there is no error."""
+    if len(handles) == 1 or layers_on:  # which wrap `open_`
+        for each in handles:
+            opened.append(open_(each, device, own=own))  # noqa: PERF401 - those before an error must be given back
+        return
+    opened.append(open_(handles[0], device, own=own))  # which meets the exporter
     others = handles[1:]
     here, decisions = node.current(), dict[bytes, tuple[Opener, Device, Context]]()
     wanted: list[tuple[Handle, Opener]] = []
     chosen: list[tuple[Device, Context]] = []
     for handle in others:
-        names = raw_of(handle)[NAMES_DEVICE]
+        names = handle.raw[NAMES_DEVICE]
         decision = decisions.get(names)
         if decision is None:
-            decision = decisions[names] = opener_for(handle, device, None)
+            decision = decisions[names] = opener_for(handle, device, None, own)
         wanted.append((handle, decision[0]))
         chosen.append(decision[1:])
     acquired = here.peers.acquire_all(wanted)
@@ -465,9 +559,9 @@ def open_all(handles: Sequence[Handle], device: DeviceLike | None, opened: list[
         for at, handle in enumerate(others):
             known, fields = acquired[at], fields_of(handle)
             if known is None:
-                opened.append(open_(handle, device))
+                opened.append(open_(handle, device, own=own))
                 continue
-            here.peers.count(known[1].peer, fields)
+            here.peers.count(known[1].peer, fields, own)
             opened.append(_imported(handle, fields, *known, *chosen[at]))
     finally:
         acquired.clear()  # here, not with a traceback
@@ -481,10 +575,34 @@ def _expect_reach(handle: Handle, device: Device, home: Device) -> None:
         raise FeatureNotSupportedError(f"memory on {home} cannot be opened on {device}, which does not reach it")
 
 
-def import_on(device: Device, what: Import) -> Allocation:
-    """The allocation of an import."""
+def import_on(device: Device, what: Import, own: bool = False) -> Allocation:
+    """The allocation of an import. `own`: with descriptors by which this process can export it."""
     kind: UsmKind = "host" if what.exporter is not None and what.form is Form.MEMFD else "device"
-    return Allocation(device, adapter_of(device).import_memory(info_of(device), what), kind, imported=True)
+    owned = Owned.of(what) if own else None
+    try:
+        driver = adapter_of(device).import_memory(info_of(device), what)
+    except BaseException:
+        if owned is not None:
+            owned.close()
+        raise
+    end = _import_end(device, driver, what)
+    return Allocation(device, driver, kind, imported=True, source=owned, end=end, owned=own)
+
+
+def _import_end(device: Device, driver: DriverMemory, what: Import) -> End:
+    return End(driver.release) if what.use is None else End(_close, device, driver, what.use)
+
+
+def _close(device: Device, driver: DriverMemory, use: Lease) -> None:
+    """Close an import. Its exporter sees it in use until device work of before has finished."""
+    driver.release()
+    after_work = adapter_of(device).after_work
+    if after_work is not None:
+        after_work(info_of(device), partial(_drop, use))
+
+
+def _drop(use: Lease) -> None:
+    """Let `use` die with the arguments."""
 
 
 def _import_all_on(device: Device, found: Sequence[Import]) -> list[Allocation]:
@@ -492,7 +610,7 @@ def _import_all_on(device: Device, found: Sequence[Import]) -> list[Allocation]:
     drivers: list[DriverMemory] = adapter_of(device).import_all(info_of(device), found)
     ends: list[End] = []
     try:
-        ends.extend(map(End, [driver.release for driver in drivers]))
+        ends.extend(_import_end(device, driver, what) for driver, what in zip(drivers, found, strict=True))
     except BaseException:
         for driver in drivers[len(ends) :]:
             driver.release()
@@ -503,15 +621,21 @@ def _import_all_on(device: Device, found: Sequence[Import]) -> list[Allocation]:
 
 
 _openers = Openers(Aspect.ext_oneapi_ipc_memory, import_on, _import_all_on)
+_owning = Openers(Aspect.ext_oneapi_ipc_memory, partial(import_on, own=True), own=True)
 # Earlier decisions, by the bytes with which handles name their device; for opens that ask for no other device.
 decided: dict[bytes, tuple[Opener, Device, Context]] = {}
 
 
-def opener_for(handle: Handle, device: DeviceLike | None, context: Context | None) -> tuple[Opener, Device, Context]:
+def opener_for(
+    handle: Handle, device: DeviceLike | None, context: Context | None, own: bool = False
+) -> tuple[Opener, Device, Context]:
     """On which device a handle is opened, and how."""
     names = None
+    if own:
+        chosen, chosen_context = opening_device(handle, device, context)
+        return _owning.on(chosen, handle), chosen, chosen_context
     if device is None and context is None:
-        names = raw_of(handle)[NAMES_DEVICE]
+        names = handle.raw[NAMES_DEVICE]
         known = decided.get(names)
         if known is not None:
             return known

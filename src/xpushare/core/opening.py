@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from xpushare._aspects import Aspect
 from xpushare._device import (
     Context,
     Device,
@@ -19,8 +18,9 @@ from xpushare._device import (
     names_of,
     resolve_context,
 )
-from xpushare._errors import FeatureNotSupportedError, HandleExpiredError, InvalidArgumentError
 from xpushare.adapters.base import Export, Form, Hardware, Import, Same
+from xpushare.common.aspects import Aspect
+from xpushare.common.errors import FeatureNotSupportedError, HandleExpiredError, InvalidArgumentError
 from xpushare.core.resources import Resource
 from xpushare.sharing import layout, node
 from xpushare.sharing.handle import COUNTED, PICKLED, Handle, fields_of
@@ -39,6 +39,7 @@ __all__ = [
     "memory_nbytes",
     "opening_device",
     "own_export",
+    "room_of",
 ]
 
 FORM_NAMES: Final = {
@@ -112,10 +113,19 @@ def _free_nbytes(device: Device) -> int:
     return nbytes
 
 
+@functools.cache
+def room_of(device: Device) -> Room | None:
+    """Where memory of the device that was closed or freed may stay for a moment. None: nothing looks after it."""
+    look_after = adapter_of(device).look_after
+    return (
+        None if look_after is None else Room(partial(memory_nbytes, device), partial(_free_nbytes, device), look_after)
+    )
+
+
 class Openers:
     """How exports of one kind are opened on each device: `make` imports there, and `make_all` several at one go.
     `aspect` is what a device of the exporter's own backend needs for that; other backends say in `Adapter.imports` what
-    they can import.
+    they can import. `own`: this process can export what it opens.
     """
 
     def __init__(
@@ -123,10 +133,12 @@ class Openers:
         aspect: Aspect,
         make: Callable[[Device, Import], Any],
         make_all: Callable[[Device, Sequence[Import]], list[Any]] | None = None,
+        own: bool = False,
     ) -> None:
         self._aspect = aspect
         self._make = make
         self._make_all = make_all
+        self._own = own
         self._known: dict[tuple[int, bool], Opener] = {}  # by the id of the device, which the opener holds
 
     def on(self, device: Device, handle: Handle) -> Opener:
@@ -134,24 +146,27 @@ class Openers:
         abroad = device.backend != handle.backend
         if not abroad:
             device.require(self._aspect)
+        if self._own:
+            device.require(Aspect.outlives_exporter)
         found = self._known.get((id(device), abroad))
         if found is None:
             physical = self._aspect is Aspect.ext_oneapi_ipc_physical_memory
-            maps = adapter_of(device).maps_memfds and not physical
-            look_after = None if physical else adapter_of(device).look_after
+            maps = adapter_of(device).maps_memfds and not physical and not self._own
             found = Opener(
                 partial(self._make, device),
                 partial(expect_importable, device, physical) if abroad else None,
                 maps,
                 adapter_of(device).least_per_fd,
-                Room(partial(memory_nbytes, device), partial(_free_nbytes, device), look_after) if look_after else None,
+                None if physical else room_of(device),
                 partial(self._make_all, device) if self._make_all else None,
+                self._own,
             )
             found = self._known.setdefault((id(device), abroad), found)
         return found
 
     def forget(self) -> None:
         self._known.clear()
+        room_of.cache_clear()
 
 
 def own_export(here: Node, handle: Handle) -> Exported:
@@ -159,9 +174,10 @@ def own_export(here: Node, handle: Handle) -> Exported:
     table = here.table()
     exported = table.find(handle)
     fields = fields_of(handle)
-    counted = fields.flags & (COUNTED if node.left else COUNTED | PICKLED)
-    if counted and not table.domain.take_open(fields.entry) and counted & COUNTED:
-        raise HandleExpiredError(f"the handle has expired: {layout.REASONS[layout.REASON_OPENS]}")
+    counted = fields.flags & (COUNTED if node.left() else COUNTED | PICKLED)
+    if counted and not table.domain.take_open(fields.entry) and (counted & COUNTED or exported.outlives):
+        reason = layout.REASON_OPENS if counted & COUNTED else layout.REASON_PICKLE
+        raise HandleExpiredError(f"the handle has expired: {layout.REASONS[reason]}")
     return exported
 
 

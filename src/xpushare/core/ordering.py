@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple, final
 from weakref import ref
 
 from xpushare._device import Device, adapter_of, info_of
-from xpushare._errors import InvalidArgumentError
 from xpushare._native import DONE, LOST
+from xpushare.common.errors import InvalidArgumentError
 from xpushare.core import event as events
 from xpushare.core import queue as queues
 from xpushare.core.event import Opened
@@ -17,7 +17,7 @@ from xpushare.core.pickles import Implicit
 from xpushare.core.queue import Work
 from xpushare.sharing.handle import Handle
 
-__all__ = ["Mark", "Order", "current_mark", "current_work", "lasting", "mark", "work_on"]
+__all__ = ["Mark", "Order", "current_work", "finish", "mark", "work_on"]
 
 
 def work_on(device: Device, stream: object, array: object = None) -> Work | None:
@@ -43,11 +43,9 @@ def work_on(device: Device, stream: object, array: object = None) -> Work | None
     return Work(device if info == info_of(device) else _other(device, info), device.context, driver)
 
 
-lasting: Final[dict[tuple[int, type, int | None], tuple[Device, Work, object]]] = {}
-"""The streams that never end, by the device, the arrays' type, and what `current_work` is told of the stream: also the
-driver's `idle_check`, for native code.
-"""
-os.register_at_fork(after_in_child=lasting.clear)  # the parent's have no threads here
+_lasting: Final[dict[tuple[int, type, int | None], tuple[Device, Work]]] = {}
+"""The streams that never end, by the device, the arrays' type, and what `current_work` is told of the stream."""
+os.register_at_fork(after_in_child=_lasting.clear)  # the parent's have no threads here
 
 
 def current_work(device: Device, array: object, number: int | None = None) -> Work | None:
@@ -56,19 +54,13 @@ def current_work(device: Device, array: object, number: int | None = None) -> Wo
     `number`: what the library calls that stream now; None for an array of ours, whose stream is the device's default.
     """
     key = id(device), type(array), number  # two libraries may call different streams the same
-    known = lasting.get(key)
+    known = _lasting.get(key)
     if known is not None:
         return known[1]
     work = work_on(device, None, array)
     if work is not None and work.driver.lasting:
-        lasting[key] = device, work, work.driver.idle_check
+        _lasting[key] = device, work
     return work
-
-
-def current_mark(device: Device, array: object, number: int | None) -> Mark | None:
-    """A mark behind what `current_work` has queued now; None where the content is there."""
-    work = current_work(device, array, number)
-    return None if work is None or work.driver.idle() else mark(work, device)
 
 
 def _other(device: Device, info: Any) -> Device:
@@ -132,6 +124,13 @@ def mark(work: Work, device: Device) -> Mark:
     return Mark(export, point)
 
 
+def finish(work: Work, device: Device) -> None:
+    """Wait here until what is queued on `work` now has finished."""
+    point = mark(work, device).point
+    signalled: _Signalled = work.driver.signalled
+    events.wait(signalled.event, None, point)
+
+
 @final
 class Order:
     """The importer's side: nothing may read the array before `point` of `event` is done."""
@@ -141,6 +140,11 @@ class Order:
     def __init__(self, event: Opened, point: int) -> None:
         self._event = event
         self._point = point
+
+    @property
+    def device(self) -> Device:
+        """The device of the readers."""
+        return self._event.device
 
     def settled(self) -> bool:
         """Whether the content is there."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from functools import partial
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, Self, final
 
-from xpushare._aspects import Aspect
 from xpushare._device import Context, Device, DeviceLike, adapter_of, info_of, resolve, resolve_context
-from xpushare._errors import (
+from xpushare.adapters.base import Access, DriverRange, Import, UsmKind
+from xpushare.common.aspects import Aspect
+from xpushare.common.errors import (
     DeviceError,
     FeatureNotSupportedError,
     ForkError,
@@ -19,13 +20,13 @@ from xpushare._errors import (
     OutOfMemoryError,
     RouteError,
 )
-from xpushare.adapters.base import Access, DriverRange, Import
 from xpushare.core import memory
 from xpushare.core.declare import operation
 from xpushare.core.opening import Openers, import_own, opening_device, own_export
 from xpushare.core.resources import Pages, Resource
 from xpushare.sharing import node
 from xpushare.sharing.handle import Handle, HandleLike, fields_of
+from xpushare.sharing.table import Exported
 
 __all__ = [
     "Held",
@@ -90,7 +91,8 @@ def get(source: Held, context: Context | None = None, implicit: bool = False) ->
     what = pages.driver.export()
     table = node.current().table()
     prepared = table.prepare("physical_memory", info_of(pages.device), what, pages.serial)
-    return table.export(prepared, (pages, source.lease), nbytes=pages.nbytes, implicit=implicit)
+    exported = Exported(prepared, pages, source.lease, nbytes=pages.nbytes, implicit=implicit)
+    return table.export([exported])[0]
 
 
 @operation(
@@ -117,7 +119,8 @@ def open_(handle: HandleLike, device: DeviceLike | None = None, context: Context
     if not here.is_own(fields_of(found).cookie):
         pages, lease = here.peers.acquire(found, opener)
     else:
-        pages, lease = own_export(here, found).source
+        exported = own_export(here, found)
+        pages, lease = exported.source, exported.keep
         if opener.admit is not None:
             pages = import_own(here, found, opener, pages, pages.driver.export)
     return Held(pages, chosen, chosen_context, found, lease)
@@ -189,18 +192,28 @@ class Reserved(Resource):
     __slots__ = ("address", "context", "granularity", "kind", "lock", "mapped", "nbytes", "starts")
 
     driver: DriverRange
+    mapped: list[Mapped]
+    context: Context
+    kind: UsmKind
+    address: int
+    nbytes: int
+    granularity: int
+    lock: Any
+    starts: list[int]
     imported = False
 
-    def __init__(self, device: Device, context: Context, driver: DriverRange, granularity: int) -> None:
-        self.mapped: list[Mapped] = []
-        super().__init__(device, driver, _give_back, driver, self.mapped)
+    def __new__(cls, device: Device, context: Context, driver: DriverRange, granularity: int) -> Self:
+        mapped: list[Mapped] = []
+        self = super().__new__(cls, device, driver, _give_back, driver, mapped)
+        self.mapped = mapped
         self.context = context
         self.kind = "device"
         self.address = driver.address
         self.nbytes = driver.nbytes
         self.granularity = granularity
         self.lock = threading.RLock()
-        self.starts: list[int] = []
+        self.starts = []
+        return self
 
     @property
     def host_accessible(self) -> bool:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import logging
-import math
 import os
 import threading
 import time
@@ -12,10 +10,12 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Final, final
 from weakref import WeakSet
 
-from xpushare._aspects import Aspect
 from xpushare._device import Device
-from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, Unread, XpuShareError
-from xpushare._leaving import Stage, at_leave
+from xpushare._native import Slot
+from xpushare.common import settings
+from xpushare.common.aspects import Aspect
+from xpushare.common.errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, Unread, XpuShareError
+from xpushare.common.leaving import Stage, at_leave
 from xpushare.core.opening import memory_nbytes
 from xpushare.core.resources import End
 from xpushare.sharing import layout, node
@@ -29,7 +29,8 @@ __all__ = [
     "Unopened",
     "anew",
     "forwards",
-    "sent_once",
+    "hope_for",
+    "sent",
     "taken_back",
     "wait_for_all",
 ]
@@ -41,33 +42,15 @@ _log: Final = logging.getLogger("xpushare")
 _warned: Final[WeakSet[object]] = WeakSet()  # of what cannot be exported anew; with `Pickled.lock`
 
 
-@functools.lru_cache(16)
-def _grace_of(text: str) -> int:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < math.inf:
-        raise InvalidArgumentError(f"{_GRACE} is a number of seconds, 0 or more, not {text!r}")
-    return int(min(seconds * _NANOSECONDS, 1 << 62))
-
-
 def _grace() -> int:
     """How long a pickle is good once its object has died, in nanoseconds."""
-    return _grace_of(os.environ.get(_GRACE) or "60")
-
-
-@functools.lru_cache(16)
-def _nbytes_of(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise InvalidArgumentError(f"{_BYTES} is a number of bytes, not {text!r}")
-    return int(text)
+    return int(min(settings.seconds(_GRACE, 60.0) * _NANOSECONDS, 1 << 62))
 
 
 def _most_nbytes(device: Device) -> int:
     """How many bytes of a device may wait for the first open of a pickle whose object has died."""
-    text = os.environ.get(_BYTES)
-    return _nbytes_of(text) if text else memory_nbytes(device) // 4
+    most = settings.nbytes(_BYTES)
+    return memory_nbytes(device) // 4 if most is None else most
 
 
 class Implicit:
@@ -120,7 +103,7 @@ class Pickled:
     def sent(self, device: Device) -> Handle | None:
         """The handle, for one pickle more. None if its export has ended: who has a pickle can `put` the handle."""
         self._limits[:] = _grace(), _most_nbytes(device)
-        return self.handle if node.left or node.current().table().give_open(self.handle) else None
+        return self.handle if node.left() or node.current().table().give_open(self.handle) else None
 
 
 def _outlive(handle: Handle, limits: list[int]) -> None:
@@ -129,14 +112,20 @@ def _outlive(handle: Handle, limits: list[int]) -> None:
         table.outlive([handle], *limits)
 
 
-def sent_once(made: dict[Device, list[Handle]]) -> None:
+def hope_for(slot: Slot) -> None:
+    """A pickle was made of an event, whose signals may come from whoever opens it; for as long as it is good."""
+    if not node.left():
+        slot.pickled(deadline_in(_grace()))
+
+
+def sent(made: dict[Device, list[Handle]], opens: int) -> None:
     """The handles were made for one pickle, and nobody else has them: as if their objects had died since."""
-    if node.left:
+    if node.left():
         return
     limits = {device: (_grace(), _most_nbytes(device)) for device in made}  # first: they may be wrong
     table = node.current().table()
     for device, handles in made.items():
-        for handle in handles:
+        for handle in handles * opens:
             table.give_open(handle)
         table.outlive(handles, *limits[device])
 
@@ -154,7 +143,7 @@ def forwards(handle: Handle) -> bool:
     """
     here = node.current()
     fields = fields_of(handle)
-    if node.left:
+    if node.left():
         return True
     if here.is_own(fields.cookie):
         return not fields.flags & PICKLED or here.table().renew(handle, _grace())
@@ -170,7 +159,7 @@ def anew(source: object, device: Device, get: Callable[[], Handle]) -> Pickled |
     """An export of what was opened from a process that is gone; None where the device or its driver cannot do that,
     which the log says once for each `source`. With `Pickled.lock`.
     """
-    if node.left or not device.has(Aspect.outlives_exporter):
+    if node.left() or not device.has(Aspect.outlives_exporter):
         return None
     try:
         return Pickled(get())

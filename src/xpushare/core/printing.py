@@ -8,8 +8,8 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from xpushare._errors import XpuShareError
-from xpushare._result import Result
+from xpushare.common.errors import XpuShareError
+from xpushare.common.result import Result
 from xpushare.core.declare import Operation
 from xpushare.core.logger import Level, Logger
 from xpushare.core.recording import brief

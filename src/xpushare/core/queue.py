@@ -8,21 +8,21 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, Self, final
 from weakref import WeakKeyDictionary, ref
 
 from xpushare._device import Context, Device, DeviceLike, adapter_of, info_of, known_device, resolve
-from xpushare._errors import (
+from xpushare._native import PENDING, Domain, Slot
+from xpushare.adapters.base import DriverQueue
+from xpushare.adapters.vendor import Vendor
+from xpushare.common.errors import (
     DeviceError,
     FeatureNotSupportedError,
     InvalidArgumentError,
     OutOfMemoryError,
     PeerLostError,
 )
-from xpushare._leaving import Stage, at_leave
-from xpushare._native import PENDING, Domain, Slot
-from xpushare.adapters.base import DriverQueue
-from xpushare.adapters.vendor import Vendor
+from xpushare.common.leaving import Stage, at_leave
 from xpushare.core.declare import operation
 from xpushare.core.event import Opened, may_signal, point_argument, quiet_if_leaving, timeout_argument
 from xpushare.core.memory import Range, piece
@@ -124,12 +124,15 @@ class Work(Resource):
     __slots__ = ("_reached", "context")
 
     driver: DriverQueue
+    context: Context
+    _reached: dict[int, ref[Domain]]
 
-    def __init__(self, device: Device, context: Context, driver: DriverQueue) -> None:
-        super().__init__(device, driver, driver.release)
+    def __new__(cls, device: Device, context: Context, driver: DriverQueue) -> Self:
+        self = super().__new__(cls, device, driver, driver.release)
         _queues.add(driver, device)
         self.context = context
-        self._reached: dict[int, ref[Domain]] = {}
+        self._reached = {}
+        return self
 
     def reach(self, event: Opened) -> None:
         """Make the event's slot reachable for this queue's device."""
@@ -198,7 +201,7 @@ def operand(queue: Work, what: str, source: Range, offset: int, total: int, nbyt
     _, length = piece(what, total, 0, nbytes)
     if source.device.backend != queue.device.backend and not source.allocation.host_accessible:
         raise InvalidArgumentError(f"{what} is on {source.device}, which a queue of {queue.device} cannot reach")
-    part = source._replace(offset=source.offset + offset, nbytes=length)
+    part = source.replace(offset=source.offset + offset, nbytes=length)
     keep, read_only = part.hold()
     if write and read_only:
         raise InvalidArgumentError(f"{what} is read-only")
@@ -212,7 +215,7 @@ def copy(queue: Work, dst: tuple[Range, int, int], src: tuple[Range, int, int], 
     """
     source = operand(queue, "src", *src, nbytes, False)
     target = operand(queue, "dst", *dst, source.nbytes, True)
-    if source.nbytes:
+    if source.nbytes and source.address != target.address:  # some drivers refuse to copy bytes onto themselves
         queue.driver.copy(target.address, source.address, source.nbytes, (source.keep, target.keep))
 
 

@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from xpushare._device import Device
 from xpushare._native import LAYOUT, load64
+from xpushare.common.threads import name_here
 from xpushare.core.declare import Operation
 from xpushare.core.event import Opened
 from xpushare.core.memory import Range
@@ -66,7 +67,7 @@ class _File:
         """The calling thread's id; its name is noted the first time."""
         tid = threading.get_native_id()
         if tid not in self._threads:
-            self._threads[tid] = name = threading.current_thread().name
+            self._threads[tid] = name = name_here()
             self.write("thread", tid, name)
         return tid
 

@@ -9,7 +9,6 @@ from xpushare.core.event import Opened
 from xpushare.core.memory import Range, kept_nbytes
 from xpushare.core.physical import Held
 from xpushare.sharing import node
-from xpushare.sharing.handle import fields_of
 
 __all__ = ["event_statistics", "memory_statistics", "physical_statistics"]
 
@@ -20,13 +19,13 @@ def _exports_of(source: object) -> list[dict[str, Any]]:
         return []
     return [
         {
-            "generation": fields_of(each.handle).generation,
+            "generation": each.generation,
             "nbytes": each.handle.nbytes,
             "read_only": each.handle.read_only,
-            "importers": len(table.domain.holders(fields_of(each.handle).entry)),
+            "importers": len(table.domain.holders(each.entry)),
         }
         for each in table.exports()
-        if each.exports(source)
+        if each.source is source
     ]
 
 

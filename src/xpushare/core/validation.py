@@ -19,9 +19,9 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, final
 from weakref import ref
 
-from xpushare._errors import HandleExpiredError, InvalidArgumentError
-from xpushare._leaving import Stage, at_leave
-from xpushare.core.declare import TRACKED, Operation, Tracked
+from xpushare.common.errors import HandleExpiredError, InvalidArgumentError
+from xpushare.common.leaving import Stage, at_leave
+from xpushare.core.declare import Operation
 from xpushare.core.logger import Level, Logger
 from xpushare.sharing import node
 from xpushare.sharing.handle import COUNTED, Handle, fields_of
@@ -34,13 +34,14 @@ __all__ = [
     "books",
     "by_program",
     "checks",
+    "closing",
     "here",
     "inside",
+    "made",
     "misused",
     "print_retained",
     "shown",
     "tell",
-    "track",
     "validated",
 ]
 
@@ -321,36 +322,18 @@ def misused(layer: str, error: Exception, subject: object) -> None:
 # --- objects of the object face
 
 
-def track(on: bool) -> None:
-    """Note, or no longer note, what is made of the classes in `TRACKED`, and what is closed."""
-    for each in TRACKED:
-        each.begin.wrap(_noting_made(each) if on else None)
-        each.close.wrap(_noting_closed(each) if on else None)
+def made(thing: object, listed: bool) -> None:
+    """What `declare.made` calls: the program made an object."""
+    if "leaks" in checks and by_program():
+        books.made(thing, repr(thing), listed=listed)
 
 
-def _noting_made(tracked: Tracked) -> Callable[..., Any]:
-    begin = tracked.begin.plain
-
-    def make(*arguments: Any, **options: Any) -> Any:
-        result = begin(*arguments, **options)
-        if by_program():
-            made = arguments[0] if result is None else result
-            books.made(made, repr(made), listed=not tracked.owns_export)
-        return result
-
-    return make
-
-
-def _noting_closed(tracked: Tracked) -> Callable[..., Any]:
-    def closing(thing: Any) -> None:
-        if by_program():
-            books.released(thing)
-            if tracked.owns_export:
-                for handle in thing.handles:
-                    books.end("memory handle", fields_of(handle).generation)
-        tracked.close.plain(thing)
-
-    return closing
+def closing(thing: object, handles: Iterable[Handle]) -> None:
+    """What `declare.closing` calls: somebody closes an object."""
+    if "leaks" in checks and by_program():
+        books.released(thing)
+        for handle in handles:
+            books.end("memory handle", fields_of(handle).generation)
 
 
 # --- operations

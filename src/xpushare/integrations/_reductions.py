@@ -12,10 +12,12 @@ Arrays in memory of another process are pieces of a `Block`, which passes on the
 from __future__ import annotations
 
 import logging
+import os
 import pickle
 import secrets
 import struct
 import threading
+import warnings
 from bisect import bisect_right
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
@@ -23,19 +25,20 @@ from typing import Any, Final
 from weakref import WeakValueDictionary
 
 import xpushare as xs
-from xpushare import _hand_over, arrays
-from xpushare._array import Marks, array_of, open_array, pickled_by, placed, view_of
-from xpushare._array_handle import checked_parts
 from xpushare._device import Device
-from xpushare._elements import as_dtype
-from xpushare._lifecycle import use
-from xpushare._like import consumer_of
-from xpushare._tree import attach_tree, pickle_arrays
-from xpushare._tree_handle import TreeHandle
-from xpushare.arrays import Located
+from xpushare.arrays import description
+from xpushare.arrays.attach import attach_message
+from xpushare.arrays.consumers import consumer_of
+from xpushare.arrays.description import Located
+from xpushare.arrays.share import opens_argument, pickle_arrays
+from xpushare.common.elements import as_dtype
 from xpushare.core.memory import Range, prepared_by
-from xpushare.core.pickles import sent_once, taken_back
+from xpushare.core.pickles import sent as pickle_sent
+from xpushare.core.pickles import taken_back
 from xpushare.core.resources import Allocation
+from xpushare.objects.array import Marks, array_of, pickled_by, placed, view_of
+from xpushare.objects.array_handle import is_tree
+from xpushare.objects.lifecycle import use
 from xpushare.sharing import node
 from xpushare.sharing.handle import Handle, fields_of
 
@@ -61,6 +64,33 @@ _log: Final = logging.getLogger("xpushare")
 def _refused(array: Any, error: Exception) -> None:
     """Tell whoever wonders why an array goes its library's way."""
     _log.debug("this %s goes through multiprocessing in its library's way: %s", type(array).__name__, error)
+
+
+_told = False  # that memory of a parent is copied
+
+
+def _tell_inherited(array: Any, address: int) -> None:
+    """Warn, once in a process, of an array in the parent's shared memory: its library copies it."""
+    global _told
+    if _told or not node.inherited(address):
+        return
+    _told = True
+    warnings.warn(
+        f"this {type(array).__name__} lies in shared memory that this process inherited by a fork. Only the process "
+        "that shared the memory can send it by handle, so a copy is sent, and the receiver's writes do not reach the "
+        "original. Start the workers with the forkserver or spawn method (DataLoader: "
+        "multiprocessing_context='forkserver')",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+def _after_fork() -> None:
+    global _told
+    _told = False
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 # --- a run, and its messages
@@ -123,14 +153,15 @@ class _Run:
         if not nbytes or node.current().peers.mapping_at(address) is not None:
             return False
         try:
-            allocation = None
+            where = Located(address, nbytes, False, backend)
             if self.allocations and self.allocations[-1].device.backend == backend:
-                allocation = _hand_over.find(self.allocations[-1].device, backend, address, nbytes)
-            if allocation is None:
-                allocation = arrays.range_at(Located(address, nbytes, False, backend), keep).allocation
+                allocation = description.allocation_at(where, self.allocations[-1].device)
+            else:
+                allocation = description.range_at(where, keep).allocation
             prepared_by(allocation, node.current().table(), False)  # now: it may refuse
         except _REFUSALS as error:
             _refused(keep, error)
+            _tell_inherited(keep, address)
             return False
         self.allocations.append(allocation)
         at = bisect_right(self._starts, allocation.address)
@@ -141,7 +172,7 @@ class _Run:
     def ahead(self, made: dict[Device, list[Handle]]) -> bytes:
         """What goes before the pickle. `made`: takes the handles of its exports, also where an error follows."""
         found = [each.ahead(self.allocations, made) for each in self.messages.values() if each.arrays]
-        sent_once(made)
+        pickle_sent(made, _most_opens())
         return b"".join(found)
 
 
@@ -175,9 +206,9 @@ class Received:
 
     def __init__(self, library: str, raw: bytes) -> None:
         handle = xs.ArrayHandle(raw)
-        if not isinstance(handle, TreeHandle):
+        if not is_tree(handle):
             raise xs.InvalidHandleError("this is the handle of an array, where that of a list of arrays is due")
-        self.arrays: Any = attach_tree(handle, None, None, consumer_of(library), ())
+        self.arrays: Any = attach_message(handle, consumer=consumer_of(library))
 
 
 def opened(token: bytes, library: bytes, raw: bytes) -> Received:
@@ -209,7 +240,7 @@ def sent(array: Any, library: str) -> tuple[Any, ...] | None:
     if run is None:
         return None
     try:
-        found = arrays.describe(array)
+        found = description.describe(array)
         where = found.located()
         to = message(library, where.address, where.nbytes, where.backend, array)
         if to is not None:
@@ -217,7 +248,7 @@ def sent(array: Any, library: str) -> tuple[Any, ...] | None:
         place = _imported(where.address, where.nbytes) if where.nbytes else None
         if place is None:
             return None
-        block = Block(place._replace(read_only=place.read_only or found.read_only), array, reopened, run.marks)
+        block = Block(place.replace(read_only=place.read_only or found.read_only), array, reopened, run.marks)
         return received_piece, (
             library, block, found.address - place.address, found.shape, found.dtype, found.strides,
         )  # fmt: skip
@@ -238,8 +269,9 @@ class Block:
         self.place = place
         self._reopen = reopen
         self._array = array_of(place, (place.nbytes,), _BYTE, (1,), 0)
-        # Now: what cannot be exported goes its library's way.
-        self._raw = pickled_by(self._array, producer, marks)
+        # Now: what cannot be exported goes its library's way. Once for each open, which each adds one.
+        for _ in range(_most_opens()):
+            self._raw = pickled_by(self._array, producer, marks)
 
     def __reduce__(self) -> Any:
         return self._reopen, (self._raw,)
@@ -247,8 +279,8 @@ class Block:
 
 def reopened(raw: bytes) -> xs.SharedArray:
     """What a block is at the other end."""
-    handle = xs.ArrayHandle(raw)
-    return open_array(handle, checked_parts(handle), None, True, None)
+    found: xs.SharedArray = attach_message(xs.ArrayHandle(raw))
+    return found
 
 
 class Blocks:
@@ -332,13 +364,19 @@ def piece_of(array: xs.SharedArray, offset: int, nbytes: int) -> xs.SharedArray:
     place, first = placed(array)
     if offset < 0 or nbytes < 0 or offset + nbytes > array.nbytes:
         raise xs.InvalidArgumentError(f"the message names bytes {offset} to {offset + nbytes} of {array.nbytes}")
-    return array_of(use(array)._replace(offset=place.offset + first + offset, nbytes=nbytes), (nbytes,), _BYTE, (1,), 0)
+    return array_of(use(array).replace(offset=place.offset + first + offset, nbytes=nbytes), (nbytes,), _BYTE, (1,), 0)
+
+
+def _most_opens() -> int:
+    """How often a pickle can be opened, which may have arrays of several libraries."""
+    return max(_opens.values(), default=1)
 
 
 # --- registering
 
 _lock = threading.RLock()
 _registered: dict[str, dict[type, Reduction | None]] = {}  # by library: what its types had before
+_opens: dict[str, int] = {}  # by library: how often its pickles can be opened
 
 
 _plain_init: Final[Any] = ForkingPickler.__init__
@@ -408,9 +446,13 @@ def _table() -> dict[type, Reduction]:
     return table
 
 
-def install(library: str, reductions: dict[type, Callable[[Reduction | None], Reduction]]) -> None:
-    """Register, for each type, what its factory makes of the reduction before (None: there was none). Idempotent."""
+def install(library: str, reductions: dict[type, Callable[[Reduction | None], Reduction]], opens: int = 1) -> None:
+    """Register, for each type, what its factory makes of the reduction before (None: there was none). `opens`: how
+    often each pickle can be opened. Idempotent.
+    """
+    count = opens_argument(opens)
     with _lock:
+        _opens[library] = count
         if library in _registered:
             return
         table = _table()
@@ -425,6 +467,7 @@ def uninstall(library: str) -> None:
     """Register again what was there before. Idempotent."""
     with _lock:
         table = _table()
+        _opens.pop(library, None)
         for kind, before in _registered.pop(library, {}).items():
             if before is None:
                 table.pop(kind, None)

@@ -12,15 +12,18 @@ __all__ = ["install", "uninstall"]
 cupy: Any = importlib.import_module("cupy")  # type checkers take `import cupy` for this module where it is missing
 
 
-def install() -> None:
+def install(*, opens: int = 1) -> None:
     """Let CuPy arrays go by handle, without a copy, through every `multiprocessing` queue, pipe, pool and process
     argument.
 
     This holds for arrays whose allocator's memory can be shared. Everything else goes CuPy's way, by value. The memory
     is held until the receiver has dropped the array; a message that nobody receives holds it for XPUSHARE_PICKLE_GRACE
-    seconds. The receiver needs this package, but need not call this. Idempotent.
+    seconds. The receiver needs this package, but need not call this.
+
+    Each pickle can be received `opens` times, in any processes: more than once for a pool that tries again, or for a
+    message to several receivers. Raises `InvalidArgumentError` for an `opens` below 1. Idempotent.
     """
-    common.install("cupy", {cupy.ndarray: _Reduction})
+    common.install("cupy", {cupy.ndarray: _Reduction}, opens)
 
 
 def uninstall() -> None:

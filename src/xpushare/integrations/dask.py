@@ -38,6 +38,8 @@ from tornado.ioloop import PeriodicCallback
 
 import xpushare as xs
 from xpushare import adapters
+from xpushare.arrays.copies import host_view
+from xpushare.arrays.description import describe
 from xpushare.sharing import identity, node
 from xpushare.sharing.handle import fields_of, keyed_hash
 
@@ -300,7 +302,7 @@ def _export(x: Any, kind: str) -> tuple[xs.ArrayHandle, xs.Memory | None]:
         return xs.share(x, read_only=kind not in _LIBRARIES, opens=1), None
     except (xs.FeatureNotSupportedError, xs.InvalidArgumentError):
         pass
-    values = np.asarray(x)
+    values = host_view(x, describe(x)) if kind == "torch" else np.asarray(x)  # torch has NumPy take no bfloat16
     memory = _leases.memory(values.nbytes)
     flipped = values.flags.f_contiguous and not values.flags.c_contiguous
     target = np.asarray(memory.as_array(values.shape[::-1] if flipped else values.shape, values.dtype))
@@ -334,7 +336,13 @@ def _dask_dumps(x: Any, context: dict[str, Any] | None = None) -> Any:
     try:
         return _dumps(x, context)
     except NotImplementedError:
+        pass
+    try:
         return _protocol.dask_dumps(x, context)
+    except TypeError as error:
+        if _kind(x) != "torch":
+            raise
+        raise NotImplementedError from error  # of elements that NumPy lacks: it goes as a pickle
 
 
 def _dask_loads(header: dict[str, Any], frames: list[Any]) -> Any:

@@ -12,16 +12,19 @@ __all__ = ["install", "uninstall"]
 jax: Any = importlib.import_module("jax")  # type checkers take `import jax` for this module where it is missing
 
 
-def install() -> None:
+def install(*, opens: int = 1) -> None:
     """Let JAX arrays go by handle, without a copy, through every `multiprocessing` queue, pipe, pool and process
     argument.
 
     This holds for arrays on one device whose memory can be shared, and for arrays of the host that lie in memory of
     this package. Everything else goes JAX's way, by value. The memory is held until the receiver has dropped the array;
     a message that nobody receives holds it for XPUSHARE_PICKLE_GRACE seconds. The receiver needs this package, but need
-    not call this. Starts JAX's backend. Idempotent.
+    not call this. Starts JAX's backend.
+
+    Each pickle can be received `opens` times, in any processes: more than once for a pool that tries again, or for a
+    message to several receivers. Raises `InvalidArgumentError` for an `opens` below 1. Idempotent.
     """
-    common.install("jax", {type(jax.numpy.zeros(1)): _Reduction})
+    common.install("jax", {type(jax.numpy.zeros(1)): _Reduction}, opens)
 
 
 def uninstall() -> None:

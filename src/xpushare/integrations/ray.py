@@ -10,8 +10,10 @@ It needs Ray 2.60 or newer. Call `register()` before the actors are created, the
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
+import os
 import weakref
 from dataclasses import dataclass
 from typing import Any, Final
@@ -33,13 +35,12 @@ from ray.util.scheduling_strategies import (  # type: ignore[import-not-found,un
 )
 
 import xpushare as xs
-from xpushare import adapters, arrays
-from xpushare._array import capsule_of
-from xpushare._elements import check_dtype
-from xpushare._source import host_view
-from xpushare.integrations._reuse import attach, empty
+from xpushare import adapters
+from xpushare.arrays import description
+from xpushare.common.elements import check_dtype
+from xpushare.objects.array import capsule_of
 
-__all__ = ["Transport", "empty", "register"]
+__all__ = ["Transport", "register"]
 
 ray: Any = importlib.import_module("ray")  # where Ray is missing, type checkers take `import ray` for this module
 _LIBRARIES: Final = ("numpy", "torch", "cupy", "jax", "jaxlib", "xpushare")
@@ -180,7 +181,7 @@ class Transport(TensorTransportManager):  # type: ignore[misc,unused-ignore]
         metadata = tensor_transport_metadata
         fetch = Fetch(obj_id, [], metadata, target_buffers, None)
         if metadata.node_id == ray.get_runtime_context().get_node_id() and _visible(metadata):
-            fetch.tensors = [_view(metadata.library, attach(handle)) for handle in metadata.handles]
+            fetch.tensors = [_view(metadata.library, xs.attach(handle)) for handle in metadata.handles]
             return fetch
         _log.info("object %s of node %s comes through Ray's object store", obj_id, metadata.node_id)
         there = NodeAffinitySchedulingStrategy(metadata.node_id, soft=False)
@@ -235,20 +236,16 @@ class Transport(TensorTransportManager):  # type: ignore[misc,unused-ignore]
 
 def _share(array: Any) -> xs.ArrayHandle:
     """In place where the memory can be shared; else a copy, on the same device."""
-    try:
-        return xs.share(array)
-    except (xs.FeatureNotSupportedError, xs.InvalidArgumentError):
-        found = arrays.describe(array)
-        check_dtype(found.dtype)
-        if found.backend is not None:
-            return xs.share(array, copy=True)
-    values = host_view(array, found)
-    flipped = values.flags.f_contiguous and not values.flags.c_contiguous
-    copy = np.asarray(empty(values.shape[::-1] if flipped else values.shape, values.dtype))
-    copy = copy.T if flipped else copy
-    copy[...] = values
-    _log.info("copied %d bytes of a private %s", values.nbytes, type(array).__name__)
-    return xs.share(copy)
+    with contextlib.suppress(xs.FeatureNotSupportedError, xs.InvalidArgumentError, xs.HandleExpiredError):
+        handle = xs.share(array)
+        if handle.handles[0].exporter.pid == os.getpid():
+            return handle  # else it is another process's, and may end with it
+    found = description.describe(array)
+    check_dtype(found.dtype)
+    handle = xs.share(array, copy=True)
+    if found.backend is None:
+        _log.info("copied %d bytes of a private %s", handle.copied_nbytes, type(array).__name__)
+    return handle
 
 
 def _visible(metadata: Metadata) -> bool:
@@ -303,7 +300,7 @@ def _read_one(handle: bytes) -> Any:
 
 def _placed(elements: Any, backend: str) -> xs.SharedArray:
     """New memory with these elements, on the backend's first device."""
-    host = empty(elements.shape, elements.dtype)
+    host = xs.empty(elements.shape, elements.dtype)
     np.asarray(host)[...] = elements
     if backend == adapters.HOST:
         return host

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 import importlib
+import threading
 from typing import Any, Final
 
 import xpushare as xs
 from xpushare import adapters
-from xpushare._array import capsule_of, order_before, unsettled
 from xpushare.adapters import HOST
 from xpushare.core.ordering import work_on
 from xpushare.integrations import _reductions as common
+from xpushare.objects.array import capsule_of, order_before, unsettled
+from xpushare.sharing import node
 
 __all__ = ["install", "uninstall"]
 
@@ -27,7 +29,7 @@ _PLAIN: Final = frozenset(
 )  # fmt: skip
 
 
-def install() -> None:
+def install(*, opens: int = 1) -> None:
     """Let tensors and parameters go by handle, without a copy, through every `multiprocessing` queue, pipe, pool and
     process argument, and through those of `torch.multiprocessing`.
 
@@ -35,14 +37,75 @@ def install() -> None:
     package (`empty`, `malloc_*`, `attach`). Views of one storage stay views of one storage, parameters stay
     parameters, and what torch refuses is refused; gradients stay behind. Everything else goes torch's way, as before.
     The memory is held until the receiver has dropped the tensor; a message that nobody receives holds it for
-    XPUSHARE_PICKLE_GRACE seconds. The receiver needs this package, but need not call this. Idempotent.
+    XPUSHARE_PICKLE_GRACE seconds. The receiver needs this package, but need not call this.
+
+    Each pickle can be received `opens` times, in any processes: more than once for a pool that tries again, or for a
+    message to several receivers. Raises `InvalidArgumentError` for an `opens` below 1. Idempotent.
+
+    A forked child cannot send memory of its parent by handle: torch copies it, and a `RuntimeWarning` says so once.
+
+    CPU tensors in memory of this package say `is_shared()`, and `share_memory_()`, also `module.share_memory()`, leaves
+    them where they are.
     """
-    common.install("torch", dict.fromkeys(_TYPES, _Reduction))
+    common.install("torch", dict.fromkeys(_TYPES, _Reduction), opens)
+    with _lock:
+        for name, method in _SHARED_METHODS.items():
+            if name not in _before:
+                _before[name] = vars(torch.UntypedStorage).get(name)
+                setattr(torch.UntypedStorage, name, method)
 
 
 def uninstall() -> None:
-    """Register torch's own reductions again. Idempotent."""
+    """Register torch's own reductions again, and undo what else `install` did. Idempotent."""
     common.uninstall("torch")
+    with _lock:
+        for name, method in _SHARED_METHODS.items():
+            before = _before.pop(name, None)
+            if vars(torch.UntypedStorage).get(name) is not method:
+                continue
+            if before is None:
+                delattr(torch.UntypedStorage, name)
+            else:
+                setattr(torch.UntypedStorage, name, before)
+
+
+# torch asks the allocator of a storage in C++ whether it is shared, which knows torch's own shared memory only. All its
+# ways to ask, and to move a storage, go through these two methods.
+
+_lock: Final = threading.RLock()
+_before: dict[str, Any] = {}  # the methods of torch, by name; None: inherited
+
+
+def _plain(name: str) -> Any:
+    """torch's own method."""
+    before = _before.get(name)
+    return before if before is not None else getattr(super(torch.UntypedStorage, torch.UntypedStorage), name)
+
+
+def _is_shared(self: Any) -> bool:
+    """Whether the storage lies in shared memory."""
+    found: bool = _lies_here(self) or _plain("is_shared")(self)
+    return found
+
+
+def _share_memory_(self: Any, *args: Any, **options: Any) -> Any:
+    """Move the storage to shared memory, unless it lies there."""
+    return self if _lies_here(self) else _plain("share_memory_")(self, *args, **options)
+
+
+_SHARED_METHODS: Final = {"is_shared": _is_shared, "share_memory_": _share_memory_}
+
+
+def _lies_here(storage: Any) -> bool:
+    """Whether a CPU storage lies in memory of this package that this process or a parent of it made or opened."""
+    if storage.device.type != "cpu" or not storage.nbytes():
+        return False
+    try:
+        address = storage.data_ptr()
+    except RuntimeError:  # a storage without memory, such as that of a tracer's tensor
+        return False
+    here = node.current()
+    return here.allocations.find(address) is not None or here.peers.maps(address) or node.inherited(address)
 
 
 class _Reduction:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, final
 
 from xpushare import adapters
 from xpushare._device import adapter_of, info_of, known_device
-from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError, from_os_error
-from xpushare._fds import OwnedFd
-from xpushare._lifecycle import use
-from xpushare._memory import Memory
-from xpushare._queue import Queue
 from xpushare.adapters.base import TimelinePoint
 from xpushare.adapters.vulkan._memory import OpaqueMemory
+from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError, from_os_error
+from xpushare.common.fds import OwnedFd
+from xpushare.objects.lifecycle import use
+from xpushare.objects.memory import Memory
+from xpushare.objects.queue import Queue
 
 if TYPE_CHECKING:
     from xpushare._device import Device

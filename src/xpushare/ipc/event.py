@@ -5,10 +5,10 @@ closes it.
 from __future__ import annotations
 
 from xpushare._device import Context, DeviceLike
-from xpushare._errors import HandleExpiredError, InvalidArgumentError
-from xpushare._event import Event, event_over
-from xpushare._lifecycle import use
+from xpushare.common.errors import HandleExpiredError, InvalidArgumentError
 from xpushare.core import event as _core
+from xpushare.objects.event import Event, event_over
+from xpushare.objects.lifecycle import use
 from xpushare.sharing.handle import Handle, HandleLike, newest
 
 __all__ = ["get", "open", "put"]

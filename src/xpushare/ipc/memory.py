@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from xpushare._device import Context, DeviceLike
-from xpushare._errors import HandleExpiredError, InvalidArgumentError
-from xpushare._lifecycle import use
-from xpushare._memory import Memory, memory_over
+from xpushare.common.errors import HandleExpiredError, InvalidArgumentError
 from xpushare.core import memory as _core
+from xpushare.objects.lifecycle import use
+from xpushare.objects.memory import Memory, memory_over
 from xpushare.sharing.handle import Handle, HandleLike, newest
 
 __all__ = ["close", "get", "open", "put"]
@@ -30,7 +30,7 @@ def get(obj: Any, *, context: Context | None = None, read_only: bool = False) ->
 def _range_of(obj: Any) -> _core.Range:
     if isinstance(obj, Memory):
         return use(obj)
-    from xpushare.arrays import range_of
+    from xpushare.arrays.description import range_of
 
     return range_of(obj)
 

@@ -5,10 +5,10 @@ release closes an import.
 from __future__ import annotations
 
 from xpushare._device import Context, DeviceLike
-from xpushare._errors import HandleExpiredError, InvalidArgumentError
-from xpushare._lifecycle import use
-from xpushare._physical_memory import PhysicalMemory, physical_memory_over
+from xpushare.common.errors import HandleExpiredError, InvalidArgumentError
 from xpushare.core import physical as _core
+from xpushare.objects.lifecycle import use
+from xpushare.objects.physical_memory import PhysicalMemory, physical_memory_over
 from xpushare.sharing.handle import Handle, HandleLike, newest
 
 __all__ = ["get", "open", "put"]

@@ -10,7 +10,7 @@ import time
 from collections.abc import Generator
 from typing import Final
 
-from xpushare._errors import InvalidArgumentError
+from xpushare.common.errors import InvalidArgumentError
 from xpushare.sharing import identity
 
 __all__ = ["close", "opening", "path"]

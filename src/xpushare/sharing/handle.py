@@ -11,8 +11,9 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, final
 
-from xpushare._errors import InvalidArgumentError, InvalidHandleError, Unread, XpuShareError
-from xpushare._native import CONSTANTS, LAYOUT, MAGICS, STRUCTS, BufferBase, Fields
+from xpushare import _native
+from xpushare._native import CONSTANTS, LAYOUT, MAGICS, STRUCTS, BufferBase, Fields, HandleState
+from xpushare.common.errors import InvalidArgumentError, InvalidHandleError, Unread, XpuShareError
 from xpushare.sharing import identity
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ __all__ = [
     "bytes_of",
     "decode_text",
     "encode_text",
+    "expect_this_boot",
     "fields_of",
     "following",
     "handle_of",
@@ -35,8 +37,6 @@ __all__ = [
     "newest",
     "pack",
     "parse",
-    "raw_of",
-    "verified",
 ]
 
 MAGIC: Final = MAGICS["handle"]
@@ -102,22 +102,40 @@ def _backend(field: bytes) -> str:
     return field.rstrip(b"\0").decode()
 
 
+_UNKNOWN: Final = frozenset({"fields", "memory", "events", "text", "copied", "count"})
+
+
 class Named:
     """A handle that may have been looked up by a name, and then follows it: see `following`."""
 
-    __slots__ = ()  # the classes have these two
+    __slots__ = ()  # the native bases of the classes have these two
 
-    _newest: Callable[[], Named | None]
-    _unread: Unread  # of a pickle's content that is no handle here: then it has bytes, and no more
+    if TYPE_CHECKING:
+
+        @property
+        def newest(self) -> Callable[[], Named] | None: ...
+        @property
+        def unread(
+            self,
+        ) -> Unread | None: ...  # of a pickle's content that is no handle here: it has bytes, and no more
+        def following(self, newest: Callable[[], Named]) -> Named: ...  # as the function of this name
+
+    @property
+    def version(self) -> int | None:
+        """The number of the version, as `publish` returned it, that `lookup` or `watch` found; None for any other
+        handle. `attach` opens a newer version if this one was replaced meanwhile, unless `lookup(version=)` found it.
+        """
+        found: int | None = getattr(self.newest, "version", None)
+        return found
 
     def __bytes__(self) -> bytes:
         raise NotImplementedError
 
     if not TYPE_CHECKING:
 
-        def __getattr__(self, name: str) -> Any:  # what `_unread` leaves unset
-            if name in ("_fields", "_parts"):
-                self._unread.throw()
+        def __getattr__(self, name: str) -> Any:  # what the native bases do not know then
+            if self.unread is not None and name in _UNKNOWN:
+                self.unread.throw()
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
 
@@ -139,7 +157,7 @@ def bytes_of(handle: object, meant: str) -> bytes:
 
 
 @final
-class Handle(Named):
+class Handle(HandleState, Named):
     """A verified handle: 256 bytes that name one export of one process of this user on this host.
 
     `Handle(h)` takes a handle, its bytes (any bytes-like object) or its text, and raises `InvalidHandleError` for
@@ -148,11 +166,8 @@ class Handle(Named):
     Verifying a handle touches no driver and no other process.
     """
 
-    __slots__ = ("_fields", "_newest", "_raw", "_unread")
+    __slots__ = ()
     NBYTES: Final = _NBYTES
-
-    _fields: Fields
-    _raw: bytes
 
     def __new__(cls, handle: HandleLike, /) -> Handle:
         if isinstance(handle, bytes):
@@ -165,84 +180,66 @@ class Handle(Named):
             raise InvalidHandleError("this is a handle of an array: xs.attach opens it, its `handle` is its memory's")
         else:
             raw = bytes_of(handle, "a handle is a Handle, bytes or str")
-        self = _verified.get(raw)
-        if self is None:
-            self = cls._make(raw, parse(raw))
+        found = _verified.get(raw)
+        if found is None:
+            found = parse(raw)
             if len(_verified) >= _VERIFIED_LIMIT:
                 _verified.clear()
-            _verified[raw] = self
-        return self
-
-    @classmethod
-    def _make(cls, raw: bytes, fields: Fields) -> Handle:
-        self = object.__new__(cls)
-        self._raw = raw
-        self._fields = fields
-        return self
-
-    @classmethod
-    def _make_unread(cls, raw: bytes, why: Unread) -> Handle:
-        self = object.__new__(cls)
-        self._raw = raw
-        self._unread = why
-        return self
+            _verified[raw] = found
+        return found
 
     @property
     def kind(self) -> str:
         """ "memory", "physical_memory" or "event"."""
-        return KINDS[self._fields.kind]
+        return KINDS[self.fields.kind]
 
     @property
     def backend(self) -> str:
         """The backend of the exporter's device."""
-        return _backend(self._fields.backend)
+        return _backend(self.fields.backend)
 
     @property
     def device_uuid(self) -> str:
         """The uuid of the exporter's device."""
-        return str(uuid.UUID(bytes=self._fields.device_uuid))
+        return str(uuid.UUID(bytes=self.fields.device_uuid))
 
     @property
     def nbytes(self) -> int:
         """The number of bytes of the shared range (0 for an event)."""
-        return self._fields.nbytes
+        return self.fields.nbytes
 
     @property
     def exposed_nbytes(self) -> int:
         """How many bytes an importer could reach: drivers map whole granules."""
-        return self._fields.exposed_nbytes
+        return self.fields.exposed_nbytes
 
     @property
     def read_only(self) -> bool:
-        return bool(self._fields.flags & READ_ONLY)
+        return bool(self.fields.flags & READ_ONLY)
 
     @property
     def exporter(self) -> Exporter:
         """The pid, boot id and pid namespace of the process that made this handle."""
-        return Exporter(self._fields.pid, str(uuid.UUID(bytes=self._fields.boot_id)), self._fields.pid_namespace)
+        return Exporter(self.fields.pid, str(uuid.UUID(bytes=self.fields.boot_id)), self.fields.pid_namespace)
 
-    def __bytes__(self) -> bytes:
-        return self._raw
+    def following(self, newest: Callable[[], Named | None]) -> Handle:
+        """The same handle as an object of its own: the one of these bytes is cached."""
+        made: Handle = _native.handle(self.raw, newest)
+        return made
 
     def __str__(self) -> str:
-        return encode_text(self._raw)
+        return encode_text(self.raw)
 
     def __repr__(self) -> str:
-        if hasattr(self, "_unread"):
-            return f"<Handle that is none here: {self._unread}>"
+        if self.unread is not None:
+            return f"<Handle that is none here: {self.unread}>"
         access = " read-only" if self.read_only else ""
         size = f" {self.nbytes} bytes{access}" if self.kind != "event" else ""
-        fields = self._fields
+        fields = self.fields
         return f"<Handle {self.kind}{size} on {self.backend}, exported by pid {fields.pid}, #{fields.generation}>"
 
-    def __eq__(self, other: object) -> bool:
-        return self._raw == other._raw if isinstance(other, Handle) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self._raw)
-
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle, (self._raw,)
+        return _unpickle, (self.raw,)
 
     def __copy__(self) -> Handle:
         return self
@@ -255,57 +252,47 @@ def _unpickle(raw: bytes) -> Handle:
     try:
         return Handle(raw)
     except XpuShareError as error:
-        return _make_unread(raw, Unread(error))
+        unread: Handle = _native.unread_handle(raw, Unread(error))
+        return unread
 
 
-# For the other modules of the package; no Python frame.
-fields_of: Final[Callable[[Handle], Fields]] = attrgetter("_fields")
-raw_of: Final[Callable[[Handle], bytes]] = attrgetter("_raw")
-handle_of: Final[Callable[[bytes, Fields], Handle]] = attrgetter("_make")(Handle)  # of bytes that are one
-_make_unread: Final[Callable[[bytes, Unread], Handle]] = attrgetter("_make_unread")(Handle)
+_native.register(Handle=Handle)
+fields_of: Final[Callable[[Handle], Fields]] = attrgetter("fields")  # no Python frame
+handle_of: Final[Callable[[bytes], Handle]] = _native.handle  # of bytes that have been verified
 
 
 _N = TypeVar("_N", bound=Named)
 
 
-def following(handle: _N, newest: Callable[[], Named | None]) -> _N:
-    """The handle as an object of its own that follows a name: `newest` gives what the name says, None where nobody has
-    it.
+def following(handle: _N, newest: Callable[[], Named]) -> _N:
+    """The handle as an object of its own that follows a name: `newest` gives what the name says now, and raises if
+    nobody has it.
     """
-    found: Any = (
-        handle_of(raw_of(handle), fields_of(handle)) if isinstance(handle, Handle) else handle
-    )  # that one is cached
-    found._newest = newest
+    found: Any = handle.following(newest)
     named: _N = found
     return named
 
 
 def newest(handle: object) -> Any:
     """What the name says by now that an expired handle was looked up by. None where there is none, or it says no other
-    handle.
+    handle. Raises `HandleExpiredError` if nobody has the name any more.
     """
-    look = getattr(handle, "_newest", None) if isinstance(handle, Named) else None
+    look = handle.newest if isinstance(handle, Named) else None
     found = None if look is None else look()
     return None if found is None or bytes(found) == bytes(handle) else found  # type: ignore[call-overload]
 
 
-def parse(raw: bytes) -> Fields:
-    """What these bytes say. `InvalidHandleError` unless they are a handle of this user and boot."""
-    fields = identity.sealing().read(raw)
-    if fields is None:
+def parse(raw: bytes) -> Handle:
+    """The handle that these bytes are. `InvalidHandleError` unless they are one of this user and boot."""
+    found: Handle | None = identity.sealing().read(raw)
+    if found is None:
         raise InvalidHandleError(_why_bad(raw))
-    _expect_this_boot(fields)
-    return fields
+    expect_this_boot(found.fields.boot_id)
+    return found
 
 
-def verified(raw: bytes, fields: Fields) -> Handle:
-    """The handle of bytes that `Seal` has read as a part of others. `InvalidHandleError` if it is of another boot."""
-    _expect_this_boot(fields)
-    return handle_of(raw, fields)
-
-
-def _expect_this_boot(fields: Fields) -> None:
-    if fields.boot_id != identity.boot_id():
+def expect_this_boot(boot_id: bytes) -> None:
+    if boot_id != identity.boot_id():
         raise InvalidHandleError("the handle comes from another host, or from before the last boot")
 
 

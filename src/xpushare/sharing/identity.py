@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 import threading
 from pathlib import Path
 from typing import Final
 
-from xpushare._errors import InvalidArgumentError, from_os_error
 from xpushare._native import Seal
-from xpushare._system import boot_id
+from xpushare.common.errors import InvalidArgumentError, from_os_error
+from xpushare.common.system import boot_id
 
 __all__ = [
     "KEY_NBYTES",
@@ -136,6 +135,8 @@ def sealing() -> Seal:
 
 
 def _make_key(path: Path) -> None:
+    import tempfile  # slow to import, and needed once
+
     # Write another file and link it: then everybody sees either no file or a whole one, and one of two makers wins.
     try:
         fd, temporary = tempfile.mkstemp(dir=path.parent)

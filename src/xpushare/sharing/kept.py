@@ -11,11 +11,12 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any, Final, NamedTuple, final
 
-from xpushare._errors import XpuShareError
+from xpushare.common import settings
+from xpushare.common.errors import XpuShareError
 
 __all__ = ["Kept", "Room"]
 
-SECONDS: Final = 2.0  # for which it stays
+SECONDS: Final = 2.0  # for which it stays, unless `XPUSHARE_KEEP_SECONDS` says otherwise
 _MOST: Final = 1024  # mappings; each may have a file descriptor
 _log: Final = logging.getLogger("xpushare")
 
@@ -35,20 +36,28 @@ class Room:
         self._nbytes = nbytes
         self.free_nbytes = free_nbytes
         self.look_after = look_after
-        self.most_nbytes = 0  # that may stay mapped
+        self.seconds = 0.0  # for which anything may stay mapped, and how many bytes
+        self.most_nbytes = 0
+        self._prepared = False
         self.looked_after = False  # what is kept now
 
     def prepare(self) -> bool:
-        """Do what a finaliser must not do: ask how much there is, and start the thread that looks. Where that fails,
-        nothing is kept.
+        """Do what a finaliser must not do: read the settings, ask how much there is, and start the thread that looks.
+        Where that fails, nothing is kept. Raises `InvalidArgumentError` for settings that make no sense.
         """
-        if not self.most_nbytes:
-            try:
-                most = self._nbytes() // 4
-            except XpuShareError:
-                return False
-            if self.look_after(bool):
+        if not self._prepared:
+            self.seconds = settings.seconds("XPUSHARE_KEEP_SECONDS", SECONDS)
+            most = settings.nbytes("XPUSHARE_KEEP_BYTES")
+            if most is None and self.seconds:
+                try:
+                    most = self._nbytes() // 4
+                except XpuShareError:
+                    return False
+            if not self.seconds or not most:
+                self._prepared = True
+            elif self.look_after(bool):
                 self.most_nbytes = most
+                self._prepared = True
         return self.most_nbytes > 0
 
 
@@ -76,8 +85,9 @@ class _OfRoom:
 class Kept:
     """Closed imports by the keys of the cache. None holds a lease: for its exporter, each is closed.
 
-    What an exporter frees stays occupied meanwhile. So this lasts `SECONDS` at most, and ends at once when the exporter
-    has died, when other processes leave less of the device's memory free than is kept of it, and by `give_up`.
+    What an exporter frees stays occupied meanwhile. So this lasts for the seconds of the room at most, and ends at once
+    when the exporter has died, when other processes leave less of the device's memory free than is kept of it, and by
+    `give_up`.
     """
 
     def __init__(self, sweep: Callable[[], object]) -> None:
@@ -92,7 +102,7 @@ class Kept:
         self, key: Hashable, cookie: bytes, nbytes: int, room: Room, reopen: Callable[[Any], Any], end: object
     ) -> None:
         """Keep `end`, of which `reopen` makes the import anew; or let it go, where there is no room."""
-        item = _Item(time.monotonic() + SECONDS, nbytes, cookie, room, end, reopen)
+        item = _Item(time.monotonic() + room.seconds, nbytes, cookie, room, end, reopen)
         dropped: list[_Item | None] = []  # they die outside the lock
         with self._lock:
             if self._ended or nbytes > room.most_nbytes or key in self._items:

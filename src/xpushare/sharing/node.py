@@ -10,7 +10,8 @@ from typing import Any, Final, final
 from weakref import WeakValueDictionary, ref
 
 from xpushare import _native
-from xpushare._leaving import Stage, at_leave
+from xpushare._native import left
+from xpushare.common.leaving import Stage, at_leave
 from xpushare.sharing.handle import Handle, fields_of
 from xpushare.sharing.peers import Peer, Peers
 from xpushare.sharing.table import Table
@@ -107,17 +108,19 @@ class Node:
         _native.close_relay()
 
 
-left: list[bool] = []  # not empty once this process has left: what dies after that is the kernel's to clean up
-
-
 def current() -> Node:
     return here[0]
+
+
+def inherited(address: int) -> bool:
+    """Whether `address` lies in memory that this process has by a fork: it was made or opened by a parent."""
+    return any(each.allocations.find(address) is not None or each.peers.maps(address) for each in _parents)
 
 
 def leave(_deadline: float) -> None:
     """Clean exit, also of a forked child."""
     here[0].peers.kept.end()
-    left.append(True)
+    _native.set_left(True)
     here[0].leave()
 
 
@@ -128,7 +131,7 @@ here: Final[list[Node]] = [Node()]
 def _after_fork() -> None:
     _parents.append(here[0])  # its objects stay as they are: destroying them here is no business of the child
     here[0] = Node()
-    left.clear()
+    _native.set_left(False)
 
 
 _parents: list[Node] = []

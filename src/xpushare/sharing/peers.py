@@ -9,11 +9,14 @@ import threading
 import uuid
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final, Literal, NamedTuple, TypeVar, final
+from typing import Any, Final, NamedTuple, TypeVar, final
 from weakref import WeakValueDictionary, ref
 
-from xpushare import _native, _system
-from xpushare._errors import (
+from xpushare import _native
+from xpushare._native import Fields, Lease, load64
+from xpushare.adapters.base import Export, Form, Hardware, Import
+from xpushare.common import system
+from xpushare.common.errors import (
     FeatureNotSupportedError,
     HandleExpiredError,
     InvalidHandleError,
@@ -22,9 +25,7 @@ from xpushare._errors import (
     XpuShareError,
     from_os_error,
 )
-from xpushare._fds import OwnedFd, close_all
-from xpushare._native import Fields, Importer, Lease, load64
-from xpushare.adapters.base import Export, Form, Hardware, Import
+from xpushare.common.fds import OwnedFd, close_all
 from xpushare.sharing import layout, routes
 from xpushare.sharing.handle import COUNTED, PICKLED, READ_ONLY, Handle, fields_of
 from xpushare.sharing.kept import Kept, Room
@@ -71,11 +72,11 @@ class Opener:
     `make` imports; `make_all` imports several that come without fds: all, or none. `admit`, where the exporter's device
     is of another backend, raises unless exports of that form and hardware can be imported; it is asked before anything
     is fetched. `maps`: memory in a memfd comes mapped. `least_per_fd`: bytes that each fd of several stands for, at
-    least; 0: there is one fd. `room`: where what is closed may stay mapped for a moment. `importer`: of native code,
-    what `Adapter.importer` says once it was asked; False: nothing.
+    least; 0: there is one fd. `room`: where what is closed may stay mapped for a moment. `own`: imports can be exported
+    from here.
     """
 
-    __slots__ = ("admit", "importer", "least_per_fd", "make", "make_all", "maps", "room")
+    __slots__ = ("admit", "least_per_fd", "make", "make_all", "maps", "own", "room")
 
     def __init__(
         self,
@@ -85,14 +86,15 @@ class Opener:
         least_per_fd: int = 0,
         room: Room | None = None,
         make_all: Callable[[Sequence[Import]], list[Any]] | None = None,
+        own: bool = False,
     ) -> None:
         self.make = make
+        self.own = own
         self.make_all = make_all
         self.admit = admit
         self.maps = maps
         self.least_per_fd = least_per_fd
         self.room = room
-        self.importer: Importer | Literal[False] | None = None
 
     def expect_fds(self, count: int, exposed_nbytes: int) -> None:
         """Before they are fetched: a table that claims a million would keep us busy for long."""
@@ -117,14 +119,14 @@ def _meet(handle: Handle) -> routes.Met:
     attachment = routes.attach(handle)
     doing = f"mapping the table of process {fields.pid}"
     try:
-        _system.check_memfd(attachment.table.number, layout.TABLE_NBYTES, seals=_system.F_SEAL_FUTURE_WRITE, exact=True)
-        mapping = _system.Mapping(attachment.table.number, layout.TABLE_NBYTES, 0, False)
+        system.check_memfd(attachment.table.number, layout.TABLE_NBYTES, seals=system.F_SEAL_FUTURE_WRITE, exact=True)
+        mapping = system.Mapping(attachment.table.number, layout.TABLE_NBYTES, 0, False)
         magic, version, _pid, cookie, _ns, _commons, _bell, inode = layout.TABLE.unpack_from(_view(mapping))
         if (magic, version, cookie) != (layout.TABLE_MAGIC, layout.TABLE_VERSION, fields.cookie):
             raise InvalidHandleError(f"{doing}: it is not the one that the handle names")
-        if _system.fstat(attachment.commons.number).st_ino != inode:
+        if system.fstat(attachment.commons.number).st_ino != inode:
             raise InvalidHandleError(f"{doing}: its commons is another file")
-        domain = _system.join(attachment.commons, attachment.bell, cookie, False)
+        domain = system.join(attachment.commons, attachment.bell, cookie, False)
     except OSError as error:
         close_all((attachment.table, attachment.commons, attachment.bell))
         if error.errno == errno.ENOSPC:
@@ -176,6 +178,10 @@ class Peer:
     def entry_address(self, entry: int) -> int:
         return self.address + layout.TABLE_ENTRIES + entry * layout.ENTRY_NBYTES
 
+    def ends(self, entry: int) -> bool:
+        """Whether the entry has a deadline, as that of a pickle has once its object has died."""
+        return load64(self.address + layout.TABLE_DEADLINES + entry * 8) != 0
+
     def expect_live(self, handle: Handle) -> None:
         """Raise `HandleExpiredError` unless the handle's entry is live now, and its process alive."""
         self.expect_exported(handle)
@@ -223,7 +229,7 @@ class Peer:
         fds = routes.fetch(self.pidfd, handle, numbers, entry.fd_count)
         try:
             self.expect_exported(handle)
-            if entry.inode and _system.fstat(fds[0].number).st_ino != entry.inode:
+            if entry.inode and system.fstat(fds[0].number).st_ino != entry.inode:
                 raise HandleExpiredError("the handle has expired: its file descriptor number was used again")
         except OSError as error:
             close_all(fds)
@@ -241,7 +247,7 @@ class Peer:
         try:
             if self._direct:
                 try:
-                    return _system.fetch_mapping(
+                    return system.fetch_mapping(
                         self._pidfd_number, fd, entry.inode, entry.exposed_nbytes, writable,
                         self.entry_address(fields.entry), fields.generation,
                     )  # fmt: skip
@@ -252,7 +258,7 @@ class Peer:
                         ) from error
             fds = self.fetch(handle, entry)  # by another route, or with an error that says what blocks each
             try:
-                return _system.import_mapping(fds[0].number, entry.inode, entry.exposed_nbytes, writable)
+                return system.import_mapping(fds[0].number, entry.inode, entry.exposed_nbytes, writable)
             finally:
                 close_all(fds)
         except OSError as error:
@@ -445,7 +451,7 @@ class Peers:
         own: ref[Any] = ref(resource)
         keep = None
         if room is not None and (reopen := resource.reopener()) is not None and room.prepare():
-            keep = partial(self.kept.keep, key, key[0], resource.nbytes, room, reopen)
+            keep = partial(self._keep, key, resource.nbytes, room, reopen)
         resource.on_death(self.forget, key, keep)
         if self._cache.setdefault(key, own) is own:
             return made
@@ -457,12 +463,19 @@ class Peers:
             self._cache[key] = own
         return made
 
+    def _keep(self, key: Any, nbytes: int, room: Room, reopen: Callable[[Any], Any], end: object) -> None:
+        """Keep what was closed; or let it go, where its exporter is known to be dead."""
+        if key[0] in self._peers:
+            self.kept.keep(key, key[0], nbytes, room, reopen, end)
+
     def forget(self, key: Hashable) -> None:
         """Forget what was cached under `key` and died; a newer object stays."""
         with self._lock:
             known = self._cache.get(key)
             if known is not None and known() is None:
-                del self._cache[key]
+                forgotten = self._cache.pop(key, None)  # the handler of a signal, or a finaliser, may have been here
+                if forgotten is not None and forgotten is not known:
+                    self._cache.setdefault(key, forgotten)
 
     def acquire(self, handle: Handle, opener: Opener) -> tuple[Any, Lease]:
         """What `opener` made of the handle's object, now or for an earlier open, and the lease that belongs to it."""
@@ -472,7 +485,7 @@ class Peers:
         key = (cookie, fields.object, opener, fields.flags & (READ_ONLY | PICKLED))
         acquired = self.acquire_known(handle, key, opener)
         if acquired is not None:
-            self.count(acquired[1].peer, fields)
+            self.count(acquired[1].peer, fields, opener.own)
             return acquired
         self.sweep()
         new = cookie not in self._peers
@@ -483,7 +496,7 @@ class Peers:
                 self.peer(handle)
                 acquired = self.acquire_known(handle, key, opener)
                 if acquired is not None:
-                    self.count(acquired[1].peer, fields)
+                    self.count(acquired[1].peer, fields, opener.own)
                     return acquired
             lease = self._lease(handle)
             peer: Peer = lease.peer
@@ -503,14 +516,18 @@ class Peers:
             if new:
                 self._discard(cookie)
             raise
-        self.count(peer, fields)
+        self.count(peer, fields, opener.own)
         return found, lease
 
     @staticmethod
-    def count(peer: Peer, fields: Fields) -> None:
-        """A pickle has been opened."""
-        if fields.flags & PICKLED:
-            peer.domain.take_open(fields.entry)
+    def count(peer: Peer, fields: Fields, own: bool = False) -> None:
+        """A pickle has been opened; or, with `own`, something that this process may hand out from now on.
+        `HandleExpiredError`: the pickle's object had died, and somebody else was faster.
+        """
+        if fields.flags & PICKLED and not peer.domain.take_open(fields.entry) and peer.ends(fields.entry):
+            raise HandleExpiredError(f"the handle has expired: {layout.REASONS[layout.REASON_PICKLE]}")
+        if own:
+            peer.domain.own(fields.entry)
 
     def known(self, cookie: bytes) -> Peer | None:
         """The exporter with that cookie, if this process has met it and does not know it to be dead."""
@@ -632,16 +649,16 @@ class Peers:
         mapping, lease, nbytes, exposed_nbytes, payload, fds, offset, flags = opened
         form = _FORMS[(flags & _FORM) >> _FORM_BIT]
         again = bool(fields.flags & PICKLED)
-        what = _new(
-            Import, (nbytes, exposed_nbytes, payload, fds, bool(flags & READ_ONLY), mapping, form, offset, None, again)
-        )
+        use = None if opener.room is None else peer.domain.use(fields.entry)
+        read_only = bool(flags & READ_ONLY)
+        what = _new(Import, (nbytes, exposed_nbytes, payload, fds, read_only, mapping, form, offset, None, again, use))
         if later is not None and not fds:
             later.append(_Opening(key, fields, what, lease))
             return None
         try:
             made = opener.make(what)
         except BaseException:
-            del opened, mapping, lease, what  # here, not with the traceback
+            del opened, mapping, lease, use, what  # here, not with the traceback
             raise
         finally:
             if fds:
@@ -664,9 +681,11 @@ class Peers:
         fds = [] if mapped else peer.fetch(handle, entry)
         payload = entry.payload[: entry.payload_nbytes]
         read_only = bool(entry.flags & layout.ENTRY_READ_ONLY)
+        use = None if opener.room is None else peer.domain.use(fields_of(handle).entry)
         what = Import(
-            entry.nbytes, entry.exposed_nbytes, payload, fds, read_only, mapping, form, entry.offset, exporter, again
-        )
+            entry.nbytes, entry.exposed_nbytes, payload, fds, read_only, mapping, form, entry.offset, exporter, again,
+            use,
+        )  # fmt: skip
         try:
             return opener.make(what)
         finally:
@@ -693,9 +712,9 @@ class Peers:
         fds: list[OwnedFd] = []
         try:
             if form is Form.MEMFD and opener.maps:
-                mapping = _system.import_mapping(numbers[0], inode, exposed_nbytes, not handle.read_only)
+                mapping = system.import_mapping(numbers[0], inode, exposed_nbytes, not handle.read_only)
             else:
-                fds += (_system.dup(number) for number in numbers)
+                fds += (system.dup(number) for number in numbers)
             what = Import(nbytes, exposed_nbytes, payload, fds, handle.read_only, mapping, form, offset, exporter)
             return opener.make(what)
         except OSError as error:

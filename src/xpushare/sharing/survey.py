@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import functools
 import itertools
@@ -15,7 +14,8 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypedDict
 
 from xpushare import _native
-from xpushare._errors import FeatureNotSupportedError, from_os_error
+from xpushare.common.errors import FeatureNotSupportedError, from_os_error
+from xpushare.common.fds import OwnedFd, own_fd
 from xpushare.sharing import identity, layout, node
 from xpushare.sharing.handle import KINDS
 
@@ -26,7 +26,6 @@ _COMMONS: Final = "/memfd:xpushare-commons"
 _CHUNK: Final = 1 << 20
 _EXPORTER: Final = 0  # the exporter's member index
 _ATTACHED: Final = 1
-_THREADS: Final = 8
 
 
 class Row(TypedDict):
@@ -53,6 +52,8 @@ class Row(TypedDict):
     """How many handles of the object can be opened."""
     names: list[str]
     """Under which it is published."""
+    label: str
+    """What its exporter calls it; empty if nothing."""
     age: int | None
     """Seconds since the oldest of its exports that is still in the table."""
 
@@ -139,26 +140,6 @@ def _linked(pid: int) -> list[int]:
     return _native.fds_linked_to(f"/proc/{pid}/fd", _TABLE, _COMMONS)
 
 
-def _read_ahead(pids: list[int]) -> dict[int, list[int]]:
-    """`_linked` of those processes where that works, by several threads: where they have many fds, it takes longest."""
-    count = min(_THREADS, os.cpu_count() or 1)
-
-    def part(first: int) -> dict[int, list[int]]:
-        found = {}
-        for pid in pids[first::count]:
-            with contextlib.suppress(OSError):
-                found[pid] = _linked(pid)
-        return found
-
-    try:
-        from concurrent.futures import ThreadPoolExecutor
-
-        with ThreadPoolExecutor(count) as pool:
-            return dict(itertools.chain.from_iterable(found.items() for found in pool.map(part, range(count))))
-    except RuntimeError:  # no thread can be had, as at the interpreter's exit
-        return {}
-
-
 def _look(pid: int, numbers: list[int], tables: _Found, commons: _Found) -> None:
     """Note which of these fds of the process are tables and commons. OSError if it may not be examined."""
     for number in numbers:
@@ -180,17 +161,16 @@ def _sealed(fd: int, inode: int, nbytes: int) -> bool:
     return True
 
 
-def _reopen(opens: list[_Open], inode: int, nbytes: int) -> int | None:
+def _reopen(opens: list[_Open], inode: int, nbytes: int) -> OwnedFd | None:
     """A read-only fd of our own for that file, through the first process that permits it."""
     for each in opens:
         try:
-            fd = os.open(f"/proc/{each.pid}/fd/{each.fd}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            fd = own_fd(os.open, f"/proc/{each.pid}/fd/{each.fd}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             _expect_resources(error)
             continue  # ended, closed, or forbidden
-        if _sealed(fd, inode, nbytes):
+        if _sealed(fd.number, inode, nbytes):
             return fd
-        os.close(fd)
     return None
 
 
@@ -268,6 +248,14 @@ def changed(chunk: bytes, later: bytes) -> set[int]:
     return {number for number, (entry, again) in enumerate(pairs) if not (entry and again) or entry[0] != again[0]}
 
 
+def _label(table: int, entry: int, generation: int) -> str:
+    raw = os.pread(table, layout.LABEL_NBYTES, layout.TABLE_LABELS + entry * layout.LABEL_NBYTES)
+    if len(raw) < layout.LABEL_NBYTES:
+        return ""
+    of, text = layout.LABEL.unpack(raw)
+    return _printable(text.rstrip(b"\0").decode(errors="replace")) if of == generation else ""
+
+
 def _rows(table: int, cookie: bytes, members: _Members, claimed: int, names: _Names) -> list[Row]:
     """What one table shares now, and what it shared and importers still have open."""
     pid = members.pid(_EXPORTER)
@@ -278,6 +266,7 @@ def _rows(table: int, cookie: bytes, members: _Members, claimed: int, names: _Na
     device_of = functools.cache(functools.partial(_device, table))
     size = layout.HOLDER_NBYTES
     nobody = bytes(size)
+    labelled = any(end > layout.TABLE_LABELS for _begin, end in _data(table, layout.TABLE_NBYTES))
     for begin, end in _data(table, layout.DEADLINES):  # the entries end there
         start = max(begin, layout.TABLE_ENTRIES)
         start -= (start - layout.TABLE_ENTRIES) % layout.ENTRY_NBYTES
@@ -307,7 +296,7 @@ def _rows(table: int, cookie: bytes, members: _Members, claimed: int, names: _Na
                     row = rows[key] = {
                         "kind": name, "state": "withdrawn" if alive else "left", "nbytes": nbytes, "backend": backend,
                         "device": device_uuid, "exporter": pid or claimed, "exporter_name": who, "importers": [],
-                        "handles": 0, "names": [], "age": max(now - since, 0) if since else None,
+                        "handles": 0, "names": [], "label": "", "age": max(now - since, 0) if since else None,
                     }  # fmt: skip
                 elif since:
                     row["age"] = max(row["age"] or 0, now - since)
@@ -317,6 +306,8 @@ def _rows(table: int, cookie: bytes, members: _Members, claimed: int, names: _Na
                     named = names.get((cookie, first + number, generation)) if names else None
                     if named is not None:
                         row["names"].append(named)
+                    if labelled:
+                        row["label"] = row["label"] or _label(table, first + number, generation)
                 if importers:
                     row["importers"] += [each for each in importers if not each or each not in row["importers"]]
     return list(rows.values())
@@ -327,21 +318,17 @@ def _read(inode: int, opens: list[_Open], commons: _Found, names: _Names) -> lis
     table = _reopen(opens, inode, layout.TABLE_NBYTES)
     if table is None:
         return []
-    try:
-        header = layout.TABLE.unpack(os.pread(table, layout.TABLE.size, 0))
-        magic, version, claimed, cookie, _namespace, _fd, _bell, other = header
-        if (magic, version) != (layout.TABLE_MAGIC, layout.TABLE_VERSION):
-            return []
+    header = layout.TABLE.unpack(os.pread(table.number, layout.TABLE.size, 0))
+    magic, version, claimed, cookie, _namespace, _fd, _bell, other = header
+    if (magic, version) != (layout.TABLE_MAGIC, layout.TABLE_VERSION):
+        return []
 
-        def read() -> list[Row]:
-            return _with_commons(table, cookie, claimed, other, commons.get(other, []), names)
+    def read() -> list[Row]:
+        return _with_commons(table.number, cookie, claimed, other, commons.get(other, []), names)
 
-        # Closing any fd of a commons drops this process's locks on it, by which its members see us alive. So if we are
-        # attached, read by our own fd. We cannot become attached meanwhile, since attaching takes this cookie's turn,
-        # too.
-        return node.current().peers.once(cookie, lambda: None, read)
-    finally:
-        os.close(table)
+    # Closing any fd of a commons drops this process's locks on it, by which its members see us alive. So if we are
+    # attached, read by our own fd. We cannot become attached meanwhile, since attaching takes this cookie's turn, too.
+    return node.current().peers.once(cookie, lambda: None, read)
 
 
 def _own(inode: int) -> int | None:
@@ -354,19 +341,16 @@ def _own(inode: int) -> int | None:
 
 def _with_commons(table: int, cookie: bytes, claimed: int, inode: int, opens: list[_Open], names: _Names) -> list[Row]:
     mine = _own(inode)
-    fd = mine if mine is not None else _reopen(opens, inode, layout.COMMONS_NBYTES)
+    others = None if mine is not None else _reopen(opens, inode, layout.COMMONS_NBYTES)
+    fd = mine if others is None else others.number
     if fd is None:
         return []  # nobody is attached any more: only a forked child has a copy of the table's fd
-    try:
-        if not _sealed(fd, inode, layout.COMMONS_NBYTES):
-            return []
-        magic, version, named = layout.COMMONS.unpack(os.pread(fd, layout.COMMONS.size, 0))
-        if (magic, version, named) != (layout.COMMONS_MAGIC, layout.TABLE_VERSION, cookie):
-            return []
-        return _rows(table, cookie, _Members(fd, mine is not None), claimed, names)
-    finally:
-        if mine is None:
-            os.close(fd)
+    if not _sealed(fd, inode, layout.COMMONS_NBYTES):
+        return []
+    magic, version, named = layout.COMMONS.unpack(os.pread(fd, layout.COMMONS.size, 0))
+    if (magic, version, named) != (layout.COMMONS_MAGIC, layout.TABLE_VERSION, cookie):
+        return []
+    return _rows(table, cookie, _Members(fd, mine is not None), claimed, names)
 
 
 def survey(names: _Names | None = None) -> Survey:
@@ -384,11 +368,9 @@ def _survey(names: _Names) -> Survey:
     tables: _Found = {}
     commons: _Found = {}
     unread: list[Unread] = []
-    pids = list(_processes())
-    ahead = _read_ahead(pids)
-    for pid in pids:
+    for pid in _processes():
         try:
-            _look(pid, ahead[pid] if pid in ahead else _linked(pid), tables, commons)
+            _look(pid, _linked(pid), tables, commons)
         except PermissionError as error:
             if not _zombie(pid):
                 unread.append(Unread(pid, _name(pid) or "?", error.strerror or str(error)))

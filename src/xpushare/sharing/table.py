@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import resource
-import secrets
 import threading
 import time
 import uuid
@@ -13,14 +12,22 @@ from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from typing import Any, Final, NamedTuple, final
 
-from xpushare import _native, _system
-from xpushare._errors import HandleExpiredError, InvalidArgumentError, OutOfMemoryError, from_os_error
-from xpushare._native import Template
-from xpushare.adapters.base import DeviceInfo, Export
+from xpushare import _native
+from xpushare._native import Exported, Template
+from xpushare.adapters.base import DeviceInfo, Export, Hardware
+from xpushare.common import system
+from xpushare.common.errors import (
+    HandleExpiredError,
+    InvalidArgumentError,
+    OutOfMemoryError,
+    XpuShareError,
+    doing,
+    from_os_error,
+)
 from xpushare.sharing import door, identity, layout
-from xpushare.sharing.handle import KIND_NUMBERS, NAMES_DEVICE, Handle, fields_of, handle_of, pack, raw_of
+from xpushare.sharing.handle import KIND_NUMBERS, NAMES_DEVICE, Handle, fields_of, pack
 
-__all__ = ["Exported", "Exporting", "Table", "deadline_in"]
+__all__ = ["Exported", "Table", "deadline_in"]
 
 _FORM_BIT: Final = layout.ENTRY_FORM_BIT
 _REMEMBERED: Final = 1 << 16  # ended exports whose reason is kept for the message, and for a `put` that comes later
@@ -33,39 +40,6 @@ _NAMED: Final = 1 << 12
 def deadline_in(nanoseconds: int) -> int:
     """That many nanoseconds from now, as entries and the commons say it."""
     return time.monotonic_ns() + nanoseconds
-
-
-class Exporting(NamedTuple):
-    """What `Table.export_all` exports."""
-
-    prepared: Template
-    source: Any
-    offset: int
-    nbytes: int
-    read_only: bool
-    keep: Any
-
-
-@final
-class Exported:
-    """One live export: it holds its source."""
-
-    __slots__ = ("deadline", "foreign", "handle", "implicit", "keep", "nbytes", "outlives", "source")
-
-    def __init__(self, handle: Handle, source: Any, keep: Any, foreign: bool, implicit: bool, nbytes: int) -> None:
-        self.handle = handle
-        self.source = source  # what an open in this very process gets
-        self.keep = keep  # what else has to stay: the array of another library
-        self.foreign = foreign  # held for importers even after `put`
-        self.implicit = implicit  # made by pickling
-        self.nbytes = nbytes  # of the whole object
-        self.outlives = False  # made by pickling, and its object has died
-        self.deadline = 0  # as its entry has it
-
-    def exports(self, source: object) -> bool:
-        """Whether this is an export of `source` (physical memory exports a tuple of that and what keeps it)."""
-        held: Any = self.source
-        return held is source or (isinstance(held, tuple) and any(each is source for each in held))  # pyright: ignore
 
 
 class _Waiting(NamedTuple):
@@ -84,7 +58,6 @@ class Table:
         "_ending",
         "_entries",
         "_expired_pickles",
-        "_exports",
         "_fd",
         "_lingering",
         "_lock",
@@ -100,10 +73,12 @@ class Table:
         "cookie",
         "domain",
         "exporting",
+        "of_range",
     )
 
     def __init__(self) -> None:
-        self.cookie = secrets.token_bytes(16)
+        with doing("making this process's table"):
+            self.cookie = os.getrandom(16)
         # Re-entrant: the garbage collector may run anywhere, and delete a pickled object, whose export ends with it.
         self._lock = threading.RLock()
         self._ending: OrderedDict[int, Exported] = (
@@ -116,10 +91,9 @@ class Table:
         self._devices: dict[tuple[str, str], tuple[bytes, int]] = {}
         # What `_device` says of those of which memory was exported, by the id of the object that describes each.
         self.exporting: dict[int, tuple[DeviceInfo, bytes, int]] = {}
-        self._exports: dict[int, Exported] = {}
         # Ordered dicts: the first item of a plain one is found the slower, the more before it have gone.
         self._put: OrderedDict[int, int] = OrderedDict()  # generation -> reason, for the exporter's own message
-        self._lingering: OrderedDict[int, Any] = OrderedDict()  # entry -> foreign source that importers still have open
+        self._lingering: OrderedDict[int, Exported] = OrderedDict()  # ended, but importers may use it; by entry
         self._named: OrderedDict[Hashable, int] = OrderedDict()  # serials of other libraries' allocations; newest last
         self._serving = False
         self._make()
@@ -127,19 +101,19 @@ class Table:
     def _make(self) -> None:
         doing = "making this process's table"
         try:
-            table = _system.memfd("xpushare-table")
-            _system.resize(table.number, layout.TABLE_NBYTES)
-            self._mapping = _system.Mapping(table.number, layout.TABLE_NBYTES)
-            commons = _system.memfd("xpushare-commons")
-            _system.resize(commons.number, layout.COMMONS_NBYTES)
-            _system.seal(commons.number, _system.F_SEAL_SHRINK | _system.F_SEAL_GROW | _system.F_SEAL_SEAL)
-            inode = _system.fstat(commons.number).st_ino
-            bell = _system.bell()
-            _system.seal(
+            table = system.memfd("xpushare-table")
+            system.resize(table.number, layout.TABLE_NBYTES)
+            self._mapping = system.Mapping(table.number, layout.TABLE_NBYTES)
+            commons = system.memfd("xpushare-commons")
+            system.resize(commons.number, layout.COMMONS_NBYTES)
+            system.seal(commons.number, system.F_SEAL_SHRINK | system.F_SEAL_GROW | system.F_SEAL_SEAL)
+            inode = system.fstat(commons.number).st_ino
+            bell = system.bell()
+            system.seal(
                 table.number,
-                _system.F_SEAL_SHRINK | _system.F_SEAL_GROW | _system.F_SEAL_FUTURE_WRITE | _system.F_SEAL_SEAL,
+                system.F_SEAL_SHRINK | system.F_SEAL_GROW | system.F_SEAL_FUTURE_WRITE | system.F_SEAL_SEAL,
             )
-            self.domain = _system.join(commons, bell, self.cookie, True)
+            self.domain = system.join(commons, bell, self.cookie, True)
         except OSError as error:
             raise from_os_error(error, doing) from error
         self._fd = table
@@ -156,7 +130,8 @@ class Table:
             table_fd=self._fd.number,
             cookie=self.cookie,
         )
-        self._entries = _native.OwnTable(self._mapping, common)
+        self._entries = _native.OwnTable(self._mapping, common, self.domain)
+        self.of_range = self._entries.of_range
 
     def new_object(self) -> int:
         """A new serial number, which names an allocation for the importers' caches."""
@@ -174,116 +149,65 @@ class Table:
                     self._named.popitem(last=False)
         return known
 
-    def prepare(self, kind: str, device: DeviceInfo, what: Export, serial: int) -> Template:
+    def prepare(self, kind: str, device: DeviceInfo | Hardware, what: Export, serial: int) -> Template:
         """What exports of an object say, as long as `what` is so. `serial`: of `new_object`, or 0."""
         nbytes, exposed_nbytes, fds, inode, payload, on_demand, form, offset = what
-        flags = form << _FORM_BIT
-        count = len(fds)
         if on_demand is not None:
-            flags |= layout.ENTRY_ON_DEMAND
-            fds, count = (), len(on_demand.objects)
-        elif count > layout.FDS_INLINE:
+            fds = ()
+        elif len(fds) > layout.FDS_INLINE:
             raise InvalidArgumentError(f"more than {layout.FDS_INLINE} fds are handed out on demand only")
         if len(payload) > layout.PAYLOAD_NBYTES:
             raise InvalidArgumentError(f"an export's payload is at most {layout.PAYLOAD_NBYTES} bytes")
         names, number = self._device(device)
-        if kind == "memory":
+        if kind == "memory" and isinstance(device, DeviceInfo):
             self.exporting[id(device)] = device, names, number
         return self._entries.prepare(
-            KIND_NUMBERS[kind], flags, names, number, serial, nbytes, exposed_nbytes, inode, offset, count, fds,
-            payload, on_demand,
+            KIND_NUMBERS[kind], form << _FORM_BIT, names, number, serial, nbytes, exposed_nbytes, inode, offset, fds,
+            payload, *(on_demand or ()),
         )  # fmt: skip
 
-    def export(
-        self,
-        prepared: Template,
-        source: Any,
-        *,
-        offset: int = 0,
-        nbytes: int = 0,
-        read_only: bool = False,
-        slot: int = 0,
-        keep: Any = None,
-        foreign: bool = False,
-        implicit: bool = False,
-        opens: int | None = None,
-        ttl: int | None = None,
-    ) -> Handle:
-        """Publish one export and make its handle; it holds `source` until `put`, or for `ttl` nanoseconds."""
-        flags = layout.ENTRY_READ_ONLY if read_only else 0
-        if opens is not None:
-            flags |= layout.ENTRY_COUNTED
-        if implicit:
-            flags |= layout.ENTRY_PICKLED
-        ended: list[Any] | None = None  # dropped outside the lock: their release may call us
-        with self._lock:
-            if not self._serving:
-                self._start()
-            if self._lingering or self._ending:
-                ended = self._sweep()
-            handle = self._publish(prepared, source, offset, nbytes, flags, slot, keep, foreign, opens, ttl)
-        del ended
-        return handle
-
-    def export_all(self, found: Sequence[Exporting], read_only: bool, implicit: bool = False) -> list[Handle]:
-        """As many exports of memory, at one go: all of them, or none."""
-        ended: list[Any] | None = None  # as above
-        handles: list[Handle] = []
-        pickled = layout.ENTRY_PICKLED if implicit else 0
-        with self._lock:
-            if not self._serving:
-                self._start()
-            if self._lingering or self._ending:
-                ended = self._sweep_for(len(found))
-            try:
-                for prepared, source, offset, nbytes, own, keep in found:
-                    flags = pickled | (layout.ENTRY_READ_ONLY if read_only or own else 0)
-                    handles.append(
-                        self._publish(prepared, source, offset, nbytes, flags, 0, keep, source.foreign, None, None)
-                    )
-            except BaseException:
-                self.withdraw_all(handles, layout.REASON_PUT)
-                raise
-        del ended
+    def export(self, exports: Sequence[Exported], opens: int | None = None, ttl: int | None = None) -> list[Handle]:
+        """Publish these exports and return their handles: all of them, or none. Each holds its source until it is
+        withdrawn, was opened `opens` times, or `ttl` nanoseconds are over.
+        """
+        if not self._serving or self._lingering or self._ending:
+            self.ready(len(exports))
+        deadline = 0 if ttl is None else deadline_in(ttl)
+        try:
+            handles = self._entries.export(identity.sealing(), exports, opens, deadline)
+            if handles is None:
+                raise OutOfMemoryError(
+                    f"this process has {layout.ENTRY_COUNT} live exports: put the ones no longer needed"
+                )
+            if opens is not None or ttl is not None:
+                with self._lock:
+                    self._ending.update({each.generation: each for each in exports})
+        except BaseException as error:  # perhaps an interrupt, after they were published
+            with self._lock:
+                for each in exports:
+                    self._end(each, layout.REASON_PUT)
+            if isinstance(error, OSError) and not isinstance(error, XpuShareError):
+                raise from_os_error(error, "exporting") from error
+            raise
         return handles
 
-    def _publish(
-        self, prepared: Template, source: Any, offset: int, nbytes: int, flags: int, slot: int, keep: Any,
-        foreign: bool, opens: int | None, ttl: int | None,
-    ) -> Handle:  # fmt: skip
-        """With the lock: fill in an entry, which is live when this returns."""
-        on_demand = prepared.on_demand
-        implicit = bool(flags & layout.ENTRY_PICKLED)
-        entry = self._take_entry()
-        generation = self._entries.next_generation()
-        try:  # no call comes between what takes something and the block that gives it back: one may be interrupted
-            handle = handle_of(
-                *self._entries.enter(identity.sealing(), prepared, entry, generation, flags, slot, offset, nbytes)
-            )
-            if opens is not None or implicit:
-                self.domain.set_opens(entry, opens or 0)
-            if on_demand is not None:
-                _native.offer(entry, generation, *on_demand)
-            exported = self._exports[generation] = Exported(handle, source, keep, foreign, implicit, prepared.nbytes)
-            if ttl is not None:
-                self._set_deadline(exported, deadline_in(ttl))
-            if opens is not None or ttl is not None:
-                self._ending[generation] = exported
-            self._entries.publish(entry, generation)  # last: now it is live
-        except BaseException:
-            _native.withdraw(self._entry_address(entry), layout.REASON_PUT)
-            self._ending.pop(generation, None)
-            if generation in self._exports:
-                del self._exports[generation]
-            self._entries.give(entry)
-            raise
-        return handle
+    def ready(self, count: int) -> None:
+        """Serve importers, and end some of what is over, before `count` exports."""
+        ended: list[Any] | None = None
+        if not self._serving:
+            with self._lock:
+                if not self._serving:
+                    self._start()
+        if self._lingering or self._ending:
+            with self._lock:
+                ended = self._sweep_for(count)
+        del ended  # outside the lock: their release may call us
 
     def _start(self) -> None:
         identity.user_key()  # makes the runtime folder where there is to be one
         try:
             with door.opening(self.cookie) as file:
-                _system.serve(self.address, self._fd.number, self.domain, file)
+                system.serve(self.address, self._fd.number, self.domain, file)
         except OSError as error:
             raise from_os_error(error, "starting to serve importers") from error
         self._serving = True
@@ -291,7 +215,7 @@ class Table:
     def _entry_address(self, entry: int) -> int:
         return self.address + layout.TABLE_ENTRIES + entry * layout.ENTRY_NBYTES
 
-    def _device(self, device: DeviceInfo) -> tuple[bytes, int]:
+    def _device(self, device: DeviceInfo | Hardware) -> tuple[bytes, int]:
         """The bytes by which handles name the device, and 1 + its index in the table's header (0 if that is full)."""
         key = device.backend, device.uuid
         known = self._devices.get(key)
@@ -313,21 +237,11 @@ class Table:
                 found = self._devices[key] = names, 1 + index
             return found
 
-    def _take_entry(self) -> int:
-        entry = self._entries.take(self.domain)
-        if entry is None:
-            raise OutOfMemoryError(f"this process has {layout.ENTRY_COUNT} live exports: put the ones no longer needed")
-        return entry
-
-    def _set_deadline(self, found: Exported, deadline: int) -> None:
-        found.deadline = deadline
-        _native.store64(self.address + layout.DEADLINES + 8 * fields_of(found.handle).entry, deadline)
-
     def _overdue(self, found: Exported) -> bool:
         """Whether its deadline has passed."""
         if not found.deadline:
             return False
-        renewed = self.domain.renewed(fields_of(found.handle).entry) if found.implicit else 0
+        renewed = self.domain.renewed(found.entry) if found.implicit else 0
         return time.monotonic_ns() >= max(found.deadline, renewed)
 
     def _why_over(self, found: Exported) -> int:
@@ -335,13 +249,13 @@ class Table:
         it on. Who takes the last open holds the entry before, and gives it back, or renews it, before its hold ends: so
         ask for the reason, for holders, and for the reason again.
         """
-        if not self._reason(found) or self.domain.holders(fields_of(found.handle).entry):
+        if not self._reason(found) or self.domain.holders(found.entry):
             return 0
         return self._reason(found)
 
     def _reason(self, found: Exported) -> int:
         """Why an export ends once nobody has it open; 0 where it does not."""
-        used_up = not self.domain.opens_left(fields_of(found.handle).entry)
+        used_up = not self.domain.opens_left(found.entry)
         if found.implicit:
             return layout.REASON_PICKLE if found.outlives and (used_up or self._overdue(found)) else 0
         if used_up and fields_of(found.handle).flags & layout.ENTRY_COUNTED:
@@ -349,13 +263,12 @@ class Table:
         return layout.REASON_TTL if self._overdue(found) else 0
 
     def _end(self, found: Exported, reason: int) -> None:
-        """End an export that nobody has open, unless what the garbage collector or a signal's handler runs just did."""
-        fields = fields_of(found.handle)
-        self._ending.pop(fields.generation, None)
-        if self._exports.pop(fields.generation, None) is not None:
-            self._remember(fields.generation, reason)
-            _native.withdraw(self._entry_address(fields.entry), reason)
-            self._entries.give(fields.entry)
+        """With the lock: end an export, unless it has ended."""
+        self._ending.pop(found.generation, None)
+        if found.live:
+            self._remember(found.generation, reason)
+            if self._entries.end(found, reason):
+                self._lingering[found.entry] = found
 
     def _remember(self, generation: int, reason: int) -> None:
         self._lost.discard(generation)
@@ -373,28 +286,29 @@ class Table:
             return ended
         for entry in list(itertools.islice(self._lingering, tries)):
             lingers = self._lingering.get(entry)
-            if lingers is None:
+            if lingers is None:  # what the garbage collector or a signal's handler runs was first
                 continue
-            if self.domain.holders(entry):
+            # Who owns it may have handed it to anybody.
+            if self.domain.holders(entry) or self.domain.owned(entry):
                 try:
                     self._lingering.move_to_end(entry)  # the others are looked at next time
-                except KeyError:  # as in `_end`
+                except KeyError:  # as above
                     pass
             elif self._lingering.pop(entry, None) is not None:
-                self._entries.give(entry)
+                self._entries.release(lingers)
                 ended.append(lingers)
         for generation in list(itertools.islice(self._ending, tries)):
             found = self._ending.get(generation)
             if found is None:
                 continue
-            reason = 0 if self.domain.holders(fields_of(found.handle).entry) else self._why_over(found)
+            reason = 0 if self.domain.holders(found.entry) else self._why_over(found)
             if reason:
                 self._end(found, reason)
                 ended.append(found)
                 continue
             try:  # suppress() takes longer
                 self._ending.move_to_end(generation)
-            except KeyError:  # as in `_end`
+            except KeyError:  # as above
                 pass
         return ended
 
@@ -414,8 +328,8 @@ class Table:
     def find(self, handle: Handle) -> Exported:
         """The live export behind a handle of this very process."""
         fields = fields_of(handle)
-        found = self._exports.get(fields.generation)
-        if found is None or found.handle != handle:
+        found = self._entries.find(fields)
+        if found is None:
             raise HandleExpiredError(self.why_expired(fields.generation))
         if self._overdue(found):
             reason = layout.REASON_PICKLE if found.implicit else layout.REASON_TTL
@@ -457,23 +371,20 @@ class Table:
         freed.
         """
         fields = fields_of(handle)
-        found = self._exports.get(fields.generation)
-        if found is None or (found.handle is not handle and found.handle != handle):
+        found = self._entries.find(fields)
+        if found is None:
             if reason == layout.REASON_PUT and self._put.get(fields.generation, reason) != reason:
                 self._put[fields.generation] = reason
                 return True
             return None
-        self._remember(fields.generation, reason)
-        _native.withdraw(self._entry_address(fields.entry), reason)  # once more does no harm
-        lingers = found.foreign and self.domain.holders(fields.entry)
-        entry, generation = fields.entry, fields.generation
-        del self._exports[generation]
-        self._ending.pop(generation, None)
-        if lingers:
-            self._lingering[entry] = found
-        else:
-            self._entries.give(entry)
+        self._end(found, reason)
         return found
+
+    def label(self, handle: Handle, text: str) -> None:
+        """What `ls` and `shares` call the export."""
+        fields = fields_of(handle)
+        at = layout.TABLE_LABELS + fields.entry * layout.LABEL_NBYTES
+        layout.LABEL.pack_into(self._view, at, fields.generation, text.encode())
 
     # --- pickles: their exports outlive the objects, until they were opened or their time is over
 
@@ -481,21 +392,11 @@ class Table:
         """One open more: a pickle is made, or an open came to nothing. False if the export has ended, whose entry may
         be another's by now.
         """
-        fields = fields_of(handle)
-        with self._lock:
-            live = fields.generation in self._exports
-            if live:
-                self.domain.give_open(fields.entry)
-        return live
+        return self._entries.give_open(fields_of(handle))
 
     def renew(self, handle: Handle, grace: int) -> bool:
         """An import of this very process is pickled on: its export is good for one open more. False if it has ended."""
-        fields = fields_of(handle)
-        with self._lock:
-            live = fields.generation in self._exports
-            if live:
-                self.domain.renew(fields.entry, deadline_in(grace))
-        return live
+        return self._entries.give_open(fields_of(handle), deadline_in(grace))
 
     def outlive(self, handles: Sequence[Handle], grace: int, most_nbytes: int) -> None:
         """The objects behind pickles of memory of one device have died. What nobody has opened yet is good for `grace`
@@ -508,15 +409,14 @@ class Table:
         found: Exported | None = None
         with self._lock:
             for handle in handles:
-                fields = fields_of(handle)
-                found = self._exports.get(fields.generation)
+                found = self._entries.find(fields_of(handle))
                 if found is None:
                     continue
-                waits = self.domain.opens_left(fields.entry) > 0  # first: who takes an open holds the entry before
-                if grace > 0 and (waits or self.domain.holders(fields.entry)):
+                waits = self.domain.opens_left(found.entry) > 0  # first: who takes an open holds the entry before
+                if grace > 0 and (waits or self.domain.holders(found.entry)):
                     found.outlives = True
-                    self._set_deadline(found, deadline_in(grace if waits else 0))
-                    self._ending[fields.generation] = found
+                    self._entries.set_deadline(found, deadline_in(grace if waits else 0))
+                    self._ending[found.generation] = found
                     if waits and found.nbytes:
                         waiting.append(found)
                 else:
@@ -535,7 +435,7 @@ class Table:
         """End the oldest pickles of a device that wait for their first open, where they hold too much. An allocation
         counts once, however many pickles hold it, and the newest ones, which came together, are always allowed.
         """
-        device = raw_of(newest[0].handle)[NAMES_DEVICE]
+        device = newest[0].handle.raw[NAMES_DEVICE]
         fds = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         most_number = layout.ENTRY_COUNT if fds == resource.RLIM_INFINITY else fds // 2  # each may hold one
         before = self._waiting.get(device, _Waiting(0, 0))
@@ -546,17 +446,16 @@ class Table:
         stay = {fields_of(each.handle).object for each in newest}
         waiting: dict[int, list[Exported]] = {}  # by allocation, in the order of their oldest pickles
         for each in sorted(self._ending.values(), key=lambda each: each.deadline):
-            fields = fields_of(each.handle)
-            waits = each.outlives and raw_of(each.handle)[NAMES_DEVICE] == device
-            if waits and each.nbytes and self.domain.opens_left(fields.entry):
-                waiting.setdefault(fields.object, []).append(each)
+            waits = each.outlives and each.handle.raw[NAMES_DEVICE] == device
+            if waits and each.nbytes and self.domain.opens_left(each.entry):
+                waiting.setdefault(fields_of(each.handle).object, []).append(each)
         nbytes = sum(each[0].nbytes for each in waiting.values())
         number = sum(map(len, waiting.values()))
         ended: list[Any] = []
         for serial, pickles in waiting.items():
             if nbytes <= most_nbytes and number <= most_number:
                 break
-            if serial not in stay and not any(self.domain.holders(fields_of(each.handle).entry) for each in pickles):
+            if serial not in stay and not any(self.domain.holders(each.entry) for each in pickles):
                 for each in pickles:
                     self._end(each, layout.REASON_PICKLE)
                 ended += pickles
@@ -587,9 +486,8 @@ class Table:
 
     def pickles_wait(self) -> bool:
         """Whether a pickle of this process that has not expired waits to be opened."""
-        with self._lock:
-            exports = [each for each in self._exports.values() if each.implicit]
-        return any(self.domain.opens_left(fields_of(each.handle).entry) and not self._overdue(each) for each in exports)
+        exports = [each for each in self._entries.exports() if each.implicit]
+        return any(self.domain.opens_left(each.entry) and not self._overdue(each) for each in exports)
 
     # --- exports that nobody will close
 
@@ -597,7 +495,7 @@ class Table:
         """The object that `share` returned is gone, unclosed. True if its export lives on, until this process ends."""
         fields = fields_of(handle)
         with self._lock:
-            found = self._exports.get(fields.generation)
+            found = self._entries.find(fields)
             lost = found is not None and not found.deadline and not fields.flags & layout.ENTRY_COUNTED
             if lost:
                 self._lost.add(fields.generation)
@@ -622,17 +520,15 @@ class Table:
         }
 
     def statistics(self) -> dict[str, int]:
-        with self._lock:
-            return {
-                "exports": len(self._exports),
-                "lingering": len(self._lingering),
-                "entries_used": self._entries.used,
-            }
+        return {
+            "exports": self._entries.live,
+            "lingering": len(self._lingering),
+            "entries_used": self._entries.used,
+        }
 
     def exports(self) -> list[Exported]:
         self.sweep()
-        with self._lock:
-            return list(self._exports.values())
+        return self._entries.exports()
 
     def leave(self) -> None:
         """Clean exit."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final, final
 from weakref import WeakKeyDictionary
 
-from xpushare._errors import PeerLostError
 from xpushare._native import CONSTANTS, DONE, LAYOUT, PENDING, Domain, Slot, Span, load64
+from xpushare.common.errors import PeerLostError
 
 __all__ = ["QUEUE_FAILED", "Losses", "note_failure", "peer_lost"]
 
@@ -15,7 +15,9 @@ _CAUSES: Final = {
     CONSTANTS["CAUSE_DEATH"]: "died",
     QUEUE_FAILED: "had a failure in the queue that was to signal",
     CONSTANTS["CAUSE_EXIT"]: "exited while it owed the signal",
+    CONSTANTS["CAUSE_ABANDONED"]: "exited, or dropped the event without closing it, before it signalled",
 }
+_UNOPENED: Final = CONSTANTS["CAUSE_UNOPENED"]
 _MEMBER_NBYTES: Final = LAYOUT["member.size"]
 _PID_AT: Final = LAYOUT["member.pid"]
 _TEXT_AT: Final = LAYOUT["member.text"]
@@ -43,6 +45,11 @@ def _printable(text: bytes) -> str:
 def peer_lost(slot: Slot, point: int) -> PeerLostError:
     """The error for a point of `slot` that was lost."""
     cause, pid = slot.blame()
+    if cause == _UNOPENED:
+        return PeerLostError(
+            f"point {point} of the event is lost: a pickle of it was sent, and nobody opened that in its time "
+            "(XPUSHARE_PICKLE_GRACE): look whether the receiver failed before, with the traceback that it printed"
+        )
     if cause not in _CAUSES:  # nobody died or failed
         return PeerLostError(
             f"point {point} of the event is lost: the process that shared it has gone, and nobody is left to signal"

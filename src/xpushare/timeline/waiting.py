@@ -12,15 +12,16 @@ import itertools
 import os
 import sys
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, Self, final
 
 from xpushare import _native
+from xpushare.common import system
 
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["reached", "trio_here"]
+__all__ = ["Told", "in_loop", "reached", "readable", "trio_here"]
 
 _tokens = itertools.count(1)
 _LOOK: Final = 1.0  # seconds between looks whether our fds are open
@@ -65,6 +66,53 @@ def trio_here() -> Any:
         except RuntimeError:
             return None
     return trio
+
+
+def in_loop() -> bool:
+    """Whether this thread runs an event loop at the moment, of asyncio or trio."""
+    asyncio = sys.modules.get("asyncio")
+    return (asyncio is not None and asyncio._get_running_loop() is not None) or trio_here() is not None
+
+
+@final
+class Told:
+    """Points that one thread or task waits for, whichever comes first: one of `fds` is readable once one may have. None
+    for a point: until what nobody has submitted yet is not lost.
+    """
+
+    def __init__(self, points: Iterable[tuple[_native.Slot, int | None]]) -> None:
+        self._points = list(points)
+        self._tokens: list[tuple[_native.Slot, int]] = []
+        self._bell = system.bell()
+        self.fds: Final = self._bell.number, _native.notification_fd()
+
+    def __enter__(self) -> Self:
+        bell = self._bell
+        try:
+            for slot, point in self._points:
+                slot.state(0)  # raises where nothing can be used
+                token = next(_tokens)
+                self._tokens.append((slot, token))
+                with _lock:
+                    _waiters[token] = lambda: os.eventfd_write(bell.number, 1), slot
+                if slot.notify_recovery(token) if point is None else slot.notify(point, token):
+                    os.eventfd_write(bell.number, 1)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def look(self) -> None:
+        """After a wait: hand everybody in this process what is due, and see whether it still can be."""
+        _dispatch()
+        _look()
+
+    def __exit__(self, *_error: object) -> None:
+        with _lock:
+            for _slot, token in self._tokens:
+                _waiters.pop(token, None)
+        for slot, token in self._tokens:
+            slot.cancel(token)
 
 
 async def reached(slot: _native.Slot, point: int) -> None:
@@ -153,6 +201,38 @@ async def _watch_under_trio(trio: Any, run: Any) -> None:
     finally:
         with _lock:
             _trio_runs.discard(run)
+
+
+async def readable(fd: int, seconds: float | None) -> None:
+    """Under asyncio or trio: until the fd is readable, `seconds` at most."""
+    trio = trio_here()
+    if trio is None:
+        await _readable_under_asyncio(fd, seconds)
+    elif seconds is None:
+        await trio.lowlevel.wait_readable(fd)
+    else:
+        with trio.move_on_after(seconds):
+            await trio.lowlevel.wait_readable(fd)
+
+
+async def _readable_under_asyncio(fd: int, seconds: float | None) -> None:
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+
+    def settle() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    loop.add_reader(fd, settle)
+    timer = None if seconds is None else loop.call_later(seconds, settle)
+    try:
+        await future
+    finally:
+        loop.remove_reader(fd)
+        if timer is not None:
+            timer.cancel()
 
 
 def _forget_parent() -> None:

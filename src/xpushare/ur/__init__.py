@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from xpushare._result import Result
+from xpushare.common.result import Result
 from xpushare.ur import _enums, _layers, _structs
 from xpushare.ur._derived import build, unsupported
 from xpushare.ur._error import URError
@@ -24,13 +24,13 @@ from xpushare.ur._objects import HANDLES
 
 _NUMBERS = [name for name in _enums.__all__ if name not in ("INVALID_BITS", "invalid_bits")]
 _STRUCTS = [name for name in _structs.__all__ if name not in ("BY_VALUE", "FIELD_KINDS", "STRUCTURE_TYPES")]
-_functions = build()
-_layers.attach(_functions)
+_built = build()
+_layers.attach({name: point for name, (_function, point) in _built.items()})
 _public: dict[str, Any] = {
     **{name: getattr(_enums, name) for name in _NUMBERS},
     **{name: getattr(_structs, name) for name in _STRUCTS},
     **{each.__name__: each for each in (*HANDLES.values(), Result, URError)},
-    **_functions,
+    **{name: function for name, (function, _point) in _built.items()},
     **unsupported(),
 }
 globals().update(_public)

@@ -4,7 +4,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NoReturn, overload
 
-from xpushare._result import Result as Result
+from xpushare.common.result import Result as Result
 from xpushare.ur._enums import AdapterInfo as AdapterInfo
 from xpushare.ur._enums import ApiVersion as ApiVersion
 from xpushare.ur._enums import Backend as Backend
@@ -570,12 +570,12 @@ def urDeviceGetSelected(hPlatform: Platform, DeviceType: DeviceType | int) -> li
     """
 
 def urDeviceRelease(hDevice: Device) -> None:
-    """Gives up a reference to a device. The process keeps one: a device lives as long as the process.
+    """Gives up a reference to a device, which lives as long as the process all the same.
 
     `URError` with the result:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
-    - `ERROR_INVALID_DEVICE`: all references that were taken have been given up
+    - `ERROR_INVALID_DEVICE`
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
@@ -1208,7 +1208,7 @@ def urEventCreateExp(hContext: Context, hDevice: Device, pEventDesc: ExpEventDes
 def urEventCreateWithNativeHandle(
     hNativeEvent: int, hContext: Context, pProperties: EventNativeProperties | None,
 ) -> Event:
-    """An event that completes when the driver's event (`CUevent`, `ze_event_handle_t`) does, as it is recorded now.
+    """An event that completes when the driver's event (`CUevent`, `ze_event_handle_t`) does, as it is recorded now. The handle 0 is no event of the driver's: what is made of it is complete.
 
     `URError` with the result:
 
@@ -1277,13 +1277,13 @@ def urEventGetNativeHandle(hEvent: Event) -> int:
 def urEventGetProfilingInfo(hEvent: Event, propName: ProfilingInfo | int) -> int:
     """Asks when the command behind an event ran.
 
-    A reusable event made with `ExpEventFlags.ENABLE_PROFILING` has its START and END on any queue.
+    QUEUED and SUBMIT are known once the command is enqueued, the others once it is complete. A reusable event made with `ExpEventFlags.ENABLE_PROFILING` has its times on any queue.
 
     `URError` with the result:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hEvent` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `ProfilingInfo.COMMAND_COMPLETE`
-    - `ERROR_PROFILING_INFO_NOT_AVAILABLE`: the queue of `hEvent` was made without `QueueFlags.PROFILING_ENABLE`
+    - `ERROR_PROFILING_INFO_NOT_AVAILABLE`: the queue of `hEvent` was made without `QueueFlags.PROFILING_ENABLE`, or the time is not known yet
     - `ERROR_INVALID_EVENT`
     - `ERROR_OUT_OF_RESOURCES`
     - `ERROR_OUT_OF_HOST_MEMORY`
@@ -1580,7 +1580,7 @@ def urMemBufferPartition(
     - `ERROR_INVALID_BUFFER_SIZE`: `pRegion.size` is 0
     - `ERROR_INVALID_MEM_OBJECT`: `hBuffer` is a part of a buffer
     - `ERROR_OBJECT_ALLOCATION_FAILURE`
-    - `ERROR_INVALID_VALUE`: `flags` says where the bytes are: they are those of `hBuffer`
+    - `ERROR_INVALID_VALUE`: `flags` says where the bytes are, which are those of `hBuffer`, or allows what `hBuffer` does not
     - `ERROR_INVALID_BUFFER_SIZE`: `pRegion` exceeds `hBuffer`
     - `ERROR_INVALID_HOST_PTR`
     - `ERROR_OUT_OF_HOST_MEMORY`

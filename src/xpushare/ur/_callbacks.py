@@ -8,7 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
-from xpushare._errors import XpuShareError
+from xpushare.common.errors import XpuShareError
 from xpushare.ur._enums import LoggerLevel
 
 if TYPE_CHECKING:

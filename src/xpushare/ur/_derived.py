@@ -2,7 +2,8 @@
 
 A wrapper is compiled once, at import. It takes the arguments under UR's names, turns them into what the body expects
 (which refuses what no C program could pass), does the declared checks in UR's order, sees that every handle is alive,
-and translates errors.
+and translates errors. First it looks for a layer's wrapper, `_layer` in its globals: programs keep these functions by
+name, so no other place is sure to be looked up.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from enum import IntEnum, IntFlag
 from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
-from xpushare._errors import XpuShareError
-from xpushare._result import Result
+from xpushare.common.errors import XpuShareError
+from xpushare.common.result import Result
+from xpushare.core.declare import Point
 from xpushare.ur import _enums, _objects, _structs
 from xpushare.ur._error import URError, fail, out_of_memory
 from xpushare.ur._functions import FUNCTIONS, INFOS
@@ -289,8 +291,10 @@ def _source(function: Function) -> str:
     else:
         body.append(f"return {call}")
     lines = "".join(f"        {line}\n" for line in body)
+    given = ", ".join(arg.name for arg in function.args)
     return (
         f"def {function.name}({signature}) -> {result_annotation(function.returns)}:\n"
+        f"    if (_wrapper := _layer) is not None: return _wrapper({given})\n"
         f"    try:\n{lines}"
         f"    except _XpuShareError as _error:\n        _fail({function.name!r}, _error, _results)\n"
         f"    except MemoryError:\n        _out_of_memory({function.name!r})\n"
@@ -320,7 +324,7 @@ _HELPERS: Final[dict[str, Callable[..., Any]]] = {
 }  # fmt: skip
 
 
-def _build(function: Function) -> Callable[..., Any]:
+def _build(function: Function) -> tuple[Callable[..., Any], Point]:
     text = _source(function)
     classes: dict[str, Any] = {cls.__name__: cls for cls in HANDLES.values()}
     classes |= {name: getattr(_enums, name) for name in _enums.__all__ if name[0].isupper() and name != "INVALID_BITS"}
@@ -339,6 +343,7 @@ def _build(function: Function) -> Callable[..., Any]:
         "_bad_element": _element_result(function),
         "_fail": fail,
         "_body": function.body,
+        "_layer": None,
         "_no_member": _member_result(function),
         "_out_of_memory": out_of_memory,
         "_results": function.results,
@@ -346,14 +351,16 @@ def _build(function: Function) -> Callable[..., Any]:
     if function.returns.startswith("info:"):
         scope["_decoders"] = _decoders(function.returns.removeprefix("info:"))
     code = compile("from __future__ import annotations\n" + text, f"<xpushare.ur.{function.name}>", "exec")
+    plain = {**scope}
+    exec(code, plain)
     exec(code, scope)
     wrapper: Callable[..., Any] = scope[function.name]
     wrapper.__doc__ = documentation(function)
-    return wrapper
+    return wrapper, Point(scope, "_layer", plain[function.name], None)
 
 
-def build() -> dict[str, Callable[..., Any]]:
-    """All functions by name."""
+def build() -> dict[str, tuple[Callable[..., Any], Point]]:
+    """All functions by name, and where a layer wraps each."""
     return {name: _build(function) for name, function in FUNCTIONS.items()}
 
 

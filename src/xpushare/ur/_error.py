@@ -6,8 +6,8 @@ import threading
 from collections.abc import Mapping
 from typing import Final, NoReturn
 
-from xpushare._errors import XpuShareError
-from xpushare._result import Result
+from xpushare.common.errors import XpuShareError
+from xpushare.common.result import Result
 
 __all__ = ["HostTaskError", "URError", "fail", "last_error", "out_of_memory"]
 

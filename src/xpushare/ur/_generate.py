@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from xpushare._aspects import Aspect
-from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError, XpuShareError
+from xpushare.common.aspects import Aspect
+from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError, XpuShareError
 from xpushare.core.declare import Operation
 from xpushare.core.layers import operations
 from xpushare.ur import _enums, _structs
@@ -117,7 +117,7 @@ def stub() -> str:
         "from collections.abc import Callable, Sequence",
         "from typing import Any, Literal, NoReturn, overload",
         "",
-        *_reimports("_result", ["Result"]),
+        *_reimports("common.result", ["Result"]),
         *_reimports("ur._enums", ENUMERATIONS),
         *_reimports("ur._error", ["URError"]),
         *_reimports("ur._objects", OBJECTS),
@@ -221,7 +221,7 @@ of sharing. An argument of a wrong type may also raise `TypeError`.
 ASPECTS_INTRODUCTION: Final = """\
 # Aspects
 
-<!-- Made by `python -m xpushare.ur._generate` from `src/xpushare/_aspects.py`: not to be edited. -->
+<!-- Made by `python -m xpushare.ur._generate` from `src/xpushare/common/aspects.py`: not to be edited. -->
 
 Aspects are what `device.has`, `device.support` and `xpushare info` say about a device. The package asks the driver for
 each, or tries it, and never assumes it; `support` says how it knows. The [conformance suite](../conformance.md) lists

@@ -11,7 +11,7 @@ from enum import IntEnum, IntFlag
 from functools import cache
 from typing import Any, Final
 
-from xpushare._result import Result
+from xpushare.common.result import Result
 from xpushare.core.declare import Point, add_face, layers_on
 from xpushare.ur import _enums, _objects, _structs
 from xpushare.ur._error import URError
@@ -23,9 +23,9 @@ __all__ = ["attach"]
 _points: Final[dict[str, Point]] = {}
 
 
-def attach(functions: Mapping[str, Callable[..., Any]]) -> None:
+def attach(points: Mapping[str, Point]) -> None:
     """Have the layers that are on, now or later, wrap these functions."""
-    _points.update({name: Point(function) for name, function in functions.items()})
+    _points.update(points)
     add_face(_apply)
 
 

@@ -13,19 +13,19 @@ from xpushare._device import Context as SharedContext
 from xpushare._device import Device as SharedDevice
 from xpushare._device import devices as shared_devices
 from xpushare._device import devices_of_backends
-from xpushare._lifecycle import use
-from xpushare._result import Result
+from xpushare.common.result import Result
 from xpushare.core.memory import HostBytes, Range, host_bytes
+from xpushare.objects.lifecycle import use
 from xpushare.sharing import node
 from xpushare.ur._error import URError
 
 if TYPE_CHECKING:
-    from xpushare._event import Event as SharedEvent
-    from xpushare._memory import Memory
-    from xpushare._physical_memory import PhysicalMemory, VirtualRange
-    from xpushare._queue import Queue as WorkQueue
     from xpushare.adapters.base import Profile
     from xpushare.core.event import Opened
+    from xpushare.objects.event import Event as SharedEvent
+    from xpushare.objects.memory import Memory
+    from xpushare.objects.physical_memory import PhysicalMemory, VirtualRange
+    from xpushare.objects.queue import Queue as WorkQueue
     from xpushare.ur._callbacks import LogSink
     from xpushare.ur._enums import Command
 
@@ -63,8 +63,6 @@ class Counted:
     references: int
     dead: ClassVar[Result]
     """What a function answers that is given a dead one, or something else."""
-    least: ClassVar[int] = 0
-    """References that the process itself holds, which cannot be given up."""
 
     @property
     def backend(self) -> str:
@@ -92,7 +90,7 @@ class Counted:
 
     def release(self) -> None:
         with _lock:
-            if self.references <= self.least:
+            if not self.references:
                 raise URError(f"{self!r} was released before", result=self.dead)
             self.references -= 1
             last = not self.references
@@ -165,7 +163,6 @@ class Device(Counted):
     __slots__ = ("platform", "shared")
 
     dead = Result.ERROR_INVALID_DEVICE
-    least = 1  # a device lives as long as the process
     shared: SharedDevice
     platform: Platform
 
@@ -179,6 +176,11 @@ class Device(Counted):
     @property
     def backend(self) -> str:
         return self.shared.backend
+
+    def release(self) -> None:
+        """A device lives as long as the process, which keeps the last reference."""
+        if self.references > 1:
+            super().release()
 
     def _about(self) -> str:
         return f":{self.shared.ordinal} {self.shared.name}"
@@ -351,24 +353,27 @@ class Event(Counted):
 class Mem(Counted):
     """`ur_mem_handle_t`: a buffer, or a part of one."""
 
-    __slots__ = ("_bytes", "context", "is_part", "maps", "nbytes")
+    __slots__ = ("_bytes", "context", "flags", "is_part", "maps", "nbytes")
 
     dead = Result.ERROR_INVALID_MEM_OBJECT
     _bytes: Memory | Range
     """What was allocated for it; a range: memory of the program."""
     context: Context
     nbytes: int
+    flags: int
+    """How kernels may use it (`MemFlags`)."""
     is_part: bool
     """It was made by `urMemBufferPartition`."""
     maps: dict[int, list[Mapped]]
     """What is mapped, by address."""
 
     @classmethod
-    def make(cls, context: Context, memory: Memory | Range, nbytes: int, is_part: bool) -> Mem:
+    def make(cls, context: Context, memory: Memory | Range, nbytes: int, flags: int, is_part: bool) -> Mem:
         self = cls._new()
         self.context = context
         self._bytes = memory
         self.nbytes = nbytes
+        self.flags = flags
         self.is_part = is_part
         self.maps = {}
         return self

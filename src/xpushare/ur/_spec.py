@@ -46,9 +46,9 @@ from enum import IntEnum, IntFlag
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, Union
 
-from xpushare._aspects import Aspect
-from xpushare._errors import XpuShareError
-from xpushare._result import Result
+from xpushare.common.aspects import Aspect
+from xpushare.common.errors import XpuShareError
+from xpushare.common.result import Result
 from xpushare.core.declare import OPERATIONS, Operation
 from xpushare.ur import _enums, _structs
 from xpushare.ur._error import URError
@@ -165,6 +165,8 @@ class Function:
     summary: str
     notes: str
     args: tuple[Arg, ...]
+    unchecked: frozenset[str]
+    """Mandatory parameters of C, outputs too, that UR does not compare with null."""
     returns: str
     """Kind of the result, or `None`."""
     errors: tuple[Error, ...]
@@ -358,7 +360,7 @@ def function(
     """Declare the decorated body as UR's function of its name.
 
     `errors`: the results that no check decides, without `ERROR_`, and when; `rules`: the checks after those that follow
-    from the kinds; `unchecked`: mandatory arguments that UR does not compare with null; `operations`: those of `core`
+    from the kinds; `unchecked`: mandatory parameters that UR does not compare with null; `operations`: those of `core`
     that do the work, by name; `invalid`, `unsupported`: what it answers where `core` raises `InvalidArgumentError` or
     `FeatureNotSupportedError`; `handles`, `makes`, `ends`, `touches`, `needs`, `python`: as in `Function`. The
     docstring is the summary, and after an empty line the notes.
@@ -391,6 +393,7 @@ def function(
             summary=" ".join(summary.split()),
             notes=" ".join(notes.split()),
             args=args,
+            unchecked=frozenset(unchecked),
             returns=asked.replace("enum:", "info:") or _kind(returned),
             errors=_errors(all_rules, errors),
             checks=tuple(check for check, _ in all_rules),

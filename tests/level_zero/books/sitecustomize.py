@@ -16,19 +16,20 @@ from contextlib import suppress
 # Before the package: what finalizers do at the exit comes in the opposite order, and none runs after `weakref`'s own.
 weakref.finalize(gc, int).atexit = False
 
-from xpushare._leaving import Stage, at_leave  # noqa: E402
+from xpushare.common.leaving import Stage, at_leave  # noqa: E402
 
 _PATIENCE = 10  # seconds
 
 
 def _give_back(_deadline: float) -> None:
-    from xpushare._errors import XpuShareError
-    from xpushare._lifecycle import Closable
+    from xpushare._native import set_left
+    from xpushare.common.errors import XpuShareError
     from xpushare.core.resources import End
+    from xpushare.objects.lifecycle import Closable
     from xpushare.sharing import node
 
     gc.unfreeze()  # the suite freezes what was there before it ran
-    node.left.clear()  # what dies from here on is given back as before
+    set_left(False)  # what dies from here on is given back as before
     # What queues wait for is lost by now; they go on once they have noticed.
     queues = sys.modules.get("xpushare.adapters.stream.queue")
     end = time.monotonic() + _PATIENCE
@@ -40,7 +41,7 @@ def _give_back(_deadline: float) -> None:
     for each in ends:
         with suppress(XpuShareError):  # events are given up by leaving; what fails else shows in the books
             each.__del__()
-    node.left.append(True)  # what was given back is not given back again
+    set_left(True)  # what was given back is not given back again
     # The pages of events go with the last reference to them.
     for each in gc.get_objects():
         if isinstance(each, Closable):

@@ -10,7 +10,7 @@ static xp_domain *d;
 static void set_up(void)
 {
     d = new_commons();
-    EQUAL(xp_warden_start(), 0);
+    EQUAL(xp_loop_start(), 0);
     EQUAL(xp_kept_nbytes(), 0);
 }
 
@@ -19,7 +19,7 @@ static void tear_down(void)
     xp_trim();
     EQUAL(xp_kept_nbytes(), 0);
     leave(d);
-    xp_warden_stop();
+    xp_loop_stop();
 }
 
 static char *new_memory(uint64_t nbytes, int *fd)
@@ -35,7 +35,7 @@ static void keep_one(uint64_t nbytes)
 {
     int fd;
     char *base = new_memory(nbytes, &fd);
-    CHECK(xp_keep(base, nbytes, fd, XP_RELAXED(&xp_forks_begun)));
+    CHECK(xp_keep(base, nbytes, fd, XP_RELAXED(&xp_forks_begun), false));
 }
 
 static void free_it(char *base, uint64_t nbytes, int fd)
@@ -62,6 +62,27 @@ static void test_kept_and_taken(void)
     tear_down();
 }
 
+/* It comes back as it was, and only to its owner. */
+static void test_owned(void)
+{
+    char *base;
+    int fd, other;
+    set_up();
+    char *mine = new_memory(SIZE, &fd);
+    CHECK(xp_keep(mine, SIZE, fd, XP_RELAXED(&xp_forks_begun), true));
+    EQUAL(xp_kept_nbytes(), SIZE);
+    CHECK(!xp_take_kept(SIZE, &base, &other) && !xp_take_owned(mine + 1, SIZE, &other) &&
+          !xp_take_owned(mine, 2 * SIZE, &other));
+    CHECK(xp_take_owned(mine, SIZE, &other) && other == fd);
+    for (uint64_t i = 0; i < SIZE; i++)
+        CHECK(mine[i] == 7);
+    CHECK(!xp_take_owned(mine, SIZE, &other));
+    CHECK(xp_keep(mine, SIZE, fd, XP_RELAXED(&xp_forks_begun), true));
+    EQUAL(xp_trim(), SIZE);
+    CHECK(!xp_take_owned(mine, SIZE, &other));
+    tear_down();
+}
+
 static void test_bounds(void)
 {
     char *base;
@@ -71,12 +92,12 @@ static void test_bounds(void)
         keep_one(SIZE);
     EQUAL(xp_kept_nbytes(), 64 * SIZE);
     base = new_memory(SIZE, &fd);
-    CHECK(!xp_keep(base, 1ull << 40, fd, XP_RELAXED(&xp_forks_begun)));
+    CHECK(!xp_keep(base, 1ull << 40, fd, XP_RELAXED(&xp_forks_begun), false));
     free_it(base, SIZE, fd);
-    xp_warden_stop(); /* without it, nobody would give it back in time */
+    xp_loop_stop(); /* without it, nobody would give it back in time */
     EQUAL(xp_kept_nbytes(), 0);
     base = new_memory(SIZE, &fd);
-    CHECK(!xp_keep(base, SIZE, fd, XP_RELAXED(&xp_forks_begun)));
+    CHECK(!xp_keep(base, SIZE, fd, XP_RELAXED(&xp_forks_begun), false));
     free_it(base, SIZE, fd);
     tear_down();
 }
@@ -106,7 +127,7 @@ static void test_what_existed_at_a_fork(void)
     if (child == 0)
         _exit(xp_kept_nbytes() == 0 && !xp_take_kept(SIZE, &base, &fd) ? 0 : 1);
     CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    CHECK(!xp_keep(held, SIZE, fd, forks));
+    CHECK(!xp_keep(held, SIZE, fd, forks, false));
     free_it(held, SIZE, fd);
     CHECK(!xp_take_kept(SIZE, &base, &fd));
     tear_down();
@@ -119,7 +140,7 @@ static void test_an_fd_that_somebody_closed(void)
     struct stat st;
     set_up();
     base = new_memory(SIZE, &fd);
-    CHECK(xp_keep(base, SIZE, fd, XP_RELAXED(&xp_forks_begun)));
+    CHECK(xp_keep(base, SIZE, fd, XP_RELAXED(&xp_forks_begun), false));
     other = memfd(SIZE, 0);
     CHECK(dup2(other, fd) == fd);
     CHECK(!xp_take_kept(SIZE, &base, &other));
@@ -132,6 +153,7 @@ int main(void)
 {
     xp_engine_init();
     RUN(test_kept_and_taken);
+    RUN(test_owned);
     RUN(test_bounds);
     RUN(test_the_warden_gives_it_back);
     RUN(test_what_existed_at_a_fork);

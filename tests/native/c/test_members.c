@@ -76,6 +76,80 @@ static void test_clean_exit(void)
     leave(d);
 }
 
+static void use_and_wait(process *parent, xp_domain *d, uint32_t index)
+{
+    (void)index;
+    CHECK(xp_hold(d, 7) && xp_use(d, 9));
+    tell(parent);
+    while (hear(parent))
+        ;
+}
+
+static void hide_and_wait(process *parent, xp_domain *d, uint32_t index)
+{
+    XP_STORE(&xp_member_at(d, d->member)->pid_namespace, 1);
+    use_and_wait(parent, d, index);
+}
+
+static void fork_and_wait(process *parent, xp_domain *d, uint32_t index)
+{
+    (void)index;
+    CHECK(xp_hold(d, 7) && xp_use(d, 9) && xp_hold(d, 5));
+    xp_drop(d, 5);
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(0);
+    CHECK(waitpid(pid, NULL, 0) == pid);
+    CHECK(xp_hold(d, 6));
+    tell(parent);
+    while (hear(parent))
+        ;
+}
+
+/* What a dead one had is out of everybody's reach, if it is seen to have ended; else never. */
+static void test_reach(void)
+{
+    void (*const bodies[])(process *, xp_domain *, uint32_t) = {use_and_wait, hide_and_wait, fork_and_wait};
+    for (int i = 0; i < 3; i++) {
+        xp_domain *d = new_commons();
+        uint32_t found[XP_MEMBERS];
+        process other = start(bodies[i], d, 0);
+        CHECK(hear(&other));
+        CHECK(xp_reached(d, 7) && xp_reached(d, 9) && xp_may_use(d, 9) && !xp_may_use(d, 7) && !xp_reached(d, 10));
+        EQUAL(xp_holders(d, 9, found), 0); /* a use is no hold */
+        EQUAL(xp_marked(d, 7), i == 2);
+        reap_process(&other, SIGKILL);
+        UNTIL(!xp_reached(d, 7) && !xp_reached(d, 9));
+        EQUAL(xp_marked(d, 7), i != 0);
+        EQUAL(xp_marked(d, 9), i != 0);
+        CHECK(!xp_marked(d, 5) && !xp_marked(d, 6));
+        xp_clear_marks(d, 7);
+        CHECK(!xp_marked(d, 7));
+        leave(d);
+    }
+}
+
+static void leave_with_it(process *parent, xp_domain *d, uint32_t index)
+{
+    (void)index;
+    CHECK(xp_hold(d, 3) && xp_hold(d, 4));
+    xp_drop(d, 4);
+    leave(d);
+    tell(parent);
+    while (hear(parent))
+        ;
+}
+
+static void test_who_leaves_may_still_read(void)
+{
+    xp_domain *d = new_commons();
+    process other = start(leave_with_it, d, 0);
+    CHECK(hear(&other));
+    CHECK(!xp_reached(d, 3) && xp_marked(d, 3) && !xp_marked(d, 4));
+    reap_process(&other, SIGKILL);
+    leave(d);
+}
+
 static void test_slots_are_used_again(void)
 {
     xp_domain *d = new_commons();
@@ -147,6 +221,8 @@ int main(void)
     RUN(test_refusals);
     RUN(test_death_is_seen);
     RUN(test_clean_exit);
+    RUN(test_reach);
+    RUN(test_who_leaves_may_still_read);
     RUN(test_slots_are_used_again);
     RUN(test_opens_are_counted);
     RUN(test_threads_hold_and_attach);

@@ -46,7 +46,7 @@ static stream_queue new_queue(uint64_t number, int ordering, stream *beside)
 
 static void end_queue(stream_queue q)
 {
-    UNTIL(xp_queue_held(q.queue) == 0);
+    UNTIL(xp_queue_look(q.queue).held == 0);
     xp_queue_unref(q.queue);
     CHECK(ss_stream_destroy(q.stream) == 0);
 }
@@ -55,7 +55,7 @@ static void end(xp_domain *d)
 {
     UNTIL(ss_streams() == 0); /* host functions hold their slots until then */
     leave(d);
-    xp_warden_stop();
+    xp_loop_stop();
     CHECK(xp_relay_stop(10000000000u));
 }
 
@@ -187,16 +187,16 @@ static void test_a_death_loses_what_is_held(void)
     copy_word(q, &word, &value);
     for (uint64_t i = 1; i <= 20; i++)
         EQUAL(signal_by(q, ours), i);
-    EQUAL(xp_queue_held(q.queue), 22);
+    EQUAL(xp_queue_look(q.queue).held, 22);
     reap_process(&other, SIGKILL);
     EQUAL(wait_for(ours, 20, XP_FOREVER), XP_LOST);
-    UNTIL(xp_queue_held(q.queue) == 0);
+    UNTIL(xp_queue_look(q.queue).held == 0);
     UNTIL(xp_take_released(gone, 1));
     EQUAL(ss_calls("store64"), stores);
     EQUAL(XP_LOAD(&ours->w->blame), other.pid);
     EQUAL(signal_by(q, ours), 21);
     EQUAL(wait_for(ours, 21, XP_FOREVER), XP_LOST);
-    xp_queue_told(q.queue, xp_queue_handed(q.queue));
+    xp_queue_told(q.queue, xp_queue_look(q.queue).handed);
     EQUAL(signal_by(q, ours), 22);
     EQUAL(wait_for(ours, 22, XP_FOREVER), XP_DONE);
     EQUAL(word, 7); /* other work was done */
@@ -211,21 +211,19 @@ static void test_a_driver_that_refuses(void)
     xp_domain *d = new_commons();
     xp_slot *gate = attach(d, xp_new_slot(d)), *ours = attach(d, xp_new_slot(d));
     stream_queue q = new_queue(1, XP_ORDER_HELD, NULL);
-    uint64_t word = 0, value = 7, point, failed_at;
-    int64_t code;
+    uint64_t word = 0, value = 7, point;
     wait_on(q, gate, 1);
     uint64_t at = copy_word(q, &word, &value);
     EQUAL(signal_by(q, ours), 1);
     ss_rule("copy", 1, 719, 1);
     CHECK(xp_signal(gate, &point) == NULL);
-    UNTIL(ss_calls("copy") > 0 && xp_queue_held(q.queue) == 2);
+    UNTIL(ss_calls("copy") > 0 && xp_queue_look(q.queue).held == 2);
     CHECK(!xp_relay_stop(1000000)); /* it is in the driver */
     CHECK(xp_relay_start() == 0);
     ss_go("copy");
     EQUAL(wait_for(ours, 1, XP_FOREVER), XP_LOST);
-    CHECK(xp_queue_failure(q.queue, &failed_at, &code));
-    EQUAL(failed_at, at);
-    EQUAL(code, 719);
+    EQUAL(xp_queue_look(q.queue).failed_at, at);
+    EQUAL(xp_queue_look(q.queue).failed, 719);
     end_queue(q);
     detach(gate);
     detach(ours);

@@ -3,6 +3,7 @@
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 
 static xp_domain *d;
 static char *table;
@@ -42,7 +43,7 @@ static void set_up(void)
 
 static void tear_down(void)
 {
-    xp_warden_stop();
+    xp_loop_stop();
     for (uint32_t i = 0; i < 3; i++)
         xp_withdraw(entry(i), XP_REASON_PUT);
     munmap(table, XP_TABLE_SIZE);

@@ -82,20 +82,22 @@ static void test_deadlines(void)
     xp_handle h = fitting, pickled = fitting, nowhere = fitting;
     pickled.flags = XP_ENTRY_PICKLED;
     nowhere.entry = UINT32_MAX;
-    CHECK(!xp_overdue(table, &h, 0) && !xp_overdue(table, &h, 1) && !xp_overdue(table, &nowhere, 0)); /* there is none */
+    CHECK(!xp_overdue(table, &h, 0, false) && !xp_overdue(table, &h, 1, false) && !xp_overdue(table, &nowhere, 0, false) &&
+          !xp_overdue(table, &pickled, 0, true)); /* there is none */
     *deadline = now + 60000000000u;
-    CHECK(!xp_overdue(table, &h, 0) && !xp_overdue(table, &pickled, 0));
+    CHECK(!xp_overdue(table, &h, 0, false) && !xp_overdue(table, &pickled, 0, false));
     *deadline = now;
-    CHECK(xp_overdue(table, &h, 0) && xp_overdue(table, &pickled, 0) && !xp_overdue(table, &nowhere, 0));
-    CHECK(!xp_overdue(table, &pickled, UINT64_MAX) && xp_overdue(table, &pickled, now - 1)); /* somebody passed it on */
-    CHECK(xp_overdue(table, &h, UINT64_MAX)); /* a ttl is the exporter's alone */
+    CHECK(xp_overdue(table, &h, 0, false) && xp_overdue(table, &pickled, 0, false) && !xp_overdue(table, &nowhere, 0, false));
+    CHECK(!xp_overdue(table, &pickled, UINT64_MAX, false) && xp_overdue(table, &pickled, now - 1, false)); /* somebody passed it on */
+    CHECK(xp_overdue(table, &pickled, UINT64_MAX, true)); /* its object has died, and each pickle was opened */
+    CHECK(xp_overdue(table, &h, UINT64_MAX, false)); /* a ttl is the exporter's alone */
     munmap(table, XP_TABLE_SIZE);
 }
 
 static void refused(int fd, xp_memfd wanted, const char *why)
 {
     xp_error error;
-    CHECK(!xp_check_memfd(fd, &wanted, &error) && xp_map_memfd(fd, &wanted, true, &error) == NULL);
+    CHECK(!xp_check_memfd(fd, &wanted, &error) && xp_map_memfd(fd, &wanted, true, NULL, &error) == NULL);
     if (strstr(error.what, why) == NULL)
         fprintf(stderr, "%s\n", error.what);
     CHECK(error.code == 0 && strstr(error.what, why) != NULL);
@@ -108,7 +110,7 @@ static void test_files(void)
     xp_error error;
     int fd = memfd(8192, F_SEAL_SHRINK);
     CHECK(xp_check_memfd(fd, &wanted, &error));
-    char *mapped = xp_map_memfd(fd, &wanted, false, &error);
+    char *mapped = xp_map_memfd(fd, &wanted, false, NULL, &error);
     CHECK(mapped != NULL && mapped[8191] == 0);
     munmap(mapped, 8192);
     close(fd);

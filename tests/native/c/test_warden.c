@@ -31,7 +31,7 @@ static void test_what_the_dead_owe_is_lost(void)
     EQUAL(xp_node_add(s, 1, 11, XP_TOKEN, NULL), 1); /* done */
     EQUAL(xp_node_add(s, 2, 12, XP_TOKEN, NULL), 0);
     EQUAL(xp_guard(s, 2, NULL, 0, false), 0);
-    CHECK(xp_warden_running());
+    CHECK(xp_loop_running());
     EQUAL(wait_for(s, 2, 20000000), XP_PENDING);
     struct pollfd notified = {.fd = xp_notification_fd(), .events = POLLIN};
     reap_process(&other, SIGKILL);
@@ -45,7 +45,7 @@ static void test_what_the_dead_owe_is_lost(void)
     EQUAL(xp_full_state(s, 1, true), XP_DONE);
     detach(s);
     leave(d);
-    xp_warden_stop();
+    xp_loop_stop();
 }
 
 static void only_attach(process *parent, xp_domain *d, uint32_t index)
@@ -69,7 +69,7 @@ static void test_nobody_is_left_who_signals(void)
     UNTIL(XP_LOAD(&s->w->value) >= 3);
     detach(s);
     leave(d);
-    xp_warden_stop();
+    xp_loop_stop();
 }
 
 static void signal_once(process *parent, xp_domain *d, uint32_t index)
@@ -112,7 +112,7 @@ static void test_a_publisher_dies(void)
     reap_process(&reader, SIGKILL);
     detach(s);
     leave(d);
-    xp_warden_stop();
+    xp_loop_stop();
 }
 
 static void test_only_waiters_die(void)
@@ -127,7 +127,7 @@ static void test_only_waiters_die(void)
     EQUAL(XP_LOAD(&s->w->roster) & XP_ROSTER_LOSS, 0);
     detach(s);
     leave(d);
-    xp_warden_stop();
+    xp_loop_stop();
 }
 
 static void claim_all(process *parent, xp_domain *d, uint32_t index)
@@ -163,7 +163,7 @@ static void test_pidfds_are_bounded(void)
     CHECK(xp_now() - killed < 1000000000u);
     detach(s);
     leave(d);
-    xp_warden_stop();
+    xp_loop_stop();
 }
 
 static void owe_one_behind(process *parent, xp_domain *d, uint32_t index)
@@ -197,7 +197,7 @@ static void test_a_loss_is_put_off(void)
     UNTIL(!xp_look(d, 1, &pid, &since, &alive));
     detach(s);
     leave(d);
-    xp_warden_stop();
+    xp_loop_stop();
     for (xp_node *node = xp_due(), *next; node; node = next) {
         next = node->next;
         free(node);
@@ -215,7 +215,7 @@ static void test_a_stopped_process_is_alive(void)
     EQUAL(wait_for(s, 2, XP_FOREVER), XP_LOST);
     detach(s);
     leave(d);
-    xp_warden_stop();
+    xp_loop_stop();
 }
 
 static void lose_one_another(process *parent, xp_domain *d, uint32_t index)
@@ -243,7 +243,7 @@ static void test_signals_cross_processes(void)
     reap_process(&other, 0);
     detach(s);
     leave(d);
-    xp_warden_stop();
+    xp_loop_stop();
 }
 
 /* --- threads come and go while another process dies --------------------------------------------------------------- */
@@ -291,7 +291,7 @@ static void test_threads_while_one_dies(void)
         pthread_join(threads[i], NULL);
     detach(s);
     leave(shared);
-    xp_warden_stop();
+    xp_loop_stop();
 }
 
 static int open_fds(void)
@@ -319,14 +319,14 @@ static void test_one_process_is_one_member(void)
     xp_slot *s = attach(d, xp_new_slot(d));
     process other = start(claim_everybody, d, s->index);
     CHECK(hear(&other));
-    CHECK(xp_warden_start() == 0);
+    CHECK(xp_loop_start() == 0);
     int before = open_fds();
     EQUAL(wait_for(s, 1, 50000000), XP_PENDING);
     CHECK(open_fds() <= before + 1);
     reap_process(&other, SIGKILL);
     detach(s);
     leave(d);
-    xp_warden_stop();
+    xp_loop_stop();
 }
 
 static int filling;
@@ -355,7 +355,7 @@ static void test_a_full_bell_that_blocks_holds_up_nobody(void)
     CHECK(pthread_create(&thread, NULL, fill, &d->bell) == 0);
     alarm(20);
     for (uint64_t end = xp_now() + 2000000000u; xp_now() < end;)
-        xp_ring(d);
+        xp_ring_bell(d->bell);
     alarm(0);
     CHECK(xp_node_add(s, 1, 21, XP_TOKEN, NULL) == 0); /* and it rings still */
     struct pollfd notified = {.fd = xp_notification_fd(), .events = POLLIN};
@@ -367,7 +367,7 @@ static void test_a_full_bell_that_blocks_holds_up_nobody(void)
     pthread_join(thread, NULL);
     detach(s);
     leave(d);
-    xp_warden_stop();
+    xp_loop_stop();
 }
 
 int main(void)

@@ -80,7 +80,7 @@ static void step(xp_slot *s, input *in)
             CHECK(point > 0 && point <= XP_POINT_MAX && after < point);
         break;
     case 11: xp_complete(s, number(in) & XP_POINT_MAX); break;
-    case 12: xp_lose(domain, w, XP_CAUSE_QUEUE, 1); break;
+    case 12: xp_lose(w, domain->bell, XP_CAUSE_QUEUE, 1, 0); break;
     case 13: xp_lose_late(s, number(in) & XP_POINT_MAX, XP_CAUSE_QUEUE, 1); break;
     case 14: xp_fail(s, XP_CAUSE_QUEUE); break;
     case 15: xp_finish(w); break;

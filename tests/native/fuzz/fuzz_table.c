@@ -97,7 +97,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memcpy(theirs, &e, sizeof e);
     uint64_t *deadline = (uint64_t *)(table + XP_TABLE_DEADLINES) + h.entry % XP_ENTRIES;
     *deadline = in.fit[1] & 2 ? 0 : h.offset;
-    CHECK(!xp_overdue(table, &h, e.offset) || (*deadline && h.entry < XP_ENTRIES));
+    CHECK(!xp_overdue(table, &h, e.offset, e.offset & 1) || (*deadline && h.entry < XP_ENTRIES));
     *deadline = 0;
     uint32_t reason;
     int state = xp_entry_state(table, &h, &reason), read = xp_read_entry(table, &h, &copy);

@@ -7,9 +7,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal
 
-from xpushare._aspects import Aspect, Support
-from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, XpuShareError
-from xpushare._native import Importer
 from xpushare.adapters.base import (
     DeviceInfo,
     DriverMemory,
@@ -41,6 +38,8 @@ from xpushare.adapters.cuda._stream import Stream
 from xpushare.adapters.runtime.objects import ordinal_of
 from xpushare.adapters.virtual_memory.adapter import VirtualMemoryAdapter
 from xpushare.adapters.virtual_memory.engine import Engine
+from xpushare.common.aspects import Aspect, Support
+from xpushare.common.errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, XpuShareError
 
 __all__ = ["Cuda"]
 
@@ -213,9 +212,6 @@ class Cuda(VirtualMemoryAdapter):
         if what.form is Form.OPAQUE_FD:
             return open_opaque(self.memory_engine, self.device(device), what)
         return super().import_memory(device, what)
-
-    def importer(self, device: DeviceInfo) -> Importer:
-        return _memory.importer(self.memory_engine, self.device(device))
 
     def import_all(self, device: DeviceInfo, found: Sequence[Import]) -> list[DriverMemory]:
         opened = _memory.open_legacy(self.memory_engine, self.device(device), found)

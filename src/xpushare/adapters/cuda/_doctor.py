@@ -7,9 +7,9 @@ import os
 from collections.abc import Iterator
 from typing import Final
 
-from xpushare._system import is_wsl
 from xpushare.adapters.cuda import _listing
 from xpushare.adapters.vendor import Check
+from xpushare.common.system import is_wsl
 
 __all__ = ["examine", "old_driver"]
 

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any, Final, final
 
 from xpushare import _native
-from xpushare._errors import FeatureNotSupportedError, InvalidHandleError, XpuShareError
 from xpushare._native import Scopes, forks
 from xpushare.adapters.base import Access, Form, OnDemand
 from xpushare.adapters.cuda import _numbers as n
@@ -22,6 +21,7 @@ from xpushare.adapters.runtime.stream import FUNCTIONS, copy_and_fills
 from xpushare.adapters.stream.driver import ProcessDriver
 from xpushare.adapters.stream.hooks import Codes, Feature, QueueCalls, Scope
 from xpushare.adapters.stream.registered_page import RegisteredPage
+from xpushare.common.errors import FeatureNotSupportedError, InvalidHandleError, XpuShareError
 
 __all__ = ["Context", "Driver", "Gpu", "struct_bytes", "struct_from"]
 
@@ -317,15 +317,14 @@ class Gpu:
                     wait=(wait, ("queue", "address", "point", n.STREAM_WAIT_VALUE_GEQ)),
                     captured=(captured, ("queue", "status_out")),
                     relay=(
-                        (driver.function("cuThreadExchangeStreamCaptureMode"), ("mode",)),
+                        (driver.function("cuThreadExchangeStreamCaptureMode"), (("int_at", n.CAPTURE_MODE_RELAXED),)),
                         (driver.function("cuCtxSetCurrent"), (context.number,)),
                     ),
                     budget=driver.waiting_streams,
                     **copy_and_fills(functions, "cu"),
                 )
                 others = {address: name for name, address in functions.items()}
-                query = driver.function("cuStreamQuery"), int(Error.NOT_READY)
-                self._calls = QueueCalls(native, *names, others, query)
+                self._calls = QueueCalls(native, *names, others)
         return self._calls
 
     def error(self, doing: str, call: str, code: int) -> XpuShareError:

@@ -6,14 +6,14 @@ import ctypes
 from typing import Any, Final, final
 from weakref import WeakKeyDictionary
 
-from xpushare import _system
-from xpushare._errors import FeatureNotSupportedError
 from xpushare.adapters.base import DriverMemory, Import, TimelinePoint, TimelineSemaphore
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._driver import Gpu
 from xpushare.adapters.stream.hooks import Calls
 from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.adapters.virtual_memory.memory import Mapped
+from xpushare.common import system
+from xpushare.common.errors import FeatureNotSupportedError
 
 __all__ = ["Point", "open_opaque"]
 
@@ -59,7 +59,7 @@ class _Semaphore:
         driver, api = gpu.driver, gpu.driver.api
         wanted = api.CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC()
         wanted.type = api.CUexternalSemaphoreHandleType(n.EXTERNAL_TIMELINE_FD)
-        fd = _system.dup(semaphore.fd.number)
+        fd = system.dup(semaphore.fd.number)
         wanted.handle.fd = fd.number
         with gpu.current():
             self._raw = driver("importing a timeline semaphore", "cuImportExternalSemaphore", wanted)

@@ -10,9 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any, Final, NamedTuple, final
 
-from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidHandleError, XpuShareError
-from xpushare._fds import OwnedFd
-from xpushare._native import Importer, Recogniser, name_handles, open_handles
+from xpushare._native import Recogniser, name_handles, open_handles
 from xpushare.adapters.base import DeviceInfo, DriverMemory, Export, Foreign, Form, Import
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._driver import Driver, Gpu, struct_bytes, struct_from
@@ -21,8 +19,10 @@ from xpushare.adapters.cuda._protocols import in_use_here
 from xpushare.adapters.stream.payload import described, read_head, unsized
 from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.adapters.virtual_memory.memory import Mapped, SegmentedMemory
+from xpushare.common.errors import DeviceError, FeatureNotSupportedError, InvalidHandleError, XpuShareError
+from xpushare.common.fds import OwnedFd
 
-__all__ = ["ManagedMemory", "importer", "locate", "name_all", "open_legacy", "open_own", "recogniser"]
+__all__ = ["ManagedMemory", "locate", "name_all", "open_legacy", "open_own", "recogniser"]
 
 _LEGACY_KNOWN: Final = 1024  # how many allocations of other libraries are remembered, so that nothing is asked twice
 _LEGACY: Final = 2  # kinds of memory in a payload
@@ -108,24 +108,6 @@ def _open_legacy(engine: Engine, gpu: Gpu, found: Sequence[Import], handles: byt
                     driver.api.cuIpcCloseMemHandle(address)
         raise
     return made
-
-
-def importer(engine: Engine, gpu: Gpu) -> Importer:
-    """What opens memory of cudaMalloc without Python."""
-    driver = gpu.driver
-    find = driver.function
-
-    def make(address: int, nbytes: int) -> Mapped:
-        return Mapped(engine, gpu, address, nbytes, driver, _CLOSING, "cuIpcCloseMemHandle", address)
-
-    return Importer(
-        kind=_LEGACY,
-        open=(find("cuIpcOpenMemHandle"), n.IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
-        ask=(find("cuPointerGetAttribute"), Pointer.RANGE_SIZE),
-        close=find("cuIpcCloseMemHandle"),
-        scopes=gpu.context.current,
-        make=make,
-    )
 
 
 def _not_opened(error: XpuShareError) -> XpuShareError:

@@ -7,8 +7,6 @@ import os
 from collections.abc import Sequence
 from typing import Any, Final
 
-from xpushare._aspects import Aspect, Support
-from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError
 from xpushare.adapters import base
 from xpushare.adapters.base import DeviceInfo, DriverMemory, DriverQueue, Form, Import, Same
 from xpushare.adapters.hip import _memory
@@ -23,6 +21,8 @@ from xpushare.adapters.stream.library import address_of
 from xpushare.adapters.stream.listing import Found, ask_driver
 from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.adapters.virtual_memory.library_adapter import LibraryAdapter
+from xpushare.common.aspects import Aspect, Support
+from xpushare.common.errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError
 
 __all__ = ["Hip"]
 

@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import Any, ClassVar, Final, TypeVar, final
 
 from xpushare import _native
-from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidHandleError, XpuShareError
 from xpushare.adapters.base import Access, Form, OnDemand
 from xpushare.adapters.hip import _numbers as n
 from xpushare.adapters.hip._numbers import AccessDesc, AllocationProp, Attribute, Error, Pointer
@@ -30,6 +29,7 @@ from xpushare.adapters.vendor import library_loaded
 from xpushare.adapters.virtual_memory.counted import CountedMemory, Pages
 from xpushare.adapters.virtual_memory.fds import DriverFds
 from xpushare.adapters.virtual_memory.peer_access import find_origin
+from xpushare.common.errors import DeviceError, FeatureNotSupportedError, InvalidHandleError, XpuShareError
 
 __all__ = ["CODES", "Driver", "Gpu"]
 
@@ -221,7 +221,7 @@ class Gpu(CountedMemory):
             (address(_CAPTURED), ("queue", "status_out")),
             host_data=0 if newer else 2,
             relay=(
-                (address("hipThreadExchangeStreamCaptureMode"), ("mode",)),
+                (address("hipThreadExchangeStreamCaptureMode"), (("int_at", n.RELAXED),)),
                 (address("hipSetDevice"), (self.ordinal,)),
             ),
             **copy_and_fills(functions, "hip", n.COPY_DEFAULT),

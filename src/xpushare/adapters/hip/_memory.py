@@ -6,7 +6,6 @@ import ctypes
 from collections.abc import Callable
 from typing import Final, final
 
-from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidHandleError
 from xpushare.adapters.base import DeviceInfo, DriverMemory, Export, Foreign, Import
 from xpushare.adapters.hip import _numbers as n
 from xpushare.adapters.hip._driver import Driver, Gpu
@@ -15,6 +14,7 @@ from xpushare.adapters.stream.library import address_of
 from xpushare.adapters.stream.payload import described
 from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.adapters.virtual_memory.memory import Mapped, with_room
+from xpushare.common.errors import DeviceError, FeatureNotSupportedError, InvalidHandleError
 
 __all__ = ["allocate", "locate", "open_own"]
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from xpushare import _system
-from xpushare._errors import FeatureNotSupportedError, InvalidHandleError, XpuShareError, from_os_error
-from xpushare._fds import OwnedFd
 from xpushare.adapters.base import Access, DriverMemory, DriverPhysical, DriverRange, Export, Form, Import
+from xpushare.common import system
+from xpushare.common.errors import FeatureNotSupportedError, InvalidHandleError, XpuShareError, from_os_error
+from xpushare.common.fds import OwnedFd
 
 __all__ = ["Calls", "HostMemory", "HostPhysical", "HostRange", "check_imported", "memfd_of", "page_of_memfd", "pages"]
 
@@ -22,7 +22,7 @@ class Calls:
     """Makes the driver's calls; `mock` overrides `__call__`."""
 
     def __call__(self, name: str, *arguments: Any) -> Any:
-        return getattr(_system, name)(*arguments)
+        return getattr(system, name)(*arguments)
 
     def checked(self, doing: str, name: str, *arguments: Any) -> Any:
         """Call, translating what the system answers."""
@@ -36,17 +36,17 @@ class Calls:
 
 def pages(nbytes: int) -> int:
     """Bytes of the whole pages that hold `nbytes`."""
-    page = _system.page_nbytes()
+    page = system.page_nbytes()
     return max(page, (nbytes + page - 1) // page * page)
 
 
 def page_of_memfd() -> Any:
     """One mapped page, for a driver to try something on."""
-    nbytes = _system.page_nbytes()
-    fd = _system.memfd("xpushare-page")
+    nbytes = system.page_nbytes()
+    fd = system.memfd("xpushare-page")
     try:
-        _system.resize(fd.number, nbytes)
-        return _system.Mapping(fd.number, nbytes)
+        system.resize(fd.number, nbytes)
+        return system.Mapping(fd.number, nbytes)
     finally:
         fd.close()
 
@@ -56,7 +56,7 @@ def memfd_of(calls: Calls, doing: str, name: str, nbytes: int) -> OwnedFd:
     fd: OwnedFd = calls.checked(doing, "memfd", name)
     try:
         calls.checked(doing, "resize", fd.number, nbytes)
-        calls.checked(doing, "seal", fd.number, _system.F_SEAL_SHRINK | _system.F_SEAL_GROW | _system.F_SEAL_SEAL)
+        calls.checked(doing, "seal", fd.number, system.F_SEAL_SHRINK | system.F_SEAL_GROW | system.F_SEAL_SEAL)
     except BaseException:
         fd.close()
         raise
@@ -82,12 +82,13 @@ class HostMemory(DriverMemory):
     lasting_export = True
 
     def __init__(
-        self, mapping: _system.Mapping, nbytes: int, fd: OwnedFd | None, inode: int, keep: bool = False
+        self, mapping: system.Mapping, nbytes: int, fd: OwnedFd | None, inode: int, keep: bool = False
     ) -> None:
-        self._mapping: _system.Mapping | None = mapping
-        self._keep = keep  # for a later allocation, which is over once it was exported
+        self._mapping: system.Mapping | None = mapping
+        self._keep = keep  # for any later allocation, which is over once it was exported
         self._fd = fd
         self._inode = inode
+        self.reusable = keep
         self.address = mapping.address
         self.nbytes = nbytes
 
@@ -130,9 +131,22 @@ class HostMemory(DriverMemory):
     def release(self) -> None:
         mapping, self._mapping = self._mapping, None
         if self._keep and mapping is not None and self._fd is not None:
-            mapping.keep(self._fd)
+            mapping.keep(self._fd, False)
         elif self._fd is not None:
             self._fd.close()
+
+    def rest(self) -> None:
+        mapping, self._mapping = self._mapping, None
+        assert mapping is not None
+        assert self._fd is not None
+        self._exposed = mapping.nbytes
+        mapping.keep(self._fd, True)
+
+    def wake(self) -> bool:
+        found = system.owned_mapping(self.address, self._exposed)
+        if found is not None:
+            self._mapping, self._fd = found
+        return found is not None
 
 
 class HostPhysical(DriverPhysical):
@@ -176,8 +190,8 @@ class HostRange(DriverRange):
         doing = f"reserving {nbytes} bytes of addresses" + (f" at {address:#x}" if address else "")
         self._calls = calls
         # The kernel aligns to pages; room for more is reserved with it, and skipped.
-        room = 0 if address else granularity - _system.page_nbytes()
-        self._reservation: _system.Reservation | None = calls.checked(doing, "Reservation", nbytes + room, address)
+        room = 0 if address else granularity - system.page_nbytes()
+        self._reservation: system.Reservation | None = calls.checked(doing, "Reservation", nbytes + room, address)
         assert self._reservation is not None
         self._skip = -self._reservation.address % granularity if room else 0
         self.address = self._reservation.address + self._skip

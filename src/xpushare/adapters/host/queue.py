@@ -13,8 +13,9 @@ from queue import SimpleQueue
 from typing import Any, Final
 
 from xpushare import _native
-from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError, OutOfMemoryError, PeerLostError
 from xpushare.adapters.base import DriverQueue, NativeEvent, Profile
+from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError, PeerLostError
+from xpushare.common.threads import Worker
 from xpushare.timeline.loss import QUEUE_FAILED, Losses, note_failure, peer_lost
 
 __all__ = ["HostQueue", "queue_numbers"]
@@ -37,9 +38,8 @@ class HostQueue(DriverQueue):
         self._todo: SimpleQueue[tuple[Callable[..., object], tuple[Any, ...]] | None] = SimpleQueue()
         self._order = threading.RLock()  # of those who queue; re-entrant: for the handlers of signals
         self._pending: deque[None] = deque()  # one for each operation that has not finished
-        self._thread: threading.Thread | None = None
-        self._working = threading.Lock()  # taken for good by the thread that does the work
-        self._worker = 0  # its identity
+        self._thread = Worker(f"xpushare-queue-{self.number}")
+        self._worker = 0  # the identity of that thread
         self._failures: deque[BaseException] = deque()
         self._known: deque[BaseException] = deque()  # those that the program knows by an event
         self._losses = Losses()
@@ -48,18 +48,8 @@ class HostQueue(DriverQueue):
 
     def _put(self, operation: Callable[..., object], *arguments: Any) -> None:
         with self._order:
-            self._start()
+            self._thread.start(self._work)  # first: where no thread is to be had, nothing is queued
             self._enqueue(operation, arguments)
-
-    def _start(self) -> None:
-        """Before anything is queued: a thread that cannot be had is an error, and the next operation tries again."""
-        if self._thread is None:
-            thread = threading.Thread(target=self._work, name=f"xpushare-queue-{self.number}", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError as error:
-                raise OutOfMemoryError(f"the queue's thread cannot be started: {error} (`ulimit -u`)") from error
-            self._thread = thread
 
     def _enqueue(self, operation: Callable[..., object], arguments: tuple[Any, ...], *first: Callable[[], Any]) -> None:
         """Do `first` and queue the operation, all in one call of C, which no interrupt can part."""
@@ -67,8 +57,6 @@ class HostQueue(DriverQueue):
         deque(map(_call, (*first, *last)), 0)
 
     def _work(self) -> None:
-        if not self._working.acquire(blocking=False):
-            return  # the start of another one was interrupted, but it runs
         self._worker = threading.get_ident()
         while (todo := self._todo.get()) is not None:
             operation, arguments = todo
@@ -91,7 +79,7 @@ class HostQueue(DriverQueue):
     def signal(self, slot: _native.Slot, profile: Profile | None) -> int:
         submitted: list[tuple[int, int]] = []
         with self._order:  # points are submitted in the order in which they are queued
-            self._start()
+            self._thread.start(self._work)
             if profile is not None:
                 profile.queued = profile.submit = time.monotonic_ns()
             submit = partial(submitted.extend, map(slot.submit, (self.number,)))
@@ -116,6 +104,7 @@ class HostQueue(DriverQueue):
                 raise PeerLostError(f"point {point} of the event is lost: its state was damaged ({error})") from None
 
     def wait(self, slot: _native.Slot, point: int) -> None:
+        slot.state(point)  # from now on this process has waited, even if it drops the event before our thread does
         self._put(self._wait, slot, point)
 
     def _wait(self, slot: _native.Slot, point: int) -> None:

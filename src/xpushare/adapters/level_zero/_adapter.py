@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal
 
-from xpushare._aspects import Aspect, Support
-from xpushare._errors import DeviceError, FeatureNotSupportedError, XpuShareError
 from xpushare.adapters.base import (
     DeviceInfo,
     DriverMemory,
@@ -29,6 +27,8 @@ from xpushare.adapters.stream.host_ordered import HostOrderedQueue
 from xpushare.adapters.stream.samples import DriverSamples
 from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.adapters.virtual_memory.library_adapter import LibraryAdapter
+from xpushare.common.aspects import Aspect, Support
+from xpushare.common.errors import DeviceError, FeatureNotSupportedError, XpuShareError
 
 __all__ = ["LevelZero"]
 

@@ -10,10 +10,9 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, Protocol, final
 from weakref import WeakSet
 
-from xpushare._errors import FeatureNotSupportedError, InvalidHandleError, OutOfMemoryError
 from xpushare.adapters.base import Access, Form, OnDemand
 from xpushare.adapters.level_zero import _bindings as ze
 from xpushare.adapters.level_zero import _numbers as n
@@ -26,13 +25,15 @@ from xpushare.adapters.stream.library import address_of
 from xpushare.adapters.virtual_memory.counted import CountedMemory, Pages
 from xpushare.adapters.virtual_memory.fds import DriverFds, fd_nbytes
 from xpushare.adapters.virtual_memory.peer_access import find_origin
-
-if TYPE_CHECKING:
-    from xpushare.adapters.level_zero._stream import Stream
+from xpushare.common.errors import FeatureNotSupportedError, InvalidHandleError, OutOfMemoryError
 
 __all__ = ["Gpu"]
 
 _LARGE: Final = 1 << 30  # a size whose pages are of the largest kind
+
+
+class _List(Protocol):
+    def finish(self, doing: str) -> None: ...
 
 
 @final
@@ -42,7 +43,7 @@ class Gpu(CountedMemory):
     def __init__(self, platform: Platform, ordinal: int, handle: int, properties: ze.ze_device_properties_t) -> None:
         super().__init__()
         self.platform = platform
-        self.driver: Driver = platform.driver
+        self.driver: Driver[Gpu] = platform.driver
         self.ordinal = ordinal
         self.handle = handle
         self.properties = properties
@@ -54,7 +55,7 @@ class Gpu(CountedMemory):
         self.error = self.driver.error
         self.current: Callable[[], Scope] = nullcontext
         self._peers = functools.cache(self._can_access)
-        self.streams: WeakSet[Stream] = WeakSet()
+        self.streams: WeakSet[_List] = WeakSet()
         self._trying = threading.RLock()
         self._words: Words | None = None
         self._turn = itertools.count()
@@ -83,7 +84,7 @@ class Gpu(CountedMemory):
     def tiles(self) -> int:
         return len(self.driver.several("asking a device", "zeDeviceGetSubDevices", ctypes.c_void_p, self.handle)) or 1
 
-    @cached_property
+    @property
     def counter_max(self) -> int:
         """The largest number that the hardware compares whole; a driver that does not say it compares 32 bits."""
         name, found = "zeDeviceGetCounterBasedEventMaxValue", ctypes.c_uint64()

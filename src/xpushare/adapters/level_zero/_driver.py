@@ -6,16 +6,13 @@ import ctypes
 import threading
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, Literal, final
+from typing import Any, Final, Literal, Protocol, TypeVar, final
 
-from xpushare._errors import FeatureNotSupportedError
 from xpushare.adapters.level_zero import _bindings as ze
 from xpushare.adapters.level_zero._numbers import DEVICE_TYPE_GPU, GPU_DRIVERS, Code, Handle
 from xpushare.adapters.stream.hooks import Codes
 from xpushare.adapters.stream.library import LibraryDriver, address_of
-
-if TYPE_CHECKING:
-    from xpushare.adapters.level_zero._device import Gpu
+from xpushare.common.errors import FeatureNotSupportedError
 
 __all__ = ["CODES", "Driver", "Platform"]
 
@@ -43,7 +40,7 @@ class Platform:
     driver's default one, too.
     """
 
-    def __init__(self, driver: Driver, handle: int, api: tuple[int, int]) -> None:
+    def __init__(self, driver: Driver[Any], handle: int, api: tuple[int, int]) -> None:
         self.driver = driver
         self.handle = handle
         self.api = api
@@ -132,9 +129,18 @@ class Platform:
             self._imported(doing, 1, address)
 
 
+class _Device(Protocol):
+    ordinal: int
+    uuid: str
+    handle: int
+
+
+G = TypeVar("G", bound=_Device)
+
+
 @final
-class Driver(LibraryDriver["Gpu"]):
-    """Calls the loader."""
+class Driver(LibraryDriver[G]):
+    """Calls the loader. `G` is what stands for a device."""
 
     codes = CODES
     names = ze.RESULTS
@@ -143,15 +149,15 @@ class Driver(LibraryDriver["Gpu"]):
     exiting = Code.UNINITIALIZED
     by_address = ze.Extensible
 
-    def __init__(self, make: Callable[[Platform, int, int, ze.ze_device_properties_t], Gpu]) -> None:
+    def __init__(self, make: Callable[[Platform, int, int, ze.ze_device_properties_t], G]) -> None:
         """`make` makes a device: of which driver, its ordinal, handle and properties."""
         super().__init__("Level Zero", "ZE_AFFINITY_MASK")
         self._make = make
         self.platforms: list[Platform] = []
 
-    def _start(self) -> list[Gpu]:
+    def _start(self) -> list[G]:
         self.load(ze.LIBRARY, ze.functions())
-        found: list[Gpu] = []
+        found: list[G] = []
         self.platforms = []
         for handle in self._drivers():
             api = self.asked("asking a driver", "zeDriverGetApiVersion", handle, into=ctypes.c_uint32()).value
@@ -189,5 +195,5 @@ class Driver(LibraryDriver["Gpu"]):
             return handle
         return self.made(doing, "zelLoaderTranslateHandle", kind, handle)
 
-    def by_handle(self, handle: int) -> Gpu | None:
+    def by_handle(self, handle: int) -> G | None:
         return next((gpu for gpu in self.gpus() if gpu.handle == handle), None)

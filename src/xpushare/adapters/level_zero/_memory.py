@@ -7,8 +7,6 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, final
 
-from xpushare._errors import FeatureNotSupportedError, InvalidHandleError
-from xpushare._fds import OwnedFd
 from xpushare.adapters.base import DeviceInfo, DriverMemory, Export, Foreign, Form, Import, UsmKind
 from xpushare.adapters.level_zero import _bindings as ze
 from xpushare.adapters.level_zero import _numbers as n
@@ -21,6 +19,8 @@ from xpushare.adapters.stream.payload import described
 from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.adapters.virtual_memory.fds import DriverFds, duplicate, fd_nbytes
 from xpushare.adapters.virtual_memory.memory import DeviceMemory, Mapped, require_shareable, with_room
+from xpushare.common.errors import FeatureNotSupportedError, InvalidHandleError
+from xpushare.common.fds import OwnedFd
 
 __all__ = ["Allocated", "allocate_private", "locate", "open_own"]
 
@@ -221,7 +221,7 @@ class _ForeignMemory(_Exported):
         super().check(doing, mapped)
 
 
-def locate(driver: Driver, info_of: Callable[[Gpu], DeviceInfo], address: int) -> Foreign | None:
+def locate(driver: Driver[Gpu], info_of: Callable[[Gpu], DeviceInfo], address: int) -> Foreign | None:
     """The allocation of another library at `address`."""
     doing = f"exporting the memory at {address:#x}"
     for platform in driver.platforms:

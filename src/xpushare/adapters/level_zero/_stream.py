@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Final, Literal, NamedTuple, final
 
-from xpushare._errors import FeatureNotSupportedError
 from xpushare.adapters.level_zero import _bindings as ze
 from xpushare.adapters.level_zero import _numbers as n
 from xpushare.adapters.level_zero._device import Gpu
@@ -16,6 +15,7 @@ from xpushare.adapters.level_zero._numbers import Handle
 from xpushare.adapters.stream.hooks import Calls, Device, Scope
 from xpushare.adapters.stream.library import address_of
 from xpushare.adapters.stream.native_event import IpcEvent
+from xpushare.common.errors import FeatureNotSupportedError
 
 __all__ = ["GivenEvent", "Mark", "OpenedEvent", "Stream"]
 

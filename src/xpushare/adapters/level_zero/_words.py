@@ -5,20 +5,18 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from xpushare import _native
-from xpushare._errors import XpuShareError
 from xpushare.adapters.host.memory import page_of_memfd
 from xpushare.adapters.level_zero import _bindings as ze
 from xpushare.adapters.level_zero import _numbers as n
+from xpushare.adapters.level_zero._driver import Driver, Platform
 from xpushare.adapters.level_zero._numbers import Code, Handle
-from xpushare.adapters.stream.hooks import QueueCalls
+from xpushare.adapters.stream.hooks import Device, QueueCalls
 from xpushare.adapters.stream.library import address_of
 from xpushare.adapters.stream.slot_pages import unreach
-
-if TYPE_CHECKING:
-    from xpushare.adapters.level_zero._device import Gpu
+from xpushare.common.errors import XpuShareError
 
 __all__ = ["Words", "try_words"]
 
@@ -78,7 +76,18 @@ class Words(NamedTuple):
         return QueueCalls(made, self.host_name, _STORE, _WAIT[self.wait_bits])
 
 
-def try_words(gpu: Gpu) -> Words:
+class _Gpu(Device, Protocol):
+    """What a trial needs of a device."""
+
+    platform: Platform
+    driver: Driver[Any]
+
+    @property
+    def counter_max(self) -> int: ...
+    def new_list(self, doing: str) -> int: ...
+
+
+def try_words(gpu: _Gpu) -> Words:
     """Try, on a list and a page of ours. Never raises: what fails is told by the result."""
     try:
         with ExitStack() as undo:
@@ -87,7 +96,7 @@ def try_words(gpu: Gpu) -> Words:
         return Words(lacking=f"a trial that works: {error}")
 
 
-def _try(gpu: Gpu, undo: ExitStack) -> Words:
+def _try(gpu: _Gpu, undo: ExitStack) -> Words:
     doing = f"trying events on {gpu}"
     driver, platform = gpu.driver, gpu.platform
     handle = gpu.new_list(doing)
@@ -137,7 +146,7 @@ def _try(gpu: Gpu, undo: ExitStack) -> Words:
     return found._replace(slower=f"a {_STORE} that works ({why}): host functions complete points")
 
 
-def _try_wait(gpu: Gpu, found: Words, works: Callable[..., str], raw: int, at: int) -> Words:
+def _try_wait(gpu: _Gpu, found: Words, works: Callable[..., str], raw: int, at: int) -> Words:
     """The word holds a large number already."""
     why = ""
     for bits in (64, 32) if gpu.counter_max > 0xFFFFFFFF else (32,):

@@ -6,10 +6,6 @@ import os
 import uuid
 from typing import Any, Final, Literal
 
-from xpushare import _system
-from xpushare._aspects import Aspect, Support
-from xpushare._errors import InvalidArgumentError
-from xpushare._system import boot_id
 from xpushare.adapters.base import (
     DeviceInfo,
     DriverQueue,
@@ -30,6 +26,10 @@ from xpushare.adapters.mock.others import (
 from xpushare.adapters.mock.script import LIBRARY, driver
 from xpushare.adapters.stream.engine import Engine
 from xpushare.adapters.stream.host_adapter import HostStreamAdapter
+from xpushare.common import system
+from xpushare.common.aspects import Aspect, Support
+from xpushare.common.errors import InvalidArgumentError
+from xpushare.common.system import boot_id
 
 __all__ = ["Mock"]
 
@@ -89,7 +89,7 @@ class Mock(HostStreamAdapter):
         return Properties("xpushare", 1, 1 << 40, 1 << 39, False)
 
     def granularity(self, device: DeviceInfo, recommended: bool) -> int:
-        return max(1 << 16, _system.page_nbytes())
+        return max(1 << 16, system.page_nbytes())
 
     # --- memory ----------------------------------------------------------------------------------------------
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Literal
 
-from xpushare._errors import FeatureNotSupportedError, XpuShareError
 from xpushare.adapters.base import NativeEvent
 from xpushare.adapters.mock.others import MockEvent, host_call
 from xpushare.adapters.mock.script import CODES, ScriptedDriver
 from xpushare.adapters.stream import hooks
 from xpushare.adapters.stream.background import quietly
 from xpushare.adapters.stream.hooks import Calls, Feature, Scope
+from xpushare.common.errors import FeatureNotSupportedError, XpuShareError
 
 __all__ = ["Device", "Stream"]
 

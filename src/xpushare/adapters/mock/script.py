@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from xpushare import _native
-from xpushare._errors import DeviceError, XpuShareError
-from xpushare._leaving import Stage, at_leave
 from xpushare.adapters.host.memory import Calls
 from xpushare.adapters.stream.hooks import Codes, QueueCalls
+from xpushare.common.errors import DeviceError, XpuShareError
+from xpushare.common.leaving import Stage, at_leave
 
 __all__ = ["CODES", "LIBRARY", "STREAM_CALLS", "ScriptedDriver", "driver"]
 

@@ -9,11 +9,7 @@ import platform
 import uuid
 from typing import Any, NamedTuple
 
-from xpushare import _system
-from xpushare._aspects import Aspect, Support
-from xpushare._errors import FeatureNotSupportedError, from_os_error
 from xpushare._native import Domain
-from xpushare._system import BOOT_ID, boot_id
 from xpushare.adapters.base import (
     Adapter,
     DeviceInfo,
@@ -30,6 +26,10 @@ from xpushare.adapters.base import (
 )
 from xpushare.adapters.host.memory import Calls, HostMemory, HostPhysical, HostRange
 from xpushare.adapters.host.queue import HostQueue
+from xpushare.common import system
+from xpushare.common.aspects import Aspect, Support
+from xpushare.common.errors import FeatureNotSupportedError, from_os_error
+from xpushare.common.system import BOOT_ID, boot_id
 
 __all__ = ["NativeCpu"]
 
@@ -81,7 +81,7 @@ class NativeCpu(Adapter):
         return Support("no", _MISSING[aspect])
 
     def properties(self, device: DeviceInfo) -> Properties:
-        page = _system.page_nbytes()
+        page = system.page_nbytes()
         total, free = (os.sysconf(name) * page for name in ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES"))
         cpu = _cpu()
         return Properties(
@@ -97,7 +97,7 @@ class NativeCpu(Adapter):
         )
 
     def granularity(self, device: DeviceInfo, recommended: bool) -> int:
-        page = _system.page_nbytes()
+        page = system.page_nbytes()
         return max(1 << 21, page) if recommended else page
 
     def allocate(self, device: DeviceInfo, kind: UsmKind, nbytes: int) -> DriverMemory:

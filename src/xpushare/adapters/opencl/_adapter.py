@@ -8,9 +8,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from xpushare import _system
-from xpushare._aspects import Aspect, Support
-from xpushare._errors import XpuShareError
 from xpushare.adapters.base import DeviceInfo, DriverQueue, Foreign, Properties
 from xpushare.adapters.opencl._driver import Cpu, Driver
 from xpushare.adapters.opencl._protocols import BACKEND, INSTALL, VARIABLES, queue_of
@@ -20,6 +17,9 @@ from xpushare.adapters.stream.host_adapter import HostStreamAdapter
 from xpushare.adapters.stream.host_ordered import HostOrderedQueue
 from xpushare.adapters.stream.listing import Found, Listed, Listing, ask_child
 from xpushare.adapters.stream.queue import DeviceQueue
+from xpushare.common import system
+from xpushare.common.aspects import Aspect, Support
+from xpushare.common.errors import XpuShareError
 
 __all__ = ["OpenCL"]
 
@@ -100,7 +100,7 @@ class OpenCL(Listed, HostStreamAdapter):
         return Properties(cpu.text(_VENDOR), cpu.number(_UNITS), total, total, True)
 
     def granularity(self, device: DeviceInfo, recommended: bool) -> int:
-        page = _system.page_nbytes()
+        page = system.page_nbytes()
         return max(1 << 21, page) if recommended else page
 
     def foreign(self, address: int, nbytes: int | None = None) -> Foreign | None:

@@ -14,13 +14,14 @@ from functools import cached_property, partial
 from typing import Any, ClassVar, Final, final
 from weakref import WeakSet
 
-from xpushare import _native, _system
-from xpushare._errors import FeatureNotSupportedError, XpuShareError
+from xpushare import _native
 from xpushare.adapters.host import memory as host
 from xpushare.adapters.opencl._protocols import LOADER
 from xpushare.adapters.stream.hooks import Calls, Codes, Feature, QueueCalls, Scope
 from xpushare.adapters.stream.library import LibraryDriver, address_of
 from xpushare.adapters.stream.listing import Found, trying
+from xpushare.common import system
+from xpushare.common.errors import FeatureNotSupportedError, XpuShareError
 
 __all__ = ["Code", "Cpu", "Driver", "Event", "tell_usable"]
 
@@ -187,7 +188,7 @@ class Cpu:
 
         This is for a process of its own: PoCL 7.1 crashes under a fill of memory that is not its own.
         """
-        driver, doing, nbytes, calls = self.driver, f"trying {self}", _system.page_nbytes(), host.Calls()
+        driver, doing, nbytes, calls = self.driver, f"trying {self}", system.page_nbytes(), host.Calls()
         called, a, b, none = threading.Event(), ctypes.c_uint8(0xAA), ctypes.c_uint8(0xBB), (0, None, None)
         callback = _CALLBACK(lambda _event, _status, _data: called.set())
         _called.append(callback)
@@ -264,7 +265,7 @@ class Driver(LibraryDriver[Cpu]):
                     seen.add(handle)
                     name = f"{self.text('clGetDeviceInfo', handle, _NAME)} of {of}"
                     names[name] += 1
-                    identity = f"xpushare/opencl/{_system.boot_id().hex()}/{name}/{names[name]}"
+                    identity = f"xpushare/opencl/{system.boot_id().hex()}/{name}/{names[name]}"
                     yield handle, name, str(uuid.uuid5(uuid.NAMESPACE_OID, identity))
 
     def _listed(self, name: str, *arguments: int, none: int) -> list[int]:

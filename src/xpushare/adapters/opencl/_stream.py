@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Final, Literal, final
 
-from xpushare._errors import FeatureNotSupportedError
 from xpushare.adapters.base import DriverQueue, NativeEvent
 from xpushare.adapters.opencl._driver import Code, Cpu, Driver, Event
 from xpushare.adapters.stream.hooks import Calls, Device, Scope
 from xpushare.adapters.stream.library import address_of
+from xpushare.common.errors import FeatureNotSupportedError
 
 __all__ = ["Stream", "Theirs"]
 

@@ -8,7 +8,7 @@ import ctypes
 import sys
 from typing import Any
 
-from xpushare._errors import InvalidArgumentError
+from xpushare.common.errors import InvalidArgumentError
 
 __all__ = ["event_of", "is_hip", "library_of", "ordinal_of", "stream_of"]
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 
-from xpushare._errors import FeatureNotSupportedError
 from xpushare._native import Domain
 from xpushare.adapters.base import Adapter, DeviceInfo, DriverQueue
 from xpushare.adapters.stream.engine import Engine
 from xpushare.adapters.stream.hooks import Device, Stream
 from xpushare.adapters.stream.queue import AdoptedQueues, DeviceQueue
+from xpushare.common.errors import FeatureNotSupportedError
 
 __all__ = ["StreamAdapter"]
 
@@ -20,7 +21,11 @@ class StreamAdapter(Adapter):
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.look_after = engine.teardown.look_after
+        self.after_work = self._after_work
         self.adopted = AdoptedQueues(engine)
+
+    def _after_work(self, info: DeviceInfo, then: Callable[[], object]) -> None:
+        self.engine.teardown.submit(self.device(info), then)
 
     @abc.abstractmethod
     def device(self, info: DeviceInfo) -> Device:

@@ -13,8 +13,9 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Protocol, final
 
-from xpushare._errors import XpuShareError
 from xpushare.adapters.stream.hooks import Device
+from xpushare.common.errors import OutOfMemoryError, XpuShareError
+from xpushare.common.threads import Worker
 
 __all__ = ["Teardown", "Waiter", "Watch", "Watched", "quietly"]
 
@@ -32,29 +33,16 @@ class _Worker:
 
     def __init__(self, backend: str, name: str) -> None:
         self._log = logging.getLogger(f"xpushare.{backend}")
-        self._name = f"xpushare-{backend}-{name}"
         self._todo: SimpleQueue[Any] = SimpleQueue()  # its put may be called from a finaliser
         self._starting = threading.RLock()
-        self._thread: threading.Thread | None = None
+        self._thread = Worker(f"xpushare-{backend}-{name}")
 
     def _put(self, item: object) -> None:
         if sys.is_finalizing():
             return  # the end of the process frees everything, and nothing can wait for the device any more
         self._todo.put(item)
-        if self._thread is None:
-            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            try:
-                with self._starting:
-                    if self._thread is None:
-                        self._thread = thread
-                if self._thread is thread:
-                    # Without the lock: before the thread counts as started, a finaliser may come here in it.
-                    thread.start()
-            except BaseException as error:
-                if self._thread is thread and thread.ident is None:
-                    self._thread = None
-                if not isinstance(error, RuntimeError):  # the interpreter is exiting
-                    raise
+        with suppress(OutOfMemoryError):  # the next one tries again, unless the interpreter is exiting
+            self._thread.start(self._run)
 
     def _run(self) -> None:
         raise NotImplementedError
@@ -175,7 +163,7 @@ class Teardown(_Worker):
         there is a thread for that.
         """
         self._put(look)
-        return self._thread is not None
+        return self._thread.alive()
 
     def _submit(self, action: Callable[[], None], drained: bool) -> threading.Event:
         done = threading.Event()
@@ -259,7 +247,7 @@ class Teardown(_Worker):
 
     def settle(self, timeout: float | None = None) -> bool:
         """Wait for the teardowns that were submitted so far."""
-        if self._thread is None:
+        if not self._thread.alive():
             return True
         with self._starting:
             self._settling += 1

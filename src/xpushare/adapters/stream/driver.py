@@ -6,9 +6,9 @@ import abc
 import threading
 from typing import Generic, Protocol, TypeVar
 
-from xpushare._errors import ForkError, InvalidArgumentError
 from xpushare._native import forks
 from xpushare.adapters.base import DeviceInfo
+from xpushare.common.errors import ForkError, InvalidArgumentError
 
 __all__ = ["G", "ProcessDriver"]
 

@@ -15,9 +15,9 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
 from xpushare import _native
-from xpushare._errors import DeviceError, FeatureNotSupportedError, OutOfMemoryError, XpuShareError
-from xpushare._result import Result
 from xpushare.adapters.base import NativeEvent
+from xpushare.common.errors import DeviceError, FeatureNotSupportedError, OutOfMemoryError, XpuShareError
+from xpushare.common.result import Result
 
 __all__ = ["Calls", "Codes", "Device", "Feature", "QueueCalls", "Scope", "Stream"]
 
@@ -65,8 +65,6 @@ class QueueCalls(NamedTuple):
     wait: str = ""
     captured: str = ""
     others: Mapping[int, str] = MappingProxyType({})  # the functions of `Calls`, by address
-    # The function `int query(stream)`, which says what `Stream.busy` says, and its answer while the stream is busy.
-    query: tuple[int, int] | None = None
     host_runs_late: bool = False  # a mark may be reached before the host functions in front of it have run
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, final
 
-from xpushare._errors import FeatureNotSupportedError
-from xpushare._fds import OwnedFd
 from xpushare.adapters.base import DriverMemory, Export, Form, Import
 from xpushare.adapters.host.memory import check_imported, memfd_of, pages
 from xpushare.adapters.stream import payload
 from xpushare.adapters.stream.engine import Engine
 from xpushare.adapters.stream.hooks import Device, Feature
 from xpushare.adapters.stream.slot_pages import unreach
+from xpushare.common.errors import FeatureNotSupportedError
+from xpushare.common.fds import OwnedFd
 
 __all__ = ["HostMemory"]
 
@@ -23,6 +23,7 @@ class HostMemory(DriverMemory):
     host_accessible = True
     lasting_export = True
     keepable = True
+    reusable = True
 
     def __init__(
         self, engine: Engine, device: Device, fd: OwnedFd | None, inode: int, mapping: Any, nbytes: int

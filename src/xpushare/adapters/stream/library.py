@@ -7,11 +7,11 @@ import ctypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
-from xpushare._errors import FeatureNotSupportedError, XpuShareError
-from xpushare._leaving import Stage, at_leave
 from xpushare.adapters.stream.background import Teardown
 from xpushare.adapters.stream.driver import G, ProcessDriver
 from xpushare.adapters.stream.hooks import Codes
+from xpushare.common.errors import FeatureNotSupportedError, XpuShareError
+from xpushare.common.leaving import Stage, at_leave
 
 __all__ = ["LibraryDriver", "address_of"]
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, final
 
-from xpushare._errors import XpuShareError
 from xpushare.adapters.base import DeviceInfo
 from xpushare.adapters.stream.library import LibraryDriver
+from xpushare.common.errors import XpuShareError
 
 __all__ = ["Found", "Listed", "Listing", "ask_child", "ask_driver", "has_render_node", "tell", "trying"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from xpushare._errors import InvalidHandleError
 from xpushare.adapters.base import Export, Form, Import, OnDemand
+from xpushare.common.errors import InvalidHandleError
 
 __all__ = ["ALLOCATION", "HOST", "OWN_NBYTES", "SEGMENTS", "described", "read_head", "unsized"]
 

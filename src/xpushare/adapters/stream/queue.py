@@ -15,15 +15,12 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, final
 from weakref import ref
 
-from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, XpuShareError, from_os_error
 from xpushare._native import (
     CAPTURED,
     LOST,
     NOT_HELD,
     PENDING,
     SYSTEM,
-    IdleCheck,
-    Scopes,
     Slot,
     Span,
     StreamQueue,
@@ -35,6 +32,13 @@ from xpushare.adapters.stream.engine import Engine
 from xpushare.adapters.stream.fills import Copy, Fill, fill_steps
 from xpushare.adapters.stream.hooks import Calls, Stream
 from xpushare.adapters.stream.host_memory import HostMemory
+from xpushare.common.errors import (
+    DeviceError,
+    FeatureNotSupportedError,
+    InvalidArgumentError,
+    XpuShareError,
+    from_os_error,
+)
 from xpushare.timeline.loss import QUEUE_FAILED, Losses, note_failure, peer_lost
 
 __all__ = ["AdoptedQueues", "DeviceQueue"]
@@ -63,7 +67,6 @@ class DeviceQueue(DriverQueue):
         self._wait_lock = engine.teardown.wait_lock
         self._adopted = stream.owner is not None
         self._native = StreamQueue(self.number, stream.handle, stream.calls.native, stream.ordering, self._adopted)
-        self.idle_check = _idle_check(stream, self._native)
         self._holds = stream.ordering != "device"  # whether `_native` may hold operations
         # Points are submitted in the order in which they are queued. A full stream blocks whoever queues more.
         self._order = threading.Lock()
@@ -125,8 +128,6 @@ class DeviceQueue(DriverQueue):
         with self._state:
             if self._broken is None:
                 self._broken = error
-            if self.idle_check is not None:
-                self.idle_check.end()  # there is nothing to ask any more
             owed, self._owed = {id(slot): slot for slot in self._timelines} | self._owed, {}
         for slot in owed.values():
             try:
@@ -744,13 +745,6 @@ class AdoptedQueues:
             if users > 1:
                 self._used[identity] = found, users - 1
             return users == 1
-
-
-def _idle_check(stream: Stream, queue: StreamQueue) -> IdleCheck | None:
-    scopes, query = stream.current, stream.calls.query
-    if query is None or stream.calls.host_runs_late or not isinstance(scopes, Scopes):
-        return None
-    return IdleCheck(queue, stream.handle, scopes, *query)
 
 
 class _Dropped:

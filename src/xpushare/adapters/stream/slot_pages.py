@@ -7,11 +7,11 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final, final
 
-from xpushare import _system
-from xpushare._errors import InvalidArgumentError, from_os_error
 from xpushare._native import LAYOUT, Domain, Mapping, Slot
 from xpushare.adapters.stream.background import Teardown, quietly
 from xpushare.adapters.stream.hooks import Device
+from xpushare.common import system
+from xpushare.common.errors import InvalidArgumentError, from_os_error
 
 __all__ = ["SlotPages", "always", "unreach"]
 
@@ -109,7 +109,7 @@ class SlotPages:
             if domain is None or domain.fd < 0:
                 raise InvalidArgumentError("the process that made the event has left")
             try:
-                mapping: Any = _system.Mapping(domain.fd, _CHUNK, _SLOTS + chunk * _CHUNK)
+                mapping: Any = system.Mapping(domain.fd, _CHUNK, _SLOTS + chunk * _CHUNK)
             except OSError as error:
                 raise from_os_error(error, f"{doing}: mmap") from error
             registered, found = self._registered(device), int(mapping.address)

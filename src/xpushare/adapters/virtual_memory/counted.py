@@ -10,9 +10,9 @@ import threading
 from dataclasses import dataclass, field
 from typing import Final
 
-from xpushare._errors import InvalidHandleError
 from xpushare.adapters.stream.background import quietly
 from xpushare.adapters.virtual_memory.fds import DriverFds, file_of
+from xpushare.common.errors import InvalidHandleError
 
 __all__ = ["CountedMemory", "Pages"]
 

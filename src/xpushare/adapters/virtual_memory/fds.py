@@ -11,7 +11,7 @@ import threading
 from types import TracebackType
 from typing import Final, Self, final
 
-from xpushare._errors import DeviceError, InvalidHandleError, from_os_error
+from xpushare.common.errors import DeviceError, InvalidHandleError, from_os_error
 
 __all__ = ["DriverFds", "duplicate", "fd_nbytes", "file_of"]
 

@@ -6,14 +6,14 @@ import abc
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
-from xpushare._aspects import Aspect, Support
-from xpushare._errors import XpuShareError
 from xpushare.adapters.base import DeviceInfo
 from xpushare.adapters.stream.library import LibraryDriver
 from xpushare.adapters.stream.listing import Found, Listed, Listing
 from xpushare.adapters.virtual_memory.adapter import VirtualMemoryAdapter
 from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.adapters.virtual_memory.hooks import VirtualMemory
+from xpushare.common.aspects import Aspect, Support
+from xpushare.common.errors import XpuShareError
 
 __all__ = ["LibraryAdapter"]
 

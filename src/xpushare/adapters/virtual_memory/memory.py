@@ -8,20 +8,20 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, final
 
-from xpushare._errors import (
-    DeviceError,
-    FeatureNotSupportedError,
-    InvalidArgumentError,
-    InvalidHandleError,
-    OutOfMemoryError,
-)
-from xpushare._fds import OwnedFd
 from xpushare.adapters.base import Access, DriverMemory, Export, Import
 from xpushare.adapters.stream import payload
 from xpushare.adapters.stream.background import quietly
 from xpushare.adapters.stream.host_memory import HostMemory
 from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.adapters.virtual_memory.hooks import VirtualMemory
+from xpushare.common.errors import (
+    DeviceError,
+    FeatureNotSupportedError,
+    InvalidArgumentError,
+    InvalidHandleError,
+    OutOfMemoryError,
+)
+from xpushare.common.fds import OwnedFd
 
 __all__ = [
     "AllocationFd",
@@ -172,6 +172,7 @@ class DeviceMemory(Mapped):
     """Allocations mapped side by side: one of ours, or those of another process."""
 
     lasting_export = True
+    reusable = True
 
     def __init__(
         self,

@@ -9,10 +9,10 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar, final
 
-from xpushare._errors import FeatureNotSupportedError
 from xpushare.adapters.base import Access
 from xpushare.adapters.stream.engine import OperandAccess
 from xpushare.adapters.virtual_memory.hooks import VirtualMemory
+from xpushare.common.errors import FeatureNotSupportedError
 
 __all__ = ["PeerAccess", "find_origin"]
 

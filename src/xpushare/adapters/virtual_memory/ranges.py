@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 from typing import Any, final
 
-from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError, InvalidHandleError, XpuShareError
-from xpushare._fds import OwnedFd
 from xpushare.adapters.base import Access, DriverPhysical, DriverRange, Export, Import
 from xpushare.adapters.stream import payload
 from xpushare.adapters.stream.background import quietly
 from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.adapters.virtual_memory.hooks import VirtualMemory
 from xpushare.adapters.virtual_memory.memory import AllocationFd, require_shareable
+from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError, InvalidHandleError, XpuShareError
+from xpushare.common.fds import OwnedFd
 
 __all__ = ["AddressRange", "PhysicalPages"]
 

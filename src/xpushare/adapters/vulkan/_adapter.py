@@ -7,14 +7,14 @@ import uuid
 from typing import Any, Final, Literal, NoReturn, final
 from weakref import WeakValueDictionary
 
-from xpushare import _system
-from xpushare._aspects import Aspect, Support
-from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError
-from xpushare._fds import OwnedFd
 from xpushare._native import Domain
 from xpushare.adapters import base
 from xpushare.adapters.base import DeviceInfo, Form, Same, UsmKind
 from xpushare.adapters.vulkan._memory import OpaqueMemory, origin_of
+from xpushare.common import system
+from xpushare.common.aspects import Aspect, Support
+from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError
+from xpushare.common.fds import OwnedFd
 
 __all__ = ["Vulkan"]
 
@@ -80,7 +80,7 @@ class Vulkan(base.Adapter):
         return base.Properties("", 0, 0, 0, False)
 
     def granularity(self, device: DeviceInfo, recommended: bool) -> int:
-        return _system.page_nbytes()
+        return system.page_nbytes()
 
     def dlpack_device(self, device: DeviceInfo, kind: UsmKind) -> tuple[int, int]:
         raise FeatureNotSupportedError(

@@ -10,10 +10,10 @@ import itertools
 import uuid
 from typing import Final, final
 
-from xpushare import _system
-from xpushare._errors import FeatureNotSupportedError, InvalidHandleError, from_os_error
-from xpushare._fds import OwnedFd
 from xpushare.adapters.base import DeviceInfo, DriverMemory, Export, Form, Import
+from xpushare.common import system
+from xpushare.common.errors import FeatureNotSupportedError, InvalidHandleError, from_os_error
+from xpushare.common.fds import OwnedFd
 
 __all__ = ["OpaqueMemory", "origin_of"]
 
@@ -37,7 +37,7 @@ class OpaqueMemory(DriverMemory):
     def __init__(self, device: DeviceInfo, fd: OwnedFd, exposed_nbytes: int, nbytes: int, dedicated: bool) -> None:
         """Take `fd` over. Of an allocation of `exposed_nbytes`, this is the first `nbytes`."""
         try:
-            self._place = _system.Reservation(exposed_nbytes, 0)
+            self._place = system.Reservation(exposed_nbytes, 0)
         except OSError as error:
             raise from_os_error(error, f"reserving {exposed_nbytes} bytes of addresses") from error
         self.device = device

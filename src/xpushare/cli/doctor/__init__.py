@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 import xpushare as xs
 from xpushare.adapters.vendor import Check
-from xpushare.cli.doctor import containers, devices, folder, kernel, routes
+from xpushare.cli.doctor import containers, devices, folder, keeper, kernel, routes
 from xpushare.cli.doctor.sharing import Trial
 
 __all__ = ["add_arguments", "run", "wrong_with"]
@@ -29,6 +29,7 @@ def _everything(selector: str | None, timeout: float) -> Iterator[Check]:
     yield from kernel.examine()
     yield from containers.examine()
     yield from folder.examine()
+    yield from keeper.examine()
     found, checks = devices.examine(selector)
     yield from checks
     try:

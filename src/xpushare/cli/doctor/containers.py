@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from xpushare._system import is_wsl
 from xpushare.adapters.vendor import Check
+from xpushare.common.system import is_wsl
 
 __all__ = ["Orphan", "examine", "status", "yama"]
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import xpushare as xs
+from xpushare import _native
 from xpushare.adapters.vendor import Check
 
 __all__ = ["examine"]
@@ -39,6 +40,20 @@ def _why_not_written(folder: Path) -> str:
     return ""
 
 
+def _new_versions(folder: Path) -> Check:
+    """How `publish(replace=True)` puts a new version in the place of the old one there."""
+    with tempfile.NamedTemporaryFile(dir=folder) as one, tempfile.NamedTemporaryFile(dir=folder) as other:
+        exchanged = _native.exchange(one.name, other.name)
+    group, name = "folder and key", "new versions of names"
+    if exchanged:
+        return Check(group, name, "works", "publish(replace=True) does not wait for a disk")
+    return Check(
+        group, name, "limited",
+        f"the file system of {folder} cannot exchange two files: publish(replace=True) may wait for the disk",
+        "set XPUSHARE_RUNTIME_DIR to a folder of yours in memory, such as one in /dev/shm",
+    )  # fmt: skip
+
+
 def examine() -> Iterator[Check]:
     from xpushare.sharing import identity
 
@@ -55,6 +70,7 @@ def examine() -> Iterator[Check]:
             yield Check(group, "runtime folder", "limited", found, elsewhere)
         else:
             yield Check(group, "runtime folder", "works", f"{folder}, yours alone")
+            yield _new_versions(folder)
     except FileNotFoundError:
         sound = os.access(folder.parent, os.W_OK | os.X_OK)
         if sound:

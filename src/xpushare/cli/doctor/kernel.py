@@ -81,11 +81,11 @@ def _why_no_file(error: OSError) -> tuple[str, str]:
 
 def _memfd() -> Iterator[Check]:
     """Make, seal and map what an exporter needs."""
-    from xpushare import _system
+    from xpushare.common import system
     from xpushare.sharing import layout
 
     try:
-        fd = _system.memfd("xpushare-doctor").take()
+        fd = system.memfd("xpushare-doctor").take()
     except OSError as error:
         text = error.strerror or str(error)
         fix = "allow memfd_create in the seccomp profile"
@@ -99,13 +99,11 @@ def _memfd() -> Iterator[Check]:
         yield Check("machine", "memfd_create", "fails", text, fix)
         return
     try:
-        _system.resize(fd, layout.COMMONS_NBYTES)
-        _system.seal(
-            fd, _system.F_SEAL_SHRINK | _system.F_SEAL_GROW | _system.F_SEAL_FUTURE_WRITE | _system.F_SEAL_SEAL
-        )
+        system.resize(fd, layout.COMMONS_NBYTES)
+        system.seal(fd, system.F_SEAL_SHRINK | system.F_SEAL_GROW | system.F_SEAL_FUTURE_WRITE | system.F_SEAL_SEAL)
         yield Check("machine", "memfd_create", "works", "sparse files can be made and sealed")
-        first = _system.Mapping(fd, layout.COMMONS_NBYTES, 0, False)
-        second = _system.Mapping(fd, layout.TABLE_NBYTES, 0, False)
+        first = system.Mapping(fd, layout.COMMONS_NBYTES, 0, False)
+        second = system.Mapping(fd, layout.TABLE_NBYTES, 0, False)
         del first, second
         yield Check("machine", "address space", "works", "there is room for the shared files of an exporter (162 MiB)")
     except OSError as error:

@@ -116,7 +116,7 @@ def _listeners() -> list[bytes]:
 
 def _reach_socket(pid: int) -> Check:
     """Connect to every exporter here until one is that process."""
-    from xpushare import _system
+    from xpushare.common import system
 
     name = "socket"
     try:
@@ -125,7 +125,7 @@ def _reach_socket(pid: int) -> Check:
         return Check("routes", name, "skipped", f"/proc/net/unix: {error.strerror}", "mount -t proc proc /proc")
     for address in addresses:
         try:
-            with _system.connect(address, 2.0) as connection:
+            with system.connect(address, 2.0) as connection:
                 credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         except OSError:
             continue  # it has ended, or another user's that we may not reach

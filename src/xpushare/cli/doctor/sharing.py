@@ -63,11 +63,11 @@ class Trial:
             os.close(self._word)
 
     def run(self) -> Iterator[Check]:
-        from xpushare import _system
+        from xpushare.common import system
 
         try:
-            self._word = _system.memfd("xpushare-doctor-word").take()
-            _system.resize(self._word, 4096)
+            self._word = system.memfd("xpushare-doctor-word").take()
+            system.resize(self._word, 4096)
         except OSError:
             pass  # said elsewhere; the futex is then not tried
         try:

@@ -120,7 +120,7 @@ def _size(name: str) -> int:
     return nbytes
 
 
-@rule("3.1c", "An imported Memory or Event cannot be exported again")
+@rule("3.1c", "An imported Memory or Event cannot be exported again, unless it was attached with own=True")
 @pytest.mark.parametrize("kind", ["memory", "event"])
 def test_import_is_not_exported(pair: Pair, peer: Child, kind: str) -> None:
     theirs = peer.call(actions.export, "thing", kind, pair.exporter)
@@ -136,6 +136,16 @@ def test_import_is_not_exported(pair: Pair, peer: Child, kind: str) -> None:
                     xs.ipc.memory.get(thing.as_array(4, "uint8"))
             else:
                 assert not thing.ipc_enabled
+    if kind == "memory" and xs.Device(pair.importer).has("outlives_exporter"):
+        with xs.attach(peer.call(_share_array, pair.exporter), device=pair.importer, own=True) as owned:
+            assert owned.is_imported
+            assert xs.ipc.Handle(xs.ipc.memory.get(owned.memory)).exporter.pid == os.getpid()
+
+
+def _share_array(device: str) -> bytes:
+    kept["array"] = xs.empty(64, "u1", device=device)
+    kept["handle of array"] = xs.share(kept["array"])
+    return bytes(kept["handle of array"])
 
 
 @rule("3.1d", "An imported PhysicalMemory can be exported again")

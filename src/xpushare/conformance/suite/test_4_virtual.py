@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 import xpushare as xs
+from xpushare import adapters
 from xpushare.conformance import actions
 from xpushare.conformance.actions import granule, read_bytes, write_bytes
-from xpushare.conformance.harness import TIMEOUT, Child
+from xpushare.conformance.harness import TIMEOUT, Child, kept
 from xpushare.conformance.plugin import Pair
 from xpushare.conformance.rules import rule
 
@@ -271,6 +272,58 @@ def test_views_pin(pair: Pair, nothing_left: Callable[[], None]) -> None:
     nothing_left()
 
 
+def _readers() -> dict[str, Callable[[xs.Memory], Any]]:
+    """What reads a `Memory` in place, by its name: each returns what its consumer holds."""
+    interfaces = sorted({each.name for vendor in adapters.vendors() for each in vendor.interfaces})
+
+    def of(name: str) -> Callable[[xs.Memory], Any]:
+        return lambda memory: (getattr(memory, name), memory)
+
+    return {
+        "memoryview": memoryview,
+        "__dlpack__": lambda memory: memory.__dlpack__(max_version=(1, 0)),
+        **{name: of(name) for name in interfaces},
+    }
+
+
+@rule("4.10", "Arrays and views of mapped bytes forbid their unmapping, and outlive the range's close")
+def test_the_memory_of_an_array_pins(pair: Pair, nothing_left: Callable[[], None]) -> None:
+    one = granule(pair.exporter)
+    place = xs.VirtualRange(one, pair.exporter)
+    pages = xs.PhysicalMemory(one, pair.exporter)
+    place.map(pages)
+    readers = {}
+    for name, read in _readers().items():
+        try:
+            read(place.as_array(8, "uint8").memory)
+        except (AttributeError, BufferError):
+            continue  # not on this device
+        readers[name] = read
+    gc.collect()
+    place.unmap(0, one)
+    assert "__dlpack__" in readers
+    for name, read in readers.items():
+        array = place.as_array(8, "uint8")
+        refuse(read, array.memory)  # nothing is mapped
+        for access in ("none", "r", "rw"):
+            place.map(pages, access=access)
+            if access == "none":
+                refuse(read, array.memory)
+            else:
+                view = read(array.memory)
+                refuse(place.unmap, 0, one)
+                refuse(place.set_access, 0, one, "none")
+                if name == "memoryview":
+                    assert view.readonly == (access == "r")
+                elif name != "__dlpack__":
+                    assert view[0]["data"] == (place.ptr, access == "r")
+                del view
+            gc.collect()
+            place.unmap(0, one)
+    del array, place, pages
+    nothing_left()
+
+
 @rule("4.11", "An address that is asked for is met or refused")
 def test_addresses(pair: Pair) -> None:
     one = granule(pair.exporter)
@@ -307,3 +360,37 @@ def test_across_processes(pair: Pair, peer: Child) -> None:
         assert _content(place, 2 * one) == b"exporter"
         peer.call(actions.put, "physical_memory", handles[0])
         assert _content(place, 0) == b"\1" * 8
+
+
+def _follow(handle: bytes, device: str) -> int:
+    follower: xs.VirtualRange = xs.attach(handle, device=device)
+    kept["follower"] = follower
+    return follower.ptr
+
+
+def _follower(at: int, refresh: bool) -> tuple[int, int, bytes]:
+    follower: xs.VirtualRange = kept["follower"]
+    if refresh:
+        follower.refresh()
+    return follower.ptr, follower.nbytes, _content(follower, at)
+
+
+@rule("4.13", "A range that grows and shrinks is followed by others, at one address")
+def test_followers(pair: Pair, peer: Child) -> None:
+    one = pair.granule
+    with xs.VirtualRange(8 * one, pair.exporter, growable=True) as grown, xs.share(grown) as handle:
+        grown.grow(one)
+        _fill(grown, 0, 1)
+        address = peer.call(_follow, bytes(handle), pair.importer)
+        grown.grow(2 * one)
+        _fill(grown, 2 * one, 2)
+        assert peer.call(_follower, 0, False) == (address, one, b"\1" * 8)
+        assert peer.call(_follower, 2 * one, True) == (address, 3 * one, b"\2" * 8)
+        _fill(grown, 0, 3)
+        assert peer.call(_follower, 0, False)[2] == b"\3" * 8
+        grown.shrink(2 * one)
+        assert peer.call(_follower, 2 * one, False)[1:] == (3 * one, b"\2" * 8)  # until it refreshes
+        assert peer.call(_follower, 0, True) == (address, one, b"\3" * 8)
+        refuse(grown.grow, 8 * one)
+        refuse(grown.shrink, 2 * one)
+    peer.call(actions.drop)

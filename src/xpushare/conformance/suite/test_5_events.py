@@ -791,3 +791,29 @@ def _leave_work_behind(device: str, begin: xs.ipc.Handle, done: bytes) -> None:
     queue.signal(xs.ipc.event.open(done, device=device))
     queue.wait(xs.Event(device), at_least=1)  # nobody submits this one
     queue.fill(xs.malloc_device(NBYTES, device), b"n")
+
+
+@rule("5.34", "An exit that abandons an event is a death, and so is its pickle that nobody opens in time")
+@pytest.mark.parametrize("how", ["opened", "never opened"])
+def test_who_promised_and_did_not(pair: Pair, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XPUSHARE_PICKLE_GRACE", "60" if how == "opened" else "0.2")
+    actions.export("event", "event", pair.exporter)
+    event, sent = kept["event"], _pickle_event()
+    with Child() as child, xs.Queue(pair.exporter) as queue:
+        queue.wait(event, at_least=1)
+        if how == "opened":
+            child.call(actions.unpickle, "event", sent)
+            with pytest.raises(TimeoutError):
+                event.wait(0.05, at_least=1)
+            assert child.exit() == 0
+        with pytest.raises(xs.PeerLostError, match="exited" if how == "opened" else "nobody opened"):
+            event.wait(10, at_least=1)
+        with pytest.raises(xs.PeerLostError):
+            queue.synchronize(10)
+    with Child() as late:
+        late.call(actions.unpickle, "event", _pickle_event())
+        with pytest.raises(TimeoutError):
+            event.wait(0.05, at_least=2)
+        pending = event.pending
+        assert late.call(actions.queue_signal, "event", pair.exporter) == pending + 1
+        event.wait(10, at_least=pending + 1)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from xpushare._errors import RouteError
-from xpushare._fds import OwnedFd
+from xpushare.common.errors import RouteError
+from xpushare.common.fds import OwnedFd
 from xpushare.sharing.handle import Handle, fields_of
+from xpushare.sharing.routes import pidfd, socket
 from xpushare.sharing.routes.attachment import Attachment, Blocked, Met
 
 __all__ = ["Attachment", "Blocked", "Met", "attach", "fetch", "meet", "routes", "use_only"]
@@ -29,16 +30,11 @@ class Route(Protocol):
     ) -> list[OwnedFd]: ...
 
 
-_known: tuple[Route, ...] = ()
+_known: tuple[Route, ...] = (pidfd, socket)
 
 
 def routes() -> tuple[Route, ...]:
     """The routes that this process tries."""
-    global _known
-    if not _known:
-        from xpushare.sharing.routes import pidfd, socket
-
-        _known = (pidfd, socket)
     return _known
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from xpushare._fds import OwnedFd
 from xpushare._native import Domain, Mapping
+from xpushare.common.fds import OwnedFd
 
 __all__ = ["Attachment", "Blocked", "Met"]
 

@@ -6,9 +6,10 @@ import errno
 import os
 from pathlib import Path
 
-from xpushare import _native, _system
-from xpushare._errors import HandleExpiredError, from_os_error
-from xpushare._fds import OwnedFd
+from xpushare import _native
+from xpushare.common import system
+from xpushare.common.errors import HandleExpiredError, from_os_error
+from xpushare.common.fds import OwnedFd
 from xpushare.sharing import identity, layout
 from xpushare.sharing.handle import Handle, fields_of
 from xpushare.sharing.routes.attachment import Attachment, Blocked, Met
@@ -42,7 +43,7 @@ def _gone(handle: Handle, how: str) -> HandleExpiredError:
 def get(pidfd: int, fd: int) -> OwnedFd:
     """One fd of that process, or `Blocked`, or OSError(EBADF | ESRCH)."""
     try:
-        return _system.pidfd_getfd(pidfd, fd)
+        return system.pidfd_getfd(pidfd, fd)
     except OSError as error:
         if error.errno == errno.EPERM:
             raise Blocked(_why_not_permitted()) from None
@@ -73,7 +74,7 @@ def attach(handle: Handle) -> Attachment:
         # alive.
         raise _gone(handle, "its pid is this process's now")
     try:
-        pidfd = _system.pidfd_open(fields.pid)
+        pidfd = system.pidfd_open(fields.pid)
     except ProcessLookupError:
         raise _gone(handle, "no process has its pid") from None
     except OSError as error:
@@ -103,7 +104,7 @@ def attach(handle: Handle) -> Attachment:
 def _commons_and_bell(table: OwnedFd, handle: Handle) -> tuple[int, int] | None:
     """Their numbers in the exporter; None if that is not its table."""
     try:
-        _system.check_memfd(table.number, layout.TABLE_NBYTES, exact=True)
+        system.check_memfd(table.number, layout.TABLE_NBYTES, exact=True)
         header = layout.TABLE.unpack(os.pread(table.number, layout.TABLE.size, 0))
     except ValueError:
         return None

@@ -10,10 +10,10 @@ import socket
 import struct
 from typing import Final
 
-from xpushare import _system
-from xpushare._errors import HandleExpiredError, InvalidHandleError, from_os_error
-from xpushare._fds import OwnedFd, close_all
 from xpushare._native import CONSTANTS, LAYOUT, Fields, read_reply, request
+from xpushare.common import system
+from xpushare.common.errors import HandleExpiredError, InvalidHandleError, from_os_error
+from xpushare.common.fds import OwnedFd, close_all
 from xpushare.sharing import door, identity
 from xpushare.sharing.handle import Handle, fields_of
 from xpushare.sharing.routes.attachment import Attachment, Blocked
@@ -43,13 +43,13 @@ def _connect(fields: Fields) -> socket.socket:
     with door.path(fields.cookie) as path:
         if path is not None:
             try:
-                return _system.connect(path, TIMEOUT)
+                return system.connect(path, TIMEOUT)
             except ConnectionRefusedError:
                 raise HandleExpiredError(gone) from None
             except (FileNotFoundError, PermissionError):
                 pass  # another folder, or none
     try:
-        return _system.connect(b"xpushare/" + fields.cookie.hex().encode(), TIMEOUT)
+        return system.connect(b"xpushare/" + fields.cookie.hex().encode(), TIMEOUT)
     except ConnectionRefusedError:
         if fields.net_namespace and fields.net_namespace == identity.namespace("net"):
             raise HandleExpiredError(gone) from None
@@ -75,8 +75,8 @@ def _ask(handle: Handle, op: int, first: int, again: bool = True) -> tuple[list[
         pid, uid, _gid = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         if uid != os.geteuid():
             raise Blocked(f"the exporter's socket belongs to user {uid}, this process runs as {os.geteuid()}")
-        _system.send(connection, request(op, fields, first))
-        data, fds = _system.receive(connection, _REPLY_NBYTES)
+        system.send(connection, request(op, fields, first))
+        data, fds = system.receive(connection, _REPLY_NBYTES)
         if len(data) != _REPLY_NBYTES:
             raise Blocked("the exporter closed the connection without an answer")
         try:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Final, TypeVar
 
-from xpushare._lifecycle import use
-from xpushare._result import Result
+from xpushare.common.result import Result
 from xpushare.core import event as core_event
 from xpushare.core import memory as core_memory
 from xpushare.core import queue as core_queue
 from xpushare.core.memory import Range
 from xpushare.core.queue import Work
+from xpushare.objects.lifecycle import use
 from xpushare.ur import _objects
 from xpushare.ur._enums import Command, MapFlags
 from xpushare.ur._error import URError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from xpushare._result import Result
+from xpushare.common.result import Result
 from xpushare.ur._enums import ContextInfo
 from xpushare.ur._objects import Context, Device
 from xpushare.ur._spec import UNSUPPORTED_QUERY, Info, function, rule

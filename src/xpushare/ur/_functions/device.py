@@ -10,12 +10,12 @@ import uuid
 from collections.abc import Callable
 from typing import Any, Final
 
-from xpushare._aspects import Aspect
 from xpushare._device import adapter_of, info_of
-from xpushare._errors import FeatureNotSupportedError
-from xpushare._result import Result
 from xpushare.adapters.base import Adapter as DriverAdapter
 from xpushare.adapters.base import Properties, UsmKind
+from xpushare.common.aspects import Aspect
+from xpushare.common.errors import FeatureNotSupportedError
+from xpushare.common.result import Result
 from xpushare.core import memory as core_memory
 from xpushare.core import queue as core_queue
 from xpushare.ur import _objects
@@ -80,9 +80,8 @@ _PLATFORM: Final = Info(
     },
 )
 
-QUEUE_FLAGS: Final = (
+_PERMISSIONS: Final = (
     QueueFlags.OUT_OF_ORDER_EXEC_MODE_ENABLE
-    | QueueFlags.PROFILING_ENABLE
     | QueueFlags.DISCARD_EVENTS
     | QueueFlags.PRIORITY_LOW
     | QueueFlags.PRIORITY_HIGH
@@ -90,7 +89,14 @@ QUEUE_FLAGS: Final = (
     | QueueFlags.SUBMISSION_IMMEDIATE
     | QueueFlags.LOW_POWER_EVENTS_SUPPORT_EXP
 )
-"""What a queue can be made with. All but profiling are permissions that an in-order queue need not use."""
+"""What any queue can be made with: what an in-order queue is allowed to do, and need not."""
+
+
+def queue_flags(device: Device) -> int:
+    """What a queue of the device can be made with."""
+    profiles = device.shared.has(Aspect.ext_oneapi_per_event_profiling)
+    return _PERMISSIONS | (QueueFlags.PROFILING_ENABLE if profiles else 0)
+
 
 LARGEST_TYPE: Final = 128  # bytes of sixteen doubles; what adapters allocate is aligned to this at least
 
@@ -319,10 +325,10 @@ _DEVICE: Final = Info(
         DeviceInfo.BUILT_IN_KERNELS: _constant(""),
         DeviceInfo.UUID: lambda device: uuid.UUID(device.shared.uuid).bytes,
         DeviceInfo.PLATFORM: lambda device: device.platform,
-        DeviceInfo.REFERENCE_COUNT: lambda device: device.references,
+        DeviceInfo.REFERENCE_COUNT: _constant(1),  # of a root device
         DeviceInfo.AVAILABLE: _constant(True),
-        DeviceInfo.QUEUE_PROPERTIES: _constant(QUEUE_FLAGS),
-        DeviceInfo.QUEUE_ON_HOST_PROPERTIES: _constant(QUEUE_FLAGS),
+        DeviceInfo.QUEUE_PROPERTIES: queue_flags,
+        DeviceInfo.QUEUE_ON_HOST_PROPERTIES: queue_flags,
         DeviceInfo.QUEUE_ON_DEVICE_PROPERTIES: _constant(0),
         DeviceInfo.PARENT_DEVICE: _constant(None),
         DeviceInfo.SUPPORTED_PARTITIONS: lambda _device: [],
@@ -513,9 +519,9 @@ def urDeviceRetain(hDevice: Device) -> None:
     hDevice.retain()
 
 
-@function(11, ("INVALID_DEVICE", "all references that were taken have been given up"), ends="device")
+@function(11, "INVALID_DEVICE", ends="device")
 def urDeviceRelease(hDevice: Device) -> None:
-    """Gives up a reference to a device. The process keeps one: a device lives as long as the process."""
+    """Gives up a reference to a device, which lives as long as the process all the same."""
     hDevice.release()
 
 

@@ -7,21 +7,21 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import Annotated, Final, NamedTuple
 
-from xpushare._aspects import Aspect
-from xpushare._errors import XpuShareError
-from xpushare._event import Event as SharedEvent
-from xpushare._event import event_over
-from xpushare._lifecycle import use
-from xpushare._memory import memory_over
 from xpushare._native import DONE
-from xpushare._result import Result
 from xpushare.adapters.base import Profile
 from xpushare.adapters.stream.queue import DeviceQueue
+from xpushare.common.aspects import Aspect
+from xpushare.common.errors import XpuShareError
+from xpushare.common.result import Result
 from xpushare.core import event as core_event
 from xpushare.core import memory as core_memory
 from xpushare.core import queue as core_queue
 from xpushare.core.memory import Range
 from xpushare.core.queue import Work
+from xpushare.objects.event import Event as SharedEvent
+from xpushare.objects.event import event_over
+from xpushare.objects.lifecycle import use
+from xpushare.objects.memory import memory_over
 from xpushare.timeline.loss import QUEUE_FAILED, note_failure
 from xpushare.ur import _objects
 from xpushare.ur._enums import Command, USMAdviceFlags, USMMigrationFlags
@@ -159,7 +159,7 @@ def command(
     if handover is not None:
         first = event.started or event.profile
         if first is not None:
-            first.queued = handover.queued
+            first.queued = first.submit = handover.queued  # this process's Python came to it later
         if handover.fill is not None:
             handover.fill(event)
     return event

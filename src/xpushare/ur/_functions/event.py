@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from xpushare._errors import InvalidArgumentError, PeerLostError
-from xpushare._event import Event as SharedEvent
-from xpushare._lifecycle import use
-from xpushare._result import Result
+from xpushare.adapters.base import Profile
+from xpushare.common.errors import InvalidArgumentError, PeerLostError
+from xpushare.common.result import Result
 from xpushare.core import event as core_event
+from xpushare.objects.event import Event as SharedEvent
+from xpushare.objects.lifecycle import use
 from xpushare.ur._callbacks import call_after, call_soon
 from xpushare.ur._enums import Command, EventInfo, EventStatus, ExecutionInfo, ExpEventFlags, ProfilingInfo
 from xpushare.ur._error import URError
@@ -53,17 +54,35 @@ _EVENT: Final = Info(
 )
 
 
-def _time(read: Callable[[Any, Any], int]) -> Callable[[Event], int]:
-    """`read` takes the profiles of the command's start and of its end."""
+def _not_available(why: str) -> URError:
+    return URError(why, result=Result.ERROR_PROFILING_INFO_NOT_AVAILABLE)
+
+
+def _profile(event: Event) -> Profile:
+    if event.profile is None:
+        raise _not_available(f"{event!r} and its queue have no profiling")
+    return event.profile
+
+
+def _early(read: Callable[[Profile], int]) -> Callable[[Event], int]:
+    """A time that is known once the command is enqueued. `read` takes the profile of its start."""
 
     def ask(event: Event) -> int:
-        profile = event.profile
-        if profile is None:
-            raise URError(
-                f"{event!r} and its queue have no profiling", result=Result.ERROR_PROFILING_INFO_NOT_AVAILABLE
-            )
+        found = read(event.started or _profile(event))
+        if not found:
+            raise _not_available(f"{event!r} stands for no command yet")
+        return found
+
+    return ask
+
+
+def _late(read: Callable[[Profile, Profile], int]) -> Callable[[Event], int]:
+    """A time that is known once the command is complete. `read` takes the profiles of its start and of its end."""
+
+    def ask(event: Event) -> int:
+        profile = _profile(event)
         if not profile.end or _status(event) is not EventStatus.COMPLETE:
-            raise URError(f"the command of {event!r} is not complete", result=Result.ERROR_PROFILING_INFO_NOT_AVAILABLE)
+            raise _not_available(f"the command of {event!r} is not complete")
         return read(event.started or profile, profile)
 
     return ask
@@ -73,11 +92,11 @@ _PROFILING: Final = Info(
     ProfilingInfo,
     {"uint64": "COMMAND_QUEUED COMMAND_SUBMIT COMMAND_START COMMAND_END COMMAND_COMPLETE"},
     answers={
-        ProfilingInfo.COMMAND_QUEUED: _time(lambda started, _ended: started.queued),
-        ProfilingInfo.COMMAND_SUBMIT: _time(lambda started, _ended: started.submit),
-        ProfilingInfo.COMMAND_START: _time(lambda started, ended: started.end if started is not ended else ended.start),
-        ProfilingInfo.COMMAND_END: _time(lambda _started, ended: ended.end),
-        ProfilingInfo.COMMAND_COMPLETE: _time(lambda _started, ended: ended.end),
+        ProfilingInfo.COMMAND_QUEUED: _early(lambda started: started.queued),
+        ProfilingInfo.COMMAND_SUBMIT: _early(lambda started: started.submit),
+        ProfilingInfo.COMMAND_START: _late(lambda started, ended: started.end if started is not ended else ended.start),
+        ProfilingInfo.COMMAND_END: _late(lambda _started, ended: ended.end),
+        ProfilingInfo.COMMAND_COMPLETE: _late(lambda _started, ended: ended.end),
     },
     optional="COMMAND_QUEUED COMMAND_SUBMIT COMMAND_START COMMAND_END COMMAND_COMPLETE",
 )
@@ -136,17 +155,19 @@ def urEventGetInfo(hEvent: Event, propName: EventInfo) -> Any:
     41,
     (
         "PROFILING_INFO_NOT_AVAILABLE",
-        "the queue of `hEvent` was made without `QueueFlags.PROFILING_ENABLE`",
+        "the queue of `hEvent` was made without `QueueFlags.PROFILING_ENABLE`, or the time is not known yet",
     ),
     "INVALID_EVENT",
     "OUT_OF_RESOURCES",
     "OUT_OF_HOST_MEMORY",
     UNSUPPORTED_QUERY,
+    unchecked=("pPropValue",),
 )
 def urEventGetProfilingInfo(hEvent: Event, propName: ProfilingInfo) -> int:
     """Asks when the command behind an event ran.
 
-    A reusable event made with `ExpEventFlags.ENABLE_PROFILING` has its START and END on any queue.
+    QUEUED and SUBMIT are known once the command is enqueued, the others once it is complete. A reusable event made with
+    `ExpEventFlags.ENABLE_PROFILING` has its times on any queue.
     """
     found: int = _PROFILING.answer(propName, hEvent)
     return found

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from xpushare._event import event_over
-from xpushare._lifecycle import use
-from xpushare._memory import memory_over
-from xpushare._physical_memory import physical_memory_over
-from xpushare._result import Result
+from xpushare.common.result import Result
 from xpushare.core import event as core_event
 from xpushare.core import memory as core_memory
 from xpushare.core import physical as core_physical
 from xpushare.core.resources import Allocation
+from xpushare.objects.event import event_over
+from xpushare.objects.lifecycle import use
+from xpushare.objects.memory import memory_over
+from xpushare.objects.physical_memory import physical_memory_over
 from xpushare.ur import _objects
 from xpushare.ur._enums import Command
 from xpushare.ur._error import URError

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from xpushare._memory import memory_over
-from xpushare._result import Result
 from xpushare.adapters.base import UsmKind
+from xpushare.common.result import Result
 from xpushare.core import memory as core_memory
 from xpushare.core import queue as core_queue
 from xpushare.core.memory import HostBytes, Range
+from xpushare.objects.memory import memory_over
 from xpushare.ur import _objects
 from xpushare.ur._enums import BufferCreateType, MemFlags, MemInfo
 from xpushare.ur._error import URError
@@ -18,6 +18,12 @@ from xpushare.ur._objects import Context, Mem
 from xpushare.ur._spec import UNSUPPORTED_QUERY, Info, Size, function, rule
 from xpushare.ur._structs import BufferProperties, BufferRegion
 
+_ACCESS: Final = MemFlags.READ_WRITE | MemFlags.READ_ONLY | MemFlags.WRITE_ONLY
+_REFUSED: Final[dict[int, int]] = {
+    MemFlags.READ_ONLY: MemFlags.READ_WRITE | MemFlags.WRITE_ONLY,
+    MemFlags.WRITE_ONLY: MemFlags.READ_WRITE | MemFlags.READ_ONLY,
+}
+"""By what a buffer allows: what a part of it must not."""
 _HOST: Final = MemFlags.USE_HOST_POINTER | MemFlags.ALLOC_COPY_HOST_POINTER
 _WITH_POINTER: Final = "flags & (MemFlags.USE_HOST_POINTER | MemFlags.ALLOC_COPY_HOST_POINTER)"
 
@@ -84,13 +90,13 @@ def urMemBufferCreate(
         except URError as error:
             raise URError(error.message, result=Result.ERROR_INVALID_HOST_PTR) from None
         if flags & MemFlags.USE_HOST_POINTER:
-            return Mem.make(hContext, given._replace(nbytes=size), size, False)
+            return Mem.make(hContext, given.replace(nbytes=size), size, flags, False)
     memory = memory_over(found := _allocate(hContext, flags, size))
     if given is not None:
         work = core_queue.create(device, hContext.shared)
         core_queue.copy(work, (found, 0, size), (given, 0, size), size)
         core_queue.synchronize(work, None)
-    return Mem.make(hContext, memory, size, False)
+    return Mem.make(hContext, memory, size, flags, False)
 
 
 @function(65, "INVALID_MEM_OBJECT", "OUT_OF_HOST_MEMORY", "OUT_OF_RESOURCES", makes="mem")
@@ -109,7 +115,10 @@ def urMemRelease(hMem: Mem) -> None:
     67,
     ("INVALID_MEM_OBJECT", "`hBuffer` is a part of a buffer"),
     "OBJECT_ALLOCATION_FAILURE",
-    ("INVALID_VALUE", "`flags` says where the bytes are: they are those of `hBuffer`"),
+    (
+        "INVALID_VALUE",
+        "`flags` says where the bytes are, which are those of `hBuffer`, or allows what `hBuffer` does not",
+    ),
     ("INVALID_BUFFER_SIZE", "`pRegion` exceeds `hBuffer`"),
     "INVALID_HOST_PTR",
     "OUT_OF_HOST_MEMORY",
@@ -125,15 +134,21 @@ def urMemBufferPartition(
         raise URError(f"{hBuffer!r} is a part of a buffer", result=Result.ERROR_INVALID_MEM_OBJECT)
     if flags & (_HOST | MemFlags.ALLOC_HOST_POINTER):
         raise URError(f"{MemFlags(flags)!r} of a part of a buffer", result=Result.ERROR_INVALID_VALUE)
+    if flags & _REFUSED.get(hBuffer.flags & _ACCESS, 0):
+        raise URError(
+            f"{MemFlags(flags)!r} of a part of {hBuffer!r}, which is {MemFlags(hBuffer.flags & _ACCESS)!r}",
+            result=Result.ERROR_INVALID_VALUE,
+        )
     if pRegion.origin + pRegion.size > hBuffer.nbytes:
         raise URError(
             f"bytes {pRegion.origin} to {pRegion.origin + pRegion.size} do not lie in {hBuffer!r}",
             result=Result.ERROR_INVALID_BUFFER_SIZE,
         )
     whole = hBuffer.piece
-    part = whole._replace(offset=whole.offset + pRegion.origin, nbytes=pRegion.size)
+    part = whole.replace(offset=whole.offset + pRegion.origin, nbytes=pRegion.size)
     own = not isinstance(part.allocation, HostBytes)
-    return Mem.make(hBuffer.context, memory_over(part) if own else part, pRegion.size, True)
+    access = flags & _ACCESS or hBuffer.flags & _ACCESS
+    return Mem.make(hBuffer.context, memory_over(part) if own else part, pRegion.size, access, True)
 
 
 @function(70, UNSUPPORTED_QUERY, "INVALID_MEM_OBJECT", "OUT_OF_RESOURCES", "OUT_OF_HOST_MEMORY")

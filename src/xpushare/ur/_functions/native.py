@@ -6,11 +6,12 @@ import ctypes
 from typing import Final, Literal
 
 from xpushare._device import adapter_of, info_of
-from xpushare._event import event_over
-from xpushare._lifecycle import use
-from xpushare._queue import queue_over
-from xpushare._result import Result
+from xpushare.common.result import Result
 from xpushare.core import interop
+from xpushare.objects.event import Event as SharedEvent
+from xpushare.objects.event import event_over
+from xpushare.objects.lifecycle import use
+from xpushare.objects.queue import queue_over
 from xpushare.ur import _objects
 from xpushare.ur._enums import Command
 from xpushare.ur._error import URError
@@ -182,7 +183,12 @@ def urEventGetNativeHandle(hEvent: Event) -> NativeHandle:
 def urEventCreateWithNativeHandle(
     hNativeEvent: NativeHandle, hContext: Context, pProperties: EventNativeProperties | None
 ) -> Event:
-    """An event that completes when the driver's event (`CUevent`, `ze_event_handle_t`) does, as it is recorded now."""
+    """An event that completes when the driver's event (`CUevent`, `ze_event_handle_t`) does, as it is recorded now. The
+    handle 0 is no event of the driver's: what is made of it is complete.
+    """
+    if not hNativeEvent:
+        complete = SharedEvent(hContext.devices[0].shared, context=hContext.shared)
+        return Event.make(hContext, complete, Command.EVENTS_WAIT, False)
     owned = pProperties is not None and pProperties.isNativeHandleOwned
     device = hContext.devices[0].shared
     opened, keep = interop.adopt_event_handle(device, hContext.shared, hNativeEvent, owned)

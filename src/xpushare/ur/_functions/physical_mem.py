@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from xpushare._physical_memory import PhysicalMemory
-from xpushare._result import Result
+from xpushare.common.result import Result
+from xpushare.objects.physical_memory import PhysicalMemory
 from xpushare.ur._enums import PhysicalMemFlags, PhysicalMemInfo
 from xpushare.ur._objects import Context, Device, PhysicalMem
 from xpushare.ur._spec import Info, Size, function

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from xpushare._aspects import Aspect
-from xpushare._errors import XpuShareError
-from xpushare._lifecycle import use
-from xpushare._queue import Queue as WorkQueue
-from xpushare._result import Result
+from xpushare.common.aspects import Aspect
+from xpushare.common.errors import XpuShareError
+from xpushare.common.result import Result
 from xpushare.core import queue as core_queue
+from xpushare.objects.lifecycle import use
+from xpushare.objects.queue import Queue as WorkQueue
 from xpushare.ur._enums import QueueFlags, QueueInfo
 from xpushare.ur._error import HostTaskError, URError
-from xpushare.ur._functions.device import QUEUE_FLAGS
+from xpushare.ur._functions.device import queue_flags
 from xpushare.ur._objects import Context, Device, Queue
 from xpushare.ur._spec import UNSUPPORTED_QUERY, Info, function, rule
 from xpushare.ur._structs import QueueProperties
@@ -45,14 +45,12 @@ from xpushare.ur._structs import QueueProperties
 def urQueueCreate(hContext: Context, hDevice: Device, pProperties: QueueProperties | None) -> Queue:
     """Makes a queue for a device."""
     flags = 0 if pProperties is None else pProperties.flags
-    if flags & ~QUEUE_FLAGS:
-        raise URError(
-            f"queues cannot have {QueueFlags(flags & ~QUEUE_FLAGS)!r}",
-            result=Result.ERROR_UNSUPPORTED_FEATURE,
-        )
     profiling = bool(flags & QueueFlags.PROFILING_ENABLE)
     if profiling:
         hDevice.shared.require(Aspect.ext_oneapi_per_event_profiling)
+    refused = flags & ~queue_flags(hDevice)
+    if refused:
+        raise URError(f"queues cannot have {QueueFlags(refused)!r}", result=Result.ERROR_UNSUPPORTED_FEATURE)
     queue = WorkQueue(hDevice.shared, context=hContext.shared)
     return Queue.make(hContext, hDevice, queue, flags, profiling)
 

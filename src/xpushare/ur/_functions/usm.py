@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 from typing import Any, Final
 
-from xpushare._errors import from_os_error
-from xpushare._lifecycle import use
-from xpushare._memory import Memory, memory_over
-from xpushare._result import Result
-from xpushare._system import mapped
 from xpushare.adapters.base import UsmKind
+from xpushare.common.errors import from_os_error
+from xpushare.common.result import Result
+from xpushare.common.system import mapped
 from xpushare.core import memory as core_memory
 from xpushare.core import queue as core_queue
 from xpushare.core.memory import Range
+from xpushare.objects.lifecycle import use
+from xpushare.objects.memory import Memory, memory_over
 from xpushare.sharing import layout, node
 from xpushare.ur import _objects
 from xpushare.ur._enums import (

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from typing import Annotated, Final
 
-from xpushare._aspects import Aspect
-from xpushare._errors import DeviceError, InvalidArgumentError, OutOfMemoryError
-from xpushare._lifecycle import use
-from xpushare._physical_memory import VirtualRange
-from xpushare._result import Result
 from xpushare.adapters.base import Access
+from xpushare.common.aspects import Aspect
+from xpushare.common.errors import DeviceError, InvalidArgumentError, OutOfMemoryError
+from xpushare.common.result import Result
 from xpushare.core import memory as core_memory
 from xpushare.core import physical as core_physical
+from xpushare.objects.lifecycle import use
+from xpushare.objects.physical_memory import VirtualRange
 from xpushare.ur import _objects
 from xpushare.ur._enums import VirtualMemAccessFlags, VirtualMemGranularityInfo, VirtualMemInfo
 from xpushare.ur._error import URError

@@ -1,7 +1,9 @@
 """The library that Unified Runtime's own loader loads: where it is, and the interpreter that it will start.
 
 `libur_adapter_xpushare.so` (src/native/ur_adapter) answers the loader's calls by the functions of `xpushare.ur`:
-`_tables` writes its dispatch tables from the declarations of those, `_bridge` turns C arguments into theirs.
+`_tables` writes its dispatch tables from the declarations of those. `_bridge` answers the calls. For it `_arguments`
+makes Python's arguments from the words of a C call, `_answers` hands out what comes back, and `_boxes` knows what
+handles stand for.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import ctypes
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from xpushare._errors import FeatureNotSupportedError
+from xpushare.common.errors import FeatureNotSupportedError
 
 __all__ = ["LIBRARY", "Interpreter", "interpreter"]
 

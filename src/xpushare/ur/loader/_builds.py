@@ -1,4 +1,4 @@
-"""What the loaders of Unified Runtime expect of an adapter. Made by scripts/ur_builds: not to be edited."""
+"""What the loaders of Unified Runtime expect of an adapter. Made by tests/ur_loader/builds.py: not to be edited."""
 
 from __future__ import annotations
 

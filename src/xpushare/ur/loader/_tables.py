@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from xpushare._aspects import Aspect
+from xpushare.common.aspects import Aspect
 from xpushare.ur import _enums
 from xpushare.ur._enums import Command
 from xpushare.ur._functions import FUNCTIONS, INFOS
@@ -26,6 +26,7 @@ __all__ = [
     "kept_queries",
     "parameters",
     "tables",
+    "words_of",
 ]
 
 NUMBERED: Final = sorted(FUNCTIONS.keys() - OF_THE_LOADER.split())
@@ -165,11 +166,11 @@ def command_of(function: str) -> Command:
     return Command["_".join(words).upper()]
 
 
-def _words(function: Function) -> dict[str, int]:
-    """The numbers of the words in which the parameters come."""
+def words_of(function: str) -> dict[str, int]:
+    """The numbers of the words in which the parameters of a C function come."""
     found: dict[str, int] = {}
     at = 0
-    for parameter in parameters(function.name):
+    for parameter in parameters(function):
         found[parameter.name] = at
         at += 3 if parameter.passed == "u64x3" else 1
     return found
@@ -179,7 +180,7 @@ def _form(function: Function) -> tuple[str, str] | None:
     """For a command that the library enqueues without Python: its form, and the C condition under which nothing refuses
     it. Other calls of it are Python's.
     """
-    words = _words(function)
+    words = words_of(function.name)
     if function.returns != "handle:event" or not function.args or function.args[0].kind != "handle:queue":
         return None
     form = {"event": str(words["phEvent"])}
@@ -219,7 +220,11 @@ def _form(function: Function) -> tuple[str, str] | None:
             return None
     if function.needs is not None:
         form["needs"] = str(1 << TRAITS.index(function.needs))
-    form |= _does(function, words)
+    form |= (does := _does(function, words))
+    if "from" in does:  # drivers differ in what they make of bytes that overlap: Python asks them
+        sizes = [" * ".join(f"a[{words[name]}]" for name in each.nbytes.split(" * ")) for each in function.touches]
+        begins = [f"a[{words[each.pointer]}]" for each in function.touches]
+        conditions.append(f"xp_apart({begins[0]}, {sizes[0]}, {begins[1]}, {sizes[1]})")
     conditions += reaches  # the dearest come last
     return ", ".join(f".{name} = {value}" for name, value in sorted(form.items())), " &&\n           ".join(conditions)
 
@@ -242,7 +247,7 @@ def _does(function: Function, words: dict[str, int]) -> dict[str, str]:
 
 def _order(function: Function) -> str:
     """What of the commands before it a call by Python has to come after."""
-    words = _words(function)
+    words = words_of(function.name)
     kinds = {arg.base_kind: words[arg.name] for arg in function.args}
     passed = {parameter.name: parameter.passed for parameter in parameters(function.name)}
     found: list[str] = []
@@ -278,13 +283,19 @@ def _commands() -> Iterator[str]:
         if order := _order(FUNCTIONS[name]):
             yield f"    [{number}] = {{{order}}}, /* {name} */"
     yield "};\n"
+
+
+def _numbers() -> Iterator[str]:
+    """What all of the library knows of the declarations."""
+    yield "#ifndef XP_FUNCTIONS"
+    yield f"#define XP_FUNCTIONS {len(NUMBERED)}"
     waits = [number for number, name in enumerate(NUMBERED) if (_native(FUNCTIONS[name]) or ("",))[0] == "XP_WAITS"]
     yield f"#define XP_EVENT_WAIT {waits[0]}"
     yield f"#define XP_EVENTS_WAIT {NUMBERED.index('urEnqueueEventsWait')}"
     yield f"#define XP_HOST_TRAIT {HOST}"
     yield f"#define XP_COUNTED_KINDS {len(COUNTED)}"
     yield from (f"#define XP_{kind.upper()}_KIND {KIND_NUMBERS[kind]}" for kind in ("queue", "event"))
-    yield ""
+    yield "#endif"
 
 
 def _fingerprint(names: list[str]) -> int:
@@ -317,9 +328,8 @@ def _entry(number: int, function: Function) -> str:
 
 def tables() -> str:
     """The text of `functions.h`."""
-    lines = [HEAD]
+    lines = [HEAD, *_numbers(), "", "#ifdef XP_TABLE /* the entry points and tables, for one file */", ""]
     lines += [_entry(number, FUNCTIONS[name]) for number, name in enumerate(NUMBERED)]
-    lines += [f"#define XP_FUNCTIONS {len(NUMBERED)}", ""]
     lines += ["/* Gives something back: answered as done where nothing can be asked any more. */"]
     lines += ["static const bool xp_ends[XP_FUNCTIONS] = {"]
     lines += [f"    [{number}] = true, /* {name} */" for number, name in enumerate(NUMBERED) if FUNCTIONS[name].ends]
@@ -351,4 +361,4 @@ def tables() -> str:
         lines += [f'    {{"{build}", {len(named)}, {_fingerprint(named):#x}ull, {{']
         lines += [f"        XP_TABLE(XP_{getter}, {known[getter, build]})," for getter in order]
         lines += ["    }},"]
-    return "\n".join([*lines, "};", ""])
+    return "\n".join([*lines, "};", "", "#endif", ""])

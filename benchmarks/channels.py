@@ -1,0 +1,193 @@
+"""What handing a frame over costs: a channel, a ring by hand over events, iceoryx2 (where it is installed) polling and
+blocking, and multiprocessing.Queue, in one run. Half of a round trip between two processes, 64 bytes and 8 MiB.
+
+    python -m benchmarks.channels [--rounds 3000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import multiprocessing
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import xpushare as xs
+
+SIZES = 64, 8 << 20
+_DEPTH = 4
+
+
+def _channel_child(size: int, rounds: int) -> None:
+    with xs.Channel.open("bench-there") as there, xs.Channel.create("bench-back", size, "uint8", slots=_DEPTH) as back:
+        for _ in range(rounds):
+            with there.receive() as frame, back.loan() as answer:
+                np.asarray(answer)[0] = np.asarray(frame)[0]
+
+
+def channel(size: int, rounds: int, start: Callable[..., Any]) -> list[float]:
+    with xs.Channel.create("bench-there", size, "uint8", slots=_DEPTH) as there:
+        child = start(_channel_child, size, rounds)
+        times = []
+        with xs.Channel.open("bench-back") as back:
+            for k in range(rounds):
+                begin = time.perf_counter()
+                with there.loan() as frame:
+                    np.asarray(frame)[0] = k & 255
+                with back.receive() as answer:
+                    value = int(np.asarray(answer)[0])
+                times.append(time.perf_counter() - begin)
+                assert value == k & 255
+            child.join()
+    return times
+
+
+def _ring_child(ring: Any, back: Any, filled: xs.Event, emptied: xs.Event, rounds: int) -> None:
+    source, target = np.asarray(ring), np.asarray(back)
+    for k in range(rounds):
+        filled.wait(30, at_least=k + 1)
+        target[k % _DEPTH, 0] = source[k % _DEPTH, 0]
+        emptied.signal()
+
+
+def ring(size: int, rounds: int, start: Callable[..., Any]) -> list[float]:
+    there, back = xs.empty((_DEPTH, size), "uint8"), xs.empty((_DEPTH, size), "uint8")
+    with xs.Event("native_cpu:0", enable_ipc=True) as filled, xs.Event("native_cpu:0", enable_ipc=True) as emptied:
+        child = start(_ring_child, there, back, filled, emptied, rounds)
+        source, target, times = np.asarray(there), np.asarray(back), []
+        for k in range(rounds):
+            begin = time.perf_counter()
+            source[k % _DEPTH, 0] = k & 255
+            filled.signal()
+            emptied.wait(30, at_least=k + 1)
+            value = int(target[k % _DEPTH, 0])
+            times.append(time.perf_counter() - begin)
+            assert value == k & 255
+        child.join()
+    return times
+
+
+def _queue_child(there: Any, back: Any, rounds: int) -> None:
+    for _ in range(rounds):
+        back.put(there.get())
+
+
+def queue(size: int, rounds: int, start: Callable[..., Any]) -> list[float]:
+    rounds = min(rounds, 300)
+    context = multiprocessing.get_context("spawn")
+    there, back, times = context.Queue(), context.Queue(), []
+    child = start(_queue_child, there, back, rounds)
+    frame = np.zeros(size, "uint8")
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        there.put(frame)
+        back.get()
+        times.append(time.perf_counter() - begin)
+    child.join()
+    return times
+
+
+class _Iceoryx:
+    """One side of two services of iceoryx2."""
+
+    def __init__(self, sends: str, receives: str, size: int, blocks: bool) -> None:
+        import iceoryx2 as iox2  # type: ignore[import-not-found]
+
+        iox2.set_log_level(iox2.LogLevel.Error)
+        self._iox2, self._size, self._blocks = iox2, size, blocks
+        self._node = iox2.NodeBuilder.new().create(iox2.ServiceType.Ipc)
+        out, out_event = self._services(sends)
+        into, into_event = self._services(receives)
+        self._publisher = out.publisher_builder().initial_max_slice_len(size).create()
+        self._subscriber = into.subscriber_builder().create()
+        self._notifier = out_event.notifier_builder().create()
+        self._listener = into_event.listener_builder().create()
+
+    def _services(self, name: str) -> tuple[Any, Any]:
+        iox2 = self._iox2
+        frames = self._node.service_builder(iox2.ServiceName.new(name)).publish_subscribe(iox2.Slice[ctypes.c_uint8])
+        frames = frames.subscriber_max_buffer_size(_DEPTH).enable_safe_overflow(False).open_or_create()
+        return frames, self._node.service_builder(iox2.ServiceName.new(f"{name}-event")).event().open_or_create()
+
+    def send(self, value: int) -> None:
+        sample = self._publisher.loan_slice_uninit(self._size)
+        payload = (ctypes.c_uint8 * self._size).from_address(sample.payload_ptr)
+        payload[0] = value & 255
+        sample.assume_init().send()
+        if self._blocks:
+            self._notifier.notify()
+
+    def poll(self) -> int | None:
+        sample = self._subscriber.receive()
+        if sample is None:
+            return None
+        payload = (ctypes.c_uint8 * self._size).from_address(sample.payload_ptr)
+        value: int = payload[0]
+        sample.delete()
+        return value
+
+    def receive(self) -> int:
+        while (value := self.poll()) is None:
+            if self._blocks:
+                self._listener.timed_wait(self._iox2.Duration.from_secs(5))
+        return value
+
+
+def _iceoryx_child(size: int, rounds: int, blocks: bool) -> None:
+    side = _Iceoryx("bench-back", "bench-there", size, blocks)
+    side.send(7)
+    for _ in range(rounds):
+        side.send(side.receive())
+
+
+def iceoryx(size: int, rounds: int, start: Callable[..., Any], blocks: bool = False) -> list[float]:
+    side, times = _Iceoryx("bench-there", "bench-back", size, blocks), []
+    child = start(_iceoryx_child, size, rounds, blocks)
+    while side.poll() is None:
+        time.sleep(0.001)
+    for k in range(rounds):
+        begin = time.perf_counter()
+        side.send(k)
+        value = side.receive()
+        times.append(time.perf_counter() - begin)
+        assert value == k & 255
+    child.join()
+    return times
+
+
+def _iceoryx_blocking(size: int, rounds: int, start: Callable[..., Any]) -> list[float]:
+    return iceoryx(size, rounds, start, True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3000)
+    rounds: int = parser.parse_args().rounds
+    context = multiprocessing.get_context("spawn")
+
+    def start(target: Callable[..., None], *arguments: Any) -> Any:
+        process = context.Process(target=target, args=arguments)
+        process.start()
+        return process
+
+    contenders: dict[str, Callable[[int, int, Callable[..., Any]], list[float]]] = {
+        "channel": channel, "ring over events": ring, "multiprocessing.Queue": queue, "iceoryx2, polling": iceoryx,
+        "iceoryx2, blocking": _iceoryx_blocking,
+    }  # fmt: skip
+    for size in SIZES:
+        for name, measure in contenders.items():
+            try:
+                found = sorted(measure(size, rounds, start)[10:])
+            except ImportError:
+                print(f"{size:9} B  {name:22} is not installed")
+                continue
+            half = [each * 5e5 for each in found]
+            median, most = half[len(half) // 2], half[len(half) * 99 // 100]
+            print(f"{size:9} B  {name:22} median {median:9.2f} us   99 % {most:9.2f} us", flush=True)
+
+
+if __name__ == "__main__":
+    main()

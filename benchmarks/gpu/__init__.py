@@ -1,0 +1,1 @@
+"""The CUDA adapter on this machine's GPUs: python -m benchmarks.gpu."""

@@ -1,0 +1,613 @@
+/* The channel, step by step as docs/channels-protocol.md says. */
+#include "channel.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#define SPIN_NS 50000u
+#define MOST_CREDIT 8
+#define SETTLE_NS 200000000u /* for the lock, which is held for microseconds: its owner may be stopped */
+#define DYING_RETRY XP_CREW_POLLED
+
+static uint32_t total(const xp_geometry *g) { return g->slots + g->spare; }
+
+uint64_t xp_channel_nbytes(const xp_geometry *g)
+{
+    if (g->slots < 3 || g->slots > XP_CHANNEL_SLOTS || g->spare > XP_CHANNEL_SPARE || g->writers < 1 ||
+        g->writers > g->slots - 2 || g->history > g->slots - 1 - g->writers || g->on_full > XP_RAISE || g->nbytes == 0 ||
+        g->nbytes >= 1ull << 48 || g->meta_nbytes > 1u << 20 || g->text_nbytes > 1u << 20)
+        return 0;
+    uint64_t each = sizeof(xp_slot_words) + g->meta_nbytes + g->text_nbytes;
+    return XP_CREW_WORDS + sizeof(xp_channel_words) + total(g) * each;
+}
+
+static xp_channel_words *words(const xp_crew *c) { return xp_crew_words(c); }
+
+static void use_bells(xp_crew *c)
+{
+    c->bells[0] = &words(c)->lock.bell;
+    c->bells[1] = &words(c)->bell;
+    c->listeners = &words(c)->listeners;
+}
+
+void xp_channel_begin(xp_crew *c, const xp_geometry *g, const char *text, uint32_t n)
+{
+    xp_channel_words *w = words(c);
+    w->geometry = *g;
+    w->next_seq = 1;
+    memcpy(w->text, text, n < XP_CHANNEL_TEXT ? n : XP_CHANNEL_TEXT);
+    use_bells(c);
+}
+
+bool xp_channel_geometry(const xp_crew *c, xp_geometry *g)
+{
+    if (c->nbytes < XP_CREW_WORDS + sizeof(xp_channel_words))
+        return false;
+    memcpy(g, &words(c)->geometry, sizeof *g);
+    __asm__ __volatile__("" ::: "memory"); /* what is checked is what is used */
+    uint64_t nbytes = xp_channel_nbytes(g);
+    use_bells((xp_crew *)c);
+    return nbytes && nbytes <= c->nbytes;
+}
+
+/* --- slots -------------------------------------------------------------------------------------------------------- */
+
+static inline xp_slot_words *slot_at(const xp_end *e, uint32_t i) { return &e->w->slots[i]; }
+/* No member at or above it was ever a reader or a writer. */
+static inline uint32_t top(const xp_end *e)
+{
+    uint32_t found = XP_LOAD(&e->w->top);
+    return found < XP_CREW_MEMBERS ? found : XP_CREW_MEMBERS;
+}
+static inline int state_of(uint64_t word) { return (int)(word & 7); }
+static inline uint64_t seq_of(uint64_t word) { return word >> 3; }
+static inline bool held(const xp_slot_words *s)
+{
+    for (uint32_t i = 0; i < XP_CREW_MASK; i++)
+        if (s->holders[i])
+            return true;
+    return false;
+}
+static inline bool holds(const xp_slot_words *s, uint32_t m) { return s->holders[m / 64] >> m % 64 & 1; }
+static inline void hold(xp_slot_words *s, uint32_t m) { s->holders[m / 64] |= 1ull << m % 64; }
+static inline void unhold(xp_slot_words *s, uint32_t m) { s->holders[m / 64] &= ~(1ull << m % 64); }
+static inline int job_of(const xp_slot_words *s) { return (int)(s->job & 0xff); }
+static inline void commit(xp_slot_words *s, uint64_t seq, int state)
+{
+    XP_STORE(&s->word, seq << 3 | (uint64_t)state);
+}
+
+const char *xp_end_meta(const xp_end *e, uint32_t slot)
+{
+    return (const char *)&e->w->slots[total(&e->g)] + (size_t)slot * (e->g.meta_nbytes + e->g.text_nbytes);
+}
+
+/* --- the lock ----------------------------------------------------------------------------------------------------- */
+
+/* What its last owner may have left half done. The owner itself is reaped as any other dead member. */
+static void repair(xp_end *e)
+{
+    for (uint32_t i = 0; i < total(&e->g); i++) {
+        xp_slot_words *s = slot_at(e, i);
+        if (state_of(s->word) == XP_FULL && seq_of(s->word) >= e->w->next_seq)
+            e->w->next_seq = seq_of(s->word) + 1;
+        if (e->w->group == 0)
+            s->job = XP_NO_JOB;
+    }
+}
+
+_Thread_local bool xp_end_hurry;
+
+/* False: look at the crew and at signals, then try again. */
+static bool lock(xp_end *e)
+{
+    int got = xp_lock_try(&e->w->lock, e->m, 0);
+    if (XP_UNLIKELY(got == XP_LOCK_BUSY && !xp_end_hurry))
+        got = xp_lock_take(e->c, &e->w->lock, e->m, xp_now() + SETTLE_NS);
+    if (got == XP_LOCK_DIED)
+        repair(e);
+    return got != XP_LOCK_BUSY;
+}
+
+static void unlock(xp_end *e, bool changed)
+{
+    if (changed)
+        __atomic_fetch_add(&e->w->changes, 1, __ATOMIC_SEQ_CST);
+    xp_lock_release(&e->w->lock, e->m);
+    if (changed) {
+        xp_ring(&e->w->bell);
+        xp_crew_tell(e->c);
+    }
+}
+
+/* --- members ------------------------------------------------------------------------------------------------------ */
+
+/* A frame that no reader finished: once more, or to the dead letters. */
+static void hand_again(xp_end *e, xp_slot_words *s)
+{
+    xp_channel_words *w = e->w;
+    if (e->g.redeliver == 0 || s->deliveries < e->g.redeliver) {
+        XP_STORE(&s->job, XP_QUEUED);
+        return;
+    }
+    xp_slot_words *oldest = NULL;
+    uint32_t failed = 0;
+    for (uint32_t i = 0; i < total(&e->g); i++) {
+        xp_slot_words *o = slot_at(e, i);
+        if (state_of(o->word) != XP_FAILED)
+            continue;
+        failed++;
+        if (!held(o) && (oldest == NULL || o->word < oldest->word))
+            oldest = o;
+    }
+    w->failed++;
+    if (failed >= e->g.spare && oldest)
+        commit(oldest, seq_of(oldest->word), XP_FREE);
+    if (failed < e->g.spare || oldest) /* else all of them are being looked at: this one is dropped */
+        commit(s, seq_of(s->word), XP_FAILED);
+    s->job = XP_FINISHED_JOB;
+}
+
+static bool is_writer(const xp_end_words *end) { return end->role & XP_END_WRITER; }
+
+static void writer_goes(xp_end *e, uint32_t m)
+{
+    xp_channel_words *w = e->w;
+    if (!is_writer(&w->ends[m]))
+        return;
+    for (uint32_t i = 0, n = top(e); i < n; i++)
+        if (i != m && is_writer(&w->ends[i]))
+            return;
+    w->lost_pid = xp_crew_head_of(e->c)->members[m].pid;
+    XP_STORE(&w->last_gone, w->ends[m].role & XP_END_FINISHED ? XP_GONE_FINISHED : XP_GONE_LOST);
+}
+
+/* Take a member out: it is dead, or goes. With the lock; may be done twice. */
+static void reap(xp_end *e, uint32_t m)
+{
+    for (uint32_t i = 0; i < total(&e->g); i++) {
+        xp_slot_words *s = slot_at(e, i);
+        if (state_of(s->word) == XP_LOANED && s->owner == m + 1)
+            commit(s, 0, XP_FREE);
+        if (s->job == ((uint64_t)(m + 1) << 8 | XP_TAKEN) && state_of(s->word) == XP_FULL)
+            hand_again(e, s);
+        unhold(s, m);
+        s->reads[m] = 0; /* its process has ended: so has its device's work */
+    }
+    writer_goes(e, m);
+    XP_STORE(&e->w->ends[m].role, 0);
+}
+
+/* How many writers live. Dead ones are reaped. */
+static uint32_t writers(xp_end *e)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0, most = top(e); i < most; i++) {
+        if (!is_writer(&e->w->ends[i]))
+            continue;
+        if (i != e->m && (e->g.device ? xp_crew_is_dead(e->c, i) : xp_crew_is_gone(e->c, i)))
+            reap(e, i);
+        else
+            n++;
+    }
+    return n;
+}
+
+static void sweep_lock(xp_crew *c, uint32_t m) { xp_lock_sweep(&words(c)->lock, m); }
+
+static int add_writer(xp_end *e)
+{
+    xp_end_words *mine = &e->w->ends[e->m];
+    if (is_writer(mine) && !(mine->role & XP_END_FINISHED))
+        return XP_GOT;
+    if (!is_writer(mine) && writers(e) >= e->g.writers)
+        return XP_NO_WRITER;
+    XP_STORE(&mine->role, (mine->role & XP_END_MODE) | XP_END_WRITER);
+    XP_STORE(&e->w->last_gone, XP_GONE_NONE);
+    return XP_GOT;
+}
+
+static void add_reader(xp_end *e, int mode, bool oldest)
+{
+    xp_channel_words *w = e->w;
+    uint64_t first = w->next_seq, newest = 0;
+    for (uint32_t i = 0; i < total(&e->g) && oldest; i++) {
+        uint64_t word = slot_at(e, i)->word;
+        if (state_of(word) == XP_FULL && seq_of(word) < first)
+            first = seq_of(word);
+        if (state_of(word) == XP_FULL && seq_of(word) > newest)
+            newest = seq_of(word);
+    }
+    w->ends[e->m] = (xp_end_words){.cursor = mode == XP_MODE_NEWEST && oldest && newest ? newest : first};
+    if (mode == XP_MODE_ONE && w->group == 0) {
+        for (uint32_t i = 0; i < total(&e->g); i++) {
+            xp_slot_words *s = slot_at(e, i);
+            if (state_of(s->word) == XP_FULL && seq_of(s->word) >= first) {
+                s->deliveries = 0;
+                s->job = XP_QUEUED;
+            }
+        }
+        XP_STORE(&w->group, first + 1);
+    }
+    XP_STORE(&w->ends[e->m].role, (uint32_t)mode);
+}
+
+int xp_end_join(xp_end *e, xp_crew *c, const xp_geometry *g, const char *label, int mode, bool oldest, bool writer)
+{
+    *e = (xp_end){.c = c, .w = words(c), .g = *g, .mode = mode, .credit = MOST_CREDIT};
+    int rc = xp_crew_claim(c, label, sweep_lock, &e->m);
+    if (rc)
+        return rc;
+    if (!lock(e)) {
+        xp_crew_leave(c, e->m);
+        return EAGAIN;
+    }
+    if (top(e) <= e->m)
+        XP_STORE(&e->w->top, e->m + 1);
+    reap(e, e->m); /* what is left of whoever had the index */
+    if (mode)
+        add_reader(e, mode, oldest);
+    rc = writer && add_writer(e) != XP_GOT ? EBUSY : 0;
+    if (rc)
+        reap(e, e->m);
+    unlock(e, true);
+    if (rc)
+        xp_crew_leave(c, e->m);
+    else
+        xp_crew_ref(c);
+    return rc;
+}
+
+void xp_end_leave(xp_end *e)
+{
+    if (XP_EXCHANGE(&e->closed, 1) || xp_crew_wrong(e->c))
+        return;
+    if (lock(e)) {
+        reap(e, e->m);
+        unlock(e, true);
+    } /* else whoever gets the lock finds this member dead */
+    xp_lock_sweep(&e->w->lock, e->m);
+    xp_crew_leave(e->c, e->m);
+    xp_ring_all(e->c);
+}
+
+int xp_end_become_writer(xp_end *e)
+{
+    if (!lock(e))
+        return XP_UNUSABLE;
+    int got = add_writer(e);
+    unlock(e, got == XP_GOT);
+    return got;
+}
+
+int xp_end_finish(xp_end *e)
+{
+    if (!lock(e))
+        return XP_UNUSABLE;
+    int got = is_writer(&e->w->ends[e->m]) ? XP_GOT : add_writer(e);
+    if (got == XP_GOT)
+        XP_STORE(&e->w->ends[e->m].role, e->w->ends[e->m].role | XP_END_FINISHED);
+    unlock(e, got == XP_GOT);
+    return got;
+}
+
+/* --- writing ------------------------------------------------------------------------------------------------------ */
+
+/* The lowest seq that a living reader in mode "all" still wants, and whether one in mode "newest" wants the last. */
+static uint64_t wanted_from(const xp_end *e, bool *newest)
+{
+    uint64_t lowest = UINT64_MAX;
+    *newest = false;
+    for (uint32_t i = 0, n = top(e); i < n; i++) {
+        const xp_end_words *end = &e->w->ends[i];
+        int mode = (int)(end->role & XP_END_MODE);
+        if (mode == XP_MODE_ALL && end->cursor < lowest)
+            lowest = end->cursor;
+        *newest = *newest || (mode == XP_MODE_NEWEST && end->cursor < e->w->next_seq);
+    }
+    return lowest;
+}
+
+int xp_end_loan(xp_end *e, uint32_t *slot)
+{
+    if (!lock(e))
+        return XP_UNUSABLE;
+    xp_channel_words *w = e->w;
+    int got = add_writer(e);
+    uint64_t self = (uint64_t)pthread_self();
+    if (got != XP_GOT || e->loaned_by) {
+        unlock(e, false);
+        return got != XP_GOT ? got : e->loaned_by == self ? XP_TWICE : XP_WAIT;
+    }
+    if (!e->reads) /* it has received nothing: it is here to write, and nobody waits for it to read */
+        XP_STORE(&w->ends[e->m].role, w->ends[e->m].role & ~XP_END_MODE);
+    bool newest;
+    uint64_t from = wanted_from(e, &newest), last = w->next_seq - 1;
+    uint64_t kept = e->g.history ? w->next_seq - (e->g.history < w->next_seq ? e->g.history : w->next_seq) : UINT64_MAX;
+    uint32_t busy = 0, loans = 0, n = total(&e->g), chosen = n, over = n;
+    for (uint32_t i = 0; i < n; i++) {
+        const xp_slot_words *s = slot_at(e, i);
+        int state = state_of(s->word);
+        uint64_t seq = seq_of(s->word);
+        busy += state == XP_LOANED || state == XP_FULL;
+        loans += state == XP_LOANED;
+        if (state != XP_FULL || held(s))
+            continue;
+        if (over == n || s->word < slot_at(e, over)->word)
+            over = i;
+        bool wanted = seq >= from || job_of(s) == XP_QUEUED || seq >= kept || (newest && seq == last);
+        if (!wanted && (chosen == n || s->word < slot_at(e, chosen)->word))
+            chosen = i;
+    }
+    got = XP_GOT;
+    if (busy < e->g.slots) { /* a free one */
+        for (chosen = 0; chosen < n && state_of(slot_at(e, chosen)->word) != XP_FREE; chosen++)
+            ;
+    } else if (chosen == n && e->g.on_full == XP_OVERWRITE) {
+        chosen = over;
+        if (chosen < n && job_of(slot_at(e, chosen)) == XP_QUEUED)
+            w->group_missed++;
+    }
+    if (loans >= e->g.writers || chosen >= n)
+        got = e->g.on_full == XP_RAISE && loans < e->g.writers ? XP_NO_ROOM : XP_WAIT;
+    if (got == XP_GOT) {
+        xp_slot_words *s = slot_at(e, chosen);
+        s->owner = e->m + 1;
+        commit(s, 0, XP_LOANED);
+        s->job = XP_NO_JOB;
+        e->loaned_by = self;
+        *slot = chosen;
+    }
+    unlock(e, false);
+    return got;
+}
+
+static bool has_loan(const xp_end *e, uint32_t slot)
+{
+    return slot < total(&e->g) && state_of(slot_at(e, slot)->word) == XP_LOANED && slot_at(e, slot)->owner == e->m + 1;
+}
+
+void xp_end_fill(xp_end *e, uint32_t slot, const char *meta, uint32_t meta_nbytes, const char *text, uint32_t text_nbytes)
+{
+    if (!has_loan(e, slot) || meta_nbytes > e->g.meta_nbytes || text_nbytes > e->g.text_nbytes)
+        return;
+    xp_slot_words *s = slot_at(e, slot);
+    char *at = (char *)xp_end_meta(e, slot);
+    memcpy(at, meta, meta_nbytes);
+    memcpy(at + e->g.meta_nbytes, text, text_nbytes);
+    s->meta_nbytes = meta_nbytes;
+    s->text_nbytes = text_nbytes;
+}
+
+int xp_end_send(xp_end *e, uint32_t slot, uint64_t nbytes, uint64_t point, uint64_t *seq)
+{
+    if (!lock(e))
+        return XP_UNUSABLE;
+    e->loaned_by = 0;
+    if (!has_loan(e, slot)) {
+        unlock(e, false);
+        return XP_UNUSABLE;
+    }
+    xp_channel_words *w = e->w;
+    xp_slot_words *s = slot_at(e, slot);
+    s->nbytes = nbytes;
+    s->writer_pid = (uint64_t)getpid();
+    s->point = point;
+    s->point_by = e->m;
+    s->since = xp_crew_head_of(e->c)->members[e->m].since_ns;
+    s->deliveries = 0;
+    memset(s->reads, 0, sizeof s->reads);
+    s->job = w->group ? XP_QUEUED : XP_NO_JOB;
+    *seq = w->next_seq;
+    commit(s, *seq, XP_FULL); /* the frame is sent */
+    w->next_seq = *seq + 1;
+    unlock(e, true);
+    return XP_GOT;
+}
+
+int xp_end_drop(xp_end *e, uint32_t slot)
+{
+    if (!lock(e))
+        return XP_UNUSABLE;
+    e->loaned_by = 0;
+    if (has_loan(e, slot))
+        commit(slot_at(e, slot), 0, XP_FREE);
+    unlock(e, true);
+    return XP_GOT;
+}
+
+/* --- reading ------------------------------------------------------------------------------------------------------ */
+
+/* What a reader that finds no frame waits for. */
+static int without_frame(xp_end *e, bool jobs)
+{
+    bool any = false, open = false;
+    for (uint32_t i = 0, n = top(e); i < n; i++) {
+        const xp_end_words *end = &e->w->ends[i];
+        any = any || is_writer(end);
+        open = open || (is_writer(end) && !(end->role & XP_END_FINISHED));
+    }
+    if (open || (jobs && e->mode == XP_MODE_ONE))
+        return XP_WAIT;
+    if (any)
+        return XP_OVER;
+    uint32_t gone = e->w->last_gone;
+    return gone == XP_GONE_FINISHED ? XP_OVER : gone == XP_GONE_LOST && !e->reconnect ? XP_LOST_END : XP_WAIT;
+}
+
+static void describe(const xp_end *e, uint32_t slot, uint64_t missed, xp_frame *frame)
+{
+    const xp_slot_words *s = slot_at(e, slot);
+    *frame = (xp_frame){.slot = slot, .deliveries = s->deliveries, .seq = seq_of(s->word), .missed = missed,
+                        .nbytes = s->nbytes, .writer_pid = s->writer_pid, .point = s->point, .since = s->since, .point_by = s->point_by,
+                        .meta_nbytes = s->meta_nbytes, .text_nbytes = s->text_nbytes};
+    if (frame->nbytes > e->g.nbytes)
+        frame->nbytes = e->g.nbytes;
+    if (frame->meta_nbytes > e->g.meta_nbytes)
+        frame->meta_nbytes = e->g.meta_nbytes;
+    if (frame->text_nbytes > e->g.text_nbytes)
+        frame->text_nbytes = e->g.text_nbytes;
+}
+
+int xp_end_receive(xp_end *e, xp_frame *frame, bool take)
+{
+    if (!lock(e))
+        return XP_UNUSABLE;
+    xp_channel_words *w = e->w;
+    xp_end_words *mine = &w->ends[e->m];
+    if (take && !e->reads) {
+        e->reads = true;
+        XP_STORE(&mine->role, (mine->role & ~XP_END_MODE) | (uint32_t)e->mode);
+    }
+    uint32_t n = total(&e->g), chosen = n, in_use = 0;
+    bool jobs = false;
+    for (uint32_t i = 0; i < n; i++) {
+        const xp_slot_words *s = slot_at(e, i);
+        if (state_of(s->word) != XP_FULL)
+            continue;
+        in_use += held(s);
+        jobs = jobs || job_of(s) == XP_TAKEN || job_of(s) == XP_QUEUED;
+        bool fits = e->mode == XP_MODE_ONE ? job_of(s) == XP_QUEUED : seq_of(s->word) >= mine->cursor;
+        if (!fits)
+            continue;
+        bool better = chosen == n || (e->mode == XP_MODE_NEWEST ? s->word > slot_at(e, chosen)->word
+                                                                : s->word < slot_at(e, chosen)->word);
+        if (better)
+            chosen = i;
+    }
+    int got = XP_GOT;
+    if (chosen == n)
+        got = without_frame(e, jobs);
+    else if (!held(slot_at(e, chosen)) && in_use >= e->g.slots - 1 - e->g.writers)
+        got = XP_WAIT; /* the readers hold as many as they may */
+    if (got == XP_GOT && take) {
+        xp_slot_words *s = slot_at(e, chosen);
+        uint64_t seq = seq_of(s->word);
+        if (e->mode == XP_MODE_ONE) {
+            XP_STORE(&s->job, (uint64_t)(e->m + 1) << 8 | XP_TAKEN);
+            s->deliveries++;
+        } else {
+            mine->missed += seq - mine->cursor;
+        }
+        hold(s, e->m);
+        mine->cursor = seq + 1;
+        mine->got++;
+        describe(e, chosen, e->mode == XP_MODE_ONE ? w->group_missed : mine->missed, frame);
+    }
+    unlock(e, false);
+    return got;
+}
+
+int xp_end_release(xp_end *e, uint32_t slot, bool done, uint64_t point)
+{
+    if (slot >= total(&e->g) || !lock(e))
+        return XP_UNUSABLE;
+    xp_slot_words *s = slot_at(e, slot);
+    bool mine = holds(s, e->m);
+    if (mine) {
+        if (point)
+            s->reads[e->m] = point;
+        if (s->job == ((uint64_t)(e->m + 1) << 8 | XP_TAKEN)) {
+            if (state_of(s->word) == XP_FAILED) /* a dead letter that was looked at */
+                s->job = done ? XP_FINISHED_JOB : XP_QUEUED;
+            else if (done)
+                XP_STORE(&s->job, XP_FINISHED_JOB);
+            else
+                hand_again(e, s);
+        }
+        unhold(s, e->m);
+        if (state_of(s->word) == XP_FAILED && done && !held(s))
+            commit(s, 0, XP_FREE);
+    }
+    unlock(e, mine);
+    return XP_GOT;
+}
+
+int xp_end_failed(xp_end *e, xp_frame *frame)
+{
+    if (!lock(e))
+        return XP_UNUSABLE;
+    uint32_t n = total(&e->g), chosen = n;
+    for (uint32_t i = 0; i < n; i++) {
+        const xp_slot_words *s = slot_at(e, i);
+        if (state_of(s->word) == XP_FAILED && !held(s) && (chosen == n || s->word < slot_at(e, chosen)->word))
+            chosen = i;
+    }
+    if (chosen < n) {
+        hold(slot_at(e, chosen), e->m);
+        slot_at(e, chosen)->job = (uint64_t)(e->m + 1) << 8 | XP_TAKEN;
+        describe(e, chosen, e->w->group_missed, frame);
+    }
+    unlock(e, false);
+    return chosen < n ? XP_GOT : XP_OVER;
+}
+
+/* --- waiting ------------------------------------------------------------------------------------------------------ */
+
+int xp_end_watch(xp_end *e)
+{
+    int worst = XP_CREW_WATCHED;
+    bool reaped = false;
+    for (uint32_t m = 0, n = top(e); m < n; m++) {
+        if (m == e->m || XP_LOAD(&e->w->ends[m].role) == 0)
+            continue;
+        int how = xp_crew_watch(e->c, m);
+        if (how == XP_CREW_POLLED)
+            worst = how;
+        if (how != XP_CREW_GONE)
+            continue;
+        if (e->g.device && !xp_crew_is_dead(e->c, m)) {
+            worst = DYING_RETRY;
+            continue;
+        }
+        if (!lock(e))
+            return worst;
+        /* The index may be somebody else's by now, who joins under the lock. */
+        if (xp_crew_is_gone(e->c, m)) {
+            reap(e, m);
+            reaped = true;
+        }
+        unlock(e, true);
+    }
+    return reaped ? XP_CREW_GONE : worst;
+}
+
+static bool spin(xp_end *e, uint32_t changes, uint64_t end)
+{
+    if (!xp_may_spin() || e->credit <= 0) {
+        if (e->credit <= 0 && e->credit-- <= -16)
+            e->credit = 1; /* find out whether spins pay again */
+        return false;
+    }
+    uint64_t until = xp_now() + SPIN_NS;
+    do
+        for (int i = 0; i < 32; i++) {
+            if (XP_ACQUIRE(&e->w->changes) != changes) {
+                e->credit = MOST_CREDIT;
+                return true;
+            }
+            xp_pause();
+        }
+    while (xp_now() < until && until < end);
+    e->credit--;
+    return false;
+}
+
+int xp_end_sleep(xp_end *e, uint32_t changes, uint64_t end)
+{
+    if (spin(e, changes, end))
+        return 0;
+    uint32_t seq = XP_LOAD(&e->w->bell.seq);
+    XP_STORE(&e->w->bell.sleepers, 1);
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    int watch = xp_end_watch(e);
+    if (watch == XP_CREW_GONE || XP_LOAD(&e->w->changes) != changes || XP_LOAD(&e->closed))
+        return 0;
+    return xp_bell_sleep(e->c, &e->w->bell, seq, end, watch);
+}
+
+void xp_end_listen(xp_end *e)
+{
+    XP_STORE(&e->w->listeners, 1);
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}

@@ -1,0 +1,277 @@
+/* Deaths: watching the members of a domain, and taking dead ones out of its slots and entries. */
+#include "events.h"
+#include "loop.h"
+
+#include <errno.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+/* A peer can make up a thousand dead members, and slots and entries without number to sweep for each, while callers
+ * wait for d->mu. So sweep for no longer than that at once, in one sweep or in many, and in the long run for that part
+ * of the time. */
+#define SWEEP_BURST_NS 10000000u
+#define SWEEP_REST 5u
+#define SWEEP_STEP 4096u /* slots, and entries */
+#define PIDFDS 64u /* of the members of one domain: a peer may claim any number of them; the others' locks are polled */
+
+/* --- reaping ------------------------------------------------------------------------------------------------------ */
+
+static uint32_t entries_used(const xp_domain *d)
+{
+    uint32_t used = XP_LOAD(&((xp_commons *)d->base)->entries_used);
+    return used < XP_ENTRIES ? used : XP_ENTRIES;
+}
+
+static uint32_t users_used(const xp_domain *d)
+{
+    uint32_t used = XP_LOAD(&((xp_commons *)d->base)->users_used);
+    return used < XP_ENTRIES ? used : XP_ENTRIES;
+}
+
+static void sweep_mask(xp_domain *d, uint32_t m, uint64_t *masks, uint32_t from, uint32_t to, bool ended)
+{
+    for (uint32_t i = from; i < to; i++)
+        if (xp_bit(masks + (size_t)i * XP_MASK_WORDS, m)) {
+            if (!ended)
+                xp_mark(d, i);
+            xp_clear(masks + (size_t)i * XP_MASK_WORDS, m);
+        }
+}
+
+static uint32_t smaller(uint32_t a, uint32_t b) { return a < b ? a : b; }
+
+bool xp_sweep_out(xp_domain *d, uint32_t m, uint32_t cause, uint32_t from, uint32_t to, bool ended)
+{
+    uint64_t pid = XP_RELAXED(&xp_member_at(d, m)->pid);
+    bool swept = false, all = true;
+    uint32_t used = xp_slots_used(d);
+    if (m == d->member && used > d->attached_below)
+        used = d->attached_below;
+    for (uint32_t i = from; i < used && i < to; i++) {
+        xp_words *w = xp_words_at(d, i);
+        const xp_roles *r = xp_roles_at(d, i);
+        bool attached = xp_bit(w->attached, m) || xp_bit(r->signallers, m) || xp_bit(r->candidates, m);
+        xp_view v;
+        uint64_t owed = xp_lowest_owed(w, &v, m);
+        if (!attached && !owed) {
+            if (m == 0) { /* the exporter's going matters to every waiter */
+                xp_wake(w, d->bell);
+                swept = true;
+            }
+            continue;
+        }
+        /* Until our process has ended, a device of ours may store what we owe, which would lower the value. */
+        bool put_off = owed && (owed != v.effective + 1 || (m == d->member && XP_LOAD(&w->device)));
+        if (owed && !put_off)
+            xp_lose(w, d->bell, cause, pid, 0);
+        bool open = m == d->member && i < d->able.length && d->able.at[i];
+        bool abandons = open && !owed && xp_abandons(XP_RELAXED(&d->acts[i]));
+        xp_roster_leave(d, i, m, abandons ? XP_CAUSE_ABANDONED : cause, owed && !put_off);
+        /* Nobody may know any more that there are sleepers, so without looking at the flag; and the bit last: until it
+         * is clear another reaper does all this again. */
+        xp_finish(w);
+        xp_wake_all(w);
+        swept = true;
+        if (put_off)
+            all = false;
+        else
+            xp_clear(w->attached, m);
+    }
+    if (swept)
+        xp_ring_bell(d->bell);
+    sweep_mask(d, m, (uint64_t *)(d->base + XP_COMMONS_HOLDERS), from, smaller(entries_used(d), to), ended);
+    sweep_mask(d, m, (uint64_t *)(d->base + XP_COMMONS_USERS), from, smaller(users_used(d), to), ended);
+    return all;
+}
+
+static bool may_sweep(const xp_domain *d) { return d->sweep_at <= xp_now() + SWEEP_BURST_NS * SWEEP_REST; }
+
+/* Whether the process of a member that looks dead has certainly ended. A lock that is gone does not say so: an exec, or a
+ * close of an fd that is somebody else's, drops it, too. */
+static bool has_ended(const xp_domain *d, uint32_t m)
+{
+    const xp_member *record = xp_member_at(d, m);
+    int declared = (int)XP_RELAXED(&record->pid);
+    if (d->pidfds[m] >= 0)
+        return xp_pidfd_readable(d->pidfds[m]);
+    if (declared <= 0 || XP_RELAXED(&record->pid_namespace) != xp_pid_namespace())
+        return false;
+    int pidfd = xp_pidfd_open(declared);
+    if (pidfd < 0)
+        return errno == ESRCH;
+    bool ended = xp_pidfd_readable(pidfd);
+    close(pidfd);
+    return ended;
+}
+
+/* The next step of the sweep of a dead member. False: it is not over, or has put something off; then it begins anew. A
+ * peer may claim all slots and entries there are, whose pages the kernel then has to make: no step goes through all. */
+static bool sweep_dead(xp_domain *d, uint32_t m)
+{
+    const xp_member *record = xp_member_at(d, m);
+    xp_sweep *s = &d->sweeps[m];
+    uint64_t start = xp_now(), since = XP_RELAXED(&record->attached_ns);
+    if (s->next == 0 || s->since != since)
+        *s = (xp_sweep){.since = since};
+    uint32_t slots = xp_slots_used(d), entries = entries_used(d), most = slots > entries ? slots : entries;
+    most = users_used(d) > most ? users_used(d) : most;
+    uint32_t to = s->next + SWEEP_STEP;
+    uint32_t cause = XP_LOAD(&record->state) == XP_EXITING ? XP_CAUSE_EXIT : XP_CAUSE_DEATH;
+    s->put_off |= !xp_sweep_out(d, m, cause, s->next, to, has_ended(d, m));
+    s->next = to < most ? to : 0;
+    d->sweep_at = (d->sweep_at > start ? d->sweep_at : start) + (xp_now() - start) * SWEEP_REST;
+    return s->next == 0 && !s->put_off;
+}
+
+int xp_reap(xp_domain *d, uint32_t m, bool sure)
+{
+    if (m == d->member || d->fd < 0)
+        return 0;
+    int pid, life = xp_life(d, m, &pid);
+    if (life == XP_LIVING || life == XP_NOBODY) {
+        xp_clear(d->retry, m);
+        return 0;
+    }
+    /* The life byte stays free meanwhile, so that everybody still sees the dead member as dead. */
+    if ((life == XP_DYING && !sure) || !may_sweep(d) || xp_lock(d->fd, XP_REAP_BYTE + (int64_t)m, true) != 0) {
+        xp_set(d->retry, m);
+        return -1;
+    }
+    int reaped = 0;
+    xp_member *record = xp_member_at(d, m);
+    if (xp_lock_holder(d->fd, XP_LIFE_BYTE + (int64_t)m, &pid) == 0 && XP_LOAD(&record->state) != 0) {
+        reaped = sweep_dead(d, m) ? 1 : -1;
+        if (reaped > 0)
+            XP_STORE(&record->state, 0);
+    }
+    xp_lock(d->fd, XP_REAP_BYTE + (int64_t)m, false);
+    xp_unwatch(d, m);
+    xp_clear(d->polled, m);
+    (reaped < 0 ? xp_set : xp_clear)(d->retry, m);
+    d->dying_since[m] = reaped < 0 ? d->dying_since[m] : 0;
+    return reaped;
+}
+
+int xp_reap_by_steps(xp_domain *d, uint32_t m)
+{
+    uint32_t before = d->sweeps[m].next;
+    int reaped;
+    while ((reaped = xp_reap(d, m, false)) < 0 && d->sweeps[m].next > before && may_sweep(d)) {
+        before = d->sweeps[m].next;
+        pthread_mutex_unlock(&d->mu);
+        pthread_mutex_lock(&d->mu);
+    }
+    return reaped;
+}
+
+bool xp_vacant(xp_domain *d, uint32_t m)
+{
+    int pid, life = xp_life(d, m, &pid);
+    return (life == XP_DEAD && may_sweep(d) && sweep_dead(d, m)) || life == XP_NOBODY;
+}
+
+/* --- watching ----------------------------------------------------------------------------------------------------- */
+
+static bool full(const xp_domain *d)
+{
+    uint32_t watched = 0;
+    for (uint32_t i = 0; i < XP_MASK_WORDS; i++)
+        watched += (uint32_t)__builtin_popcountll(XP_LOAD(&d->watched[i]));
+    return watched >= PIDFDS;
+}
+
+int xp_watch(xp_domain *d, uint32_t m)
+{
+    if (m == d->member || d->fd < 0 || xp_bit(d->watched, m))
+        return XP_WATCHED;
+    if (!xp_alive(d, m))
+        return xp_reap(d, m, false) < 0 ? XP_RETRY : XP_WATCHED;
+    for (int i = 0; i < 8; i++) {
+        int pid, again;
+        if (xp_lock_holder(d->fd, XP_LIFE_BYTE + (int64_t)m, &pid) <= 0)
+            return xp_reap(d, m, false) < 0 ? XP_RETRY : XP_WATCHED;
+        if (pid == 0 || full(d))
+            break;
+        int pidfd = xp_pidfd_open(pid);
+        if (pidfd < 0 && errno == ESRCH)
+            continue;
+        if (pidfd < 0)
+            break;
+        /* If that is still the holder, the pidfd is the holder's, not that of a later process with the same pid. */
+        if (xp_lock_holder(d->fd, XP_LIFE_BYTE + (int64_t)m, &again) != 1 || again != pid) {
+            close(pidfd);
+            continue;
+        }
+        for (uint32_t i = 0; i < XP_MEMBERS; i++)
+            if (d->pidfds[i] >= 0 && d->pids[i] == pid) { /* nobody is two members: a peer that holds all locks, say */
+                close(pidfd);
+                xp_set(d->polled, m);
+                return XP_POLLED;
+            }
+        if (xp_loop_add(pidfd, EPOLLIN, XP_READY_PIDFD, d->serial, m) < 0) {
+            close(pidfd);
+            break;
+        }
+        d->pidfds[m] = pidfd;
+        d->pids[m] = pid;
+        xp_clear(d->polled, m);
+        xp_set(d->watched, m);
+        return XP_WATCHED;
+    }
+    xp_set(d->polled, m);
+    return XP_POLLED;
+}
+
+void xp_unwatch(xp_domain *d, uint32_t m)
+{
+    if (d->pidfds[m] < 0)
+        return;
+    xp_loop_remove(d->pidfds[m]);
+    close(d->pidfds[m]);
+    d->pidfds[m] = -1;
+    xp_clear(d->watched, m);
+}
+
+int xp_watch_relied(xp_slot *s)
+{
+    xp_domain *d = s->d;
+    bool pickles = xp_pickles_wait(s); /* nobody wakes us when their time is over */
+    int worst = pickles ? XP_POLLED : XP_WATCHED;
+    if (pickles)
+        XP_STORE(&d->unopened, 1);
+    uint64_t wanted[XP_MASK_WORDS] = {0};
+    xp_owing(s->w, wanted); /* they may have detached since */
+    xp_roster_watch(s, wanted);
+    for (uint32_t i = 0; i < XP_MASK_WORDS; i++) {
+        uint64_t missing = wanted[i] & ~XP_LOAD(&d->watched[i]);
+        if (d->member / 64 == i)
+            missing &= ~(1ull << d->member % 64);
+        if (XP_LIKELY(missing == 0))
+            continue;
+        pthread_mutex_lock(&d->mu);
+        XP_EACH_BIT(missing, bits) {
+            int how = xp_watch(d, i * 64 + (uint32_t)__builtin_ctzll(bits));
+            if (how != XP_WATCHED && worst != XP_RETRY)
+                worst = how;
+        }
+        pthread_mutex_unlock(&d->mu);
+    }
+    return worst;
+}
+
+/* Edge-triggered: each ring (EPOLLOUT) wakes every epoll that has the bell, which is one file for all members. Where
+ * somebody fills it up before the warden looks, EPOLLIN is what it still finds. */
+int xp_watch_bell(xp_domain *d)
+{
+    if (!d->bell_watched && xp_loop_add(d->bell, EPOLLIN | EPOLLOUT | EPOLLET, XP_READY_BELL, d->serial, 0) < 0)
+        return errno == ESHUTDOWN ? 0 : errno;
+    d->bell_watched = true;
+    return 0;
+}
+
+void xp_unwatch_bell(xp_domain *d)
+{
+    if (d->bell_watched) /* by hand, since the other members' copies would keep it in the epoll */
+        xp_loop_remove(d->bell);
+    d->bell_watched = false;
+}

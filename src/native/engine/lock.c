@@ -1,0 +1,143 @@
+/* The lock and the atomic, step by step as docs/channels-protocol.md says. */
+#include "lock.h"
+
+#define SPIN_NS 20000u
+#define TRIES 1000 /* a peer that changes a word without end is not waited for */
+
+uint64_t xp_lock_ticket(uint32_t m)
+{
+    static uint64_t tickets;
+    return __atomic_add_fetch(&tickets, 1, __ATOMIC_RELAXED) << 8 | (m + 1);
+}
+
+int xp_lock_try(xp_lock_words *w, uint32_t m, uint64_t ticket)
+{
+    uint64_t found = XP_ACQUIRE(&w->owner);
+    for (int i = 0; i < TRIES; i++) {
+        uint64_t heir = XP_ACQUIRE(&w->heir);
+        if ((found & XP_LOCK_MEMBER) || (heir && heir != ticket))
+            return XP_LOCK_BUSY;
+        if (!XP_CAS(&w->owner, &found, ((found >> 16) + 1) << 16 | (m + 1)))
+            continue;
+        if (heir)
+            XP_CAS(&w->heir, &heir, 0);
+        return found & XP_LOCK_DIED_BIT ? XP_LOCK_DIED : XP_LOCK_HELD;
+    }
+    return XP_LOCK_BUSY;
+}
+
+/* `m`, which is gone, as these words had it. They change with each turn, so a successor with its index is left alone. */
+static void sweep(xp_lock_words *w, uint64_t owner, uint64_t heir, uint32_t m)
+{
+    bool changed = false;
+    if ((owner & XP_LOCK_MEMBER) == m + 1)
+        changed = XP_CAS(&w->owner, &owner, ((owner >> 16) + 1) << 16 | XP_LOCK_DIED_BIT);
+    if ((heir & 0xff) == m + 1)
+        changed |= XP_CAS(&w->heir, &heir, 0);
+    if (changed)
+        xp_ring(&w->bell);
+}
+
+void xp_lock_sweep(xp_lock_words *w, uint32_t m) { sweep(w, XP_LOAD(&w->owner), XP_LOAD(&w->heir), m); }
+
+/* Whoever is in the way: watch it, or take it out if it is gone. */
+static int watch_owner(xp_crew *c, xp_lock_words *w)
+{
+    uint64_t owner = XP_LOAD(&w->owner), heir = XP_LOAD(&w->heir);
+    int worst = XP_CREW_WATCHED;
+    for (int i = 0; i < 2; i++) {
+        uint32_t m = (uint32_t)(i ? heir & 0xff : owner & XP_LOCK_MEMBER) - 1;
+        if (m >= XP_CREW_MEMBERS)
+            continue;
+        int how = xp_crew_watch(c, m);
+        if (how == XP_CREW_GONE)
+            sweep(w, owner, heir, m);
+        else if (how == XP_CREW_POLLED)
+            worst = how;
+    }
+    return worst;
+}
+
+int xp_lock_wait(xp_crew *c, xp_lock_words *w, uint32_t m, uint64_t ticket, unsigned *tries, uint64_t end, int *rc)
+{
+    int got = XP_LOCK_BUSY;
+    *rc = 0;
+    if ((*tries)++ == 0 && xp_may_spin())
+        for (uint64_t until = xp_now() + SPIN_NS; got == XP_LOCK_BUSY && xp_now() < until;) {
+            for (int i = 0; i < 16 && (XP_RELAXED(&w->owner) & XP_LOCK_MEMBER); i++)
+                xp_pause();
+            got = xp_lock_try(w, m, ticket);
+        }
+    if (got != XP_LOCK_BUSY)
+        return got;
+    uint32_t seq = XP_LOAD(&w->bell.seq);
+    XP_STORE(&w->bell.sleepers, 1);
+    uint64_t nobody = 0;
+    if (*tries > 1) /* it was overtaken */
+        XP_CAS(&w->heir, &nobody, ticket);
+    int watch = watch_owner(c, w);
+    if ((got = xp_lock_try(w, m, ticket)) != XP_LOCK_BUSY)
+        return got;
+    *rc = xp_bell_sleep(c, &w->bell, seq, end, watch);
+    return xp_lock_try(w, m, ticket);
+}
+
+void xp_lock_give_up(xp_lock_words *w, uint64_t ticket)
+{
+    uint64_t mine = ticket;
+    if (XP_LOAD(&w->heir) == ticket && XP_CAS(&w->heir, &mine, 0))
+        xp_ring(&w->bell);
+}
+
+bool xp_lock_release(xp_lock_words *w, uint32_t m)
+{
+    uint64_t found = XP_ACQUIRE(&w->owner);
+    if ((found & XP_LOCK_MEMBER) != m + 1 || !XP_CAS(&w->owner, &found, found >> 16 << 16))
+        return false;
+    xp_ring(&w->bell);
+    return true;
+}
+
+int xp_lock_take(xp_crew *c, xp_lock_words *w, uint32_t m, uint64_t end)
+{
+    int got = xp_lock_try(w, m, 0), rc;
+    if (XP_LIKELY(got != XP_LOCK_BUSY))
+        return got;
+    uint64_t ticket = xp_lock_ticket(m);
+    for (unsigned tries = 0; got == XP_LOCK_BUSY && xp_crew_usable(c) && xp_now() < end;)
+        got = xp_lock_wait(c, w, m, ticket, &tries, end, &rc);
+    if (got == XP_LOCK_BUSY)
+        xp_lock_give_up(w, ticket);
+    return got;
+}
+
+int64_t xp_atomic_add(xp_atomic_words *w, int64_t more)
+{
+    int64_t before = __atomic_fetch_add(&w->value, more, __ATOMIC_SEQ_CST);
+    xp_ring(&w->bell);
+    return before;
+}
+
+void xp_atomic_store(xp_atomic_words *w, int64_t value)
+{
+    XP_STORE(&w->value, value);
+    xp_ring(&w->bell);
+}
+
+bool xp_atomic_swap(xp_atomic_words *w, int64_t old, int64_t value)
+{
+    if (!XP_CAS(&w->value, &old, value))
+        return false;
+    xp_ring(&w->bell);
+    return true;
+}
+
+bool xp_atomic_wait(xp_crew *c, xp_atomic_words *w, int64_t value, uint64_t end, int *rc)
+{
+    uint32_t seq = XP_LOAD(&w->bell.seq);
+    XP_STORE(&w->bell.sleepers, 1);
+    *rc = 0;
+    if (XP_LOAD(&w->value) == value)
+        *rc = xp_bell_sleep(c, &w->bell, seq, end, XP_CREW_WATCHED);
+    return XP_LOAD(&w->value) != value;
+}

@@ -1,0 +1,157 @@
+/* A peer: how its fds are fetched and closed, and how this process meets it. */
+#include "events.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 16
+#endif
+
+#ifndef SYS_pidfd_getfd
+#define SYS_pidfd_getfd 438
+#endif
+
+/* A peer may send us any file, even a commons that we are a member of. Closing that drops our lock, so we take it
+ * again. Nobody reaps us in between: a member without the lock counts as dying for a while, as long as its process
+ * lives. */
+static void close_file(int fd, const struct stat *found)
+{
+    xp_domain *d = NULL;
+    if (S_ISREG(found->st_mode)) {
+        pthread_mutex_lock(&xp_mu);
+        for (d = xp_domains; d && (d->dev != found->st_dev || d->ino != found->st_ino); d = d->next)
+            ;
+        if (d)
+            xp_domain_ref(d);
+        pthread_mutex_unlock(&xp_mu);
+    }
+    if (d)
+        pthread_mutex_lock(&d->mu);
+    close(fd);
+    if (d) {
+        if (d->fd >= 0)
+            xp_lock(d->fd, XP_LIFE_BYTE + (int64_t)d->member, true);
+        pthread_mutex_unlock(&d->mu);
+        xp_domain_unref(d);
+    }
+}
+
+int xp_close_received(int fd)
+{
+    struct stat found;
+    if (fstat(fd, &found) == 0)
+        close_file(fd, &found);
+    else
+        close(fd);
+    return 0;
+}
+
+int xp_pidfd_getfd(int pidfd, int fd)
+{
+    return xp_above_stdio((int)syscall(SYS_pidfd_getfd, pidfd, fd, 0), xp_close_received); /* close-on-exec by itself */
+}
+
+char *xp_fetch_memfd(int pidfd, int fd, const xp_memfd *wanted, bool writable, const uint64_t *generation,
+                     uint64_t expected, xp_error *error)
+{
+    char *base = NULL;
+    struct stat found;
+    int got = xp_pidfd_getfd(pidfd, fd);
+    if (got < 0) {
+        xp_failed(error, errno, "pidfd_getfd");
+        return NULL;
+    }
+    if (XP_LOAD(generation) != expected)
+        xp_failed(error, ESTALE, "pidfd_getfd");
+    else
+        base = xp_map_memfd(got, wanted, writable, &found, error);
+    if (base)
+        close_file(got, &found);
+    else
+        xp_close_received(got);
+    return base;
+}
+
+static bool live(const char *base, const xp_handle *h)
+{
+    return XP_LOAD(&xp_entry_at(base, h->entry)->generation) == h->generation;
+}
+
+bool xp_fetch_fds(const char *base, int pidfd, const xp_handle *h, const xp_entry *e, int *fds)
+{
+    uint32_t got = 0;
+    struct stat found;
+    while (got < e->fd_count && (fds[got] = xp_pidfd_getfd(pidfd, e->fds[got])) >= 0)
+        got++;
+    if (got == e->fd_count && live(base, h) &&
+        (got ? !e->inode || (fstat(fds[0], &found) == 0 && found.st_ino == e->inode) : !xp_pidfd_readable(pidfd)))
+        return true;
+    while (got)
+        xp_close_received(fds[--got]);
+    return false;
+}
+
+char *xp_fetch_mapping(const char *base, int pidfd, const xp_handle *h, const xp_entry *e)
+{
+    xp_memfd wanted = {.inode = e->inode, .nbytes = e->exposed_nbytes};
+    const uint64_t *generation = &xp_entry_at(base, h->entry)->generation;
+    xp_error ignored;
+    char *mapped = xp_fetch_memfd(pidfd, e->fds[0], &wanted, !(e->flags & XP_ENTRY_READ_ONLY), generation,
+                                  h->generation, &ignored);
+    if (mapped && !live(base, h)) {
+        munmap(mapped, wanted.nbytes);
+        mapped = NULL;
+    }
+    return mapped;
+}
+
+/* The commons of a mapped table, joined. What the table says is read once: its owner may change it meanwhile. */
+static xp_domain *join_commons(int pidfd, const xp_table *table, const uint8_t *cookie)
+{
+    xp_table found;
+    memcpy(&found, table, sizeof found);
+    __asm__ __volatile__("" ::: "memory");
+    if (memcmp(found.magic, XP_TABLE_MAGIC, sizeof found.magic) != 0 || found.version != XP_VERSION ||
+        memcmp(found.cookie, cookie, XP_COOKIE) != 0)
+        return NULL;
+    xp_domain *d = NULL;
+    xp_error ignored;
+    struct stat st;
+    int fd = xp_pidfd_getfd(pidfd, found.commons_fd);
+    int bell = fd < 0 ? -1 : xp_pidfd_getfd(pidfd, found.bell_fd);
+    if (bell >= 0 && fstat(fd, &st) == 0 && st.st_ino == found.commons_inode)
+        d = xp_join(fd, bell, cookie, false, &ignored);
+    if (d == NULL && bell >= 0)
+        xp_close_received(bell);
+    if (d == NULL && fd >= 0)
+        xp_close_received(fd);
+    return d;
+}
+
+bool xp_meet(const xp_handle *h, xp_met *met)
+{
+    xp_memfd wanted = {.nbytes = XP_TABLE_SIZE, .seals = F_SEAL_FUTURE_WRITE, .exact = true};
+    xp_error ignored;
+    if (h->pid_namespace == 0 || h->pid_namespace != xp_pid_namespace() || h->pid == (uint32_t)getpid())
+        return false;
+    *met = (xp_met){.pidfd = xp_pidfd_open((int)h->pid), .table_fd = -1};
+    if (met->pidfd >= 0)
+        met->table_fd = xp_pidfd_getfd(met->pidfd, (int)h->table_fd);
+    if (met->table_fd >= 0)
+        met->table = xp_map_memfd(met->table_fd, &wanted, false, NULL, &ignored);
+    if (met->table)
+        met->domain = join_commons(met->pidfd, (const xp_table *)met->table, h->cookie);
+    if (met->domain)
+        return true;
+    if (met->table)
+        munmap(met->table, XP_TABLE_SIZE);
+    if (met->table_fd >= 0)
+        xp_close_received(met->table_fd);
+    if (met->pidfd >= 0)
+        close(met->pidfd);
+    return false;
+}

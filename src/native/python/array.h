@@ -1,0 +1,32 @@
+/* What `Memory` and `SharedArray` are in native code. */
+#ifndef XP_ARRAY_H
+#define XP_ARRAY_H
+
+#include "objects.h"
+
+/* The base of both: BufferBase. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *weakrefs;
+    PyObject *held;    /* its Range; of what no pickle could open, why; NULL once it is closed */
+    PyObject *pickled; /* what pickling it has exported */
+    PyObject *pinned;  /* what the consumer of an array interface needs as long as this lives */
+    uint32_t forks;    /* how often this line of processes had forked when the memory was made */
+} xp_buffer_state;
+
+/* ArrayState */
+typedef struct {
+    xp_buffer_state base;
+    PyObject *shape, *strides, *dtype; /* NULL of what no pickle could open */
+    PyObject *message;                 /* by which it was attached, or NULL */
+    PyObject *order;                   /* what its readers have to wait for, or NULL */
+    int64_t offset;                    /* of the first element, in the range */
+} xp_array_state;
+
+/* An array of the class that was registered. Its references are taken over, also where this fails; message and order may
+ * be NULL, any other where an exception is set. */
+PyObject *xp_array_new(const xp_types *types, PyObject *held, uint32_t forks, PyObject *shape, PyObject *strides,
+                       PyObject *dtype, int64_t offset, PyObject *message, PyObject *order);
+xp_array_state *xp_array_of(const xp_types *types, PyObject *object); /* NULL without an exception: it is none */
+
+#endif

@@ -1,0 +1,476 @@
+/* ChannelEnd: the Python side of engine/channel.h. */
+#include "objects.h"
+
+#include "../engine/channel.h"
+
+#define KIND_CHANNEL 3u
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *weakrefs, *crew;
+    bool joined;
+    xp_end e;
+} xp_end_object;
+
+static bool numbers(PyObject *tuple, uint64_t *out, Py_ssize_t n)
+{
+    if (!PyTuple_Check(tuple) || PyTuple_Size(tuple) != n) {
+        PyErr_SetString(PyExc_TypeError, "a geometry is a tuple of ten numbers");
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (xp_as_u64(PyTuple_GetItem(tuple, i), &out[i]) < 0)
+            return false;
+    return true;
+}
+
+static bool geometry_from(PyObject *tuple, xp_geometry *g)
+{
+    uint64_t v[10];
+    if (!numbers(tuple, v, 10))
+        return false;
+    for (int i = 1; i < 10; i++)
+        if (v[i] > UINT32_MAX) {
+            PyErr_SetString(PyExc_OverflowError, "does not fit in 32 bits");
+            return false;
+        }
+    *g = (xp_geometry){.nbytes = v[0], .slots = (uint32_t)v[1], .spare = (uint32_t)v[2], .writers = (uint32_t)v[3],
+                       .history = (uint32_t)v[4], .redeliver = (uint32_t)v[5], .on_full = (uint32_t)v[6],
+                       .meta_nbytes = (uint32_t)v[7], .text_nbytes = (uint32_t)v[8], .device = (uint32_t)v[9]};
+    return true;
+}
+
+static PyObject *channel_nbytes(PyObject *Py_UNUSED(m), PyObject *arg)
+{
+    xp_geometry g;
+    return geometry_from(arg, &g) ? PyLong_FromUnsignedLongLong(xp_channel_nbytes(&g)) : NULL;
+}
+
+static PyObject *channel_begin(PyObject *Py_UNUSED(m), PyObject *args)
+{
+    PyObject *o_crew, *o_geometry;
+    const char *text;
+    Py_ssize_t n;
+    xp_geometry g;
+    if (!PyArg_ParseTuple(args, "OOy#", &o_crew, &o_geometry, &text, &n) || !geometry_from(o_geometry, &g))
+        return NULL;
+    xp_crew *c = xp_crew_of(o_crew, KIND_CHANNEL);
+    if (c == NULL)
+        return NULL;
+    if (c->nbytes < xp_channel_nbytes(&g) || n > (Py_ssize_t)XP_CHANNEL_TEXT) {
+        PyErr_SetString(PyExc_ValueError, "the channel does not fit");
+        return NULL;
+    }
+    xp_channel_begin(c, &g, text, (uint32_t)n);
+    Py_RETURN_NONE;
+}
+
+/* The crew of a channel that somebody else has begun; ValueError: its words are not as they have to be. */
+static xp_crew *begun(PyObject *o_crew, xp_geometry *g)
+{
+    xp_crew *c = xp_crew_of(o_crew, KIND_CHANNEL);
+    if (c && !xp_channel_geometry(c, g)) {
+        PyErr_SetString(PyExc_ValueError, "the words of the channel do not fit in their memory");
+        return NULL;
+    }
+    return c;
+}
+
+/* (geometry, text) of a channel that somebody else has begun. */
+static PyObject *channel_geometry(PyObject *Py_UNUSED(m), PyObject *o_crew)
+{
+    xp_geometry g;
+    xp_crew *c = begun(o_crew, &g);
+    if (c == NULL)
+        return NULL;
+    const xp_channel_words *w = xp_crew_words(c);
+    return Py_BuildValue("(KIIIIIIIII)y#", (unsigned long long)g.nbytes, g.slots, g.spare, g.writers, g.history, g.redeliver,
+                         g.on_full, g.meta_nbytes, g.text_nbytes, g.device, w->text,
+                         (Py_ssize_t)strnlen(w->text, XP_CHANNEL_TEXT));
+}
+
+/* --- ChannelEnd --------------------------------------------------------------------------------------------------- */
+
+static PyObject *end_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
+{
+    PyObject *o_crew;
+    const char *label;
+    int mode, oldest, writer, reconnect, rc;
+    xp_geometry g;
+    if (!PyArg_ParseTuple(args, "Osippp", &o_crew, &label, &mode, &oldest, &writer, &reconnect))
+        return NULL;
+    xp_crew *c = xp_crew_of(o_crew, KIND_CHANNEL);
+    if (c == NULL)
+        return NULL;
+    if (!xp_channel_geometry(c, &g)) {
+        PyErr_SetString(PyExc_ValueError, "the words of the channel do not fit in their memory");
+        return NULL;
+    }
+    xp_end_object *self = (xp_end_object *)PyType_GenericAlloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    rc = xp_end_join(&self->e, c, &g, label, mode, oldest, writer);
+    Py_END_ALLOW_THREADS
+    if (rc) {
+        Py_DECREF(self);
+        return xp_oserror_of(rc, "joining the channel");
+    }
+    self->joined = true;
+    self->e.reconnect = reconnect;
+    self->crew = Py_NewRef(o_crew);
+    return (PyObject *)self;
+}
+
+static void end_dealloc(PyObject *self)
+{
+    xp_end_object *o = (xp_end_object *)self;
+    xp_clear_weakrefs(self, o->weakrefs);
+    if (o->joined) {
+        Py_BEGIN_ALLOW_THREADS
+        xp_end_leave(&o->e);
+        xp_crew_unref(o->e.c);
+        Py_END_ALLOW_THREADS
+    }
+    Py_XDECREF(o->crew);
+    xp_free(self);
+}
+
+static PyObject *end_leave(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    Py_BEGIN_ALLOW_THREADS
+    xp_end_leave(&((xp_end_object *)self)->e);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static inline xp_end *end_of(PyObject *self)
+{
+    xp_end *e = &((xp_end_object *)self)->e;
+    if (XP_LIKELY(!XP_RELAXED(&e->closed) && xp_crew_usable(e->c)))
+        return e;
+    xp_crew_unusable(e->c, XP_RELAXED(&e->closed) ? NULL : xp_crew_wrong(e->c));
+    return NULL;
+}
+
+/* One attempt, and more of them while it has to wait: GOT …, XP_WAIT when the time is over, or -1 with an exception.
+ * `timeout` NULL: for what waits for nothing but the lock. */
+#define LOCK_MOST 10000000000u
+
+typedef int (*attempt)(xp_end *e, void *argument);
+
+static int until(PyObject *self, xp_end *e, attempt try, void *argument, PyObject *timeout)
+{
+    uint64_t ns, finish = 0;
+    bool timed = false, last = false;
+    for (;;) {
+        uint32_t changes = XP_LOAD(&e->w->changes);
+        int got;
+        if (!timed) { /* the lock is free nearly always; else it is not waited for with the GIL */
+            xp_end_hurry = true;
+            got = try(e, argument);
+            xp_end_hurry = false;
+        } else {
+            Py_BEGIN_ALLOW_THREADS
+            got = try(e, argument);
+            Py_END_ALLOW_THREADS
+        }
+        if (got != XP_WAIT && got != XP_UNUSABLE)
+            return got;
+        if (!timed) {
+            if (timeout == NULL)
+                ns = LOCK_MOST;
+            else if (xp_seconds(timeout, &ns) < 0)
+                return -1;
+            finish = ns == XP_FOREVER ? XP_FOREVER : xp_now() + ns;
+            timed = true;
+        }
+        if (last && timeout == NULL) {
+            PyErr_SetString(PyExc_TimeoutError, "another process has kept the channel's lock for 10 s: it seems to be stopped");
+            return -1;
+        }
+        if (last)
+            return XP_WAIT;
+        int rc = 0;
+        if (got == XP_WAIT) {
+            Py_BEGIN_ALLOW_THREADS
+            rc = xp_end_sleep(e, changes, finish);
+            Py_END_ALLOW_THREADS
+        }
+        if (rc && rc != EAGAIN && rc != EINTR && rc != ETIMEDOUT) {
+            xp_oserror_of(rc, "futex");
+            return -1;
+        }
+        if (PyErr_CheckSignals() < 0 || end_of(self) == NULL)
+            return -1;
+        last = xp_now() >= finish;
+    }
+}
+
+static int try_loan(xp_end *e, void *argument) { return xp_end_loan(e, argument); }
+
+/* A slot, or -1 - what came of it. */
+static PyObject *end_loan(PyObject *self, PyObject *timeout)
+{
+    xp_end *e = end_of(self);
+    uint32_t slot;
+    int got = e ? until(self, e, try_loan, &slot, timeout) : -1;
+    return got < 0 ? NULL : PyLong_FromLong(got == XP_GOT ? (long)slot : -1 - got);
+}
+
+typedef struct {
+    uint32_t slot;
+    uint64_t nbytes, point, seq;
+    bool done;
+} request;
+
+static int try_send(xp_end *e, void *argument)
+{
+    request *r = argument;
+    return xp_end_send(e, r->slot, r->nbytes, r->point, &r->seq);
+}
+
+/* send(slot, nbytes, meta, text, point) -> seq */
+static PyObject *end_send(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    xp_end *e = end_of(self);
+    request r = {0};
+    char *meta, *text;
+    Py_ssize_t meta_nbytes, text_nbytes;
+    if (e == NULL || xp_arity("send", n, 5, 5) < 0 || xp_as_u32(args[0], &r.slot) < 0 || xp_as_u64(args[1], &r.nbytes) < 0 ||
+        PyBytes_AsStringAndSize(args[2], &meta, &meta_nbytes) < 0 || PyBytes_AsStringAndSize(args[3], &text, &text_nbytes) < 0 ||
+        xp_as_u64(args[4], &r.point) < 0)
+        return NULL;
+    if (meta_nbytes > (Py_ssize_t)e->g.meta_nbytes || text_nbytes > (Py_ssize_t)e->g.text_nbytes) {
+        PyErr_SetString(PyExc_ValueError, "there is no room for that");
+        return NULL;
+    }
+    xp_end_fill(e, r.slot, meta, (uint32_t)meta_nbytes, text, (uint32_t)text_nbytes);
+    int got = until(self, e, try_send, &r, NULL);
+    return got < 0 ? NULL : PyLong_FromUnsignedLongLong(r.seq);
+}
+
+static int try_drop(xp_end *e, void *argument) { return xp_end_drop(e, ((request *)argument)->slot); }
+
+static PyObject *end_drop(PyObject *self, PyObject *arg)
+{
+    xp_end *e = end_of(self);
+    request r = {0};
+    if (e == NULL || xp_as_u32(arg, &r.slot) < 0 || until(self, e, try_drop, &r, NULL) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static int try_release(xp_end *e, void *argument)
+{
+    const request *r = argument;
+    return xp_end_release(e, r->slot, r->done, r->point);
+}
+
+/* release(slot, done, point) */
+static PyObject *end_release(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    xp_end *e = end_of(self);
+    request r = {0};
+    if (e == NULL || xp_arity("release", n, 3, 3) < 0 || xp_as_u32(args[0], &r.slot) < 0 || xp_as_u64(args[2], &r.point) < 0)
+        return NULL;
+    r.done = args[1] == Py_True;
+    if (until(self, e, try_release, &r, NULL) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static int try_receive(xp_end *e, void *argument) { return xp_end_receive(e, argument, true); }
+static int try_failed(xp_end *e, void *argument) { return xp_end_failed(e, argument); }
+
+/* (slot, seq, missed, writer's pid, nbytes, meta, text, deliveries, point, whose, since) */
+static PyObject *as_tuple(const xp_end *e, const xp_frame *f)
+{
+    const char *meta = xp_end_meta(e, f->slot);
+    if (f->meta_nbytes == 0 && f->text_nbytes == 0 && f->point == 0)
+        return Py_BuildValue("(IKKKKOOIKIK)", f->slot, (unsigned long long)f->seq, (unsigned long long)f->missed,
+                             (unsigned long long)f->writer_pid, (unsigned long long)f->nbytes, Py_None, Py_None, f->deliveries,
+                             (unsigned long long)f->point, f->point_by, (unsigned long long)f->since);
+    return Py_BuildValue("(IKKKKy#y#IKIK)", f->slot, (unsigned long long)f->seq, (unsigned long long)f->missed,
+                         (unsigned long long)f->writer_pid, (unsigned long long)f->nbytes, meta, (Py_ssize_t)f->meta_nbytes,
+                         meta + e->g.meta_nbytes, (Py_ssize_t)f->text_nbytes, f->deliveries, (unsigned long long)f->point,
+                         f->point_by, (unsigned long long)f->since);
+}
+
+/* The frame, or an int: what came of it. */
+static PyObject *end_receive(PyObject *self, PyObject *timeout)
+{
+    xp_end *e = end_of(self);
+    xp_frame f;
+    int got = e ? until(self, e, try_receive, &f, timeout) : -1;
+    return got < 0 ? NULL : got == XP_GOT ? as_tuple(e, &f) : PyLong_FromLong(got);
+}
+
+/* What `receive` would come to now. The file tells of the next change. */
+static PyObject *end_peek(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    xp_end *e = end_of(self);
+    xp_frame f;
+    if (e == NULL)
+        return NULL;
+    xp_end_listen(e);
+    int got;
+    Py_BEGIN_ALLOW_THREADS
+    got = xp_end_receive(e, &f, false);
+    if (got == XP_WAIT) {
+        xp_end_watch(e);
+        got = xp_end_receive(e, &f, false);
+    }
+    Py_END_ALLOW_THREADS
+    return PyLong_FromLong(got == XP_UNUSABLE ? XP_WAIT : got);
+}
+
+static PyObject *end_failed(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    xp_end *e = end_of(self);
+    xp_frame f;
+    if (e == NULL)
+        return NULL;
+    int got = until(self, e, try_failed, &f, NULL);
+    if (got < 0)
+        return NULL;
+    return got == XP_GOT ? as_tuple(e, &f) : Py_NewRef(Py_None);
+}
+
+static int try_finish(xp_end *e, void *Py_UNUSED(a)) { return xp_end_finish(e); }
+static int try_become(xp_end *e, void *Py_UNUSED(a)) { return xp_end_become_writer(e); }
+
+static PyObject *end_finish(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    xp_end *e = end_of(self);
+    int got = e ? until(self, e, try_finish, NULL, NULL) : -1;
+    return got < 0 ? NULL : PyLong_FromLong(got);
+}
+
+static PyObject *end_write(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    xp_end *e = end_of(self);
+    int got = e ? until(self, e, try_become, NULL, NULL) : -1;
+    return got < 0 ? NULL : PyLong_FromLong(got);
+}
+
+static PyObject *end_reads(PyObject *self, PyObject *arg)
+{
+    xp_end *e = end_of(self);
+    uint32_t slot;
+    if (e == NULL || xp_as_u32(arg, &slot) < 0 || slot >= e->g.slots + e->g.spare)
+        return NULL;
+    PyObject *list = PyList_New(0);
+    const xp_slot_words *s = &e->w->slots[slot];
+    for (uint32_t m = 0; list && m < XP_CREW_MEMBERS; m++) {
+        uint64_t point = XP_LOAD(&s->reads[m]);
+        /* The writer before, if it lives: nobody may have read its frame. */
+        if (s->point_by == m && s->since == xp_crew_head_of(e->c)->members[m].since_ns && s->point > point)
+            point = s->point;
+        PyObject *v = point ? Py_BuildValue("(IK)", m, (unsigned long long)point) : NULL;
+        if (point && (v == NULL || PyList_Append(list, v) < 0))
+            Py_CLEAR(list);
+        Py_XDECREF(v);
+    }
+    return list;
+}
+
+/* For people: [(member, pid, role, cursor, missed, got, holding, label)], and the seq of the next frame. Without the lock. */
+static PyObject *channel_survey(PyObject *Py_UNUSED(module), PyObject *o_crew)
+{
+    xp_geometry g;
+    xp_crew *c = begun(o_crew, &g);
+    if (c == NULL)
+        return NULL;
+    const xp_channel_words *w = xp_crew_words(c);
+    PyObject *list = PyList_New(0);
+    for (uint32_t m = 0; list && m < XP_CREW_MEMBERS; m++) {
+        const xp_end_words *end = &w->ends[m];
+        const xp_crew_member *record = &xp_crew_head_of(c)->members[m];
+        uint32_t role = XP_LOAD(&end->role), holding = 0;
+        int pid = role ? xp_crew_pid(c, m) : -1;
+        if (pid < 0)
+            continue;
+        for (uint32_t i = 0; i < g.slots + g.spare; i++)
+            holding += XP_RELAXED(&w->slots[i].holders[m / 64]) >> m % 64 & 1;
+        PyObject *label = PyUnicode_DecodeUTF8(record->label, (Py_ssize_t)strnlen(record->label, XP_CREW_LABEL), "replace");
+        PyObject *v = label ? Py_BuildValue("(IiIKKKIN)", m, pid, role, (unsigned long long)XP_RELAXED(&end->cursor),
+                                            (unsigned long long)XP_RELAXED(&end->missed),
+                                            (unsigned long long)XP_RELAXED(&end->got), holding, label)
+                            : NULL;
+        if (v == NULL || PyList_Append(list, v) < 0)
+            Py_CLEAR(list);
+        Py_XDECREF(v);
+    }
+    return list ? Py_BuildValue("(NK)", list, (unsigned long long)XP_LOAD(&w->next_seq)) : NULL;
+}
+
+/* When a member joined: by that it is told from others with its index. */
+static PyObject *end_since(PyObject *self, PyObject *arg)
+{
+    xp_end *e = end_of(self);
+    uint32_t m;
+    if (e == NULL || xp_as_u32(arg, &m) < 0)
+        return NULL;
+    return PyLong_FromUnsignedLongLong(m < XP_CREW_MEMBERS ? XP_LOAD(&xp_crew_head_of(e->c)->members[m].since_ns) : 0);
+}
+
+static PyObject *end_member(PyObject *self, void *Py_UNUSED(c)) { return PyLong_FromUnsignedLong(((xp_end_object *)self)->e.m); }
+static PyObject *end_lost(PyObject *self, void *Py_UNUSED(c))
+{
+    return PyLong_FromUnsignedLongLong(XP_RELAXED(&((xp_end_object *)self)->e.w->lost_pid));
+}
+
+static PyGetSetDef end_getset[] = {
+    {"member", end_member, NULL, NULL, NULL}, {"lost_pid", end_lost, NULL, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL}};
+
+static PyMethodDef end_methods[] = {
+    {"loan", end_loan, METH_O, NULL},
+    {"send", XP_FAST(end_send), METH_FASTCALL, NULL},
+    {"drop", end_drop, METH_O, NULL},
+    {"receive", end_receive, METH_O, NULL},
+    {"release", XP_FAST(end_release), METH_FASTCALL, NULL},
+    {"peek", end_peek, METH_NOARGS, NULL},
+    {"failed", end_failed, METH_NOARGS, NULL},
+    {"finish", end_finish, METH_NOARGS, NULL},
+    {"write", end_write, METH_NOARGS, NULL},
+    {"reads", end_reads, METH_O, NULL},
+    {"since", end_since, METH_O, NULL},
+    {"leave", end_leave, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef end_members[] = {XP_WEAKREFS(xp_end_object), {NULL, 0, 0, 0, NULL}};
+
+static PyType_Slot end_slots[] = {
+    {Py_tp_new, end_new},         {Py_tp_dealloc, end_dealloc}, {Py_tp_methods, end_methods},
+    {Py_tp_getset, end_getset},   {Py_tp_members, end_members}, {0, NULL},
+};
+static PyType_Spec end_spec = {"xpushare._native.ChannelEnd", sizeof(xp_end_object), 0, Py_TPFLAGS_DEFAULT, end_slots};
+
+static PyMethodDef functions[] = {
+    {"channel_nbytes", channel_nbytes, METH_O, NULL},
+    {"channel_begin", channel_begin, METH_VARARGS, NULL},
+    {"channel_geometry", channel_geometry, METH_O, NULL},
+    {"channel_survey", channel_survey, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static const struct {
+    const char *name;
+    long value;
+} constants[] = {
+    {"CHANNEL_OVER", XP_OVER}, {"CHANNEL_LOST", XP_LOST_END}, {"CHANNEL_WAIT", XP_WAIT}, {"CHANNEL_GOT", XP_GOT},
+    {"CHANNEL_NO_ROOM", XP_NO_ROOM}, {"CHANNEL_TWICE", XP_TWICE}, {"CHANNEL_NO_WRITER", XP_NO_WRITER},
+    {"CHANNEL_SPARE", XP_CHANNEL_SPARE}, {"CHANNEL_TEXT", XP_CHANNEL_TEXT},
+};
+
+int xp_init_channel(PyObject *module)
+{
+    if (PyModule_AddFunctions(module, functions) < 0)
+        return -1;
+    for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
+        if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value) < 0)
+            return -1;
+    return xp_add_type(module, &end_spec);
+}

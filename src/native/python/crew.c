@@ -1,0 +1,448 @@
+/* Crew, Lock and Atomic: the Python side of engine/crew.h and engine/lock.h. */
+#include "objects.h"
+
+#include "../engine/lock.h"
+
+#include <unistd.h>
+
+#define KIND_LOCK 1u
+#define KIND_ATOMIC 2u
+
+/* --- Crew --------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *weakrefs;
+    xp_crew *c;
+    Py_buffer view; /* keeps the words mapped */
+    uint32_t kind;
+} xp_crew_object;
+
+static void prepare(xp_crew *c, uint32_t kind, bool fresh, int64_t initial)
+{
+    if (kind == KIND_ATOMIC) {
+        xp_atomic_words *w = xp_crew_words(c);
+        c->bells[0] = &w->bell;
+        if (fresh)
+            xp_atomic_store(w, initial);
+    } else if (kind == KIND_LOCK) { /* a channel's: see channel.c */
+        c->bells[0] = &((xp_lock_words *)xp_crew_words(c))->bell;
+    }
+}
+
+static PyObject *crew_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"fd", "memory", "kind", "fresh", "initial", NULL};
+    PyObject *o_fd, *o_memory;
+    int kind, fresh;
+    long long initial = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOip|L", names, &o_fd, &o_memory, &kind, &fresh, &initial))
+        return NULL;
+    xp_crew_object *self = (xp_crew_object *)PyType_GenericAlloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    if (PyObject_GetBuffer(o_memory, &self->view, PyBUF_WRITABLE) < 0) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    int fd = xp_take_fd(o_fd);
+    if (fd < 0) {
+        Py_DECREF(self);
+        return xp_oserror_of(EBADF, "taking the file of a crew");
+    }
+    xp_error error = {EINVAL, "the control words do not fit in their memory"};
+    if (self->view.len > (Py_ssize_t)XP_CREW_WORDS + 64)
+        self->c = xp_crew_open(fd, self->view.buf, (uint64_t)self->view.len, (uint32_t)kind, fresh, &error);
+    if (self->c == NULL) {
+        close(fd);
+        Py_DECREF(self);
+        return xp_raise(&error);
+    }
+    self->kind = (uint32_t)kind;
+    prepare(self->c, (uint32_t)kind, fresh, initial);
+    return (PyObject *)self;
+}
+
+static void crew_dealloc(PyObject *self)
+{
+    xp_crew_object *o = (xp_crew_object *)self;
+    xp_clear_weakrefs(self, o->weakrefs);
+    if (o->c) {
+        Py_BEGIN_ALLOW_THREADS
+        xp_crew_close(o->c);
+        xp_crew_unref(o->c);
+        Py_END_ALLOW_THREADS
+    }
+    if (o->view.obj)
+        PyBuffer_Release(&o->view);
+    xp_free(self);
+}
+
+void xp_crew_unusable(const xp_crew *c, const char *wrong)
+{
+    if (c && c->born != XP_RELAXED(&xp_fork_count)) {
+        PyObject *errors = PyImport_ImportModule("xpushare.common.errors");
+        PyObject *error = errors ? PyObject_GetAttrString(errors, "ForkError") : NULL;
+        if (error)
+            PyErr_SetString(error, "this belongs to the parent of this process: after a fork the child cannot use it. "
+                                   "Open its name here, or start the child with spawn or forkserver and send it there");
+        Py_XDECREF(error);
+        Py_XDECREF(errors);
+    } else {
+        xp_unusable(wrong ? wrong : "it is closed");
+    }
+}
+
+static xp_crew *crew(PyObject *self)
+{
+    xp_crew *c = ((xp_crew_object *)self)->c;
+    const char *wrong = xp_crew_wrong(c);
+    if (wrong)
+        xp_crew_unusable(c, wrong);
+    return wrong ? NULL : c;
+}
+
+xp_crew *xp_crew_of(PyObject *object, uint32_t kind)
+{
+    if (PyType_GetSlot(Py_TYPE(object), Py_tp_dealloc) == (void *)crew_dealloc &&
+        ((xp_crew_object *)object)->kind == kind)
+        return crew(object);
+    PyErr_SetString(PyExc_TypeError, "a Crew of that kind is wanted");
+    return NULL;
+}
+
+static PyObject *crew_close(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    Py_BEGIN_ALLOW_THREADS
+    xp_crew_close(((xp_crew_object *)self)->c);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyObject *crew_pid(PyObject *self, PyObject *arg)
+{
+    xp_crew *c = crew(self);
+    uint32_t m;
+    if (c == NULL || xp_as_u32(arg, &m) < 0)
+        return NULL;
+    return PyLong_FromLong(m < XP_CREW_MEMBERS ? xp_crew_pid(c, m) : -1);
+}
+
+static PyMethodDef crew_methods[] = {
+    {"close", crew_close, METH_NOARGS, NULL},
+    {"pid", crew_pid, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef crew_members[] = {XP_WEAKREFS(xp_crew_object), {NULL, 0, 0, 0, NULL}};
+
+static PyType_Slot crew_slots[] = {
+    {Py_tp_new, crew_new}, {Py_tp_dealloc, crew_dealloc}, {Py_tp_methods, crew_methods}, {Py_tp_members, crew_members}, {0, NULL},
+};
+static PyType_Spec crew_spec = {"xpushare._native.Crew", sizeof(xp_crew_object), 0, Py_TPFLAGS_DEFAULT, crew_slots};
+
+/* --- Lock and Atomic: a member each ------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *crew, *held, *died; /* `held` and `died`: what a Lock returns */
+    PyObject *why;                /* NULL, or the error that each use raises: it could not be opened */
+    xp_crew *c;
+    void *words;
+    uint32_t m;
+    int closed;
+} xp_member_object;
+
+static void sweep_lock(xp_crew *c, uint32_t m) { xp_lock_sweep(xp_crew_words(c), m); }
+static void sweep_nothing(xp_crew *Py_UNUSED(c), uint32_t Py_UNUSED(m)) {}
+
+static PyObject *member_new(PyTypeObject *type, PyObject *args, uint32_t kind)
+{
+    PyObject *o_crew, *held = Py_None, *died = Py_None;
+    const char *label;
+    if (!PyArg_ParseTuple(args, "Os|OO", &o_crew, &label, &held, &died))
+        return NULL;
+    bool unopened = PyExceptionInstance_Check(o_crew);
+    xp_crew *c = unopened ? NULL : xp_crew_of(o_crew, kind);
+    if (c == NULL && !unopened)
+        return NULL;
+    xp_member_object *self = (xp_member_object *)PyType_GenericAlloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->m = XP_NOBODY_OF_CREW;
+    if (unopened) {
+        self->closed = 1;
+        self->why = Py_NewRef(o_crew);
+        return (PyObject *)self;
+    }
+    int rc = xp_crew_claim(c, label, kind == KIND_LOCK ? sweep_lock : sweep_nothing, &self->m);
+    if (rc) {
+        Py_DECREF(self);
+        return xp_oserror_of(rc, "joining the members");
+    }
+    xp_crew_ref(c);
+    self->c = c;
+    self->words = xp_crew_words(c);
+    self->crew = Py_NewRef(o_crew);
+    self->held = Py_NewRef(held);
+    self->died = Py_NewRef(died);
+    return (PyObject *)self;
+}
+
+static void leave(xp_member_object *o, bool lock)
+{
+    if (o->c == NULL || XP_EXCHANGE(&o->closed, 1) || xp_crew_wrong(o->c))
+        return;
+    if (lock) {
+        xp_lock_sweep(o->words, o->m); /* to go while holding it is its owner's death */
+        xp_ring(&((xp_lock_words *)o->words)->bell);
+    } else {
+        xp_ring(&((xp_atomic_words *)o->words)->bell);
+    }
+    xp_crew_leave(o->c, o->m);
+}
+
+static void member_free(PyObject *self, bool lock)
+{
+    xp_member_object *o = (xp_member_object *)self;
+    leave(o, lock);
+    if (o->c)
+        xp_crew_unref(o->c);
+    Py_XDECREF(o->crew);
+    Py_XDECREF(o->held);
+    Py_XDECREF(o->died);
+    Py_XDECREF(o->why);
+    xp_free(self);
+}
+
+static inline xp_member_object *member(PyObject *self)
+{
+    xp_member_object *o = (xp_member_object *)self;
+    if (XP_LIKELY(!XP_RELAXED(&o->closed) && xp_crew_usable(o->c)))
+        return o;
+    if (o->why) {
+        PyErr_SetObject((PyObject *)Py_TYPE(o->why), o->why);
+        return NULL;
+    }
+    xp_crew_unusable(o->c, XP_RELAXED(&o->closed) ? NULL : xp_crew_wrong(o->c));
+    return NULL;
+}
+
+static PyObject *member_index(PyObject *self, void *Py_UNUSED(c)) { return PyLong_FromUnsignedLong(((xp_member_object *)self)->m); }
+
+static PyGetSetDef member_getset[] = {{"member", member_index, NULL, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL}};
+
+/* --- Lock --- */
+
+static PyObject *lock_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
+{
+    return member_new(type, args, KIND_LOCK);
+}
+
+static void lock_dealloc(PyObject *self) { member_free(self, true); }
+
+static PyObject *lock_leave(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    leave((xp_member_object *)self, true);
+    Py_RETURN_NONE;
+}
+
+static PyObject *taken(xp_member_object *o, int got)
+{
+    XP_STORE_RELAXED(&o->c->holder, (uint64_t)pthread_self());
+    return Py_NewRef(got == XP_LOCK_DIED ? o->died : o->held);
+}
+
+/* None: not within the time. */
+static PyObject *acquire_slow(PyObject *self, xp_member_object *o, uint64_t timeout)
+{
+    xp_lock_words *w = o->words;
+    uint64_t end = timeout == XP_FOREVER ? XP_FOREVER : xp_now() + timeout, ticket = xp_lock_ticket(o->m);
+    unsigned tries = 0;
+    int got, rc;
+    for (;;) {
+        Py_BEGIN_ALLOW_THREADS
+        got = xp_lock_wait(o->c, w, o->m, ticket, &tries, end, &rc);
+        Py_END_ALLOW_THREADS
+        if (got != XP_LOCK_BUSY && !XP_RELAXED(&o->closed))
+            return taken(o, got);
+        bool over = PyErr_CheckSignals() < 0 || member(self) == NULL;
+        if (over || xp_now() >= end) {
+            xp_lock_give_up(w, ticket);
+            if (got != XP_LOCK_BUSY)
+                xp_lock_release(w, o->m);
+            return over ? NULL : Py_NewRef(Py_None);
+        }
+    }
+}
+
+static PyObject *acquire(PyObject *self, PyObject *timeout)
+{
+    xp_member_object *o = member(self);
+    uint64_t ns = XP_FOREVER;
+    if (o == NULL || (timeout && xp_seconds(timeout, &ns) < 0))
+        return NULL;
+    xp_lock_words *w = o->words;
+    int got = xp_lock_try(w, o->m, 0);
+    if (XP_LIKELY(got != XP_LOCK_BUSY))
+        return taken(o, got);
+    uint64_t owner = XP_LOAD(&w->owner) & XP_LOCK_MEMBER;
+    if (XP_RELAXED(&o->c->holder) == (uint64_t)pthread_self() && owner && owner <= XP_CREW_MEMBERS &&
+        o->c->mine[(owner - 1) / 64] >> (owner - 1) % 64 & 1) {
+        xp_unusable("this thread holds the lock already: it is not re-entrant");
+        return NULL;
+    }
+    return acquire_slow(self, o, ns);
+}
+
+static PyObject *lock_acquire(PyObject *self, PyObject *arg) { return acquire(self, arg); }
+static PyObject *lock_enter(PyObject *self, PyObject *Py_UNUSED(a)) { return acquire(self, NULL); }
+
+static int release(PyObject *self)
+{
+    xp_member_object *o = member(self);
+    if (o == NULL)
+        return -1;
+    uint64_t before = XP_RELAXED(&o->c->holder);
+    XP_STORE_RELAXED(&o->c->holder, 0);
+    if (xp_lock_release(o->words, o->m))
+        return 0;
+    XP_STORE_RELAXED(&o->c->holder, before);
+    xp_unusable("this object does not hold the lock");
+    return -1;
+}
+
+static PyObject *lock_release(PyObject *self, PyObject *Py_UNUSED(a)) { return release(self) < 0 ? NULL : Py_NewRef(Py_None); }
+
+static PyObject *lock_exit(PyObject *self, PyObject *const *Py_UNUSED(args), Py_ssize_t Py_UNUSED(n))
+{
+    return release(self) < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *lock_owner(PyObject *self, void *Py_UNUSED(c))
+{
+    xp_member_object *o = member(self);
+    return o ? PyLong_FromUnsignedLongLong(XP_LOAD(&((xp_lock_words *)o->words)->owner) & XP_LOCK_MEMBER) : NULL;
+}
+
+static PyGetSetDef lock_getset[] = {
+    {"member", member_index, NULL, NULL, NULL}, {"owner", lock_owner, NULL, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL}};
+
+static PyMethodDef lock_methods[] = {
+    {"take", lock_acquire, METH_O, NULL},
+    {"release", lock_release, METH_NOARGS, NULL},
+    {"leave", lock_leave, METH_NOARGS, NULL},
+    {"__enter__", lock_enter, METH_NOARGS, NULL},
+    {"__exit__", XP_FAST(lock_exit), METH_FASTCALL, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot lock_slots[] = {
+    {Py_tp_new, lock_new}, {Py_tp_dealloc, lock_dealloc}, {Py_tp_methods, lock_methods}, {Py_tp_getset, lock_getset}, {0, NULL},
+};
+static PyType_Spec lock_spec = {"xpushare._native.LockMember", sizeof(xp_member_object), 0,
+                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, lock_slots};
+
+/* --- Atomic --- */
+
+static PyObject *atomic_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
+{
+    return member_new(type, args, KIND_ATOMIC);
+}
+
+static void atomic_dealloc(PyObject *self) { member_free(self, false); }
+
+static PyObject *atomic_leave(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    leave((xp_member_object *)self, false);
+    Py_RETURN_NONE;
+}
+
+static int as_i64(PyObject *obj, int64_t *out)
+{
+    *out = PyLong_AsLongLong(obj);
+    return *out == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
+static PyObject *atomic_add(PyObject *self, PyObject *arg)
+{
+    xp_member_object *o = member(self);
+    int64_t more;
+    if (o == NULL || as_i64(arg, &more) < 0)
+        return NULL;
+    return PyLong_FromLongLong(xp_atomic_add(o->words, more));
+}
+
+static PyObject *atomic_load(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    xp_member_object *o = member(self);
+    return o ? PyLong_FromLongLong(XP_LOAD(&((xp_atomic_words *)o->words)->value)) : NULL;
+}
+
+static PyObject *atomic_store(PyObject *self, PyObject *arg)
+{
+    xp_member_object *o = member(self);
+    int64_t value;
+    if (o == NULL || as_i64(arg, &value) < 0)
+        return NULL;
+    xp_atomic_store(o->words, value);
+    Py_RETURN_NONE;
+}
+
+static PyObject *atomic_swap(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    xp_member_object *o = member(self);
+    int64_t old, value;
+    if (o == NULL || xp_arity("compare_exchange", n, 2, 2) < 0 || as_i64(args[0], &old) < 0 || as_i64(args[1], &value) < 0)
+        return NULL;
+    return PyBool_FromLong(xp_atomic_swap(o->words, old, value));
+}
+
+/* False: the time is over. */
+static PyObject *atomic_wait(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    xp_member_object *o = member(self);
+    int64_t value;
+    uint64_t ns;
+    if (o == NULL || xp_arity("wait", n, 2, 2) < 0 || as_i64(args[0], &value) < 0 || xp_seconds(args[1], &ns) < 0)
+        return NULL;
+    uint64_t end = ns == XP_FOREVER ? XP_FOREVER : xp_now() + ns;
+    for (;;) {
+        bool differs;
+        int rc;
+        Py_BEGIN_ALLOW_THREADS
+        differs = xp_atomic_wait(o->c, o->words, value, end, &rc);
+        Py_END_ALLOW_THREADS
+        if (differs)
+            Py_RETURN_TRUE;
+        if (PyErr_CheckSignals() < 0 || member(self) == NULL)
+            return NULL;
+        if (xp_now() >= end)
+            Py_RETURN_FALSE;
+    }
+}
+
+static PyMethodDef atomic_methods[] = {
+    {"add", atomic_add, METH_O, NULL},
+    {"load", atomic_load, METH_NOARGS, NULL},
+    {"store", atomic_store, METH_O, NULL},
+    {"swap", XP_FAST(atomic_swap), METH_FASTCALL, NULL},
+    {"wait_for", XP_FAST(atomic_wait), METH_FASTCALL, NULL},
+    {"leave", atomic_leave, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot atomic_slots[] = {
+    {Py_tp_new, atomic_new}, {Py_tp_dealloc, atomic_dealloc}, {Py_tp_methods, atomic_methods}, {Py_tp_getset, member_getset}, {0, NULL},
+};
+static PyType_Spec atomic_spec = {"xpushare._native.AtomicMember", sizeof(xp_member_object), 0,
+                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, atomic_slots};
+
+int xp_init_crew(PyObject *module)
+{
+    if (PyModule_AddIntConstant(module, "CREW_MEMBERS", XP_CREW_MEMBERS) < 0 ||
+        PyModule_AddIntConstant(module, "CREW_JOIN", XP_CREW_JOIN) < 0 ||
+        PyModule_AddIntConstant(module, "CREW_LIFE", XP_CREW_LIFE) < 0)
+        return -1;
+    return xp_add_type(module, &crew_spec) < 0 || xp_add_type(module, &lock_spec) < 0 ? -1 : xp_add_type(module, &atomic_spec);
+}

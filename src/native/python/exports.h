@@ -1,0 +1,100 @@
+/* The table of this process's exports, for Python and for native code. */
+#ifndef XP_EXPORTS_H
+#define XP_EXPORTS_H
+
+#include "handle.h"
+
+#include <pthread.h>
+
+/* Template: what all exports of one object have in common. It never changes. */
+typedef struct {
+    PyObject_HEAD
+    xp_handle h;
+    xp_entry e;
+    xp_offer *offer; /* NULL, or how fds are made on demand; each export gets a copy */
+} xp_template;
+
+/* Exported: one export. Made first, and exported later; it never comes back once it has ended. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *template;
+    PyObject *source; /* what an open in this very process gets */
+    PyObject *keep;   /* what has to live as long: the array of another library */
+    PyObject *handle; /* NULL until it is exported */
+    PyObject *made;   /* the same, of an export that is being made */
+    uint64_t offset, length, nbytes; /* what is exported; nbytes: of the whole object */
+    uint64_t generation, deadline;
+    uint32_t entry, flags, slot; /* entry: XP_ENTRIES until it has one; its own as long as the table holds it there */
+    bool foreign;                /* importers may use the memory even after the export has ended */
+    bool implicit;               /* made by pickling */
+    bool outlives;               /* made by pickling, and its object has died */
+    bool begun, live;
+    uint8_t seal[XP_SEAL]; /* of its handle: no other handle has it */
+    xp_offer *offer;       /* likewise */
+} xp_exported;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *mapping, *domain;
+    char *base;
+    xp_domain *d;
+    xp_handle common;
+    uint64_t objects; /* how many have a number */
+    /* The lock is for what follows. While it is held nothing of Python is made or dropped: the garbage collector may run
+     * then, and end exports. */
+    pthread_mutex_t lock;
+    uint64_t generation;   /* the last one that was given */
+    uint32_t used;         /* how many entries have ever been taken: the first ones */
+    uint32_t live;         /* exports */
+    xp_exported **exports; /* by entry, with a reference: those that are live, and those that importers may still use */
+    uint32_t *free;        /* a ring of entries that are not used now */
+    uint32_t first, count; /* of those */
+} xp_own_table;
+
+/* Exposure: which other processes may have memory that was exported. It has the entries of exports that ended while
+ * somebody had them open, or mapped: no other export gets them meanwhile. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *own;      /* NULL before the first entry */
+    PyObject *prepared; /* of Python: the template of its allocation's exports, or NULL */
+    uint64_t serial;    /* likewise */
+    pthread_mutex_t mu; /* what follows */
+    uint32_t *entries, count, room;
+    unsigned forks; /* xp_forks_begun when the memory was allocated */
+    bool never;
+} xp_exposure;
+
+/* An export of that memory has ended. true: the entry is the exposure's now. */
+bool xp_exposure_add(PyObject *exposure, xp_own_table *own, uint32_t entry);
+
+/* Other exports may have the entry. */
+static inline void xp_give_entry(xp_own_table *own, uint32_t entry)
+{
+    pthread_mutex_lock(&own->lock);
+    if (own->count < XP_ENTRIES)
+        own->free[(own->first + own->count++) % XP_ENTRIES] = entry;
+    pthread_mutex_unlock(&own->lock);
+}
+
+/* A template. Of `common` it takes all but payload, fds and their number. `offer`: taken over, also where this fails; NULL
+ * for fds that are there. */
+PyObject *xp_prepare(const xp_types *types, PyObject *own, PyObject *names, PyObject *fds, PyObject *payload,
+                     const xp_entry *common, xp_offer *offer);
+uint64_t xp_new_object(PyObject *own);
+
+/* `flags`: XP_ENTRY_READ_ONLY, XP_ENTRY_PICKLED */
+PyObject *xp_exported_new(const xp_types *types, PyObject *template, PyObject *source, PyObject *keep, uint64_t offset,
+                          uint64_t length, uint32_t flags, bool foreign);
+/* Export `n` Exported at once: all of them, or none. Each then has its handle. `opens`: how often each can be opened, -1
+ * for always; `deadline`: when they end, of the monotonic clock, or 0. false: failed, without an exception where the
+ * table is full. */
+bool xp_export(const xp_types *types, PyObject *own, const xp_key *key, PyObject *const *exports, Py_ssize_t n,
+               int opens, uint64_t deadline);
+/* The live export behind a handle, a new reference; NULL without an exception: it has ended. */
+PyObject *xp_export_of(PyObject *own, const xp_handle *h);
+/* End an export, unless it has ended. true: importers may use its memory still, and the table holds it until
+ * xp_release_export. An exception that is set stays. */
+bool xp_end_export(PyObject *own, PyObject *exported, uint32_t reason);
+void xp_release_export(PyObject *own, PyObject *exported);
+
+#endif

@@ -1,0 +1,79 @@
+/* Fields: the bytes of a handle, by name. */
+#include "objects.h"
+
+typedef struct {
+    PyObject_HEAD
+    xp_handle h;
+} xp_fields;
+
+PyObject *xp_fields_new(PyTypeObject *type, const xp_handle *h)
+{
+    xp_fields *self = (xp_fields *)PyType_GenericAlloc(type, 0);
+    if (self)
+        self->h = *h;
+    return (PyObject *)self;
+}
+
+const xp_handle *xp_fields_of(const xp_types *types, PyObject *fields)
+{
+    return Py_TYPE(fields) == types->fields ? &((const xp_fields *)fields)->h : NULL;
+}
+
+static PyObject *fields_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *raw;
+    char *bytes;
+    Py_ssize_t nbytes;
+    if ((kwargs && PyDict_Size(kwargs)) || PyTuple_Size(args) != 1) {
+        PyErr_SetString(PyExc_TypeError, "Fields() takes the bytes of a handle");
+        return NULL;
+    }
+    raw = PyTuple_GetItem(args, 0);
+    if (PyBytes_AsStringAndSize(raw, &bytes, &nbytes) < 0)
+        return NULL;
+    if (nbytes != sizeof(xp_handle)) {
+        PyErr_Format(PyExc_ValueError, "a handle has %zu bytes, not %zd", sizeof(xp_handle), nbytes);
+        return NULL;
+    }
+    xp_handle h;
+    memcpy(&h, bytes, sizeof h);
+    return xp_fields_new(type, &h);
+}
+
+static PyObject *fields_bytes(PyObject *self, void *place)
+{
+    uintptr_t at = (uintptr_t)place >> 8, nbytes = (uintptr_t)place & 0xff;
+    return PyBytes_FromStringAndSize((const char *)&((xp_fields *)self)->h + at, (Py_ssize_t)nbytes);
+}
+
+#define NUMBER(name, type) {#name, type, offsetof(xp_fields, h.name), READONLY, NULL}
+#define BYTES(name) \
+    {#name, fields_bytes, NULL, NULL, (void *)(offsetof(xp_handle, name) << 8 | sizeof(((xp_handle *)0)->name))}
+
+static PyMemberDef fields_members[] = {
+    NUMBER(version, T_USHORT),
+    NUMBER(kind, T_USHORT),
+    NUMBER(flags, T_UINT),
+    NUMBER(pid_namespace, T_ULONGLONG),
+    NUMBER(pid, T_UINT),
+    NUMBER(table_fd, T_UINT),
+    NUMBER(generation, T_ULONGLONG),
+    NUMBER(entry, T_UINT),
+    NUMBER(reserved0, T_UINT),
+    NUMBER(object, T_ULONGLONG),
+    NUMBER(offset, T_ULONGLONG),
+    NUMBER(nbytes, T_ULONGLONG),
+    NUMBER(exposed_nbytes, T_ULONGLONG),
+    NUMBER(net_namespace, T_ULONGLONG),
+    {NULL, 0, 0, 0, NULL},
+};
+static PyGetSetDef fields_getset[] = {
+    BYTES(magic),  BYTES(backend), BYTES(device_uuid), BYTES(boot_id),
+    BYTES(cookie), BYTES(nonce),   BYTES(reserved1),   {NULL, NULL, NULL, NULL, NULL},
+};
+static PyType_Slot fields_slots[] = {
+    {Py_tp_new, fields_new}, {Py_tp_members, fields_members}, {Py_tp_getset, fields_getset}, {0, NULL},
+};
+static PyType_Spec fields_spec = {"xpushare._native.Fields", sizeof(xp_fields), 0, Py_TPFLAGS_DEFAULT, fields_slots};
+
+int xp_init_fields(PyObject *module) { return xp_keep_type(module, &fields_spec, &xp_types_of(module)->fields); }

@@ -1,0 +1,20 @@
+/* Handles as Python has them: 256 verified bytes, or the bytes of a pickle that are no handle here. */
+#ifndef XP_HANDLE_H
+#define XP_HANDLE_H
+
+#include "objects.h"
+
+/* The base of Python's `Handle`. */
+typedef struct {
+    PyObject_HEAD
+    xp_handle h;
+    PyObject *raw;    /* its bytes, made when somebody asks; of what is no handle here, they are all there is */
+    PyObject *fields; /* Fields, made when somebody asks */
+    PyObject *unread; /* why it is no handle here; NULL if it is one */
+    PyObject *newest; /* what its name says by now, a callable; NULL unless it was looked up by one */
+} xp_handle_object;
+
+PyObject *xp_handle_new(const xp_types *types, const xp_handle *h); /* an instance of the class that was registered */
+const xp_handle *xp_handle_of(const xp_types *types, PyObject *object); /* borrowed; NULL without an exception: it is none */
+
+#endif

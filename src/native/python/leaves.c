@@ -1,0 +1,711 @@
+/* Leaves: the arrays of one `share`, until they are sealed as a message. It looks at arrays of ours, and at those whose
+ * library has DLPack's exchange API; Python places the others. */
+#include "array.h"
+#include "dlpack.h"
+#include "message.h"
+#include "resources.h"
+
+#define KINDS_MOST 64u /* kinds that are told apart here; Python has the numbers from there on */
+#define EXCHANGE_NAME "__dlpack_c_exchange_api__"
+#define DIFFERS_NAME "requires_grad" /* torch's: the view of a tensor does not say it, and `__dlpack__` refuses it */
+
+/* Arrays that are described alike: ours of one device and dtype, or of another library's type, DLPack device and type
+ * of element. */
+typedef struct {
+    PyTypeObject *type;      /* of another library; NULL: ours */
+    PyObject *device, *dtype; /* of ours; borrowed from `first` */
+    dl_device on;
+    dl_dtype elements;
+    const dl_exchange *api;
+    uint32_t itemsize;
+    PyObject *first;             /* the first array of the kind; borrowed from `arrays` */
+    PyObject *settled, *context; /* owned: on which device, once Python has said so; NULL: Python places them */
+} leaf_kind;
+
+/* An allocation in which arrays lie, and the access to it; or what a handle of another process's covers, which is passed
+ * on. */
+typedef struct {
+    uint64_t start, end, low, high; /* low, high: of the arrays that were placed here */
+    PyObject *allocation, *device, *context, *handle; /* owned; handle: the one that is passed on, or NULL */
+    PyObject *keep; /* owned: a list of what the export has to hold besides; NULL: nothing */
+    bool read_only, foreign, numbered;
+    uint32_t number; /* of the message's memory */
+} leaf_place;
+
+typedef struct {
+    uint64_t address; /* of the first element */
+    uint64_t start;   /* of its place, whose index changes */
+    PyObject *handle; /* of its place; borrowed */
+    int64_t low, high;
+    size_t dims; /* where lengths and strides begin in the pool; strides in bytes */
+    uint32_t kind;
+    bool viewed, placed, read_only;
+    xp_leaf as;
+} leaf;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *arrays; /* a tuple */
+    Py_ssize_t n, at; /* at: the first that is not placed */
+    leaf *leaves, one;
+    leaf_kind *kinds;
+    uint32_t kind_count, kind_room, place_count, place_room;
+    leaf_place *places; /* sorted by their starts, those of one start by the access, and of one access by the handle */
+    int64_t *pool;
+    size_t pool_used, pool_room;
+    bool read_only, grouped; /* read_only: all of it is shared so, however it may be used here */
+} xp_leaves;
+
+static int leaves_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    xp_leaves *self = (xp_leaves *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->arrays);
+    for (uint32_t i = 0; i < self->kind_count; i++) {
+        Py_VISIT(self->kinds[i].settled);
+        Py_VISIT(self->kinds[i].context);
+    }
+    for (uint32_t i = 0; i < self->place_count; i++) {
+        Py_VISIT(self->places[i].allocation);
+        Py_VISIT(self->places[i].device);
+        Py_VISIT(self->places[i].context);
+        Py_VISIT(self->places[i].handle);
+        Py_VISIT(self->places[i].keep);
+    }
+    return 0;
+}
+
+/* No tp_clear: what it holds never holds it, since nobody but a call of `share` has it. */
+static void leaves_dealloc(PyObject *object)
+{
+    xp_leaves *self = (xp_leaves *)object;
+    PyObject_GC_UnTrack(object);
+    for (uint32_t i = 0; i < self->kind_count; i++) {
+        Py_XDECREF(self->kinds[i].settled);
+        Py_XDECREF(self->kinds[i].context);
+    }
+    for (uint32_t i = 0; i < self->place_count; i++) {
+        PyObject *all[] = {self->places[i].allocation, self->places[i].device, self->places[i].context,
+                           self->places[i].handle, self->places[i].keep};
+        for (size_t j = 0; j < sizeof all / sizeof *all; j++)
+            Py_XDECREF(all[j]);
+    }
+    Py_XDECREF(self->arrays);
+    if (self->leaves != &self->one)
+        PyMem_Free(self->leaves);
+    PyMem_Free(self->kinds);
+    PyMem_Free(self->places);
+    PyMem_Free(self->pool);
+    xp_free(object);
+}
+
+static PyObject *leaves_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"arrays", "read_only", NULL};
+    PyObject *arrays;
+    int read_only;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!p", names, &PyList_Type, &arrays, &read_only))
+        return NULL;
+    xp_leaves *self = (xp_leaves *)PyType_GenericAlloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->read_only = read_only != 0;
+    self->arrays = PyList_AsTuple(arrays); /* nobody changes it while we look at it */
+    self->n = self->arrays ? PyTuple_Size(self->arrays) : 0;
+    self->leaves = self->n <= 1 ? &self->one : PyMem_Calloc((size_t)self->n, sizeof *self->leaves);
+    if (self->leaves == NULL)
+        PyErr_NoMemory();
+    if (!(self->arrays && self->leaves))
+        Py_CLEAR(self);
+    return (PyObject *)self;
+}
+
+/* Room for one more of `count` items. false with an exception set */
+static bool grow(void *items, uint32_t count, uint32_t *room, size_t nbytes)
+{
+    if (count < *room)
+        return true;
+    uint32_t wanted = 2 * *room + 2;
+    void *grown = PyMem_Realloc(*(void **)items, wanted * nbytes);
+    if (grown == NULL) {
+        PyErr_NoMemory();
+        return false;
+    }
+    *(void **)items = grown;
+    *room = wanted;
+    return true;
+}
+
+/* Room for so many lengths and strides. NULL with an exception set */
+static int64_t *room_for(xp_leaves *self, size_t n)
+{
+    if (self->pool == NULL || self->pool_used + n > self->pool_room) {
+        size_t room = 2 * self->pool_room + n + 8;
+        int64_t *grown = PyMem_Realloc(self->pool, room * sizeof *grown);
+        if (grown == NULL) {
+            PyErr_NoMemory();
+            return NULL;
+        }
+        self->pool = grown;
+        self->pool_room = room;
+    }
+    int64_t *found = self->pool + self->pool_used;
+    self->pool_used += n;
+    return found;
+}
+
+/* --- places ------------------------------------------------------------------------------------------------------- */
+
+/* Where the place of that start, access and handle is, or belongs. */
+static uint32_t index_of(const xp_leaves *self, uint64_t start, bool read_only, const PyObject *handle)
+{
+    uint32_t low = 0, high = self->place_count;
+    while (low < high) {
+        uint32_t middle = (low + high) / 2;
+        const leaf_place *p = &self->places[middle];
+        if (p->start < start ||
+            (p->start == start && (p->read_only < read_only ||
+                                   (p->read_only == read_only && (uintptr_t)p->handle < (uintptr_t)handle))))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static leaf_place *place_at(const xp_leaves *self, uint64_t start, bool read_only, const PyObject *handle)
+{
+    uint32_t at = index_of(self, start, read_only, handle);
+    leaf_place *p = &self->places[at];
+    return at < self->place_count && p->start == start && p->read_only == read_only && p->handle == handle ? p : NULL;
+}
+
+/* The place, now or from now on. NULL with an exception set */
+static leaf_place *learn(xp_leaves *self, uint64_t start, uint64_t nbytes, bool read_only, bool foreign,
+                         PyObject *allocation, PyObject *device, PyObject *context, PyObject *handle)
+{
+    leaf_place *known = place_at(self, start, read_only, handle);
+    if (known)
+        return known;
+    if (!grow(&self->places, self->place_count, &self->place_room, sizeof *self->places))
+        return NULL;
+    leaf_place *at = &self->places[index_of(self, start, read_only, handle)];
+    memmove(at + 1, at, (size_t)(&self->places[self->place_count] - at) * sizeof *at);
+    *at = (leaf_place){.start = start, .end = start + nbytes, .low = UINT64_MAX, .allocation = Py_NewRef(allocation),
+                       .device = Py_NewRef(device), .context = Py_NewRef(context), .handle = Py_XNewRef(handle),
+                       .read_only = read_only, .foreign = foreign};
+    self->place_count++;
+    return at;
+}
+
+/* The writable place that has these bytes and is exported from here, or NULL. */
+static leaf_place *place_of(const xp_leaves *self, uint64_t first, uint64_t last)
+{
+    uint32_t at = index_of(self, first + 1, false, NULL);
+    while (at > 0 && (self->places[at - 1].read_only || self->places[at - 1].handle))
+        at--;
+    leaf_place *p = at ? &self->places[at - 1] : NULL;
+    return p && first >= p->start && last <= p->end ? p : NULL;
+}
+
+/* The array lies there, and its bytes are these. false with an exception set */
+static bool put_into(leaf_place *p, leaf *l, uint64_t first, uint64_t last, PyObject *keep)
+{
+    if (keep) {
+        if (p->keep == NULL && (p->keep = PyList_New(0)) == NULL)
+            return false;
+        if (PyList_Append(p->keep, keep) < 0)
+            return false;
+    }
+    p->low = first < p->low ? first : p->low;
+    p->high = last > p->high ? last : p->high;
+    l->start = p->start;
+    l->handle = p->handle;
+    l->read_only = p->read_only;
+    l->placed = true;
+    return true;
+}
+
+/* --- looking at arrays -------------------------------------------------------------------------------------------- */
+
+/* The kind like this one, now or from now on; NULL where there are too many, or with an exception set. */
+static leaf_kind *kind_like(xp_leaves *self, const leaf_kind *wanted)
+{
+    for (uint32_t i = 0; i < self->kind_count; i++) {
+        const leaf_kind *k = &self->kinds[i];
+        if (k->type == wanted->type && k->device == wanted->device && k->dtype == wanted->dtype &&
+            k->on.type == wanted->on.type && k->on.id == wanted->on.id && k->elements.code == wanted->elements.code &&
+            k->elements.bits == wanted->elements.bits && k->elements.lanes == wanted->elements.lanes)
+            return &self->kinds[i];
+    }
+    if (self->kind_count == KINDS_MOST || !grow(&self->kinds, self->kind_count, &self->kind_room, sizeof *self->kinds))
+        return NULL;
+    self->kinds[self->kind_count] = *wanted;
+    return &self->kinds[self->kind_count++];
+}
+
+/* Whether the array is one of ours, in memory that this process made, or owns, and may write; and nobody has to wait
+ * for its content. -1 with an exception set */
+static int view_own(xp_leaves *self, const xp_types *types, leaf *l, PyObject *array)
+{
+    const xp_array_state *a = xp_array_of(types, array);
+    const xp_range *r = a ? xp_range_of(types, a->base.held) : NULL;
+    const xp_allocation *m = r ? xp_allocation_of(types, r->allocation) : NULL;
+    if (m == NULL || m->resource.forks != XP_RELAXED(&xp_fork_count) || r->read_only ||
+        (m->owned ? a->order && a->order != Py_None : m->imported || r->handle != Py_None || r->lease != Py_None))
+        return 0;
+    leaf_kind wanted = {.device = r->device, .dtype = a->dtype, .first = array};
+    leaf_kind *kind = kind_like(self, &wanted);
+    if (kind && kind->itemsize == 0) {
+        PyObject *itemsize = PyObject_GetAttrString(a->dtype, "itemsize");
+        int rc = itemsize ? xp_as_u32(itemsize, &kind->itemsize) : -1;
+        Py_XDECREF(itemsize);
+        if (rc < 0)
+            return -1;
+        kind->settled = Py_NewRef(r->device);
+        kind->context = Py_NewRef(r->context);
+    }
+    int64_t lengths[XP_MAX_DIMS], steps[XP_MAX_DIMS];
+    int ndim, nsteps;
+    size_t used = self->pool_used;
+    if (kind == NULL || kind->itemsize == 0 || xp_as_dims(a->shape, "shape", lengths, &ndim) < 0 ||
+        xp_as_dims(a->strides, "strides", steps, &nsteps) < 0 || ndim < 0 || nsteps != ndim)
+        return PyErr_Occurred() ? -1 : 0;
+    int64_t *dims = room_for(self, 2 * (size_t)ndim);
+    if (dims == NULL)
+        return -1;
+    memcpy(dims, lengths, 8u * (size_t)ndim);
+    memcpy(dims + ndim, steps, 8u * (size_t)ndim);
+    uint64_t base = m->address + r->offset + (uint64_t)a->offset;
+    leaf_place *p = NULL;
+    if (!xp_extent(dims, (unsigned)ndim, kind->itemsize, &l->low, &l->high)) {
+        self->pool_used = used;
+        return 0;
+    }
+    l->dims = used;
+    l->as.ndim = (uint16_t)ndim;
+    l->address = base;
+    l->kind = (uint32_t)(kind - self->kinds);
+    l->viewed = true;
+    p = learn(self, m->address, m->nbytes, false, m->foreign || m->imported, r->allocation, r->device, r->context, NULL);
+    PyObject *keep = m->owned ? (PyObject *)(uintptr_t)r : NULL; /* the array may be closed */
+    return p && put_into(p, l, base + (uint64_t)l->low, base + (uint64_t)l->high, keep) ? 1 : -1;
+}
+
+/* Look at another library's array by its exchange API. -1 with an exception set */
+static int view_other(xp_leaves *self, leaf *l, PyObject *array, const dl_exchange *api)
+{
+    dl_tensor t = {0};
+    size_t used = self->pool_used;
+    if (api->view(array, &t) != 0) {
+        if (!PyErr_ExceptionMatches(PyExc_Exception))
+            return -1;
+        PyErr_Clear(); /* Python says why */
+        return 0;
+    }
+    uint32_t itemsize = (uint32_t)((t.dtype.bits * t.dtype.lanes + 7) / 8);
+    int64_t *dims;
+    if (t.dtype.code == DL_COMPLEX || itemsize == 0 || t.ndim < 0 || t.ndim > (int)XP_ARRAY_DIMS ||
+        (t.ndim && t.shape == NULL))
+        return 0;
+    if ((dims = room_for(self, 2 * (size_t)t.ndim)) == NULL)
+        return -1;
+    leaf_kind wanted = {.type = Py_TYPE(array), .on = t.device, .elements = t.dtype, .api = api, .itemsize = itemsize,
+                        .first = array};
+    leaf_kind *kind = xp_viewed_dims(&t, itemsize, dims, &l->low, &l->high) ? kind_like(self, &wanted) : NULL;
+    if (kind == NULL) {
+        self->pool_used = used;
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    l->dims = used;
+    l->as.ndim = (uint16_t)t.ndim;
+    l->address = (uint64_t)(uintptr_t)t.data + t.byte_offset;
+    l->kind = (uint32_t)(kind - self->kinds);
+    l->viewed = true;
+    return 0;
+}
+
+/* The exchange API that a type itself has, or NULL, perhaps with an exception set. A sub-class may have another
+ * `__dlpack__`, and gets none. */
+static const dl_exchange *exchange_of(PyTypeObject *type)
+{
+    PyObject *base = PyType_GetSlot(type, Py_tp_base), *theirs = NULL;
+    PyObject *own = PyObject_GetAttrString((PyObject *)type, EXCHANGE_NAME);
+    if (own && base)
+        theirs = PyObject_GetAttrString(base, EXCHANGE_NAME);
+    if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_AttributeError))
+        PyErr_Clear();
+    const dl_exchange *api = own && own != theirs && !PyErr_Occurred() ? xp_exchange_of(own) : NULL;
+    Py_XDECREF(own); /* the type has it, for good */
+    Py_XDECREF(theirs);
+    return api && api->view ? api : NULL;
+}
+
+/* view(): look at the arrays */
+static PyObject *leaves_view(PyObject *object, PyObject *Py_UNUSED(none))
+{
+    xp_leaves *self = (xp_leaves *)object;
+    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
+    PyTypeObject *last = NULL;
+    const dl_exchange *api = NULL;
+    for (Py_ssize_t i = 0; i < self->n; i++) {
+        PyObject *array = PyTuple_GetItem(self->arrays, i);
+        int rc = view_own(self, types, &self->leaves[i], array);
+        if (rc < 0)
+            return NULL;
+        if (rc > 0 || xp_array_of(types, array))
+            continue;
+        if (Py_TYPE(array) != last) {
+            api = exchange_of(Py_TYPE(array));
+            if (PyErr_Occurred())
+                return NULL;
+            last = Py_TYPE(array);
+        }
+        if (api == NULL)
+            continue;
+        PyObject *differs = PyObject_GetAttrString(array, DIFFERS_NAME);
+        if (differs == NULL && !PyErr_ExceptionMatches(PyExc_AttributeError))
+            return NULL;
+        PyErr_Clear();
+        int other = differs ? PyObject_IsTrue(differs) : 0;
+        Py_XDECREF(differs);
+        if (other < 0 || (other == 0 && view_other(self, &self->leaves[i], array, api) < 0))
+            return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *or_none(PyObject *x) { return Py_NewRef(x ? x : Py_None); }
+
+/* kinds(): for each kind (an array of it, device and dtype of ours or None, then of another library's DLPack's device
+ * type and number, code, bits and lanes of an element) */
+static PyObject *leaves_kinds(PyObject *object, PyObject *Py_UNUSED(none))
+{
+    const xp_leaves *self = (xp_leaves *)object;
+    PyObject *found = PyList_New(self->kind_count);
+    for (uint32_t i = 0; found && i < self->kind_count; i++) {
+        const leaf_kind *k = &self->kinds[i];
+        PyObject *item = Py_BuildValue("(ONNiibbH)", k->first, or_none(k->device), or_none(k->dtype), k->on.type,
+                                       k->on.id, k->elements.code, k->elements.bits, k->elements.lanes);
+        if (item == NULL || PyList_SetItem(found, i, item) < 0)
+            Py_CLEAR(found);
+    }
+    return found;
+}
+
+/* The kind of that number. NULL with an exception set */
+static leaf_kind *kind_arg(const xp_leaves *self, PyObject *number)
+{
+    uint32_t at;
+    if (xp_as_u32(number, &at) < 0)
+        return NULL;
+    if (at < self->kind_count)
+        return &self->kinds[at];
+    PyErr_SetString(PyExc_IndexError, "there is no such kind");
+    return NULL;
+}
+
+/* stream(kind): the number of the stream that the kind's library works on now, or None */
+static PyObject *leaves_stream(PyObject *object, PyObject *number)
+{
+    const leaf_kind *k = kind_arg((xp_leaves *)object, number);
+    void *stream = NULL;
+    if (k == NULL)
+        return NULL;
+    if (k->api == NULL || k->api->stream == NULL || k->api->stream(k->on.type, k->on.id, &stream) != 0) {
+        if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
+            return NULL;
+        PyErr_Clear();
+        Py_RETURN_NONE;
+    }
+    return PyLong_FromVoidPtr(stream);
+}
+
+/* settle(kind, device, context): the kind's arrays are on that device */
+static PyObject *leaves_settle(PyObject *object, PyObject *const *args, Py_ssize_t n)
+{
+    leaf_kind *k = xp_arity("settle", n, 3, 3) < 0 ? NULL : kind_arg((xp_leaves *)object, args[0]);
+    if (k == NULL)
+        return NULL;
+    if (k->settled == NULL) {
+        k->settled = Py_NewRef(args[1]);
+        k->context = Py_NewRef(args[2]);
+    }
+    Py_RETURN_NONE;
+}
+
+/* --- placing them ------------------------------------------------------------------------------------------------- */
+
+/* next(): place the arrays that lie in places that are known, up to the next at which somebody has to look: its index,
+ * or None */
+static PyObject *leaves_next(PyObject *object, PyObject *Py_UNUSED(none))
+{
+    xp_leaves *self = (xp_leaves *)object;
+    for (; self->at < self->n; self->at++) {
+        leaf *l = &self->leaves[self->at];
+        if (l->placed)
+            continue;
+        if (!l->viewed || self->kinds[l->kind].settled == NULL)
+            return PyLong_FromSsize_t(self->at);
+        uint64_t first = l->address + (uint64_t)l->low, last = l->address + (uint64_t)l->high;
+        leaf_place *p = place_of(self, first, last);
+        if (p == NULL || p->device != self->kinds[l->kind].settled)
+            return PyLong_FromSsize_t(self->at);
+        if (!put_into(p, l, first, last, p->foreign ? PyTuple_GetItem(self->arrays, self->at) : NULL))
+            return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+/* where(): (kind, address of the lowest byte, bytes) of the array that `next` named, if its kind is settled; else None */
+static PyObject *leaves_where(PyObject *object, PyObject *Py_UNUSED(none))
+{
+    const xp_leaves *self = (xp_leaves *)object;
+    const leaf *l = self->at < self->n ? &self->leaves[self->at] : NULL;
+    if (l == NULL || !l->viewed || self->kinds[l->kind].settled == NULL)
+        Py_RETURN_NONE;
+    return Py_BuildValue("(IKK)", l->kind, (unsigned long long)(l->address + (uint64_t)l->low),
+                         (unsigned long long)(l->high - l->low));
+}
+
+/* learn(allocation, context): arrays may lie there */
+static PyObject *leaves_learn(PyObject *object, PyObject *const *args, Py_ssize_t n)
+{
+    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
+    const xp_allocation *m = xp_arity("learn", n, 2, 2) < 0 ? NULL : xp_allocation_of(types, args[0]);
+    if (m == NULL) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_TypeError, "that is no Allocation");
+        return NULL;
+    }
+    bool kept = m->foreign || m->imported; /* the arrays there hold it */
+    if (learn((xp_leaves *)object, m->address, m->nbytes, false, kept, args[0], m->resource.device, args[1], NULL) == NULL)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* skip(): the array that `next` named is put somewhere later */
+static PyObject *leaves_skip(PyObject *object, PyObject *Py_UNUSED(none))
+{
+    xp_leaves *self = (xp_leaves *)object;
+    self->at += self->at < self->n;
+    Py_RETURN_NONE;
+}
+
+/* put(index, range, first, shape, strides, kind): an array covers that range, and its first element is `first` bytes
+ * into it. kind: a number of Python's, from KINDS_MOST on */
+static PyObject *leaves_put(PyObject *object, PyObject *const *args, Py_ssize_t n)
+{
+    xp_leaves *self = (xp_leaves *)object;
+    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
+    int64_t lengths[XP_MAX_DIMS], steps[XP_MAX_DIMS];
+    int ndim, nsteps;
+    uint64_t index, first;
+    uint32_t kind;
+    if (xp_arity("put", n, 6, 6) < 0 || xp_as_u64(args[0], &index) < 0 || xp_as_u64(args[2], &first) < 0 ||
+        xp_as_dims(args[3], "shape", lengths, &ndim) < 0 || xp_as_dims(args[4], "strides", steps, &nsteps) < 0 ||
+        xp_as_u32(args[5], &kind) < 0)
+        return NULL;
+    const xp_range *r = xp_range_of(types, args[1]);
+    const xp_allocation *m = r ? xp_allocation_of(types, r->allocation) : NULL;
+    if (m == NULL || index >= (uint64_t)self->n || ndim < 0 || nsteps != ndim || kind < KINDS_MOST) {
+        PyErr_SetString(PyExc_ValueError, "that is no range of an allocation, or shape and strides differ in length");
+        return NULL;
+    }
+    leaf *l = &self->leaves[index];
+    l->dims = self->pool_used;
+    int64_t *dims = room_for(self, 2 * (size_t)ndim);
+    if (dims == NULL)
+        return NULL;
+    memcpy(dims, lengths, 8u * (size_t)ndim);
+    memcpy(dims + ndim, steps, 8u * (size_t)ndim);
+    l->as.ndim = (uint16_t)ndim;
+    uint64_t low = m->address + r->offset;
+    l->address = low + first;
+    l->kind = kind;
+    bool passed_on = r->handle != Py_None && !m->owned;
+    leaf_place *p = learn(self, passed_on ? low : m->address, passed_on ? r->nbytes : m->nbytes,
+                          r->read_only && !self->read_only, m->foreign || m->imported, r->allocation, r->device,
+                          r->context, passed_on ? r->handle : NULL);
+    if (p == NULL || !put_into(p, l, low, low + r->nbytes, r->lease == Py_None ? NULL : r->lease))
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* --- describing them ---------------------------------------------------------------------------------------------- */
+
+/* What to export of a place: the bytes that its arrays span, or all of it. NULL with an exception set */
+static PyObject *range_of(const xp_leaves *self, const xp_types *types, const leaf_place *p, bool whole)
+{
+    const xp_allocation *m = xp_allocation_of(types, p->allocation);
+    uint64_t low = whole ? p->start : p->low, high = whole ? p->end : p->high;
+    if (m == NULL) {
+        PyErr_SetString(PyExc_TypeError, "that is no Allocation");
+        return NULL;
+    }
+    return xp_range_new(types, p->allocation, low - m->address, high - low, p->device, p->context,
+                        self->read_only || p->read_only, p->handle ? p->handle : Py_None, p->keep ? p->keep : Py_None);
+}
+
+/* groups(kinds, whole): a range for each place in which arrays lie: what they span, or, with `whole`, all of the
+ * allocation. kinds: {number: (event or -1, number of the dtype)} */
+static PyObject *leaves_groups(PyObject *object, PyObject *const *args, Py_ssize_t n)
+{
+    xp_leaves *self = (xp_leaves *)object;
+    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
+    if (xp_arity("groups", n, 2, 2) < 0)
+        return NULL;
+    bool placed = PyDict_Check(args[0]);
+    for (Py_ssize_t i = 0; i < self->n && placed; i++)
+        placed = self->leaves[i].placed;
+    if (!placed) {
+        PyErr_SetString(PyExc_TypeError, "groups() takes a dict, once all arrays are placed");
+        return NULL;
+    }
+    bool whole = args[1] == Py_True;
+    for (uint32_t i = 0; i < self->place_count; i++)
+        self->places[i].numbered = false;
+    PyObject *found = PyList_New(0);
+    uint32_t last = UINT32_MAX, dtype = 0;
+    int event = -1;
+    for (Py_ssize_t i = 0; found && i < self->n; i++) {
+        leaf *l = &self->leaves[i];
+        leaf_place *p = place_at(self, l->start, l->read_only, l->handle);
+        if (p && !p->numbered) { /* in the order of their first arrays */
+            PyObject *range = range_of(self, types, p, whole);
+            p->number = (uint32_t)PyList_Size(found);
+            p->numbered = true;
+            if (range == NULL || PyList_Append(found, range) < 0)
+                Py_CLEAR(found);
+            Py_XDECREF(range);
+        }
+        if (found && l->kind != last) {
+            PyObject *key = PyLong_FromUnsignedLong(l->kind);
+            PyObject *described = key ? PyDict_GetItemWithError(args[0], key) : NULL;
+            if (described == NULL || !PyArg_ParseTuple(described, "iI", &event, &dtype)) {
+                if (!PyErr_Occurred())
+                    PyErr_SetString(PyExc_KeyError, "a kind is not described");
+                Py_CLEAR(found);
+            }
+            Py_XDECREF(key);
+            last = l->kind;
+        }
+        l->as.memory = p ? p->number : 0;
+        l->as.event = (uint32_t)(event + 1);
+        l->as.dtype = dtype;
+        l->as.offset = p ? l->address - (whole ? p->start : p->low) : 0;
+    }
+    self->grouped = found != NULL;
+    return found;
+}
+
+/* The bytes of all handles of a tuple, or with points those of a tuple of (handle, point). NULL with an exception set.
+ * It runs no Python, which could place arrays anew. */
+static char *copy_handles(const xp_types *types, char *at, PyObject *handles, bool points)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_Size(handles); i++) {
+        PyObject *item = PyTuple_GetItem(handles, i), *handle = item, *number;
+        uint64_t point = 0;
+        if (points && (!PyArg_ParseTuple(item, "OO!", &handle, &PyLong_Type, &number) || xp_as_u64(number, &point) < 0))
+            return NULL;
+        const xp_handle *h = xp_handle_of(types, handle);
+        if (h == NULL) {
+            PyErr_SetString(PyExc_TypeError, "that is no handle");
+            return NULL;
+        }
+        at = (char *)memcpy(at, h, sizeof *h) + sizeof *h;
+        if (points)
+            at = (char *)memcpy(at, &point, sizeof point) + sizeof point;
+    }
+    return at;
+}
+
+/* The message of a tuple of handles and one of (handle, point); None where it would be too large. */
+static PyObject *sealed(const xp_leaves *self, const xp_types *types, const xp_key *key, PyObject *handles,
+                        PyObject *events, const char *text, uint64_t text_nbytes, uint64_t copied)
+{
+    uint64_t memory = (uint64_t)PyTuple_Size(handles), marks = (uint64_t)PyTuple_Size(events), steps = 0;
+    for (Py_ssize_t i = 0; i < self->n; i++)
+        steps += 2u * self->leaves[i].as.ndim;
+    uint64_t nbytes = sizeof(xp_message) + memory * sizeof(xp_handle) + marks * XP_EVENT_NBYTES +
+                      (uint64_t)self->n * sizeof(xp_leaf) + 8 * steps + text_nbytes + XP_SEAL;
+    if (nbytes > XP_MESSAGE_MOST)
+        Py_RETURN_NONE;
+    const xp_message head = {.magic = XP_MESSAGE_MAGIC, .version = XP_MESSAGE_VERSION, .length = (uint32_t)nbytes,
+                             .memory = (uint32_t)memory, .events = (uint32_t)marks, .arrays = (uint32_t)self->n,
+                             .steps = (uint32_t)steps, .text_nbytes = (uint32_t)text_nbytes, .copied = copied};
+    PyObject *raw = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)nbytes), *made = NULL;
+    char *begin = raw ? PyBytes_AsString(raw) : NULL;
+    char *at = begin ? (char *)memcpy(begin, &head, sizeof head) + sizeof head : NULL;
+    if (at)
+        at = copy_handles(types, at, handles, false);
+    if (at)
+        at = copy_handles(types, at, events, true);
+    if (at) {
+        for (Py_ssize_t i = 0; i < self->n; i++)
+            at = (char *)memcpy(at, &self->leaves[i].as, sizeof(xp_leaf)) + sizeof(xp_leaf);
+        for (Py_ssize_t i = 0; i < self->n; i++) {
+            const leaf *l = &self->leaves[i];
+            at = (char *)memcpy(at, self->pool + l->dims, 16u * l->as.ndim) + 16u * l->as.ndim;
+        }
+        memcpy(at, text, text_nbytes);
+        xp_parts m;
+        if (memory && xp_parts_of(begin, (size_t)nbytes, &m)) {
+            xp_hash_message(key, &m, (uint8_t *)begin + nbytes - XP_SEAL);
+            made = xp_message_new(types, raw, &m, handles, events);
+        } else {
+            PyErr_SetString(PyExc_ValueError, "a message has at least one memory");
+        }
+    }
+    Py_XDECREF(raw);
+    return made;
+}
+
+/* seal(seal, memory, events, text, copied): the message; None where it would be too large. Lists of handles, of
+ * (handle, point). */
+static PyObject *leaves_seal(PyObject *object, PyObject *const *args, Py_ssize_t n)
+{
+    const xp_leaves *self = (xp_leaves *)object;
+    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
+    const xp_key *key = xp_arity("seal", n, 5, 5) < 0 ? NULL : xp_key_of(types, args[0]);
+    char *text;
+    Py_ssize_t text_nbytes;
+    uint64_t copied;
+    if (key == NULL || PyBytes_AsStringAndSize(args[3], &text, &text_nbytes) < 0 || xp_as_u64(args[4], &copied) < 0)
+        return NULL;
+    if (!PyList_Check(args[1]) || !PyList_Check(args[2]) || !self->grouped) {
+        PyErr_SetString(PyExc_TypeError, "seal() takes lists, after `groups`");
+        return NULL;
+    }
+    PyObject *handles = PyList_AsTuple(args[1]), *events = handles ? PyList_AsTuple(args[2]) : NULL;
+    PyObject *made = events ? sealed(self, types, key, handles, events, text, (uint64_t)text_nbytes, copied) : NULL;
+    Py_XDECREF(handles);
+    Py_XDECREF(events);
+    return made;
+}
+
+static PyMethodDef leaves_methods[] = {
+    {"view", leaves_view, METH_NOARGS, NULL},
+    {"kinds", leaves_kinds, METH_NOARGS, NULL},
+    {"stream", leaves_stream, METH_O, NULL},
+    {"settle", XP_FAST(leaves_settle), METH_FASTCALL, NULL},
+    {"next", leaves_next, METH_NOARGS, NULL},
+    {"where", leaves_where, METH_NOARGS, NULL},
+    {"learn", XP_FAST(leaves_learn), METH_FASTCALL, NULL},
+    {"skip", leaves_skip, METH_NOARGS, NULL},
+    {"put", XP_FAST(leaves_put), METH_FASTCALL, NULL},
+    {"groups", XP_FAST(leaves_groups), METH_FASTCALL, NULL},
+    {"seal", XP_FAST(leaves_seal), METH_FASTCALL, NULL},
+    {NULL, NULL, 0, NULL},
+};
+static PyType_Slot leaves_slots[] = {
+    {Py_tp_new, leaves_new},           {Py_tp_dealloc, leaves_dealloc}, {Py_tp_traverse, leaves_traverse},
+    {Py_tp_methods, leaves_methods}, {0, NULL},
+};
+static PyType_Spec leaves_spec = {"xpushare._native.Leaves", sizeof(xp_leaves), 0,
+                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, leaves_slots};
+
+int xp_init_leaves(PyObject *module)
+{
+    return PyModule_AddIntConstant(module, "KINDS_MOST", KINDS_MOST) < 0 ? -1 : xp_add_type(module, &leaves_spec);
+}

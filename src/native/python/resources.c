@@ -1,0 +1,587 @@
+/* End, Resource, Timeline, AllocationBase, PagesBase, RangeBase: the owners of driver resources, and pieces of memory.
+ *
+ * An object gets all its state when it is made, so that no method ever meets half an object. What cannot change has no
+ * tp_clear, like a tuple's items: every cycle passes through something that was set later, which the collector clears. */
+#include "resources.h"
+
+#define OBJECT(type, field) {#field, T_OBJECT_EX, offsetof(type, field), READONLY, NULL}
+#define NUMBER(type, field) {#field, T_ULONGLONG, offsetof(type, field), READONLY, NULL}
+#define FLAG(type, field) {#field, T_BOOL, offsetof(type, field), READONLY, NULL}
+
+/* The module's types, of one of these types or of a subclass in Python: the last base before `object` is ours. */
+static const xp_types *types_of(PyTypeObject *type)
+{
+    PyTypeObject *base;
+    while ((base = PyType_GetSlot(type, Py_tp_base)) != &PyBaseObject_Type)
+        type = base;
+    return PyType_GetModuleState(type);
+}
+
+/* The class that Python registered as `name`, or NULL with an exception set. */
+static PyTypeObject *registered(PyTypeObject *class, const char *name)
+{
+    if (class == NULL)
+        PyErr_Format(PyExc_RuntimeError, "%s is not registered", name);
+    return class;
+}
+
+/* Whether a constructor was called with `n` arguments, or `more`, and no keywords. */
+static bool takes(const char *name, PyObject *args, PyObject *kwargs, Py_ssize_t n, bool more)
+{
+    Py_ssize_t got = PyTuple_Size(args);
+    if ((kwargs == NULL || PyDict_Size(kwargs) == 0) && (got == n || (more && got > n)))
+        return true;
+    PyErr_Format(PyExc_TypeError, "%s() takes %s%zd positional arguments", name, more ? "at least " : "", n);
+    return false;
+}
+
+/* --- End ---------------------------------------------------------------------------------------------------------- */
+
+static PyObject *end_make(PyTypeObject *type, PyObject *release, PyObject *arguments)
+{
+    xp_end *end = (xp_end *)PyType_GenericAlloc(type, 0);
+    if (end) {
+        end->release = Py_NewRef(release);
+        end->arguments = Py_NewRef(arguments);
+        end->forks = XP_RELAXED(&xp_fork_count);
+    }
+    return (PyObject *)end;
+}
+
+/* Of a constructor's arguments: the function to call at `at`, and what to call it with behind that. */
+static PyObject *end_from(PyTypeObject *type, PyObject *args, Py_ssize_t at)
+{
+    PyObject *release = PyTuple_GetItem(args, at), *end = NULL;
+    if (release != Py_None && !PyCallable_Check(release)) {
+        PyErr_Format(PyExc_TypeError, "release is a callable or None, not %R", release);
+        return NULL;
+    }
+    PyObject *arguments = PyTuple_GetSlice(args, at + 1, PyTuple_Size(args));
+    if (arguments)
+        end = end_make(type, release, arguments);
+    Py_XDECREF(arguments);
+    return end;
+}
+
+static PyObject *end_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    return takes("End", args, kwargs, 1, true) ? end_from(type, args, 0) : NULL;
+}
+
+PyObject *xp_end_new(const xp_types *types, PyObject *release, PyObject *arguments)
+{
+    PyObject *none = arguments ? Py_NewRef(arguments) : PyTuple_New(0);
+    PyObject *end = none ? end_make(types->end, release, none) : NULL;
+    Py_XDECREF(none);
+    return end;
+}
+
+void xp_on_death(PyObject *object, PyObject *forget, PyObject *key, PyObject *keep)
+{
+    xp_end *end = (xp_end *)object;
+    PyObject *before[] = {xp_exchange(end, &end->forget, Py_XNewRef(forget)),
+                          xp_exchange(end, &end->key, Py_XNewRef(key)),
+                          xp_exchange(end, &end->keep, Py_XNewRef(keep))};
+    for (int i = 0; i < 3; i++)
+        Py_XDECREF(before[i]);
+}
+
+/* Whether the function may be called: in the process that made the end, before that process leaves. */
+static bool is_ours(PyTypeObject *type, uint32_t forks)
+{
+    const xp_types *types = PyType_GetModuleState(type);
+    PyErr_Clear(); /* there is no module any more */
+    return types && !XP_RELAXED(&types->left) && forks == XP_RELAXED(&xp_fork_count);
+}
+
+/* Release the resource, or give it to `keep` as a new end. false with an exception set. */
+static bool end_call(PyTypeObject *type, PyObject *release, PyObject *arguments, PyObject *forget, PyObject *key,
+                     PyObject *keep)
+{
+    PyObject *forgotten = forget ? PyObject_CallFunctionObjArgs(forget, key, NULL) : Py_NewRef(Py_None), *done = NULL;
+    PyObject *next = forgotten && keep ? end_make(type, release, arguments) : NULL;
+    if (next)
+        done = PyObject_CallFunctionObjArgs(keep, next, NULL);
+    else if (forgotten && keep == NULL)
+        done = release == Py_None ? Py_NewRef(Py_None) : PyObject_Call(release, arguments, NULL);
+    bool good = done != NULL;
+    Py_XDECREF(forgotten);
+    Py_XDECREF(next);
+    Py_XDECREF(done);
+    return good;
+}
+
+/* Whoever takes `release` out is the only one to call it. The end itself is given to nobody, since tp_dealloc comes
+ * here, too. */
+static void end_finalize(PyObject *object)
+{
+    xp_end *end = (xp_end *)object;
+    PyObject *release = xp_exchange(end, &end->release, NULL), *type, *value, *trace;
+    if (release == NULL)
+        return;
+    PyObject *arguments = xp_exchange(end, &end->arguments, NULL), *forget = xp_exchange(end, &end->forget, NULL);
+    PyObject *key = xp_exchange(end, &end->key, NULL), *keep = xp_exchange(end, &end->keep, NULL);
+    PyErr_Fetch(&type, &value, &trace);
+    if (is_ours(Py_TYPE(object), end->forks) && !end_call(Py_TYPE(object), release, arguments, forget, key, keep))
+        PyErr_WriteUnraisable(release);
+    PyObject *all[] = {release, arguments, forget, key, keep};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        Py_XDECREF(all[i]);
+    PyErr_Restore(type, value, trace);
+}
+
+static int end_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    const xp_end *end = (const xp_end *)self;
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(end->release);
+    Py_VISIT(end->arguments);
+    Py_VISIT(end->forget);
+    Py_VISIT(end->key);
+    Py_VISIT(end->keep);
+    return 0;
+}
+
+static int end_clear(PyObject *self)
+{
+    xp_on_death(self, NULL, NULL, NULL);
+    return 0;
+}
+
+static void end_dealloc(PyObject *self)
+{
+    PyObject_GC_UnTrack(self);
+    end_finalize(self);
+    end_clear(self);
+    xp_free(self);
+}
+
+static PyType_Slot end_slots[] = {
+    {Py_tp_new, end_new},           {Py_tp_dealloc, end_dealloc}, {Py_tp_finalize, end_finalize},
+    {Py_tp_traverse, end_traverse}, {Py_tp_clear, end_clear},     {0, NULL},
+};
+static PyType_Spec end_spec = {"xpushare._native.End", sizeof(xp_end), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+                               end_slots};
+
+/* --- Resource ----------------------------------------------------------------------------------------------------- */
+
+static xp_resource *resource_make(PyTypeObject *type, PyObject *device, PyObject *driver, PyObject *end)
+{
+    xp_resource *r = (xp_resource *)PyType_GenericAlloc(type, 0);
+    if (r) {
+        r->device = Py_NewRef(device);
+        r->driver = Py_NewRef(driver);
+        r->end = Py_NewRef(end);
+        r->forks = XP_RELAXED(&xp_fork_count);
+    }
+    return r;
+}
+
+static PyObject *resource_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    const xp_types *types = types_of(type);
+    PyObject *end = takes("Resource", args, kwargs, 3, true) ? end_from(types->end, args, 2) : NULL;
+    xp_resource *r = end ? resource_make(type, PyTuple_GetItem(args, 0), PyTuple_GetItem(args, 1), end) : NULL;
+    Py_XDECREF(end);
+    return (PyObject *)r;
+}
+
+static PyObject *resource_on_death(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    if (xp_arity("on_death", n, 2, 3) < 0)
+        return NULL;
+    xp_on_death(((xp_resource *)self)->end, args[0], args[1], n == 3 && args[2] != Py_None ? args[2] : NULL);
+    Py_RETURN_NONE;
+}
+
+static PyObject *resource_reopener(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(a)) { Py_RETURN_NONE; }
+
+static PyObject *resource_foreign_process(PyObject *self, void *Py_UNUSED(c))
+{
+    return PyBool_FromLong(((xp_resource *)self)->forks != XP_RELAXED(&xp_fork_count));
+}
+
+static int resource_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    const xp_resource *r = (const xp_resource *)self;
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(r->device);
+    Py_VISIT(r->driver);
+    Py_VISIT(r->end);
+    return 0;
+}
+
+/* First: nobody finds it any more. */
+static void resource_hide(PyObject *self)
+{
+    PyObject_GC_UnTrack(self);
+    xp_clear_weakrefs(self, ((xp_resource *)self)->weakrefs);
+}
+
+static void resource_free(PyObject *self)
+{
+    xp_resource *r = (xp_resource *)self;
+    Py_CLEAR(r->end);
+    Py_CLEAR(r->device);
+    Py_CLEAR(r->driver);
+    xp_free(self);
+}
+
+static void resource_dealloc(PyObject *self)
+{
+    resource_hide(self);
+    resource_free(self);
+}
+
+static PyMemberDef resource_members[] = {
+    OBJECT(xp_resource, device),
+    OBJECT(xp_resource, driver),
+    {"forks", T_UINT, offsetof(xp_resource, forks), READONLY, NULL},
+    XP_WEAKREFS(xp_resource),
+    {NULL, 0, 0, 0, NULL},
+};
+static PyGetSetDef resource_getset[] = {
+    {"foreign_process", resource_foreign_process, NULL, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL},
+};
+static PyMethodDef resource_methods[] = {
+    {"on_death", XP_FAST(resource_on_death), METH_FASTCALL, NULL},
+    {"reopener", resource_reopener, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+static PyType_Slot resource_slots[] = {
+    {Py_tp_new, resource_new},           {Py_tp_dealloc, resource_dealloc}, {Py_tp_traverse, resource_traverse},
+    {Py_tp_members, resource_members},   {Py_tp_getset, resource_getset},   {Py_tp_methods, resource_methods},
+    {0, NULL},
+};
+static PyType_Spec resource_spec = {"xpushare._native.Resource", sizeof(xp_resource), 0,
+                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, resource_slots};
+
+/* --- AllocationBase ----------------------------------------------------------------------------------------------- */
+
+static PyObject *or_none(PyObject *object) { return Py_NewRef(object ? object : Py_None); }
+
+static PyObject *allocation_make(PyTypeObject *type, PyObject *device, PyObject *driver, PyObject *end,
+                                 const xp_allocation *rest)
+{
+    xp_allocation *a = (xp_allocation *)resource_make(type, device, driver, end);
+    if (a) {
+        a->kind = or_none(rest->kind);
+        a->source = or_none(rest->source);
+        a->name = or_none(rest->name);
+        a->handle = or_none(rest->handle);
+        a->prepared = or_none(rest->prepared);
+        a->address = rest->address;
+        a->nbytes = rest->nbytes;
+        a->serial = rest->serial;
+        a->host_accessible = rest->host_accessible;
+        a->imported = rest->imported;
+        a->foreign = rest->foreign;
+        a->owned = rest->owned;
+        if ((a->earlier = PyDict_New()) == NULL)
+            Py_CLEAR(a);
+    }
+    return (PyObject *)a;
+}
+
+PyObject *xp_allocation_new(const xp_types *types, PyObject *device, PyObject *driver, PyObject *end,
+                            const xp_allocation *rest)
+{
+    PyTypeObject *class = registered(types->allocation, "Allocation");
+    return class ? allocation_make(class, device, driver, end, rest) : NULL;
+}
+
+static bool as_flag(PyObject *object, bool *flag)
+{
+    int value = PyObject_IsTrue(object);
+    *flag = value > 0;
+    return value >= 0;
+}
+
+static bool is_end(const xp_types *types, PyObject *end)
+{
+    if (Py_TYPE(end) == types->end)
+        return true;
+    PyErr_Format(PyExc_TypeError, "this is no End: %R", end);
+    return false;
+}
+
+static PyObject *allocation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    enum { DEVICE, DRIVER, END, KIND, ADDRESS, NBYTES, ACCESSIBLE, IMPORTED, FOREIGN, SOURCE, SERIAL, NAME, OWNED, N };
+    PyObject *given[N];
+    if (!takes("AllocationBase", args, kwargs, N, false))
+        return NULL;
+    for (int i = 0; i < N; i++)
+        given[i] = PyTuple_GetItem(args, i);
+    xp_allocation rest = {.kind = given[KIND], .source = given[SOURCE], .name = given[NAME]};
+    if (!is_end(types_of(type), given[END]) || xp_as_u64(given[ADDRESS], &rest.address) < 0 ||
+        xp_as_u64(given[NBYTES], &rest.nbytes) < 0 || xp_as_u64(given[SERIAL], &rest.serial) < 0 ||
+        !as_flag(given[ACCESSIBLE], &rest.host_accessible) || !as_flag(given[IMPORTED], &rest.imported) ||
+        !as_flag(given[FOREIGN], &rest.foreign) || !as_flag(given[OWNED], &rest.owned))
+        return NULL;
+    return allocation_make(type, given[DEVICE], given[DRIVER], given[END], &rest);
+}
+
+static int allocation_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    const xp_allocation *a = (const xp_allocation *)self;
+    Py_VISIT(a->kind);
+    Py_VISIT(a->source);
+    Py_VISIT(a->name);
+    Py_VISIT(a->earlier);
+    Py_VISIT(a->handle);
+    Py_VISIT(a->prepared);
+    Py_VISIT(a->exposure);
+    return resource_traverse(self, visit, arg);
+}
+
+static int allocation_clear(PyObject *self)
+{
+    xp_allocation *a = (xp_allocation *)self;
+    Py_XDECREF(xp_exchange(a, &a->handle, NULL));
+    Py_XDECREF(xp_exchange(a, &a->prepared, NULL));
+    Py_XDECREF(xp_exchange(a, &a->exposure, NULL));
+    return 0;
+}
+
+static void allocation_dealloc(PyObject *self)
+{
+    xp_allocation *a = (xp_allocation *)self;
+    resource_hide(self);
+    allocation_clear(self);
+    Py_CLEAR(a->kind);
+    Py_CLEAR(a->source);
+    Py_CLEAR(a->name);
+    Py_CLEAR(a->earlier);
+    resource_free(self);
+}
+
+static PyMemberDef allocation_members[] = {
+    OBJECT(xp_allocation, kind),
+    OBJECT(xp_allocation, source),
+    OBJECT(xp_allocation, name),
+    OBJECT(xp_allocation, earlier),
+    NUMBER(xp_allocation, address),
+    NUMBER(xp_allocation, nbytes),
+    FLAG(xp_allocation, host_accessible),
+    FLAG(xp_allocation, imported),
+    FLAG(xp_allocation, foreign),
+    {"owned", T_BOOL, offsetof(xp_allocation, owned), 0, NULL},
+    {"prepared", T_OBJECT_EX, offsetof(xp_allocation, prepared), 0, NULL},
+    {"newest", T_OBJECT_EX, offsetof(xp_allocation, handle), 0, NULL},
+    {"exposure", T_OBJECT, offsetof(xp_allocation, exposure), 0, NULL},
+    {"known_serial", T_ULONGLONG, offsetof(xp_allocation, serial), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+static PyType_Slot allocation_slots[] = {
+    {Py_tp_new, allocation_new},     {Py_tp_dealloc, allocation_dealloc}, {Py_tp_traverse, allocation_traverse},
+    {Py_tp_clear, allocation_clear}, {Py_tp_members, allocation_members}, {0, NULL},
+};
+static PyType_Spec allocation_spec = {"xpushare._native.AllocationBase", sizeof(xp_allocation), 0,
+                                      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, allocation_slots};
+
+/* --- Timeline ----------------------------------------------------------------------------------------------------- */
+
+PyObject *xp_timeline_new(const xp_types *types, PyObject *device, PyObject *domain, PyObject *end, PyObject *slot)
+{
+    xp_timeline *t = (xp_timeline *)resource_make(types->timeline, device, domain, end);
+    if (t) {
+        t->slot = Py_NewRef(slot);
+        t->prepared = Py_NewRef(Py_None);
+    }
+    return (PyObject *)t;
+}
+
+static PyObject *timeline_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    const xp_types *types = types_of(type);
+    PyObject *end = takes("Timeline", args, kwargs, 4, true) ? end_from(types->end, args, 3) : NULL;
+    PyObject *made = end ? xp_timeline_new(types, PyTuple_GetItem(args, 0), PyTuple_GetItem(args, 1), end,
+                                           PyTuple_GetItem(args, 2))
+                         : NULL;
+    Py_XDECREF(end);
+    return made;
+}
+
+static int timeline_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(((const xp_timeline *)self)->slot);
+    Py_VISIT(((const xp_timeline *)self)->prepared);
+    return resource_traverse(self, visit, arg);
+}
+
+static int timeline_clear(PyObject *self)
+{
+    Py_XDECREF(xp_exchange(self, &((xp_timeline *)self)->prepared, NULL));
+    return 0;
+}
+
+static void timeline_dealloc(PyObject *self)
+{
+    resource_hide(self);
+    timeline_clear(self);
+    Py_CLEAR(((xp_timeline *)self)->slot);
+    resource_free(self);
+}
+
+static PyMemberDef timeline_members[] = {
+    OBJECT(xp_timeline, slot),
+    {"prepared", T_OBJECT_EX, offsetof(xp_timeline, prepared), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+static PyType_Slot timeline_slots[] = {
+    {Py_tp_new, timeline_new},     {Py_tp_dealloc, timeline_dealloc}, {Py_tp_traverse, timeline_traverse},
+    {Py_tp_clear, timeline_clear}, {Py_tp_members, timeline_members}, {0, NULL},
+};
+static PyType_Spec timeline_spec = {"xpushare._native.Timeline", sizeof(xp_timeline), 0,
+                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, timeline_slots};
+
+/* --- PagesBase ---------------------------------------------------------------------------------------------------- */
+
+static PyObject *pages_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *device, *driver, *end, *o_nbytes;
+    uint64_t nbytes;
+    int ipc_enabled, imported;
+    if (!takes("PagesBase", args, kwargs, 6, false) ||
+        !PyArg_ParseTuple(args, "OOOOpp", &device, &driver, &end, &o_nbytes, &ipc_enabled, &imported) ||
+        !is_end(types_of(type), end) || xp_as_u64(o_nbytes, &nbytes) < 0)
+        return NULL;
+    xp_pages *p = (xp_pages *)resource_make(type, device, driver, end);
+    if (p) {
+        p->nbytes = nbytes;
+        p->ipc_enabled = ipc_enabled != 0;
+        p->imported = imported != 0;
+    }
+    return (PyObject *)p;
+}
+
+static PyMemberDef pages_members[] = {
+    NUMBER(xp_pages, nbytes),
+    FLAG(xp_pages, ipc_enabled),
+    FLAG(xp_pages, imported),
+    {"known_serial", T_ULONGLONG, offsetof(xp_pages, serial), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+static PyType_Slot pages_slots[] = {
+    {Py_tp_new, pages_new},         {Py_tp_dealloc, resource_dealloc}, {Py_tp_traverse, resource_traverse},
+    {Py_tp_members, pages_members}, {0, NULL},
+};
+static PyType_Spec pages_spec = {"xpushare._native.PagesBase", sizeof(xp_pages), 0,
+                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, pages_slots};
+
+/* --- RangeBase ---------------------------------------------------------------------------------------------------- */
+
+static PyObject *range_make(PyTypeObject *type, PyObject *allocation, uint64_t offset, uint64_t nbytes,
+                            PyObject *device, PyObject *context, bool read_only, PyObject *handle, PyObject *lease)
+{
+    xp_range *r = (xp_range *)PyType_GenericAlloc(type, 0);
+    if (r) {
+        r->allocation = Py_NewRef(allocation);
+        r->device = Py_NewRef(device);
+        r->context = Py_NewRef(context);
+        r->handle = Py_NewRef(handle);
+        r->lease = Py_NewRef(lease);
+        r->offset = offset;
+        r->nbytes = nbytes;
+        r->read_only = read_only;
+    }
+    return (PyObject *)r;
+}
+
+PyObject *xp_range_new(const xp_types *types, PyObject *allocation, uint64_t offset, uint64_t nbytes, PyObject *device,
+                       PyObject *context, bool read_only, PyObject *handle, PyObject *lease)
+{
+    PyTypeObject *class = registered(types->range, "Range");
+    return class ? range_make(class, allocation, offset, nbytes, device, context, read_only, handle, lease) : NULL;
+}
+
+static PyObject *range_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    uint64_t offset, nbytes;
+    if (!takes("RangeBase", args, kwargs, 8, false) || xp_as_u64(PyTuple_GetItem(args, 1), &offset) < 0 ||
+        xp_as_u64(PyTuple_GetItem(args, 2), &nbytes) < 0)
+        return NULL;
+    int read_only = PyObject_IsTrue(PyTuple_GetItem(args, 5));
+    if (read_only < 0)
+        return NULL;
+    return range_make(type, PyTuple_GetItem(args, 0), offset, nbytes, PyTuple_GetItem(args, 3),
+                      PyTuple_GetItem(args, 4), read_only != 0, PyTuple_GetItem(args, 6), PyTuple_GetItem(args, 7));
+}
+
+static PyObject *range_replace(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"allocation", "offset", "nbytes", "device", "context", "read_only", "handle", "lease", NULL};
+    const xp_range *r = (const xp_range *)self;
+    PyObject *allocation = r->allocation, *device = r->device, *context = r->context, *handle = r->handle;
+    PyObject *lease = r->lease, *o_offset = NULL, *o_nbytes = NULL;
+    uint64_t offset = r->offset, nbytes = r->nbytes;
+    int read_only = r->read_only;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$OOOOOpOO", names, &allocation, &o_offset, &o_nbytes, &device,
+                                     &context, &read_only, &handle, &lease) ||
+        (o_offset && xp_as_u64(o_offset, &offset) < 0) || (o_nbytes && xp_as_u64(o_nbytes, &nbytes) < 0))
+        return NULL;
+    return range_make(Py_TYPE(self), allocation, offset, nbytes, device, context, read_only != 0, handle, lease);
+}
+
+static int range_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    const xp_range *r = (const xp_range *)self;
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(r->allocation);
+    Py_VISIT(r->device);
+    Py_VISIT(r->context);
+    Py_VISIT(r->handle);
+    Py_VISIT(r->lease);
+    return 0;
+}
+
+static void range_dealloc(PyObject *self)
+{
+    xp_range *r = (xp_range *)self;
+    PyObject_GC_UnTrack(self);
+    Py_CLEAR(r->allocation);
+    Py_CLEAR(r->device);
+    Py_CLEAR(r->context);
+    Py_CLEAR(r->handle);
+    Py_CLEAR(r->lease);
+    xp_free(self);
+}
+
+static PyMemberDef range_members[] = {
+    OBJECT(xp_range, allocation), NUMBER(xp_range, offset),  NUMBER(xp_range, nbytes), OBJECT(xp_range, device),
+    OBJECT(xp_range, context),    FLAG(xp_range, read_only), OBJECT(xp_range, handle), OBJECT(xp_range, lease),
+    {NULL, 0, 0, 0, NULL},
+};
+static PyMethodDef range_methods[] = {
+    {"replace", XP_FAST(range_replace), METH_VARARGS | METH_KEYWORDS, NULL}, {NULL, NULL, 0, NULL},
+};
+static PyType_Slot range_slots[] = {
+    {Py_tp_new, range_new},         {Py_tp_dealloc, range_dealloc}, {Py_tp_traverse, range_traverse},
+    {Py_tp_members, range_members}, {Py_tp_methods, range_methods}, {0, NULL},
+};
+static PyType_Spec range_spec = {"xpushare._native.RangeBase", sizeof(xp_range), 0,
+                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, range_slots};
+
+/* A subclass of Resource. */
+static int add_resource(PyObject *module, PyType_Spec *spec, PyTypeObject **kept)
+{
+    *kept = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, (PyObject *)xp_types_of(module)->resource);
+    return *kept ? PyModule_AddType(module, *kept) : -1;
+}
+
+int xp_init_resources(PyObject *module)
+{
+    xp_types *types = xp_types_of(module);
+    PyTypeObject *pages = NULL;
+    int rc = xp_keep_type(module, &end_spec, &types->end) < 0 ||
+                     xp_keep_type(module, &resource_spec, &types->resource) < 0 ||
+                     add_resource(module, &allocation_spec, &types->allocation_base) < 0 ||
+                     add_resource(module, &timeline_spec, &types->timeline) < 0 ||
+                     add_resource(module, &pages_spec, &pages) < 0 ||
+                     xp_keep_type(module, &range_spec, &types->range_base) < 0
+                 ? -1
+                 : 0;
+    Py_XDECREF((PyObject *)pages);
+    return rc;
+}

@@ -1,0 +1,110 @@
+/* The owners of driver resources, and pieces of memory, as native code reads them: see resources.c.
+ *
+ * Fields are set when an object is made, never change after that, and no pointer is NULL, unless a comment says more. A
+ * field that may change is read by `xp_field` and set by `xp_exchange`. */
+#ifndef XP_RESOURCES_H
+#define XP_RESOURCES_H
+
+#include "objects.h"
+
+/* Releases a resource when its owner has died. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *release, *arguments;  /* what to call, or None; both become NULL when it is called */
+    PyObject *forget, *key, *keep;  /* may change: see `on_death`. NULL: not set */
+    uint32_t forks;
+} xp_end;
+
+/* Owns a driver's resource. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *weakrefs;             /* of Python */
+    PyObject *device, *driver, *end;
+    uint32_t forks;                 /* xp_fork_count when it was made */
+} xp_resource;
+
+typedef struct {
+    xp_resource resource;
+    PyObject *kind, *source, *name; /* the last two may be None */
+    PyObject *earlier;              /* a dict */
+    PyObject *handle, *prepared;    /* may change; None or NULL: there is none */
+    PyObject *exposure;             /* may change, once; NULL: its memory never serves again */
+    uint64_t address, nbytes;
+    uint64_t serial;                /* may change, once: 0 before the first export */
+    bool host_accessible, imported, foreign;
+    bool owned;                     /* imported, and can be exported from here; may become true */
+} xp_allocation;
+
+typedef struct {
+    xp_resource resource;
+    PyObject *slot;
+    PyObject *prepared;             /* may change; None or NULL: there is none */
+} xp_timeline;
+
+typedef struct {
+    xp_resource resource;
+    uint64_t nbytes;
+    uint64_t serial;                /* may change, once: 0 before the first export */
+    bool ipc_enabled, imported;
+} xp_pages;
+
+/* A piece of an allocation, and what keeps it open. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *allocation, *device, *context;
+    PyObject *handle, *lease;       /* None unless it is imported; the lease may be an array of another library, too */
+    uint64_t offset, nbytes;
+    bool read_only;
+} xp_range;
+
+/* These take no reference over. An allocation and a range are of the registered classes. */
+PyObject *xp_end_new(const xp_types *types, PyObject *release, PyObject *arguments); /* NULL: no arguments */
+void xp_on_death(PyObject *end, PyObject *forget, PyObject *key, PyObject *keep);    /* NULL: nothing */
+/* Of `rest` it takes all but `resource` and `earlier`; pointers that are NULL become None. */
+PyObject *xp_allocation_new(const xp_types *types, PyObject *device, PyObject *driver, PyObject *end,
+                            const xp_allocation *rest);
+PyObject *xp_timeline_new(const xp_types *types, PyObject *device, PyObject *domain, PyObject *end, PyObject *slot);
+PyObject *xp_range_new(const xp_types *types, PyObject *allocation, uint64_t offset, uint64_t nbytes, PyObject *device,
+                       PyObject *context, bool read_only, PyObject *handle, PyObject *lease);
+
+/* Borrowed; NULL, without an exception, if the object is no allocation: a range may lie in something else. */
+static inline xp_allocation *xp_allocation_of(const xp_types *types, PyObject *object)
+{
+    return Py_TYPE(object) == types->allocation ? (xp_allocation *)object : NULL;
+}
+
+/* The same for a range. */
+static inline xp_range *xp_range_of(const xp_types *types, PyObject *object)
+{
+    return Py_TYPE(object) == types->range ? (xp_range *)object : NULL;
+}
+
+#ifndef Py_BEGIN_CRITICAL_SECTION /* then the GIL is held */
+#define Py_BEGIN_CRITICAL_SECTION(object) {
+#define Py_END_CRITICAL_SECTION() }
+#endif
+
+/* The value of a field that may change: a new reference, or NULL without an exception. */
+static inline PyObject *xp_field(void *object, PyObject **field)
+{
+    PyObject *value;
+    (void)object;
+    Py_BEGIN_CRITICAL_SECTION((PyObject *)object);
+    value = Py_XNewRef(*field);
+    Py_END_CRITICAL_SECTION();
+    return value;
+}
+
+/* Set such a field, with a reference that it takes over, and return what it was. */
+static inline PyObject *xp_exchange(void *object, PyObject **field, PyObject *value)
+{
+    PyObject *before;
+    (void)object;
+    Py_BEGIN_CRITICAL_SECTION((PyObject *)object);
+    before = *field;
+    *field = value;
+    Py_END_CRITICAL_SECTION();
+    return before;
+}
+
+#endif

@@ -1,0 +1,19 @@
+/* The state of the module: the types that the other files register, and make objects of. */
+#include "objects.h"
+
+xp_types *xp_types_of(PyObject *module) { return PyModule_GetState(module); }
+
+int xp_types_visit(xp_types *types, visitproc visit, void *arg)
+{
+#define VISIT(name) Py_VISIT(types->name);
+    XP_EVERY_TYPE(VISIT)
+#undef VISIT
+    return 0;
+}
+
+void xp_types_clear(xp_types *types)
+{
+#define CLEAR(name) Py_CLEAR(types->name);
+    XP_EVERY_TYPE(CLEAR)
+#undef CLEAR
+}

@@ -1,0 +1,24 @@
+/* The types of which C makes objects. Each interpreter has its own: they are the state of the module. */
+#ifndef XP_TYPES_H
+#define XP_TYPES_H
+
+#include <Python.h>
+
+#define XP_EVERY_TYPE(X)                                                                                               \
+    X(fields) X(lease) X(mapping) X(span) X(queue_calls) X(owned_fd) X(seal) X(template) X(exported) X(exposure) X(own_table) X(peer_table)    \
+    X(domain) X(slot) X(stream_queue) X(scopes) X(with) X(recogniser) X(end) X(resource)     \
+    X(timeline) X(allocation_base) X(range_base) X(handle_base) X(message_base) X(array_base) X(allocation) X(range)   \
+    X(handle) X(array_handle) X(shared_array) /* the last five: subclasses that Python registers; NULL before */
+
+typedef struct {
+#define XP_TYPE(name) PyTypeObject *name;
+    XP_EVERY_TYPE(XP_TYPE)
+#undef XP_TYPE
+    unsigned left; /* whether this process has left: see `set_left` */
+} xp_types;
+
+xp_types *xp_types_of(PyObject *module); /* of a type's module, PyType_GetModuleState returns them */
+int xp_types_visit(xp_types *types, visitproc visit, void *arg);
+void xp_types_clear(xp_types *types);
+
+#endif

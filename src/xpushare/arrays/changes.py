@@ -1,0 +1,123 @@
+"""What wakes those who wait for a name: a change in the folder of the names, the end of a publisher, a `close`."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import select
+from pathlib import Path
+from typing import Final, final
+
+from xpushare.common import system
+from xpushare.common.errors import from_os_error
+from xpushare.common.fds import OwnedFd, own_fd
+from xpushare.timeline.waiting import readable
+
+__all__ = ["NAP_MAX", "Awaitable", "Changes"]
+
+_IN_MODIFY: Final = 0x2
+_IN_CREATE: Final = 0x100
+_IN_MOVED_TO: Final = 0x80
+_LONGEST: Final = 1 << 20  # seconds of one wait, which the kernel counts in milliseconds, in an int
+NAP_MAX: Final = 0.05  # seconds between two looks if the kernel does not tell of a change
+
+
+class Awaitable:
+    """What `wait_any` and `any_of` wait for besides events."""
+
+    __slots__ = ()
+
+    def ready(self) -> bool:
+        """Whether there is something to take now, which stays to be taken. Raises what taking it would raise."""
+        raise NotImplementedError
+
+    def changes(self) -> tuple[Changes, OwnedFd | None, bool]:
+        """What tells of a change, and what its `ready` and `limit` are told."""
+        raise NotImplementedError
+
+
+@final
+class Changes:
+    """What was new in a folder, or in a file, since this was made or waited last: by inotify(7) if an instance is to be
+    had (a user has 128, unless root raised it), else by looking again after a nap.
+    """
+
+    __slots__ = ("_closing", "_fresh", "_inotify", "_nap")
+
+    def __init__(self, folder: Path, *, file: bool = False) -> None:
+        self._fresh = True  # what came before this began has to be looked for once
+        self._nap = 0.001
+        try:
+            self._closing = system.bell()
+        except OSError as error:
+            raise from_os_error(error, f"waiting for a change in {folder}") from error
+        self._inotify = _inotify(folder, _IN_MODIFY if file else _IN_CREATE | _IN_MOVED_TO)
+
+    def close(self) -> None:
+        """End the waits that are under way, and those that come."""
+        os.eventfd_write(self._closing.number, 1)
+
+    def wait(self, seconds: float | None, pidfd: OwnedFd | None, look: bool) -> None:
+        """Until something is new, or may be; at most `seconds`. `pidfd`: of a process whose end is something new.
+        `look`: something may be new of which the kernel does not tell.
+        """
+        if self._begun():
+            return
+        with self.ready(pidfd) as ready:
+            limit = self.limit(seconds, look)
+            ready.poll(-1 if limit is None else max(limit, 0.0))
+        self.drain()
+
+    async def changed(self, seconds: float | None, pidfd: OwnedFd | None, look: bool) -> None:
+        """`wait`, under asyncio or trio."""
+        if self._begun():
+            return
+        limit = self.limit(seconds, look)
+        with self.ready(pidfd) as ready:
+            await readable(ready.fileno(), limit)
+        self.drain()
+
+    def _begun(self) -> bool:
+        """True once."""
+        fresh, self._fresh = self._fresh, False
+        return fresh
+
+    def ready(self, pidfd: OwnedFd | None) -> select.epoll:
+        """An fd of its own that is readable once there is something new."""
+        try:
+            ready = select.epoll()
+            for fd in (self._closing, self._inotify, pidfd):
+                if fd is not None:
+                    ready.register(fd.number, select.EPOLLIN)
+        except OSError as error:
+            raise from_os_error(error, "waiting for a name") from error
+        return ready
+
+    def limit(self, seconds: float | None, look: bool) -> float | None:
+        """Seconds until one has to look again, at most `seconds`."""
+        if self._inotify is None or look:
+            self._nap = min(self._nap * 2, NAP_MAX)
+            return self._nap if seconds is None else min(self._nap, seconds)
+        return None if seconds is None else min(seconds, _LONGEST)
+
+    def drain(self) -> None:
+        """After a wait: what was new is known."""
+        if self._inotify is not None:
+            try:
+                os.read(self._inotify.number, 1 << 16)
+            except BlockingIOError:
+                pass  # another thread has, or it was something else
+
+
+def _inotify(folder: Path, events: int) -> OwnedFd | None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    try:
+        fd = own_fd(libc.inotify_init1, os.O_CLOEXEC | os.O_NONBLOCK)
+        if libc.inotify_add_watch(fd.number, os.fsencode(folder), events) >= 0:
+            return fd
+    except ValueError:  # -1 is no fd
+        pass
+    why = os.strerror(ctypes.get_errno())
+    logging.getLogger("xpushare").info("no inotify to watch %s (%s): looking every %g s", folder, why, NAP_MAX)
+    return None

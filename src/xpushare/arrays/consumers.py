@@ -1,0 +1,57 @@
+"""What `attach(like=)` makes of attached arrays: the caller's kind."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
+from typing import Any, Final
+
+from xpushare.common.errors import InvalidArgumentError
+from xpushare.objects.array import SharedArray
+
+__all__ = ["Consumer", "consumer_of", "exchange_of", "torch_stream"]
+
+Consumer = Callable[[SharedArray], Any]
+
+# Imported when the caller asks for them.
+_CONSUMERS: Final = {
+    "numpy": ("numpy", "asarray"),
+    "torch": ("torch", "from_dlpack"),
+    "cupy": ("cupy", "from_dlpack"),
+    "jax": ("jax.dlpack", "from_dlpack"),
+}
+
+
+def consumer_of(like: Any) -> Consumer | None:
+    """What makes an array of that library of a SharedArray; `like` is the library, its name, or the function itself."""
+    if like is None:
+        return None
+    name: Any = like.__name__ if isinstance(like, ModuleType) else like
+    if isinstance(name, str):
+        if name not in _CONSUMERS:
+            raise InvalidArgumentError(f"like is {', '.join(_CONSUMERS)} or a function of a SharedArray, not {name!r}")
+        module, function = _CONSUMERS[name]
+        try:
+            found: Consumer = getattr(import_module(module), function)
+        except ImportError as error:
+            raise InvalidArgumentError(f"like={name!r} needs {name}: {error}") from error
+        return found
+    if not callable(like):
+        raise InvalidArgumentError(f"like is a library or a function of a SharedArray, not {type(like).__name__}")
+    consumer: Consumer = like
+    return consumer
+
+
+def exchange_of(consumer: Consumer) -> object | None:
+    """DLPack's exchange API of the library whose `from_dlpack` the consumer is; None where there is none."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or consumer is not torch.from_dlpack:
+        return None
+    return getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+
+
+def torch_stream(kind: str, ordinal: int) -> Any:
+    """The stream that torch works on now on one of its devices of that kind, which this starts."""
+    return getattr(sys.modules["torch"], kind).current_stream(ordinal)

@@ -1,0 +1,344 @@
+"""Trees of arrays in terms of JSON, and back."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import keyword
+import sys
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from xpushare import _native
+from xpushare._native import CONSTANTS
+from xpushare.common.errors import InvalidArgumentError, InvalidHandleError
+from xpushare.objects.dtypes import build_dtype, describe_dtype
+
+__all__ = ["Only", "flatten", "only_argument", "path_of", "pruned", "too_large", "unflatten"]
+
+_NBYTES_MAX: Final = CONSTANTS["MESSAGE_MOST"]
+_DEPTH_MAX: Final = 64
+_FIELDS_MAX: Final = 1 << 12  # of a named tuple: making its type takes time and memory
+_INT64: Final = 1 << 63
+_LEAVES: Final = (str, bool, float, type(None))  # as JSON has them
+
+
+# --- trees as JSON: an array is its index; a string, a float, true, false and null stand for themselves; ["i", number],
+# ["b", Base64], ["c", real, imaginary], ["s", dtype, itemsize, Base64], ["l", elements], ["t", elements],
+# ["n", name, fields, elements] and ["d", keys, values] for the rest
+
+
+def flatten(tree: Any) -> tuple[list[Any], Any]:
+    """The arrays of a tree, each object once, and the tree in terms of JSON with their indices in their places.
+    Raises `InvalidArgumentError` for what no message can say.
+    """
+    found: Any = _native.flatten(tree, _NBYTES_MAX, _scalar_type())
+    if found is NotImplemented:
+        walk = _Walk()
+        found = walk.arrays, walk.node(tree, 0)
+    arrays, described = found
+    return arrays, described
+
+
+class _Walk:
+    """Describes the nodes of a tree; containers that occur several times once, since their number may be exponential.
+    (No nested functions that call themselves: such are circles, which would keep the arrays.)
+
+    Containers are known by their ids, so the walk keeps every one alive: a subclass may make them as it is read.
+    """
+
+    def __init__(self) -> None:
+        self.arrays: list[Any] = []
+        self._indices: dict[int, int] = {}
+        # Of containers: the container, its description, its least bytes, the depth below it.
+        self._known: dict[int, tuple[Any, Any, int, int]] = {}
+        self._scalar = _scalar_type() or ()
+        self._left = _NBYTES_MAX
+        self._deepest = 0
+
+    def node(self, x: Any, depth: int) -> Any:
+        kind = type(x)
+        if kind in _LEAVES:
+            return x
+        if kind is int:
+            if not _is_int64(x):
+                raise InvalidArgumentError(f"integers of a tree have 64 bits, not {x.bit_length()}")
+            return ["i", x]
+        if not isinstance(x, dict | list | tuple):
+            if isinstance(x, self._scalar):
+                return self._numpy_scalar(x)
+            if isinstance(x, float):
+                return float(x)
+            if isinstance(x, complex):
+                return ["c", x.real, x.imag]
+            if isinstance(x, bytes):
+                return ["b", self._text_of(x)]
+            index = self._indices.get(id(x))
+            if index is None:
+                index = self._indices[id(x)] = len(self.arrays)
+                self.arrays.append(x)
+            return index
+        held: Any = x
+        _, node, nbytes, below = self._known.get(id(x), (None, None, 2 * len(held), 0))
+        self._left -= nbytes
+        if self._left < 0:
+            raise too_large()
+        if depth + below >= _DEPTH_MAX:
+            raise InvalidArgumentError(f"a tree has a depth of {_DEPTH_MAX} at most (or does it contain itself?)")
+        outside, self._deepest = self._deepest, depth + below
+        if node is None:
+            before = self._left
+            node = self._contents(held, kind, depth + 1)
+            self._known[id(x)] = x, node, nbytes + before - self._left, self._deepest - depth
+        self._deepest = max(self._deepest, outside)
+        return node
+
+    def _text_of(self, content: bytes) -> str:
+        self._left -= len(content)
+        if self._left < 0:
+            raise too_large()
+        return base64.b64encode(content).decode()
+
+    def _numpy_scalar(self, x: Any) -> Any:
+        described = describe_dtype(x.dtype)
+        return ["s", described, x.dtype.itemsize, self._text_of(x.tobytes())]
+
+    def _contents(self, held: Any, kind: Any, depth: int) -> Any:
+        if isinstance(held, dict):
+            keys = list(held.keys())
+            for key in keys:
+                if not _is_key(key):
+                    raise InvalidArgumentError(f"the keys of a tree are str, or int of 64 bits, not {key!r:.200}")
+            values = [self.node(each, depth) for each in held.values()]
+            if not len(set(keys)) == len(keys) == len(values):
+                raise InvalidArgumentError(
+                    f"the keys of this {kind.__name__} repeat, or are not as many as its values ({len(keys)} keys, "
+                    f"{len(set(keys))} different ones, {len(values)} values): make a dict of it"
+                )
+            return ["d", keys, values]
+        elements = [self.node(each, depth) for each in held]
+        if kind is list or kind is tuple:
+            return ["l" if kind is list else "t", elements]
+        fields: Any = getattr(kind, "_fields", None)
+        if isinstance(held, tuple) and isinstance(fields, tuple):
+            names = list(fields)
+            if len(names) == len(elements) and _are_names([kind.__name__], names):
+                return ["n", kind.__name__, names, elements]
+        raise InvalidArgumentError(
+            f"a tree consists of dicts, lists, tuples and named tuples; {kind.__name__} is another kind of them"
+        )
+
+
+def _scalar_type() -> Any:
+    """The type of NumPy's scalars; None in a process that has not loaded NumPy, and so has none of them."""
+    numpy: Any = sys.modules.get("numpy")
+    return getattr(numpy, "generic", None)
+
+
+def too_large() -> InvalidArgumentError:
+    return InvalidArgumentError(f"the message of a tree has {_NBYTES_MAX >> 20} MiB at most: put numbers into arrays")
+
+
+def _are_names(kind: list[Any], fields: list[Any]) -> bool:
+    """Whether a named tuple can be made of them; its fields have no underscore in front, and are there once."""
+    return len(set(map(str, fields))) == len(fields) <= _FIELDS_MAX and all(
+        type(name) is str and name.isidentifier() and not keyword.iskeyword(name) and (at == 0 or name[0] != "_")
+        for at, name in enumerate([*kind, *fields])
+    )
+
+
+@functools.lru_cache(256)
+def _named_tuple(name: str, fields: tuple[str, ...]) -> Any:
+    return namedtuple(name, fields)  # pyright: ignore[reportUntypedNamedTuple]
+
+
+def unflatten(described: Any, arrays: Sequence[Any], types: Iterable[Any] = ()) -> Any:
+    """The tree that `flatten` described, with these arrays. Raises `InvalidHandleError` for any other description, and
+    `InvalidArgumentError` for `types` that are not those of the tree.
+    """
+    made = _Maker(arrays, types)  # checks the types
+    found = _native.unflatten(described, arrays)
+    return made.node(described, 0) if found is NotImplemented else found
+
+
+class _Maker:
+    """Makes the nodes of a tree."""
+
+    def __init__(self, arrays: Sequence[Any], types: Iterable[Any]) -> None:
+        self._arrays = arrays
+        self._types = {kind.__name__: kind for kind in map(_checked_type, types)}
+
+    def node(self, x: Any, depth: int) -> Any:
+        kind = type(x)
+        if kind is int:
+            if not 0 <= x < len(self._arrays):
+                raise InvalidHandleError(f"the tree names array {x:.100g} of {len(self._arrays)}")
+            return self._arrays[x]
+        if kind in _LEAVES:
+            return x
+        if kind is list and x:
+            tag: Any = x[0]
+            held: Any = x[-1]
+            if tag == "i" and len(x) == 2 and _is_int64(held):
+                return held
+            if type(tag) is str and tag in ("b", "c", "s"):
+                return _scalar(x)
+            if _is_list(held) and depth < _DEPTH_MAX and type(tag) is str:
+                elements = [self.node(each, depth + 1) for each in held]
+                match tag, len(x):
+                    case "l", 2:
+                        return elements
+                    case "t", 2:
+                        return tuple(elements)
+                    case "n", 4:
+                        return self._named_tuple(x[1], x[2], elements)
+                    case "d", 3:
+                        keys: Any = x[1]
+                        if _is_list(keys) and all(map(_is_key, keys)):
+                            found: dict[Any, Any] = dict(zip(keys, elements, strict=False))
+                            if len(found) == len(keys) == len(elements):
+                                return found
+                    case _:
+                        pass
+        raise _no_tree(x)
+
+    def _named_tuple(self, name: Any, fields: Any, elements: list[Any]) -> Any:
+        names: Any = fields if _is_list(fields) else [None]
+        if not _are_names([name], names) or len(names) != len(elements):
+            raise _no_tree([name, fields])
+        kind = self._types.get(name)
+        if kind is None:
+            try:
+                kind = _named_tuple(name, tuple(names))
+            except (ValueError, SyntaxError):  # different spellings of one name, say
+                raise _no_tree([name, fields]) from None
+        elif kind._fields != tuple(names):
+            raise InvalidArgumentError(f"{kind.__qualname__} of types= has other fields than the tree's: {names}")
+        return kind._make(elements)
+
+
+def _scalar(x: list[Any]) -> Any:
+    """Bytes, a complex number or a NumPy scalar."""
+    match x:
+        case ["b", str(text)]:
+            return _bytes_of(x, text)
+        case ["c", float(real), float(imaginary)]:
+            return complex(real, imaginary)
+        case ["s", described, int(itemsize), str(text)]:
+            content = _bytes_of(x, text)
+            if len(content) == itemsize:
+                import numpy
+
+                return numpy.ndarray((), build_dtype(described, itemsize), content)[()]
+        case _:
+            pass
+    raise _no_tree(x)
+
+
+def _bytes_of(x: list[Any], text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        raise _no_tree(x) from None
+
+
+def _is_int64(x: Any) -> bool:
+    return type(x) is int and -_INT64 <= x < _INT64
+
+
+def _is_key(x: Any) -> bool:
+    return type(x) is str or _is_int64(x)
+
+
+def _is_list(x: Any) -> bool:
+    return type(x) is list
+
+
+def _no_tree(x: Any) -> InvalidHandleError:
+    return InvalidHandleError(f"the message's tree is none: {x!r:.200}")
+
+
+def _checked_type(kind: Any) -> Any:
+    if not (isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")):
+        raise InvalidArgumentError(f"types is classes of named tuples, not {kind!r:.200}")
+    return kind
+
+
+def path_of(x: Any, wanted: Any, path: str = "") -> str:
+    """Where an object is in a tree, for messages; empty where it is not."""
+    if x is wanted:
+        return path
+    pairs: Iterable[tuple[Any, Any]] = ()
+    if isinstance(x, dict):
+        pairs = x.items()  # pyright: ignore[reportUnknownVariableType]
+    elif isinstance(x, list | tuple):
+        pairs = enumerate(x)  # pyright: ignore[reportUnknownArgumentType]
+    return next(filter(None, (path_of(value, wanted, f"{path}[{key!r}]") for key, value in pairs)), "")
+
+
+# --- `only=`: a part of a tree
+
+Only = Callable[[str], bool] | list[str]
+_LEFT_OUT: Final = object()
+
+
+def only_argument(only: Any) -> Only:
+    """What `only=` says: paths, or a predicate of a path. Raises `InvalidArgumentError` for anything else."""
+    if callable(only):
+        given: Any = only
+        predicate: Callable[[str], bool] = given
+        return predicate
+    paths: list[Any]
+    try:
+        paths = [only] if isinstance(only, str) else list(only)
+    except TypeError:
+        paths = [only]
+    if not all(type(each) is str for each in paths):
+        raise InvalidArgumentError(f"only is paths, such as ['layers.0'], or a predicate of a path, not {only!r:.200}")
+    return paths
+
+
+def pruned(described: Any, only: Only) -> tuple[Any, set[int]]:
+    """A part of a tree that `unflatten` accepts: without the arrays that `only` does not want. Also their indices.
+
+    Raises `InvalidArgumentError` for a path of `only` at which the tree has no array.
+    """
+    part = _Part(only if callable(only) else _at_or_below(only))
+    found = part.node(described, "")
+    if not callable(only):
+        for path in only:
+            if not any(map(_at_or_below([path]), part.paths)):
+                raise InvalidArgumentError(
+                    f"the tree has no array at {path!r:.200} (paths are such as 'layers.0.weight')"
+                )
+    return (None if found is _LEFT_OUT else found), part.wanted
+
+
+def _at_or_below(paths: list[str]) -> Callable[[str], bool]:
+    exact, below = frozenset(paths), tuple(f"{each}." for each in paths)
+    return lambda path: path in exact or path.startswith(below)
+
+
+class _Part:
+    def __init__(self, choice: Callable[[str], bool]) -> None:
+        self.wanted: set[int] = set()
+        self.paths: list[str] = []
+        self._choice = choice
+
+    def node(self, x: Any, path: str) -> Any:
+        if type(x) is int:
+            self.paths.append(path)
+            if not self._choice(path):
+                return _LEFT_OUT
+            self.wanted.add(x)
+            return x
+        if type(x) is not list or x[0] not in ("l", "t", "n", "d"):
+            return x
+        dot = f"{path}." if path else ""
+        if x[0] == "d":
+            pairs = [(key, self.node(each, f"{dot}{key}")) for key, each in zip(x[1], x[2], strict=True)]
+            pairs = [(key, each) for key, each in pairs if each is not _LEFT_OUT]
+            return ["d", [key for key, _ in pairs], [each for _, each in pairs]]
+        elements = [self.node(each, f"{dot}{at}") for at, each in enumerate(x[-1])]
+        return [*x[:-1], [None if each is _LEFT_OUT else each for each in elements]]

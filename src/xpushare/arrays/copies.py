@@ -1,0 +1,382 @@
+"""Copies into new shared memory, and new arrays: `empty` and `array`."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from xpushare import adapters
+from xpushare._device import Device
+from xpushare._native import Span, fill
+from xpushare.arrays import description
+from xpushare.common.elements import as_dtype, as_shape, c_strides, check_dtype, extent
+from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError
+from xpushare.core import memory
+from xpushare.core import queue as queues
+from xpushare.core.labels import label_argument, labels
+from xpushare.core.ordering import work_on
+from xpushare.objects.array import Memory, SharedArray, array_of, bytes_of, covered_by, described, order_before
+from xpushare.objects.array_handle import ArrayHandle
+from xpushare.objects.lifecycle import use
+from xpushare.objects.queue import Queue
+
+if TYPE_CHECKING:
+    from xpushare._device import DeviceLike
+    from xpushare.adapters.base import UsmKind
+    from xpushare.core.memory import Range
+    from xpushare.core.queue import Work
+
+__all__ = [
+    "array",
+    "empty",
+    "UNORDERED",
+    "Source",
+    "Spanned",
+    "copy_kind",
+    "copy_of",
+    "copy_out",
+    "host_view",
+    "is_dense",
+    "is_unordered",
+    "kept_strides",
+    "lies_on_host",
+    "native_stream",
+    "new_array",
+    "own_array",
+    "spanned",
+    "values_of",
+    "whole",
+    "zeros",
+]
+
+UNORDERED: Final = -1
+_new: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
+
+
+def is_unordered(stream: object) -> bool:
+    """Whether `stream=` opts out of waiting; streams of libraries are not compared with numbers."""
+    return isinstance(stream, int) and stream == UNORDERED
+
+
+def new_array(
+    shape: tuple[int, ...],
+    dtype: Any,
+    device: Device,
+    kind: UsmKind = "device",
+    *,
+    isolated: bool = False,
+    small: bool = False,
+) -> SharedArray:
+    nbytes = math.prod(shape) * dtype.itemsize
+    found = memory.allocate(kind, max(nbytes, 1), device, None, isolated, small)
+    return array_of(found.replace(nbytes=nbytes), shape, dtype, c_strides(shape, dtype.itemsize), 0)
+
+
+def lies_on_host(array: Any, found: description.Described | None) -> bool:
+    """Whether NumPy copies an array of ours (`found` is None) or of another library; else its device does."""
+    return array.device.backend == adapters.HOST if found is None else found.backend is None
+
+
+def copy_kind(array: SharedArray) -> UsmKind:
+    """Of which kind a copy is on the array's own device: what the host reads there stays readable."""
+    return "device" if described(array)[0].allocation.kind == "device" else "host"
+
+
+class Spanned(NamedTuple):
+    """The bytes that the elements of an array span, in whoever's memory, and how the elements lie in them."""
+
+    address: int
+    nbytes: int
+    keep: object  # what holds them
+    offset: int  # of the first element
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: Any
+
+
+def spanned(array: Any, found: description.Described | None) -> Spanned:
+    """What an array of ours (`found` is None) or of another library spans."""
+    if found is None:
+        place, *how = described(array)
+        return Spanned(place.address, place.nbytes, place.hold()[0], *how)
+    low, high = extent(found.shape, found.strides, found.itemsize)
+    return Spanned(found.address + low, high - low, array, -low, found.shape, found.strides, found.dtype)
+
+
+def is_dense(source: Spanned) -> bool:
+    dense: bool = source.nbytes == math.prod(source.shape) * source.dtype.itemsize
+    return dense
+
+
+def kept_strides(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """The strides of a copy: those of the array, or, if there are gaps between its elements, the same order of
+    dimensions without the gaps.
+    """
+    low, high = extent(shape, strides, itemsize)
+    lengths = [length for length, stride in zip(shape, strides, strict=True) if stride or length == 0]
+    if high - low <= math.prod(lengths) * itemsize:
+        return strides
+    found, step = [0] * len(shape), itemsize
+    for at in sorted(range(len(shape)), key=lambda at: (abs(strides[at]), -at)):
+        if strides[at] or shape[at] == 1:
+            found[at] = step if strides[at] >= 0 else -step
+            step *= shape[at]
+    return tuple(found)
+
+
+def copy_out(
+    array: Any, found: description.Described | None, source: Spanned, place: Range, device: Device, stream: Any
+) -> Work:
+    """Have the device copy what an array spans to `place`, on `stream` (None: the one that the array's library works
+    on). Where there is none, on a queue that has finished then. Returns the queue.
+    """
+    work = None if is_unordered(stream) else work_on(device, native_stream(stream, found, array, device), array)
+    own = queues.create(device, None) if work is None else work
+    if found is None:
+        order_before(array, own)
+    target = queues.operand(own, "the copy", place, 0, place.nbytes, source.nbytes, True)
+    own.driver.copy(target.address, source.address, source.nbytes, (target.keep, source.keep))
+    if work is None:
+        queues.synchronize(own, None)
+    return own
+
+
+class Source(NamedTuple):
+    """What is shared: exactly the bytes that the elements span, and how the elements lie in them."""
+
+    covered: Range
+    offset: int  # of the first element
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: Any
+
+
+def own_array(array: Any) -> SharedArray | None:
+    """An array of our own; None for another library's."""
+    if isinstance(array, SharedArray):
+        return array
+    if isinstance(array, Memory):
+        return bytes_of(array)
+    if isinstance(array, ArrayHandle):
+        raise InvalidArgumentError("this is an ArrayHandle already: send it on")
+    return None
+
+
+def whole(array: SharedArray) -> Source:
+    source: Source = _new(Source, described(array))
+    return source
+
+
+def copy_of(array: Any, found: description.Described | None, stream: Any) -> tuple[Source, int]:
+    """Copy the elements into new shared memory on the same device; also returns how many bytes were copied.
+
+    A device copies all that they span. Of an array of ours that may have gaps, which whoever opens its handle reaches,
+    too.
+    """
+    import numpy
+
+    if lies_on_host(array, found):
+        values = host_view(array, found)
+        target = new_array(values.shape, values.dtype, Device(f"{adapters.HOST}:0"))
+        numpy.copyto(numpy.asarray(target), values)
+        return whole(target), target.nbytes
+    source = spanned(array, found)
+    if found is not None and not is_dense(source):
+        raise FeatureNotSupportedError(
+            f"this {type(array).__name__} is private and has gaps, which its copy would expose: "
+            "make it contiguous first"
+        )
+    device = array.device if found is None else description.device_of(array, found)
+    kind = copy_kind(array) if found is None else "device"
+    if not source.nbytes:
+        return whole(new_array(source.shape, source.dtype, device, kind)), 0
+    place = memory.allocate(kind, source.nbytes, device, None, isolated=False)
+    copy_out(array, found, source, place, device, stream)
+    return Source(place, source.offset, source.shape, source.strides, source.dtype), source.nbytes
+
+
+def host_view(array: Any, found: description.Described | None) -> Any:
+    """The elements of an array of ours (`found` is None) or of another library as a NumPy array, for memory that the
+    host can read.
+    """
+    import numpy
+
+    if found is None:
+        return numpy.asarray(array)
+    low, high = extent(found.shape, found.strides, found.itemsize)
+    base: Any = Span(found.address + low, high - low, True, array)
+    return numpy.ndarray(found.shape, found.dtype, base, -low, found.strides)
+
+
+def native_stream(stream: Any, found: description.Described | None, array: Any, device: Device) -> Any:
+    """The stream that the caller or the array's protocol names; None to ask the adapter."""
+    if isinstance(stream, Queue):
+        return use(stream)
+    if stream is not None:
+        return stream
+    if found is None:  # an array of ours
+        return None
+    if found.stream is not None:
+        return found.stream
+    record = adapters.record(device.backend)
+    assert record is not None
+    for name in record.stream_methods:
+        if callable(getattr(array, name, None)):
+            return array
+    return None
+
+
+# --- new arrays
+
+
+def empty(
+    shape: int | tuple[int, ...],
+    dtype: Any = float,
+    *,
+    device: DeviceLike = "native_cpu:0",
+    isolated: bool = False,
+    label: str | None = None,
+) -> SharedArray:
+    """A C-ordered array in new memory on `device`, which other processes can attach once it is shared.
+
+    `dtype` is a NumPy dtype or its name; bfloat16 and the float8 family have their `ml_dtypes` names. The elements are
+    unspecified: the memory may have served earlier arrays of this process (`zeros` is for elements that are zero). The
+    array owns the memory; views and exports keep it.
+
+    Memory serves again once nobody has it: every handle is withdrawn, every process that opened one has closed it or
+    ended, and no process that had it was forked. Someone who opened it and does not play by the rules may then still
+    read and write what lies in it, and `read_only` is not enforced there.
+
+    Small arrays on the host (up to 16 KiB) share allocations of 256 KiB, so that an array does not cost a file
+    descriptor. A process that opens one of them can reach the whole allocation (`handle.exposed_nbytes`), which is
+    freed with the last of its arrays. `isolated=True` gives the array an allocation of its own, which never served
+    another array and never will. `ls` and `shares` show the `label` of what is shared of it; it has at most 56 bytes,
+    and such an array has an allocation of its own, too. Raises `InvalidArgumentError` (also for arrays of Python
+    objects), `OutOfMemoryError`, `DeviceError`.
+    """
+    found = as_dtype(dtype)
+    check_dtype(found)
+    text = label_argument(label)
+    made = new_array(as_shape(shape), found, Device(device), isolated=isolated, small=not isolated and text is None)
+    if text is not None:
+        labels[covered_by(made)[0].allocation] = text
+    return made
+
+
+def zeros(
+    shape: int | tuple[int, ...],
+    dtype: Any = float,
+    *,
+    device: DeviceLike = "native_cpu:0",
+    isolated: bool = False,
+    label: str | None = None,
+) -> SharedArray:
+    """Like `empty`, with elements that are zero on every device when the call returns."""
+    made = empty(shape, dtype, device=device, isolated=isolated, label=label)
+    covered, _ = covered_by(made)
+    if not made.nbytes or memory.is_zero(covered):
+        return made
+    if covered.allocation.host_accessible:
+        fill(covered.address, b"\0", made.nbytes)
+    else:
+        work = queues.create(made.device, None)
+        work.driver.fill(covered.address, b"\0", made.nbytes, covered)
+        queues.synchronize(work, None)
+    return made
+
+
+def array(x: Any, *, dtype: Any = None, device: DeviceLike | None = None) -> SharedArray:
+    """A copy of `x` in new memory that other processes can attach once it is shared.
+
+    `x` is whatever `share` takes, also where it is private to its library, or what NumPy makes an array of (lists,
+    numbers, pandas columns). `dtype`: of the copy, by default that of `x`. `device`: where it lies, by default on the
+    device of `x`, which is the host for what is no array. The content is complete when the call returns. Raises
+    `InvalidArgumentError` (also for elements that are Python objects), `OutOfMemoryError`, `DeviceError`.
+    """
+    wanted = None if dtype is None else as_dtype(dtype)
+    own = own_array(x)
+    source: Any = x if own is None else own
+    found = description.described(x, True) if own is None else None
+    if found is not None:
+        check_dtype(found.dtype)
+    if own is not None:
+        here = own.device
+    else:
+        here = Device(f"{adapters.HOST}:0") if found is None else description.device_of(x, found)
+    target = here if device is None else Device(device)
+    if own is None and found is None:
+        values = x
+    elif lies_on_host(source, found):
+        values = host_view(source, found)
+    else:
+        span = spanned(source, found)
+        if target == here and wanted in (None, span.dtype) and is_dense(span):
+            return _copied_there(source, found)
+        values = _fetched(source, found, span, here)
+    values = _converted(x, values, wanted)
+    check_dtype(values.dtype)
+    kind: UsmKind = "device" if own is None or target != here else copy_kind(own)
+    made = new_array(values.shape, values.dtype, target, kind, small=True)
+    _store(values, made)
+    return made
+
+
+def values_of(x: Any) -> Any:
+    """What NumPy has of an array of ours or of another library, in place on the host, else copied to it; None for what
+    is no array.
+    """
+    own = own_array(x)
+    source: Any = x if own is None else own
+    found = description.described(x, True) if own is None else None
+    if own is None and found is None:
+        return None
+    if lies_on_host(source, found):
+        return host_view(source, found)
+    here = own.device if own is not None else description.device_of(x, found)  # type: ignore[arg-type]
+    return _fetched(source, found, spanned(source, found), here)
+
+
+def _converted(x: Any, values: Any, dtype: Any) -> Any:
+    """What NumPy makes of the elements of `x`."""
+    import numpy
+
+    try:
+        return numpy.asarray(values, dtype)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InvalidArgumentError(f"NumPy makes no array of this {type(x).__name__}: {error}") from error
+
+
+def _copied_there(array: Any, found: description.Described | None) -> SharedArray:
+    """The elements in new memory on their device, which has them when this returns."""
+    (place, offset, shape, strides, dtype), _ = copy_of(array, found, None)
+    work = work_on(place.device, native_stream(None, found, array, place.device), array)
+    if work is not None:
+        queues.synchronize(work, None)
+    return array_of(place, shape, dtype, strides, offset)
+
+
+def _fetched(array: Any, found: description.Described | None, span: Spanned, device: Device) -> Any:
+    """The elements of a device's array, as NumPy has them in memory of the host."""
+    import numpy
+
+    stage = memory.allocate("host", max(span.nbytes, 1), device, None)
+    if span.nbytes:
+        queues.synchronize(copy_out(array, found, span, stage, device, None), None)
+    base: Any = Span(stage.address, span.nbytes, False, stage.hold()[0])
+    return numpy.ndarray(span.shape, span.dtype, base, span.offset, span.strides)
+
+
+def _store(values: Any, target: SharedArray) -> None:
+    """Write what NumPy has into an array on any device."""
+    import numpy
+
+    covered, _ = covered_by(target)
+    if covered.allocation.host_accessible:
+        numpy.copyto(numpy.asarray(target), values)
+    elif target.nbytes:
+        stage = memory.allocate("host", target.nbytes, target.device, None)
+        base: Any = Span(stage.address, target.nbytes, False, stage.hold()[0])
+        numpy.copyto(numpy.ndarray(target.shape, target.dtype, base), values)
+        work = queues.create(target.device, None)
+        work.driver.copy(covered.address, stage.address, target.nbytes, (stage, covered))
+        queues.synchronize(work, None)

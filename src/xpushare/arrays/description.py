@@ -1,0 +1,527 @@
+"""Arrays of other libraries, recognised by protocol; none of those libraries is imported."""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import operator
+import sys
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from xpushare import adapters
+from xpushare._device import Device, adapter_of, info_of, known_device
+from xpushare._native import DLTensor, dlpack_view
+from xpushare.adapters.base import Adapter, Foreign
+from xpushare.adapters.vendor import ArrayInterface, Vendor
+from xpushare.common.aspects import Aspect
+from xpushare.common.elements import DLPACK_NAMED, as_dtype, as_shape, c_strides, extent
+from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError, XpuShareError
+from xpushare.core.memory import Range
+from xpushare.core.resources import Allocation
+from xpushare.objects.array import SharedArray, covered_by
+from xpushare.sharing import node
+
+__all__ = [
+    "Described",
+    "Located",
+    "describe",
+    "described",
+    "device_of",
+    "exchange_of",
+    "kind_of",
+    "locate",
+    "range_at",
+    "range_of",
+    "viewable",
+    "without_gradient",
+]
+
+_DLPACK_KINDS: Final = {0: "i", 1: "u", 2: "f", 5: "c"}
+_COMPLEX: Final = 5
+_DIFFERS: Final = "requires_grad"
+_EXCHANGE: Final = "__dlpack_c_exchange_api__"
+_address: Final = operator.attrgetter("address")
+_DLPACK_NAMES: Final = {(6, 8): "bool", **{number: name for name, number in DLPACK_NAMED.items()}}
+
+
+# What to do with what is no array, by the library that it is of.
+_ADVICE: Final = {
+    "pandas": ": share its columns (xs.array(df['x'].to_numpy()))",
+    "polars": ": share its columns (xs.array(df['x'].to_numpy()))",
+    "pyarrow": ": write the table into shared memory with pyarrow.ipc, as examples/arrow_table.py does, and share that",
+    "builtins": ": xs.array makes a shared copy of lists and numbers",
+}
+
+
+class Located(NamedTuple):
+    """Where an array lies."""
+
+    address: int  # of its lowest byte
+    nbytes: int
+    read_only: bool
+    backend: str | None  # whose device memory it is, where the protocol tells
+
+
+class Described(NamedTuple):
+    """An array as its protocol describes it."""
+
+    address: int  # of its first element
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]  # bytes
+    itemsize: int
+    kind: Any  # the element type in the protocol's words; `dtype_of` makes a NumPy dtype of it
+    read_only: bool
+    backend: str | None  # as in Located
+    ordinal: int | None  # of the device, with a backend; None: the array has to be asked, see `device_of`
+    stream: Any  # that the content is ordered on, where the protocol tells
+
+    def located(self) -> Located:
+        low, high = extent(self.shape, self.strides, self.itemsize)
+        return Located(self.address + low, high - low, self.read_only, self.backend)
+
+    @property
+    def dtype(self) -> Any:
+        return dtype_of(self.kind)
+
+
+def dtype_of(kind: Any) -> Any:
+    """The NumPy dtype of a protocol's element type: a dtype, or DLPack's (code, bits, lanes)."""
+    import numpy
+
+    return _dtype_of_dlpack(*kind) if isinstance(kind, tuple) else numpy.dtype(kind)
+
+
+@functools.lru_cache(64)
+def _dtype_of_dlpack(code: int, bits: int, lanes: int) -> Any:
+    if (code, bits) == (_COMPLEX, 32):
+        raise InvalidArgumentError(
+            "complex32 has no dtype in NumPy: share its parts as float16, by torch.view_as_real(x), and make it again "
+            "by torch.view_as_complex"
+        )
+    name = _DLPACK_NAMES.get((code, bits))
+    if lanes == 1 and name is not None:
+        return as_dtype(name)
+    if lanes == 1 and code in _DLPACK_KINDS and bits % 8 == 0:
+        return as_dtype(f"{_DLPACK_KINDS[code]}{bits // 8}")
+    raise InvalidArgumentError(f"NumPy has no dtype for DLPack's type (code {code}, {bits} bits, {lanes} lanes)")
+
+
+def without_gradient(array: Any) -> Any:
+    """The data of a tensor that requires a gradient, such as a parameter; any other array as it is."""
+    return array.detach() if getattr(array, _DIFFERS, False) is True else array
+
+
+def _asked(array: Any, name: str) -> Any:
+    """An attribute that another library computes; None where it has none."""
+    try:
+        return getattr(array, name, None)
+    except XpuShareError:  # of an array of ours
+        raise
+    except Exception as error:
+        raise _unusable(array, error) from error
+
+
+def _unusable(array: Any, why: object) -> InvalidArgumentError:
+    return InvalidArgumentError(f"{type(array).__name__} does not hand out its memory: {why}")
+
+
+def describe(array: Any, ordered: bool = False) -> Described:
+    """What an array says of itself, by the array interfaces that the vendors read, DLPack or the buffer protocol.
+
+    `ordered`: a DLPack array on a device is asked to have its content ready on the device's default stream. Else
+    nothing is asked of its streams. `FeatureNotSupportedError`: it is on a device that no adapter here knows, or one
+    whose driver this process has not loaded.
+    """
+    found = described(array, ordered)
+    if found is None:
+        raise InvalidArgumentError(
+            f"{type(array).__name__} is neither a Memory nor an array that tells where its memory is"
+            + _ADVICE.get(type(array).__module__.partition(".")[0], "")
+        )
+    return found
+
+
+def described(array: Any, ordered: bool = False) -> Described | None:
+    """`describe`; None for what speaks none of these protocols."""
+    found = _viewed(array) or _interfaced(array)
+    if found is not None:
+        return found
+    if hasattr(array, "__dlpack__"):
+        return _from_dlpack(array, ordered)
+    try:
+        view = memoryview(array)
+    except TypeError:
+        return None
+    except XpuShareError:
+        raise
+    except ValueError as error:  # a memoryview that was released, a closed mmap
+        raise _unusable(array, error) from error
+    import numpy
+
+    buffer = numpy.asarray(view)
+    return Described(
+        buffer.ctypes.data, buffer.shape, buffer.strides, buffer.itemsize, buffer.dtype, view.readonly, None, 0, None
+    )
+
+
+def _interfaced(array: Any) -> Described | None:
+    """By an array interface that a vendor reads."""
+    try:
+        return _by_interfaces(array)
+    except XpuShareError:
+        raise
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise _unusable(array, f"its array interface makes no sense ({error!r})") from error
+
+
+def _by_interfaces(array: Any) -> Described | None:
+    unused: list[str] = []  # several vendors may read one interface: the array is of one that is in use
+    for own in True, False:
+        for record, protocol, interface in _standing(array, _claims(array, own)):
+            try:
+                found = _from_interface(array, interface, record, protocol)
+            except FeatureNotSupportedError as error:
+                unused.append(str(error))
+                continue
+            if found is not None:
+                return found
+    if unused:
+        raise FeatureNotSupportedError("; or ".join(unused))
+    return None
+
+
+class _Claim(NamedTuple):
+    """An array interface of an array, and a vendor that reads it."""
+
+    record: Vendor
+    protocol: ArrayInterface
+    interface: dict[str, Any]
+
+
+def _claims(array: Any, own: bool) -> list[_Claim]:
+    found: list[_Claim] = []
+    asked: dict[str, Any] = {}  # several vendors read one interface, which its library computes
+    for record, protocol in adapters.interfaces(own):
+        if protocol.name not in asked:
+            asked[protocol.name] = _asked(array, protocol.name)
+        interface = asked[protocol.name]
+        if not isinstance(interface, dict) or not isinstance(interface.get("data"), tuple):
+            continue
+        if protocol.mine is None or protocol.mine(interface):
+            found.append(_Claim(record, protocol, interface))
+    return found
+
+
+def _standing(array: Any, claims: list[_Claim]) -> list[_Claim]:
+    """The claims that may be right. If several vendors read what the array says, and this process has loaded the
+    drivers of more than one, it is the vendor's whose driver alone knows the memory.
+    """
+    rivals = [each for each in claims if each.record.backend != adapters.HOST and each.record.in_use()]
+    if len(rivals) < 2:
+        return claims
+    if isinstance(array, SharedArray):
+        return [each for each in rivals if each.record.backend == array.device.backend]
+    if 0 in rivals[0].interface.get("shape", ()):  # of no bytes: no driver knows where it is
+        return claims
+    knowing = [each for each in rivals if adapters.adapter(each.record.backend).knows(each.interface["data"][0] or 0)]
+    if len(knowing) == 1:
+        return knowing
+    raise _nobodys(f"this {type(array).__name__}", [each.record.backend for each in knowing or rivals], bool(knowing))
+
+
+def _nobodys(what: str, backends: list[str], known: bool) -> FeatureNotSupportedError:
+    """The refusal of memory that the drivers of all these backends know, or, of those that may, none."""
+    return FeatureNotSupportedError(
+        f"the memory of {what} may be of {' or of '.join(backends)}, and {'each' if known else 'none'} of their "
+        "drivers in this process knows it, so that nobody can say whose it is: share a copy on the host"
+    )
+
+
+@functools.lru_cache(64)
+def exchange_of(kind: type) -> object | None:
+    """The exchange API that a type itself has. A sub-class may have another `__dlpack__`, and gets none."""
+    api = getattr(kind, _EXCHANGE, None)
+    return None if api is getattr(kind.__base__, _EXCHANGE, None) else api
+
+
+def _viewed(array: Any) -> Described | None:
+    """By DLPack's C exchange API, the short way for arrays that the other protocols describe in the same words: those
+    of the host, and those of a vendor whose array interface leaves the stream to be asked for, too.
+    """
+    own: Any = type(array)
+    api = exchange_of(own)
+    if api is None:
+        return None
+    if getattr(array, _DIFFERS, False):  # the view says nothing of that, and `__dlpack__` refuses it
+        return None
+    view = dlpack_view(array, api)
+    if view is None or view[2][0] == _COMPLEX:  # a complex tensor may be conjugated when it is read: likewise
+        return None
+    address, (on, ordinal), kind, shape, steps = view
+    record = viewable(own, on)
+    if record is None:
+        return None
+    itemsize = (kind[1] * kind[2] + 7) // 8
+    strides = c_strides(shape, itemsize) if steps is None else tuple([step * itemsize for step in steps])
+    found: Described = tuple.__new__(  # not by the named tuple's own `__new__`, which is slower
+        Described, (address, shape, strides, itemsize, kind, False, _backend(array, record), ordinal, None)
+    )
+    return found
+
+
+@functools.lru_cache(256)
+def kind_of(
+    own: type, on: int, ordinal: int, code: int, bits: int, lanes: int
+) -> tuple[Any, Device, str | None] | None:
+    """Return the dtype, the device and the backend of all arrays of a type, on a DLPack device, with elements of a
+    DLPack type. None if they have to be described one by one, since they name their stream, say.
+    """
+    record = viewable(own, on)
+    if record is None or any(hasattr(own, name) for name in record.stream_methods):
+        return None
+    backend = _backend(own, record)
+    device = Device(f"{adapters.HOST}:0" if backend is None else f"{backend}:{ordinal}")
+    return _dtype_of_dlpack(code, bits, lanes), device, backend
+
+
+@functools.lru_cache(64)
+def viewable(own: type, on: int) -> Vendor | None:
+    """Whose device arrays of that type are on; None where another protocol may describe them in other words."""
+    record = adapters.dlpack_owner(on)[0]
+    if record.backend != adapters.HOST and not any(hasattr(own, each.name) for each in record.interfaces):
+        return None
+    return record
+
+
+def _backend(array: Any, record: Vendor) -> str | None:
+    """The backend of an array that is this vendor's; None for the host."""
+    if record.backend == adapters.HOST:
+        return None
+    if not record.in_use():
+        hint = f" ({record.install})" if record.install else ""
+        raise FeatureNotSupportedError(
+            f"this {type(array).__name__} says that it is on a device of {record.backend}, whose driver this process "
+            f"has not loaded{hint}"
+        )
+    return record.backend
+
+
+def _from_interface(
+    array: Any, interface: dict[str, Any], record: Vendor, protocol: ArrayInterface
+) -> Described | None:
+    import numpy
+
+    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())
+    if interface.get("mask") is not None or isinstance(array, masked):
+        raise InvalidArgumentError(
+            f"{type(array).__name__} has a mask, which cannot be shared with it: share both arrays"
+        )
+    typestr: str = interface["typestr"]
+    kind: Any = getattr(array, "dtype", None)
+    if isinstance(kind, numpy.dtype):
+        # It says all, also where the protocol has no code (bfloat16) or half of one (padding).
+        itemsize: int = kind.itemsize
+    elif typestr[1] == "V" and hasattr(array, "__dlpack__"):
+        return None
+    else:
+        description = interface.get("descr")
+        kind = numpy.dtype(typestr)
+        itemsize = kind.itemsize
+        if typestr[1] == "V" and description is not None and description != [("", typestr)]:
+            kind = numpy.dtype(list(description))
+            if kind.itemsize != itemsize:
+                raise ValueError(f"its typestr says {itemsize} bytes, its descr {kind.itemsize}")
+    shape = as_shape(tuple(interface["shape"]))
+    strides = interface.get("strides")
+    address, read_only = interface["data"]
+    address = operator.index(address or 0)
+    stream = interface.get("stream")
+    if protocol.layout == "sycl_usm":  # counts in elements
+        strides = None if strides is None else [step * itemsize for step in strides]
+        address += interface.get("offset", 0) * itemsize
+        if type(array).__module__.startswith("dpctl.memory"):  # its flag says that it is writable
+            read_only = not read_only
+        on = interface.get("syclobj")
+        stream = None if record.stream_of(on) is None else on
+    strides = c_strides(shape, itemsize) if strides is None else tuple(map(operator.index, strides))
+    if len(strides) != len(shape):
+        raise ValueError(f"it has {len(shape)} lengths and {len(strides)} strides")
+    backend = _backend(array, record)
+    return Described(address, shape, strides, itemsize, kind, bool(read_only), backend, None, stream)
+
+
+def _from_dlpack(array: Any, ordered: bool) -> Described:
+    options: dict[str, Any] = {}
+    try:
+        on, ordinal = map(int, array.__dlpack_device__())
+        default = adapters.dlpack_owner(on)[1].stream
+        if default is not None:
+            # -1 asks for nothing; JAX takes it for a stream, and asks for nothing by None.
+            nothing = None if type(array).__module__.partition(".")[0] in ("jax", "jaxlib") else -1
+            options["stream"] = default if ordered else nothing
+        try:
+            capsule = array.__dlpack__(max_version=(1, 1), **options)
+        except TypeError:  # a producer older than DLPack 1.0
+            capsule = array.__dlpack__(**options)
+        tensor = DLTensor(capsule)
+    except XpuShareError:
+        raise
+    except Exception as error:  # BufferError says why (it needs gradients, say); others raise others
+        raise _unusable(array, error) from error
+    record = adapters.dlpack_owner(tensor.device[0])[0]  # what counts is what the capsule says
+    itemsize = (tensor.dtype[1] * tensor.dtype[2] + 7) // 8
+    steps = c_strides(tensor.shape, 1) if tensor.strides is None else tensor.strides
+    return Described(
+        tensor.address,
+        tensor.shape,
+        tuple(step * itemsize for step in steps),
+        itemsize,
+        tensor.dtype,
+        tensor.read_only,
+        _backend(array, record),
+        ordinal,
+        None,
+    )
+
+
+def device_of(array: Any, found: Described) -> Device:
+    """The device that an array lies on; the host where its protocol knows of no devices.
+
+    `FeatureNotSupportedError` if the driver does not know the memory: work on it could break the device for good.
+    """
+    if found.backend is None:
+        return Device(f"{adapters.HOST}:0")
+    here, where = node.current(), found.located()
+    ours = here.allocations.find(where.address) is not None or here.peers.maps(where.address)
+    if where.nbytes and not ours:
+        _check_known(array, where)
+    ordinal = found.ordinal
+    if ordinal is None:
+        ordinal = array.__dlpack_device__()[1] if hasattr(array, "__dlpack_device__") else 0
+    return Device(f"{found.backend}:{ordinal}")
+
+
+def _check_known(array: Any, where: Located) -> None:
+    """Refuse an array of a vendor whose driver knows other libraries' memory, but not this."""
+    adapter = adapters.adapter(where.backend or adapters.HOST)
+    finds = any(adapter.support(each, Aspect.foreign_memory).state == "yes" for each in adapter.devices())
+    if finds and not adapter.knows(where.address):
+        raise FeatureNotSupportedError(
+            f"this {type(array).__name__} says that it is on a device of {where.backend}, whose driver in this process "
+            f"does not know memory at {where.address:#x}"
+        )
+
+
+def locate(array: Any) -> Located:
+    """Address and extent of an array."""
+    return describe(array).located()
+
+
+def range_of(array: Any) -> Range:
+    """The piece of an allocation that an array covers, or that begins at an address (int) and ends with its allocation.
+
+    `FeatureNotSupportedError` when it cannot be exported, with the reason.
+    """
+    if isinstance(array, SharedArray):
+        return covered_by(array)[0]
+    if isinstance(array, int) and not isinstance(array, bool):
+        return range_at(Located(array, 0, False, None), None)
+    where = locate(array)
+    if not where.nbytes:
+        raise InvalidArgumentError("an array of no bytes has no memory to export")
+    return range_at(where, array)
+
+
+def allocation_at(where: Located, device: Device) -> Allocation:
+    """Return the allocation on a device that has these bytes of another library, as `range_at` does. One native call
+    recognises most of them.
+    """
+    here = node.current()
+    recogniser = adapter_of(device).recogniser
+    if recogniser is None or here.allocations.find(where.address) is not None or here.peers.maps(where.address):
+        return range_at(where, None).allocation
+    found = recogniser.find(info_of(device), where.address, where.nbytes)
+    if found is None:
+        return range_at(where, None).allocation
+    if isinstance(found, Allocation):
+        return found
+    identity, memory = found
+    key = device.backend, identity
+    made = Allocation(device, memory, "device", foreign=True, name=key)
+    allocation: Allocation = here.foreign.setdefault(key, made)
+    recogniser.remember(identity, allocation)
+    return allocation
+
+
+def range_at(where: Located, array: Any, known: Sequence[Allocation] = ()) -> Range:
+    """The piece of an own, an imported or another library's allocation that is there, held by `array` (None: by
+    nothing); `nbytes` 0 means up to its end. `known`: allocations by their addresses, which drivers need not be asked
+    for.
+    """
+    here = node.current()
+    allocation: Allocation | None = here.allocations.find(where.address)
+    if allocation is not None:
+        return _within(allocation, where.address - allocation.address, where, None)
+    imported = here.peers.mapping_at(where.address)
+    if imported is not None:
+        return _borrowed(imported, where, array)
+    at = bisect.bisect_right(known, where.address, key=_address) - 1
+    if at >= 0 and where.backend in (None, known[at].device.backend):
+        offset = where.address - known[at].address
+        if offset + where.nbytes <= known[at].nbytes and offset < known[at].nbytes:
+            return _within(known[at], offset, where, array)
+    what = f"address {where.address:#x}"
+    if array is not None:
+        what = f"this {type(array).__module__.partition('.')[0]}.{type(array).__name__}"
+    answers: list[tuple[Adapter, Foreign | FeatureNotSupportedError]] = []
+    for adapter in adapters.loaded() if where.backend is None else [adapters.adapter(where.backend)]:
+        answer: Foreign | FeatureNotSupportedError | None
+        try:
+            answer = adapter.foreign(where.address, where.nbytes or None)
+        except FeatureNotSupportedError as error:  # the driver knows it, and cannot share it
+            answer = error
+        if answer is not None:
+            answers.append((adapter, answer))
+    if len(answers) > 1:
+        raise _nobodys(what, [adapter.backend for adapter, _ in answers], True)
+    for adapter, answer in answers:
+        if isinstance(answer, FeatureNotSupportedError):
+            try:
+                raise answer
+            finally:
+                del answer, answers  # its traceback has this frame, which would keep the array
+        key = (adapter.backend, answer.identity)
+        allocation = here.foreign.get(key)
+        if allocation is None:
+            device = known_device(adapter, answer.device)
+            allocation = Allocation(device, answer.memory, answer.kind, foreign=True, source=answer.keep, name=key)
+            here.foreign[key] = allocation
+        return _within(allocation, answer.offset, where, array)
+    if where.backend is not None:
+        _check_known(array, where)
+    raise FeatureNotSupportedError(
+        f"the memory of {what} is private to its library and this process: make the array with xs.empty, or copy it "
+        "into shared memory with xs.share(array, copy=True)"
+    )
+
+
+def _borrowed(imported: Allocation, where: Located, keep: Any) -> Range:
+    """A piece of another process's memory, with the handle by which it came unless this process owns it."""
+    found = _within(imported, where.address - imported.address, where, keep)
+    if imported.owned:
+        return found
+    handle = imported.handle_covering(found.offset, found.nbytes)
+    if handle is None:
+        raise InvalidArgumentError("no handle by which this process opened this memory covers all of the array")
+    return found.replace(handle=handle)
+
+
+def _within(allocation: Allocation, offset: int, where: Located, keep: Any) -> Range:
+    nbytes = where.nbytes or allocation.nbytes - offset
+    if offset + nbytes > allocation.nbytes:
+        raise InvalidArgumentError(
+            f"{nbytes} bytes at {where.address:#x} reach beyond their allocation of {allocation.nbytes} bytes"
+        )
+    device = allocation.device
+    return Range(allocation, offset, nbytes, device, device.context, where.read_only, None, keep)

@@ -1,0 +1,73 @@
+"""Handles of ranges that grow, and the ranges that follow them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from xpushare._device import Device, device_for_handle
+from xpushare.common.elements import as_dtype
+from xpushare.common.errors import InvalidArgumentError, InvalidHandleError
+from xpushare.core import event, growth, memory, physical
+from xpushare.core.opening import give_open
+from xpushare.objects.array import array_over
+from xpushare.objects.physical_memory import growth_of, range_over
+from xpushare.sharing.handle import Handle
+
+if TYPE_CHECKING:
+    from xpushare._device import DeviceLike
+    from xpushare.objects.array import SharedArray
+    from xpushare.objects.array_handle import ArrayHandle
+    from xpushare.objects.physical_memory import VirtualRange
+
+__all__ = ["described", "follower", "is_range"]
+
+_TAG: Final = "r"
+
+
+def described(source: VirtualRange, read_only: bool) -> tuple[SharedArray, Any]:
+    """The array that followers read, and what stands in the place of a tree: the addresses that the range has, its
+    device, whether followers may write, and the event that tells of a change.
+    """
+    reserved, growing = growth_of(source)
+    if growing.follows:
+        raise InvalidArgumentError("this range follows one of another process: send on the handle that it came by")
+    directory = array_over(growing.directory.replace(lease=growing), (growth.DIRECTORY_NBYTES,), as_dtype("uint8"))
+    device = reserved.device
+    names = device.backend, device.uuid
+    return directory, [_TAG, reserved.nbytes, *names, bool(read_only), str(growing.told_by())]
+
+
+def is_range(tree: Any) -> bool:
+    """Whether what a message says is a range that grows."""
+    return type(tree) is list and len(tree) == 6 and tree[0] == _TAG
+
+
+def follower(message: ArrayHandle, tree: Any, device: DeviceLike | None) -> VirtualRange:
+    """The range that follows the one of a message, as it is now."""
+    _tag, nbytes, backend, name, read_only, told_by = tree
+    kinds = (type(nbytes), type(backend), type(name), type(read_only), type(told_by))
+    if kinds != (int, str, str, bool, str) or message.count != 1:
+        raise InvalidHandleError(f"the array handle says of a range what cannot be: {tree!r:.200}")
+    chosen = Device(device) if device is not None else _named(backend, name)
+    reserved = physical.reserve(nbytes, chosen, None, None)
+    directory = memory.open_(message.memory[0], growth.HOST)
+    changed = event.open_(Handle(told_by), growth.HOST, None, False)
+    made = range_over(reserved, growth.follow(directory, changed, read_only))
+    try:
+        made.refresh()
+    except BaseException:
+        made.close()
+        give_open(message.memory[0])
+        raise
+    return made
+
+
+def _named(backend: str, name: str) -> Device:
+    import uuid
+
+    try:
+        return device_for_handle(backend, uuid.UUID(name).bytes)
+    except ValueError as error:
+        if isinstance(error, InvalidArgumentError):
+            raise
+        raise InvalidHandleError(f"the array handle names no device: {name!r:.100}") from None

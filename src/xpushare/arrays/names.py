@@ -1,0 +1,606 @@
+"""Names for what is shared: `publish`, `lookup`, `watch`, `published`, `unpublish`. `sharing.naming` has the files."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Generic, Literal, NoReturn, Self, TypeVar, final, overload
+
+from xpushare import _native
+from xpushare.arrays.changes import Awaitable, Changes
+from xpushare.arrays.keep import keep_by_name
+from xpushare.arrays.passing import passed_on
+from xpushare.arrays.share import shared
+from xpushare.common import system
+from xpushare.common.errors import (
+    DeviceError,
+    ForkError,
+    HandleExpiredError,
+    InvalidArgumentError,
+    InvalidHandleError,
+    XpuShareError,
+    doing,
+)
+from xpushare.common.fds import OwnedFd
+from xpushare.core import event, memory, physical
+from xpushare.objects.array import Memory
+from xpushare.objects.array_handle import ArrayHandle, expect_open
+from xpushare.objects.event import Event
+from xpushare.objects.lifecycle import use
+from xpushare.objects.message import NBYTES_MAX
+from xpushare.objects.physical_memory import PhysicalMemory
+from xpushare.sharing import identity, naming, node
+from xpushare.sharing.handle import Handle, fields_of, following
+from xpushare.sharing.survey import Row, Survey, survey
+
+__all__ = ["Lost", "Watch", "lookup", "publish", "published", "shares", "survey_named", "unpublish", "watch"]
+
+WARN_AFTER: Final = 10.0  # seconds of waiting for a name that nobody has
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What a watch with `lost=True` yields when the process that published the last version has ended."""
+
+    pid: int
+    """Its pid as seen from here, 0 if it cannot be seen."""
+
+
+_V = TypeVar("_V", bound="Handle | ArrayHandle | Lost")
+
+
+@doing("publishing a name")
+def publish(name: str, obj: Any, *, replace: bool = False, versions: int = 1, keep: bool = False) -> int:
+    """Give `obj` a name by which every process of this user (with this runtime folder) finds its handle with `lookup`.
+
+    `obj` is an array or a tree that `share` takes, a `Memory`, `PhysicalMemory` or `Event`, or a handle that this
+    process made. The name, and the export that `publish` makes, last until `unpublish` or the end of this process, even
+    by SIGKILL. A name consists of 1 to 128 of the characters `A-Z a-z 0-9 . _ -` and does not begin with a dot. Raises
+    `InvalidArgumentError` for a name that a living process has published.
+
+    `replace=True` puts `obj` in the place of what this process has published under the name, if anything. Whoever looks
+    sees the old or the new version; `watch` yields the new one, and handles of the old one that were looked up open it.
+    The export that `publish` made for the old version then ends; what is open stays open.
+
+    Returns the number of the version, which `lookup` gives as `handle.version`. Numbers grow, also from one publisher
+    of a name to the next. `versions=n` (up to 64) keeps the last n versions, this one included, for `lookup(version=)`;
+    each keeps its memory. Processes that have to agree on a version look the name up, agree on one number, and look
+    that version up.
+
+    With `keep=True`, the keeper publishes it: a process of this user without a device, which is started if none runs,
+    and holds the memory when every process that used it has ended, until `xpushare keep --drop NAME`. The content is
+    complete when this returns, and the whole of `obj` is kept, or nothing. A name that is kept already needs
+    `replace=True`. Raises `OutOfMemoryError` if the keeper may not keep so much, and `FeatureNotSupportedError` for
+    events and for memory that ends with the process that made it (`cudaMalloc`, say).
+    """
+    naming.check_name(name)
+    count = _versions_argument(versions)
+    if keep:
+        return keep_by_name(name, obj, bool(replace), count)
+    return naming.publish(name, replace, count, partial(_export, obj), _withdraw)
+
+
+def _versions_argument(versions: int) -> int:
+    if type(versions) is not int or not 1 <= versions <= naming.VERSIONS_MOST:
+        raise InvalidArgumentError(
+            f"versions is how many to keep, from 1 to {naming.VERSIONS_MOST}, not {versions!r:.200}"
+        )
+    return versions
+
+
+@doing("unpublishing a name")
+def unpublish(name: str) -> None:
+    """Remove a name of this process, and withdraw the export that `publish` made for it; what is open stays open.
+
+    Raises `InvalidArgumentError` for a name that this process has not published.
+    """
+    naming.check_name(name)
+    naming.unpublish(name)
+
+
+@doing("looking for names")
+def published() -> dict[str, Handle | ArrayHandle]:
+    """The names that living processes of this user have published, and their handles.
+
+    Handles that this version cannot read are left out, and whatever else lies in the folder; `lookup` says why.
+    """
+    folder = naming.names_folder()
+    found: dict[str, Handle | ArrayHandle] = {}
+    with naming.lock:
+        naming.reap(folder)
+        for name in sorted(naming.listed(folder)):
+            if not name.startswith("."):
+                try:
+                    handle = _read(folder, name)
+                except (InvalidHandleError, DeviceError):
+                    continue
+                if handle is not None:
+                    found[name] = handle
+    return found
+
+
+@doing("looking for a name")
+def lookup(name: str, *, timeout: float | None = None, version: int | None = None) -> Handle | ArrayHandle:
+    """The handle that a living process has published under `name`; waits until there is one.
+
+    Raises `TimeoutError` after `timeout` seconds; None waits as long as it takes (and says so in the log after a
+    while), 0 does not wait. `KeyboardInterrupt` interrupts the wait. `attach` or `ipc.*.open` takes the result. If it
+    was replaced meanwhile, they open what the name says then; if its publisher has ended, they raise
+    `HandleExpiredError`. The result's bytes, text and pickle are the handle alone and follow no name.
+
+    `handle.version` is the number that `publish` returned. `version=` finds that version and no other, whatever is
+    published meanwhile: it waits for one that is still to come, and raises `HandleExpiredError` for one that is not
+    kept any more (see `publish(versions=)`).
+    """
+    naming.check_name(name)
+    if version is not None:
+        return _lookup_version(name, event.timeout_argument(timeout), version)
+    folder = naming.names_folder()
+    with naming.lock:
+        naming.reap(folder)
+        found = _read(folder, name)
+    if found is not None:
+        return found
+    with watch(name, timeout=timeout) as versions:
+        return next(versions)
+
+
+def _lookup_version(name: str, timeout: float | None, version: int) -> Handle | ArrayHandle:
+    if type(version) is not int or version < 0:
+        raise InvalidArgumentError(f"version is a number that publish returned, not {version!r:.200}")
+    end = None if timeout is None else time.monotonic() + timeout
+    versions: Watch[Handle | ArrayHandle]
+    with Watch(name, timeout, False) as versions:
+        while True:
+            with naming.lock:
+                found = _read(versions.folder, name, version=version)
+            if found is not None:
+                return found
+            left = None if end is None else max(end - time.monotonic(), 0.0)
+            try:
+                versions.next(left)
+            except TimeoutError:
+                raise TimeoutError(f"version {version} of {name!r} has not come within {timeout:g} s") from None
+
+
+@overload
+def watch(name: str, *, timeout: float | None = None, lost: Literal[False] = False) -> Watch[Handle | ArrayHandle]: ...
+@overload
+def watch(name: str, *, timeout: float | None = None, lost: bool) -> Watch[Handle | ArrayHandle | Lost]: ...
+def watch(name: str, *, timeout: float | None = None, lost: bool = False) -> Watch[Any]:
+    """Every version of what is published under `name`: the newest at once, then each new one as it comes.
+
+    For `for` and `async for` (under asyncio and trio). It waits while there is none, and never ends by itself: `break`,
+    `close` or cancel it. Each wait raises `TimeoutError` after `timeout` seconds (None: never), after which you may
+    go on with the watch. `close` in another thread ends a wait with `InvalidArgumentError`. A version that was replaced
+    before it was asked for is left out, since it cannot be attached any more. Each item is as from `lookup`.
+
+    `lost=True` also yields `Lost(pid)`, once, when the process that published the last version has ended, whether it
+    crashed or exited. The next item is a version of the next publisher. If the publisher's pid cannot be seen from
+    here, taking the name back counts as its end.
+    """
+    return Watch(name, event.timeout_argument(timeout), bool(lost))
+
+
+# --- who shares what
+
+
+def survey_named() -> Survey:
+    """What all processes of this user share, with the names that they have published."""
+    names: dict[tuple[bytes, int, int], str] = {}
+    try:
+        for name, handle in published().items():
+            for fields in map(fields_of, _handles_of(handle)):
+                names[fields.cookie, fields.entry, fields.generation] = name
+    except XpuShareError:
+        pass  # no runtime folder that is to be trusted: nobody has names there
+    return survey(names)
+
+
+def shares() -> list[Row]:
+    """What all processes of this user share: one row per object, as `xpushare ls --json` prints them."""
+    return survey_named().rows
+
+
+# --- files
+
+
+def _content(fd: OwnedFd, name: str, version: int | None) -> tuple[bytes, int | None] | None:
+    """A handle's bytes and its version: the newest, or that one; None if it is still to come. `HandleExpiredError` if
+    it is not kept any more.
+    """
+    with doing("reading a published file"):
+        head = os.pread(fd.number, naming.HEAD.size + naming.VERSIONS_MOST * naming.ENTRY.size, 0)
+        if (
+            not head.startswith(naming.MAGIC) or len(head) < naming.HEAD.size
+        ):  # whatever it is: the handle's parser says it
+            return os.pread(fd.number, min(naming.stat_of(fd).st_size, NBYTES_MAX + 1), 0), None
+        count = naming.HEAD.unpack_from(head)[1]
+        at = naming.HEAD.size + count * naming.ENTRY.size
+        if not 1 <= count <= naming.VERSIONS_MOST or at > len(head):
+            raise InvalidHandleError(f"what is published as {name!r} is no list of versions: remove the file")
+        entries = list(naming.ENTRY.iter_unpack(head[naming.HEAD.size : at]))
+        for number, nbytes in entries:
+            if version in (None, number):
+                return os.pread(fd.number, min(nbytes, NBYTES_MAX + 1), at), number
+            at += nbytes
+    assert version is not None
+    if version < entries[0][0]:
+        raise _version_expired(name, version)
+    return None
+
+
+def _version_expired(name: str, version: int) -> HandleExpiredError:
+    return HandleExpiredError(
+        f"version {version} of {name!r} was replaced and is not kept any more: publish with versions=n to keep the "
+        "last n, or look up a newer one"
+    )
+
+
+def _own_content(own: naming.Published, name: str, version: int | None) -> tuple[bytes, int] | None:
+    """The same of a name of this process."""
+    for each in (own, *own.older):
+        if version in (None, each.version):
+            return bytes(each.handle), each.version
+    assert version is not None
+    if version < own.version:
+        raise _version_expired(name, version)
+    return None
+
+
+def _read(
+    folder: Path, name: str, publishers: list[_Publisher] | None = None, version: int | None = None
+) -> Handle | ArrayHandle | None:
+    """The handle under a name if its publisher lives. `publishers` takes that process, unless it is this one.
+    `version`: see `_content`.
+    """
+    own = naming.names.get(name)
+    if own is not None and own.path == folder / name:
+        found: tuple[bytes, int | None] | None = _own_content(own, name, version)
+    else:
+        while True:
+            fd = naming.open_file(folder / name)
+            if fd is None:
+                return None
+            expired: HandleExpiredError | None = None
+            found = None
+            try:
+                found = _content(fd, name, version)
+            except HandleExpiredError as error:  # by a publisher that lives?
+                expired = error
+            pid = naming.holder_of(fd)
+            if pid is not None:
+                if expired is not None:
+                    raise expired
+                if publishers is not None:
+                    publishers.append(_Publisher(folder / name, fd, pid))
+                break
+            if naming.inode_at(folder / name) == naming.inode_of(naming.stat_of(fd)):
+                return None
+            # A publisher that replaced the file has let this one go: look again.
+    if found is None:
+        return None
+    raw, number = found
+    if version is None:
+        return _following(raw, name, lambda: _newest(folder, name), number)
+    return _following(raw, name, lambda: _pinned(folder, name, version), number)
+
+
+def _pinned(folder: Path, name: str, version: int) -> Handle | ArrayHandle | None:
+    """What an expired handle of that version follows to: itself, as long as it is kept."""
+    with naming.lock:
+        return _read(folder, name, version=version)
+
+
+def _newest(folder: Path, name: str) -> Handle | ArrayHandle | None:
+    with naming.lock:
+        return _read(folder, name)
+
+
+@final
+class _Look:
+    """What the name of a handle says by now, and the version that the handle was looked up as."""
+
+    __slots__ = ("_look", "version")
+
+    def __init__(self, look: Callable[[], Handle | ArrayHandle], version: int | None) -> None:
+        self._look = look
+        self.version = version
+
+    def __call__(self) -> Handle | ArrayHandle:
+        return self._look()
+
+
+def _following(
+    raw: bytes, name: str, look: Callable[[], Handle | ArrayHandle | None], version: int | None
+) -> Handle | ArrayHandle:
+    """The handle of these bytes, which follows its name: `look` gives what that says."""
+    handle = Handle(raw) if len(raw) == Handle.NBYTES else ArrayHandle(raw)
+    exporter = _handles_of(handle)[0].exporter
+    pid = exporter.pid if exporter.pid_namespace == identity.namespace("pid") else 0
+
+    def newest() -> Handle | ArrayHandle:
+        found = look()
+        if found is None:
+            raise _expired(name, pid)
+        return found
+
+    return following(handle, _Look(newest, version))
+
+
+def _expired(name: str, pid: int) -> HandleExpiredError:
+    """The error for a handle whose name nobody has any more. `pid`: of its publisher, 0 if that cannot be seen."""
+    again = f"look the name up again: xs.lookup({name!r}, timeout=…) waits for the next publisher"
+    if pid and _ended_by_now(pid):
+        return HandleExpiredError(
+            f"the process that published {name!r} (pid {pid}) has exited. Keep it running until the receiver has "
+            f"attached, or {again}"
+        )
+    who = f"its publisher (pid {pid}) has unpublished it" if pid else "its publisher has unpublished it, or has exited"
+    return HandleExpiredError(
+        f"the name {name!r} has expired: {who}. Keep it published until the receiver has attached, or {again}"
+    )
+
+
+def _ended_by_now(pid: int) -> bool:
+    try:
+        return bool(_native.dead([system.pidfd_open(pid).number]))
+    except ProcessLookupError:
+        return True
+    except OSError:  # it may not be seen
+        return False
+
+
+# --- exports
+
+
+def _export(obj: Any, new: naming.Published) -> None:
+    """Have `new` stand for `obj`, which is exported unless it is a handle."""
+    if isinstance(obj, Handle | ArrayHandle):
+        if isinstance(obj, ArrayHandle):
+            expect_open(obj)
+        fields = fields_of(_handles_of(obj)[0])
+        if not node.current().is_own(fields.cookie):
+            raise InvalidArgumentError(f"only the exporter publishes a handle: this is of process {fields.pid}")
+        new.handle = obj
+        return
+    export: Callable[[Any], Handle | ArrayHandle]
+    if isinstance(obj, Memory):
+        export, obj = memory.get, use(obj)
+        if obj.borrowed:
+            passed_on(obj, False, lasting=True)  # which makes this process an owner of what came by a pickle
+    elif isinstance(obj, PhysicalMemory):
+        export, obj = physical.get, use(obj)
+    elif isinstance(obj, Event):
+        export, obj = event.get, use(obj)
+    else:
+        export = partial(shared, lasting=True)
+    new.exports.extend(map(export, (obj,)))  # no interrupt comes between
+    new.handle = new.exports[0]
+
+
+def _handles_of(handle: Handle | ArrayHandle) -> tuple[Handle, ...]:
+    """The handles of the exports behind it."""
+    return (handle,) if isinstance(handle, Handle) else handle.handles
+
+
+def _withdraw(handle: Handle | ArrayHandle) -> None:
+    if isinstance(handle, ArrayHandle):
+        handle.close()
+    else:
+        memory.withdraw(handle, handle.kind)
+
+
+# --- waiting
+
+
+@final
+class _Publisher:
+    """The process that published a version, whose end a watch tells."""
+
+    __slots__ = ("_file", "_inode", "_path", "pid", "pidfd")
+
+    def __init__(self, path: Path, file: OwnedFd, pid: int) -> None:
+        """`file`: of the version, which the process has locked."""
+        self.pid = pid
+        self._path = path
+        self._file = file
+        self._inode = naming.inode_of(naming.stat_of(file))
+        try:
+            self.pidfd = system.pidfd_open(pid) if pid else None
+        except OSError:  # it has ended, or may not be seen
+            self.pidfd = None
+        if naming.holder_of(file) != pid:  # the pid may be another's by now
+            self.pidfd = None
+
+    def ended(self) -> bool:
+        if self.pidfd is not None:
+            return bool(_native.dead([self.pidfd.number]))
+        # A process that has let go of this file has replaced it, which is no end, if there is another one.
+        return naming.holder_of(self._file) is None and naming.inode_at(self._path) in (None, self._inode)
+
+
+@final
+class Watch(Awaitable, Generic[_V]):
+    """The versions of a name, as `watch` says. Each goes to one of those that iterate over this object."""
+
+    __slots__ = (
+        "_awaited", "_changes", "_closed", "_folder", "_forks", "_lost", "_name", "_publisher", "_seen", "_timeout",
+    )  # fmt: skip
+
+    def __init__(self, name: str, timeout: float | None, lost: bool) -> None:
+        naming.check_name(name)
+        self._name = name
+        self._folder = naming.names_folder()
+        self._timeout = timeout
+        self._lost = lost
+        self._publisher: _Publisher | None = None  # of the newest version seen, where its end is to be told
+        self._changes: Changes | None = None  # once there was something to wait for
+        self._seen: bytes | None = None
+        self._closed = False
+        self._awaited = False
+        self._forks = _native.forks()
+
+    def next(self, timeout: float | None = None) -> _V:
+        """The next item, `TimeoutError` after `timeout` seconds (None: those of the watch)."""
+        wait = _Wait(self._timeout if timeout is None else event.timeout_argument(timeout))
+        while (found := self._newer()) is None:
+            self._watching().wait(wait.left(self._name, self._seen is not None), *self._end())
+        return found
+
+    async def _next(self) -> _V:
+        wait = _Wait(self._timeout)
+        while (found := self._newer()) is None:
+            if self._awaited:
+                raise InvalidArgumentError("another task waits on this watch: give each its own")
+            self._awaited = True
+            try:
+                left = wait.left(self._name, self._seen is not None)
+                await self._watching().changed(left, *self._end())
+            finally:
+                self._awaited = False
+        return found
+
+    def _expect_usable(self) -> None:
+        if self._forks != _native.forks():
+            raise ForkError("this watch is of the process that forked: make one here")
+        if self._closed:
+            raise InvalidArgumentError("this watch is closed")
+
+    def _newer(self) -> _V | None:
+        """What was not yielded before. The first time that there is none, the watch only begins."""
+        self._expect_usable()
+        found: Any = None
+        with naming.lock:
+            publisher, seen = self._publisher, self._seen
+            if publisher is not None and publisher.ended():
+                self._publisher = None
+                found = Lost(publisher.pid)
+            else:
+                newest = self._newest()
+                found = None if self._seen == seen else newest
+        version: _V | None = found
+        return version
+
+    def _newest(self) -> Handle | ArrayHandle | None:
+        """What the name says now, which a version that was replaced is opened as, too; it does not come again."""
+        publishers: list[_Publisher] | None = [] if self._lost else None
+        with naming.lock:
+            found = _read(self._folder, self._name, publishers)
+            if found is None:
+                return None
+            raw = bytes(found)
+            if raw != self._seen:
+                self._seen = raw
+                self._publisher = publishers[0] if publishers else None
+        return _following(raw, self._name, self._newest, found.version)  # it may have been replaced by now, too
+
+    def ready(self) -> bool:
+        """Whether `next` has an item now; it stays to be yielded."""
+        self._expect_usable()
+        with naming.lock:
+            publisher, seen = self._publisher, self._seen
+            if publisher is not None and publisher.ended():
+                return True
+            found = _read(self._folder, self._name)
+        return found is not None and bytes(found) != seen
+
+    def changes(self) -> tuple[Changes, OwnedFd | None, bool]:
+        """What wakes those who wait for an item, and what `Changes.ready` and `limit` are told of its publisher."""
+        return self._watching(), *self._end()
+
+    @property
+    def folder(self) -> Path:
+        """Where the names are."""
+        return self._folder
+
+    def _watching(self) -> Changes:
+        with naming.lock:
+            if self._closed:
+                raise InvalidArgumentError("this watch is closed")
+            if self._changes is None:
+                self._changes = Changes(self._folder)
+            return self._changes
+
+    def _end(self) -> tuple[OwnedFd | None, bool]:
+        """By which the end of the publisher shows, and whether one has to look for it."""
+        publisher = self._publisher
+        return (None, False) if publisher is None else (publisher.pidfd, publisher.pidfd is None)
+
+    def close(self) -> None:
+        """Give back what the waits needed, and end those of other threads. Idempotent."""
+        with naming.lock:
+            self._closed = True
+            changes, self._changes = self._changes, None
+            self._publisher = None
+        if changes is not None and self._forks == _native.forks():
+            changes.close()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> _V:
+        return self.next()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> _V:
+        return await self._next()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Watch cannot be copied or pickled: it belongs to its process. Send the name")
+
+    def __repr__(self) -> str:
+        return f"<Watch of {self._name!r}{' closed' if self._closed else ''}>"
+
+
+class _Wait:
+    """One wait for a version."""
+
+    __slots__ = ("_start", "_timeout", "_warned")
+
+    def __init__(self, timeout: float | None) -> None:
+        self._start = time.monotonic()
+        self._timeout = timeout
+        self._warned = False
+
+    def left(self, name: str, seen: bool) -> float | None:
+        """Seconds to wait at most before the next look. `seen`: there was a version before. `TimeoutError` if the time
+        is over.
+        """
+        waited = time.monotonic() - self._start
+        if self._timeout is not None:
+            if waited >= self._timeout:
+                what = f"no new version of {name!r} has come" if seen else f"nobody has published {name!r}"
+                raise TimeoutError(f"{what} within {self._timeout:g} s")
+            return self._timeout - waited
+        if seen or self._warned:
+            return None
+        if waited < WARN_AFTER:
+            return WARN_AFTER - waited
+        self._warned = True
+        _warn(name, waited)
+        return None
+
+
+def _warn(name: str, waited: float) -> None:
+    others = ", ".join(published()) or "none"
+    logging.getLogger("xpushare").warning(
+        "lookup has waited %.0f s for %r, which nobody has published; published in %s: %s",
+        waited,
+        name,
+        naming.names_folder(),
+        others,
+    )

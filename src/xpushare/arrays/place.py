@@ -1,0 +1,466 @@
+"""Where the arrays of one `share` lie, and on which streams they are produced."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
+
+from xpushare import adapters
+from xpushare._device import Device, adapter_of
+from xpushare._native import KINDS_MOST, Leaves, Span
+from xpushare.arrays import description
+from xpushare.arrays.copies import (
+    Source,
+    Spanned,
+    copy_kind,
+    copy_of,
+    copy_out,
+    host_view,
+    is_dense,
+    is_unordered,
+    kept_strides,
+    lies_on_host,
+    native_stream,
+    new_array,
+    own_array,
+    spanned,
+    whole,
+)
+from xpushare.arrays.passing import passed_on
+from xpushare.common.elements import check_dtype, extent
+from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError, XpuShareError
+from xpushare.core import memory
+from xpushare.core.ordering import current_work, finish, work_on
+from xpushare.core.resources import Allocation
+from xpushare.objects.array import array_of, unsettled
+from xpushare.objects.lifecycle import use
+from xpushare.objects.message import NDIM_MAX
+from xpushare.objects.queue import Queue
+from xpushare.sharing import node
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from xpushare.core.memory import Range
+    from xpushare.core.queue import Work
+
+__all__ = ["Placing"]
+
+_ALIGNMENT: Final = 64  # of copies in one allocation
+
+
+_address: Final = operator.attrgetter("address")
+_new: Final[Any] = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
+
+
+class _Kind(NamedTuple):
+    """Arrays that are described alike."""
+
+    work: Work | None  # that produces them
+    dtype: Any
+    device: Device
+    backend: str | None  # of another library's; None: the host's
+
+
+class _Private(NamedTuple):
+    """An array that has to be copied."""
+
+    at: int
+    array: Any
+    found: description.Described | None
+
+
+class _Storage:
+    """Private arrays that are views of one memory: the bytes that they span overlap."""
+
+    def __init__(self, each: _Private, view: Spanned) -> None:
+        self.views = [(each, view)]
+        self.low, self.high = view.address, view.address + view.nbytes
+
+    def add(self, each: _Private, view: Spanned) -> None:
+        """Add a view that begins behind the others' beginnings."""
+        self.views.append((each, view))
+        self.high = max(self.high, view.address + view.nbytes)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the copy on the host, which leaves gaps of a single array out."""
+        if len(self.views) > 1:
+            return self.high - self.low
+        view = self.views[0][1]
+        low, high = extent(view.shape, kept_strides(view.shape, view.strides, view.dtype.itemsize), view.dtype.itemsize)
+        return high - low
+
+    def is_dense(self) -> bool:
+        """Whether the elements of the views cover every byte: those without gaps do, taken together."""
+        end = self.low
+        for _, view in self.views:
+            if is_dense(view) and view.address <= end:
+                end = max(end, view.address + view.nbytes)
+        return end == self.high
+
+
+def _storages(private: list[_Private]) -> list[_Storage]:
+    """Private arrays by the memory that they are views of."""
+    found: list[_Storage] = []
+    spans = [(each, spanned(each.array, each.found)) for each in private]
+    for each, view in sorted(spans, key=lambda span: span[1].address):
+        if (
+            found
+            and view.nbytes
+            and view.address < found[-1].high
+            and _place_of(each) == _place_of(found[-1].views[0][0])
+        ):
+            found[-1].add(each, view)
+        else:
+            found.append(_Storage(each, view))
+    return found
+
+
+def _place_of(each: _Private) -> Any:
+    """Where the array lies, so far as one address may mean different memory."""
+    if lies_on_host(each.array, each.found):
+        return None
+    return each.array.device.backend if each.found is None else each.found.backend
+
+
+def _copy_bytes(target: Any, group: _Storage) -> None:
+    """Copy all bytes of a memory."""
+    import numpy
+
+    keep = [view.keep for _, view in group.views]
+    base: Any = Span(group.low, group.nbytes, True, keep)
+    numpy.copyto(numpy.asarray(target), numpy.ndarray((group.nbytes,), "u1", base))
+
+
+@final
+class Placing:
+    """Arrays, where they lie, and what has to finish before their content is there.
+
+    Native code looks at arrays of ours, and at those whose library has DLPack's exchange API; of each kind of these
+    Python says once what it is. The others are described here, one by one.
+    """
+
+    __slots__ = (
+        "_at", "_copy", "_copying", "_current", "_found", "_kinds", "_known", "_lasting", "_ordered", "_passed_on",
+        "_private", "_read_only", "_stream", "_works", "copied", "dtypes", "leaves",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        found: list[Any],
+        read_only: bool,
+        copy: bool,
+        stream: Any,
+        known: Iterable[Allocation] = (),
+        lasting: bool = False,
+    ) -> None:
+        """`known`: allocations that arrays lie in, which the driver need not be asked for. `lasting`: as for
+        `passed_on`.
+        """
+        self.leaves: Final = Leaves(found, read_only)
+        self.copied = 0
+        self.dtypes: Final[list[Any]] = []  # by their numbers in the message
+        self._found = found
+        self._copy = copy
+        self._read_only = read_only
+        self._lasting = lasting
+        self._passed_on: dict[tuple[bytes, int, bool], Range] = {}  # by handle, allocation and access
+        self._stream = stream
+        self._ordered = stream is None or not is_unordered(stream)
+        self._kinds: dict[int, _Kind] = {}  # by the numbers that `leaves` gives them, and ours from KINDS_MOST on
+        self._works: list[Work] = []
+        self._copying: tuple[Work, ...] = ()  # streams that copy what is shared
+        self._current: dict[Any, Work | None] = {}  # streams that arrays are produced on
+        self._private: list[_Private] = []
+        self._at = 0
+        self._known: Final = sorted(known, key=_address) if known else []
+        for allocation in self._known:
+            self._learn(allocation)
+
+    def current(self) -> Any:
+        """The array that is being placed."""
+        return self._found[self._at]
+
+    # --- placing
+
+    def place(self) -> None:
+        """Place all arrays; what is private to its library is copied if that was asked for."""
+        leaves = self.leaves
+        if self._stream is None or not self._ordered:  # a stream that is named stands for all
+            leaves.view()
+            for number, kind in enumerate(leaves.kinds()):
+                self._settle(number, *kind)
+        while (index := leaves.next()) is not None:
+            self._at = index
+            where = leaves.where()
+            if where is None or not self._locate(*where):
+                self._put(index, *self._describe(index))
+        if self._private:
+            self._copy_private()
+
+    def _settle(
+        self, number: int, array: Any, device: Device | None, dtype: Any, on: int, ordinal: int, *element: int
+    ) -> None:
+        """Tell `leaves` on which device the arrays of a kind are, if they need not be described one by one."""
+        backend = None
+        if device is None:
+            own: Any = type(array)
+            found = description.kind_of(own, on, ordinal, *element)
+            if found is None:
+                return
+            dtype, device, backend = found
+            self.leaves.settle(number, device, device.context)
+        work = None
+        if self._ordered and adapter_of(device).has_streams:
+            stream = None if backend is None else self.leaves.stream(number)
+            work = self._distinct(current_work(device, array, stream))
+        self._kinds[number] = _new(_Kind, (work, dtype, device, backend))
+
+    def _locate(self, kind: int, low: int, nbytes: int) -> bool:
+        """Tell `leaves` in which allocation these bytes of an array lie, whose kind is settled."""
+        found = self._kinds[kind]
+        try:
+            allocation = description.allocation_at(description.Located(low, nbytes, False, found.backend), found.device)
+            if self._copy:
+                memory.prepared_by(allocation, node.current().table(), False)
+        except XpuShareError:
+            return False  # `_describe` says what is wrong, or copies it
+        if allocation.device is not found.device or (allocation.imported and not allocation.owned):
+            return False
+        self._learn(allocation)
+        return True
+
+    def _learn(self, allocation: Allocation) -> None:
+        self.leaves.learn(allocation, allocation.device.context)
+
+    def _describe(self, index: int) -> tuple[Source, Work | None] | tuple[None, None]:
+        """Where an array lies, and what produces it; None for one that has to be copied."""
+        array = self._found[index]
+        own = own_array(array)
+        if own is not None:
+            found = None
+            source = whole(own)
+            place = source.covered
+            if place.borrowed or not isinstance(place.allocation, Allocation):
+                if self._copy:  # neither imported memory nor a VirtualRange can get a handle here
+                    self._private.append(_Private(index, own, None))
+                    return None, None
+                memory.expect_exportable(place, place.borrowed)
+            work = self._work(array, None, place.device)
+            if place.handle is not None and self._ordered and (order := unsettled(own)) is not None:
+                order.before_host()  # what is exported, or passed on, names no event of another process
+            return self._pass_on(source, work)
+        if self._copy:
+            array = description.without_gradient(array)
+        found = description.describe(array, self._ordered)
+        dtype = found.dtype
+        check_dtype(dtype)
+        try:
+            source = self._in_place(array, found, dtype)
+        except (FeatureNotSupportedError, InvalidArgumentError):
+            if not self._copy:
+                raise
+            self._private.append(_Private(index, array, found))
+            return None, None
+        return self._pass_on(source, self._work(array, found, source.covered.device))
+
+    def _pass_on(self, source: Source, work: Work | None) -> tuple[Source, Work | None]:
+        """The same, or, of borrowed memory, the place in what its handle covers. That names no event of ours, so this
+        waits for what is queued.
+        """
+        place = source.covered
+        if not place.borrowed:
+            return source, work
+        handle, read_only = place.handle, self._read_only or place.read_only
+        assert handle is not None
+        key = handle.raw, id(place.allocation), read_only
+        covered = self._passed_on.get(key)
+        if covered is None:
+            covered = passed_on(place, read_only, self._lasting)
+            if not covered.borrowed:
+                return source, work
+            self._passed_on[key] = covered
+        if work is not None and not work.driver.idle():
+            finish(work, place.device)
+        return source._replace(covered=covered, offset=place.offset + source.offset - covered.offset), None
+
+    def _in_place(self, array: Any, found: description.Described, dtype: Any) -> Source:
+        """Place another library's array. Raises `FeatureNotSupportedError` if its memory cannot be shared."""
+        low, high = extent(found.shape, found.strides, found.itemsize)
+        if low == high:  # no bytes: nothing of it is private
+            return whole(new_array(found.shape, dtype, description.device_of(array, found)))
+        place = description.range_at(found.located(), array, self._known)
+        if place.borrowed and self._copy:
+            raise InvalidArgumentError("this process does not own the memory")  # it is copied
+        if self._copy:  # the driver may refuse it
+            memory.prepared_by(place.allocation, node.current().table(), False)
+        return Source(place, -low, found.shape, found.strides, dtype)
+
+    def _put(self, index: int, source: Source | None, work: Work | None) -> None:
+        """Tell `leaves` where an array is. A private one lies nowhere yet."""
+        if source is None:
+            self.leaves.skip()
+            return
+        if len(source.shape) > NDIM_MAX:
+            raise InvalidArgumentError(f"an array has at most {NDIM_MAX} dimensions, this has {len(source.shape)}")
+        covered = source.covered
+        number = KINDS_MOST
+        for number, kind in self._kinds.items():
+            if number >= KINDS_MOST and kind.work is work and kind.dtype is source.dtype:
+                break
+        else:
+            number = KINDS_MOST + len(self._kinds)
+            self._kinds[number] = _Kind(work, source.dtype, covered.device, covered.device.backend)
+        self.leaves.put(index, covered, source.offset, source.shape, source.strides, number)
+
+    # --- streams
+
+    def _distinct(self, work: Work | None) -> Work | None:
+        """One object for each stream."""
+        if work is None:
+            return None
+        for known in self._works:
+            if known.driver is work.driver:
+                return known
+        self._works.append(work)
+        return work
+
+    def _work(self, array: Any, found: description.Described | None, device: Device) -> Work | None:
+        """The stream that the array is produced on."""
+        stream = self._stream
+        if not self._ordered or (stream is None and found is None and not adapter_of(device).has_streams):
+            return None  # an array of ours is written by whatever works on its device
+        plain = type(array), device
+        if stream is not None:
+            key: Any = device
+        elif plain in self._current and (found is None or found.stream is None):
+            return self._current[plain]  # such arrays name no stream
+        else:
+            stream = native_stream(None, found, array, device)
+            key = plain if stream is None else (*plain, stream if isinstance(stream, int) else id(stream))
+            key = None if stream is array else key
+        if key is not None and key in self._current:
+            return self._current[key]
+        try:
+            work = use(stream) if isinstance(stream, Queue) else work_on(device, stream, array)
+        except InvalidArgumentError:
+            if self._stream is None:
+                raise
+            work = None  # a stream that was named is of one of the devices: see `works`
+        work = self._distinct(work)
+        if key is not None:
+            self._current[key] = work
+        return work
+
+    def works(self) -> list[Work]:
+        """The streams that readers have to wait for."""
+        if not self._works and self._stream is None:
+            return self._works
+        named = self._stream is not None and self._ordered
+        if named and not self._works and self._current:
+            device = next(iter(self._current))
+            work_on(device, self._stream)  # raises what says why it is no stream
+        if named and self._works:  # all arrays are as of that point of that stream
+            for number, kind in self._kinds.items():
+                self._kinds[number] = kind._replace(work=self._works[0])
+        return [
+            work
+            for work in self._works
+            if isinstance(self._stream, Queue) or work in self._copying or not work.driver.idle()
+        ]
+
+    # --- copies
+
+    def _copy_private(self) -> None:
+        """Copy what has to be copied: what lies on the host into one allocation, and memory that several arrays are
+        views of once.
+        """
+        on_host: list[_Private] = []
+        on_devices: list[_Private] = []
+        for each in self._private:
+            (on_host if lies_on_host(each.array, each.found) else on_devices).append(each)
+        for group in _storages(on_devices):
+            self._copy_on_device(group)
+        if on_host:
+            self._copy_on_host(_storages(on_host))
+
+    def _copy_on_device(self, group: _Storage) -> None:
+        first = group.views[0][0]
+        if len(group.views) == 1:
+            source, copied = copy_of(first.array, first.found, self._stream)
+            self.copied += copied
+            self._put_copy(first, source)
+            return
+        if not group.is_dense():
+            raise FeatureNotSupportedError(
+                f"these arrays of {type(first.array).__name__} are private views of one memory and have gaps, which "
+                "its copy would expose: make them contiguous first"
+            )
+        device = first.array.device if first.found is None else description.device_of(first.array, first.found)
+        nbytes = group.high - group.low
+        kind = copy_kind(first.array) if first.found is None else "device"
+        place = memory.allocate(kind, nbytes, device, None, isolated=False)
+        keep = [view.keep for _, view in group.views]
+        copy_out(
+            first.array,
+            first.found,
+            group.views[0][1]._replace(address=group.low, nbytes=nbytes, keep=keep),
+            place,
+            device,
+            self._stream,
+        )
+        self.copied += nbytes
+        for each, view in group.views:
+            covered = place.replace(offset=place.offset + view.address - group.low, nbytes=view.nbytes)
+            self._put_copy(each, Source(covered, view.offset, view.shape, view.strides, view.dtype))
+
+    def _put_copy(self, each: _Private, source: Source) -> None:
+        work = self._work(each.array, each.found, source.covered.device)
+        if work is not None:
+            self._copying = (*self._copying, work)
+        self._put(each.at, source, work)
+
+    def _copy_on_host(self, storages: list[_Storage]) -> None:
+        import numpy
+
+        total, firsts = 0, []
+        for group in storages:
+            firsts.append(total + group.low % _ALIGNMENT if len(group.views) > 1 else total)
+            total = -(-(firsts[-1] + group.nbytes) // _ALIGNMENT) * _ALIGNMENT
+        place = memory.allocate("device", max(total, 1), Device(f"{adapters.HOST}:0"), None, isolated=False)
+        for group, first in zip(storages, firsts, strict=True):
+            several = len(group.views) > 1
+            whole_copied = several and group.is_dense()
+            if whole_copied:
+                _copy_bytes(array_of(place, (group.nbytes,), numpy.dtype("u1"), (1,), first), group)
+            elif several:  # what lies between the elements is nobody's to read
+                numpy.asarray(array_of(place, (group.nbytes,), numpy.dtype("u1"), (1,), first))[...] = 0
+            for each, view in group.views:
+                strides = view.strides if several else kept_strides(view.shape, view.strides, view.dtype.itemsize)
+                at = (
+                    view.address - group.low + view.offset
+                    if several
+                    else -extent(view.shape, strides, view.dtype.itemsize)[0]
+                )
+                target = array_of(place, view.shape, view.dtype, strides, first + at)
+                if not whole_copied:
+                    numpy.copyto(numpy.asarray(target), host_view(each.array, each.found))
+                self._put(each.at, whole(target), self._work(self._private, None, target.device))
+            self.copied += group.nbytes
+
+    # --- the result
+
+    def groups(self, works: list[Work], whole_allocations: bool = False) -> list[Range]:
+        """What to export: for each allocation (and access to it) the bytes that its arrays span, or all of it. `works`:
+        the streams that readers wait for, by the numbers of their events.
+        """
+        described: dict[int, tuple[int, int]] = {}
+        numbers: dict[int, int] = {}  # of dtypes by identity: structures that compare equal may differ
+        for number, kind in self._kinds.items():
+            dtype = numbers.get(id(kind.dtype))
+            if dtype is None:
+                dtype = numbers[id(kind.dtype)] = len(self.dtypes)
+                self.dtypes.append(kind.dtype)
+            described[number] = (works.index(kind.work) if kind.work in works else -1) if works else -1, dtype
+        return self.leaves.groups(described, whole_allocations)

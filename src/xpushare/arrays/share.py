@@ -1,0 +1,257 @@
+"""`share`: one message, one export an allocation, one event mark a stream, for an array or a tree of arrays."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any, Final, final
+
+from xpushare.arrays.containers import flatten, path_of, too_large
+from xpushare.arrays.copies import empty
+from xpushare.arrays.following import described
+from xpushare.arrays.passing import OWN
+from xpushare.arrays.place import Placing
+from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError, XpuShareError
+from xpushare.core import memory
+from xpushare.core.labels import label_argument
+from xpushare.core.ordering import finish, mark
+from xpushare.core.pickles import ImplicitAll
+from xpushare.objects.array_handle import ArrayHandle
+from xpushare.objects.message import ONE_ARRAY, text_of
+from xpushare.objects.physical_memory import VirtualRange
+from xpushare.sharing import identity, layout, node
+from xpushare.sharing.handle import fields_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from xpushare._device import Device
+    from xpushare.core.memory import Range
+    from xpushare.core.ordering import Mark
+    from xpushare.core.resources import Allocation
+    from xpushare.sharing.handle import Handle
+
+__all__ = ["Placed", "opens_argument", "pickle_arrays", "placed_for_others", "share", "shared"]
+
+_CONTAINERS: Final = dict, list, tuple
+_OPENS_MAX: Final = (1 << 31) - 1
+
+
+def share(
+    array: Any,
+    *,
+    read_only: bool = False,
+    copy: bool = False,
+    stream: Any = None,
+    opens: int | None = None,
+    ttl: float | None = None,
+    label: str | None = None,
+) -> ArrayHandle:
+    """Export `array`, or a tree of arrays, where it is, without a copy: a handle for `attach` in any process of this
+    user.
+
+    `array` is a `SharedArray`, a `Memory`, or any array that tells where its memory is (NumPy, torch, CuPy, JAX, a
+    buffer, …). Its memory must be shareable: made by `empty` or `malloc_*`, or by a library whose driver can export it.
+    For other memory, `FeatureNotSupportedError` says what to do. With `copy=True`, the elements of such memory are
+    copied into new shared memory, which the export owns; `handle.copied_nbytes` and the log (`xpushare`, INFO) say how
+    many bytes that were.
+
+    With `read_only`, importers get no writable view; torch ignores that, crashes at a write, and is
+    warned. `stream` says which queued work produces the content: a `Queue`, a
+    stream of another library or a raw one, or None for the stream that the array's library works on now. With -1 the
+    content is there already, and nobody waits for anything. With `opens=n`, the handle withdraws itself once it has
+    been attached n times, with `ttl=seconds` after that time; the memory is released once the last of these arrays is
+    gone and this process allocates or exports something again.
+
+    A tree is a dict, list, tuple or named tuple of arrays, nested up to 64 deep. Its keys are str or int; it may also
+    contain None, bool, int of 64 bits, float, complex, str, bytes and NumPy scalars, each of which comes back as its
+    own type, and it may have no array. With `copy=True`, views of one memory stay views of one copy, strides are kept
+    (gaps between the elements of a single array are left out), and torch's parameters are taken as their data. A tree
+    has one handle, one export for each allocation that the arrays
+    lie in (`handle.handles`), and one event for each stream. `opens` and `ttl` count the whole.
+
+    The export holds the array's memory until the returned handle's `close()` or the end of this process, or until
+    `opens` or `ttl` end it. With neither, losing the handle without closing it is a `ResourceWarning`.
+
+    `ls` and `shares` show the `label`, which has at most 56 bytes.
+
+    An array that was attached, or came by a pickle, is passed on by the handle that it came by, as long as the process
+    that made the handle lives and has not withdrawn it. Closing the result then withdraws nothing, and `opens` and
+    `ttl` raise `InvalidArgumentError`. After `attach(…, own=True)` it is exported from here instead, like an array
+    of this process. A tree is passed on as a whole: all of its arrays are of one process, or all are exported from
+    here. With `copy=True`, arrays that this process does not own are copied.
+    """
+    text = label_argument(label)
+    handle = shared(array, read_only, copy, stream, opens, ttl)
+    if text is not None:
+        _label(handle, text)
+    return handle
+
+
+def _label(handle: ArrayHandle, text: str) -> None:
+    here = node.current()
+    if not all(here.is_own(each.fields.cookie) for each in handle.handles):
+        handle.close()
+        raise InvalidArgumentError(
+            "label is for what this process exports: this is passed on by the handle that it came by"
+        )
+    for each in handle.handles:
+        here.table().label(each, text)
+
+
+def shared(
+    array: Any,
+    read_only: bool = False,
+    copy: bool = False,
+    stream: Any = None,
+    opens: int | None = None,
+    ttl: float | None = None,
+    lasting: bool = False,
+) -> ArrayHandle:
+    """`share`. `lasting`: what came by a pickle is exported from here, so that it outlives the process that made it."""
+    count = None if opens is None else opens_argument(opens)
+    limit = None if ttl is None else _ttl_argument(ttl)
+    placing, tree = _placed(array, read_only, copy, stream, lasting)
+    handle = _sealed(placing, tree, read_only or _grows(array), count, limit)
+    if placing.copied:
+        import logging
+
+        logging.getLogger("xpushare").info(
+            "share copied %d bytes of a private %s", placing.copied, type(array).__name__
+        )
+    return handle
+
+
+def _grows(array: Any) -> bool:
+    return isinstance(array, VirtualRange) and array.growth is not None
+
+
+def _placed(array: Any, read_only: bool, copy: bool, stream: Any, lasting: bool) -> tuple[Placing, Any]:
+    if _grows(array):
+        directory, tree = described(array, read_only)
+        found, read_only = [directory], True
+    elif isinstance(array, _CONTAINERS):
+        found, tree = flatten(array)
+        if not found:  # its export is that of an array of no bytes, which the tree does not mention
+            found = [empty(0, "uint8")]
+    else:
+        found, tree = [array], ONE_ARRAY
+    placing = Placing(found, read_only, copy, stream, lasting=lasting)
+    try:
+        placing.place()
+    except XpuShareError as error:
+        if tree is not ONE_ARRAY:
+            error.add_note(f"of the array at {path_of(array, placing.current())} of the tree")
+        raise
+    return placing, tree
+
+
+@final
+class Placed:
+    """Arrays whose content is complete, and that another process is going to export."""
+
+    __slots__ = ("_placing", "_tree", "ranges")
+
+    def __init__(self, placing: Placing, tree: Any, ranges: list[Range]) -> None:
+        self.ranges = ranges
+        self._placing = placing
+        self._tree = tree
+
+    def sealed(self, handles: list[Handle]) -> bytes:
+        """The message of the arrays in that memory: a handle for each range."""
+        return _message(self._placing, self._tree, handles, []).raw
+
+
+def placed_for_others(array: Any) -> Placed:
+    """Place an array or a tree of arrays, and wait until what produces the content has finished."""
+    if _grows(array):
+        raise FeatureNotSupportedError("the memory of a range that grows ends with the process that made it")
+    placing, tree = _placed(array, False, False, None, lasting=True)
+    for work in placing.works():
+        finish(work, work.device)
+    return Placed(placing, tree, placing.groups([]))
+
+
+def _sealed(placing: Placing, tree: Any, read_only: bool, opens: int | None, ttl: int | None) -> ArrayHandle:
+    """Export what was placed, and make the handle, which owns the exports. The first export holds all others and the
+    events', and is the one that `opens` and `ttl` count.
+    """
+    works = placing.works()
+    marks = [mark(work, work.device) for work in works] if works else []
+    ranges = placing.groups(works)
+    if any(each.handle is not None for each in ranges):
+        return _passed_on(placing, tree, ranges, opens is not None or ttl is not None)
+    first, handles = ranges[0], []
+    if len(ranges) > 1 or marks:
+        held = ImplicitAll(memory.get_all(ranges[1:], read_only))
+        handles = held.handles
+        first = first.replace(lease=(first.lease, held, *[each.export for each in marks]))
+    gate = memory.get(first, None, read_only, opens, ttl=ttl)
+    try:
+        return _message(placing, tree, [gate, *handles], marks).owning()
+    except BaseException:
+        node.current().table().withdraw(gate, layout.REASON_PUT)
+        raise
+
+
+def _passed_on(placing: Placing, tree: Any, ranges: list[Range], limited: bool) -> ArrayHandle:
+    """The handle of arrays that other processes export, which owns no export."""
+    handles = [each.handle for each in ranges if each.handle is not None]
+    if limited:
+        raise InvalidArgumentError(
+            f"opens and ttl are for arrays that this process exports, and this memory is another process's: {OWN}"
+        )
+    if len(handles) < len(ranges) or len({fields_of(each).cookie for each in handles}) > 1:
+        raise InvalidArgumentError(
+            f"the arrays of a tree are of one process, and these are of several: {OWN}; or copy them (copy=True)"
+        )
+    return _message(placing, tree, handles, [])
+
+
+def _message(placing: Placing, tree: Any, handles: list[Handle], marks: list[Mark]) -> ArrayHandle:
+    events = [(each.handle, each.point) for each in marks] if marks else []
+    made: ArrayHandle | None = placing.leaves.seal(
+        identity.sealing(), handles, events, text_of(placing.dtypes, tree), placing.copied
+    )
+    if made is None:
+        raise too_large()
+    return made
+
+
+def pickle_arrays(found: list[Any], known: Iterable[Allocation], made: dict[Device, list[Handle]]) -> bytes:
+    """The message of a list of different arrays for a pickle, as of now. Each allocation has an export of its own,
+    which is added to `made`, also where an error follows. It is exported as a whole: whoever receives several messages
+    can pass on what came by one of them by the handle of another. `known`: allocations that the arrays lie in.
+    """
+    placing = Placing(found, False, False, None, known)
+    placing.place()
+    works = placing.works()
+    marks = [mark(work, work.device) for work in works]
+    events = [each.export for each in marks]
+    ranges = placing.groups(works, True)
+    if events:
+        ranges = [each.replace(lease=(each.lease, events)) for each in ranges]
+    handles = memory.get_all(ranges, False, implicit=True)
+    for handle, each in zip(handles, ranges, strict=True):
+        made.setdefault(each.device, []).append(handle)
+    return _message(placing, flatten(found)[1], handles, marks).raw
+
+
+def opens_argument(opens: int) -> int:
+    try:
+        count = operator.index(opens)
+    except TypeError:
+        raise InvalidArgumentError(f"opens is an integer, not {type(opens).__name__}") from None
+    if not 1 <= count <= _OPENS_MAX:
+        raise InvalidArgumentError(f"opens is from 1 to {_OPENS_MAX}, not {count}")
+    return count
+
+
+def _ttl_argument(ttl: float) -> int:
+    """In nanoseconds."""
+    try:
+        nanoseconds = float(ttl) * 1e9
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(f"ttl is a number of seconds, not {type(ttl).__name__}") from None
+    if not 0 < nanoseconds < 1 << 62:
+        raise InvalidArgumentError(f"ttl is a number of seconds, more than 0, not {ttl}")
+    return max(int(nanoseconds), 1)

@@ -1,0 +1,124 @@
+"""`wait_any` and `any_of`: the first of several events, channels and watches."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import time
+from collections.abc import Generator, Iterable
+from typing import Any, Final, NamedTuple, final
+
+from xpushare.arrays.changes import Awaitable
+from xpushare.common.errors import InvalidArgumentError, doing
+from xpushare.core import event as events
+from xpushare.objects.event import Event
+from xpushare.objects.lifecycle import use
+from xpushare.timeline.waiting import Told, readable
+
+__all__ = ["any_of", "wait_any"]
+
+_LOOK: Final = 1.0  # seconds between looks at what wakes nobody: an object that was closed meanwhile
+
+
+def wait_any(objects: Iterable[Any], timeout: float | None = None) -> list[Any]:
+    """Wait for the first of several things, and return those that are ready, in their order and as they were given.
+
+    Each of `objects` is an `Event` (its newest signal known now), a tuple `(event, number)` (that signal), a `Channel`
+    (its next frame, or its end), or what `watch` returned (its next item). Frames and items stay to be taken. Raises
+    `TimeoutError` after `timeout` seconds (None: as long as it takes), `PeerLostError` if one of the points is lost and
+    none before it in the list is ready, and `InvalidArgumentError` for an empty list, for anything else in it, and
+    within a second of another thread's `close`.
+    """
+    wanted = _Wanted(objects)
+    seconds = events.timeout_argument(timeout)
+    end = None if seconds is None else time.monotonic() + seconds
+    while not (found := wanted.ready()):
+        with wanted.waiting(_left(end, seconds)) as (poll, limit):
+            if limit:
+                poll.poll(limit)
+    return found
+
+
+async def any_of(objects: Iterable[Any]) -> list[Any]:
+    """`wait_any` for event loops (asyncio, trio): it can be cancelled and needs no thread. For time-outs use
+    `asyncio.timeout` or `trio.move_on_after`.
+    """
+    wanted = _Wanted(objects)
+    while not (found := wanted.ready()):
+        with wanted.waiting(_LOOK) as (poll, limit):
+            if limit:
+                await readable(poll.fileno(), limit)
+    return found
+
+
+def _left(end: float | None, seconds: float | None) -> float:
+    if end is None:
+        return _LOOK
+    left = end - time.monotonic()
+    if left <= 0:
+        raise TimeoutError(f"none of the objects was ready within {seconds:g} s")
+    return min(left, _LOOK)
+
+
+class _Point(NamedTuple):
+    given: Any
+    event: Event
+    number: int
+
+    def ready(self) -> bool:
+        return events.done(use(self.event), self.number)
+
+
+@final
+class _Wanted:
+    """What one call waits for."""
+
+    def __init__(self, objects: Iterable[Any]) -> None:
+        self._all: Final = [_wanted(each) for each in objects]
+        if not self._all:
+            raise InvalidArgumentError("there is nothing to wait for: the list of objects is empty")
+
+    def ready(self) -> list[Any]:
+        """Those that are ready. Raises for one that is lost, unless one before it is ready."""
+        found: list[Any] = []
+        for each in self._all:
+            try:
+                if each.ready():
+                    found.append(each.given if isinstance(each, _Point) else each)
+            except Exception:
+                if not found:
+                    raise
+                # else the next wait tells it
+        return found
+
+    @contextlib.contextmanager
+    def waiting(self, limit: float) -> Generator[tuple[select.epoll, float]]:
+        """What is readable once one may be ready, and for how long to wait for that; 0 where one is ready already."""
+        points = [(events.waited_by(use(each.event)), each.number) for each in self._all if isinstance(each, _Point)]
+        watches = [each.changes() for each in self._all if isinstance(each, Awaitable)]
+        with contextlib.ExitStack() as stack, doing("waiting for the first of several"):
+            poll = stack.enter_context(select.epoll())
+            told = stack.enter_context(Told(points))
+            for fd in told.fds:
+                poll.register(fd, select.EPOLLIN)
+            for changes, pidfd, look in watches:
+                ready = stack.enter_context(changes.ready(pidfd))
+                poll.register(ready.fileno(), select.EPOLLIN)
+                left = changes.limit(limit, look)
+                limit = limit if left is None else min(limit, left)
+            yield poll, 0.0 if self.ready() else limit
+            told.look()
+            for changes, _pidfd, _look in watches:
+                changes.drain()
+
+
+def _wanted(given: Any) -> _Point | Awaitable:
+    if isinstance(given, Awaitable):
+        return given
+    event, number = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
+    if not isinstance(event, Event):
+        raise InvalidArgumentError(
+            "wait_any takes events, tuples of an event and the number of a signal, channels and watches, not "
+            f"{given!r:.100}"
+        )
+    return _Point(given, event, events.point_argument(number, use(event).timeline.slot))

@@ -1,0 +1,1 @@
+"""Channels, work queues, locks and atomics between processes: docs/channels-protocol.md."""

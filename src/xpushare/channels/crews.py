@@ -1,0 +1,398 @@
+"""Crews: the processes that share one lock, atomic or channel, and how a newcomer finds them.
+
+A crew is a file `crews/<kind>.<name>` in the runtime folder. Member m holds a POSIX lock on byte CREW_LIFE + m for as
+long as it lives, and has written a record: handles of what the crew shares, exported by the member's own process. A
+newcomer opens those of any living member, so a crew lives while anybody has it open, whoever made it. Whoever makes,
+joins or leaves holds the lock on byte CREW_JOIN meanwhile.
+
+A process never opens the file of a crew that it is in, since closing it again would drop its locks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import stat
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar, final
+
+from xpushare import _native
+from xpushare.common.errors import (
+    DeviceError,
+    HandleExpiredError,
+    InvalidArgumentError,
+    InvalidHandleError,
+    XpuShareError,
+    doing,
+    from_os_error,
+)
+from xpushare.common.fds import OwnedFd, own_fd
+from xpushare.common.leaving import Stage, at_leave
+from xpushare.core import memory
+from xpushare.core.labels import label_argument
+from xpushare.core.memory import Range
+from xpushare.core.pickles import Implicit
+from xpushare.objects.array import memory_over
+from xpushare.sharing import identity, naming
+from xpushare.sharing.handle import Handle
+
+__all__ = [
+    "ATOMIC",
+    "CHANNEL",
+    "LOCK",
+    "Crew",
+    "check_label",
+    "check_name",
+    "first_close",
+    "folder",
+    "living",
+    "looked_into",
+    "meet",
+    "names",
+    "new_name",
+]
+
+LOCK: Final = 1
+ATOMIC: Final = 2
+CHANNEL: Final = 3
+_KINDS: Final = {LOCK: "lock", ATOMIC: "atomic", CHANNEL: "channel"}
+_RECORD: Final = 3 * Handle.NBYTES  # control words, slots, events
+_RECORDS: Final = 4096  # where they begin; byte 0 is written to tell listeners
+_JOIN_MOST: Final = 5.0  # seconds for which somebody may be joining
+_SWEEP_REST: Final = 10.0  # seconds between two looks for what dead processes left
+_SWEEP_MOST: Final = 64
+
+_T = TypeVar("_T")
+_lock = threading.RLock()  # POSIX locks do not tell threads apart; re-entrant: a garbage collection may close something
+_known: dict[str, Crew] = {}  # by the file's name
+_swept = -_SWEEP_REST
+
+
+def first_close(obj: Any) -> bool:
+    """Whether this is the close of `obj` that does it: threads may close one object at the same time."""
+    with _lock:
+        first, obj.closed = not obj.closed, True
+    return first
+
+
+def new_name() -> str:
+    """For what the user has given no name; it begins with a dot, as no name of a user's does."""
+    return f".{secrets.token_hex(16)}"
+
+
+def check_name(name: str | None) -> str:
+    if name is None:
+        return new_name()
+    naming.check_name(name)
+    return name
+
+
+def check_label(label: str | None) -> str:
+    """What people see of a member."""
+    return label_argument(label) or ""
+
+
+@final
+class Crew:
+    """This process in a crew. `count` says how many of its objects are members."""
+
+    def __init__(self, kind: int, name: str, fd: OwnedFd, ranges: Sequence[Range], fresh: bool, initial: int) -> None:
+        self.kind: Final = kind
+        self.name: Final = name
+        self.path: Final = folder() / _file(kind, name)
+        self.forks: Final = _native.forks()
+        self.ranges: Final = tuple(ranges)
+        self.exports: Final[list[Implicit]] = []
+        self.count = 0
+        found = os.fstat(fd.number)
+        self.inode: Final = found.st_dev, found.st_ino
+        self.number: Final = fd.number
+        self.native: Final = _native.Crew(fd, memoryview(memory_over(ranges[0])), kind, fresh, initial)
+
+    def handles(self) -> list[Handle]:
+        """By which others open what the crew shares: exports of this process, also of what it has imported."""
+        if not self.exports:
+            self.exports.extend(Implicit(memory.get(each, implicit=True)) for each in self.ranges)
+        return [each.handle for each in self.exports]
+
+    def admit(self, make: Callable[[_native.Crew], _T], member: Callable[[_T], int]) -> _T:
+        """Have `make` claim one more member. With the join byte."""
+        self.handles()
+        made = make(self.native)
+        try:
+            self.record(member(made), self.handles())
+        except BaseException:
+            del made  # leaves
+            raise
+        self.count += 1
+        return made
+
+    def record(self, member: int, handles: Sequence[Handle]) -> None:
+        raw = b"".join(map(bytes, handles)).ljust(_RECORD, b"\0")
+        with doing(f"writing {self.path}"):
+            os.pwrite(self.number, raw, _RECORDS + member * _RECORD)
+
+    def event_of(self, member: int) -> bytes | None:
+        """The handle of a member's event, if it has recorded one."""
+        with doing(f"reading {self.path}"):
+            raw = os.pread(self.number, Handle.NBYTES, _RECORDS + member * _RECORD + 2 * Handle.NBYTES)
+        return raw if len(raw) == Handle.NBYTES and any(raw) else None
+
+    def part(self) -> None:
+        """One member less, which has left already. With the last one this process leaves the crew."""
+        if self.forks != _native.forks():
+            return
+        with _lock:
+            self.count -= 1
+            if not self.count:
+                self.end()
+
+    def end(self) -> None:
+        _known.pop(self.path.name, None)
+        with contextlib.suppress(XpuShareError, OSError):
+            if _joining(self.number, self.path, 0.1):
+                _remove_if_empty(self.path, self.number, self.inode)
+        self.native.close()
+        self.exports.clear()
+
+
+def _file(kind: int, name: str) -> str:
+    return f"{_KINDS[kind]}.{name}"
+
+
+def folder() -> Path:
+    """Where the files of crews are, which only this user can enter; it is made if it is missing."""
+    found = identity.runtime_dir() / "crews"
+    try:
+        found.mkdir(mode=0o700)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise from_os_error(error, f"making {found}") from error
+    identity.check_folder(found)
+    return found
+
+
+def _joining(number: int, path: Path, seconds: float) -> bool:
+    """Take the join byte. False if another process has it for so long: it may be stopped."""
+    end = time.monotonic() + seconds
+    with doing(f"locking {path}"):
+        while not _native.lock(number, _native.CREW_JOIN):
+            if time.monotonic() >= end:
+                return False
+            time.sleep(0.0005)
+    return True
+
+
+def _joined(number: int) -> None:
+    with contextlib.suppress(OSError):
+        fcntl.lockf(number, fcntl.LOCK_UN, 1, _native.CREW_JOIN)
+
+
+def _anybody(number: int) -> bool:
+    return _native.lock_holder(number, _native.CREW_LIFE, _native.CREW_MEMBERS) is not None
+
+
+def _remove_if_empty(path: Path, number: int, inode: tuple[int, int]) -> None:
+    """With the join byte: remove the file if no other process is in the crew."""
+    if not _anybody(number) and _inode_at(path) == inode:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def _inode_at(path: Path) -> tuple[int, int] | None:
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise from_os_error(error, f"looking at {path}") from error
+    return found.st_dev, found.st_ino
+
+
+def _opened(path: Path, create: bool) -> OwnedFd | None:
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | (os.O_CREAT if create else 0)
+    try:
+        fd = own_fd(os.open, path, flags, 0o600)
+        found = os.fstat(fd.number)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise from_os_error(error, f"opening {path}") from error
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+        raise InvalidHandleError(f"{path} is no file of this user")
+    return fd
+
+
+@contextlib.contextmanager
+def meet(
+    kind: int, name: str, create: Callable[[], Sequence[Range]] | None, initial: int = 0
+) -> Generator[tuple[Crew, bool] | None]:
+    """Within the block this process alone may join the crew of that name: the crew, and whether it was made now.
+    Leaving the block without a member undoes that. None if nobody has that name and `create`, which allocates what the
+    crew shares, is None.
+    """
+    path = folder() / _file(kind, name)
+    with _lock:
+        _sweep(path.parent)
+        crew = _known.get(path.name)
+        if crew is not None and (crew.inode != _inode_at(path) or not crew.count):
+            crew = None  # its file was removed; the name is another's by now
+        made = crew is None
+        fresh = False
+        if crew is None:
+            found = _begin(kind, name, path, create, initial)
+            if found is None:
+                yield None
+                return
+            crew, fresh = found
+        elif not _joining(crew.number, path, _JOIN_MOST):
+            raise _stuck(crew.number, path)
+        crew.count += 1  # so that no close in between ends it
+        try:
+            yield crew, fresh
+        finally:
+            _joined(crew.number)
+            crew.count -= 1
+            if crew.count and made:
+                at_leave(_leave_all, Stage.LEAVE)
+                _known[path.name] = crew
+            elif not crew.count:
+                crew.end()
+
+
+def _stuck(number: int, path: Path) -> InvalidArgumentError:
+    holder = _native.lock_holder(number, _native.CREW_JOIN)
+    return InvalidArgumentError(
+        f"process {holder} has been joining {path.name!r} for {_JOIN_MOST:g} s: it seems to be stopped. "
+        "Resume or end it"
+    )
+
+
+def _begin(
+    kind: int, name: str, path: Path, create: Callable[[], Sequence[Range]] | None, initial: int
+) -> tuple[Crew, bool] | None:
+    """Open the file, and what a living member shares; else make it, or find nobody."""
+    while True:
+        fd = _opened(path, create is not None)
+        if fd is None:
+            return None
+        if not _joining(fd.number, path, _JOIN_MOST):
+            raise _stuck(fd.number, path)
+        found = os.fstat(fd.number)
+        if _inode_at(path) == (found.st_dev, found.st_ino):
+            break  # else whoever had it has removed it meanwhile
+    ranges = _shared_by_any(fd, path)
+    if ranges is None:
+        if create is None:
+            _remove_if_empty(path, fd.number, (found.st_dev, found.st_ino))
+            return None
+        with doing(f"writing {path}"):
+            os.ftruncate(fd.number, 0)
+        return Crew(kind, name, fd, create(), True, initial), True
+    try:
+        return Crew(kind, name, fd, ranges, False, initial), False
+    except ValueError as error:
+        if isinstance(error, XpuShareError):
+            raise
+        raise InvalidHandleError(f"{path.name}: {error}") from error
+
+
+def names(kind: int) -> list[str]:
+    """Of the crews of that kind, also of those that nobody is in any more."""
+    start = f"{_KINDS[kind]}."
+    where = identity.chosen_dir() / "crews"
+    try:
+        found = os.listdir(where)
+    except OSError:  # nobody has made the folder, or it is not to be trusted
+        return []
+    return sorted(each.removeprefix(start) for each in found if each.startswith(start))
+
+
+@contextlib.contextmanager
+def looked_into(kind: int, name: str) -> Generator[Crew | None]:
+    """A crew that this process looks into without being a member; None if nobody is."""
+    path = folder() / _file(kind, name)
+    with _lock:
+        known = _known.get(path.name)
+        if known is not None:
+            yield known
+            return
+        fd = _opened(path, False)
+        ranges = None if fd is None else _shared_by_any(fd, path)
+        if fd is None or ranges is None:
+            yield None
+            return
+        crew = Crew(kind, name, fd, ranges, False, 0)
+        try:
+            yield crew
+        finally:
+            crew.native.close()
+
+
+def _shared_by_any(fd: OwnedFd, path: Path) -> list[Range] | None:
+    """What a living member shares, opened here; None if nobody lives."""
+    if not _anybody(fd.number):
+        return None
+    last: XpuShareError | None = None
+    for member in living(fd.number):
+        raw = os.pread(fd.number, _RECORD, _RECORDS + member * _RECORD)
+        parts = [raw[at : at + Handle.NBYTES] for at in range(0, len(raw), Handle.NBYTES)]
+        try:
+            return [memory.open_(part) for part in parts[:2] if any(part)]
+        except XpuShareError as error:
+            last = error
+    if last is None or isinstance(last, HandleExpiredError):  # they died meanwhile, or are dying
+        if not _anybody(fd.number):
+            return None
+        raise last or DeviceError(f"nobody who has {path.name!r} open shares it")
+    raise last
+
+
+def living(number: int) -> Iterator[int]:
+    """The members whom a file's locks show to be alive; not those of this process."""
+    for member in range(_native.CREW_MEMBERS):
+        if _native.lock_holder(number, _native.CREW_LIFE + member) is not None:
+            yield member
+
+
+def _sweep(where: Path) -> None:
+    """Remove what dead processes left, now and then."""
+    global _swept
+    now = time.monotonic()
+    if now - _swept < _SWEEP_REST:
+        return
+    _swept = now
+    with doing(f"listing {where}"):
+        names = os.listdir(where)
+    for name in names[:_SWEEP_MOST]:
+        if name in _known:
+            continue
+        with contextlib.suppress(XpuShareError, OSError):
+            inode = _inode_at(where / name)
+            if inode is None or any(crew.inode == inode for crew in _known.values()):
+                continue
+            fd = _opened(where / name, False)
+            if fd is not None and not _anybody(fd.number) and _joining(fd.number, where / name, 0.0):
+                _remove_if_empty(where / name, fd.number, inode)
+
+
+def _leave_all(_deadline: float) -> None:
+    with _lock:
+        for crew in list(_known.values()):
+            crew.end()
+
+
+def _after_fork() -> None:
+    global _lock, _swept
+    _lock = threading.RLock()
+    _swept = -_SWEEP_REST
+    _known.clear()  # the parent's; the engine has closed their fds
+
+
+os.register_at_fork(after_in_child=_after_fork)

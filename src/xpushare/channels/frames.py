@@ -1,0 +1,148 @@
+"""What a slot holds besides the elements of its arrays: metadata, and how the arrays of a tree lie in it.
+
+Both are in the terms in which messages say them: `arrays.containers` for trees and `objects.message` for dtypes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from xpushare.arrays.containers import flatten, unflatten
+from xpushare.arrays.copies import values_of
+from xpushare.common.elements import check_dtype, extent
+from xpushare.common.errors import InvalidArgumentError, InvalidHandleError
+from xpushare.core.memory import Range
+from xpushare.objects.array import SharedArray, array_of
+from xpushare.objects.message import ARRAY, NDIM_MAX, ONE_ARRAY, Content, read_text, text_of
+
+__all__ = ["TEXT_NBYTES", "Layout", "decode_meta", "encode_meta", "laid_out", "rebuilt"]
+
+TEXT_NBYTES: Final = 8192  # of a slot, for the description of a tree
+_ALIGNMENT: Final = 64
+_HEAD: Final = struct.Struct("<II")  # arrays, lengths and strides
+
+
+def encode_meta(meta: Any, most: int) -> bytes:
+    if meta is None:
+        return b""
+    arrays, described = flatten(meta)
+    if arrays:
+        raise InvalidArgumentError(
+            f"metadata is None, bool, int, float, str, bytes, list, tuple and dict, not {type(arrays[0]).__name__}"
+        )
+    text = json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    if len(text) > most:
+        raise InvalidArgumentError(
+            f"the metadata takes {len(text)} bytes, and the channel has room for {most}: create it with a larger "
+            "meta_nbytes, or put the data into the frame"
+        )
+    return text
+
+
+def decode_meta(text: bytes | None) -> Any:
+    if not text:
+        return None
+    try:
+        found: Any = json.loads(text.decode("utf-8", "surrogatepass"))
+    except (ValueError, RecursionError) as error:
+        raise InvalidHandleError(f"the frame's metadata is no JSON: {error}") from None
+    return unflatten(found, ())
+
+
+class Layout(NamedTuple):
+    """Where the arrays of a tree go in a slot."""
+
+    values: list[Any]  # NumPy's
+    offsets: list[int]
+    nbytes: int
+    text: bytes
+
+
+def laid_out(x: Any, room: int) -> Layout:
+    """Describe an array, or a tree of arrays, for a slot of `room` bytes."""
+    if isinstance(x, dict | list | tuple):
+        arrays, tree = flatten(x)
+    else:
+        arrays, tree = [x], ONE_ARRAY
+    values: list[Any] = []
+    for each in arrays:
+        found = values_of(each)
+        if found is None:
+            raise InvalidArgumentError(f"a frame holds arrays and trees of arrays, not {type(each).__name__}")
+        check_dtype(found.dtype)
+        values.append(found)
+    offsets: list[int] = []
+    end = 0
+    for each in values:
+        offsets.append(end)
+        end += -(-each.nbytes // _ALIGNMENT) * _ALIGNMENT
+    if end > room and (not offsets or offsets[-1] + values[-1].nbytes > room):
+        raise InvalidArgumentError(
+            f"the arrays take {end} bytes, and a slot of this channel has {room}: create it with a larger nbytes"
+        )
+    text = _described(values, offsets, tree)
+    if len(text) > TEXT_NBYTES:
+        raise InvalidArgumentError(
+            f"describing this tree takes {len(text)} bytes, and a slot has {TEXT_NBYTES}: send fewer arrays at once"
+        )
+    return Layout(values, offsets, min(end, room), text)
+
+
+def _described(values: Sequence[Any], offsets: Sequence[int], tree: Any) -> bytes:
+    dtypes: list[Any] = []
+    leaves: list[bytes] = []
+    steps: list[int] = []
+    for each, offset in zip(values, offsets, strict=True):
+        if each.dtype not in dtypes:
+            dtypes.append(each.dtype)
+        leaves.append(ARRAY.pack(0, 0, dtypes.index(each.dtype), each.ndim, 0, offset))
+        steps.extend(each.shape)
+    head = _HEAD.pack(len(values), len(steps))
+    return b"".join([head, *leaves, struct.pack(f"<{len(steps)}q", *steps), text_of(dtypes, tree)])
+
+
+def rebuilt(place: Range, text: bytes, order: Any) -> Any:
+    """The array or tree that a slot holds, checked to lie in it: whoever wrote it is not trusted."""
+    try:
+        count, lengths = _HEAD.unpack_from(text)
+        leaves_end = _HEAD.size + count * ARRAY.size
+        end = leaves_end + 8 * lengths
+        if end > len(text):
+            raise InvalidHandleError("the frame's description was cut")
+        content: Content = read_text(text[end:])
+        steps = struct.unpack_from(f"<{lengths}q", text, leaves_end)
+    except struct.error as error:
+        raise InvalidHandleError(f"the frame's description is none: {error}") from None
+    arrays: list[SharedArray] = []
+    at = 0
+    for memory, event, kind, ndim, reserved, offset in ARRAY.iter_unpack(text[_HEAD.size : leaves_end]):
+        shape = steps[at : at + ndim]
+        at += ndim
+        if memory or event or reserved or ndim > NDIM_MAX or kind >= len(content.dtypes) or len(shape) != ndim:
+            raise InvalidHandleError("the frame's description names what it does not have")
+        arrays.append(_array(place, shape, content.dtypes[kind], offset, order))
+    if content.tree is ONE_ARRAY or content.tree == ONE_ARRAY:
+        if len(arrays) != 1:
+            raise InvalidHandleError("the frame's description is of no single array")
+        return arrays[0]
+    return unflatten(content.tree, arrays)
+
+
+def _array(place: Range, shape: tuple[int, ...], dtype: Any, offset: int, order: Any) -> SharedArray:
+    if min(shape, default=0) < 0 or math.prod(each for each in shape if each) * dtype.itemsize >= 1 << 62:
+        raise InvalidHandleError(f"the frame says shape {shape}, which no array can have")
+    strides, step = [0] * len(shape), dtype.itemsize
+    for axis in reversed(range(len(shape))):
+        strides[axis] = step
+        step *= max(shape[axis], 1)
+    _low, high = extent(shape, tuple(strides), dtype.itemsize)
+    if offset + high > place.nbytes:
+        raise InvalidHandleError(f"the frame says bytes up to {offset + high} of a slot that has {place.nbytes}")
+    made = array_of(place, shape, dtype, tuple(strides), offset)
+    if order is not None:
+        made.order = order
+    return made

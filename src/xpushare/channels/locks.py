@@ -1,0 +1,200 @@
+"""`Lock` and `Atomic`: in host memory, between processes."""
+
+# pyright: reportPrivateUsage=false
+# (pickles reopen what a class opens)
+
+from __future__ import annotations
+
+from typing import Any, Final, NoReturn, Self, final
+
+from xpushare import _native
+from xpushare.channels import crews
+from xpushare.channels.crews import ATOMIC, LOCK, Crew
+from xpushare.common.errors import HandleExpiredError, InvalidArgumentError, XpuShareError
+from xpushare.core import event as events
+from xpushare.core import memory
+
+__all__ = ["Atomic", "Lock"]
+
+_NBYTES: Final = 0x4000 + 4096  # of the control words
+
+
+@final
+class Held:
+    """What `Lock.acquire` returns."""
+
+    __slots__ = ("owner_died",)
+
+    def __init__(self, owner_died: bool) -> None:
+        self.owner_died: Final = owner_died
+        """Whether the last owner died, exited or closed its object while it held the lock: what the lock guards may be
+        half done.
+        """
+
+    def __repr__(self) -> str:
+        return f"<Held owner_died={self.owner_died}>"
+
+
+_HELD: Final = Held(False)
+_DIED: Final = Held(True)
+
+
+def _allocate() -> list[memory.Range]:
+    return [memory.allocate("host", _NBYTES, "native_cpu:0", None)]
+
+
+def _gone(kind: str) -> HandleExpiredError:
+    return HandleExpiredError(
+        f"nobody has this {kind} open any more: keep the object that was pickled open until the receiver has "
+        "unpickled it"
+    )
+
+
+class _Shared:
+    """What both do alike. `crew` is None if it could not be opened."""
+
+    __slots__ = ()
+
+    crew: Crew | None
+    pickle: tuple[Any, ...]
+    closed: bool
+
+    def __copy__(self) -> NoReturn:
+        raise TypeError(f"this {type(self).__name__} cannot be copied: make another of the same name")
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        self.__copy__()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.pickle
+
+
+def _close(self: Any) -> None:
+    if crews.first_close(self):
+        self.leave()
+        if self.crew is not None:
+            self.crew.part()
+
+
+@final
+class Lock(_native.LockMember, _Shared):
+    """A lock between processes, whose owner may die.
+
+    `with lock as held:` acquires it; `held.owner_died` tells you that the last owner died, exited or closed its object
+    while it held the lock. Objects with the same `name` are one lock, which lives while anybody has it open; a lock
+    without a name travels by pickle. It is not re-entrant: acquiring it again in the same thread raises
+    `InvalidArgumentError`. Waiters are served in about the order in which they came. It guards host memory; for work
+    on a device use an `Event`. `label` is shown by `xpushare ls`.
+    """
+
+    __slots__ = ("__weakref__", "closed", "crew", "pickle")
+
+    def __new__(cls, name: str | None = None, *, label: str | None = None) -> Self:
+        return cls._open(crews.check_name(name), crews.check_label(label), create=True)
+
+    @classmethod
+    def _open(cls, name: str, label: str, *, create: bool) -> Self:
+        with crews.meet(LOCK, name, _allocate if create else None) as found:
+            if found is None:
+                raise _gone("lock")
+            crew, _fresh = found
+            self = crew.admit(lambda native: super(Lock, cls).__new__(cls, native, label, _HELD, _DIED), _member)
+            self.closed = False
+            self.crew = crew
+            self.pickle = (_reopen_lock, (name, label))
+            return self
+
+    def acquire(self, timeout: float | None = None) -> Held:
+        """Acquire the lock; `TimeoutError` after `timeout` seconds (None: as long as it takes).
+
+        A dead owner's lock goes to the next process within milliseconds of the death.
+        """
+        found: Held | None = self.take(events.timeout_argument(timeout))
+        if found is None:
+            raise TimeoutError(f"another process or thread held the lock for {timeout:g} s")
+        return found
+
+    close = _close
+    __del__ = _close
+
+    def __repr__(self) -> str:
+        return f"<Lock{' closed' if self.closed else ''}>"
+
+
+@final
+class Atomic(_native.AtomicMember, _Shared):
+    """A 64-bit signed number that processes change at the same time. It wraps around.
+
+    Objects with the same `name` are one number, which lives while anybody has it open. `initial` counts for the first.
+    Without a name it travels by pickle. It lies in host memory, and knows nothing of deaths.
+    """
+
+    __slots__ = ("__weakref__", "closed", "crew", "pickle")
+
+    def __new__(cls, initial: int = 0, name: str | None = None) -> Self:
+        if type(initial) is not int or not -(1 << 63) <= initial < 1 << 63:
+            raise InvalidArgumentError(f"initial is an int of 64 bits, not {initial!r:.100}")
+        return cls._open(crews.check_name(name), initial, create=True)
+
+    @classmethod
+    def _open(cls, name: str, initial: int, *, create: bool) -> Self:
+        with crews.meet(ATOMIC, name, _allocate if create else None, initial) as found:
+            if found is None:
+                raise _gone("atomic")
+            crew, _fresh = found
+            self = crew.admit(lambda native: super(Atomic, cls).__new__(cls, native, ""), _member)
+            self.closed = False
+            self.crew = crew
+            self.pickle = (_reopen_atomic, (name,))
+            return self
+
+    def compare_exchange(self, old: int, new: int) -> bool:
+        """Store `new` if the value is `old`, and say whether it was."""
+        return self.swap(old, new)
+
+    def wait(self, value: int, timeout: float | None = None) -> None:
+        """Return once the number differs from `value`; `TimeoutError` after `timeout` seconds (None: never)."""
+        if not self.wait_for(value, events.timeout_argument(timeout)):
+            raise TimeoutError(f"the number was {value} for {timeout:g} s")
+
+    close = _close
+    __del__ = _close
+
+    def __enter__(self) -> Self:
+        self.load()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return "<Atomic closed>" if self.closed else f"<Atomic {self.load()}>"
+
+
+def _member(found: _native.LockMember | _native.AtomicMember) -> int:
+    return found.member
+
+
+def _reopen_lock(name: str, label: str) -> Lock:
+    try:
+        return Lock._open(name, label, create=False)
+    except XpuShareError as error:
+        late: Lock = _unopened(Lock, _native.LockMember, error, (_reopen_lock, (name, label)))
+        return late
+
+
+def _reopen_atomic(name: str) -> Atomic:
+    try:
+        return Atomic._open(name, 0, create=False)
+    except XpuShareError as error:
+        late: Atomic = _unopened(Atomic, _native.AtomicMember, error, (_reopen_atomic, (name,)))
+        return late
+
+
+def _unopened(kind: Any, base: Any, error: XpuShareError, pickle: tuple[Any, ...]) -> Any:
+    """Unpickling never raises: what could not be opened raises at its first use."""
+    self = base.__new__(kind, error, "")
+    self.closed = False
+    self.crew = None
+    self.pickle = pickle
+    return self

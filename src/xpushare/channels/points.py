@@ -1,0 +1,192 @@
+"""Channels on devices: which device work a slot's next user has to wait for, on the device.
+
+Each member has an event, whose handle is in its record. When a writer sends a frame, or a reader closes one, each queue
+that has worked on it signals the member's event, and the slot keeps the point. Whoever uses the slot next makes its
+queues wait for these points, so the host waits for nobody's device.
+"""
+
+# pyright: reportPrivateUsage=false
+# (a channel, its loans and its frames are one thing)
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Final, final
+
+from xpushare._device import Device
+from xpushare._native import CREW_MEMBERS, DONE, LOST, PENDING, Span
+from xpushare.arrays import description
+from xpushare.arrays.copies import copy_out, is_dense, lies_on_host, native_stream, own_array, spanned
+from xpushare.common.errors import PeerLostError, XpuShareError
+from xpushare.core import event as events
+from xpushare.core import memory
+from xpushare.core import queue as queues
+from xpushare.core.event import Opened
+from xpushare.core.ordering import work_on
+from xpushare.core.pickles import Implicit
+from xpushare.core.queue import Work
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from xpushare.channels.channel import Channel, Loan
+
+__all__ = ["After", "Points"]
+
+_DEATH: Final = 1.0  # seconds within which a death is noticed
+
+
+@final
+class After:
+    """The order of a frame's array: whatever works on the array first waits for these points, and is remembered, since
+    the slot's next user has to wait for it.
+    """
+
+    __slots__ = ("_device", "_points", "works")
+
+    def __init__(self, device: Device, points: Iterable[tuple[Opened, int]]) -> None:
+        self._device = device
+        self._points = list(points)
+        self.works: list[Work] = []
+
+    @property
+    def device(self) -> Device:
+        return self._device
+
+    def settled(self) -> bool:
+        """False: each queue has to be remembered, even when there is nothing left to wait for."""
+        return False
+
+    def _pending(self) -> list[tuple[Opened, int]]:
+        return [each for each in self._points if each[0].timeline.slot.state(each[1]) != DONE]
+
+    def before(self, work: Work) -> None:
+        if work not in self.works:
+            self.works.append(work)
+            for event, point in self._pending():
+                queues.wait(work, event, point)
+
+    def before_host(self) -> None:
+        """The host reads or writes: it waits for the devices before, and for what this frame's own queues do."""
+        for event, point in self._pending():
+            events.wait(event, None, point)
+        for work in self.works:
+            queues.synchronize(work, None)
+
+
+@final
+class Points:
+    """What a channel on a device keeps for that."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._device: Final = channel.device
+        self._crew: Final = channel._crew
+        self._end: Final = channel._end
+        self._places: Final = channel._places
+        self._event: Final = events.create(self._device, None, True, False)
+        self._export: Final = Implicit(events.get(self._event, implicit=True))
+        self._events: Final[dict[tuple[int, int], Opened | None]] = {}
+        self._crew.record(self._end.member, [*self._crew.handles(), self._export.handle])
+        for member in range(CREW_MEMBERS):  # now: later a writer may be gone, and its frames are there
+            since = self._end.since(member)
+            if since:
+                self._event_of(member, since)
+
+    def _event_of(self, member: int, since: int) -> Opened | None:
+        """The event of the member that joined then; None if it is gone, and with it its device's work."""
+        if member == self._end.member:
+            return self._event
+        key = member, since
+        if key not in self._events:
+            found: Opened | None = None
+            if self._end.since(member) == since:
+                with contextlib.suppress(XpuShareError):
+                    raw = self._crew.event_of(member)
+                    found = None if raw is None else events.open_(raw, self._device, None, False)
+            self._events[key] = found
+        return self._events[key]
+
+    def stands(self, raw: tuple[Any, ...]) -> bool:
+        """Whether the content of a frame is there, or comes. What only its dead writer could say counts as lost."""
+        point, member, since = raw[8:11]
+        if not point:
+            return True
+        event = self._event_of(member, since)
+        if event is None:
+            return False
+        state = event.timeline.slot.state(point)
+        gone = self._end.since(member) != since or self._crew.native.pid(member) < 0
+        if state == PENDING and gone:  # its death may not be noticed yet
+            try:
+                events.wait(event, _DEATH, point)
+            except PeerLostError:
+                return False
+            except TimeoutError:
+                pass
+        return state != LOST
+
+    def before_reading(self, raw: tuple[Any, ...]) -> After:
+        point, member, since = raw[8:11]
+        event = self._event_of(member, since) if point else None
+        return After(self._device, [] if event is None else [(event, point)])
+
+    def before_writing(self, slot: int) -> After:
+        found = []
+        for member, point in self._end.reads(slot):
+            event = self._event_of(member, self._end.since(member))
+            if event is not None and event.timeline.slot.state(point) != LOST:
+                found.append((event, point))
+        return After(self._device, found)
+
+    def signalled(self, order: After) -> int:
+        """Have the queues that worked on a frame signal this member's event. The last point; 0: there were none."""
+        point = 0
+        for work in order.works:
+            point = queues.signal(work, self._event)
+        return point
+
+    def copied(self, loan: Loan, array: Any) -> bool:
+        """Have the device copy an array of its own into the slot, on the stream of the array's library."""
+        own = own_array(array)
+        found = description.described(array, True) if own is None else None
+        source: Any = array if own is None else own
+        if (own is None and found is None) or lies_on_host(source, found):
+            return False
+        here = own.device if own is not None else description.device_of(array, found)  # type: ignore[arg-type]
+        span = spanned(source, found)
+        target = loan.array
+        if here != self._device or not is_dense(span) or span.shape != target.shape or span.dtype != target.dtype:
+            return False
+        work = work_on(here, native_stream(None, found, array, here), array)
+        if work is None:
+            work = queues.create(here, None)
+        loan._order.before(work)
+        copy_out(source, found, span, self._places[loan._slot], here, work)
+        return True
+
+    def store(self, loan: Loan, parts: list[tuple[Any, int]]) -> None:
+        """Copy NumPy's arrays into the slot, each at its offset."""
+        import numpy
+
+        loan.array  # noqa: B018 - makes the order
+        place = self._places[loan._slot]
+        if place.allocation.host_accessible:
+            loan._order.before_host()
+            for values, offset in parts:
+                base: Any = Span(place.address + offset, max(values.nbytes, 1), False, place.hold()[0])
+                numpy.copyto(numpy.ndarray(values.shape, values.dtype, base), values)
+            return
+        work = queues.create(self._device, None)
+        loan._order.before(work)
+        for values, offset in parts:
+            if values.nbytes:
+                stage = memory.allocate("host", values.nbytes, self._device, None)
+                base = Span(stage.address, values.nbytes, False, stage.hold()[0])
+                numpy.copyto(numpy.ndarray(values.shape, values.dtype, base), values)
+                work.driver.copy(place.address + offset, stage.address, values.nbytes, (stage, place))
+
+    def close(self) -> None:
+        """Wait for what this member's device still does with frames: nobody could tell it from a successor's."""
+        slot = self._event.timeline.slot
+        with contextlib.suppress(XpuShareError):
+            events.wait(self._event, None, slot.pending)

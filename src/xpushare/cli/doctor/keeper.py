@@ -1,0 +1,54 @@
+"""The keeper: whether one runs, and what would end it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Final
+
+from xpushare import _native
+from xpushare.adapters.vendor import Check
+from xpushare.common.errors import XpuShareError
+from xpushare.sharing import keeping
+
+__all__ = ["examine"]
+
+_GROUP: Final = "keeper"
+_UNITS: Final = (".scope", ".service")  # of systemd, which ends what is left in one that it stops
+
+
+def _pid() -> int | None:
+    try:
+        fd = os.open(keeping.lock_path(), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    try:
+        return _native.lock_holder(fd, 0)
+    finally:
+        os.close(fd)
+
+
+def _unit(pid: int | str) -> str:
+    """The unit of the service manager that a process belongs to; empty if there is none."""
+    with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="replace") as file:
+        path = file.read().splitlines()[-1].rpartition(":")[2]
+    name = path.rpartition("/")[2]
+    return name if name.endswith(_UNITS) else ""
+
+
+def examine() -> Iterator[Check]:
+    """Where a keeper runs, and its unit."""
+    try:
+        pid = _pid()
+        if pid is None:
+            yield Check(_GROUP, "process", "note", "none runs: publish(keep=True) or `xpushare keep` starts one")
+            return
+        yield Check(_GROUP, "process", "works", f"process {pid or '?'} keeps what was published with keep=True")
+        unit = _unit(pid) if pid else ""
+    except (OSError, XpuShareError) as error:
+        yield Check(_GROUP, "process", "skipped", f"it cannot be looked at: {error}")
+        return
+    if unit and not unit.startswith("xpushare"):
+        why = f"the keeper belongs to {unit}, and ends when the service manager stops that"
+        fix = "systemd-run --user --unit=xpushare-keeper xpushare keep (after xpushare keep --stop)"
+        yield Check(_GROUP, "service", "limited", why, fix)

@@ -1,0 +1,107 @@
+"""The keeper: keeps what is published with `keep=True` when the processes that published it have ended.
+
+Without an option, this command is the keeper, until Ctrl-C, SIGTERM or `--stop`. `publish(keep=True)` starts one in the
+background if none runs; there is one for each runtime folder. Exit status 1 if there is no keeper, nothing of that
+name, or another keeper already.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from typing import Any, Final
+
+from xpushare.keeper.process import serve
+from xpushare.sharing import identity, keeping
+
+__all__ = ["add_arguments", "age", "human", "kept_lines", "kept_rows", "run"]
+
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_TIMES: Final = ((86400, "d"), (3600, "h"), (60, "min"))
+_COMMAND: Final = 60  # characters
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--list", action="store_true", help="what is kept, since when, and by whom it was published")
+    what.add_argument("--drop", metavar="NAME", help="keep that no longer; whoever has it open goes on")
+    what.add_argument("--replace", action="store_true", help="be the keeper, and take over from the one that runs")
+    what.add_argument("--stop", action="store_true", help="end the keeper, and with it all that only the keeper has")
+    parser.add_argument(
+        "--max-bytes", type=_bytes, default=0, metavar="N", help="keep at most N bytes (default: no limit)"
+    )
+    parser.add_argument(
+        "--ttl", type=float, default=0.0, metavar="S", help="keep each name for S seconds (default: for good)"
+    )
+    parser.add_argument("--json", action="store_true", help="with --list, JSON instead of text")
+
+
+def _bytes(text: str) -> int:
+    """A number of bytes, such as 1000000, 64M or 2G."""
+    factor = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}.get(text[-1:].upper(), 1)
+    return int(text[:-1] if factor > 1 else text) * factor
+
+
+def human(nbytes: int) -> str:
+    """A size for people: `4.0 KiB`."""
+    step = min(max(nbytes.bit_length() - 1, 0) // 10, len(_UNITS) - 1)
+    return f"{nbytes / (1 << 10 * step):.1f} {_UNITS[step]}" if step else f"{nbytes} B"
+
+
+def age(seconds: int | None) -> str:
+    """A time for people."""
+    if seconds is None:
+        return "?"
+    for length, unit in _TIMES:
+        if seconds >= length:
+            return f"{seconds // length} {unit}"
+    return f"{seconds} s"
+
+
+def kept_rows() -> list[dict[str, Any]]:
+    """What is kept; nothing where no keeper runs."""
+    with keeping.connected() as keeper:
+        return [] if keeper is None else keeper.listed()
+
+
+def kept_lines(rows: list[dict[str, Any]]) -> list[str]:
+    """What is kept, for people."""
+    return [
+        f"{each['name']}  version {each['version']}, {human(each['nbytes'])} in {each['objects']} allocations, for "
+        f"{age(max(int(time.time()) - each['since'], 0))}, published by {each['publisher']} "
+        f"{each['command'][:_COMMAND]}".rstrip()
+        for each in rows
+    ]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0, or 1 if there is no keeper to be asked, or one that is in the way."""
+    if not (arguments.list or arguments.drop or arguments.stop):
+        if arguments.max_bytes < 0 or arguments.ttl < 0:
+            print("--max-bytes and --ttl are not negative", file=sys.stderr)
+            return 2
+        print(f"keeping in {identity.runtime_dir()}", file=sys.stderr, flush=True)
+        status = serve(-1, arguments.max_bytes, arguments.ttl, arguments.replace)
+        if status:
+            print("another keeper has this folder: xpushare keep --stop ends it", file=sys.stderr)
+        return min(status, 1)
+    with keeping.connected() as keeper:
+        if keeper is None:
+            print("no keeper runs", file=sys.stderr)
+            return 1
+        if arguments.drop:
+            keeper.drop(arguments.drop)
+        elif arguments.stop:
+            keeper.stop()
+        else:
+            _print(keeper.listed(), arguments.json)
+    return 0
+
+
+def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(rows, indent=2))
+    else:
+        print(*(kept_lines(rows) or ["nothing is kept"]), sep="\n")

@@ -1,0 +1,162 @@
+"""The elements of an array: their types, and how they lie in memory. Imports nothing of the package but its errors."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from typing import Any, Final
+
+from xpushare.common.errors import InvalidArgumentError
+
+__all__ = [
+    "DLPACK_NAMED",
+    "as_dtype",
+    "as_shape",
+    "c_strides",
+    "check_dtype",
+    "dlpack_type",
+    "extent",
+    "in_elements",
+    "memoryview_format",
+    "named_by_typestr",
+]
+
+_DLPACK_CODES: Final = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
+DLPACK_NAMED: Final = {
+    "bfloat16": (4, 16),
+    "float8_e3m4": (7, 8),
+    "float8_e4m3": (8, 8),
+    "float8_e4m3b11fnuz": (9, 8),
+    "float8_e4m3fn": (10, 8),
+    "float8_e4m3fnuz": (11, 8),
+    "float8_e5m2": (12, 8),
+    "float8_e5m2fnuz": (13, 8),
+    "float8_e8m0fnu": (14, 8),
+}
+_MOST_DIMENSIONS: Final = 64  # NumPy's most, and PEP 3118's
+_MOST_ELEMENTS: Final = 1 << 47
+
+
+# --- shape and strides
+
+
+def as_shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:
+    try:
+        found = (operator.index(shape),) if not isinstance(shape, tuple | list) else tuple(map(operator.index, shape))
+    except TypeError:
+        raise InvalidArgumentError(f"a shape is an integer or a tuple of integers, not {shape!r}") from None
+    if len(found) > _MOST_DIMENSIONS:
+        raise InvalidArgumentError(f"an array has at most {_MOST_DIMENSIONS} dimensions, not {len(found)}")
+    if found and min(found) < 0:
+        raise InvalidArgumentError(f"a shape has no negative length: {found}")
+    if 0 in found and math.prod(length or 1 for length in found) > _MOST_ELEMENTS:  # else memory sets the limit
+        raise InvalidArgumentError(f"strides of the shape {found} do not fit in 64 bits")
+    return found
+
+
+@functools.lru_cache(1024)
+def c_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Strides in bytes of a C-ordered array."""
+    strides: list[int] = []
+    step = itemsize
+    for length in reversed(shape):
+        strides.append(step)
+        step *= max(length, 1)
+    return tuple(reversed(strides))
+
+
+@functools.lru_cache(1024)
+def extent(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> tuple[int, int]:
+    """First and one-past-last byte that an array touches, relative to its first element."""
+    if 0 in shape:
+        return 0, 0
+    steps = [(length - 1) * stride for length, stride in zip(shape, strides, strict=True)]
+    return sum(step for step in steps if step < 0), sum(step for step in steps if step > 0) + itemsize
+
+
+@functools.lru_cache(1024)
+def in_elements(strides: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Strides as DLPack counts them; BufferError where it cannot."""
+    found = []
+    for stride in strides:  # no generator: this is on the hot path
+        step, rest = divmod(stride, itemsize or 1)
+        if rest:
+            raise BufferError("DLPack counts strides in elements; these are no multiples of the item size")
+        found.append(step)
+    return tuple(found)
+
+
+# --- element types
+
+
+def as_dtype(dtype: Any) -> Any:
+    """The NumPy dtype of that name; bfloat16 and the float8 family by their `ml_dtypes` names."""
+    import numpy
+
+    try:
+        return numpy.dtype(dtype)
+    except (TypeError, ValueError, OverflowError, SyntaxError) as error:
+        if isinstance(dtype, str):
+            try:
+                import ml_dtypes  # type: ignore[import-not-found,unused-ignore]
+            except ImportError:
+                raise InvalidArgumentError(
+                    f"dtype {dtype!r} is none of NumPy's (bfloat16 and float8 need ml_dtypes)"
+                ) from None
+            kind = getattr(ml_dtypes, dtype, None)
+            if isinstance(kind, type) and numpy.dtype(kind).type is kind:
+                return numpy.dtype(kind)
+        raise InvalidArgumentError(f"{dtype!r} is no dtype: {error}") from None
+
+
+def check_dtype(dtype: Any) -> None:
+    """`InvalidArgumentError` for element types that hold Python objects, which are addresses of this process, and for
+    sub-arrays, whose shape NumPy makes part of the array's.
+    """
+    if dtype.hasobject:
+        raise InvalidArgumentError(
+            "arrays of Python objects cannot be shared: their elements are addresses of this process"
+        )
+    if dtype.subdtype is not None:
+        raise InvalidArgumentError(f"{dtype} is a sub-array: give its shape as part of the shape")
+
+
+@functools.cache
+def named_by_typestr(dtype: Any) -> bool:
+    """Whether `dtype.str` says all of the dtype: not of a structure, nor of bfloat16 and its like."""
+    import numpy
+
+    try:
+        return bool(numpy.dtype(dtype.str) == dtype)
+    except TypeError:
+        return False
+
+
+@functools.cache
+def memoryview_format(dtype: Any) -> str:
+    """PEP 3118's code of a dtype; BufferError where it has none."""
+    import numpy
+
+    if not dtype.itemsize:
+        raise BufferError(f"the buffer protocol has no elements without bytes, as {dtype} has: use numpy.asarray")
+    example: Any = numpy.empty((), dtype)
+    try:
+        view = memoryview(example)
+        if numpy.asarray(view).dtype == dtype:
+            return view.format
+    except (ValueError, TypeError):  # NumPy has no code for it either
+        pass
+    raise BufferError(f"the buffer protocol has no code for {dtype}: use numpy.asarray")
+
+
+@functools.lru_cache(256)
+def dlpack_type(dtype: Any) -> tuple[int, int, int]:
+    """DLPack's (code, bits, lanes) of a dtype; BufferError where it has none."""
+    if not dtype.isnative:
+        raise BufferError(f"DLPack has no type for the foreign byte order of {dtype}")
+    if dtype.name in DLPACK_NAMED:
+        return (*DLPACK_NAMED[dtype.name], 1)
+    if dtype.kind not in _DLPACK_CODES or 8 * dtype.itemsize > 255:
+        raise BufferError(f"DLPack has no type for {dtype}")
+    return _DLPACK_CODES[dtype.kind], 8 * dtype.itemsize, 1

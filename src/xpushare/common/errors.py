@@ -1,0 +1,188 @@
+"""The errors, all of them:
+
+XpuShareError(.result: ur.Result, .native: int | None, .reasons: tuple[str, ...])
+ ├─ InvalidArgumentError (ValueError)               misuse by the caller
+ │   └─ InvalidHandleError                          corrupt, forged, wrong kind, version or host
+ ├─ HandleExpiredError                              put, freed, exporter gone, pid or fd reused
+ ├─ FeatureNotSupportedError (NotImplementedError)  the device lacks the aspect
+ ├─ RouteError (PermissionError)                    no route to the exporter's object; `reasons` says what blocks each
+ ├─ PeerLostError (ConnectionError)                 the process that owed a signal died or failed
+ ├─ ChannelFull                                     every slot is in use, and the channel was made with on_full="raise"
+ ├─ OutOfMemoryError (MemoryError)                  host or device memory, or file descriptors
+ ├─ ForkError (RuntimeError)                        an object of the parent used in a forked child
+ ├─ DeviceError (RuntimeError)                      the driver's own error, with its name and number
+ └─ ur.URError                                      raised by `xpushare.ur` only
+
+A time-out raises the built-in `TimeoutError`, a refused buffer `BufferError`.
+"""
+
+from __future__ import annotations
+
+import copy
+import errno
+from contextlib import ContextDecorator
+from typing import Any, ClassVar, Final, NoReturn
+
+from xpushare.common.result import Result
+
+__all__ = [
+    "ChannelFull",
+    "DeviceError",
+    "FeatureNotSupportedError",
+    "ForkError",
+    "HandleExpiredError",
+    "InvalidArgumentError",
+    "InvalidHandleError",
+    "OutOfMemoryError",
+    "PeerLostError",
+    "RouteError",
+    "Unread",
+    "XpuShareError",
+    "doing",
+    "from_os_error",
+]
+
+
+class XpuShareError(Exception):
+    """Base of every error of this package.
+
+    `result` is Unified Runtime's code for the case, `native` the driver's number or errno if there is one, and
+    `reasons` says what blocked each route that was tried.
+    """
+
+    default_result: ClassVar[Result] = Result.ERROR_UNKNOWN
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        result: Result | None = None,
+        native: int | None = None,
+        reasons: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.result = self.default_result if result is None else result
+        self.native = native
+        self.reasons = tuple(reasons)
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        made = _rebuild, (type(self), self.message, self.result, self.native, self.reasons)
+        notes = getattr(self, "__notes__", None)
+        return (*made, {"__notes__": notes}) if notes else made
+
+
+def _rebuild(
+    cls: type[XpuShareError], message: str, result: Result, native: int | None, reasons: tuple[str, ...]
+) -> XpuShareError:
+    return cls(message, result=result, native=native, reasons=reasons)
+
+
+class InvalidArgumentError(XpuShareError, ValueError):
+    """Misuse by the caller (SYCL: errc::invalid)."""
+
+    default_result = Result.ERROR_INVALID_ARGUMENT
+
+
+class InvalidHandleError(InvalidArgumentError):
+    """The bytes are not a handle of this user, this boot, this version and the expected kind."""
+
+    default_result = Result.ERROR_INVALID_VALUE
+
+
+class HandleExpiredError(XpuShareError):
+    """The handle was valid once: it was put, its object was freed, or its exporter is gone."""
+
+    default_result = Result.ERROR_INVALID_VALUE
+
+
+class FeatureNotSupportedError(XpuShareError, NotImplementedError):
+    """The device lacks an aspect (SYCL: errc::feature_not_supported)."""
+
+    default_result = Result.ERROR_UNSUPPORTED_FEATURE
+
+
+class RouteError(XpuShareError, PermissionError):
+    """No route could carry the exporter's file descriptors to this process; `reasons` names each route, what blocked
+    it, and how to open it.
+    """
+
+    default_result = Result.ERROR_INVALID_ARGUMENT
+
+
+class PeerLostError(XpuShareError, ConnectionError):
+    """The process that owed a signal died, or its queue failed."""
+
+    default_result = Result.ERROR_IN_EVENT_LIST_EXEC_STATUS
+
+
+class ChannelFull(XpuShareError):
+    """Readers hold or have yet to read every slot, and the channel was created with `on_full="raise"`."""
+
+    default_result = Result.ERROR_OUT_OF_RESOURCES
+
+
+class OutOfMemoryError(XpuShareError, MemoryError):
+    """Host memory, device memory or file descriptors ran out."""
+
+    default_result = Result.ERROR_OUT_OF_HOST_MEMORY
+
+
+class ForkError(XpuShareError, RuntimeError):
+    """The object belongs to the parent process; a forked child cannot use it."""
+
+    default_result = Result.ERROR_INVALID_OPERATION
+
+
+class DeviceError(XpuShareError, RuntimeError):
+    """A driver call failed (SYCL: errc::runtime); the message has the driver's name and number for the failure."""
+
+    default_result = Result.ERROR_ADAPTER_SPECIFIC
+
+
+def from_os_error(error: OSError, doing: str) -> XpuShareError:
+    """Translate a failed system call: `OutOfMemoryError` if something ran out, else `DeviceError`. Keeps errno."""
+    text = f"{doing}: {error.strerror or error}"
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return OutOfMemoryError(
+            f"{text}; this process has no file descriptor left: close objects or raise `ulimit -n`",
+            native=error.errno,
+            result=Result.ERROR_OUT_OF_RESOURCES,
+        )
+    if error.errno in (errno.ENOMEM, errno.ENOSPC):
+        return OutOfMemoryError(text, native=error.errno)
+    return DeviceError(text, native=error.errno)
+
+
+class doing(ContextDecorator):  # a clause: `with doing("publishing a name")`
+    """Translate a system call that fails within the block or the function, as `from_os_error` does."""
+
+    __slots__ = ("_what",)
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, OSError) and not isinstance(error, XpuShareError | TimeoutError):
+            raise from_os_error(error, self._what) from error
+
+
+class Unread:
+    """Why the content of a pickle means nothing here. Unpickling never raises, so each use does."""
+
+    __slots__ = ("_error",)
+
+    def __init__(self, error: XpuShareError) -> None:
+        self._error: Final = copy.copy(error)  # without the traceback, which holds what failed
+
+    def __str__(self) -> str:
+        return str(self._error)
+
+    def throw(self) -> NoReturn:
+        raise copy.copy(self._error)

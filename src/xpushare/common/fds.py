@@ -1,0 +1,20 @@
+"""Owned file descriptors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import starmap
+
+from xpushare._native import OwnedFd
+
+__all__ = ["OwnedFd", "close_all", "own_fd"]
+
+
+def own_fd(call: Callable[..., int], *arguments: object) -> OwnedFd:
+    """Own the fd that `call`, a function of C, opens: no interrupt comes in between."""
+    return next(map(OwnedFd, starmap(call, (arguments,))))
+
+
+def close_all(fds: Iterable[OwnedFd]) -> None:
+    for fd in fds:
+        fd.close()

@@ -1,0 +1,135 @@
+"""The clean exit of this process: what it still does, in one bounded time, before it is gone for the others.
+
+It comes after `multiprocessing` has sent what its queues hold and joined its children, also in forked children, which
+run no `atexit` before Python 3.13.
+"""
+
+from __future__ import annotations
+
+import atexit
+import enum
+import logging
+import math
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from xpushare.common.errors import XpuShareError
+
+__all__ = ["Stage", "at_leave", "leave"]
+
+_LINGER: Final = 10.0  # seconds, for all callbacks together
+_LAST: Final = -(1 << 30)  # of multiprocessing's finalisers, which join the feeders of its queues at -5
+_log: Final = logging.getLogger("xpushare")
+
+
+class Stage(enum.IntEnum):
+    """What a callback does; the stages come in this order."""
+
+    WITHDRAW = 0  # others find no more of this process than they know
+    REPORT = 1  # the leak layer tells what the program has left
+    FINISH = 2  # queues finish their work
+    LINGER = 3  # others open what was sent to them
+    LEAVE = 4  # this process shares nothing any more
+    STOP = 5  # what works in this process stops
+
+
+_callbacks: dict[Callable[[float], object], Stage] = {}
+_hooked: list[Any] = []  # multiprocessing's finaliser of this process, if it has one
+_by_atexit = _remembered = False  # what a forked child inherits
+_over = False
+
+
+def at_leave(callback: Callable[[float], object], stage: Stage) -> None:
+    """Have `callback(deadline)` called at the clean exit of this process, and of its forked children.
+
+    The callback may block until `deadline`, in seconds of `time.monotonic`, and not longer; it must not need a new
+    thread. Where Ctrl-C interrupts it, it is called once more with a deadline that has passed. What it raises is
+    logged. In one stage the callbacks run in the order in which they were given; a callback that was given before is
+    not given again.
+    """
+    _callbacks.setdefault(callback, stage)
+
+
+def leave() -> None:
+    """Run the callbacks, once in the life of a process. Never raises: the exit status stays what it is."""
+    global _over
+    if _over:
+        return
+    _over = True
+    _hush()
+    deadline = 0.0 if _interrupted() else time.monotonic() + _linger()
+    todo = sorted(_callbacks, key=_callbacks.__getitem__)[::-1]
+    while todo:
+        try:
+            todo[-1](deadline)
+            todo.pop()
+        except Exception:
+            _log.exception("at the exit of process %d", os.getpid())
+            todo.pop()
+        except BaseException:  # Ctrl-C, or the handler of another signal: whoever sent it does not want to wait
+            if not deadline:
+                todo.pop()
+            deadline = 0.0
+
+
+def _hush() -> None:
+    """Have the threads that the exit cuts short, which are daemons, end without a traceback of our errors."""
+    before = threading.excepthook
+
+    def hook(args: threading.ExceptHookArgs) -> None:
+        if not issubclass(args.exc_type, XpuShareError):
+            before(args)
+
+    threading.excepthook = hook
+
+
+def _linger() -> float:
+    text = os.environ.get("XPUSHARE_LINGER", "")
+    try:
+        seconds = float(text) if text else _LINGER
+    except ValueError:
+        seconds = math.nan
+    if seconds >= 0:
+        return min(seconds, threading.TIMEOUT_MAX)
+    _log.warning("XPUSHARE_LINGER is a number of seconds, not %r: %g is used", text, _LINGER)
+    return _LINGER
+
+
+def _interrupted() -> bool:
+    """Whether Ctrl-C is why this process ends."""
+    ended_by = sys.exc_info()[0] or (None if hasattr(sys, "ps1") else getattr(sys, "last_type", None))
+    return ended_by is KeyboardInterrupt
+
+
+# --- the exit of a process ----------------------------------------------------------------------------------------
+
+
+def _hook(_anchor: object = None) -> None:
+    """Have `leave` called at the exit, after multiprocessing's own work there."""
+    global _by_atexit, _remembered
+    util: Any = sys.modules.get("multiprocessing.util")
+    if util is None:
+        if not _by_atexit:  # earlier than multiprocessing, whose function is then called first
+            _by_atexit = True
+            atexit.register(leave)
+        return
+    if not (_hooked and _hooked[0].still_active()):
+        _hooked[:] = [util.Finalize(None, leave, exitpriority=_LAST)]
+    if not _remembered:  # a child of multiprocessing forgets its finalisers, and then calls this
+        _remembered = True
+        util.register_after_fork(at_leave, _hook)
+
+
+def _after_fork() -> None:
+    global _over
+    _over = False
+    _hooked.clear()  # the parent's
+    _hook()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+_hook()

@@ -1,0 +1,34 @@
+"""Loading the package's own modules when they are first needed."""
+
+from __future__ import annotations
+
+from _thread import get_ident
+from importlib import import_module
+from types import ModuleType
+
+from xpushare.common.errors import doing
+
+__all__ = ["load"]
+
+_loading: dict[int, bool] = {}  # the threads that load a module now
+
+
+@doing("loading a module of xpushare")
+def load(name: str) -> ModuleType:
+    """The module of that name.
+
+    No module asks for another one in this way while it loads. So if this thread is loading one already, the handler of
+    a signal, or a finaliser, has come in between. It would build on modules that are half made, or load the same one
+    twice. That raises `ImportError`.
+    """
+    me = get_ident()
+    if me in _loading:
+        raise ImportError(
+            f"{name} cannot be loaded now: the handler of a signal, or a finaliser, has interrupted this thread while "
+            "it loads the package. Use what the handler needs once before signals come"
+        )
+    _loading[me] = True  # no interrupt comes between this and the block
+    try:
+        return import_module(name)
+    finally:
+        _loading.pop(me, None)

@@ -1,0 +1,41 @@
+"""Environment variables that are numbers. They are read when needed, so a program can set them at its start."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+
+from xpushare.common.errors import InvalidArgumentError
+
+__all__ = ["nbytes", "seconds"]
+
+
+@functools.lru_cache(64)
+def _seconds(name: str, text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < math.inf:
+        raise InvalidArgumentError(f"{name} is a number of seconds, 0 or more, not {text!r}")
+    return found
+
+
+@functools.lru_cache(64)
+def _nbytes(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise InvalidArgumentError(f"{name} is a number of bytes, not {text!r}")
+    return int(text)
+
+
+def seconds(name: str, default: float) -> float:
+    """A finite number of seconds, 0 or more. Raises `InvalidArgumentError` for any other text."""
+    text = os.environ.get(name)
+    return _seconds(name, text) if text else default
+
+
+def nbytes(name: str) -> int | None:
+    """A number of bytes; None if the variable is not set. Raises `InvalidArgumentError` for any other text."""
+    text = os.environ.get(name)
+    return _nbytes(name, text) if text else None

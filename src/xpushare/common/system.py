@@ -1,0 +1,158 @@
+"""Every system call that the package makes from Python, in one place, so that tests can make each fail in turn."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import operator
+import os
+import select
+import socket
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from xpushare._native import Domain, Mapping, OwnedFd, Reservation, check_memfd, mapped, serve
+from xpushare.common.errors import FeatureNotSupportedError, from_os_error
+
+__all__ = [
+    "Domain",
+    "Mapping",
+    "Reservation",
+    "bell",
+    "boot_id",
+    "boot_ids",
+    "check_memfd",
+    "connect",
+    "dup",
+    "fetch_mapping",
+    "fstat",
+    "import_mapping",
+    "is_wsl",
+    "kept_mapping",
+    "owned_mapping",
+    "mapped",
+    "memfd",
+    "pidfd_getfd",
+    "pidfd_open",
+    "range_map",
+    "range_protect",
+    "range_unmap",
+    "receive",
+    "resize",
+    "seal",
+    "send",
+    "serve",
+]
+
+BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
+F_SEAL_SEAL: Final = 1
+F_SEAL_SHRINK: Final = 2
+F_SEAL_GROW: Final = 4
+F_SEAL_FUTURE_WRITE: Final = 16
+_F_ADD_SEALS: Final = 1033
+_call: Final[Callable[[Any], Any]] = operator.call
+
+bell = OwnedFd.bell
+dup = OwnedFd.copied
+memfd = OwnedFd.memfd
+fetch_mapping = Mapping.fetched
+import_mapping = Mapping.imported
+kept_mapping = Mapping.kept
+owned_mapping = Mapping.owned
+fstat = os.fstat
+pidfd_getfd = OwnedFd.fetched
+pidfd_open = OwnedFd.of_process
+resize = os.ftruncate
+range_map = Reservation.map
+range_unmap = Reservation.unmap
+range_protect = Reservation.protect
+
+
+def page_nbytes() -> int:
+    """Bytes of a page of memory, of which mappings are made: 4096 here, 65536 there."""
+    return os.sysconf("SC_PAGE_SIZE")
+
+
+boot_ids: Final[list[bytes]] = []
+"""What `boot_id` has found; native code reads it."""
+
+
+def boot_id() -> bytes:
+    """The kernel's id of this boot, 16 bytes: what tells two hosts, and two boots of one, apart."""
+    if not boot_ids:
+        try:
+            with open(BOOT_ID, encoding="ascii") as file:
+                boot_ids.append(bytes.fromhex(file.read().strip().replace("-", "")))
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise from_os_error(error, f"reading {BOOT_ID}") from error
+            raise FeatureNotSupportedError(
+                f"handles name the boot by {BOOT_ID}, which cannot be read ({error.strerror}): mount -t proc proc /proc"
+            ) from error
+    return boot_ids[0]
+
+
+def join(commons: OwnedFd, bell: OwnedFd, cookie: bytes, owner: bool) -> Domain:
+    """The membership, which takes both fds over: in one call of C, so that no interrupt leaves them two owners."""
+    steps: tuple[Callable[[], Any], ...] = (
+        partial(Domain, commons.number, bell.number, cookie, owner),
+        commons.take,
+        bell.take,
+    )
+    made: list[Any] = []
+    made.extend(map(_call, steps))
+    domain: Domain = made[0]
+    return domain
+
+
+def seal(fd: int, seals: int) -> None:
+    fcntl.fcntl(fd, _F_ADD_SEALS, seals)
+
+
+def connect(address: bytes | str, timeout: float) -> socket.socket:
+    """A SOCK_SEQPACKET connection to the abstract address (bytes, without its leading NUL) or the path (a str).
+
+    Where the backlog is full, which a socket with a time-out tells at once, it is tried again until `timeout`.
+    """
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    try:
+        if connection.fileno() <= 2:  # closed stdio: somebody's print would go into it
+            low, connection = connection, socket.socket(fileno=fcntl.fcntl(connection, fcntl.F_DUPFD_CLOEXEC, 3))
+            low.close()
+        connection.settimeout(timeout)
+        deadline, pause = time.monotonic() + timeout, 0.0005
+        while True:
+            try:
+                connection.connect(address if isinstance(address, str) else b"\0" + address)
+                return connection
+            except BlockingIOError:
+                if time.monotonic() + pause > deadline:
+                    raise TimeoutError from None
+            time.sleep(pause)
+            pause = min(pause * 2, 0.01)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def send(connection: socket.socket, message: bytes) -> None:
+    connection.send(message)
+
+
+def receive(connection: socket.socket, nbytes: int) -> tuple[bytes, list[OwnedFd]]:
+    """One packet and the fds that came with it, within the connection's time-out."""
+    timeout = connection.gettimeout()
+    readable = select.poll()
+    readable.register(connection, select.POLLIN)
+    if not readable.poll(None if timeout is None else timeout * 1000):
+        raise TimeoutError
+    return OwnedFd.received(connection.fileno(), nbytes)
+
+
+def is_wsl() -> bool:
+    """Whether this Linux runs in Windows."""
+    import platform  # slow to import
+
+    return "microsoft" in platform.release().lower() or os.path.exists("/dev/dxg")

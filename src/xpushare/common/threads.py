@@ -1,0 +1,80 @@
+"""Threads of our own that run Python code.
+
+`threading.Thread.start` waits until the new thread says that it has begun, which one that finds no memory for its first
+call never does; and an interrupt of that wait leaves a thread that runs, but counts as not started.
+"""
+
+from __future__ import annotations
+
+import _thread
+import threading
+from collections.abc import Callable
+from typing import Final, final
+from weakref import ref
+
+from xpushare.common.errors import OutOfMemoryError
+
+__all__ = ["Worker", "name_here"]
+
+_LOOK: Final = 0.05  # seconds between looks whether a thread that has not begun is still there
+_names: dict[int, str] = {}  # of the threads that run, by their identity
+
+
+@final
+class _Life:
+    """Lives as long as the thread that it is given to."""
+
+    __slots__ = ("__weakref__",)
+
+
+def _nobody() -> None:
+    return None
+
+
+@final
+class Worker:
+    """A thread that ends with the process at the latest."""
+
+    __slots__ = ("_life", "_lock", "_name")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._life: Callable[[], _Life | None] = _nobody
+        self._lock = threading.RLock()  # re-entrant: for the handlers of signals, and for finalisers
+
+    def alive(self) -> bool:
+        """Whether the thread runs, or is about to."""
+        return self._life() is not None
+
+    def start(self, work: Callable[[], None]) -> None:
+        """Have the thread run `work`, unless it runs. Raises `OutOfMemoryError` if there is no thread to be had."""
+        with self._lock:
+            if self.alive():
+                return
+            life = _Life()
+            self._life = alive = ref(life)
+        begun = _thread.allocate_lock()
+        begun.acquire()
+        try:
+            _thread.start_new_thread(_run, (work, self._name, begun, life))
+        except (RuntimeError, MemoryError) as error:
+            raise OutOfMemoryError(f"{self._name}: a thread cannot be started: {error} (`ulimit -u`)") from None
+        finally:
+            del life
+        while not begun.acquire(timeout=_LOOK):
+            if alive() is None:
+                raise OutOfMemoryError(f"{self._name}: the thread ended as it began, for want of memory")
+
+
+def _run(work: Callable[[], None], name: str, begun: _thread.LockType, _life: _Life) -> None:
+    try:
+        _names[_thread.get_ident()] = name
+        begun.release()
+        work()
+    finally:
+        _names.pop(_thread.get_ident(), None)
+
+
+def name_here() -> str:
+    """The name of the current thread."""
+    return _names.get(_thread.get_ident()) or threading.current_thread().name

@@ -1,0 +1,258 @@
+"""Ranges that grow and shrink, and those of other processes that follow them.
+
+A range that grows maps pieces of physical memory one behind the other. Its *directory*, a little memory of the host
+that followers read, lists the pieces by their handles. It has two headers, of which the word at its beginning says
+which one holds: what is new is written beside it, and counts once the word has been stored. So a reader that finds the
+same word before and after has read what was there at one moment, however the writer ends.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Final, NamedTuple, final
+
+from xpushare._native import Span, load64, store64
+from xpushare.common.aspects import Aspect
+from xpushare.common.errors import (
+    DeviceError,
+    FeatureNotSupportedError,
+    HandleExpiredError,
+    InvalidArgumentError,
+    InvalidHandleError,
+    OutOfMemoryError,
+    RouteError,
+)
+from xpushare.core import event, memory, physical
+from xpushare.core.declare import operation
+from xpushare.core.event import Opened
+from xpushare.core.memory import Range
+from xpushare.core.physical import Held, Reserved
+from xpushare.core.pickles import Implicit
+from xpushare.core.queue import wait_for_device
+from xpushare.sharing.handle import Handle
+
+__all__ = ["DIRECTORY_NBYTES", "Growth", "follow", "grow", "refresh", "shrink", "start"]
+
+HOST: Final = "native_cpu:0"
+_PIECES: Final = 1024
+_HEADERS: Final = 16  # where they begin: each the number of pieces and of bytes
+_ENTRIES: Final = 64
+DIRECTORY_NBYTES: Final = _ENTRIES + _PIECES * Handle.NBYTES
+_PART: Final = 16  # a new piece is at least so great a part of the range, so that there are few
+_TRIES: Final = 1000
+
+
+class _Piece(NamedTuple):
+    raw: bytes
+    nbytes: int
+    export: Implicit | None  # of a follower: none
+
+
+@final
+class Growth:
+    """The pieces of a range that grows, or follows one that does. With `lock`."""
+
+    __slots__ = ("_bytes", "changed", "directory", "follows", "lock", "nbytes", "pieces", "read_only", "telling")
+
+    def __init__(self, directory: Range, changed: Opened, follows: bool, read_only: bool) -> None:
+        self.directory: Final = directory
+        self.changed: Final = changed
+        self.follows: Final = follows
+        self.read_only: Final = read_only
+        self.telling: Implicit | None = None  # the export of `changed`
+        owner, fixed = directory.hold()
+        self._bytes: Final = memoryview(Span(directory.address, directory.nbytes, fixed, owner))
+        self.pieces: list[_Piece] = []
+        self.nbytes = 0
+        self.lock: Final = threading.RLock()
+
+    def told_by(self) -> Handle:
+        """The handle of the event that tells followers of a change."""
+        with self.lock:
+            if self.telling is None:
+                self.telling = Implicit(event.get(self.changed, None, True))
+            return self.telling.handle
+
+    def mapped(self) -> int:
+        return sum(each.nbytes for each in self.pieces)
+
+    def write(self, place: int, raw: bytes) -> None:
+        """An entry that no header counts."""
+        at = _ENTRIES + place * Handle.NBYTES
+        self._bytes[at : at + Handle.NBYTES] = raw
+
+    def publish(self, count: int, nbytes: int) -> None:
+        """What followers read from now on; they are told."""
+        address = self.directory.address
+        turn = load64(address) + 1
+        header = address + _HEADERS + 16 * (turn % 2)
+        store64(header, count)
+        store64(header + 8, nbytes)
+        self.nbytes = nbytes
+        store64(address, turn)
+        event.signal(self.changed)
+
+    def read(self) -> tuple[int, int, list[bytes]]:
+        """What the directory says at one moment: a number that changes with it, the bytes, the pieces' handles."""
+        address = self.directory.address
+        for _ in range(_TRIES):
+            turn = load64(address)
+            header = address + _HEADERS + 16 * (turn % 2)
+            count, nbytes = load64(header), load64(header + 8)
+            if count > _PIECES:
+                raise InvalidHandleError(f"the directory of the range names {count} pieces: {_PIECES} are the most")
+            raw = bytes(self._bytes[_ENTRIES : _ENTRIES + count * Handle.NBYTES])
+            if load64(address) == turn:
+                return turn, nbytes, [raw[at : at + Handle.NBYTES] for at in range(0, len(raw), Handle.NBYTES)]
+        raise InvalidHandleError("the directory of the range changes without a pause")
+
+
+def start(reserved: Reserved) -> Growth:
+    """A range begins to grow, from nothing."""
+    reserved.device.require(Aspect.ext_oneapi_ipc_physical_memory)
+    directory = memory.allocate("host", DIRECTORY_NBYTES, HOST, None)
+    return Growth(directory, event.create(HOST, None, True, False, True), False, False)
+
+
+def follow(directory: Range, changed: Opened, read_only: bool) -> Growth:
+    """A range begins to follow, with nothing mapped yet."""
+    if directory.nbytes != DIRECTORY_NBYTES:
+        raise InvalidHandleError(f"the directory of a range has {DIRECTORY_NBYTES} bytes, not {directory.nbytes}")
+    return Growth(directory, changed, True, read_only)
+
+
+def _own(growth: Growth, what: str) -> None:
+    if growth.follows:
+        raise InvalidArgumentError(f"this range follows one of another process, which alone can {what} it: refresh()")
+
+
+def _amount(nbytes: int) -> int:
+    count = memory.size_argument(nbytes)
+    if not count:
+        raise InvalidArgumentError("nbytes must be positive")
+    return count
+
+
+@operation(
+    "VirtualRange.grow",
+    rules=(8,),
+    raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError),
+)
+def grow(reserved: Reserved, growth: Growth, nbytes: int) -> None:
+    """So many bytes more, at the end."""
+    _own(growth, "grow")
+    count = _amount(nbytes)
+    with growth.lock:
+        wanted, mapped = growth.nbytes + count, growth.mapped()
+        if wanted > reserved.nbytes:
+            raise InvalidArgumentError(
+                f"the range has {reserved.nbytes} bytes of addresses: it cannot grow from {growth.nbytes} to {wanted}"
+            )
+        place = len(growth.pieces)
+        if wanted > mapped:
+            if place == _PIECES:
+                raise OutOfMemoryError(f"the range has {_PIECES} pieces, the most: shrink it, and grow it by more")
+            part = max(wanted - mapped, min(mapped // _PART, reserved.nbytes - mapped))
+            piece = -(-part // reserved.granularity) * reserved.granularity
+            held = physical.create(piece, reserved.device, reserved.context, True)
+            export = Implicit(physical.get(held, None, True))
+            growth.write(place, bytes(export.handle))
+            _add(reserved, growth, held, _Piece(bytes(export.handle), piece, export), "rw")
+        growth.publish(len(growth.pieces), wanted)
+
+
+def _drop(reserved: Reserved, growth: Growth, keep: int) -> None:
+    """Unmap the pieces from number `keep` on, once the queues of this process have finished with them."""
+    at = sum(each.nbytes for each in growth.pieces[:keep])
+    nbytes = growth.mapped() - at
+    if nbytes:
+        with reserved.lock:
+            pinned = any(each.pins for each in reserved.whole(at, nbytes))
+        if pinned:  # by views, or by work that ends
+            wait_for_device(reserved.device)
+        physical.unmap(reserved, at, nbytes)
+    del growth.pieces[keep:]
+
+
+def _first_beyond(growth: Growth, nbytes: int) -> int:
+    """The first piece of which no byte is among the first `nbytes`."""
+    end = 0
+    for place, each in enumerate(growth.pieces):
+        if end >= nbytes:
+            return place
+        end += each.nbytes
+    return len(growth.pieces)
+
+
+@operation("VirtualRange.shrink", raises=(InvalidArgumentError, OutOfMemoryError, DeviceError))
+def shrink(reserved: Reserved, growth: Growth, nbytes: int) -> None:
+    """So many bytes less, at the end. Whole pieces go; followers keep them until they refresh."""
+    _own(growth, "shrink")
+    count = _amount(nbytes)
+    with growth.lock:
+        if count > growth.nbytes:
+            raise InvalidArgumentError(f"the range has {growth.nbytes} bytes: it cannot shrink by {count}")
+        left = growth.nbytes - count
+        keep = _first_beyond(growth, left)
+        ended = growth.pieces[keep:]  # withdrawn when they go, after the directory has forgotten them
+        _drop(reserved, growth, keep)
+        growth.publish(keep, left)
+        del ended
+
+
+@operation(
+    "VirtualRange.refresh",
+    raises=(
+        InvalidHandleError,
+        InvalidArgumentError,
+        HandleExpiredError,
+        RouteError,
+        FeatureNotSupportedError,
+        OutOfMemoryError,
+        DeviceError,
+    ),
+)
+def refresh(reserved: Reserved, growth: Growth) -> None:
+    """Follow the other range: unmap the pieces that went, map those that came."""
+    if not growth.follows:
+        raise InvalidArgumentError("refresh is for a range that was attached; this one is the original")
+    with growth.lock:
+        for _ in range(_TRIES):
+            turn, nbytes, handles = growth.read()
+            known = [each.raw for each in growth.pieces]
+            same = next((at for at, (one, other) in enumerate(zip(known, handles, strict=False)) if one != other), None)
+            keep = min(len(known), len(handles)) if same is None else same
+            _drop(reserved, growth, keep)
+            growth.nbytes = min(nbytes, growth.mapped())
+            try:
+                for raw in handles[keep:]:
+                    _map(reserved, growth, raw)
+            except HandleExpiredError:
+                if load64(growth.directory.address) == turn:
+                    raise
+                continue  # that piece went meanwhile
+            if nbytes > growth.mapped():
+                raise InvalidHandleError(f"the directory says {nbytes} bytes, in pieces of {growth.mapped()}")
+            growth.nbytes = nbytes
+            return
+        raise InvalidHandleError("the directory of the range changes without a pause")
+
+
+def _map(reserved: Reserved, growth: Growth, raw: bytes) -> None:
+    held = physical.open_(Handle(raw), reserved.device, reserved.context)
+    at, nbytes = growth.mapped(), held.pages.nbytes
+    if at + nbytes > reserved.nbytes:
+        raise InvalidHandleError(f"the pieces of the range have more than its {reserved.nbytes} bytes")
+    _add(reserved, growth, held, _Piece(raw, nbytes, None), "r" if growth.read_only else "rw")
+
+
+def _add(reserved: Reserved, growth: Growth, held: Held, piece: _Piece, access: str) -> None:
+    """Map one piece more, behind the others. What fails, or is interrupted, maps nothing."""
+    at, count = growth.mapped(), len(growth.pieces)
+    try:
+        physical.map_(reserved, held, at, 0, None, access)
+        growth.pieces.append(piece)
+    except BaseException:
+        if len(growth.pieces) == count and reserved.overlapping(at, piece.nbytes):
+            physical.unmap(reserved, at, piece.nbytes)
+        raise

@@ -1,0 +1,503 @@
+"""The keeper's process. It opens no driver: it has descriptors, and what their exports said."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final, NoReturn, final
+
+from xpushare import _native
+from xpushare._native import Exported
+from xpushare.adapters.base import Form, Hardware
+from xpushare.common import system
+from xpushare.common.errors import (
+    InvalidArgumentError,
+    InvalidHandleError,
+    OutOfMemoryError,
+    XpuShareError,
+    from_os_error,
+)
+from xpushare.common.fds import OwnedFd, close_all, own_fd
+from xpushare.common.leaving import Stage, at_leave
+from xpushare.sharing import identity, keeping, layout, naming
+from xpushare.sharing.handle import Handle
+from xpushare.sharing.keeping import Earlier, Fact
+from xpushare.sharing.owned import Owned, expect_lasting
+from xpushare.sharing.table import Table
+
+__all__ = ["Keeper", "serve"]
+
+_MESSAGE: Final = struct.Struct("<8sHHIIIIIIIQ")  # xp_message
+_CONNECTIONS: Final = 64
+_NAME: Final = "keeper"  # of the socket
+_KINDS: Final = ("memory", "physical_memory")
+
+
+@final
+class _Kept:
+    """A version of a name."""
+
+    __slots__ = ("nbytes", "objects", "pid", "since", "version", "who")
+
+    def __init__(self, pid: int, nbytes: int, objects: int, earlier: Earlier | None) -> None:
+        self.pid = pid if earlier is None else earlier.pid
+        self.who = _command(pid) if earlier is None else earlier.who
+        self.since = time.time() if earlier is None else earlier.since
+        self.nbytes = nbytes
+        self.objects = objects
+        self.version = 0 if earlier is None else earlier.version
+
+
+def _command(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            text = file.read(1 << 10).rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+@final
+class _Client:
+    """A connection, and what it has handed over and not published yet."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.pid = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+        self.fds: list[OwnedFd] = []
+        self.exports: dict[bytes, Exported] = {}  # by handle
+
+
+@final
+class Keeper:
+    """What is kept, and who asks for it."""
+
+    def __init__(self, listening: socket.socket, lock: OwnedFd, max_bytes: int, ttl: float) -> None:
+        """`lock`: is held until the process has ended. `max_bytes`, `ttl`: 0 for no limit."""
+        self._listening = listening
+        self._lock = lock
+        self._max_bytes = max_bytes
+        self._ttl = ttl
+        self._table = Table()
+        self._kept: dict[str, list[_Kept]] = {}  # the newest version first
+        self._clients: dict[int, _Client] = {}
+        self._poll = select.poll()
+        self._poll.register(listening, select.POLLIN)
+        self._stopped = self._filling = False
+        self.replaced = False  # a successor has all that was kept
+        self._answers: dict[bytes, Callable[[_Client, list[OwnedFd]], bytes]] = {
+            keeping.FDS: self._take_fds,
+            keeping.HOLD: self._hold,
+            keeping.PUBLISH: self._publish,
+            keeping.LIST: self._list,
+            keeping.DROP: self._drop,
+            keeping.STOP: self._stop,
+            keeping.REPLACE: self._replace,
+        }
+        at_leave(self._leave, Stage.LEAVE)
+
+    def _leave(self, _deadline: float) -> None:
+        self._table.leave()
+        _native.close_warden()
+
+    def run(self, until: int = -1) -> None:
+        """Serve until somebody says stop, or until that descriptor is readable: what comes then is not limited."""
+        self._filling = until >= 0
+        if self._filling:
+            self._poll.register(until, select.POLLIN)
+        while not self._stopped:
+            for number, _event in self._poll.poll(self._pause()):
+                if self._stopped:  # whoever else has asked is told by the end of the connection
+                    break
+                if number == until:
+                    self._filling = False
+                    self._poll.unregister(until)
+                    return
+                if number == self._listening.fileno():
+                    self._let_in()
+                elif number in self._clients:
+                    self._serve(self._clients[number])
+            self._expire()
+
+    # --- time to live
+
+    def _pause(self) -> int | None:
+        """Milliseconds until something expires."""
+        if not self._ttl or not self._kept:
+            return None
+        oldest = min(each[0].since for each in self._kept.values())
+        return max(int((oldest + self._ttl - time.time()) * 1000) + 1, 0)
+
+    def _expire(self) -> None:
+        if self._ttl:
+            for name in [name for name, each in self._kept.items() if each[0].since + self._ttl <= time.time()]:
+                self._forget(name)
+
+    # --- connections
+
+    def _let_in(self) -> None:
+        connection, _ = self._listening.accept()
+        connection.setblocking(False)
+        uid = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
+        if uid != os.geteuid() or len(self._clients) >= _CONNECTIONS:
+            connection.close()
+            return
+        self._clients[connection.fileno()] = _Client(connection)
+        self._poll.register(connection, select.POLLIN)
+
+    def _serve(self, client: _Client) -> None:
+        """Answer one message. Whoever sends nonsense, or does not read, is gone."""
+        fds: list[OwnedFd] = []
+        try:
+            try:
+                message = keeping.receive(client.connection)
+                if message is None:
+                    self._end(client)
+                    return
+                op, fds = message
+                act = self._answers.get(op)
+                if act is None:
+                    raise InvalidArgumentError("there is no such operation")
+                answer, good = act(client, fds), True
+            except XpuShareError as error:  # only its text is kept: its traceback holds descriptors
+                answer, good = keeping.refusal(error), False
+            except OSError as error:
+                answer, good = keeping.refusal(from_os_error(error, "keeping")), False
+            except (ValueError, TypeError, KeyError, IndexError, struct.error) as error:
+                answer, good = keeping.refusal(InvalidArgumentError(f"the message makes no sense: {error}")), False
+            keeping.reply(client.connection, answer, good)
+        except OSError:
+            self._end(client)
+        finally:
+            close_all(fds)
+
+    def _end(self, client: _Client) -> None:
+        self._clients.pop(client.connection.fileno(), None)
+        self._poll.unregister(client.connection)
+        client.connection.close()
+        self._give_up(client)
+
+    def _give_up(self, client: _Client) -> None:
+        """End what was handed over and not published."""
+        exports, client.exports = client.exports, {}
+        self._withdraw([each.handle for each in exports.values()])
+        close_all(client.fds)
+        client.fds = []
+
+    def _withdraw(self, handles: list[Handle]) -> None:
+        self._table.withdraw_all(handles, layout.REASON_PUT)
+
+    # --- operations
+
+    def _take_fds(self, client: _Client, fds: list[OwnedFd]) -> bytes:
+        client.fds += fds
+        fds.clear()
+        return b""
+
+    def _hold(self, client: _Client, fds: list[OwnedFd]) -> bytes:
+        facts = [Fact(*each) for each in json.loads(keeping.body_of(fds[0]))]
+        try:
+            if sum(each.fds for each in facts) != len(client.fds) or not facts:
+                raise InvalidArgumentError("there are more or fewer descriptors than the exports need")
+            exports = self._exports(client, facts)
+            self._expect_room(exports)
+            handles = self._table.export(exports)
+            client.exports.update(zip([handle.raw for handle in handles], exports, strict=True))
+            return b"".join(client.exports)[-len(handles) * keeping.HANDLE_NBYTES :]
+        finally:
+            close_all(client.fds)  # those that are not kept
+            client.fds = []
+
+    def _exports(self, client: _Client, facts: list[Fact]) -> list[Exported]:
+        fds = iter(client.fds)
+        made: list[Exported] = []
+        for fact in facts:
+            taken = [OwnedFd(next(fds).take()) for _ in range(fact.fds)]
+            owned = _owned(fact, taken)
+            assert owned.exporter is not None
+            template = self._table.prepare(fact.kind, owned.exporter, owned.export(), self._table.new_object())
+            made.append(Exported(template, owned, None, fact.offset, fact.length, fact.read_only))
+        return made
+
+    def _expect_room(self, more: list[Exported]) -> None:
+        """A full keeper evicts nothing."""
+        if not self._max_bytes or self._filling:
+            return
+        before = _nbytes(self._table.exports())
+        after = _nbytes([*self._table.exports(), *more])
+        if after > self._max_bytes:
+            raise OutOfMemoryError(
+                f"this takes {after - before} bytes, and {before} of the {self._max_bytes} that it may keep are taken: "
+                "drop what is not needed (xpushare keep --list, --drop NAME), or start it with more --max-bytes"
+            )
+
+    def _publish(self, client: _Client, fds: list[OwnedFd]) -> bytes:
+        head, _, message = keeping.body_of(fds[0]).partition(b"\n")
+        name, replace, versions, mine, told = json.loads(head)
+        if not isinstance(name, str) or type(versions) is not int or not 1 <= versions <= naming.VERSIONS_MOST:
+            raise InvalidArgumentError("that is no name, or no number of versions")
+        parts = [(None, message)] if told is None else list(_parts([Earlier(*each) for each in told], message))
+        before, kept = client.pid if mine else None, [self._prepared(client, *each) for each in parts]
+
+        def export(new: naming.Published) -> None:
+            for at, (each, part, exports) in enumerate(kept):
+                made = new if not at else naming.Published(new.path, self._withdraw)
+                made.handle, made.version = part, each.version
+                handles = [one.handle for one in exports]
+                made.exports.append(handles)  # which end with it, whatever becomes of the call
+                for one in handles:
+                    del client.exports[one.raw]
+                if at:
+                    new.older.append(made)
+
+        try:
+            kept[0][0].version = naming.publish(name, bool(replace), versions, export, self._withdraw, before)
+        except InvalidArgumentError:
+            self._give_up(client)
+            if name in self._kept and not replace:
+                raise InvalidArgumentError(
+                    f"{name!r} is kept already: publish it with replace=True, or xpushare keep --drop {name}"
+                ) from None
+            raise
+        found = [*[each for each, _, _ in kept], *self._kept.get(name, [])]
+        self._kept[name] = found[: len(naming.names[name].older) + 1]
+        return str(found[0].version).encode()
+
+    @staticmethod
+    def _prepared(client: _Client, earlier: Earlier | None, message: bytes) -> tuple[_Kept, bytes, list[Exported]]:
+        exports = _exports_of(message, client.exports)
+        return _Kept(client.pid, _nbytes(exports), len(exports), earlier), message, exports
+
+    def _list(self, _client: _Client, _fds: list[OwnedFd]) -> bytes:
+        rows = [
+            {
+                "name": name, "version": each.version, "nbytes": each.nbytes, "objects": each.objects,
+                "publisher": each.pid, "command": each.who, "since": int(each.since), "keeper": os.getpid(),
+            }
+            for name, (each, *_older) in sorted(self._kept.items())
+        ]  # fmt: skip
+        return json.dumps(rows).encode()
+
+    def _drop(self, _client: _Client, fds: list[OwnedFd]) -> bytes:
+        name = keeping.body_of(fds[0]).decode()
+        if name not in self._kept:
+            raise InvalidArgumentError(f"{name!r:.200} is not kept: xpushare keep --list shows what is")
+        self._forget(name)
+        return b""
+
+    def _forget(self, name: str) -> None:
+        self._kept.pop(name)
+        naming.unpublish(name)
+
+    def _replace(self, _client: _Client, fds: list[OwnedFd]) -> bytes:
+        """Hand over all that is kept: first the memory, so that what fails changes nothing, then name by name."""
+        successor = keeping.connect(keeping.body_of(fds[0]).decode())
+        if successor is None:
+            raise InvalidArgumentError("nobody listens there")
+        try:
+            self._hand_all_over(successor)
+        except BaseException:  # it died, or may not keep so much: this one goes on
+            for name in self._kept:
+                naming.taken_back(name)
+            raise
+        for name in [*self._kept]:
+            naming.taken_over(name)
+        self._kept.clear()
+        self.replaced = self._stopped = True
+        return b""
+
+    def _hand_all_over(self, successor: socket.socket) -> None:
+        exports = {each.handle.raw: each for each in self._table.exports()}
+        with keeping.Connection(successor) as to:
+            todo = {
+                name: [self._hand_over(to, *each, exports) for each in zip(kept, _versions(name), strict=True)]
+                for name, kept in self._kept.items()
+            }
+            for name, versions in todo.items():
+                to.publish_kept(name, versions)
+
+    @staticmethod
+    def _hand_over(
+        to: keeping.Connection, kept: _Kept, published: naming.Published, exports: dict[bytes, Exported]
+    ) -> tuple[Earlier, bytes]:
+        """Have the successor hold the memory of a version; what is said of it there, and its message."""
+        facts: list[Fact] = []
+        held: list[OwnedFd] = []
+        for handle in published.exports[0]:
+            export: Any = exports[handle.raw]
+            owned: Owned = export.source
+            what, fields = owned.export(), handle.fields
+            assert owned.exporter is not None
+            facts.append(
+                Fact.of(
+                    handle.kind, owned.exporter, what, len(owned.fds), fields.offset, fields.nbytes, handle.read_only
+                )
+            )
+            held += owned.fds
+        message = keeping.moved(published.handle, b"".join(to.hold(facts, held)))
+        return Earlier(kept.version, kept.pid, kept.who, kept.since, len(message)), message
+
+    def _stop(self, _client: _Client, _fds: list[OwnedFd]) -> bytes:
+        self._stopped = True
+        return b""
+
+
+def _versions(name: str) -> list[naming.Published]:
+    """The newest first."""
+    newest = naming.names[name]
+    return [newest, *newest.older]
+
+
+def _parts(told: list[Earlier], messages: bytes) -> Iterator[tuple[Earlier, bytes]]:
+    at = 0
+    for each in told:
+        yield each, messages[at : at + each.nbytes]
+        at += each.nbytes
+
+
+def _owned(fact: Fact, fds: list[OwnedFd]) -> Owned:
+    """What is kept of an export, once it is as it has to be."""
+    form = Form(fact.form)
+    expect_lasting(form, len(fds))
+    if fact.kind not in _KINDS or len(fact.backend.encode()) > 15:
+        raise InvalidArgumentError("that is no export of memory")
+    if not (0 < fact.nbytes <= fact.exposed_nbytes and 0 <= fact.offset <= fact.offset + fact.length <= fact.nbytes):
+        raise InvalidArgumentError("an export's sizes contradict each other")
+    inode = 0
+    if form is Form.MEMFD:
+        system.check_memfd(fds[0].number, fact.exposed_nbytes)
+        inode = system.fstat(fds[0].number).st_ino
+    return Owned(fds, fact.export(inode), Hardware(fact.backend, fact.uuid, fact.pci, fact.driver_uuid))
+
+
+def _nbytes(exports: list[Any]) -> int:
+    """Of the memory behind them, each memfd once."""
+    found: dict[object, int] = {}
+    for each in exports:
+        what = each.source.export()
+        found[what.inode or id(each.source)] = what.exposed_nbytes
+    return sum(found.values())
+
+
+def _exports_of(message: bytes, held: dict[bytes, Exported]) -> list[Exported]:
+    """What the message names, all of which was handed over; it has no events."""
+    handles = message
+    if len(message) != keeping.HANDLE_NBYTES:
+        memory, events = _MESSAGE.unpack_from(message)[4:6]
+        handles = message[_MESSAGE.size : _MESSAGE.size + memory * keeping.HANDLE_NBYTES]
+        if events or keeping.moved(message, handles) != message:
+            raise InvalidHandleError("the message has events")
+    size = keeping.HANDLE_NBYTES
+    found = [held.get(handles[at : at + size]) for at in range(0, len(handles), size)]
+    exports = [each for each in found if each is not None]
+    if len(exports) < len(found) or not found or len({each.generation for each in exports}) < len(found):
+        raise InvalidHandleError("the message is not of what was handed over")
+    return exports
+
+
+def _terminated(_number: int, _frame: object) -> NoReturn:
+    raise SystemExit(0)
+
+
+def serve(ready: int, max_bytes: int, ttl: float, replace: bool = False) -> int:
+    """Be the keeper of this user. `ready`: a pipe that is told once it serves, or why it does not; -1 for none.
+    `replace`: take over from the one that runs. Returns 3 if another one runs.
+    """
+
+    def tell(text: str) -> None:
+        if ready >= 0:
+            os.write(ready, text.encode())
+            os.close(ready)
+
+    try:
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        before = keeping.connect() if replace else None
+        identity.runtime_dir()  # makes it
+        lock = own_fd(os.open, keeping.lock_path(), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if before is None and not _only_one(lock):
+            tell("ready")
+            return 3
+        name = _NAME if before is None else f"{_NAME}.{os.getpid()}"
+        listening = _listen(name)
+        for number in signal.SIGTERM, signal.SIGINT:
+            signal.signal(number, _terminated)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        with contextlib.suppress(OSError), open("/proc/self/comm", "w", encoding="ascii") as file:
+            file.write("xpushare-keeper")
+        keeper = Keeper(listening, lock, max_bytes, ttl)
+        if before is not None:
+            _take_over(keeper, before, name, lock)
+    except (OSError, XpuShareError) as error:
+        tell(f"{error}")
+        if ready < 0:
+            raise
+        return 1
+    if ready >= 0:
+        null = os.open(os.devnull, os.O_RDWR)
+        for standard in range(3):
+            os.dup2(null, standard)
+        os.close(null)
+    tell("ready")
+    try:
+        keeper.run()
+    finally:
+        if not keeper.replaced:
+            at_leave(partial(_forget_socket, listening), Stage.WITHDRAW)
+    return 0
+
+
+def _only_one(lock: OwnedFd) -> bool:
+    """Take the lock. False if another keeper has it, or is about to take it over from its predecessor."""
+    try:
+        fcntl.lockf(lock.number, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+    except BlockingIOError:
+        return False
+    there = keeping.connect()
+    if there is not None:
+        there.close()
+        lock.close()
+    return there is None
+
+
+def _listen(name: str) -> socket.socket:
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    with keeping.socket_at(name) as path:
+        if os.path.lexists(path):
+            os.unlink(path)
+        listening.bind(path)
+        listening.listen(128)
+    return listening
+
+
+def _take_over(keeper: Keeper, before: socket.socket, name: str, lock: OwnedFd) -> None:
+    """Take what another keeper has, and its place. It ends then, which gives its lock up."""
+    try:
+        with keeping.Connection(before) as predecessor:
+            predecessor.send_replace(name)
+            keeper.run(predecessor.fileno())
+            predecessor.replaced()
+        with keeping.socket_at(name) as new, keeping.socket_at() as path:
+            os.rename(new, path)
+    except BaseException:
+        with keeping.socket_at(name) as new, contextlib.suppress(FileNotFoundError):
+            os.unlink(new)
+        raise
+    fcntl.lockf(lock.number, fcntl.LOCK_EX, 1, 0)
+
+
+def _forget_socket(listening: socket.socket, _deadline: float) -> None:
+    with keeping.socket_at() as path:
+        if os.path.lexists(path):
+            os.unlink(path)
+    listening.close()

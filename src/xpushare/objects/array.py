@@ -1,0 +1,763 @@
+"""`Memory` and `SharedArray`: USM memory, and arrays over it, which every array library reads. They are in one module,
+since each makes the other.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, Self, final
+
+from xpushare import _native, adapters
+from xpushare._device import adapter_of, dlpack_of, info_of
+from xpushare._native import ArrayState, BufferBase, Leaves, Span, dlpack_capsule
+from xpushare.common.elements import (
+    as_dtype,
+    as_shape,
+    c_strides,
+    check_dtype,
+    dlpack_type,
+    extent,
+    in_elements,
+    memoryview_format,
+    named_by_typestr,
+)
+from xpushare.common.errors import InvalidArgumentError, InvalidHandleError
+from xpushare.core import memory as core
+from xpushare.core.declare import closing, made, watchers
+from xpushare.core.memory import Range
+from xpushare.core.pickles import Implicit, Pickled, anew, forwards
+from xpushare.objects.array_handle import ArrayHandle, is_tree
+from xpushare.objects.lifecycle import Closable, Exportable, unpickles, why_unusable
+from xpushare.objects.message import ONE_ARRAY, content_of, text_of
+from xpushare.objects.opened import arrays_of, give_back, open_message
+from xpushare.sharing import identity
+from xpushare.sharing.handle import fields_of
+
+if TYPE_CHECKING:
+    from xpushare._device import Device
+    from xpushare.adapters.vendor import ArrayInterface
+    from xpushare.core.ordering import Mark, Order
+    from xpushare.core.queue import Work
+    from xpushare.sharing.handle import Handle
+
+__all__ = [
+    "Marks",
+    "Memory",
+    "SharedArray",
+    "array_of",
+    "array_over",
+    "bytes_of",
+    "covered_by",
+    "described",
+    "memory_over",
+    "order_before",
+    "placed",
+    "span_of",
+    "unsettled",
+    "view_of",
+]
+
+
+_LEFT_OUT: Final[Any] = object()
+Marks = dict[tuple[Any, type], Any]  # by device and kind of array: a `Mark`, or None
+
+
+def same_device(found: tuple[int, int], wanted: tuple[int, int]) -> bool:
+    return found == wanted or (adapters.on_host(found[0]) and adapters.on_host(wanted[0]))
+
+
+def expect_host(found: Range) -> None:
+    """BufferError where the host cannot read these bytes."""
+    if not found.allocation.host_accessible:
+        raise BufferError(
+            f"memory of {found.device} is not host-accessible: use torch.from_dlpack, cupy.from_dlpack or "
+            "jax.dlpack.from_dlpack, or copy it to malloc_host memory with Queue.copy"
+        )
+
+
+def span_of(found: Range) -> Span:
+    """A buffer over these bytes, which holds them."""
+    expect_host(found)
+    owner, read_only = found.hold()
+    return Span(found.address, found.nbytes, read_only, owner)
+
+
+@final
+class Memory(BufferBase, Exportable[Range]):
+    """USM memory: an allocation, a slice of one, or memory of another process that was opened here. `malloc_*` and
+    `ipc.memory.open` make it.
+
+    It supports DLPack, the array interfaces where they apply, and, on host-accessible memory, the buffer protocol
+    (format "B", one dimension). `close()` gives up this object's hold; the memory is freed once the last buffer,
+    capsule, array, slice, export and unfinished queue operation has released it. Using the object after `close` raises
+    `InvalidArgumentError`, in a forked child `ForkError`.
+    """
+
+    __slots__ = ()
+
+    _kind = "memory"
+    _copy_advice = "it is the memory. Use slice(), or Queue.copy into a new allocation"
+    pinned: object
+
+    def __new__(cls, *_args: object, **_options: object) -> Self:
+        raise TypeError("Memory is made by malloc_device, malloc_host, malloc_shared and ipc.memory.open")
+
+    @classmethod
+    def _make(cls, source: Range) -> Memory:
+        self = BufferBase.__new__(cls)
+        self.held = source
+        self.forks = source.allocation.forks
+        if watchers:
+            made(self)
+        return self
+
+    @property
+    def ptr(self) -> int:
+        """Address in this process."""
+        return self._use().address
+
+    @property
+    def nbytes(self) -> int:
+        return self._use().nbytes
+
+    @property
+    def read_only(self) -> bool:
+        return self._use().read_only
+
+    def close(self) -> None:
+        """Give up this object's hold (see the class). Idempotent; in a forked child it touches nothing."""
+        if watchers:
+            closing(self)
+        self.held = None
+        self.pickled = None
+
+    def slice(self, offset: int, nbytes: int) -> Memory:
+        """The bytes [offset, offset + nbytes) as a `Memory` of their own, which shares the ownership; a handle of it
+        covers that range.
+        """
+        return memory_over(core.slice_(self._use(), offset, nbytes))
+
+    def as_array(self, shape: int | tuple[int, ...], dtype: Any, offset: int = 0) -> SharedArray:
+        """A C-ordered array of `shape` and `dtype` that begins at byte `offset` and shares the ownership."""
+        return array_over(self._use(), shape, dtype, offset)
+
+    def _bytes(self) -> SharedArray:
+        """All of the memory, as an array of bytes."""
+        found = self._use()
+        return array_of(found, (found.nbytes,), as_dtype("uint8"), (1,), 0)
+
+    def statistics(self) -> dict[str, Any]:
+        """Who shares this memory: kind, sizes, whether it is imported, the live handles made of its allocation, and how
+        many bytes of freed memory this process keeps.
+        """
+        from xpushare.core.statistics import memory_statistics
+
+        return memory_statistics(self._use())
+
+    def _span(self) -> Span:
+        return span_of(self._use())
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._bytes().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        found = self._use()
+        return dlpack_of(found.device, found.allocation.kind)
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        return self._given("__array_interface__")
+
+    def _given(self, name: str) -> dict[str, Any]:
+        """What an array interface says."""
+        content = self._bytes()
+        interface: dict[str, Any] = getattr(content, name)
+        self.pinned = content  # the consumer holds this object, not a buffer: stay open as long as it lives
+        return interface
+
+    def __repr__(self) -> str:
+        found = self.held
+        why = why_unusable(found)
+        if found is None or why:
+            return f"<Memory {why}>"
+        how = "imported " if found.handle is not None else ""
+        access = " read-only" if found.read_only else ""
+        return f"<Memory {how}{found.nbytes} bytes{access} at {found.address:#x} on {found.device}>"
+
+    def _forwarded(self, found: Range) -> Handle | None:
+        return found.handle if found.borrowed else None
+
+    def _reduce(self) -> tuple[Any, ...]:
+        found = self._use()
+        handle = self._handle_to_pickle(found, core.get)
+        return _reopen, (bytes(handle), found.offset - fields_of(handle).offset, found.nbytes)
+
+
+# For the other modules of the package.
+memory_over: Final[Callable[[Range], Memory]] = operator.attrgetter("_make")(Memory)
+
+
+@unpickles(Memory)
+def _reopen(handle: bytes, offset: int, nbytes: int) -> Memory:
+    opened = core.open_(handle)
+    if (offset, nbytes) != (0, opened.nbytes):
+        opened = core.slice_(opened, offset, nbytes)
+    return memory_over(opened)
+
+
+@final
+class SharedArray(ArrayState, Closable[Range]):
+    """An array in shared memory. `Memory.as_array`, `VirtualRange.as_array`, `empty` and `attach` make it.
+
+    Read it with `np.asarray(a)` or `memoryview(a)` on host-accessible memory, and with `torch.from_dlpack(a)`,
+    `jax.dlpack.from_dlpack(a)` or `cupy.from_dlpack(a)` everywhere. Each of these keeps the memory open, also after
+    `close()`.
+    """
+
+    __slots__ = ()
+
+    _copy_advice = "it is the memory. numpy.array(a) makes a private copy"
+    held: Range | None
+    pickled: _Pickled | None
+
+    def __new__(cls, *_args: object, **_options: object) -> Self:
+        raise TypeError("a SharedArray is made by Memory.as_array, VirtualRange.as_array, empty and attach")
+
+    @classmethod
+    def _make(
+        cls,
+        source: Range,
+        shape: tuple[int, ...],
+        dtype: Any,
+        strides: tuple[int, ...],
+        offset: int,
+        order: Order | None = None,
+    ) -> SharedArray:
+        """An array whose first element is `offset` bytes into `source`, checked to lie inside it."""
+        low, high = extent(shape, strides, dtype.itemsize)
+        if offset + low < 0 or offset + high > source.nbytes:
+            core.piece("the memory", source.nbytes, offset + low, high - low)  # says what is wrong
+        self: SharedArray = _native.array(source, source.allocation.forks, shape, strides, dtype, offset, None, order)
+        if watchers:
+            made(self)
+        return self
+
+    @classmethod
+    def _over(cls, source: Range, shape: int | tuple[int, ...], dtype: Any, offset: int = 0) -> SharedArray:
+        found = as_dtype(dtype)
+        check_dtype(found)
+        lengths = as_shape(shape)
+        try:
+            start = operator.index(offset)
+        except TypeError:
+            raise InvalidArgumentError(f"offset is an integer, not {type(offset).__name__}") from None
+        return cls._make(source, lengths, found, c_strides(lengths, found.itemsize), start)
+
+    def _covered(self) -> tuple[Range, int]:
+        """Exactly the bytes that the elements span, and where the first element is in them."""
+        return self._described()[:2]
+
+    def _described(self) -> tuple[Range, int, tuple[int, ...], tuple[int, ...], Any]:
+        """What `_covered` returns, shape, strides and dtype."""
+        found = self._use()
+        dtype = self.kind
+        low, high = extent(self.lengths, self.steps, dtype.itemsize)
+        at = self.first + low
+        if at or high - low != found.nbytes:
+            found = found.replace(offset=found.offset + at, nbytes=high - low)
+        return found, -low, self.lengths, self.steps, dtype
+
+    def _view(self, offset: int, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...]) -> SharedArray:
+        """Another array in the same memory, whose first element is `offset` bytes behind this one's; its readers wait
+        for what this one's wait for.
+        """
+        check_dtype(dtype)
+        return self._make(self._use(), as_shape(shape), dtype, strides, self.first + offset, self.order)
+
+    def _placed(self) -> tuple[Range, int]:
+        """The memory that the array lies in, and where its first element is in that."""
+        return self._use(), self.first
+
+    def _before_host(self) -> None:
+        """The host reads next: wait for the producer's stream. Once its content is there, no reader of the array has to
+        wait again.
+        """
+        if self.order is not None:
+            self.order.before_host()
+            self.order = None
+
+    def _unsettled(self) -> Order | None:
+        """What readers have to wait for; None once the content is there."""
+        order: Order | None = self.order
+        if order is not None and order.settled():
+            order = self.order = None
+        return order
+
+    def _before(self, work: Work) -> None:
+        """`work` reads or writes next: make it wait, on the device, for the producer's stream."""
+        order = self._unsettled()
+        if order is not None:
+            order.before(work)
+
+    def _expect_opened(self) -> None:
+        """What an array is can be asked once it is closed, too; but of what no pickle could open, nobody knows it."""
+        if self.kind is None:
+            self._use()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        self._expect_opened()
+        return self.lengths
+
+    @property
+    def dtype(self) -> Any:
+        """A NumPy dtype."""
+        self._expect_opened()
+        return self.kind
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Bytes from one element to the next, per dimension."""
+        self._expect_opened()
+        return self.steps
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements (urUSM allocations may be larger)."""
+        return self.size * int(self.dtype.itemsize)
+
+    @property
+    def ptr(self) -> int:
+        """Address of the first element."""
+        return self._use().address + self.first
+
+    @property
+    def device(self) -> Device:
+        return self._use().device
+
+    def statistics(self) -> dict[str, Any]:
+        """What `Memory.statistics` says of the memory that the array lies in."""
+        return self.memory.statistics()
+
+    @property
+    def memory(self) -> Memory:
+        """The memory that the array lies in, as a new object that shares the ownership."""
+        return memory_over(self._use())
+
+    @property
+    def read_only(self) -> bool:
+        return self._use().read_only
+
+    @property
+    def is_imported(self) -> bool:
+        return self._use().handle is not None
+
+    @property
+    def handle(self) -> ArrayHandle:
+        """The handle that an attached array came by: its own, or that of its tree. `InvalidArgumentError` for an array
+        that `attach` did not make.
+        """
+        self._use()
+        if self.message is None:
+            how = "xs.share makes one" if not self.is_imported else "its memory has: a.memory.handle"
+            raise InvalidArgumentError(f"this SharedArray came by no array handle; {how}")
+        message: ArrayHandle = self.message
+        return message
+
+    def close(self) -> None:
+        """Give up this object's hold; views, capsules and other arrays over the memory stay valid. Idempotent."""
+        if watchers:
+            closing(self)
+        self.held = None
+        self.order = None
+        self.pickled = None
+
+    def _span(self) -> Span:
+        found = self._use()
+        if not found.allocation.host_accessible:
+            expect_host(found)
+        if self.order is not None:
+            self._before_host()
+        shape, itemsize = self.lengths, self.kind.itemsize
+        code = memoryview_format(self.kind)
+        owner, read_only = found.hold()
+        nbytes = math.prod(shape) * itemsize
+        return Span(found.address + self.first, nbytes, read_only, owner, shape, self.steps, code, itemsize)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        import numpy
+
+        found = self._use()
+        if not found.allocation.host_accessible:
+            expect_host(found)
+        self._before_host()
+        low, high = extent(self.lengths, self.steps, self.kind.itemsize)
+        start = found.address + self.first
+        owner, read_only = found.hold()
+        base: Any = Span(start + low, high - low, read_only, owner)
+        array: Any = numpy.ndarray(self.lengths, self.kind, base, -low, self.steps)
+        if dtype is not None and numpy.dtype(dtype) != array.dtype:
+            if copy is False:
+                raise ValueError(f"a view of dtype {dtype} needs a copy")
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        found = self._use()
+        return dlpack_of(found.device, found.allocation.kind)
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = _LEFT_OUT,
+        copy: bool | None = _LEFT_OUT,
+    ) -> Any:
+        if max_version == (1, 0) and dl_device is not None and copy not in (None, True) and self._use().read_only:
+            _warn_torch()
+        if dl_device is not None and dl_device is not _LEFT_OUT:
+            here = self.__dlpack_device__()
+            if not same_device(here, tuple(dl_device)):  # type: ignore[arg-type]
+                raise BufferError(f"the array is on DLPack device {here}, not on {tuple(dl_device)}")
+        copy = None if copy is _LEFT_OUT else copy
+        versioned = max_version is not None and max_version[0] >= 1
+        return self._copied()._capsule(stream, versioned, copied=True) if copy else self._capsule(stream, versioned)
+
+    def _copied(self) -> SharedArray:
+        """The same elements in new memory, which has them when this returns."""
+        from xpushare.core import queue as queues
+
+        source, offset, shape, strides, dtype = self._described()
+        if not source.nbytes:
+            return self
+        place = core.allocate(source.allocation.kind, source.nbytes, source.device, source.context)
+        work = queues.create(source.device, source.context)
+        self._before(work)
+        queues.copy(work, (place, 0, place.nbytes), (source, 0, source.nbytes), None)
+        queues.synchronize(work, None)
+        return self._make(place, shape, dtype, strides, offset)
+
+    def _capsule(self, stream: Any, versioned: bool, immutable: bool = False, copied: bool = False) -> Any:
+        """A DLPack capsule. `immutable`: its consumer never writes to arrays, so it need not know that this one is
+        read-only. `copied`: the consumer asked for a copy, and this array is one.
+        """
+        found = self._use()
+        allocation = found.allocation
+        here = dlpack_of(found.device, allocation.kind)
+        if stream is not None or self.order is not None:
+            self._order_dlpack(found, adapters.on_host(here[0]), stream)
+        kind = dlpack_type(self.kind)
+        steps = in_elements(self.steps, self.kind.itemsize)
+        owner, read_only = allocation.hold(found)
+        address = allocation.address + found.offset + self.first
+        sealed = read_only and not immutable
+        return dlpack_capsule(owner, address, here, kind, self.lengths, steps, sealed, versioned, copied)
+
+    def _order_dlpack(self, found: Range, on_host: bool, stream: Any) -> None:
+        """Make the consumer's stream wait. `stream` is DLPack's number for it; None is the default stream (on the host:
+        none).
+        """
+        device = found.device
+        if (
+            stream is not None
+            and stream != -1
+            and on_host
+            and adapter_of(device).stream(info_of(device), None, None) is None
+        ):
+            raise BufferError("memory of the host has no streams: stream must be None")
+        order = None if stream == -1 else self._unsettled()
+        if order is None:
+            return
+        if stream is None and on_host:
+            self._before_host()
+            return
+        from xpushare.core.ordering import work_on
+
+        work = work_on(device, stream)
+        assert work is not None  # device memory is of a device with streams
+        order.before(work)
+
+    def _interface(self, **more: Any) -> dict[str, Any]:
+        found = self._use()
+        self.pinned, read_only = (
+            found.hold()
+        )  # the consumer holds this object, not a buffer: stay open as long as it lives
+        return {
+            "shape": self.lengths,
+            "typestr": self.kind.str,
+            "strides": self.steps,
+            "data": (found.address + self.first, read_only),
+            "version": 3,
+            **more,
+        }
+
+    if not TYPE_CHECKING:  # to type checkers there is no arithmetic
+
+        def __len__(self) -> NoReturn:
+            _refuse("has no len()")
+
+        def __bool__(self) -> bool:
+            return True  # as any object, though it has a __len__
+
+        def __getitem__(self, _at: object) -> NoReturn:
+            _refuse("has no elements of its own")
+
+        def __setitem__(self, _at: object, _value: object) -> NoReturn:
+            _refuse("has no elements of its own")
+
+        def _arithmetic(self, other: object) -> Any:
+            if isinstance(other, int | float | complex | SharedArray):
+                _refuse("does not calculate")
+            return NotImplemented  # an array of a library does
+
+        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _arithmetic
+        __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = _arithmetic
+        __lt__ = __le__ = __gt__ = __ge__ = _arithmetic
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        if not self._use().allocation.host_accessible:
+            raise AttributeError("__array_interface__ is for host-accessible memory")
+        if not named_by_typestr(self.kind):
+            raise AttributeError(f"__array_interface__ has no code for {self.kind}: use numpy.asarray")
+        self._before_host()
+        return self._interface()
+
+    def _given(self, name: str) -> dict[str, Any]:
+        """What the array interface of that name says, where the device's vendor has it. Its consumer waits for the
+        stream that it names, else this does.
+        """
+        found = self._use()
+        protocol = _given_interfaces.get((found.device.backend, name))
+        if protocol is None:
+            raise AttributeError(f"arrays on {found.device} have no {name}")
+        stream = None
+        if protocol.stream is None:
+            self._before_host()
+        elif self.order is not None:
+            stream = protocol.stream
+            self._order_dlpack(found, False, stream)
+        if protocol.layout == "numpy":
+            return self._interface(stream=stream)
+        itemsize = self.kind.itemsize
+        if not named_by_typestr(self.kind) or any(step % itemsize for step in self.steps):
+            raise AttributeError(f"{protocol.name} cannot tell of {self.kind} with strides {self.steps}")
+        return self._interface(
+            strides=in_elements(self.steps, itemsize),
+            offset=0,
+            version=1,
+            syclobj=protocol.syclobj(info_of(found.device)),
+        )
+
+    def __repr__(self) -> str:
+        found = self.held
+        why = why_unusable(found)
+        if found is None or why:
+            return f"<SharedArray {why}>"
+        how = "imported " if found.handle is not None else ""
+        access = " read-only" if found.read_only else ""
+        return f"<SharedArray {how}{self.lengths} {self.kind}{access} on {found.device}>"
+
+    def _reduce(self) -> tuple[Any, ...]:
+        return _reopen_array, (self._pickled(),)
+
+    def _pickled(self, producer: object = None, marks: Marks | None = None) -> bytes:
+        """The bytes that a pickle carries: an import's handle, if its exporter lives, else that of an export by this
+        process. The content is that of the current stream of the library that `producer` is of. `marks`: those of the
+        same message.
+        """
+        found = self._use()
+        imported = found.handle if found.borrowed else None
+        if imported is not None and self.pickled is None and forwards(imported):
+            return self._received(found, imported)
+        if found.handle is not None:
+            self._before_host()  # nobody else can wait for what a process that may be gone had queued
+        covered, first = self._covered()
+        writer = self if producer is None else producer
+        order = _marked(found.device, writer, {} if marks is None else marks)  # asks other libraries: without the lock
+        while (kept := self.pickled) is None or (handle := kept.memory.sent(found.device)) is None:
+            with Pickled.lock:
+                if self.pickled is not kept:
+                    continue  # another thread has exported it
+                events: set[Implicit] = set()  # the export holds them: it may outlive this array
+                export = partial(core.get, covered.replace(lease=(covered.lease, events)), implicit=True)
+                made = Pickled(export()) if imported is None else anew(self, found.device, export)
+                if made is None:
+                    assert imported is not None
+                    return self._received(found, imported)  # it has expired, as its first use will say
+                self.pickled = _Pickled(made, events)
+        if order is not None:
+            kept.events.add(order.export)
+        return _sealed(handle, covered, self.kind, self.lengths, self.steps, first, order)
+
+    def _received(self, found: Range, handle: Handle) -> bytes:
+        """The handle that an import came by."""
+        if self.message is not None and not is_tree(self.message):
+            raw: bytes = self.message.raw
+            return raw
+        self._before_host()  # its event is the tree's
+        fields = fields_of(handle)
+        place = found.replace(offset=fields.offset, nbytes=fields.nbytes)
+        first = found.offset + self.first - fields.offset
+        return _sealed(handle, place, self.kind, self.lengths, self.steps, first, None)
+
+
+_PLACED_HERE: Final = _native.KINDS_MOST  # any number that is not of a kind that `Leaves` has seen
+
+
+def _sealed(
+    handle: Handle, place: Range, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...], first: int,
+    order: Mark | None,
+) -> bytes:  # fmt: skip
+    """The message of one array in memory that has been exported as `handle`."""
+    leaves = Leaves([None], False)
+    leaves.put(0, place, first, shape, strides, _PLACED_HERE)
+    leaves.groups({_PLACED_HERE: (-1 if order is None else 0, 0)}, False)
+    marks = [] if order is None else [(order.handle, order.point)]
+    made = leaves.seal(identity.sealing(), [handle], marks, text_of((dtype,), ONE_ARRAY), 0)
+    assert made is not None  # one array is never too large
+    raw: bytes = made.raw
+    return raw
+
+
+def _marked(device: Device, producer: object, marks: Marks) -> Mark | None:
+    """Where the stream is now that the library of `producer` works on, for what `marks` belong to; None on devices
+    without streams.
+    """
+    from xpushare.core.ordering import mark, work_on
+
+    key = device, type(producer)
+    if key not in marks:
+        work = work_on(device, None, producer)
+        marks[key] = None if work is None else mark(work, device)
+    found: Mark | None = marks[key]
+    return found
+
+
+def _refuse(what: str) -> NoReturn:
+    raise TypeError(
+        f"a SharedArray {what}: np.asarray(a) is the same memory as a NumPy array, torch.from_dlpack(a) as a tensor"
+    )
+
+
+_TORCH_WRITES: Final = (
+    "torch ignores that this array is read-only: a write into the tensor ends this process (SIGSEGV), on a GPU its "
+    "context. Write into tensor.clone(), or share without read_only=True"
+)
+
+
+def _warn_torch() -> None:
+    """`torch.from_dlpack` takes read-only memory for writable. It asks for version 1.0 and, unlike NumPy, leaves out
+    what it has no wish for; others that do are warned for nothing, where torch is loaded at all.
+    """
+    if "torch" in sys.modules:
+        import warnings
+
+        warnings.warn(_TORCH_WRITES, stacklevel=4)  # the caller of from_dlpack
+
+
+_given_interfaces: Final[dict[tuple[str, str], ArrayInterface]] = {}  # by (backend, name)
+
+
+def _give_interfaces(backend: str) -> None:
+    """Let arrays have the array interfaces of a vendor that is in use here. Not by `__getattr__`, which would make each
+    use of any attribute slower.
+    """
+    record = adapters.record(backend)
+    for each in () if record is None else record.interfaces:
+        if each.given:
+            _given_interfaces[backend, each.name] = each
+            for kind in Memory, SharedArray:
+                if not hasattr(kind, each.name):
+                    setattr(kind, each.name, property(operator.methodcaller("_given", each.name)))
+
+
+adapters.on_first_use(_give_interfaces)
+
+
+class _Pickled:
+    """What pickling an array exported."""
+
+    __slots__ = ("events", "memory")
+
+    def __init__(self, memory: Pickled, events: set[Implicit]) -> None:
+        self.memory = memory
+        self.events = events
+
+
+class _Make(Protocol):
+    def __call__(
+        self,
+        source: Range,
+        shape: tuple[int, ...],
+        dtype: Any,
+        strides: tuple[int, ...],
+        offset: int,
+        order: Order | None = None,
+        /,
+    ) -> SharedArray: ...
+
+
+class _Over(Protocol):
+    def __call__(self, source: Range, shape: int | tuple[int, ...], dtype: Any, offset: int = 0, /) -> SharedArray: ...
+
+
+class _View(Protocol):
+    def __call__(
+        self, array: SharedArray, offset: int, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...], /
+    ) -> SharedArray: ...
+
+
+class _PickledBy(Protocol):
+    def __call__(self, array: SharedArray, producer: object, marks: Marks | None = None, /) -> bytes: ...
+
+
+class _Capsule(Protocol):
+    def __call__(self, array: SharedArray, stream: Any, versioned: bool, immutable: bool = False) -> Any: ...
+
+
+# For the other modules of the package.
+array_over: Final[_Over] = operator.attrgetter("_over")(SharedArray)
+array_of: Final[_Make] = operator.attrgetter("_make")(SharedArray)
+bytes_of: Final[Callable[[Memory], SharedArray]] = operator.attrgetter("_bytes")(Memory)
+capsule_of: Final[_Capsule] = operator.attrgetter("_capsule")(SharedArray)
+covered_by: Final[Callable[[SharedArray], tuple[Range, int]]] = operator.attrgetter("_covered")(SharedArray)
+described: Final[Callable[[SharedArray], tuple[Any, ...]]] = operator.attrgetter("_described")(SharedArray)
+order_before: Final[Callable[[SharedArray, Work], None]] = operator.attrgetter("_before")(SharedArray)
+pickled_by: Final[_PickledBy] = operator.attrgetter("_pickled")(SharedArray)
+view_of: Final[_View] = operator.attrgetter("_view")(SharedArray)
+unsettled: Final[Callable[[SharedArray], Order | None]] = operator.attrgetter("_unsettled")(SharedArray)
+placed: Final[Callable[[SharedArray], tuple[Range, int]]] = operator.attrgetter("_placed")(SharedArray)
+
+
+@unpickles(SharedArray)
+def _reopen_array(raw: bytes) -> SharedArray:
+    message = ArrayHandle(raw)
+    content = content_of(message)
+    if content.tree is not ONE_ARRAY:
+        raise InvalidHandleError("this is the handle of a tree, where that of an array is due")
+    opened: list[Range] = []
+    array: SharedArray
+    try:
+        orders = open_message(message, None, True, None, opened)
+        (array,) = arrays_of(message, opened, content, orders)
+    except BaseException:
+        give_back(message, opened)
+        raise
+    return array
+
+
+_native.register(SharedArray=SharedArray)

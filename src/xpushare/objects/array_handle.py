@@ -1,0 +1,236 @@
+"""`ArrayHandle`: a sealed message that names an array, or a tree of arrays, in shared memory. docs/layout.md describes
+its bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from xpushare import _native
+from xpushare._native import MessageState
+from xpushare.common.errors import InvalidArgumentError, Unread, XpuShareError
+from xpushare.core.declare import closing, made, misused, watchers
+from xpushare.objects.lifecycle import Closable
+from xpushare.objects.message import ONE_ARRAY, content_of, read_message
+from xpushare.sharing import layout, node
+from xpushare.sharing.handle import Handle, HandleLike, Named, bytes_of, decode_text, encode_text
+
+if TYPE_CHECKING:
+    from xpushare.objects.message import Content
+
+__all__ = ["ArrayHandle", "expect_open", "is_tree"]
+
+
+class ArrayHandle(MessageState, Named, Closable["ArrayHandle"]):
+    """A verified handle of an array, or of a tree of arrays: memory handles, dtypes, shapes and strides, and the events
+    that order the content.
+
+    `share` makes it. `ArrayHandle(h)` takes an array handle, its bytes (any bytes-like object) or its text, as `Handle`
+    does; `bytes(h)` and `str(h)` return these. Array handles are compared by content, and can be hashed and pickled.
+
+    Only the object that `share` returned owns the exports: `close()` on it (or leaving its `with` block) withdraws the
+    handle for new attaches; what is attached stays attached. Losing the object withdraws nothing, and is a
+    `ResourceWarning` unless the export ends by itself (`opens=`, `ttl=`). `close()` on any other object, parsed or
+    unpickled, in this process or another, closes only that object. If only the bytes are left, the exporter can call
+    `xs.ipc.memory.put(ArrayHandle(h).handle)`. `attach` raises `InvalidArgumentError` for a closed object, and
+    `HandleExpiredError` for the bytes of a withdrawn handle.
+
+    The handle of a tree has `handles`, one for each allocation that its arrays lie in, and no `handle`, `event`,
+    `shape`, `strides` and `dtype`. Its first memory handle stands for the whole: the other exports end with it.
+    """
+
+    __slots__ = ()
+
+    _copy_advice = "it owns its export. ArrayHandle(bytes(h)) parses it anew"
+
+    def __new__(cls, handle: HandleLike, /) -> ArrayHandle:
+        if type(handle) is bytes:
+            raw = handle
+        elif isinstance(handle, ArrayHandle):
+            return handle
+        elif isinstance(handle, str):
+            raw = decode_text(handle)
+        elif isinstance(handle, Handle):
+            raw = handle.raw
+        else:
+            raw = bytes_of(handle, "an array handle is an ArrayHandle, bytes or str")
+        found: ArrayHandle = read_message(raw)
+        return found
+
+    def owning(self) -> ArrayHandle:
+        """The same object, which owns the exports from now on: it was sealed over them."""
+        self.own()
+        if watchers:
+            made(self, listed=False)
+        return self
+
+    def _one(self, name: str) -> Content:
+        """What it says of its only array. AttributeError if it names a tree."""
+        content = content_of(self)
+        if content.tree is not ONE_ARRAY:
+            _refuse(name)
+        return content
+
+    @property
+    def handle(self) -> Handle:
+        """The handle of the memory that the elements lie in."""
+        if is_tree(self):
+            _refuse("handle")
+        first: Handle = self.memory[0]
+        return first
+
+    @property
+    def handles(self) -> tuple[Handle, ...]:
+        """The handles of the memory that the arrays lie in: one for each allocation (and access to it)."""
+        return self.memory
+
+    @property
+    def event(self) -> Handle | None:
+        """The handle of the event that orders the content; None if none is needed."""
+        self._one("event")
+        return self.events[0][0] if self.events else None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Number of elements per dimension."""
+        self._one("shape")
+        return self.elements()[0][2]
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Bytes from one element to the next, per dimension."""
+        self._one("strides")
+        return self.elements()[0][3]
+
+    @property
+    def dtype(self) -> Any:
+        """A NumPy dtype. Raises `InvalidArgumentError` for bfloat16 and the like if ml_dtypes is not installed."""
+        return self._one("dtype").dtypes[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements of all arrays."""
+        sizes = content_of(self).itemsizes
+        return sum(math.prod(shape) * sizes[dtype] for _, _, shape, _, dtype, _ in self.elements())
+
+    @property
+    def read_only(self) -> bool:
+        """Whether importers get no writable view of any of the memory."""
+        return all(handle.read_only for handle in self.memory)
+
+    @property
+    def copied_nbytes(self) -> int:
+        """Bytes that `share(copy=True)` copied; 0 when all was shared in place."""
+        return self.copied
+
+    def close(self) -> None:
+        """Withdraw the handle for new attaches if `share` returned this object; else close only the object.
+        Idempotent.
+        """
+        if watchers:
+            closing(self, () if self.unread else self.memory)
+        (owned,) = map(ArrayHandle.end, (self,))  # not called from here: no interrupt comes before the block
+        if not owned:
+            return
+        try:
+            table = node.current().table_if_any
+            if table is not None:
+                for handle in self.memory:
+                    table.withdraw(handle, layout.REASON_PUT)  # False where its opens were used up: it is gone
+        except BaseException:  # an interrupt: who closes it again ends what is left
+            self.own()
+            raise
+
+    # The default keeps what is needed at interpreter exit, when module globals are gone.
+    def _abandoned(self, _left: Callable[[], bool] = _native.left) -> None:
+        """The object dies, and owned its exports."""
+        if _left():
+            return
+        table = node.current().table_if_any
+        if table is not None and table.lose(self.memory[0]):
+            import warnings
+
+            warnings.warn(
+                f"unclosed {self!r} is lost: its memory is held until this process ends. Close it, or share with "
+                "opens= or ttl=",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
+
+    def _use(self) -> ArrayHandle:
+        """Unlike `use`, it allows forked children: a handle is just bytes."""
+        expect_open(self)
+        if self.unread is not None:
+            self.unread.throw()
+        return self
+
+    def following(self, newest: Callable[[], Named | None]) -> ArrayHandle:
+        """The same message as an object of its own that follows a name: see `sharing.handle.following`."""
+        made: ArrayHandle = _native.following_message(self, newest)
+        return made
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:  # also called where a property raised AttributeError
+            if self.unread is None and isinstance(getattr(ArrayHandle, name, None), property):
+                _refuse(name)
+            return super().__getattr__(name)
+
+    def __str__(self) -> str:
+        return encode_text(self.raw)
+
+    def __repr__(self) -> str:
+        if self.unread is not None:
+            return f"<ArrayHandle that is none here: {self.unread}>"
+        first = self.memory[0]
+        more = " read-only" if self.read_only else ""
+        more += f", {self.copied} bytes copied" if self.copied else ""
+        more += ", closed" if self.closed else ""
+        try:
+            tree = is_tree(self)
+            what = "" if tree else f"{self.shape} {self.dtype} "
+        except XpuShareError as error:
+            return f"<ArrayHandle of what cannot be attached here: {error}{more}>"
+        if tree:
+            what = f"of a tree of {self.count} arrays in {len(self.memory)} allocations, by pid {first.fields.pid}"
+            return f"<ArrayHandle {what}{more}>"
+        return f"<ArrayHandle {what}on {first.backend}, exported by pid {first.fields.pid}{more}>"
+
+    def __eq__(self, other: object) -> bool:
+        return self.raw == other.raw if isinstance(other, ArrayHandle) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.raw)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickle, (self.raw,)
+
+
+def _refuse(name: str) -> NoReturn:
+    raise AttributeError(f"this is the handle of a tree, which has no {name}: `handles` has those of its memory")
+
+
+def is_tree(handle: ArrayHandle) -> bool:
+    """Whether the handle names a tree of arrays, not one array."""
+    tree: Any = content_of(handle).tree
+    return tree is not ONE_ARRAY
+
+
+def expect_open(handle: ArrayHandle) -> None:
+    """Raise `InvalidArgumentError` if the object is closed."""
+    if handle.closed:
+        raise misused("lifetime", InvalidArgumentError("this ArrayHandle is closed"), handle)
+
+
+def _unpickle(raw: bytes) -> ArrayHandle:
+    try:
+        return ArrayHandle(raw)
+    except XpuShareError as error:
+        unread: ArrayHandle = _native.unread_message(raw, Unread(error))
+        return unread
+
+
+_native.register(ArrayHandle=ArrayHandle)

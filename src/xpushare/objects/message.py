@@ -1,0 +1,203 @@
+"""What a message says besides its handles: dtypes and the tree of its arrays; and why bytes are no message."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from xpushare import _native
+from xpushare._native import CONSTANTS, MAGICS, STRUCTS
+from xpushare.common.elements import dlpack_type, extent
+from xpushare.common.errors import InvalidHandleError
+from xpushare.objects.dtypes import build_dtype, describe_dtype
+from xpushare.sharing import identity
+from xpushare.sharing.handle import KIND_NUMBERS, SEAL_NBYTES, Handle, expect_this_boot, keyed_hash
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from xpushare._native import MessageState
+
+__all__ = [
+    "ARRAY",
+    "NBYTES_MAX",
+    "NDIM_MAX",
+    "ONE_ARRAY",
+    "Content",
+    "content_of",
+    "read_message",
+    "read_text",
+    "text_of",
+]
+
+MAGIC: Final = MAGICS["message"]
+VERSION: Final = CONSTANTS["MESSAGE_VERSION"]
+NBYTES_MAX: Final = CONSTANTS["MESSAGE_MOST"]
+NDIM_MAX: Final = CONSTANTS["ARRAY_DIMS"]
+HEADER: Final = struct.Struct("<" + "".join(code for _at, code in STRUCTS["message"].values()))
+ARRAY: Final = struct.Struct("<" + "".join(code for _at, code in STRUCTS["leaf"].values()))
+EVENT_NBYTES: Final = Handle.NBYTES + 8  # the handle and its point
+ONE_ARRAY: Final = 0  # the tree that is one array
+_INT64: Final = 1 << 63
+
+
+class Content(NamedTuple):
+    """What the text of a message says."""
+
+    dtypes: tuple[Any, ...]
+    itemsizes: tuple[int, ...]
+    on_dlpack: tuple[tuple[tuple[int, int, int], int], ...] | None  # DLPack's types and item sizes; None: it lacks one
+    tree: Any  # in terms of JSON: see `arrays.containers`
+
+
+# --- the text: JSON of the dtypes, each with its item size, and of the tree
+
+_TEXTS_LIMIT: Final = 256
+_CONTENT_LIMIT: Final = 256
+_CONTENT_NBYTES: Final = 1 << 16  # longer texts are read each time
+# Of one array. By identity: structures that compare equal may differ, in being aligned say.
+_texts: dict[int, tuple[Any, bytes]] = {}
+_contents: dict[bytes, Content] = {}
+
+
+def text_of(dtypes: Sequence[Any], tree: Any) -> bytes:
+    """The text of a message of arrays with these dtypes. Raises `InvalidArgumentError` for a dtype without a name."""
+    if tree is ONE_ARRAY:
+        (dtype,) = dtypes
+        known = _texts.get(id(dtype))
+        if known is not None and known[0] is dtype:
+            return known[1]
+    described = [[describe_dtype(each), each.itemsize] for each in dtypes]
+    text = json.dumps([described, tree], ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    if tree is ONE_ARRAY:
+        if len(_texts) >= _TEXTS_LIMIT:
+            _texts.clear()
+        _texts[id(dtypes[0])] = dtypes[0], text
+    return text
+
+
+def content_of(message: MessageState) -> Content:
+    """Return what a message says. Raises `InvalidHandleError` if an array does not lie inside its memory, or if the
+    text says no dtypes and tree.
+    """
+    text = message.text
+    found = _contents.get(text)
+    if found is None:
+        found = read_text(text)
+        if len(text) <= _CONTENT_NBYTES:
+            if len(_contents) >= _CONTENT_LIMIT:
+                _contents.clear()
+            _contents[text] = found
+    if not message.good(found.itemsizes):
+        raise InvalidHandleError(_why_unfit(message.raw, found))
+    return found
+
+
+def read_text(text: bytes) -> Content:
+    """Return what a text of `text_of` says. Raises `InvalidHandleError` for any other."""
+    try:
+        found: Any = json.loads(text.decode("utf-8", "surrogatepass"))
+    except (ValueError, RecursionError) as error:
+        raise InvalidHandleError(f"the array handle's text is no JSON: {error}") from None
+    if not (type(found) is list and len(found) == 2 and type(found[0]) is list):
+        raise InvalidHandleError(f"the array handle's text says no dtypes and tree: {found!r:.200}")
+    described, tree = found
+    for each in described:
+        if not (type(each) is list and len(each) == 2 and type(each[1]) is int):
+            raise InvalidHandleError(f"the array handle's text says no dtype: {each!r:.200}")
+    dtypes = tuple([build_dtype(each, itemsize) for each, itemsize in described])
+    itemsizes = tuple([each.itemsize for each in dtypes])
+    try:
+        on_dlpack = tuple([(dlpack_type(each), each.itemsize) for each in dtypes])
+    except BufferError:
+        on_dlpack = None
+    return Content(dtypes, itemsizes, on_dlpack, tree)
+
+
+# --- what is wrong with bytes
+
+
+def _why_bad(raw: bytes) -> str:
+    """Why these bytes are no message of this user and boot. Raises what is wrong with a handle in them."""
+    if len(raw) == Handle.NBYTES and raw[:8] != MAGIC:
+        found = Handle(raw)
+        return f"this is a handle of {found.kind}, not of an array: open it with ipc.{found.kind}.open"
+    if not HEADER.size + Handle.NBYTES + SEAL_NBYTES <= len(raw) <= NBYTES_MAX:
+        return f"these {len(raw)} bytes are not a whole array handle: it was cut on the way"
+    magic, version, reserved, length, places, events, arrays, steps, text, more, _copied = HEADER.unpack_from(raw)
+    if magic != MAGIC:
+        return "these bytes are no array handle (they do not begin with XPUSHARR)"
+    if version != VERSION:
+        return f"the array handle has format version {version}, this package reads version {VERSION}"
+    expected = HEADER.size + places * Handle.NBYTES + events * EVENT_NBYTES + arrays * ARRAY.size + 8 * steps
+    expected += text + SEAL_NBYTES
+    if length != len(raw) or expected != length or keyed_hash(_covered(raw, places, events)) != raw[-SEAL_NBYTES:]:
+        return (
+            "the array handle's seal does not fit: it was cut or altered on the way, or made with another user's key "
+            "(both processes need the same XPUSHARE_KEY_FILE or XPUSHARE_RUNTIME_DIR)"
+        )
+    if reserved or more or not places or not arrays:
+        return (
+            f"the array handle says things this version does not know ({places} allocations, {events} events, "
+            f"{arrays} arrays)"
+        )
+    first = Handle(raw[HEADER.size : HEADER.size + Handle.NBYTES]).fields
+    for at, kind in _handles(places, events):
+        found = Handle(raw[at : at + Handle.NBYTES])
+        if found.fields.kind != KIND_NUMBERS[kind]:
+            return f"the array handle names {found.kind} where {kind} is due"
+        if found.fields.cookie != first.cookie:
+            return f"the array handle names {kind} that is none of its exporter"
+        expect_this_boot(found.fields.boot_id)
+    return "the array handle says a point that no event reaches"
+
+
+def _handles(places: int, events: int) -> list[tuple[int, str]]:
+    """Where the handles of a message are, and of which kind."""
+    end = HEADER.size + places * Handle.NBYTES
+    memory = [(HEADER.size + number * Handle.NBYTES, "memory") for number in range(places)]
+    return memory + [(end + number * EVENT_NBYTES, "event") for number in range(events)]
+
+
+def _covered(raw: bytes, places: int, events: int) -> bytes:
+    """The bytes that the seal covers: of each handle only its own seal, which stands for it."""
+    found = [raw[: HEADER.size]]
+    for at, kind in _handles(places, events):
+        end = at + Handle.NBYTES
+        found.append(raw[end - SEAL_NBYTES : end if kind == "memory" else at + EVENT_NBYTES])
+    rest = HEADER.size + places * Handle.NBYTES + events * EVENT_NBYTES
+    return b"".join([*found, raw[rest:-SEAL_NBYTES]])
+
+
+def _why_unfit(raw: bytes, content: Content) -> str:
+    """What is wrong with an array of a message."""
+    _magic, _version, _reserved, _length, places, events, arrays, steps, _text, _more, _copied = HEADER.unpack_from(raw)
+    at = HEADER.size + places * Handle.NBYTES + events * EVENT_NBYTES
+    steps_at = at + ARRAY.size * arrays
+    dimensions = struct.unpack_from(f"<{steps}q", raw, steps_at)
+    first = 0
+    for place, event, kind, ndim, reserved, offset in ARRAY.iter_unpack(raw[at:steps_at]):
+        second, end = first + ndim, first + 2 * ndim
+        known = place < places and event <= events and kind < len(content.dtypes)
+        if not known or ndim > NDIM_MAX or reserved or end > steps:
+            return "the array handle has an array of what it does not have"
+        shape, itemsize = dimensions[first:second], content.itemsizes[kind]
+        low, high = extent(shape, dimensions[second:end], itemsize)
+        nonzero = math.prod(length for length in shape if length) * itemsize
+        if min(shape, default=0) < 0 or not (nonzero < _INT64 and low > -_INT64 and high < _INT64):
+            return f"the array handle says shape {shape}, which no array can have"
+        nbytes = Handle(raw[HEADER.size + place * Handle.NBYTES :][: Handle.NBYTES]).nbytes
+        if offset + low < 0 or offset + high > nbytes:
+            return f"the array handle says bytes {offset + low} to {offset + high} of memory that has {nbytes}"
+        first = end
+    return "the array handle has lengths and strides of no array"
+
+
+def read_message(raw: bytes) -> Any:
+    """The `ArrayHandle` of these bytes. Raises `InvalidHandleError` unless they are one of this user and boot."""
+    found = _native.read_message(identity.sealing(), raw, identity.boot_id())
+    if found is None:
+        raise InvalidHandleError(_why_bad(raw))
+    return found

@@ -1,0 +1,97 @@
+"""Opening what a message names: its memory, and the events that its readers wait for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from xpushare.core import event as events
+from xpushare.core import memory
+from xpushare.core.declare import made, watchers
+from xpushare.core.opening import give_open
+from xpushare.core.ordering import Order
+from xpushare.sharing import node
+
+if TYPE_CHECKING:
+    from xpushare._device import DeviceLike
+    from xpushare.core.memory import Range
+    from xpushare.core.queue import Work
+    from xpushare.objects.array_handle import ArrayHandle
+    from xpushare.objects.message import Content
+
+__all__ = ["Orders", "Part", "arrays_of", "give_back", "open_message"]
+
+Orders = dict[tuple[int, int], Order]  # by the numbers of the memory and the event
+
+
+class Part(NamedTuple):
+    """A part of a message."""
+
+    arrays: set[int]  # their indices
+    memory: list[int]  # numbers of the memory in which they lie, and the first of all
+
+
+def open_message(
+    message: ArrayHandle,
+    device: DeviceLike | None,
+    ordered: bool,
+    work: Work | None,
+    opened: list[Range],
+    part: Part | None = None,
+    own: bool = False,
+) -> Orders:
+    """Append the range of each memory of a message to `opened`, even if an error follows, and return what the readers
+    of its arrays wait for. `ordered`: they wait for the producers' streams, and so does `work` from now on. `part`: of
+    which memory; None: of all. `own`: this process can export the memory.
+    """
+    handles = message.memory
+    at = None
+    if part is not None:
+        handles = tuple([handles[number] for number in part.memory])
+        at = {number: index for index, number in enumerate(part.memory)}
+    export = None
+    if len(handles) > 1 and (here := node.current()).is_own(handles[0].fields.cookie):
+        export = here.table().find(handles[0])  # it holds the other exports, and may end while they are opened
+    memory.open_all(handles, device, opened, own)
+    del export
+    orders: Orders = {}
+    if ordered and message.events:
+        known: dict[tuple[int, int], Order] = {}  # by the event's number and the id of the device
+        for place, event in message.marks():
+            if at is not None and place not in at:
+                continue
+            on = opened[place if at is None else at[place]].device
+            order = known.get((event, id(on)))
+            if order is None:
+                mark, point = message.events[event]
+                order = known[event, id(on)] = Order(events.open_(mark, on, signals=False), point)
+                if work is not None:
+                    order.before(work)
+            orders[place, event] = order
+    return orders
+
+
+def arrays_of(
+    message: ArrayHandle, opened: list[Range], content: Content, orders: Orders, part: Part | None = None
+) -> list[Any]:
+    """Make the arrays of a message, whose memory is open; None for each that is not of the part."""
+    ranges: Any = opened
+    if part is not None:
+        ranges = [None] * len(message.memory)
+        for number, each in zip(part.memory, opened, strict=True):
+            ranges[number] = each
+    arrays: list[Any] = message.arrays(ranges, content.dtypes, orders)
+    if part is not None:
+        arrays = [each if index in part.arrays else None for index, each in enumerate(arrays)]
+    if watchers:
+        for array in arrays:
+            if array is not None:
+                made(array)
+    return arrays
+
+
+def give_back(message: ArrayHandle, opened: list[Range], part: Part | None = None) -> None:
+    """Take no open away: what was opened came to nothing. `part`: as for `open_message`."""
+    handles = message.memory if part is None else [message.memory[number] for number in part.memory]
+    for each in handles[: len(opened)]:  # a tree counts the first one's, a pickle's message all
+        give_open(each)
+    opened.clear()  # here, not with the traceback

@@ -1,0 +1,338 @@
+"""What processes say to the keeper, the process of this user that keeps what others have published.
+
+Its socket is `keeper` in the runtime folder. A message is one packet, `_HEAD`: an operation and how many descriptors
+come with it. The first of these is a memfd with the message's content where it has any. The keeper answers each.
+
+A tree is handed over as a whole. A process first sends the descriptors of its memory (`FDS`, as often as it takes),
+then what their exports say (`HOLD`), for which the keeper answers with handles of its own, and last the name, and the
+handle that is to be found by it (`PUBLISH`). What comes before that ends with the connection.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import struct
+import sys
+import time
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self, final
+
+from xpushare import _native
+from xpushare.adapters.base import Export, Form, Hardware
+from xpushare.common import errors, system
+from xpushare.common.errors import DeviceError, InvalidArgumentError, OutOfMemoryError, XpuShareError, from_os_error
+from xpushare.common.fds import OwnedFd, close_all
+from xpushare.sharing import identity
+
+__all__ = [
+    "DROP",
+    "FDS",
+    "HANDLE_NBYTES",
+    "HOLD",
+    "LIST",
+    "PUBLISH",
+    "REPLACE",
+    "STOP",
+    "Connection",
+    "Earlier",
+    "Fact",
+    "KeeperGone",
+    "body_of",
+    "connect",
+    "connected",
+    "lock_path",
+    "moved",
+    "receive",
+    "refusal",
+    "reply",
+    "socket_at",
+]
+
+FDS, HOLD, PUBLISH, LIST, DROP, STOP, REPLACE = b"F", b"H", b"P", b"L", b"D", b"S", b"R"
+_GOOD: Final = b"+"
+_BAD: Final = b"-"
+_HEAD: Final = struct.Struct("<cI")
+_AT_ONCE: Final = 200  # descriptors; the kernel allows 253
+_SECONDS: Final = 30.0  # for an answer
+_START: Final = 30.0  # seconds until a new keeper answers
+HANDLE_NBYTES: Final = _native.LAYOUT["handle.size"]
+_BODY_MOST: Final = 1 << 27
+
+
+class Fact(NamedTuple):
+    """An export, and which bytes of it a handle covers. In a message, a list of these values."""
+
+    kind: str  # "memory" or "physical_memory"
+    backend: str
+    uuid: str
+    pci: str
+    driver_uuid: str
+    nbytes: int
+    exposed_nbytes: int
+    payload: str  # hexadecimal
+    form: int
+    within: int
+    fds: int  # how many descriptors
+    offset: int
+    length: int
+    read_only: bool
+
+    @classmethod
+    def of(cls, kind: str, on: Hardware, what: Export, count: int, offset: int, length: int, read_only: bool) -> Fact:
+        return cls(
+            kind, on.backend, on.uuid, on.pci, on.driver_uuid, what.nbytes, what.exposed_nbytes, what.payload.hex(),
+            int(what.form), what.offset, count, offset, length, read_only,
+        )  # fmt: skip
+
+    def export(self, inode: int) -> Export:
+        """What the export says, without its descriptors."""
+        payload, form = bytes.fromhex(self.payload), Form(self.form)
+        return Export(self.nbytes, self.exposed_nbytes, (), inode, payload, form=form, offset=self.within)
+
+
+class Earlier(NamedTuple):
+    """What a keeper tells its successor of a version. In a message, a list of these values."""
+
+    version: int
+    pid: int
+    who: str
+    since: float
+    nbytes: int  # of its message
+
+
+# --- messages
+
+
+def _body(content: bytes) -> OwnedFd:
+    fd = system.memfd("xpushare-keeper")
+    left = memoryview(content)
+    while left:
+        left = left[os.write(fd.number, left) :]
+    return fd
+
+
+def body_of(fd: OwnedFd) -> bytes:
+    """The content of a message. Its sender may change it meanwhile, so look at it once."""
+    nbytes = min(os.fstat(fd.number).st_size, _BODY_MOST)
+    parts, at = [], 0
+    while at < nbytes and (part := os.pread(fd.number, nbytes - at, at)):
+        parts.append(part)
+        at += len(part)
+    return b"".join(parts)
+
+
+def _send(connection: socket.socket, op: bytes, content: bytes | None, fds: Iterable[OwnedFd] = ()) -> None:
+    body = None if content is None else _body(content)
+    numbers = [fd.number for fd in (*([] if body is None else [body]), *fds)]
+    try:
+        socket.send_fds(connection, [_HEAD.pack(op, len(numbers))], numbers)
+    finally:
+        if body is not None:
+            body.close()
+
+
+def receive(connection: socket.socket) -> tuple[bytes, list[OwnedFd]] | None:
+    """The operation of a message, and its descriptors; None at the end. Raises `OutOfMemoryError` if some were lost."""
+    data, fds = system.receive(connection, _HEAD.size)
+    if len(data) != _HEAD.size:
+        close_all(fds)
+        return None
+    op, count = _HEAD.unpack(data)
+    if count != len(fds):
+        close_all(fds)
+        raise OutOfMemoryError(f"{count - len(fds)} file descriptors were lost: raise ulimit -n", native=errno.EMFILE)
+    return op, fds
+
+
+def reply(connection: socket.socket, content: bytes, good: bool) -> None:
+    """Answer a message: by its result, or by a `refusal`."""
+    _send(connection, _GOOD if good else _BAD, content)
+
+
+def refusal(error: XpuShareError) -> bytes:
+    """The content of an answer that says this."""
+    return json.dumps([type(error).__name__, error.message, error.native]).encode()
+
+
+def _error_of(content: bytes) -> XpuShareError:
+    name, message, native = json.loads(content)
+    kind: Any = getattr(errors, str(name), DeviceError)
+    made: XpuShareError = kind(f"the keeper: {message}", native=native)
+    return made
+
+
+class KeeperGone(DeviceError):
+    """The keeper has ended meanwhile; its successor may be there."""
+
+
+def _gone(error: OSError) -> XpuShareError:
+    if isinstance(error, BrokenPipeError | ConnectionResetError):
+        return KeeperGone("the keeper has ended, or was replaced, before it answered")
+    return from_os_error(error, "talking to the keeper")
+
+
+def moved(message: bytes, handles: bytes) -> bytes:
+    """The same message, or handle, over other handles of the same memory."""
+    return handles if len(message) == HANDLE_NBYTES else identity.sealing().moved(message, handles)
+
+
+# --- where it is
+
+
+@contextmanager
+def socket_at(name: str = "keeper") -> Generator[str]:
+    """The path of the keeper's socket, short enough for an address. `name`: of one that is not the keeper yet.
+    `FileNotFoundError` where there is no runtime folder.
+    """
+    folder = identity.chosen_dir()
+    identity.check_folder(folder)
+    fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{fd}/{name}"
+    finally:
+        os.close(fd)
+
+
+def lock_path() -> str:
+    """The file that the keeper locks for its life; the keeper makes its folder."""
+    return str(identity.chosen_dir() / "keeper.lock")
+
+
+def connect(name: str = "keeper") -> socket.socket | None:
+    """A connection to the keeper; None if there is none."""
+    try:
+        with socket_at(name) as path:
+            return system.connect(path, _SECONDS)
+    except (FileNotFoundError, ConnectionRefusedError):
+        return None
+    except OSError as error:
+        raise from_os_error(error, "connecting to the keeper") from error
+
+
+def _start() -> None:
+    """Start a keeper that lives on without this process. Another process may be doing so: one of them stays."""
+    if not sys.executable:
+        raise InvalidArgumentError("no keeper runs, and this program does not know its Python: start `xpushare keep`")
+    import subprocess  # not in the keeper
+
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-S", "-m", "xpushare.keeper", "--detach"]  # the path is in the environment
+    try:
+        done = subprocess.run(
+            command, env=environment, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, timeout=_START, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError) as error:
+        raise DeviceError(f"starting the keeper: {error}") from error
+    if done.returncode:
+        raise DeviceError(f"starting the keeper: {done.stdout.decode(errors='replace').strip()[-2000:]}")
+
+
+@contextmanager
+def connected(start: bool = False) -> Generator[Connection | None]:
+    """A connection to the keeper; None if there is none. `start`: start one then."""
+    found = connect()
+    deadline = time.monotonic() + _START
+    while found is None and start:
+        _start()
+        found = connect()
+        if found is None and time.monotonic() > deadline:
+            raise DeviceError("the keeper has ended again and again right after its start")
+    if found is None:
+        yield None
+        return
+    with Connection(found) as connection:
+        yield connection
+
+
+@final
+class Connection:
+    """A connection to the keeper. What it holds for it ends with it, unless it was published."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        connection.settimeout(_SECONDS)
+        uid = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
+        if uid != os.geteuid():
+            connection.close()
+            raise InvalidArgumentError(
+                f"the keeper's socket belongs to user {uid}, this process runs as {os.geteuid()}"
+            )
+
+    def _ask(self, op: bytes, content: bytes | None = None, fds: Iterable[OwnedFd] = ()) -> bytes:
+        try:
+            _send(self._socket, op, content, fds)
+        except (OSError, TimeoutError) as error:
+            raise _gone(error) from error
+        return self._answer()
+
+    def _answer(self) -> bytes:
+        try:
+            answer = receive(self._socket)
+        except (OSError, TimeoutError) as error:
+            if isinstance(error, XpuShareError):
+                raise
+            raise _gone(error) from error
+        if answer is None:
+            raise KeeperGone("the keeper has ended, or was replaced, before it answered")
+        status, received = answer
+        try:
+            found = body_of(received[0]) if received else b""
+        finally:
+            close_all(received)
+        if status != _GOOD:
+            raise _error_of(found)
+        return found
+
+    def hold(self, facts: Sequence[Fact], fds: Sequence[OwnedFd]) -> list[bytes]:
+        """Hand over memory by its descriptors; returns the keeper's handles of it."""
+        for at in range(0, len(fds), _AT_ONCE):
+            self._ask(FDS, None, fds[at : at + _AT_ONCE])
+        raw = self._ask(HOLD, json.dumps(facts).encode())
+        return [raw[at : at + HANDLE_NBYTES] for at in range(0, len(raw), HANDLE_NBYTES)]
+
+    def publish(self, name: str, message: bytes, replace: bool, versions: int, mine: bool) -> int:
+        """Publish what is held. `mine`: this process has published the name, and gives it up."""
+        head = json.dumps([name, replace, versions, mine, None]).encode()
+        return int(self._ask(PUBLISH, head + b"\n" + message))
+
+    def publish_kept(self, name: str, versions: Sequence[tuple[Earlier, bytes]]) -> None:
+        """Publish what this process has kept: all versions of a name, and their messages, the newest first."""
+        head = json.dumps([name, True, len(versions), True, [each for each, _ in versions]]).encode()
+        self._ask(PUBLISH, head + b"\n" + b"".join([message for _, message in versions]))
+
+    def listed(self) -> list[dict[str, Any]]:
+        """What is kept."""
+        found: list[dict[str, Any]] = json.loads(self._ask(LIST))
+        return found
+
+    def drop(self, name: str) -> None:
+        self._ask(DROP, name.encode())
+
+    def send_replace(self, name: str) -> None:
+        """Have the keeper hand over all that it keeps to the process that listens under that name, and end. It answers
+        once that is done: see `replaced`.
+        """
+        _send(self._socket, REPLACE, name.encode())
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def replaced(self) -> None:
+        self._answer()
+
+    def stop(self) -> None:
+        self._ask(STOP)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._socket.close()

@@ -1,0 +1,450 @@
+"""The files by which names are found. A process publishes handles of its own in them.
+
+A name is a file `names/<name>` in the runtime folder that contains the handles of the versions that are kept, the
+newest first: `MAGIC`, their count, for each its version and length, then their bytes. Its publisher holds a POSIX lock
+on byte 0 of the file for as long as the publisher lives, whatever its PID namespace. A file that nobody locks belongs
+to a dead publisher; whoever comes next removes it while holding a lock on byte 1. A process never opens a file that it
+has published itself, since closing it again would drop the lock. A new version is a new file,
+which changes places with the old one; the old one is withdrawn after that. (ext4 writes a file to the disk when
+it is renamed over another one, which takes milliseconds. No name has to survive the machine's crash.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import stat
+import struct
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, final
+from weakref import ref
+
+from xpushare import _native
+from xpushare.common.errors import (
+    DeviceError,
+    InvalidArgumentError,
+    InvalidHandleError,
+    XpuShareError,
+    doing,
+    from_os_error,
+)
+from xpushare.common.fds import OwnedFd, close_all, own_fd
+from xpushare.common.leaving import Stage, at_leave
+from xpushare.sharing import identity
+from xpushare.sharing.handle import NAME_LENGTH_MAX
+
+__all__ = [
+    "ENTRY",
+    "HEAD",
+    "MAGIC",
+    "NOTHING",
+    "VERSIONS_MOST",
+    "Published",
+    "check_name",
+    "holder_of",
+    "inode_at",
+    "inode_of",
+    "listed",
+    "lock",
+    "names",
+    "names_folder",
+    "open_file",
+    "publish",
+    "reap",
+    "stat_of",
+    "taken_back",
+    "taken_over",
+    "unpublish",
+]
+
+_NAME: Final = re.compile(rf"[A-Za-z0-9_-][A-Za-z0-9._-]{{0,{NAME_LENGTH_MAX - 1}}}")
+_TEMPORARY: Final = ".new-"
+_LIFE: Final = 0  # byte that the publisher locks
+_REAPER: Final = 1  # byte that the one locks who removes a dead publisher's file
+_REAPER_MOST: Final = 1.0  # seconds
+MAGIC: Final = b"XPUSNAME"
+HEAD: Final = struct.Struct("<8sI")
+ENTRY: Final = struct.Struct("<QI")  # version, bytes of the handle
+VERSIONS_MOST: Final = 64
+NOTHING: Final = (errno.ENOENT, errno.ENOTDIR)
+
+
+@final
+class _Call:
+    """Stands for a call of `publish` or `unpublish`; it is gone when the call is."""
+
+    __slots__ = ("__weakref__",)
+
+
+@final
+class Published:
+    """A name of this process, or one that a call is about to make or to end."""
+
+    __slots__ = (
+        "_withdraw",
+        "by",
+        "ended",
+        "exports",
+        "fds",
+        "handle",
+        "inode",
+        "older",
+        "path",
+        "temporary",
+        "version",
+    )
+
+    def __init__(self, path: Path, withdraw: Callable[[Any], None]) -> None:
+        self.path = path
+        self.handle: Any = b""  # whose bytes the file contains
+        self._withdraw = withdraw
+        self.temporary = path.parent / f"{_TEMPORARY}{os.urandom(8).hex()}"
+        self.fds: list[OwnedFd] = []  # one, whose lock is our life
+        self.inode: tuple[int, int] | None = None
+        self.exports: list[Any] = []  # made for the name, which end with it
+        self.version = 0
+        self.older: list[Published] = []  # versions that are kept beside this one, the newest first
+        self.ended = False
+        self.by: ref[_Call] | None = None
+
+    def published(self) -> bool:
+        """Whether the file is there under its name; the folder may have been cleared by hand."""
+        return self.inode is not None and inode_at(self.path) == self.inode
+
+    def remove(self) -> None:
+        """Remove the file, then let its lock go."""
+        try:
+            if self.published():
+                with contextlib.suppress(FileNotFoundError):  # the handler of a signal has removed it meanwhile
+                    os.unlink(self.path)
+        finally:
+            close_all(self.fds)
+
+    def end(self) -> None:
+        """End all that there is, except what the name keeps; once more, if an interrupt came."""
+        current = names.get(self.path.name)
+        kept = [] if current is None or current is self else current.older
+        try:
+            self.remove()
+        finally:
+            for each in (self, *self.older):
+                if each not in kept:
+                    for handle in each.exports:
+                        with contextlib.suppress(InvalidArgumentError):  # withdrawn already
+                            self._withdraw(handle)
+            self.older = []
+
+    def content(self) -> bytes:
+        """Of the file."""
+        versions = [(each.version, bytes(each.handle)) for each in (self, *self.older)]
+        entries = [ENTRY.pack(version, len(raw)) for version, raw in versions]
+        return b"".join([HEAD.pack(MAGIC, len(versions)), *entries, *[raw for _, raw in versions]])
+
+
+names: dict[str, Published] = {}
+_highest = 0  # of the versions that this process has published
+_unsettled: list[
+    Published
+] = []  # what calls are about to change; what is left of one that was interrupted is ended later
+_ended: list[Published] = []  # at the end of the process, which ends their exports: nobody has lost those
+lock = threading.RLock()  # POSIX locks do not tell threads apart
+
+
+def _after_fork() -> None:
+    global lock
+    lock = threading.RLock()
+    names.clear()  # the parent's names; closing the inherited fds drops no lock of its
+    _unsettled.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _unsettle(call: _Call, own: Published) -> None:
+    own.by = ref(call)
+    _unsettled.append(own)
+
+
+def _settle(call: _Call | None = None) -> None:
+    """End what `call`, or calls that are over, have left and is not published; the newest first, since a version that
+    is published ends the one before it.
+    """
+    for own in reversed(_unsettled.copy()):
+        by = own.by and own.by()
+        if by is not None and by is not call:
+            continue
+        name = own.path.name
+        try:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                os.unlink(own.temporary)
+            if not own.ended and names.get(name) is not own and own.published():  # an interrupt came right after it
+                names[name] = own
+            if names.get(name) is not own:
+                own.end()
+        except Exception:
+            _forget(own)
+            raise
+        _forget(own)
+
+
+def _forget(own: Published) -> None:
+    with contextlib.suppress(ValueError):  # the handler of a signal has
+        _unsettled.remove(own)
+
+
+def _next_version(old: Published | None) -> int:
+    """One more than before. The first of a process is the time in microseconds: another publisher's are less."""
+    global _highest
+    _highest = max(_highest, time.time_ns() // 1000 - 1 if old is None else old.version) + 1
+    return _highest
+
+
+def publish(
+    name: str,
+    replace: bool,
+    versions: int,
+    export: Callable[[Published], None],
+    withdraw: Callable[[Any], None],
+    before: int | None = None,
+) -> int:
+    """Give what `export` makes the name; returns the version. `export` fills in `handle` and `exports`, each of which
+    `withdraw` ends. `before`: the process that may have published the name, whose file is replaced; `export` may also
+    say the version, and earlier ones, that this process had.
+    """
+    check_name(name)
+    folder = names_folder()
+    with lock:
+        old = names.get(name)
+        if old is not None and not replace:
+            raise InvalidArgumentError(
+                f"this process has published {name!r} already: say replace=True, or unpublish it"
+            )
+        taken = False
+        if old is None:
+            reap(folder)
+            holder = _holder_at(folder / name)
+            taken = holder is not None and holder == before
+            if not taken:
+                _expect_free(name, holder)
+        at_leave(_unpublish_all, Stage.WITHDRAW)
+        call = _Call()
+        new = Published(folder / name if old is None else old.path, withdraw)
+        try:
+            if old is not None:
+                _unsettle(call, old)
+            _unsettle(call, new)
+            export(new)
+            new.version = new.version or _next_version(old)
+            if old is not None:
+                new.older = [old, *old.older][: versions - 1]
+            _claim(new, old is not None or taken)
+        finally:  # also after an interrupt
+            _settle(call)
+        return new.version
+
+
+def taken_over(name: str) -> None:
+    """Another process has replaced the file of a name of this one: end what this process exported for it."""
+    with lock:
+        own = names.get(name)
+        if own is not None and not own.published():
+            del names[name]
+            own.end()
+
+
+def taken_back(name: str) -> None:
+    """Put the name's file back that another process, which was to go on with it, has replaced."""
+    with lock:
+        own = names.get(name)
+        if own is not None and not own.published():
+            _claim(own, True)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(own.temporary)
+
+
+def unpublish(name: str) -> None:
+    """Remove a name of this process, and end its exports."""
+    with lock:
+        own = names.get(name)
+        if own is None:
+            raise InvalidArgumentError(f"this process has not published {name!r}")
+        call = _Call()
+        try:
+            _unsettle(call, own)
+            own.ended = True
+            del names[name]
+        finally:
+            _settle(call)
+        with contextlib.suppress(XpuShareError):  # the name is gone, whatever became of the folder
+            reap(names_folder())
+
+
+def check_name(name: str) -> None:
+    if not isinstance(name, str):
+        raise InvalidArgumentError(f"a name is a str, not {type(name).__name__}")
+    if not _NAME.fullmatch(name):
+        raise InvalidArgumentError(f"{name!r:.200} is no name: 1 to 128 of A-Z a-z 0-9 . _ -, and no dot in front")
+
+
+def _expect_free(name: str, holder: int | None) -> None:
+    """Raise if that living process has published the name."""
+    if holder is not None:
+        who = f"process {holder}" if holder else "a process of another PID namespace"
+        raise InvalidArgumentError(f"{who} has published {name!r}")
+
+
+def _holder_at(path: Path) -> int | None:
+    """The living process that has published the file, as of `holder_of`."""
+    fd = open_file(path)
+    return None if fd is None else holder_of(fd)
+
+
+def names_folder() -> Path:
+    """The folder of the names, which only this user can enter; it is made if it is missing."""
+    folder = identity.runtime_dir() / "names"
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise from_os_error(error, f"making {folder}") from error
+    identity.check_folder(folder)
+    return folder
+
+
+def listed(folder: Path) -> list[str]:
+    with doing(f"listing {folder}"):
+        return os.listdir(folder)
+
+
+def open_file(path: Path) -> OwnedFd | None:
+    """Open a published file, never one of this process; None if there is none."""
+    try:
+        fd = own_fd(os.open, path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in NOTHING:
+            return None
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):  # a link, a folder, a socket
+            raise _strange(path) from None
+        raise from_os_error(error, f"opening {path}") from error
+    found = stat_of(fd)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+        raise _strange(path)
+    return fd
+
+
+def _strange(path: Path) -> InvalidHandleError:
+    return InvalidHandleError(f"{path} is not a file that this user published: remove it")
+
+
+def stat_of(fd: OwnedFd) -> os.stat_result:
+    with doing("looking at a published file"):
+        return os.fstat(fd.number)
+
+
+def holder_of(fd: OwnedFd, at: int = _LIFE) -> int | None:
+    """pid of the process that has locked the file (0 if that cannot be seen), None if there is none."""
+    with doing("asking who has published a name"):
+        return _native.lock_holder(fd.number, at)
+
+
+def inode_of(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
+
+
+def inode_at(path: Path) -> tuple[int, int] | None:
+    try:
+        with doing(f"looking at {path}"):
+            return inode_of(os.lstat(path))
+    except DeviceError as error:
+        if error.native in NOTHING:
+            return None
+        raise
+
+
+def _claim(new: Published, replace: bool) -> None:
+    """Publish a complete file, locked before anybody can see it. `replace`: over the one of this process."""
+    path, temporary = new.path, new.temporary
+    while True:
+        close_all(new.fds)
+        new.fds.clear()
+        try:
+            new.fds.append(own_fd(os.open, temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            fd = new.fds[0].number
+            new.inode = inode_of(os.fstat(fd))
+            _native.lock(fd, _LIFE)
+            with open(fd, "wb", closefd=False) as file:
+                file.write(new.content())
+            if not replace:
+                os.link(temporary, path)
+            elif not (os.path.lexists(path) and _native.exchange(temporary, path)):
+                os.replace(temporary, path)
+            names[path.name] = new
+            return
+        except FileNotFoundError:
+            identity.check_folder(path.parent)
+            # Between its making and its lock, somebody took the file for a dead publisher's: try again.
+        except FileExistsError:
+            _expect_free(path.name, _holder_at(path))
+            _remove_dead(path, wait=True)
+            os.unlink(temporary)
+
+
+def reap(folder: Path) -> None:
+    """Remove what dead publishers, and interrupted calls, left, as far as it can be removed."""
+    with lock:
+        _settle()
+        own_files = {each.inode for each in names.values()}
+        for name in listed(folder):
+            if name in names or (name.startswith(".") and not name.startswith(_TEMPORARY)):
+                continue
+            try:
+                found = os.lstat(folder / name)
+                if stat.S_ISREG(found.st_mode) and inode_of(found) not in own_files:
+                    _remove_dead(folder / name, wait=False)
+            except (OSError, DeviceError, InvalidHandleError):
+                continue  # nobody else's name depends on it
+
+
+def _alone(fd: OwnedFd, path: Path, seconds: float) -> bool:
+    """Take the lock of those who remove the file. Whoever has it may be stopped, so wait for it so long at most."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.lockf(fd.number, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _REAPER)
+            return True
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                raise from_os_error(error, f"locking {path}") from error
+        if time.monotonic() >= end:
+            return False
+        time.sleep(0.001)
+
+
+def _remove_dead(path: Path, *, wait: bool) -> None:
+    """Remove the file unless its publisher lives. One process at a time does it; the others go on, or wait."""
+    fd = open_file(path)
+    if fd is None or holder_of(fd) is not None:
+        return
+    if not _alone(fd, path, _REAPER_MOST if wait else 0.0):
+        if wait:
+            holder = holder_of(fd, _REAPER)
+            raise InvalidArgumentError(f"process {holder} keeps what a dead publisher left as {path}: end it")
+        return
+    # A file that was dead stays so. Under its name there may be another by now: only this one is removed.
+    if inode_at(path) == inode_of(stat_of(fd)):
+        with doing(f"removing {path}"), contextlib.suppress(FileNotFoundError):
+            os.unlink(path)  # a temporary file that its maker had not locked yet is removed by that
+
+
+def _unpublish_all(_deadline: float) -> None:
+    with lock:
+        while names:
+            _ended.append(names.popitem()[1])
+            _ended[-1].remove()

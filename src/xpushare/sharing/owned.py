@@ -1,0 +1,91 @@
+"""File descriptors of memory that another process made, by which this process can hand the memory out itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, final
+
+from xpushare._native import DUPLICATE
+from xpushare.adapters.base import Export, Form, Hardware, Import
+from xpushare.common import system
+from xpushare.common.errors import DeviceError, FeatureNotSupportedError, XpuShareError, from_os_error
+from xpushare.common.fds import OwnedFd, close_all
+from xpushare.common.on_demand import OnDemand
+from xpushare.sharing import layout
+
+__all__ = ["Owned", "descriptors", "expect_lasting"]
+
+
+def descriptors(what: Export) -> list[OwnedFd]:
+    """Duplicates of the descriptors of an export of this process, which the driver makes where it does so on demand."""
+    fds: list[OwnedFd] = []
+    try:
+        if what.on_demand is None:
+            fds += map(system.dup, what.fds)
+            return fds
+        import ctypes
+
+        number = ctypes.c_int()
+        kind = ctypes.CFUNCTYPE(
+            ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.c_uint64, ctypes.c_int64, ctypes.c_uint64
+        )
+        make = kind(what.on_demand.function)
+        for each in what.on_demand.objects:
+            number.value = -1
+            code = make(ctypes.byref(number), each, what.on_demand.a, what.on_demand.b)
+            if code or number.value < 0:
+                raise DeviceError(f"the driver makes no descriptor of the memory (error {code})", native=code)
+            fds.append(OwnedFd(number.value))
+    except BaseException as error:
+        close_all(fds)
+        if isinstance(error, OSError) and not isinstance(error, XpuShareError):
+            raise from_os_error(error, "duplicating descriptors of memory") from error
+        raise
+    return fds
+
+
+def expect_lasting(form: Form, count: int) -> None:
+    """Raise `FeatureNotSupportedError` unless an export of this form, with so many descriptors, outlives its maker."""
+    if form is Form.DRIVER or not count:
+        raise FeatureNotSupportedError(
+            "this memory ends with the process that made it, so no other process can own it: its driver shares it by a "
+            "handle of that process. Memory of xs.empty, and of PyTorch with expandable_segments:True, outlives its "
+            "maker; copy into such memory before it is shared"
+        )
+
+
+@final
+class Owned:
+    """Descriptors of an allocation, and what its export said. No driver needs to know them."""
+
+    __slots__ = ("_export", "exporter", "fds")
+
+    def __init__(self, fds: Sequence[OwnedFd], export: Export, exporter: Hardware | None) -> None:
+        """Take `fds` over. `export`: without descriptors. `exporter`: the device, where it is of another backend."""
+        self.fds: Final = tuple(fds)
+        self._export: Final = export
+        self.exporter: Final = exporter
+
+    @classmethod
+    def of(cls, what: Import) -> Owned:
+        """Duplicates of what came with an import."""
+        expect_lasting(what.form, len(what.fds))
+        fds: list[OwnedFd] = []
+        try:
+            fds += map(system.dup, (each.number for each in what.fds))
+            inode = system.fstat(fds[0].number).st_ino if what.form is Form.MEMFD else 0
+        except OSError as error:
+            close_all(fds)
+            raise from_os_error(error, f"owning {what.exposed_nbytes} bytes of another process") from error
+        export = Export(what.nbytes, what.exposed_nbytes, (), inode, what.payload, form=what.form, offset=what.offset)
+        return cls(fds, export, what.exporter)
+
+    def export(self) -> Export:
+        """What the memory's maker said, with the descriptors of this process."""
+        numbers = tuple([fd.number for fd in self.fds])
+        if len(numbers) > layout.FDS_INLINE:
+            return self._export._replace(on_demand=OnDemand(DUPLICATE, numbers, 0, 0))
+        return self._export._replace(fds=numbers)
+
+    def close(self) -> None:
+        close_all(self.fds)

@@ -1,0 +1,327 @@
+"""What C passes, and what the functions of `xpushare.ur` take: a class for each kind of argument.
+
+A C call comes as *words* of 64 bits, in the order of its parameters: a struct that is passed by value is three.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple, Protocol
+
+from xpushare.common.result import Result
+from xpushare.ur import _structs
+from xpushare.ur._callbacks import call_soon
+from xpushare.ur._error import URError
+from xpushare.ur._objects import Event
+from xpushare.ur._spec import Arg, Function
+from xpushare.ur.loader._boxes import Boxes
+from xpushare.ur.loader._tables import Parameter, parameters, words_of
+from xpushare.ur.loader._values import handles_at, read_bytes, reader, written_number
+
+__all__ = ["Argument", "Call", "Post", "Words", "arguments", "given_data"]
+
+Words = tuple[int, ...]
+Post = Callable[[int, int, int, int, bytes | None], object]
+"""The library's: have its own thread call a function of the program."""
+
+_HANDLE_NBYTES: Final = 256
+_MOST: Final = 1 << 20  # bytes of a pattern or of data that are looked at
+_WORD_NBYTES: Final = 8
+
+given_data: Final[dict[int, Any]] = {}
+"""The handle data that the program holds, by address."""
+
+
+class Call(NamedTuple):
+    """A C function and how it is answered."""
+
+    function: Function
+    parameters: tuple[Parameter, ...]
+    at: dict[str, int]
+    """Of each parameter, by name, which word it is or begins at."""
+    boxes: Boxes
+    post: Post
+
+    @classmethod
+    def of(cls, function: Function, boxes: Boxes, post: Post) -> Call:
+        return cls(function, parameters(function.name), words_of(function.name), boxes, post)
+
+
+class Argument(Protocol):
+    """An argument in Python, made from the words of a call."""
+
+    uses: tuple[str, ...]
+    """The C parameters that it is made from."""
+
+    def read(self, words: Words, /) -> Any: ...
+
+
+class _Word:
+    """One word."""
+
+    def __init__(self, call: Call, name: str) -> None:
+        self.uses: tuple[str, ...] = (name,)
+        self.at = call.at[name]
+        self.boxes = call.boxes
+
+    def read(self, words: Words) -> Any:
+        return words[self.at]
+
+
+class _Truth(_Word):
+    def read(self, words: Words) -> bool:
+        return words[self.at] != 0
+
+
+class _UserData(_Word):
+    def read(self, words: Words) -> int | None:
+        return words[self.at] or None
+
+
+class _Handle(_Word):
+    def __init__(self, call: Call, name: str) -> None:
+        super().__init__(call, name)
+        self.get = call.boxes.get
+
+    def read(self, words: Words) -> Any:
+        return self.get(words[self.at])
+
+
+class _InOut(_Word):
+    """A handle that may be given where one comes out. What is no handle of ours was never written."""
+
+    def __init__(self, call: Call, name: str) -> None:
+        super().__init__(call, name)
+        self.uses = ()  # it is an output all the same
+
+    def read(self, words: Words) -> Any:
+        address = words[self.at]
+        handle = written_number(address) if address else 0
+        return self.boxes.get(handle) if handle and self.boxes.known(handle) else None
+
+
+class _Handles(_Word):
+    """An array that must be there; its count is the word before."""
+
+    def __init__(self, call: Call, name: str) -> None:
+        super().__init__(call, name)
+        count = _before(call, name)
+        assert count not in {arg.name for arg in call.function.args}, f"{call.function.name}: {count} is no count"
+        self.uses = (count, name)
+
+    def read(self, words: Words) -> tuple[Any, ...] | None:
+        address = words[self.at]
+        return handles_at(self.boxes, address, words[self.at - 1]) if address else None
+
+
+class _OptionalHandles(_Handles):
+    """A wait list. Of one whose count and address contradict each other, an element is null."""
+
+    def read(self, words: Words) -> tuple[Any, ...]:
+        count, address = words[self.at - 1], words[self.at]
+        if not count and not address:
+            return ()
+        return handles_at(self.boxes, address, count) if count and address else (None,)
+
+
+class _Struct(_Word):
+    def __init__(self, call: Call, name: str, struct: str) -> None:
+        super().__init__(call, name)
+        self.reader = reader(struct, call.boxes)
+
+    def read(self, words: Words) -> Any:
+        return self.reader(words[self.at])
+
+
+class _Three(_Word):
+    """A struct of three words that is passed by value."""
+
+    def __init__(self, call: Call, name: str, struct: str) -> None:
+        super().__init__(call, name)
+        self.made = getattr(_structs, struct)
+
+    def read(self, words: Words) -> Any:
+        return self.made(*words[self.at : self.at + 3])
+
+
+class _Pattern(_Word):
+    """A pattern, as much as the checks need of it."""
+
+    def __init__(self, call: Call, name: str) -> None:
+        super().__init__(call, name)
+        self.uses = ("patternSize", name)
+        self.count = call.at["patternSize"]
+        self.filled = [call.at[each] for each in (("size",) if "size" in call.at else ("width", "height"))]
+
+    def read(self, words: Words) -> bytes | None:
+        address, nbytes, most = words[self.at], words[self.count], _MOST
+        if not address:
+            return None
+        size = 1
+        for at in self.filled:
+            size *= words[at]
+        most = min(size, most)
+        return read_bytes(address, nbytes) if nbytes <= most else bytes(most + 1)
+
+
+class _Text(_Word):
+    """A C string."""
+
+    def read(self, words: Words) -> str | None:
+        address = words[self.at]
+        return ctypes.string_at(address).decode(errors="replace") if address else None
+
+
+class _WithSize(_Word):
+    """Something at an address; its size is the next word."""
+
+    def __init__(self, call: Call, name: str) -> None:
+        super().__init__(call, name)
+        self.uses = (name, _after(call, name))
+
+
+class _Number(_WithSize):
+    """A `size_t` that lies at an address."""
+
+    def read(self, words: Words) -> int:
+        address, nbytes = words[self.at], words[self.at + 1]
+        if not address:
+            raise URError("it is null", result=Result.ERROR_INVALID_NULL_POINTER)
+        if nbytes != _WORD_NBYTES:
+            raise URError(f"it has {nbytes} bytes", result=Result.ERROR_INVALID_SIZE)
+        return written_number(address)
+
+
+class _Data(_WithSize):
+    """Handle data. Of a wrong size only the size counts."""
+
+    def read(self, words: Words) -> bytes | None:
+        address, nbytes = words[self.at], words[self.at + 1]
+        if not address:
+            return None
+        return read_bytes(address, nbytes) if nbytes == _HANDLE_NBYTES else bytes(min(nbytes, _MOST))
+
+
+class _GivenData(_Word):
+    """Handle data that come without their size: what was given out."""
+
+    def read(self, words: Words) -> bytes | None:
+        address = words[self.at]
+        if not address:
+            return None
+        kept = given_data.get(address)
+        return b"" if kept is None else bytes(kept.raw)
+
+
+# --- callbacks ------------------------------------------------------------------------------------
+
+
+class _Callback(_Word):
+    """A function pointer. The library's own thread calls the function; it holds nothing of Python's."""
+
+    def __init__(self, call: Call, name: str) -> None:
+        super().__init__(call, name)
+        self.post = call.post
+
+    def read(self, words: Words) -> Callable[..., object] | None:
+        function = words[self.at]
+        return self.callable(function) if function else None
+
+    def callable(self, function: int) -> Callable[..., object]:
+        raise NotImplementedError
+
+
+class _EventCallback(_Callback):
+    def callable(self, function: int) -> Callable[..., object]:
+        def call(event: Event, status: int, data: int | None) -> None:
+            handle = self.boxes.lend(event)
+            if self.post(function, handle, int(status), data or 0, None):
+                self.boxes.take_back(handle)  # there is no memory, or no thread
+            call_soon(
+                functools.partial(self.boxes.tell, event)
+            )  # the reference of `urEventSetCallback` is given up then
+
+        return call
+
+
+class _LoggerCallback(_Callback):
+    def callable(self, function: int) -> Callable[..., object]:
+        return lambda level, text, data: self.post(function, 0, int(level), data or 0, text.encode())
+
+
+_HOST_TASK: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class _HostTask(_Callback):
+    """A queue's thread calls it, and goes on once it has returned."""
+
+    def callable(self, function: int) -> Callable[..., object]:
+        return _HOST_TASK(function)
+
+
+_CALLBACKS: Final[dict[str, type[_Callback]]] = {
+    "event": _EventCallback,
+    "logger": _LoggerCallback,
+    "host_task": _HostTask,
+}
+
+# --- which argument is of which class -------------------------------------------------------------
+
+
+def _names(call: Call) -> list[str]:
+    return [parameter.name for parameter in call.parameters]
+
+
+def _before(call: Call, name: str) -> str:
+    names = _names(call)
+    return names[names.index(name) - 1]
+
+
+def _after(call: Call, name: str) -> str:
+    names = [*_names(call), ""]
+    return names[names.index(name) + 1]
+
+
+_SIMPLE: Final[dict[str, type[_Word]]] = {
+    "bool": _Truth,
+    "data": _UserData,
+    "pattern": _Pattern,
+    "string": _Text,
+}
+_STRUCTS: Final[dict[str, type[_Struct] | type[_Three]]] = {"struct": _Struct, "value": _Three}
+
+
+def _by_address(call: Call, arg: Arg) -> type[_Word]:
+    """Of a kind that C passes in several ways."""
+    family = arg.base_kind.partition(":")[0]
+    points = next(each.passed == "ptr" for each in call.parameters if each.name == arg.name)
+    after = _after(call, arg.name)
+    if family == "handle":
+        return _InOut if points else _Handle
+    if family == "sequence":
+        return _OptionalHandles if arg.optional else _Handles
+    if family == "size" and points:
+        return _Number
+    if family == "bytes":
+        has_size = after.lower().endswith("size") and after not in {each.name for each in call.function.args}
+        return _Data if has_size else _GivenData
+    return _Word
+
+
+def _argument(call: Call, arg: Arg) -> Argument:
+    family, _, kind = arg.base_kind.partition(":")
+    if family in _STRUCTS:
+        return _STRUCTS[family](call, arg.name, kind)
+    if family == "callback":
+        return _CALLBACKS[kind](call, arg.name)
+    return _SIMPLE.get(family, _by_address(call, arg))(call, arg.name)
+
+
+def arguments(call: Call) -> list[Argument]:
+    """Those of the function, in its order."""
+    args: Iterable[Arg] = call.function.args
+    unknown = {arg.name for arg in args} - call.at.keys()
+    assert not unknown, f"{call.function.name} has no {unknown} in C"
+    return [_argument(call, arg) for arg in args]

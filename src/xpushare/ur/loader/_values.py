@@ -1,0 +1,138 @@
+"""C values: how they lie in memory, and how they are read from it and written to it."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import struct
+from collections.abc import Callable
+from typing import Any, Final
+
+from xpushare.ur import _structs
+from xpushare.ur.loader._boxes import Boxes
+
+__all__ = ["Packer", "handles_at", "packer", "read_bytes", "reader", "write", "writer", "written_number"]
+
+Packer = Callable[[Any], bytes]
+_FORMATS: Final = {"uint32": "I", "int32": "i", "uint64": "Q", "size": "Q", "pointer": "Q", "bool": "?", "handle": "Q"}
+_WORD: Final = struct.Struct("Q")
+
+
+# An object at an address costs a sixth of what `memmove` and `string_at` do.
+
+
+@functools.lru_cache(256)
+def _block(nbytes: int) -> Any:
+    """The type of so many bytes."""
+    return ctypes.c_char * nbytes
+
+
+@functools.lru_cache(256)
+def _row(count: int) -> Any:
+    """The type of so many words."""
+    return ctypes.c_uint64 * count
+
+
+def write(address: int, data: bytes) -> None:
+    _block(len(data)).from_address(address).raw = data
+
+
+def read_bytes(address: int, nbytes: int) -> bytes:
+    data: bytes = _block(nbytes).from_address(address).raw
+    return data
+
+
+def written_number(address: int) -> int:
+    """The word that lies at an address."""
+    number: int = ctypes.c_uint64.from_address(address).value
+    return number
+
+
+def handles_at(boxes: Boxes, address: int, count: int) -> tuple[Any, ...]:
+    """What the handles in an array stand for."""
+    return tuple([boxes.get(each) for each in _row(count).from_address(address)])
+
+
+def _format(kind: str) -> str:
+    """Of one value: enumerations and flags have 32 bits."""
+    return _FORMATS.get(kind.partition(":")[0].removesuffix("?"), "I")
+
+
+def _layout(name: str) -> tuple[str, int]:
+    """Of a struct: the format of its fields, and where they begin."""
+    fields = "".join(_format(kind) for kind in _structs.FIELD_KINDS[name].values())
+    return fields, 16 if name in _structs.STRUCTURE_TYPES else 0
+
+
+def reader(name: str, boxes: Boxes) -> Callable[[int], Any]:
+    """What makes the dataclass from a struct at an address."""
+    fields, begin = _layout(name)
+    pad = struct.Struct(f"{begin}x{fields}")
+    made = getattr(_structs, name)
+    handles = [kind.startswith("handle:") for kind in _structs.FIELD_KINDS[name].values()]
+
+    def read(address: int) -> Any:
+        if not address:
+            return None
+        values = pad.unpack(read_bytes(address, pad.size))
+        return made(*(boxes.get(each) if is_handle else each for each, is_handle in zip(values, handles, strict=True)))
+
+    return read
+
+
+def _struct_packer(name: str, boxes: Boxes) -> Packer:
+    fields, begin = _layout(name)
+    whole = struct.Struct(f"{f'I4xQ{fields}' if begin else fields}0Q")
+    head = (_structs.STRUCTURE_TYPES[name], 0) if begin else ()
+    handles = [kind.startswith("handle:") for kind in _structs.FIELD_KINDS[name].values()]
+
+    def pack(value: Any) -> bytes:
+        each = zip(vars(value).values(), handles, strict=True)
+        return whole.pack(*head, *(boxes.put(field) if is_handle else int(field) for field, is_handle in each))
+
+    return pack
+
+
+def _text(value: Any) -> bytes:
+    return str(value).encode() + b"\0"
+
+
+def packer(kind: str, boxes: Boxes) -> Packer:
+    """What turns a value of that kind into the bytes that C has for it. A text is the characters themselves."""
+    family, _, name = kind.partition(":")
+    if kind.endswith("]"):
+        one = packer(kind[: kind.index("[")], boxes)
+        return lambda values: b"".join(map(one, values))
+    if family == "handle":
+        return lambda value: _WORD.pack(boxes.put(value))
+    if family == "struct":
+        return _struct_packer(name, boxes)
+    if family in ("string", "bytes"):
+        return _text if family == "string" else bytes
+    code = struct.Struct(_format(kind))
+    if code.format == "I":
+        return lambda value: code.pack(int(value) & 0xFFFFFFFF)
+    return code.pack
+
+
+_NUMBERS: Final[dict[str, Any]] = {
+    "I": ctypes.c_uint32,
+    "i": ctypes.c_int32,
+    "Q": ctypes.c_uint64,
+    "?": ctypes.c_bool,
+}
+
+
+def writer(kind: str, boxes: Boxes) -> Callable[[int, Any], None]:
+    """What writes a value of that kind to an address."""
+    family = kind.partition(":")[0]
+    assert family not in ("string", "bytes", "struct"), f"{kind} has no size of its own"
+    number = _NUMBERS[_format(kind)]
+
+    def write_handle(address: int, value: Any) -> None:
+        ctypes.c_uint64.from_address(address).value = boxes.put(value)
+
+    def write_number(address: int, value: Any) -> None:
+        number.from_address(address).value = value
+
+    return write_handle if family == "handle" else write_number

@@ -1,0 +1,188 @@
+"""First uses that go wrong in the middle: a signal's handler that shares or raises while modules load, or no fds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+import xpushare as xs
+
+# Calls a handler when the import of a module is asked for, as if a signal came at that moment.
+PROGRAM = """
+import importlib.abc, sys, os
+handle = sys.argv[3]
+
+class Signal(importlib.abc.MetaPathFinder):
+    def __init__(self): self.left = True
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1] and self.left:
+            self.left = False
+            handler()
+
+def raises(): raise KeyboardInterrupt
+def attaches():
+    import xpushare
+    xpushare.attach(handle).close()
+def uses_ipc():
+    import xpushare
+    xpushare.ipc.memory.open
+    raise KeyboardInterrupt
+def uses_and_raises():
+    try: attaches()
+    finally: raise KeyboardInterrupt
+handler = globals()[sys.argv[2]]
+sys.meta_path.insert(0, Signal())
+
+def use():
+    import xpushare as xs
+    with xs.attach(handle) as array, xs.empty(4) as own, xs.share(own):
+        assert bytes(memoryview(array)) == b"abc"
+        xs.ipc.memory.put(xs.ipc.memory.get(own.memory))
+        xs.publish("first", own)
+        xs.lookup("first", timeout=0)
+        xs.unpublish("first")
+        xs.ipc.event.open, xs.ipc.physical_memory.open, xs.ur.urAdapterGet
+try:
+    use()
+except (KeyboardInterrupt, ImportError, AttributeError) as error:
+    print(type(error).__name__)
+assert not sys.meta_path[0].left, "the module is not loaded by this"
+use()
+import xpushare
+for name, module in list(sys.modules.items()):
+    if name.startswith("xpushare."):
+        parent, _, last = name.rpartition(".")
+        found = getattr(sys.modules[parent], last, None)
+        assert not isinstance(found, type(sys)) or found is module, name
+        assert not getattr(module.__spec__, "_initializing", False), name
+        for value in vars(module).values():
+            home = sys.modules.get(getattr(value, "__module__", None) or "")
+            if isinstance(value, type) and home is not None and home.__name__.startswith("xpushare"):
+                assert getattr(home, value.__name__, value) is value, (name, value)
+for name in xpushare.__all__:
+    getattr(xpushare, name)
+print("whole")
+"""
+MODULES = (
+    "xpushare._native",
+    "xpushare.adapters.native_cpu",
+    "xpushare.core.memory",
+    "xpushare.core.ordering",
+    "xpushare.ipc.physical_memory",
+    "xpushare.objects.array",
+    "xpushare.objects.message",
+    "xpushare.sharing.peers",
+    "xpushare.sharing.routes.pidfd",
+    "xpushare.sharing.routes.socket",
+    "xpushare.arrays.names",
+    "xpushare.ur._enums",
+)
+
+
+@pytest.fixture(scope="module")
+def handle() -> Iterator[str]:
+    with xs.array(list(b"abc"), dtype="uint8") as array, xs.share(array) as shared:
+        yield str(shared)
+
+
+def run(program: str, *arguments: str) -> str:
+    quiet = ("-W", "error", "-W", "ignore:unclosed <ArrayHandle:ResourceWarning")
+    done = subprocess.run(
+        [sys.executable, *quiet, "-c", program, *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path if path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.mark.parametrize("handler", ["raises", "attaches", "uses_ipc", "uses_and_raises"])
+@pytest.mark.parametrize("module", MODULES)
+def test_a_handler_while_a_module_loads_leaves_whole_modules(module: str, handler: str, handle: str) -> None:
+    assert run(PROGRAM, module, handler, handle).endswith("whole\n")
+
+
+FEW = """
+import os, resource, sys
+import numpy
+import xpushare as xs
+operations = {
+    "empty": lambda: xs.empty(4),
+    "share": lambda: xs.share(xs.empty(4)),
+    "publish": lambda: xs.publish("few", xs.empty(4)),
+    "lookup": lambda: xs.lookup("few", timeout=0),
+    "shares": lambda: xs.shares(),
+    "event": lambda: xs.Event("native_cpu:0", enable_ipc=True),
+}
+if sys.argv[2] == "warm":
+    for name in xs.__all__:
+        getattr(xs, name)
+used = {int(name) for name in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{name}")}
+limit, left = 0, int(sys.argv[3])
+while left or limit in used:
+    left -= limit not in used
+    limit += 1
+before = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))
+try:
+    operations[sys.argv[1]]()
+except (xs.XpuShareError, TimeoutError) as error:
+    print(type(error).__name__)
+else:
+    print("works")
+resource.setrlimit(resource.RLIMIT_NOFILE, before)
+try:
+    operations[sys.argv[1]]()
+except TimeoutError:
+    pass
+"""
+
+
+@pytest.mark.parametrize("operation", ["empty", "share", "publish", "lookup", "shares", "event"])
+@pytest.mark.parametrize(("loaded", "free"), [("cold", 1), ("cold", 2), ("warm", 0), ("warm", 1)])
+def test_a_first_use_with_few_descriptors(operation: str, loaded: str, free: int) -> None:
+    """It fails with an error of ours, or works; and it works once there are descriptors again."""
+    assert run(FEW, operation, loaded, str(free)).strip() in ("OutOfMemoryError", "TimeoutError", "works")
+
+
+DAEMON = """
+import sys, threading, time
+import xpushare as xs
+array = xs.empty(4)
+event = xs.Event("native_cpu:0", enable_ipc=True)
+def wait():
+    try:
+        event.wait(0.001, at_least=5)
+    except TimeoutError:
+        pass
+loops = {
+    "share": lambda: xs.share(array).close(),
+    "publish": lambda: xs.publish("x", array, replace=True),
+    "event": lambda: xs.Event("native_cpu:0", enable_ipc=True).close(),
+    "signal": xs.Event("native_cpu:0", enable_ipc=True).signal,
+    "done": lambda: event.done,
+    "wait": wait,
+    "watch": lambda: next(xs.watch("nobodys")),
+    "get": lambda: xs.ipc.memory.put(xs.ipc.memory.get(array.memory)),
+}
+turns = []
+def work(call):
+    while True:
+        call()
+        turns.append(None)
+for call in loops.values():
+    threading.Thread(target=work, args=(call,), daemon=True).start()
+while len(turns) < 500:
+    time.sleep(0.001)
+"""
+
+
+def test_daemon_threads_end_quietly_with_the_process() -> None:
+    assert run(DAEMON) == ""
