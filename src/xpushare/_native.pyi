@@ -1338,19 +1338,30 @@ class ChannelEnd:
     `signalled(order)`.
     """
 
-    arrays: list[Any] | None
-    """NumPy's array over each slot, where loans and frames give out views of them. Set once."""
     lost: int
     """What is added to the `missed` of its frames."""
 
     def __new__(
-        cls, crew: Crew, label: str, mode: int, oldest: bool, writer: bool, reconnect: bool, loan: type[LoanBase],
-        frame: type[FrameBase], /,
+        cls,
+        crew: Crew,
+        label: str,
+        mode: int,
+        oldest: bool,
+        writer: bool,
+        reconnect: bool,
+        loan: type[LoanBase],
+        frame: type[FrameBase],
+        /,
     ) -> Self: ...
     @property
     def member(self) -> int: ...
     @property
     def lost_pid(self) -> int: ...
+    @property
+    def arrays(self) -> list[Any] | None: ...
+    def use_arrays(self, arrays: list[Any], buffers: bool, /) -> None:
+        """Give out views of these NumPy arrays, one over each slot; `buffers`: as buffers, too. Set once."""
+
     def loan(self, timeout: float | None, /) -> Any:
         """A new loan, without a slot as yet."""
 
@@ -1372,18 +1383,17 @@ class ChannelEnd:
     def leave(self) -> None: ...
 
 class _HeldBase:
+    end: Any
+    slot: int
     made: Any
     """The array over the slot, or None."""
     order: Any
     """On a device, the order of the work on it, or None."""
     @property
-    def end(self) -> Any: ...
-    @property
-    def slot(self) -> int: ...
-    @property
     def seq(self) -> int: ...
     def __enter__(self) -> Self: ...
     def __exit__(self, *error: object) -> None: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         """A view of the end's array; else what `_converted(dtype, copy)` of the subclass returns."""
 
@@ -1422,4 +1432,3 @@ class FrameBase(_HeldBase):
     def closed(self) -> bool: ...
     def close(self) -> None:
         """Give the slot back. Idempotent."""
-

@@ -212,6 +212,10 @@ static PyObject *end_receive(PyObject *self, PyObject *timeout)
 {
     xp_end *e = xp_end_of(self);
     xp_frame f;
+    if (e && e->mode == XP_MODE_NONE) {
+        xp_unusable("this object was made by create, to write: Channel.open makes a reader");
+        return NULL;
+    }
     int got = e ? xp_end_until(self, e, try_receive, &f, timeout) : -1;
     return got < 0 ? NULL : got == XP_GOT ? xp_frame_new(self, &f) : xp_end_refused(self, got, "frame", timeout);
 }
@@ -332,16 +336,19 @@ static PyObject *end_lost(PyObject *self, void *Py_UNUSED(c))
     return PyLong_FromUnsignedLongLong(XP_RELAXED(&((xp_end_object *)self)->e.w->lost_pid));
 }
 
-/* One array for each slot: else nobody may read them by their slot. */
-static int set_arrays(PyObject *self, PyObject *arrays, void *Py_UNUSED(c))
+/* use_arrays(list, buffers) */
+static PyObject *end_use_arrays(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
     xp_end_object *o = (xp_end_object *)self;
-    if (arrays == NULL || !PyList_Check(arrays) || PyList_Size(arrays) != (Py_ssize_t)(o->e.g.slots + o->e.g.spare)) {
+    if (xp_arity("use_arrays", n, 2, 2) < 0)
+        return NULL;
+    if (!PyList_Check(args[0]) || PyList_Size(args[0]) != (Py_ssize_t)(o->e.g.slots + o->e.g.spare)) {
         PyErr_SetString(PyExc_TypeError, "arrays is a list with an array for each slot");
-        return -1;
+        return NULL;
     }
-    Py_XDECREF(xp_set_once(&o->arrays, Py_NewRef(arrays)));
-    return 0;
+    o->buffers = args[1] == Py_True;
+    Py_XDECREF(xp_set_once(&o->arrays, PyList_GetSlice(args[0], 0, PyList_Size(args[0])))); /* one that nobody changes */
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
 static PyObject *get_arrays(PyObject *self, void *Py_UNUSED(c))
@@ -352,7 +359,7 @@ static PyObject *get_arrays(PyObject *self, void *Py_UNUSED(c))
 
 static PyGetSetDef end_getset[] = {
     {"member", end_member, NULL, NULL, NULL}, {"lost_pid", end_lost, NULL, NULL, NULL},
-    {"arrays", get_arrays, set_arrays, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL}};
+    {"arrays", get_arrays, NULL, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL}};
 
 static PyMethodDef end_methods[] = {
     {"loan", end_loan, METH_O, NULL},
@@ -364,6 +371,7 @@ static PyMethodDef end_methods[] = {
     {"reads", end_reads, METH_O, NULL},
     {"since", end_since, METH_O, NULL},
     {"leave", end_leave, METH_NOARGS, NULL},
+    {"use_arrays", XP_FAST(end_use_arrays), METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 

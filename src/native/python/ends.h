@@ -12,7 +12,7 @@ typedef struct {
     PyTypeObject *loan, *frame; /* the classes of its loans and frames */
     PyObject *arrays;           /* NULL, or a list: NumPy's array over each slot */
     uint64_t lost;              /* frames whose writer's device had not finished when it died */
-    bool joined;
+    bool joined, buffers;       /* buffers: those arrays say their dtype in a buffer's format */
     xp_end e;
 } xp_end_object;
 

@@ -121,6 +121,18 @@ static PyObject *held_array(PyObject *self, PyObject *const *args, Py_ssize_t n,
     return PyObject_CallMethod(self, "_converted", "OO", dtype, copy);
 }
 
+/* NumPy tries this first, and takes half of the time. What is exported is the array: the view outlives the frame as others do. */
+static int held_getbuffer(PyObject *self, Py_buffer *view, int flags)
+{
+    const xp_held_object *o = held(self);
+    const xp_end_object *end = (xp_end_object *)o->end;
+    if (XP_LIKELY(XP_RELAXED(&o->open) && end->arrays && end->buffers && usable(o)))
+        return PyObject_GetBuffer(PyList_GetItem(end->arrays, o->f.slot), view, flags);
+    view->obj = NULL;
+    PyErr_SetString(PyExc_BufferError, "this frame exports no buffer: use its array");
+    return -1;
+}
+
 static PyObject *held_is_open(PyObject *self, void *Py_UNUSED(c)) { return PyBool_FromLong(XP_RELAXED(&held(self)->open)); }
 static PyObject *held_seq(PyObject *self, void *Py_UNUSED(c)) { return PyLong_FromUnsignedLongLong(held(self)->f.seq); }
 
@@ -247,7 +259,7 @@ static PyMemberDef loan_members[] = {
 };
 
 static PyType_Slot loan_slots[] = {
-    {Py_tp_dealloc, loan_dealloc}, {Py_tp_methods, loan_methods}, {Py_tp_getset, loan_getset}, {Py_tp_members, loan_members},
+    {Py_bf_getbuffer, held_getbuffer}, {Py_tp_dealloc, loan_dealloc}, {Py_tp_methods, loan_methods}, {Py_tp_getset, loan_getset}, {Py_tp_members, loan_members},
     {0, NULL},
 };
 static PyType_Spec loan_spec = {"xpushare._native.LoanBase", sizeof(xp_held_object), 0,
@@ -324,7 +336,7 @@ static PyMemberDef frame_members[] = {
 };
 
 static PyType_Slot frame_slots[] = {
-    {Py_tp_dealloc, frame_dealloc}, {Py_tp_methods, frame_methods}, {Py_tp_getset, frame_getset}, {Py_tp_members, frame_members},
+    {Py_bf_getbuffer, held_getbuffer}, {Py_tp_dealloc, frame_dealloc}, {Py_tp_methods, frame_methods}, {Py_tp_getset, frame_getset}, {Py_tp_members, frame_members},
     {0, NULL},
 };
 static PyType_Spec frame_spec = {"xpushare._native.FrameBase", sizeof(xp_held_object), 0,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from errno import EBUSY
 from collections.abc import Iterator
+from errno import EBUSY
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, final
 
 from xpushare import _native
@@ -88,7 +88,9 @@ class Channel(Awaitable):
         A channel whose writers are all gone is taken over, slots and readers included. Raises `InvalidArgumentError` if
         as many writers live as there may be, or if the channel is there with another geometry.
         """
-        geometry = wanted(shape, dtype, nbytes, Device(device), slots, on_full, history, writers, meta_nbytes, redeliver)
+        geometry = wanted(
+            shape, dtype, nbytes, Device(device), slots, on_full, history, writers, meta_nbytes, redeliver
+        )
         label = crews.check_label(label)
         name = crews.check_name(name)
 
@@ -208,7 +210,8 @@ class Channel(Awaitable):
 
         Entering the block waits for a slot, at most `timeout` seconds (`TimeoutError`), or raises `ChannelFull`.
         """
-        return self._end.loan(None if timeout is None else events.timeout_argument(timeout))
+        made: Loan = self._end.loan(None if timeout is None else events.timeout_argument(timeout))
+        return made
 
     def send(self, array_or_tree: Any, meta: Any = None, timeout: float | None = None) -> int:
         """Copy an array, or a tree where the channel was created with `nbytes`, into a slot and send it. Returns its
@@ -240,15 +243,14 @@ class Channel(Awaitable):
         "one", leaving the block or `close()` acknowledges the frame. If the block raises, if the frame is dropped
         unclosed, or if the process dies, another reader gets it.
         """
-        if not self._mode:
-            raise InvalidArgumentError("this object was made by create, to write: Channel.open makes a reader")
+        if timeout is not None:
+            timeout = events.timeout_argument(timeout)
         end = self._end
-        seconds = None if timeout is None else events.timeout_argument(timeout)
-        frame = end.receive(seconds)
+        frame: Frame = end.receive(timeout)
         while end.points is not None and not end.points.stands(frame):
             frame.close()  # what its writer's device was to write is lost
             end.lost += 1
-            frame = end.receive(seconds)
+            frame = end.receive(timeout)
         return frame
 
     def failed(self) -> list[Frame]:

@@ -1,10 +1,11 @@
-"""One end of a channel in this process, and the slots that it has: `Loan` and `Frame`. Loans, sends, receives and releases
-are native; here are arrays over slots, metadata and the texts of errors.
+"""One end of a channel in this process, and the slots that it has: `Loan` and `Frame`.
+
+To loan, send, receive and release is native. This module makes arrays over slots, metadata and the texts of errors.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NoReturn, final
+from typing import TYPE_CHECKING, Any, NoReturn, final
 
 from xpushare import _native
 from xpushare._native import ChannelEnd, FrameBase, LoanBase
@@ -56,9 +57,6 @@ class End(ChannelEnd):
         ]
         return self
 
-    def __init__(self, *_arguments: object) -> None:
-        pass
-
     def begin(self) -> None:
         """Once this member has its record."""
         if self.geometry.device.backend != HOST:
@@ -84,11 +82,14 @@ class End(ChannelEnd):
 
     def view(self, slot: int) -> Any:
         """NumPy's array over a slot of a channel that is `plain`; those over all of its slots are made once."""
-        if self.arrays is None:
+        arrays = self.arrays
+        if arrays is None:
             import numpy
 
-            self.arrays = [numpy.asarray(self.whole(each, None)) for each in range(self.geometry.count)]
-        return self.arrays[slot][...]
+            arrays = [numpy.asarray(self.whole(each, None)) for each in range(self.geometry.count)]
+            dtype = self.geometry.dtype
+            self.use_arrays(arrays, dtype.kind in "biufc" and dtype.isnative)
+        return arrays[slot][...]
 
     # --- native code calls these
 
@@ -128,22 +129,24 @@ class _Content:
 
     __slots__ = ()
 
+    end: End
+    slot: int
+
     def _array(self) -> Any:
         raise NotImplementedError
+
+    def _converted(self, dtype: Any, copy: bool | None) -> Any:
+        """Do `__array__` if native code has no array yet, or the caller wants another one."""
+        made = self._array()
+        if self.end.plain and dtype is None and not copy:
+            return self.end.view(self.slot)
+        return made.__array__(dtype, copy)
 
     def __dlpack_device__(self) -> Any:
         return self._array().__dlpack_device__()
 
     def __dlpack__(self, **options: Any) -> Any:
         return self._array().__dlpack__(**options)
-
-
-def _converted(held: Loan | Frame, dtype: Any, copy: bool | None) -> Any:
-    """`__array__` where native code has no array yet, or the caller wants another."""
-    if held.end.plain and dtype is None and not copy:
-        held._array()  # noqa: SLF001 - refuses
-        return held.end.view(held.slot)
-    return held._array().__array__(dtype, copy)  # noqa: SLF001
 
 
 @final
@@ -155,8 +158,6 @@ class Loan(LoanBase, _Content):
     """
 
     __slots__ = ()
-
-    end: End
 
     @property
     def array(self) -> SharedArray:
@@ -175,8 +176,6 @@ class Loan(LoanBase, _Content):
         if self.order is not None:
             made.order = self.order  # a host's view takes it away
         return made
-
-    _converted = _converted
 
     def fill(self, array: Any) -> None:
         """Copy one array into the slot."""
@@ -229,8 +228,6 @@ class Frame(FrameBase, _Content):
 
     __slots__ = ()
 
-    end: End
-
     @property
     def meta(self) -> Any:
         """What the writer set, or None."""
@@ -255,9 +252,5 @@ class Frame(FrameBase, _Content):
             self.made.order = self.order  # a host's view takes it away
         return self.made
 
-    _converted = _converted
-
     def __repr__(self) -> str:
         return f"<Frame {self.seq} of {self.end.crew.name!r}{' closed' if self.closed else ''}>"
-
-

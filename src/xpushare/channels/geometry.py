@@ -90,7 +90,6 @@ def read_geometry(crew: Crew) -> Geometry:
     return found
 
 
-
 def wanted(
     shape: Any, dtype: Any, nbytes: int | None, device: Device, slots: int, on_full: str, history: int, writers: int,
     meta_nbytes: int, redeliver: int,
