@@ -14,9 +14,12 @@ from xpushare.arrays.copies import values_of
 from xpushare.channels.frames import decode_meta, encode_meta, rebuilt
 from xpushare.common.elements import as_dtype, c_strides
 from xpushare.common.errors import ChannelFull, InvalidArgumentError, PeerLostError
+from xpushare.core import memory
+from xpushare.core.pickles import Implicit
 from xpushare.objects.array import SharedArray, array_of
 
 if TYPE_CHECKING:
+    from xpushare._device import DeviceLike
     from xpushare.channels.crews import Crew
     from xpushare.channels.frames import Layout
     from xpushare.channels.geometry import Geometry
@@ -90,6 +93,14 @@ class End(ChannelEnd):
             dtype = self.geometry.dtype
             self.use_arrays(arrays, dtype.kind in "biufc" and dtype.isnative)
         return arrays[slot][...]
+
+    def lock_pages(self, device: DeviceLike) -> None:
+        """Have the slots of a host channel lie in a mapping of this process that the driver of `device` page-locks."""
+        slots = self.crew.ranges[1]
+        exported = Implicit(memory.get(slots, implicit=True))
+        locked = memory.open_(exported.handle, device)
+        moved = locked.offset - slots.offset
+        self.places = [locked.replace(offset=each.offset + moved, nbytes=each.nbytes) for each in self.places]
 
     # --- native code calls these
 
@@ -201,14 +212,13 @@ class Loan(LoanBase, _Content):
         """Copy the arrays of a tree into the slot."""
         self.text = layout.text
         self.nbytes = layout.nbytes
-        pairs = list(zip(layout.values, layout.offsets, strict=True))
         if self.end.points is not None:
-            self.end.points.store(self, pairs)
+            self.end.points.store(self, layout.copies)
             return
         import numpy
 
         slot = numpy.asarray(self.end.whole(self.slot, None))
-        for values, offset in pairs:
+        for values, offset in layout.copies:
             target = numpy.ndarray(values.shape, values.dtype, slot, offset)
             target[...] = values
 
