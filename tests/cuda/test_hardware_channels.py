@@ -31,7 +31,7 @@ def sums_of_torch(slow: bool) -> list[int]:
         for frame in kept["ch"]:
             tensor = torch.from_dlpack(frame)
             if slow:
-                torch.cuda._sleep(SLOW)  # type: ignore[no-untyped-call]
+                torch.cuda._sleep(SLOW)
             found.append(tensor.sum(dtype=torch.int64))
             del tensor
         frame.close()
@@ -41,7 +41,7 @@ def sums_of_torch(slow: bool) -> list[int]:
 
 
 def sums_of_cupy(slow: bool) -> list[int]:
-    import cupy  # type: ignore[import-not-found,unused-ignore]
+    import cupy
 
     assert not slow
     found = []
@@ -65,12 +65,12 @@ def test_streams_of_both_sides_are_ordered(reader: Any, slow: bool, slow_writer:
     with xs.Channel.create("gpu-test", nbytes, "uint8", device="cuda:0", slots=4) as ch, Child(method="spawn") as child:
         child.call(open_there)
         pending = child.start(reader, slow)
-        with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(torch.cuda.Stream()):
             for number in range(COUNT):
                 with ch.loan(60) as frame:
                     tensor = torch.from_dlpack(frame)
                     if slow_writer:
-                        torch.cuda._sleep(SLOW)  # type: ignore[no-untyped-call]
+                        torch.cuda._sleep(SLOW)
                     tensor.fill_(number)
                     del tensor
         ch.finish()
@@ -84,7 +84,7 @@ def test_batches_are_page_locked() -> None:
 
     samples = [{"x": torch.full((1000,), float(i)), "label": i} for i in range(32)]
     with Batches(1 << 20, workers=2, device="cuda:0") as batches:
-        loader: Any = torch.utils.data.DataLoader(samples, 4, num_workers=2, collate_fn=batches.collate_fn)  # type: ignore[arg-type]
+        loader: Any = torch.utils.data.DataLoader(samples, 4, num_workers=2, collate_fn=batches.collate_fn)
         for batch in batches.of(loader):
             assert batch["x"].is_pinned()
         found = list(batches.of(loader, "cuda:0"))

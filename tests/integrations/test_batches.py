@@ -128,3 +128,14 @@ def test_spawned_workers() -> None:
     with batches_of(1) as batches:
         loader = loader_of(batches, 1, multiprocessing_context="spawn")
         assert [flat(each) for each in batches.of(loader)] == expected()
+
+
+def test_dtypes() -> None:
+    dtypes = [torch.bfloat16, torch.bool, torch.complex64, torch.float64, torch.int16, torch.uint8]
+    samples = [{str(dtype): torch.arange(3).to(dtype) for dtype in dtypes} for _ in range(4)]
+    with batches_of(1) as batches:
+        loader = data.DataLoader(samples, 2, num_workers=1, collate_fn=batches.collate_fn)
+        for batch in batches.of(loader):
+            for dtype in dtypes:
+                assert batch[str(dtype)].dtype is dtype
+                assert torch.equal(batch[str(dtype)], torch.arange(3).to(dtype).expand(2, 3))

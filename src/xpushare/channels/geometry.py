@@ -16,7 +16,7 @@ from xpushare.common.elements import as_dtype, as_shape, check_dtype
 from xpushare.common.errors import InvalidArgumentError, InvalidHandleError, XpuShareError
 from xpushare.objects.dtypes import build_dtype, describe_dtype
 
-__all__ = ["Geometry", "choice", "describe", "read_geometry", "wanted"]
+__all__ = ["Geometry", "choice", "describe", "read_geometry", "stride_of", "wanted"]
 
 _ON_FULL: Final = {"block": 0, "overwrite": 1, "raise": 2}
 _PAGE: Final = 4096
@@ -39,6 +39,12 @@ def choice(name: str, value: str, among: dict[str, int]) -> int:
     return found
 
 
+def stride_of(nbytes: int) -> int:
+    """The bytes from one slot to the next for frames of that size."""
+    unit = 256 if nbytes < _PAGE else _PAGE
+    return -(-nbytes // unit) * unit
+
+
 @final
 class Geometry:
     """What a channel is: the numbers that native code has, and the arrays of its frames."""
@@ -50,7 +56,7 @@ class Geometry:
         self.shape: Final = shape
         self.dtype: Final = dtype
         self.device: Final = device
-        self.stride: Final = -(-numbers[0] // 256) * 256 if numbers[0] < _PAGE else -(-numbers[0] // _PAGE) * _PAGE
+        self.stride: Final = stride_of(numbers[0])
         described = None if dtype is None else [list(shape), describe_dtype(dtype), dtype.itemsize]
         self.text: Final = json.dumps([str(device.uuid), device.backend, described]).encode()
         if len(self.text) > _native.CHANNEL_TEXT:

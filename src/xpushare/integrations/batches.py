@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Batches"]
 
+numpy: Any = importlib.import_module("numpy")
 torch: Any = importlib.import_module("torch")
 _collate: Any = importlib.import_module("torch.utils.data._utils.collate")
 _ALIGNMENT: Final = 64
@@ -165,7 +166,7 @@ class Batches:
         try:
             for number in numbers:
                 frame = self._frame(number)
-                batch = _mapped(frame.array, torch.from_dlpack)
+                batch = _mapped(frame.array, _tensor)
                 if device is None:
                     yield batch
                     del batch
@@ -223,6 +224,13 @@ def _mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
     """The tree with each of its arrays changed."""
     arrays, described = flatten(tree)
     return unflatten(described, [change(each) for each in arrays])
+
+
+def _tensor(array: Any) -> Any:
+    """A tensor over an array in a slot. (torch's `from_dlpack` refuses page-locked memory of CUDA.)"""
+    values: Any = numpy.asarray(array)
+    raw = torch.from_numpy(values.reshape(-1).view("uint8"))
+    return raw.view(getattr(torch, str(values.dtype))).view(values.shape)
 
 
 @final
