@@ -114,8 +114,12 @@ def _found() -> Survey:
 
 def _print_channels(found: list[dict[str, Any]]) -> None:
     """A line for each member of each channel."""
+    devices = _device_names()
     for each in found:
-        print(f"\nchannel {each['name'] or '(without a name)'}, {each['sent']} frames sent")
+        print(
+            f"\nchannel {each['name'] or '(without a name)'}, {each['sent']} frames sent, {each['slots']} slots, "
+            f"{human(each['nbytes'])} on {devices.get(each['device'], each['backend'])}"
+        )
         for member in each["members"]:
             does = (["finished writing" if member["finished"] else "writes"] if member["writes"] else []) + (
                 [f"reads {member['mode']}: {member['lag']} behind, {member['missed']} missed, {member['held']} held"]

@@ -1,4 +1,7 @@
-"""torch tensors through `multiprocessing` by handle: `xpushare.integrations.torch.install()`."""
+"""torch tensors through `multiprocessing` by handle: `xpushare.integrations.torch.install()`.
+
+`xpushare.integrations.torch.Batches` carries a DataLoader's batches by a channel.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,11 @@ from xpushare import adapters
 from xpushare.adapters import HOST
 from xpushare.core.ordering import work_on
 from xpushare.integrations import _reductions as common
+from xpushare.integrations.batches import Batches
 from xpushare.objects.array import capsule_of, order_before, unsettled
 from xpushare.sharing import node
 
-__all__ = ["install", "uninstall"]
+__all__ = ["Batches", "install", "uninstall"]
 
 torch: Any = importlib.import_module("torch")  # type checkers take `import torch` for this module where it is missing
 _torch_reductions: Any = importlib.import_module("torch.multiprocessing.reductions")

@@ -45,6 +45,11 @@ MEMBERS: Final = LAYOUT["commons.members"]
 MEMBER: Final = _struct("member", "state", "pid", "pid_namespace", "attached_ns", nbytes=LAYOUT["member.size"])
 HOLDERS: Final = LAYOUT["commons.holders"]
 HOLDER_NBYTES: Final = LAYOUT["holders.size"]
+SLOTS: Final = LAYOUT["commons.slots"]  # of events
+SLOT_NUMBER: Final = 21  # where the number of the newest signal begins in `pending`: docs/events-protocol.md
+SLOT_INSTANT: Final = 1 << 20  # in `pending`: the host signalled, and that signal is complete
+SLOT_COUNT: Final = LAYOUT["commons.slot_count"]
+SLOT: Final = _struct("slot", "value", "pending", nbytes=LAYOUT["slot.size"])
 LIFE: Final = LAYOUT["commons.life"]  # member i is alive while it locks byte LIFE + i of the commons
 
 FDS_INLINE: Final = CONSTANTS["ENTRY_FDS"]
