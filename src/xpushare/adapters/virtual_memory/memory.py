@@ -163,8 +163,10 @@ class AllocationFd:
         return payload.described(payload.ALLOCATION, nbytes, mapped, fds, own=device.origin, form=device.form)
 
     def close(self) -> None:
-        if self._fd is not None:
-            self._fd.close()
+        with self._lock:
+            fd, self._fd = self._fd, None
+        if fd is not None:
+            fd.close()
 
 
 @final
@@ -302,7 +304,9 @@ class SegmentedMemory(DriverMemory):
         return payload.described(payload.SEGMENTS, nbytes, nbytes, own=own, on_demand=demand, form=device.form)
 
     def release(self) -> None:
-        handles, self._handles = self._handles, []
+        """Hold nothing any more. A pool says so before it takes the memory away, the last reference afterwards."""
+        with self._lock:
+            handles, self._handles = self._handles, []
         self._give_up("releasing memory of another library", handles)
         self._fd.close()
 
