@@ -443,7 +443,7 @@ class Adapter(abc.ABC):
     @abc.abstractmethod
     def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory: ...
     def import_all(self, device: DeviceInfo, found: Sequence[Import]) -> list[DriverMemory]:
-        """`import_memory` of each: all of them, or none. They come without fds and mappings, from this backend."""
+        """`import_memory` of each: all of them, or none. They come without mappings, from this backend."""
         made: list[DriverMemory] = []
         try:
             for what in found:

@@ -34,6 +34,7 @@ __all__ = ["Opener", "Peer", "Peers", "Turn"]
 
 T = TypeVar("T")
 _FORMS: Final = tuple(Form)  # by their numbers
+_TOGETHER: Final = 128  # objects that are made at one go, each of which may have a descriptor
 _FORM: Final = layout.ENTRY_FORM
 _FORM_BIT: Final = layout.ENTRY_FORM_BIT
 _PCI: Final = re.compile(rb"(?:[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])?")
@@ -69,7 +70,7 @@ class Entry(NamedTuple):
 class Opener:
     """How this process opens exports of one kind on one device. Its identity is a part of the cache's keys.
 
-    `make` imports; `make_all` imports several that come without fds: all, or none. `admit`, where the exporter's device
+    `make` imports; `make_all` imports several: all, or none. `admit`, where the exporter's device
     is of another backend, raises unless exports of that form and hardware can be imported; it is asked before anything
     is fetched. `maps`: memory in a memfd comes mapped. `least_per_fd`: bytes that each fd of several stands for, at
     least; 0: there is one fd. `room`: where what is closed may stay mapped for a moment. `own`: imports can be exported
@@ -574,7 +575,7 @@ class Peers:
         return None if found is None else (found, held[0])
 
     def acquire_all(self, wanted: Sequence[tuple[Handle, Opener]]) -> list[tuple[Any, Lease] | None]:
-        """`acquire_known` of each. What opens without fds, and without calls of this process, is opened at one go."""
+        """`acquire_known` of each. What does not come mapped is made by few calls of `make_all`."""
         acquired: list[tuple[Any, Lease] | None] = [None] * len(wanted)
         known: dict[bytes, Peer | None] = {}
         cache, kept = self._cache, self.kept
@@ -617,32 +618,47 @@ class Peers:
         assert opener.make_all is not None
         turn = self._turn_together(opening)
         later: list[_Opening] = []
-        made: list[Any] = []
-        lease: Lease | None = None
         try:
             with turn.lock:
                 try:
                     for key, (index, fields) in opening.items():
                         if key in turn.keys and key not in self._cache:
                             acquired[index] = self._open_known(peer, fields, key, opener, False, later)
+                            if len(later) == _TOGETHER:
+                                self._make_all(peer, opener, opening, later, acquired)
                     if later:
-                        made = opener.make_all([each.what for each in later])
-                    for at, (key, fields, _what, lease) in enumerate(later):
-                        if self._stands(peer, fields):  # else as in `_open_known`
-                            acquired[opening[key][0]] = self._remember(key, made[at], opener.room), lease
+                        self._make_all(peer, opener, opening, later, acquired)
                 finally:
                     turn.over = True
         except XpuShareError:
             pass  # as in `_declining`
         finally:
+            close_all(fd for each in later for fd in each.what.fds)
             later.clear()  # as above
-            made.clear()
-            lease = None
+
+    def _make_all(
+        self, peer: Peer, opener: Opener, opening: dict[Any, tuple[int, Fields]], later: list[_Opening],
+        acquired: list[tuple[Any, Lease] | None],
+    ) -> None:  # fmt: skip
+        """Make what is in `later`, and empty it."""
+        made: list[Any] = []
+        lease: Lease | None = None
+        assert opener.make_all is not None
+        try:
+            made = opener.make_all([each.what for each in later])
+            for at, (key, fields, what, lease) in enumerate(later):
+                close_all(what.fds)
+                if self._stands(peer, fields):  # else as in `_open_known`
+                    acquired[opening[key][0]] = self._remember(key, made[at], opener.room), lease
+            later.clear()
+        finally:
+            made.clear()  # here, not with the traceback
+            lease = what = None  # type: ignore[assignment]
 
     def _open_known(
         self, peer: Peer, fields: Fields, key: Any, opener: Opener, maps: bool, later: list[_Opening] | None = None
     ) -> tuple[Any, Lease] | None:
-        """`later`: takes what comes without fds, which the caller makes then."""
+        """`later`: takes it, for the caller to make and to close its fds."""
         opened = peer.table.open(fields, peer, maps)
         if opened is None:
             return None
@@ -652,7 +668,7 @@ class Peers:
         use = None if opener.room is None else peer.domain.use(fields.entry)
         read_only = bool(flags & READ_ONLY)
         what = _new(Import, (nbytes, exposed_nbytes, payload, fds, read_only, mapping, form, offset, None, again, use))
-        if later is not None and not fds:
+        if later is not None:
             later.append(_Opening(key, fields, what, lease))
             return None
         try:

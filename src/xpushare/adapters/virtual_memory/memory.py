@@ -29,6 +29,7 @@ __all__ = [
     "Mapped",
     "OpenOwn",
     "SegmentedMemory",
+    "import_all",
     "import_memory",
     "require_shareable",
     "with_room",
@@ -49,13 +50,32 @@ class _Piece(NamedTuple):
 
     handle: Any
     nbytes: int
+    location: int
 
 
-def _map(
-    engine: Engine, device: VirtualMemory, doing: str, pieces: Sequence[_Piece], location: int, access: Access
-) -> int:
-    """Map allocations side by side; returns the address. Called with the device current. The pieces stay the
-    caller's.
+class _Reserved:
+    """Reserved addresses, which are given back after the last mapping that lies in them."""
+
+    def __init__(self, device: VirtualMemory, address: int, nbytes: int, mappings: int = 1) -> None:
+        self.device = device
+        self.address = address
+        self.nbytes = nbytes
+        self._mappings = mappings
+        self._lock = threading.Lock()
+
+    def leave(self, doing: str) -> None:
+        """One mapping is gone. Called with the device current."""
+        with self._lock:
+            self._mappings -= 1
+            last = not self._mappings
+        if last:
+            self.device.free(doing, self.address, self.nbytes)
+
+
+def _map(engine: Engine, device: VirtualMemory, doing: str, pieces: Sequence[_Piece], access: Access) -> int:
+    """Map allocations side by side; returns the address. Called with the device current. The pieces stay the caller's.
+
+    The access is set once for all that lie on one device, since each call takes the driver long.
     """
     total = sum(piece.nbytes for piece in pieces)
     address = at = device.reserve(doing, total, 0)
@@ -65,18 +85,25 @@ def _map(
             device.map(doing, at, piece.nbytes, piece.handle)
             at += piece.nbytes
             done += 1
-        engine.peer_access.grant(device, doing, address, total, location, access)
+        at = address
+        for location, same in groupby(pieces, lambda piece: piece.location):
+            nbytes = sum(piece.nbytes for piece in same)
+            engine.peer_access.grant(device, doing, at, nbytes, location, access)
+            at += nbytes
     except BaseException:
-        for piece in reversed(pieces[:done]):
-            at -= piece.nbytes
+        engine.peer_access.forget(address, total)
+        at = address
+        for piece in pieces[:done]:
             quietly(device.unmap, doing, at, piece.nbytes)
+            at += piece.nbytes
         quietly(device.free, doing, address, total)
         raise
     return address
 
 
-def _unmap(engine: Engine, device: VirtualMemory, address: int, sizes: Sequence[int]) -> None:
-    """Undo `_map`, once no work uses the mapping. Called with the device current."""
+def _unmap(engine: Engine, place: _Reserved, address: int, sizes: Sequence[int]) -> None:
+    """Undo `_map`, or its part for one mapping, once no work uses that. Called with the device current."""
+    device = place.device
     total = sum(sizes)
     doing = f"unmapping {total} bytes"
     engine.peer_access.forget(address, total)
@@ -84,7 +111,7 @@ def _unmap(engine: Engine, device: VirtualMemory, address: int, sizes: Sequence[
     for nbytes in sizes:
         device.unmap(doing, at, nbytes)
         at += nbytes
-    device.free(doing, address, total)
+    place.leave(doing)
 
 
 def require_shareable(device: VirtualMemory, doing: str) -> None:
@@ -106,12 +133,12 @@ def _maps_read_only(engine: Engine, device: VirtualMemory) -> bool:
     with device.current():
         handle = device.create(doing, nbytes, True)
         try:
-            address = _map(engine, device, doing, [_Piece(handle, nbytes)], device.ordinal, "r")
+            address = _map(engine, device, doing, [_Piece(handle, nbytes, device.ordinal)], "r")
         except (DeviceError, FeatureNotSupportedError):
             return False
         finally:
             quietly(device.release, doing, handle)
-        _unmap(engine, device, address, [nbytes])
+        _unmap(engine, _Reserved(device, address, nbytes), address, [nbytes])
     return True
 
 
@@ -169,6 +196,16 @@ class AllocationFd:
             fd.close()
 
 
+def _imported(device: VirtualMemory, doing: str, fd: OwnedFd, nbytes: int, origin: bytes) -> _Piece:
+    """An allocation behind a peer's file descriptor."""
+    handle = device.import_fd(doing, fd.number, origin)
+    try:
+        return _Piece(handle, nbytes, device.location(doing, handle))
+    except BaseException:
+        quietly(device.release, doing, handle)
+        raise
+
+
 @final
 class DeviceMemory(Mapped):
     """Allocations mapped side by side: one of ours, or those of another process."""
@@ -184,8 +221,11 @@ class DeviceMemory(Mapped):
         nbytes: int,
         sizes: Sequence[int],
         fd: OwnedFd | None = None,
+        place: _Reserved | None = None,
     ) -> None:
-        super().__init__(engine, device, address, nbytes, _unmap, engine, device, address, sizes)
+        """`place`: where other mappings lie, too."""
+        place = place or _Reserved(device, address, sum(sizes))
+        super().__init__(engine, device, address, nbytes, _unmap, engine, place, address, sizes)
         self._mapped = sum(sizes)
         self._pieces = len(sizes)
         self._fd = AllocationFd(fd)
@@ -199,7 +239,7 @@ class DeviceMemory(Mapped):
         with device.current():
             handle = with_room(engine, device.create, doing, mapped, True)
             try:
-                address = _map(engine, device, doing, [_Piece(handle, mapped)], device.ordinal, "rw")
+                address = _map(engine, device, doing, [_Piece(handle, mapped, device.ordinal)], "rw")
             finally:
                 quietly(device.release, doing, handle)  # the mapping keeps the memory
         return cls(engine, device, address, nbytes, [mapped])
@@ -217,17 +257,44 @@ class DeviceMemory(Mapped):
         with device.current():
             try:
                 for fd, nbytes in zip(what.fds, sizes, strict=True):
-                    pieces.append(_Piece(device.import_fd(doing, fd.number, origin), nbytes))
+                    pieces.append(_imported(device, doing, fd, nbytes, origin))
                     if not what.again or len(sizes) > 1:
                         fd.close()  # the handle holds the memory; fds for all allocations would be too many
-                location = device.location(doing, pieces[0].handle)
-                address = _map(engine, device, doing, pieces, location, "r" if what.read_only else "rw")
+                address = _map(engine, device, doing, pieces, "r" if what.read_only else "rw")
                 if what.again and len(sizes) == 1:
                     kept = OwnedFd(what.fds[0].take())  # drivers export no imports
             finally:
                 for piece in pieces:
                     quietly(device.release, doing, piece.handle)
         return cls(engine, device, address, what.nbytes, sizes, kept)
+
+    @classmethod
+    def imported_all(
+        cls, engine: Engine, device: VirtualMemory, found: Sequence[Import], origins: Sequence[bytes]
+    ) -> list[DeviceMemory]:
+        """Map whole allocations of other processes, all with one access, or none. They share reserved addresses, so
+        that the access is set once.
+        """
+        total = sum(what.exposed_nbytes for what in found)
+        doing = f"mapping {total} bytes of another process on {device}, in {len(found)} allocations"
+        if found[0].read_only:
+            _require_read_only(engine, device, doing)
+        pieces: list[_Piece] = []
+        with device.current():
+            try:
+                for what, origin in zip(found, origins, strict=True):
+                    fd = what.only_fd(doing)
+                    pieces.append(_imported(device, doing, fd, what.exposed_nbytes, origin))
+                    fd.close()
+                at = _map(engine, device, doing, pieces, "r" if found[0].read_only else "rw")
+            finally:
+                for piece in pieces:
+                    quietly(device.release, doing, piece.handle)
+        place, made = _Reserved(device, at, total, len(found)), []
+        for what in found:
+            made.append(cls(engine, device, at, what.nbytes, [what.exposed_nbytes], place=place))
+            at += what.exposed_nbytes
+        return made
 
     def export(self, read_only: bool) -> Export:
         if self._pieces > 1:
@@ -331,6 +398,30 @@ def _read_sizes(doing: str, raw: bytes, mapped: int, count: int) -> list[int]:
             raise InvalidHandleError(f"{doing}: the exporter's segments do not fit its memory")
         sizes += [nbytes] * times
     return sizes
+
+
+def import_all(engine: Engine, device: VirtualMemory, found: Sequence[Import]) -> list[DriverMemory | None]:
+    """Map those imports that are whole allocations, together; None for each of the others. All of them, or none."""
+    made: list[DriverMemory | None] = [None] * len(found)
+    heads = [payload.read_head("mapping another process's memory", what) for what in found]
+    try:
+        for read_only in False, True:
+            which = [
+                at
+                for at, what in enumerate(found)
+                if heads[at][0] == payload.ALLOCATION and what.read_only == read_only and not what.again
+            ]
+            if which:
+                several = [found[at] for at in which]
+                mapped = DeviceMemory.imported_all(engine, device, several, [heads[at][1] for at in which])
+                for at, each in zip(which, mapped, strict=True):
+                    made[at] = each
+    except BaseException:
+        for mine in made:
+            if mine is not None:
+                mine.release()
+        raise
+    return made
 
 
 def import_memory(engine: Engine, device: VirtualMemory, what: Import, open_own: OpenOwn) -> DriverMemory:
