@@ -1,7 +1,8 @@
 """torch's pool with the tensors of a model (GPT-2 XL's shape in half precision: 578 tensors, 3.1 GB): how long it
 takes to share and attach them, to hand them to the keeper, to find them after SIGKILL, to sleep and to wake.
 
-`python3 -m benchmarks.gpu.pools [--expandable]`: with torch's expandable segments instead of the pool.
+`python3 -m benchmarks.gpu.pools [--kind expandable | own]`: with torch's expandable segments instead of the pool, or
+578 tensors in 148 allocations of `xs.empty`.
 """
 
 from __future__ import annotations
@@ -40,18 +41,36 @@ def model(torch: Any) -> dict[str, Any]:
     return tree
 
 
-def make(expandable: bool) -> int:
+def in_pool(torch: Any) -> dict[str, Any]:
+    from xpushare.integrations import torch as integration
+
+    if "pool" not in kept:
+        kept["pool"] = integration.pool("cuda:0")
+    with kept["pool"]:
+        return model(torch)
+
+
+def in_own(torch: Any) -> dict[str, Any]:
+    """The same number of tensors in 148 allocations of `xs.empty`."""
+    segments = [torch.from_dlpack(xs.empty(21 << 20, "u1", device="cuda:0")).view(torch.float16) for _ in range(148)]
+    tree = {}
+    for number in range(2 + 12 * LAYERS):
+        segment = segments[number % 148]
+        part = segment.numel() // 4
+        tree[str(number)] = segment[part * (number // 148) : part * (number // 148 + 1)].normal_()
+    torch.cuda.synchronize()
+    return tree
+
+
+NEW = {"pool": in_pool, "expandable": model, "own": in_own}
+
+
+def make(kind: str) -> int:
     """Make the model; returns its bytes."""
     import torch
 
-    from xpushare.integrations import torch as integration
-
-    if expandable:
-        kept["tree"] = model(torch)
-    else:
-        kept["pool"] = integration.pool("cuda:0")
-        with kept["pool"]:
-            kept["tree"] = model(torch)
+    kept["kind"] = kind
+    kept["tree"] = NEW[kind](torch)
     return sum(each.nbytes for each in kept["tree"].values())
 
 
@@ -61,12 +80,9 @@ def remake() -> None:
 
     kept["tree"].clear()
     torch.cuda.empty_cache()
-    if "pool" in kept:
-        with kept["pool"]:
-            torch.cuda.empty_cache()
-            kept["tree"] = model(torch)
-    else:
-        kept["tree"] = model(torch)
+    if kept["kind"] == "pool":
+        kept["pool"].empty_cache()
+    kept["tree"] = NEW[kept["kind"]](torch)
 
 
 def share() -> tuple[bytes, int, float]:
@@ -157,13 +173,13 @@ def _line(name: str, found: list[float]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--expandable", action="store_true")
-    expandable = parser.parse_args().expandable
-    if expandable:
+    parser.add_argument("--kind", choices=sorted(NEW), default="pool")
+    kind = parser.parse_args().kind
+    if kind == "expandable":
         os.environ["PYTORCH_CUDA_ALLOC_CONF"] = os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
     environment = {**os.environ}
     with Child(env=environment, timeout=300) as owner, Child(env=environment, timeout=300) as reader:
-        nbytes = owner.call(make, expandable)
+        nbytes = owner.call(make, kind)
         reader.call(warm)
         shared: list[float] = []
         attached: list[float] = []
@@ -180,16 +196,16 @@ def main() -> None:
             raw, _, took = owner.call(share)
             again.append(took)
             owner.call(close)
-        print(f"{nbytes / 1e9:.2f} GB, {allocations} exports, {'expandable segments' if expandable else 'pool'}")
+        print(f"{nbytes / 1e9:.2f} GB, {allocations} exports, {kind}")
         _line("share, new tree", shared)
         _line("share, again", again)
         _line("attach(like=torch), new tree", attached)
-        if not expandable:
+        if kind == "pool":
             for content in False, True:
                 pairs = [owner.call(sleep_and_wake, content) for _ in range(ROUNDS)]
                 _line(f"sleep(keep={content})", [each[0] for each in pairs])
                 _line(f"wake, after keep={content}", [each[1] for each in pairs])
-                print(f"freed {min(each[2] for each in pairs) / 1e9:.2f} GB")
+                print(f"freed {statistics.median(each[2] for each in pairs) / 1e9:.2f} GB")
         owner.call(remake)
         print(owner.call(profiled, "share")[:4000])
         raw = owner.call(share)[0]

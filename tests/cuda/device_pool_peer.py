@@ -40,6 +40,9 @@ class Pool(_pools.Pool):
     def _capturing(self) -> bool:
         return self.capturing
 
+    def empty_cache(self) -> None:
+        """It keeps nothing."""
+
     @contextmanager
     def _using(self) -> Iterator[None]:
         self.using += 1

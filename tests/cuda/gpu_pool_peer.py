@@ -108,11 +108,15 @@ def sleep(keep: bool) -> tuple[str, int]:
     return "", free_bytes() - before
 
 
+def addresses() -> list[int]:
+    return [int(each.__cuda_array_interface__["data"][0]) for each in kept["tree"].values()]
+
+
 def wake() -> bool:
     """Whether all addresses are what they were."""
-    before = [int(each.data_ptr()) for each in kept["tree"].values()]
+    before = addresses()
     kept["pool"].wake()
-    return before == [int(each.data_ptr()) for each in kept["tree"].values()]
+    return before == addresses()
 
 
 def sleep_while_working(keep: bool) -> str:
@@ -156,8 +160,22 @@ def capture(inside: bool) -> list[float]:
     return values(tree)
 
 
+def empty_while(what: str) -> tuple[str, list[float]]:
+    """Why the cache is not emptied while the pool is in use; and what the tensors have after it was."""
+    pool = kept["pool"]
+    try:
+        with pool:
+            pool.empty_cache()
+    except xs.InvalidArgumentError as error:
+        why = str(error)
+    else:
+        why = what
+    pool.empty_cache()
+    return why, own_values()
+
+
 def drop(empty: bool) -> tuple[int, int]:
-    """Drop all tensors; bytes of the pool before, and after torch or CuPy has given its cache back."""
+    """Drop all tensors; bytes of the pool before, and after its cache is emptied, or else after it was dropped, too."""
     import torch
 
     pool = kept["pool"]
@@ -165,16 +183,12 @@ def drop(empty: bool) -> tuple[int, int]:
     kept["tree"].clear()
     kept.pop("handle", None)
     torch.cuda.synchronize()
-    if hasattr(pool, "free_all_blocks"):
-        pool.free_all_blocks()
-    elif empty:
-        with pool:
-            torch.cuda.empty_cache()
-    else:
-        pieces = pool._driver.pieces
-        del kept["pool"], pool
-        return before, sum(each.nbytes for each in pieces())
-    return before, pool.nbytes
+    if empty:
+        pool.empty_cache()
+        return before, pool.nbytes
+    pieces = pool._driver.pieces
+    del kept["pool"], pool
+    return before, sum(each.nbytes for each in pieces())
 
 
 def fork() -> bytes:

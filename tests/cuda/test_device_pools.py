@@ -26,7 +26,7 @@ import vendor_drivers
 from keepers import stop_keeper
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
-CHUNK = 32 << 20  # the first of a pool
+CHUNK = 64 << 20  # the first of a pool
 
 
 # --- the functions

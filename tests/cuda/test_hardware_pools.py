@@ -29,7 +29,7 @@ def owner(request: pytest.FixtureRequest) -> Iterator[Child]:
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"needs {module}")
     with Child(timeout=SLOW) as child:
-        assert child.call(getattr(peer, f"make_{request.param}")) <= 3
+        assert child.call(getattr(peer, f"make_{request.param}")) <= 4
         yield child
 
 
@@ -56,7 +56,7 @@ def _keeper() -> Iterator[None]:
 
 def test_tensors_are_shared_in_place(owner: Child, reader: Child) -> None:
     raw, allocations = owner.call(peer.share)
-    assert allocations <= 3
+    assert allocations <= 4
     assert reader.call(peer.attach, raw) == VALUES
     reader.call(peer.write, 50.0)
     assert owner.call(peer.own_values) == [50.0 + each for each in VALUES]
@@ -64,11 +64,11 @@ def test_tensors_are_shared_in_place(owner: Child, reader: Child) -> None:
 
 def test_sleep_and_wake(owner: Child) -> None:
     why, freed = owner.call(peer.sleep, True)
-    assert (why, freed >= NBYTES) == ("", True)
+    assert (why, freed > NBYTES // 2) == ("", True)
     assert owner.call(peer.wake)
     assert owner.call(peer.own_values) == VALUES
     why, freed = owner.call(peer.sleep, False)
-    assert (why, freed >= NBYTES) == ("", True)
+    assert (why, freed > NBYTES // 2) == ("", True)
     assert owner.call(peer.wake)
     raw, _ = owner.call(peer.share)  # the new memory is shared like the old
     with Child(timeout=SLOW) as reader:
@@ -105,10 +105,19 @@ def test_memory_goes_back_with_the_pool(owner: Child) -> None:
     assert after == 0
 
 
-def test_empty_cache(torch_owner: Child) -> None:
-    before, after = torch_owner.call(peer.drop, True)
+def test_empty_cache(owner: Child) -> None:
+    before, after = owner.call(peer.drop, True)
     assert before >= NBYTES
     assert after == 0
+
+
+def test_the_cache_is_emptied_beside_tensors(torch_owner: Child) -> None:
+    why, found = torch_owner.call(peer.empty_while, "")
+    assert "this pool is in use" in why
+    assert found == VALUES
+    assert torch_owner.call(peer.sleep, True)[0] == ""
+    assert torch_owner.call(peer.wake)
+    assert torch_owner.call(peer.own_values) == VALUES
 
 
 def test_fork_is_refused(torch_owner: Child) -> None:

@@ -19,7 +19,7 @@
 #define POOLS 16
 #define UNIT 512u /* bytes of which blocks are multiples; CUDA aligns as much */
 #define PAGE 4096u
-#define LEAST (32ull << 20) /* a chunk's bytes: half of what the pool has, from LEAST to MOST, or one larger block */
+#define LEAST (64ull << 20) /* a chunk's bytes: half of what the pool has, from LEAST to MOST, or one larger block */
 #define MOST (512ull << 20)
 
 /* CUDA's structures and numbers, as cuda.h has them. */

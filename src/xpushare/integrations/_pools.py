@@ -51,6 +51,10 @@ class Pool(abc.ABC):
     def _capturing(self) -> bool:
         """Return whether the library's current stream captures a graph."""
 
+    @abc.abstractmethod
+    def empty_cache(self) -> None:
+        """Give back to the device what the library has, and no array uses."""
+
     def __enter__(self) -> Self:
         """Have the library put this thread's new arrays on the device here. Blocks may be nested.
 

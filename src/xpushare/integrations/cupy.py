@@ -65,8 +65,8 @@ class Pool(_pools.Pool):
         self._expect_awake()
         return self._memory_pool.malloc(nbytes)
 
-    def free_all_blocks(self) -> None:
-        """Give back to the device what no array uses."""
+    def empty_cache(self) -> None:
+        """Give back to the device what CuPy has, and no array uses."""
         self._memory_pool.free_all_blocks()
 
     def _capturing(self) -> bool:

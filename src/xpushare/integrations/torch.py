@@ -262,13 +262,32 @@ class Pool(_pools.Pool):
         with _lock:
             if functions[0] not in _allocators:  # torch calls it as long as any tensor lives
                 _allocators[functions[0]] = torch.cuda.memory.CUDAPluggableAllocator(self._driver.library, *functions)
-        self._mem_pool: Any = torch.cuda.MemPool(_allocators[functions[0]].allocator())
+        self._mem_pool = self._new_mem_pool()
+
+    def _new_mem_pool(self) -> Any:
+        return torch.cuda.MemPool(_allocators[self._driver.functions[0]].allocator())
 
     @property
     def id(self) -> tuple[int, int]:
         """What `torch.cuda.graph(…, pool=…)` takes, so that a captured graph has its memory here."""
         found: tuple[int, int] = self._mem_pool.id
         return found
+
+    def empty_cache(self) -> None:
+        """Give back to the device what torch has in this pool and elsewhere, and no tensor uses. `id` is another one
+        afterwards.
+
+        Raises `InvalidArgumentError` within `with pool:`, and while a captured graph has memory here.
+        """
+        with self._lock:
+            self._expect_own()
+            if self._mem_pool.use_count() != 1:
+                raise xs.InvalidArgumentError(
+                    "this pool is in use: empty its cache outside of `with pool:`, and not while a captured graph has "
+                    "its memory there"
+                )
+            self._mem_pool = self._new_mem_pool()  # torch empties a pool's cache when the pool ends
+            torch.cuda.empty_cache()
 
     def _capturing(self) -> bool:
         return bool(torch.cuda.is_current_stream_capturing())
