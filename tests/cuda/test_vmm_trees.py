@@ -50,6 +50,15 @@ def test_the_access_of_all_is_set_by_few_calls(handle: str, reader: Child) -> No
     assert reader.call(peer.mapped) == (NUMBER, 3)
 
 
+def test_the_descriptors_come_over_one_connection(handle: str, reader: Child) -> None:
+    reader.call(peer.by_socket_alone)
+    found, calls = reader.call(peer.open_tree, handle)
+    assert found == CONTENT
+    assert calls["cuMemSetAccess"] == 3
+    assert reader.call(peer.connections) == 3  # to meet the exporter, for the first array, for all others
+    assert reader.call(peer.close_some, 0, (0, 0)) == []
+
+
 def test_each_ends_by_itself(handle: str, reader: Child) -> None:
     """Addresses that mappings share go with the last of these."""
     reader.call(peer.open_tree, handle)

@@ -9,8 +9,9 @@ from typing import Any
 
 import xpushare as xs
 from harness import kept, wait_until
+from xpushare.sharing import routes
 
-__all__ = ["close_some", "make", "mapped", "open_failing", "open_tree"]
+__all__ = ["by_socket_alone", "close_some", "connections", "make", "mapped", "open_failing", "open_tree"]
 
 
 def bytes_of(array: xs.SharedArray) -> bytes:
@@ -37,6 +38,23 @@ def open_tree(handle: str) -> tuple[list[bytes], dict[str, int]]:
     before = counts()
     kept["opened"] = xs.attach(handle)
     return [bytes_of(each) for each in kept["opened"]], {name: now - before[name] for name, now in counts().items()}
+
+
+def by_socket_alone() -> None:
+    """Have this process fetch file descriptors from exporters' sockets alone, and count its connections."""
+    plain = kept["connect"] = routes.socket._connect
+    kept["connections"] = 0
+
+    def connect(*given: Any) -> Any:
+        kept["connections"] += 1
+        return plain(*given)
+
+    routes.socket._connect = connect
+    routes.use_only("socket")
+
+
+def connections() -> int:
+    return int(kept["connections"])
 
 
 def mapped() -> tuple[int, int]:

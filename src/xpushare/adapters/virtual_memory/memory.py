@@ -196,6 +196,19 @@ class AllocationFd:
             fd.close()
 
 
+class _Segments(NamedTuple):
+    """What another process exports: the bytes of each of its allocations, and whose memory it is."""
+
+    what: Import
+    sizes: Sequence[int]
+    origin: bytes
+
+
+def _expect_fds(doing: str, what: Import, sizes: Sequence[int]) -> None:
+    if sum(sizes) != what.exposed_nbytes or len(what.fds) != len(sizes):
+        raise InvalidHandleError(f"{doing}: the exporter's table contradicts itself")
+
+
 def _imported(device: VirtualMemory, doing: str, fd: OwnedFd, nbytes: int, origin: bytes) -> _Piece:
     """An allocation behind a peer's file descriptor."""
     handle = device.import_fd(doing, fd.number, origin)
@@ -248,8 +261,7 @@ class DeviceMemory(Mapped):
     def imported(
         cls, engine: Engine, device: VirtualMemory, doing: str, what: Import, sizes: Sequence[int], origin: bytes = b""
     ) -> DeviceMemory:
-        if sum(sizes) != what.exposed_nbytes or len(what.fds) != len(sizes):
-            raise InvalidHandleError(f"{doing}: the exporter's table contradicts itself")
+        _expect_fds(doing, what, sizes)
         if what.read_only:
             _require_read_only(engine, device, doing)
         pieces: list[_Piece] = []
@@ -269,30 +281,30 @@ class DeviceMemory(Mapped):
         return cls(engine, device, address, what.nbytes, sizes, kept)
 
     @classmethod
-    def imported_all(
-        cls, engine: Engine, device: VirtualMemory, found: Sequence[Import], origins: Sequence[bytes]
-    ) -> list[DeviceMemory]:
-        """Map whole allocations of other processes, all with one access, or none. They share reserved addresses, so
-        that the access is set once.
+    def imported_all(cls, engine: Engine, device: VirtualMemory, found: Sequence[_Segments]) -> list[DeviceMemory]:
+        """Map memory of other processes, all with one access: all of it, or none. The mappings share reserved
+        addresses, so that the access is set once.
         """
-        total = sum(what.exposed_nbytes for what in found)
-        doing = f"mapping {total} bytes of another process on {device}, in {len(found)} allocations"
-        if found[0].read_only:
+        total = sum(what.exposed_nbytes for what, _, _ in found)
+        read_only = found[0].what.read_only
+        doing = f"mapping {total} bytes of another process on {device}, in {len(found)} pieces"
+        if read_only:
             _require_read_only(engine, device, doing)
         pieces: list[_Piece] = []
         with device.current():
             try:
-                for what, origin in zip(found, origins, strict=True):
-                    fd = what.only_fd(doing)
-                    pieces.append(_imported(device, doing, fd, what.exposed_nbytes, origin))
-                    fd.close()
-                at = _map(engine, device, doing, pieces, "r" if found[0].read_only else "rw")
+                for what, sizes, origin in found:
+                    _expect_fds(doing, what, sizes)
+                    for fd, nbytes in zip(what.fds, sizes, strict=True):
+                        pieces.append(_imported(device, doing, fd, nbytes, origin))
+                        fd.close()  # the handle holds the memory
+                at = _map(engine, device, doing, pieces, "r" if read_only else "rw")
             finally:
                 for piece in pieces:
                     quietly(device.release, doing, piece.handle)
         place, made = _Reserved(device, at, total, len(found)), []
-        for what in found:
-            made.append(cls(engine, device, at, what.nbytes, [what.exposed_nbytes], place=place))
+        for what, sizes, _ in found:
+            made.append(cls(engine, device, at, what.nbytes, sizes, place=place))
             at += what.exposed_nbytes
         return made
 
@@ -400,22 +412,29 @@ def _read_sizes(doing: str, raw: bytes, mapped: int, count: int) -> list[int]:
     return sizes
 
 
+def _segments(doing: str, what: Import) -> _Segments | None:
+    """The allocations of an export; None for memory of another kind."""
+    kind, own = payload.read_head(doing, what)
+    if kind == payload.ALLOCATION:
+        return _Segments(what, [what.exposed_nbytes], own)
+    if kind == payload.SEGMENTS:
+        return _Segments(what, _read_sizes(doing, own, what.exposed_nbytes, len(what.fds)), b"")
+    return None
+
+
 def import_all(engine: Engine, device: VirtualMemory, found: Sequence[Import]) -> list[DriverMemory | None]:
-    """Map those imports that are whole allocations, together; None for each of the others. All of them, or none."""
+    """Map those imports together that are allocations; None for each of the others. All of them, or none."""
     made: list[DriverMemory | None] = [None] * len(found)
-    heads = [payload.read_head("mapping another process's memory", what) for what in found]
+    groups: dict[bool, dict[int, _Segments]] = {}  # by access and index
+    for at, what in enumerate(found):
+        segments = None if what.again else _segments("mapping another process's memory", what)
+        if segments is not None:
+            groups.setdefault(what.read_only, {})[at] = segments
     try:
-        for read_only in False, True:
-            which = [
-                at
-                for at, what in enumerate(found)
-                if heads[at][0] == payload.ALLOCATION and what.read_only == read_only and not what.again
-            ]
-            if which:
-                several = [found[at] for at in which]
-                mapped = DeviceMemory.imported_all(engine, device, several, [heads[at][1] for at in which])
-                for at, each in zip(which, mapped, strict=True):
-                    made[at] = each
+        for group in groups.values():
+            mapped = DeviceMemory.imported_all(engine, device, list(group.values()))
+            for at, each in zip(group, mapped, strict=True):
+                made[at] = each
     except BaseException:
         for mine in made:
             if mine is not None:
@@ -432,9 +451,7 @@ def import_memory(engine: Engine, device: VirtualMemory, what: Import, open_own:
     kind, own = payload.read_head(doing, what)
     if kind == payload.HOST:
         return HostMemory.imported(engine, device, what)
-    if kind == payload.ALLOCATION:
-        return DeviceMemory.imported(engine, device, doing, what, [what.exposed_nbytes], own)
-    if kind == payload.SEGMENTS:
-        sizes = _read_sizes(doing, own, what.exposed_nbytes, len(what.fds))
-        return DeviceMemory.imported(engine, device, doing, what, sizes)
+    segments = _segments(doing, what)
+    if segments is not None:
+        return DeviceMemory.imported(engine, device, doing, *segments)
     return open_own(kind, doing, what, own)
