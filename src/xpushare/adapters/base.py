@@ -39,6 +39,7 @@ __all__ = [
     "Domain",
     "DriverMemory",
     "DriverPhysical",
+    "DriverPool",
     "DriverQueue",
     "DriverRange",
     "Export",
@@ -48,6 +49,7 @@ __all__ = [
     "Import",
     "NativeEvent",
     "OnDemand",
+    "Piece",
     "Profile",
     "Properties",
     "Same",
@@ -268,6 +270,47 @@ class DriverRange(abc.ABC):
         """Release the addresses; nothing is mapped any more when this is called."""
 
 
+class Piece(NamedTuple):
+    """An allocation of a pool, of which a library's allocator has taken parts."""
+
+    address: int
+    nbytes: int
+    used: int  # bytes from its start on, behind which no part is in use
+
+
+class DriverPool(abc.ABC):
+    """Memory for another library's allocator, which `Adapter.foreign` finds like any of that library's. It can be taken
+    away, and given back with unspecified content at the same addresses.
+
+    The allocator calls C functions, from any thread: those named `functions` in the file `library` (`void
+    *malloc(ssize_t nbytes, int device, void *stream)` and `void free(void *, ssize_t nbytes, int device, void
+    *stream)`), or those at `addresses`, which have a parameter before the others and no stream. They fail by NULL:
+    while the memory is away, in a forked child, and where there is none.
+    """
+
+    library: str
+    functions: tuple[str, str]
+    addresses: tuple[int, int, int]  # the parameter, and the two functions
+
+    @abc.abstractmethod
+    def pieces(self) -> list[Piece]: ...
+    @abc.abstractmethod
+    def drain(self) -> None:
+        """Wait for the work that was submitted to the device."""
+
+    @abc.abstractmethod
+    def sleep(self) -> None:
+        """Take the memory away once that work has finished. No export of it lives any more."""
+
+    @abc.abstractmethod
+    def wake(self) -> None:
+        """Give memory back. If it raises, the memory is still away."""
+
+    @abc.abstractmethod
+    def release(self) -> None:
+        """End the pool once its last part is free."""
+
+
 @dataclass(slots=True)
 class Profile:
     """Times of the last signal of a profiling event, nanoseconds of the device's clock (urEventGetProfilingInfo)."""
@@ -400,7 +443,7 @@ class Adapter(abc.ABC):
     @abc.abstractmethod
     def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory: ...
     def import_all(self, device: DeviceInfo, found: Sequence[Import]) -> list[DriverMemory]:
-        """`import_memory` of each: all of them, or none. They come without fds and mappings, from this backend."""
+        """`import_memory` of each: all of them, or none. They come without mappings, from this backend."""
         made: list[DriverMemory] = []
         try:
             for what in found:
@@ -414,6 +457,10 @@ class Adapter(abc.ABC):
     def export_all(self, found: Iterable[DriverMemory]) -> None:
         """Before `export` of each: do at one go what they have in common. What fails fails again there."""
         return
+
+    def pool(self, device: DeviceInfo) -> DriverPool:
+        """A pool of device memory for another library's allocator."""
+        raise FeatureNotSupportedError(f"{self.backend} has no memory for the allocators of other libraries")
 
     @abc.abstractmethod
     def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:

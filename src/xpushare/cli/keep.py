@@ -18,6 +18,22 @@ from xpushare.sharing import identity, keeping
 
 __all__ = ["add_arguments", "age", "human", "kept_lines", "kept_rows", "run"]
 
+_UNIT: Final = """\
+# systemd keeps what the keeper has in its file-descriptor store, also when the keeper is restarted or killed.
+[Unit]
+Description=Memory that xpushare keeps for this user
+Documentation=man:sd_notify(3)
+
+[Service]
+Type=notify
+ExecStart={python} -m xpushare keep{options}
+FileDescriptorStoreMax=16384
+Restart=on-failure
+LimitNOFILE=65536
+
+[Install]
+WantedBy=default.target
+"""
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _TIMES: Final = ((86400, "d"), (3600, "h"), (60, "min"))
 _COMMAND: Final = 60  # characters
@@ -28,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--list", action="store_true", help="what is kept, since when, and by whom it was published")
     what.add_argument("--drop", metavar="NAME", help="keep that no longer; whoever has it open goes on")
     what.add_argument("--replace", action="store_true", help="be the keeper, and take over from the one that runs")
+    what.add_argument("--unit", action="store_true", help="print a unit of systemd that runs the keeper for this user")
     what.add_argument("--stop", action="store_true", help="end the keeper, and with it all that only the keeper has")
     parser.add_argument(
         "--max-bytes", type=_bytes, default=0, metavar="N", help="keep at most N bytes (default: no limit)"
@@ -36,6 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ttl", type=float, default=0.0, metavar="S", help="keep each name for S seconds (default: for good)"
     )
     parser.add_argument("--json", action="store_true", help="with --list, JSON instead of text")
+
+
+def _options(arguments: argparse.Namespace) -> str:
+    """The limits, as `xpushare keep` takes them."""
+    limits = {"--max-bytes": arguments.max_bytes, "--ttl": arguments.ttl}
+    return "".join(f" {name} {value}" for name, value in limits.items() if value)
 
 
 def _bytes(text: str) -> int:
@@ -78,6 +101,9 @@ def kept_lines(rows: list[dict[str, Any]]) -> list[str]:
 
 def run(arguments: argparse.Namespace) -> int:
     """0, or 1 if there is no keeper to be asked, or one that is in the way."""
+    if arguments.unit:
+        print(_UNIT.format(python=sys.executable, options=_options(arguments)), end="")
+        return 0
     if not (arguments.list or arguments.drop or arguments.stop):
         if arguments.max_bytes < 0 or arguments.ttl < 0:
             print("--max-bytes and --ttl are not negative", file=sys.stderr)

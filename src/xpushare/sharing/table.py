@@ -9,7 +9,7 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, NamedTuple, final
 
 from xpushare import _native
@@ -529,6 +529,19 @@ class Table:
     def exports(self) -> list[Exported]:
         self.sweep()
         return self._entries.exports()
+
+    def users(self, wanted: Callable[[Any], bool]) -> list[int | None]:
+        """Who still has memory open that was exported, of sources that are `wanted`: pids, 0 for a process that
+        cannot be seen from here, None for somebody who may have it from an owner.
+        """
+        self.sweep(everything=True)
+        pids = {index: pid for index, pid, _since, alive in self.domain.members() if alive}
+        found: set[int | None] = set()
+        for each in [*self._lingering.values(), *self._entries.exports()]:
+            if wanted(each.source):
+                found.update(pids.get(index, 0) for index in self.domain.holders(each.entry))
+                found.update([None] if self.domain.owned(each.entry) else [])
+        return list(found)
 
     def leave(self) -> None:
         """Clean exit."""
