@@ -31,7 +31,7 @@ from xpushare.common.errors import (
 )
 from xpushare.core import memory
 from xpushare.core.declare import operation
-from xpushare.core.labels import label_argument, labels, tell
+from xpushare.core.labels import label_argument, labels
 from xpushare.core.opening import event_device, own_export
 from xpushare.core.resources import Timeline, release_slot
 from xpushare.sharing import node
@@ -219,10 +219,7 @@ def get(source: Opened, context: Context | None = None, implicit: bool = False) 
     prepared = timeline.prepared
     if prepared is None or timeline.foreign_process:
         prepared = timeline.prepared = table.prepare("event", info_of(source.device), _NO_MEMORY, 0)
-    handle = table.export([Exported(prepared, timeline, implicit=implicit, slot=timeline.slot.index)])[0]
-    if labels:
-        tell(timeline, handle)
-    return handle
+    return table.export([Exported(prepared, timeline, implicit=implicit, slot=timeline.slot.index)])[0]
 
 
 @operation(
