@@ -299,8 +299,9 @@ def signal(event: Opened) -> int:
     except ValueError as error:
         raise InvalidArgumentError(f"{error} (use one event per producer)") from None
     if event.profile is not None:
-        now = time.monotonic_ns()
-        event.profile.queued = event.profile.submit = event.profile.start = event.profile.end = now
+        now = adapter_of(event.device).clock(info_of(event.device))
+        event.profile.begin(now)
+        event.profile.start = event.profile.end = now
     return point
 
 
@@ -318,7 +319,7 @@ def times(event: Opened) -> Times:
     profile = event.profile
     if profile is None:
         raise InvalidArgumentError("this event is not profiled: Event(enable_profiling=True)")
-    if not done(event) or not profile.end:
+    if not done(event) or not profile.known().end:
         raise InvalidArgumentError("no signal of this event is complete: wait for one")
     return Times(profile.queued, profile.submit, profile.start, profile.end)
 

@@ -78,6 +78,7 @@ class Stream:
     """
 
     fill_units: Sequence[int] = (1,)
+    new_stamp = None
     around_calls: Callable[[], Scope] | None = None
     owner: object | None = None  # nobody else's lists are used
 

@@ -59,6 +59,7 @@ class Stream:
     """A stream of a thread; marks are events of the driver."""
 
     fill_units: Sequence[int] = (1,)
+    new_stamp = None
     around_calls: Callable[[], Scope] | None = None
 
     def __init__(self, device: Device, handle: int, owner: object | None) -> None:

@@ -33,6 +33,7 @@ class RuntimeStream:
     """Fills in `copy`, `fill` and `wait_native` of `hooks.Stream`."""
 
     fill_units: Sequence[int] = (1, 2, 4)
+    new_stamp = None
 
     def __init__(self, handle: int, functions: Mapping[str, int], prefix: str, *copying: int) -> None:
         """`functions` are addresses by name; `copying` is what a copy is told besides its operands."""

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
 from xpushare import _native
-from xpushare.adapters.base import NativeEvent
+from xpushare.adapters.base import NativeEvent, Stamp
 from xpushare.common.errors import DeviceError, FeatureNotSupportedError, OutOfMemoryError, XpuShareError
 from xpushare.common.result import Result
 
@@ -86,6 +86,9 @@ class Stream(Protocol):
     calls: QueueCalls
     around_calls: Callable[[], Scope] | None  # around calls by recipe; None if they need nothing, which is faster
     fill_units: Sequence[int]  # the pattern lengths that `fill` takes, 1 among them
+    # The device's clock now, a stamp, and the calls by which the driver notes the time in that; None if the device does
+    # not time its work.
+    new_stamp: Callable[[str], tuple[int, Stamp, Calls]] | None
 
     # Inside, the stream's device is current and captures are left alone; afterwards everything is as before.
     def current(self) -> Scope: ...

@@ -263,7 +263,7 @@ class DeviceQueue(DriverQueue):
 
     def signal(self, slot: Slot, profile: Profile | None) -> int:
         if profile is not None:
-            raise FeatureNotSupportedError("events of this device are not profiled: Event(enable_profiling=False)")
+            self._time(profile)
         word = self._slot_pages.address(self._device, slot)
         with self._order, self._around():
             if self._broken is not None:
@@ -281,6 +281,19 @@ class DeviceQueue(DriverQueue):
         if not self._watched:
             self._watch()
         return point
+
+    def _time(self, profile: Profile) -> None:
+        """Have the driver note when it comes to this place."""
+        new_stamp, doing = self._stream.new_stamp, "timing a signal"
+        if new_stamp is None:
+            raise FeatureNotSupportedError("events of this device are not profiled: Event(enable_profiling=False)")
+        with self._order, self._stream.current():
+            self._check()
+            self._reap()
+            now, stamp, calls = self._call(new_stamp, doing)
+            profile.begin(now, stamp)
+            self._submit(doing, calls)
+            self._keep(self._mark(doing), stamp)
 
     def _forget_run(self) -> None:
         with self._state:
