@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 import xpushare as xs
+from harness import Child
 from xpushare.sharing import node
 
 DEVICE = "native_cpu:0"
-OF_THE_TESTS = (str(Path(__file__).parents[1]), contextlib.__file__)  # its operations are watched by the tests' conftest
+OF_THE_TESTS = (str(Path(__file__).parents[1]), contextlib.__file__)  # their conftest watches operations
 
 
 @pytest.fixture(params=["event", "memory"])
@@ -90,3 +91,34 @@ def test_an_interrupted_label_withdraws_what_it_is_for(monkeypatch: pytest.Monke
         with pytest.raises(KeyboardInterrupt):
             xs.ipc.event.get(event)
         assert len(table.exports()) == before
+
+
+def _interrupted_imports() -> list[str]:
+    """Import what registers its classes with native code twice, the first time interrupted behind that."""
+    from xpushare import _native
+
+    register, names, found = _native.register, [], []
+
+    def interrupts(**classes: Any) -> None:
+        register(**classes)
+        if names.count(*classes) == 0:
+            names.extend(classes)
+            raise KeyboardInterrupt
+
+    _native.register = interrupts
+    for _ in range(20):
+        try:
+            with xs.empty(4, device=DEVICE) as array, xs.share(array) as handle, xs.attach(bytes(handle)) as attached:
+                found = [type(each).__name__ for each in (array, array.memory, handle, attached)]
+            break
+        except KeyboardInterrupt:
+            continue
+    return [*sorted(names), *found]
+
+
+def test_an_interrupted_import_registers_its_classes_again() -> None:
+    with Child(method="spawn") as child:
+        assert child.call(_interrupted_imports) == [
+            *("Allocation", "ArrayHandle", "Range", "SharedArray"),  # that of handles came before
+            *("SharedArray", "Memory", "ArrayHandle", "SharedArray"),
+        ]  # fmt: skip

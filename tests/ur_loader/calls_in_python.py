@@ -613,17 +613,13 @@ def queues_of_opencl() -> None:
         if owned:
             assert opencl.clRetainCommandQueue(handle) == 0
         properties = (ctypes.c_uint64 * 3)(STRUCTURE_TYPES["QueueNativeProperties"], 0, owned)
-        theirs = made(
-            "urQueueCreateWithNativeHandle", handle, loader.get_context(), loader.get_device(), properties
-        )
+        theirs = made("urQueueCreateWithNativeHandle", handle, loader.get_context(), loader.get_device(), properties)
         assert made("urQueueGetNativeHandle", theirs, 0) == handle
         must("urQueueGetInfo", theirs, QueueInfo.CONTEXT, 8, found, 0)
         assert found.value == loader.get_context()
-        fill(here, there, 1)
-        by_python(theirs, there)
-        event = fill(here, there, 3)  # in order with theirs
-        must("urEventWait", *listed(event))
-        assert byte(there) == 3
+        for on, value in ((here, 1), (theirs, 2), (here, 3)):
+            must("urEventWait", *listed(fill(on, there, value)))
+            assert byte(there) == value
         must("urQueueFinish", theirs)
         must("urQueueRelease", theirs)
         until(lambda _handle: references() == before, handle)

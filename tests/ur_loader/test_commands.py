@@ -117,10 +117,12 @@ def test_a_lost_wait(library: Path, shim: Path, program: Run, tmp_path: Path, de
         assert (process.returncode, out) == (0, "good\n"), errors
 
 
-# --- on OpenCL's devices, whose queues are asked for by other programs, too ---------------------------------------------
+# --- on OpenCL's devices --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scenario", ["times", "queue_flags", "host_tasks", "queues_of_opencl", "own_buffers", "no_native_event"])
+@pytest.mark.parametrize(
+    "scenario", ["times", "queue_flags", "host_tasks", "queues_of_opencl", "own_buffers", "no_native_event"]
+)
 @pytest.mark.parametrize("device", ["opencl:0", "opencl:1"])
 def test_a_device_of_opencl(library: Path, shim: Path, device: str, scenario: str) -> None:
     if device not in {f"{each.backend}:{each.ordinal}" for each in xs.devices()}:

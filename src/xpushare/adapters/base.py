@@ -514,8 +514,10 @@ class Adapter(abc.ABC):
     def settle(self) -> None:
         """Release the operands of queue operations that have finished, without waiting for others."""
 
-    def clock(self, device: DeviceInfo) -> int:
-        """The clock of `Profile`, in nanoseconds. For devices that have `ext_oneapi_per_event_profiling`."""
+    def clock(self, device: DeviceInfo) -> tuple[int, int]:
+        """The clock of `Profile` and the host's monotonic one at the same moment, in nanoseconds. For devices with
+        `ext_oneapi_per_event_profiling`.
+        """
         raise FeatureNotSupportedError(f"the clock of {self.backend}'s devices cannot be read")
 
     @abc.abstractmethod

@@ -12,7 +12,7 @@ from collections.abc import Generator
 from operator import call
 from typing import Any, Final, NamedTuple, NoReturn
 
-from xpushare._device import Context, Device, DeviceLike, info_of, resolve, resolve_context
+from xpushare._device import Context, Device, DeviceLike, adapter_of, info_of, resolve, resolve_context
 from xpushare._native import DONE, LOST, PENDING, Domain, Slot
 from xpushare.adapters.base import Export, Profile
 from xpushare.common.aspects import Aspect
@@ -299,7 +299,7 @@ def signal(event: Opened) -> int:
     except ValueError as error:
         raise InvalidArgumentError(f"{error} (use one event per producer)") from None
     if event.profile is not None:
-        now = adapter_of(event.device).clock(info_of(event.device))
+        now, _ = adapter_of(event.device).clock(info_of(event.device))
         event.profile.begin(now)
         event.profile.start = event.profile.end = now
     return point

@@ -102,8 +102,9 @@ def _finish(deadline: float) -> None:
 
 
 def any_unfinished() -> bool:
-    """Whether a queue of this process has work; those that have finished some release its operands."""
-    return any([queue.unfinished() is not False for queue in _queues.all()])
+    """Whether a queue of this process has work. All queues release the operands of what has finished."""
+    unfinished = [queue.unfinished() for queue in _queues.all()]
+    return any(each is not False for each in unfinished)
 
 
 def pause() -> None:

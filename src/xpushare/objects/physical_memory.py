@@ -208,8 +208,8 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         growing.grow(*self._grows(), nbytes)
 
     def shrink(self, nbytes: int) -> None:
-        """Make the range shorter by `nbytes`. Whole pieces of memory beyond its end go, once the queue operations of this
-        process that use them have finished; followers keep them until they `refresh`.
+        """Make the range shorter by `nbytes`. Whole pieces of memory beyond its end go, once this process's queue
+        operations on them have finished; followers keep them until they `refresh`.
 
         Raises `InvalidArgumentError` while a view reaches such a piece, for more bytes than there are, and for a
         follower. (urVirtualMemUnmap)

@@ -37,7 +37,12 @@ _OUTLIVED_TRIES: Final = 2  # the same where an object dies, which has been expo
 _LOST_MANY: Final = 100
 _NAMED: Final = 1 << 12
 
-labels: Final[WeakKeyDictionary[Any, str]] = WeakKeyDictionary()
+
+class _Labels(WeakKeyDictionary[Any, str]):
+    data: dict[Any, str]
+
+
+labels: Final = _Labels()
 """What people call the sources of exports. Mostly empty; `labels.data` says so without running Python."""
 
 

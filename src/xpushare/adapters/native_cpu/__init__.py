@@ -138,8 +138,9 @@ class NativeCpu(Adapter):
     def adopt_event(self, native: object) -> tuple[DeviceInfo, Any] | None:
         return None
 
-    def clock(self, device: DeviceInfo) -> int:
-        return time.monotonic_ns()
+    def clock(self, device: DeviceInfo) -> tuple[int, int]:
+        now = time.monotonic_ns()
+        return now, now
 
     def settle(self) -> None:
         pass  # a queue's thread lets go at once

@@ -104,7 +104,7 @@ class OpenCL(Listed, HostStreamAdapter):
         page = system.page_nbytes()
         return max(1 << 21, page) if recommended else page
 
-    def clock(self, device: DeviceInfo) -> int:
+    def clock(self, device: DeviceInfo) -> tuple[int, int]:
         return self.device(device).now()
 
     def foreign(self, address: int, nbytes: int | None = None) -> Foreign | None:

@@ -31,7 +31,11 @@ _WAITS: Final = (_U, _P, _P)  # of an operation: for how many events it waits, f
 _FUNCTIONS: Final[tuple[tuple[str, Any, tuple[Any, ...]], ...]] = (  # names, result, arguments
     ("clGetPlatformIDs", _I, (_U, _P, _P)),
     ("clGetDeviceIDs", _I, (_P, _U64, _U, _P, _P)),
-    ("clGetPlatformInfo clGetDeviceInfo clGetCommandQueueInfo clGetEventInfo clGetEventProfilingInfo", _I, (_P, _U, _SIZE, _P, _P)),
+    (
+        "clGetPlatformInfo clGetDeviceInfo clGetCommandQueueInfo clGetEventInfo clGetEventProfilingInfo",
+        _I,
+        (_P, _U, _SIZE, _P, _P),
+    ),
     ("clReleaseCommandQueue clReleaseEvent clReleaseMemObject clFlush clFinish", _I, (_P,)),
     ("clSetUserEventStatus", _I, (_P, _I)),
     ("clWaitForEvents", _I, (_U, _P)),
@@ -186,8 +190,8 @@ class Cpu:
 
     @cached_property
     def clock(self) -> int:
-        """The host's clock of the driver's time stamps, as tried: Intel's driver takes the monotonic one, PoCL (3.0) the
-        raw one. -1: none of these.
+        """Which of the host's clocks the driver's time stamps are of, as tried: on Intel's driver the monotonic one, on
+        PoCL (3.0) the raw one. -1: neither.
         """
         driver, doing = self.driver, f"trying the clock of {self}"
         properties = (ctypes.c_uint64 * 3)(*PROFILING_QUEUE, 0)
@@ -204,9 +208,10 @@ class Cpu:
         looks = zip(_CLOCKS, before, after, strict=True)
         return next((clock for clock, first, last in looks if first <= told[0] <= told[1] <= last), -1)
 
-    def now(self) -> int:
-        """What the device's clock says, in nanoseconds."""
-        return time.clock_gettime_ns(self.clock)
+    def now(self) -> tuple[int, int]:
+        """What the device's clock says and the host's monotonic one, in nanoseconds."""
+        host = time.monotonic_ns()
+        return host if self.clock == time.CLOCK_MONOTONIC else time.clock_gettime_ns(self.clock), host
 
     def drain(self) -> None:
         """Our queues; what other libraries queue is missed."""

@@ -101,7 +101,7 @@ class Stream:
 
     def new_stamp(self, doing: str) -> tuple[int, Event, Calls]:
         stamp = Event(self._driver)
-        return self._cpu.now(), stamp, stamp.marking(self.handle)
+        return self._cpu.now()[0], stamp, stamp.marking(self.handle)
 
     def query(self, doing: str, mark: Event) -> bool:
         return mark.complete(doing)

@@ -86,9 +86,6 @@ class Stream(Protocol):
     calls: QueueCalls
     around_calls: Callable[[], Scope] | None  # around calls by recipe; None if they need nothing, which is faster
     fill_units: Sequence[int]  # the pattern lengths that `fill` takes, 1 among them
-    # The device's clock now, a stamp, and the calls by which the driver notes the time in that; None if the device does
-    # not time its work.
-    new_stamp: Callable[[str], tuple[int, Stamp, Calls]] | None
 
     # Inside, the stream's device is current and captures are left alone; afterwards everything is as before.
     def current(self) -> Scope: ...
@@ -107,6 +104,10 @@ class Stream(Protocol):
     def copy(self, doing: str, dst: int, src: int, nbytes: int) -> Calls: ...
     # Writes `times` patterns whose length is in `fill_units`; `dst` is a multiple of it.
     def fill(self, doing: str, dst: int, pattern: bytes, times: int) -> Calls: ...
+
+    # The device's clock now, a stamp, and the calls by which the driver notes the time in that; None if the device does
+    # not time its work.
+    def new_stamp(self, doing: str) -> tuple[int, Stamp, Calls] | None: ...
 
     # Work queued later starts once another library's event (from `Adapter.adopt_event`) has completed.
     def wait_native(self, doing: str, event: Any) -> Calls: ...

@@ -284,13 +284,14 @@ class DeviceQueue(DriverQueue):
 
     def _time(self, profile: Profile) -> None:
         """Have the driver note when it comes to this place."""
-        new_stamp, doing = self._stream.new_stamp, "timing a signal"
-        if new_stamp is None:
-            raise FeatureNotSupportedError("events of this device are not profiled: Event(enable_profiling=False)")
+        doing = "timing a signal"
         with self._order, self._stream.current():
             self._check()
             self._reap()
-            now, stamp, calls = self._call(new_stamp, doing)
+            made = self._call(self._stream.new_stamp, doing)
+            if made is None:
+                raise FeatureNotSupportedError("events of this device are not profiled: Event(enable_profiling=False)")
+            now, stamp, calls = made
             profile.begin(now, stamp)
             self._submit(doing, calls)
             self._keep(self._mark(doing), stamp)

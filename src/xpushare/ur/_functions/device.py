@@ -544,7 +544,8 @@ def urDeviceGetInfo(hDevice: Device, propName: DeviceInfo) -> Any:
 )
 def urDeviceGetGlobalTimestamps(hDevice: Device) -> tuple[Uint64, Uint64]:
     """The device's clock, of which the times of commands are, and the host's at one moment, in nanoseconds."""
-    return adapter_of(hDevice.shared).clock(info_of(hDevice.shared)), time.monotonic_ns()
+    found: tuple[int, int] = adapter_of(hDevice.shared).clock(info_of(hDevice.shared))
+    return found
 
 
 @function(293, "INVALID_DEVICE", python="`queue.synchronize()` for each queue")

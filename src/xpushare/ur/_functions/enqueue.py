@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import Annotated, Final, NamedTuple
@@ -161,8 +160,8 @@ def command(
     if handover is not None:
         first = event.started or event.profile
         if first is not None:  # this process's Python came to it later
-            ahead = adapter_of(device).clock(info_of(device)) - time.monotonic_ns()
-            first.queued = first.submit = handover.queued + ahead
+            device_now, host_now = adapter_of(device).clock(info_of(device))
+            first.queued = first.submit = handover.queued + device_now - host_now
         if handover.fill is not None:
             handover.fill(event)
     return event
