@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import functools
+import os
 import struct
 import uuid
 from collections.abc import Callable
@@ -37,6 +39,7 @@ __all__ = [
     "newest",
     "pack",
     "parse",
+    "wrong_seal",
 ]
 
 MAGIC: Final = MAGICS["handle"]
@@ -73,6 +76,20 @@ def pack(**values: Any) -> bytes:
 def keyed_hash(data: bytes) -> bytes:
     """BLAKE2b-256 of `data` under the user's key."""
     return identity.sealing().hash(data)
+
+
+def wrong_seal(what: str, pid: int) -> str:
+    """Return why a seal does not fit. `pid`: of the exporter, if the bytes are right there."""
+    owner = None
+    with contextlib.suppress(OSError):
+        owner = os.stat(f"/proc/{pid}").st_uid
+    if owner is not None and owner != os.geteuid():
+        return f"the {what} was made by another user (uid {owner}): xpushare shares between processes of one user only"
+    return (
+        f"the {what}'s seal does not fit: it was cut or altered on the way, or made by another user or with another key. "
+        "xpushare shares between processes of one user only; in containers, both need the same XPUSHARE_KEY_FILE or "
+        "XPUSHARE_RUNTIME_DIR"
+    )
 
 
 def encode_text(raw: bytes) -> str:
@@ -306,10 +323,7 @@ def _why_bad(raw: bytes) -> str:
     if fields.version != VERSION:
         return f"the handle has format version {fields.version}, this package reads version {VERSION}"
     if keyed_hash(raw[:-SEAL_NBYTES]) != raw[-SEAL_NBYTES:]:
-        return (
-            "the handle's seal does not fit: it was altered on the way, or made with another user's key "
-            "(both processes need the same XPUSHARE_KEY_FILE or XPUSHARE_RUNTIME_DIR)"
-        )
+        return wrong_seal("handle", fields.pid)
     return (
         f"the handle says things this version does not know (kind {fields.kind}, flags {fields.flags:#x}, "
         f"backend {fields.backend!r}, entry {fields.entry}, pid {fields.pid}, fd {fields.table_fd})"
