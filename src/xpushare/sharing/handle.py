@@ -100,7 +100,7 @@ def decode_text(text: str) -> bytes:
     """The bytes behind `text`. Accepts only the spelling that `encode_text` makes, with white space around it."""
     text = text.strip()  # a line of a file or of another program's output
     if len(text) <= NAME_LENGTH_MAX:
-        raise InvalidHandleError(f"{text!r} is no handle; if it is a name, xs.lookup({text!r}) gives its handle")
+        raise InvalidHandleError(f"{text!r} is no handle. If it is a published name, attach(xs.lookup({text!r}))")
     try:
         raw = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (UnicodeEncodeError, binascii.Error) as error:
@@ -159,18 +159,24 @@ class Named:
 HandleLike: TypeAlias = "Named | ReadableBuffer | str"  # of what `lookup` gives, the kind is not known
 
 
-def bytes_of(handle: object, meant: str) -> bytes:
-    """The bytes of what is neither a handle nor text. `InvalidArgumentError` unless it is bytes-like; an object of this
-    package is no handle, though its memory may be read as bytes.
+def bytes_of(handle: object, meant: str, advice: str = "") -> bytes:
+    """Return the bytes of a handle that is neither an object of ours nor text. Raises `InvalidArgumentError`, which says
+    what is `meant`, for anything but a buffer of bytes. `advice`: for an object of this package, whose memory may be
+    read as bytes, and which is no handle.
     """
+    kind = type(handle)
+    name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
+    if isinstance(handle, BufferBase):
+        raise InvalidArgumentError(advice or f"{meant}, not {name}")
     try:
-        if not isinstance(handle, BufferBase):
-            return bytes(memoryview(handle))  # type: ignore[arg-type]
+        view = memoryview(handle)  # type: ignore[arg-type]
+        if view.itemsize == 1:  # a float64 array is meant as an array
+            return bytes(view)
     except TypeError:
         pass
     except ValueError as error:  # a memoryview that was released, a closed mmap
-        raise InvalidArgumentError(f"{meant}, not this {type(handle).__name__}: {error}") from error
-    raise InvalidArgumentError(f"{meant}, not {type(handle).__name__}")
+        raise InvalidArgumentError(f"{meant}, not this {name}: {error}") from error
+    raise InvalidArgumentError(f"{meant}, not {name}")
 
 
 @final
