@@ -8,6 +8,7 @@ import operator
 import select
 import threading
 import time
+import warnings
 from collections.abc import Generator
 from operator import call
 from typing import Any, Final, NamedTuple, NoReturn
@@ -359,6 +360,12 @@ def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
         point = at_least
     else:
         point = slot.pending if at_least is None else point_argument(at_least, slot)
+        if not point and at_least is None and seconds:
+            warnings.warn(
+                f"wait({seconds:g}) returns at once, since no signal of this event is pending yet: "
+                f"wait({seconds:g}, at_least=1) waits for the first one",
+                stacklevel=3,
+            )
     try:
         state = slot.wait(point, seconds)
     except ValueError as error:
