@@ -119,7 +119,7 @@ def _print_channels(found: list[dict[str, Any]]) -> None:
     for each in found:
         print(
             f"\nchannel {each['name'] or '(without a name)'}, {each['sent']} frames sent, {each['slots']} slots, "
-            f"{human(each['nbytes'])} on {devices.get(each['device'], each['backend'])}"
+            f"{readable(each['nbytes'])} on {devices.get(each['device'], each['backend'])}"
         )
         for member in each["members"]:
             does = (["finished writing" if member["finished"] else "writes"] if member["writes"] else []) + (
