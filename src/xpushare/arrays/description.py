@@ -50,8 +50,8 @@ _ADVICE: Final = {
     "pandas": ": share its columns (xs.array(df['x'].to_numpy()))",
     "polars": ": share its columns (xs.array(df['x'].to_numpy()))",
     "pyarrow": ": write the table into shared memory with pyarrow.ipc, as examples/arrow_table.py does, and share that",
-    "builtins": ". `share` takes arrays, and trees of dict, list, tuple, arrays, None, bool, int, float, str and bytes. "
-    "xs.array makes a shared copy of numbers",
+    "builtins": ". `share` takes arrays, and trees of dict, list, tuple, arrays, None, bool, int, float, str and "
+    "bytes. xs.array makes a shared copy of numbers",
 }
 
 

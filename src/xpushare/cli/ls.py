@@ -166,7 +166,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"kept by process {kept[0]['keeper']}:", *kept_lines(kept), sep="\n  ")
     _print_channels(open_channels)
     if left:
-        print(f"{len(left)} of them, {readable(sum(row['nbytes'] for row in left))}, were left by dead processes: they go "
+        size = readable(sum(row["nbytes"] for row in left))
+        print(f"{len(left)} of them, {size}, were left by dead processes: they go "
               "when their importers close them or end")  # fmt: skip
     if found.unread:
         listed = ", ".join(f"{each.pid} {each.name}" for each in found.unread[:_LISTED])

@@ -81,7 +81,8 @@ def attach(handle: Handle) -> Attachment:
         table = get(pidfd.number, fields.table_fd)
     except OSError as error:
         if error.errno in (errno.EBADF, errno.ESRCH):
-            raise exporter_gone(fields_of(handle).pid, "its pid now belongs to a process without that file descriptor, or it is exiting"
+            raise exporter_gone(
+                fields_of(handle).pid, "its pid now belongs to a process without that file descriptor, or it is exiting"
             ) from None
         raise Blocked(str(error.strerror)) from None
     numbers = _commons_and_bell(table, handle)
@@ -91,7 +92,9 @@ def attach(handle: Handle) -> Attachment:
         commons, bell = (get(pidfd.number, number) for number in numbers)
     except OSError as error:
         if error.errno in (errno.EBADF, errno.ESRCH):
-            raise exporter_gone(fields_of(handle).pid, f"it ended while it was being opened ({error.strerror})") from None
+            raise exporter_gone(
+                fields_of(handle).pid, f"it ended while it was being opened ({error.strerror})"
+            ) from None
         raise Blocked(str(error.strerror)) from None
     return Attachment(table, commons, bell, True, pidfd)
 
