@@ -99,6 +99,10 @@ def test_a_graph_replays_after_a_sleep(torch_owner: Child, inside: bool) -> None
     assert torch_owner.call(peer.capture, inside) == [each + 2.0 for each in VALUES]
 
 
+def test_a_graph_outlives_the_pool(torch_owner: Child) -> None:
+    assert torch_owner.call(peer.capture_outlives) == [each + 1.0 for each in VALUES]
+
+
 def test_memory_goes_back_with_the_pool(owner: Child) -> None:
     before, after = owner.call(peer.drop, False)
     assert before >= NBYTES
