@@ -300,3 +300,8 @@ def test_a_forked_child_has_no_part_of_it(owner: Child) -> None:
 def test_blocks_and_states(owner: Child) -> None:
     owner.call(peer.make, [64])
     assert owner.call(peer.states) == ["this pool sleeps: wake it first"] * 2 + ["this pool does not sleep"]
+
+
+def test_a_device_without_virtual_memory_of_its_own_is_refused() -> None:
+    with pytest.raises(xs.FeatureNotSupportedError, match="has no memory for the allocators"):
+        peer.Pool("native_cpu:0")

@@ -149,13 +149,3 @@ def test_kept_and_adopted(owner: Child, reader: Child) -> None:
     reader.kill()
     with Child(timeout=SLOW) as heir:
         assert heir.call(peer.find, "weights") == VALUES
-
-
-def test_another_device_is_refused() -> None:
-    from xpushare.integrations import _pools
-
-    class Pool(_pools.Pool):
-        _using = _capturing = None  # type: ignore[assignment]
-
-    with pytest.raises(xs.FeatureNotSupportedError):
-        Pool("native_cpu:0")
