@@ -10,7 +10,6 @@ from pathlib import Path
 import gpu_pool_peer as peer
 import pytest
 
-import xpushare as xs
 from harness import Child, wait_until
 
 sys.path.append(str(Path(__file__).parent.parent / "keeper"))
