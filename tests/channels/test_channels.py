@@ -752,3 +752,36 @@ def test_ls_shows_channels() -> None:
         assert "channel test, 1 frames sent" in text
         assert f"{pid} screen reads all: 1 behind, 0 missed, 0 held" in text
         child.call(close_there)
+
+
+@pytest.mark.parametrize("dtype", [">i4", "datetime64[s]", "float32", [("a", "i4"), ("b", "f8")], "S3"])
+def test_frames_are_arrays_of_any_dtype(dtype: Any) -> None:
+    """Some of them have a buffer, which NumPy asks for first, and others not."""
+    with channel(shape=3, dtype=dtype) as ch, xs.Channel.open("test") as reader:
+        values = np.arange(3).astype(dtype) if not isinstance(dtype, list) else np.ones(3, dtype)
+        for _ in range(2):
+            with ch.loan() as loan:
+                np.asarray(loan)[...] = values
+            with reader.receive(10) as frame:
+                found = np.asarray(frame)
+                assert found.dtype == np.dtype(dtype)
+                assert found.tolist() == values.tolist()
+                assert np.asarray(frame, copy=True).base is None
+
+
+def test_a_frames_buffer() -> None:
+    with channel() as ch, xs.Channel.open("test") as reader:
+        with ch.loan() as loan:
+            np.asarray(loan)[:] = 5, 6
+            with pytest.raises(TypeError, match="not x"):
+                loan.__array__(x=1)
+        with pytest.raises(BufferError, match="use its array"):
+            memoryview(loan)
+        with pytest.raises(xs.InvalidArgumentError, match="not on loan"):
+            np.asarray(loan)
+        with reader.receive(10) as frame:
+            np.asarray(frame)
+            view = memoryview(frame)
+            assert (view.format, view.shape, view.tolist()) == ("l", (2,), [5, 6])
+        with pytest.raises(xs.InvalidArgumentError, match="closed"):
+            np.asarray(frame)

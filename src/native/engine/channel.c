@@ -111,10 +111,9 @@ static bool lock(xp_end *e)
 
 static void unlock(xp_end *e, bool changed)
 {
-    if (changed)
-        __atomic_fetch_add(&e->w->changes, 1, __ATOMIC_SEQ_CST);
     xp_lock_release(&e->w->lock, e->m);
-    if (changed) {
+    if (changed) { /* whoever dies before it says so rings the bell by its death */
+        __atomic_fetch_add(&e->w->changes, 1, __ATOMIC_SEQ_CST);
         xp_ring(&e->w->bell);
         xp_crew_tell(e->c);
     }
@@ -240,7 +239,7 @@ static void add_reader(xp_end *e, int mode, bool oldest)
 
 int xp_end_join(xp_end *e, xp_crew *c, const xp_geometry *g, const char *label, int mode, bool oldest, bool writer)
 {
-    *e = (xp_end){.c = c, .w = words(c), .g = *g, .mode = mode, .credit = MOST_CREDIT};
+    *e = (xp_end){.c = c, .w = words(c), .g = *g, .mode = mode, .credit = MOST_CREDIT, .pid = (uint64_t)getpid()};
     int rc = xp_crew_claim(c, label, sweep_lock, &e->m);
     if (rc)
         return rc;
@@ -291,8 +290,10 @@ int xp_end_finish(xp_end *e)
     if (!lock(e))
         return XP_UNUSABLE;
     int got = is_writer(&e->w->ends[e->m]) ? XP_GOT : add_writer(e);
-    if (got == XP_GOT)
+    if (got == XP_GOT) {
         XP_STORE(&e->w->ends[e->m].role, e->w->ends[e->m].role | XP_END_FINISHED);
+        e->finished = true;
+    }
     unlock(e, got == XP_GOT);
     return got;
 }
@@ -319,7 +320,7 @@ int xp_end_loan(xp_end *e, uint32_t *slot)
     if (!lock(e))
         return XP_UNUSABLE;
     xp_channel_words *w = e->w;
-    int got = add_writer(e);
+    int got = e->finished ? XP_SAID_END : add_writer(e);
     uint64_t self = (uint64_t)pthread_self();
     if (got != XP_GOT || e->loaned_by) {
         unlock(e, false);
@@ -397,12 +398,13 @@ int xp_end_send(xp_end *e, uint32_t slot, uint64_t nbytes, uint64_t point, uint6
     xp_channel_words *w = e->w;
     xp_slot_words *s = slot_at(e, slot);
     s->nbytes = nbytes;
-    s->writer_pid = (uint64_t)getpid();
+    s->writer_pid = e->pid;
     s->point = point;
     s->point_by = e->m;
     s->since = xp_crew_head_of(e->c)->members[e->m].since_ns;
     s->deliveries = 0;
-    memset(s->reads, 0, sizeof s->reads);
+    if (e->g.device)
+        memset(s->reads, 0, sizeof s->reads);
     s->job = w->group ? XP_QUEUED : XP_NO_JOB;
     *seq = w->next_seq;
     commit(s, *seq, XP_FULL); /* the frame is sent */

@@ -23,7 +23,7 @@ import abc
 import enum
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 from xpushare import adapters
 from xpushare._native import Domain, Lease, Mapping, Recogniser, Slot
@@ -54,6 +54,7 @@ __all__ = [
     "Properties",
     "Same",
     "Slot",
+    "Stamp",
     "TimelinePoint",
     "TimelineSemaphore",
     "UsmKind",
@@ -311,14 +312,38 @@ class DriverPool(abc.ABC):
         """End the pool once its last part is free."""
 
 
+class Stamp(Protocol):
+    """What the driver notes of the time at which a device comes to a place in a queue."""
+
+    # When it came there and when it went on, nanoseconds of `Adapter.clock`. None before the driver says it.
+    def read(self) -> tuple[int, int] | None: ...
+
+
 @dataclass(slots=True)
 class Profile:
-    """Times of the last signal of a profiling event, nanoseconds of the device's clock (urEventGetProfilingInfo)."""
+    """Times of the last signal of a profiling event, nanoseconds of the device's clock (urEventGetProfilingInfo). The
+    last two are 0 until they are known.
+    """
 
     queued: int = 0
     submit: int = 0
     start: int = 0
     end: int = 0
+    stamp: Stamp | None = None
+
+    def begin(self, now: int, stamp: Stamp | None = None) -> None:
+        """A new signal is submitted. `stamp` tells the last two times, else whoever executes it sets them."""
+        self.queued = self.submit = now
+        self.start = self.end = 0
+        self.stamp = stamp
+
+    def known(self) -> Self:
+        """The times that are known by now."""
+        found = self.stamp and self.stamp.read()
+        if found:
+            self.start, self.end = found
+            self.stamp = None
+        return self
 
 
 class NativeEvent(Protocol):
@@ -409,6 +434,7 @@ class Adapter(abc.ABC):
     stream_kind: int | None = (
         None  # what Unified Runtime tells with a stream's handle, where streams are of several kinds
     )
+    runs_functions: bool = False  # its queues run functions of this process
     recogniser: Recogniser | None = None  # what `foreign` finds most, for native code
     least_per_fd: int = 0  # bytes that each of several fds stands for, at least; 0: what is imported has one fd
     # Has a function called every 50 ms until it returns False, on the thread that unmaps what was closed, and returns
@@ -534,6 +560,12 @@ class Adapter(abc.ABC):
     @abc.abstractmethod
     def settle(self) -> None:
         """Release the operands of queue operations that have finished, without waiting for others."""
+
+    def clock(self, device: DeviceInfo) -> tuple[int, int]:
+        """The clock of `Profile` and the host's monotonic one at the same moment, in nanoseconds. For devices with
+        `ext_oneapi_per_event_profiling`.
+        """
+        raise FeatureNotSupportedError(f"the clock of {self.backend}'s devices cannot be read")
 
     @abc.abstractmethod
     def adopt_domain(self, device: DeviceInfo, domain: Domain) -> None:

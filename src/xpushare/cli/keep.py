@@ -13,10 +13,11 @@ import sys
 import time
 from typing import Any, Final
 
+from xpushare.common.sizes import readable
 from xpushare.keeper.process import serve
 from xpushare.sharing import identity, keeping
 
-__all__ = ["add_arguments", "age", "human", "kept_lines", "kept_rows", "run"]
+__all__ = ["add_arguments", "age", "kept_lines", "kept_rows", "run"]
 
 _UNIT: Final = """\
 # systemd keeps what the keeper has in its file-descriptor store, also when the keeper is restarted or killed.
@@ -34,7 +35,6 @@ LimitNOFILE=65536
 [Install]
 WantedBy=default.target
 """
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _TIMES: Final = ((86400, "d"), (3600, "h"), (60, "min"))
 _COMMAND: Final = 60  # characters
 
@@ -67,12 +67,6 @@ def _bytes(text: str) -> int:
     return int(text[:-1] if factor > 1 else text) * factor
 
 
-def human(nbytes: int) -> str:
-    """A size for people: `4.0 KiB`."""
-    step = min(max(nbytes.bit_length() - 1, 0) // 10, len(_UNITS) - 1)
-    return f"{nbytes / (1 << 10 * step):.1f} {_UNITS[step]}" if step else f"{nbytes} B"
-
-
 def age(seconds: int | None) -> str:
     """A time for people."""
     if seconds is None:
@@ -92,7 +86,7 @@ def kept_rows() -> list[dict[str, Any]]:
 def kept_lines(rows: list[dict[str, Any]]) -> list[str]:
     """What is kept, for people."""
     return [
-        f"{each['name']}  version {each['version']}, {human(each['nbytes'])} in {each['objects']} allocations, for "
+        f"{each['name']}  version {each['version']}, {readable(each['nbytes'])} in {each['objects']} allocations, for "
         f"{age(max(int(time.time()) - each['since'], 0))}, published by {each['publisher']} "
         f"{each['command'][:_COMMAND]}".rstrip()
         for each in rows

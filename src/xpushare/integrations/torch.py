@@ -1,5 +1,7 @@
-"""torch tensors through `multiprocessing` by handle: `xpushare.integrations.torch.install()`; and CUDA tensors in
-memory that can be shared, kept and put to sleep: `xpushare.integrations.torch.pool()`.
+"""torch tensors through `multiprocessing` by handle: `xpushare.integrations.torch.install()`.
+
+`Batches` carries a DataLoader's batches by a channel. `pool()` allocates CUDA tensors in memory that can be shared,
+kept and put to sleep.
 """
 
 from __future__ import annotations
@@ -16,10 +18,11 @@ from xpushare.adapters import HOST
 from xpushare.core.ordering import work_on
 from xpushare.integrations import _pools
 from xpushare.integrations import _reductions as common
+from xpushare.integrations.batches import Batches
 from xpushare.objects.array import capsule_of, order_before, unsettled
 from xpushare.sharing import node
 
-__all__ = ["Pool", "install", "pool", "uninstall"]
+__all__ = ["Batches", "Pool", "install", "pool", "uninstall"]
 
 torch: Any = importlib.import_module("torch")  # type checkers take `import torch` for this module where it is missing
 _torch_reductions: Any = importlib.import_module("torch.multiprocessing.reductions")

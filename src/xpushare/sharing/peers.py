@@ -23,6 +23,7 @@ from xpushare.common.errors import (
     OutOfMemoryError,
     RouteError,
     XpuShareError,
+    exporter_gone,
     from_os_error,
 )
 from xpushare.common.fds import OwnedFd, close_all
@@ -187,7 +188,7 @@ class Peer:
         """Raise `HandleExpiredError` unless the handle's entry is live now, and its process alive."""
         self.expect_exported(handle)
         if not self.alive():
-            raise HandleExpiredError(f"the exporter, process {self.pid}, is gone: it ended")
+            raise exporter_gone(self.pid, "its pidfd says so")
 
     def expect_exported(self, handle: Handle) -> None:
         """Raise `HandleExpiredError` unless the handle's entry is live; its process may have died."""

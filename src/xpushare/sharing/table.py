@@ -11,6 +11,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, NamedTuple, final
+from weakref import WeakKeyDictionary
 
 from xpushare import _native
 from xpushare._native import Exported, Template
@@ -27,7 +28,7 @@ from xpushare.common.errors import (
 from xpushare.sharing import door, identity, layout
 from xpushare.sharing.handle import KIND_NUMBERS, NAMES_DEVICE, Handle, fields_of, pack
 
-__all__ = ["Exported", "Table", "deadline_in"]
+__all__ = ["Exported", "Table", "deadline_in", "labels"]
 
 _FORM_BIT: Final = layout.ENTRY_FORM_BIT
 _REMEMBERED: Final = 1 << 16  # ended exports whose reason is kept for the message, and for a `put` that comes later
@@ -35,6 +36,14 @@ _ENDING_TRIES: Final = 8  # of each kind; more than one, so that exports that ar
 _OUTLIVED_TRIES: Final = 2  # the same where an object dies, which has been exported before
 _LOST_MANY: Final = 100
 _NAMED: Final = 1 << 12
+
+
+class _Labels(WeakKeyDictionary[Any, str]):
+    data: dict[Any, str]
+
+
+labels: Final = _Labels()
+"""What people call the sources of exports. Mostly empty; `labels.data` says so without running Python."""
 
 
 def deadline_in(nanoseconds: int) -> int:
@@ -182,6 +191,11 @@ class Table:
             if opens is not None or ttl is not None:
                 with self._lock:
                     self._ending.update({each.generation: each for each in exports})
+            if labels.data:
+                for each, handle in zip(exports, handles, strict=True):
+                    text = labels.get(each.source)
+                    if text is not None:
+                        self.label(handle, text)
         except BaseException as error:  # perhaps an interrupt, after they were published
             with self._lock:
                 for each in exports:

@@ -15,7 +15,7 @@ from typing import Final
 
 from xpushare._native import CONSTANTS, LAYOUT, Fields, read_reply, request
 from xpushare.common import system
-from xpushare.common.errors import HandleExpiredError, InvalidHandleError, from_os_error
+from xpushare.common.errors import HandleExpiredError, InvalidHandleError, exporter_gone, from_os_error
 from xpushare.common.fds import OwnedFd, close_all
 from xpushare.sharing import door, identity
 from xpushare.sharing.handle import Handle, fields_of
@@ -42,20 +42,20 @@ def _connect(fields: Fields) -> socket.socket:
     """To its socket in the runtime folder, which only its user can reach; else to the abstract one, which everybody in
     its network namespace can, and which needs no folder in common.
     """
-    gone = f"the exporter, process {fields.pid}, is gone: nobody listens at its socket"
+    gone = exporter_gone(fields.pid, "nobody listens at its socket")
     with door.path(fields.cookie) as path:
         if path is not None:
             try:
                 return system.connect(path, TIMEOUT)
             except ConnectionRefusedError:
-                raise HandleExpiredError(gone) from None
+                raise gone from None
             except (FileNotFoundError, PermissionError):
                 pass  # another folder, or none
     try:
         return system.connect(b"xpushare/" + fields.cookie.hex().encode(), TIMEOUT)
     except ConnectionRefusedError:
         if fields.net_namespace and fields.net_namespace == identity.namespace("net"):
-            raise HandleExpiredError(gone) from None
+            raise gone from None
         raise Blocked(
             "nobody listens: the exporter has ended, or is in another network namespace (share it: "
             "--network=container:…, hostNetwork, one pod), and has another runtime folder (share that)"
