@@ -256,6 +256,12 @@ def test_sleep_with_the_content(owner: Child, reader: Child) -> None:
         reader.call(peer.open_it, handle)
 
 
+def test_what_is_freed_while_it_sleeps_is_not_copied_back(owner: Child) -> None:
+    owner.call(peer.make, [CHUNK, CHUNK, 4096])
+    owner.call(peer.close_handle)
+    assert owner.call(peer.freed_while_asleep) == [{3}]
+
+
 def test_sleep_without_the_content(owner: Child) -> None:
     owner.call(peer.make, SIZES)
     assert owner.call(peer.sleeping, False) == ""
