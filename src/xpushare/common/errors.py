@@ -146,8 +146,8 @@ class DeviceError(XpuShareError, RuntimeError):
 def exporter_gone(pid: int, how: str) -> HandleExpiredError:
     """Return the error for a handle whose exporter has ended. `how`: by what this process knows it."""
     return HandleExpiredError(
-        f"the process that shared this (pid {pid}) has exited ({how}). Keep it running until the receiver has attached, "
-        "or publish with keep=True"
+        f"the process that shared this (pid {pid}) has exited ({how}). Keep it running until the receiver has "
+        "attached, or publish with keep=True"
     )
 
 

@@ -87,8 +87,8 @@ def wrong_seal(what: str, pid: int) -> str:
         return f"the {what} was made by another user (uid {owner}): xpushare shares between processes of one user only"
     return (
         f"the {what}'s seal does not fit: it was cut or altered on the way, or made by another user or with another "
-        "key. xpushare shares between processes of one user only; in containers, both need the same XPUSHARE_KEY_FILE or "
-        "XPUSHARE_RUNTIME_DIR"
+        "key. xpushare shares between processes of one user only; in containers, both need the same XPUSHARE_KEY_FILE "
+        "or XPUSHARE_RUNTIME_DIR"
     )
 
 
@@ -161,8 +161,8 @@ HandleLike: TypeAlias = "Named | ReadableBuffer | str"  # of what `lookup` gives
 
 def bytes_of(handle: object, meant: str, advice: str = "") -> bytes:
     """Return the bytes of a handle that is neither an object of ours nor text. Raises `InvalidArgumentError`, which
-    says what is `meant`, for anything but a buffer of bytes. `advice`: for an object of this package, whose memory may be
-    read as bytes, and which is no handle.
+    says what is `meant`, for anything but a buffer of bytes. `advice`: for an object of this package, whose memory may
+    be read as bytes, and which is no handle.
     """
     kind = type(handle)
     name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
