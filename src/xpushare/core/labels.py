@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import unicodedata
-from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakKeyDictionary
+from typing import Final
 
 from xpushare.common.errors import InvalidArgumentError
-from xpushare.sharing import layout, node
+from xpushare.sharing import layout
+from xpushare.sharing.table import labels
 
-if TYPE_CHECKING:
-    from xpushare.sharing.handle import Handle
-
-__all__ = ["label_argument", "labels", "tell"]
+__all__ = ["label_argument", "labels"]
 
 _MOST: Final = layout.LABEL_NBYTES - 8
-
-labels: Final[WeakKeyDictionary[Any, str]] = WeakKeyDictionary()
-"""By allocation or timeline. Empty in most processes: look whether it is first."""
 
 
 def label_argument(label: str | None) -> str | None:
@@ -31,10 +25,3 @@ def label_argument(label: str | None) -> str | None:
     if len(label.encode()) > _MOST:
         raise InvalidArgumentError(f"a label has at most {_MOST} bytes in UTF-8: {label!r:.200}")
     return label or None
-
-
-def tell(source: Any, handle: Handle) -> None:
-    """Label an export of an allocation or a timeline, if that has a label."""
-    label = labels.get(source)
-    if label is not None:
-        node.current().table().label(handle, label)

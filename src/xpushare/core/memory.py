@@ -28,7 +28,6 @@ from xpushare.common.errors import (
 from xpushare.common.system import mapped
 from xpushare.core import reuse
 from xpushare.core.declare import layers_on, misused, operation
-from xpushare.core.labels import labels, tell
 from xpushare.core.opening import Openers, give_open, import_own, opening_device, own_export
 from xpushare.core.resources import Allocation, End
 from xpushare.sharing import layout, node
@@ -382,10 +381,7 @@ def get(
     table = node.current().table()
     prepared = None if read_only else allocation.prepared
     exported = table.of_range(source, prepared or prepared_by(allocation, table, read_only), read_only, implicit)
-    handle = table.export([exported], opens, ttl)[0]
-    if labels:
-        tell(allocation, handle)
-    return handle
+    return table.export([exported], opens, ttl)[0]
 
 
 def get_each(sources: list[Range], read_only: bool, implicit: bool = False) -> list[Handle]:
@@ -424,11 +420,7 @@ def get_all(sources: list[Range], read_only: bool, implicit: bool = False) -> li
         if prepared is None:
             prepared = prepared_by(allocation, table, read_only)
         found.append(table.of_range(source, prepared, read_only, implicit))
-    handles = table.export(found)
-    if labels:
-        for source, handle in zip(sources, handles, strict=True):
-            tell(source.allocation, handle)
-    return handles
+    return table.export(found)
 
 
 _SHARED: Final = Aspect.ext_oneapi_ipc_memory  # a global of its own: a member of an enum costs a call
