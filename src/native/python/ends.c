@@ -1,8 +1,6 @@
 /* How the ends of channels, their loans and their frames wait: attempts in the engine, sleeps without the GIL. */
 #include "ends.h"
 
-#define LOCK_MOST 10000000000u
-
 int xp_end_until(PyObject *self, xp_end *e, xp_attempt try, void *argument, PyObject *timeout)
 {
     uint64_t ns, finish = 0;
@@ -21,7 +19,7 @@ int xp_end_until(PyObject *self, xp_end *e, xp_attempt try, void *argument, PyOb
             return got;
         if (!timed) {
             if (timeout == NULL)
-                ns = LOCK_MOST;
+                ns = XP_LOCK_MOST;
             else if (xp_seconds(timeout, &ns) < 0)
                 return -1;
             finish = ns == XP_FOREVER ? XP_FOREVER : xp_now() + ns;
