@@ -249,7 +249,7 @@ class Device:
 
         def __getattr__(self, name: str) -> Any:  # what `_unread` leaves unset
             if name in ("_adapter", "_aspects", "_context", "_dlpacks", "_info"):
-                self._unread.throw()
+                self._unread()
             raise AttributeError(f"'Device' object has no attribute {name!r}", name=name, obj=self)
 
     def __repr__(self) -> str:

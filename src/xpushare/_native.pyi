@@ -251,6 +251,11 @@ class Fields:
     """The 256 bytes of a handle, by the names of docs/layout.md (`sharing.handle.FIELDS`). Nothing is checked."""
 
     def __init__(self, raw: bytes, /) -> None: ...
+    def key(self, opener: object, /) -> tuple[bytes, int, Any, int]:
+        """Return what tells imports apart: the exporter's cookie, the number of its object, the opener, and the flags
+        READ_ONLY and PICKLED. A pickle opens an import of its own, which may have to be exported from here later.
+        """
+
     @property
     def magic(self) -> bytes: ...
     @property
@@ -330,7 +335,11 @@ class HandleState:
 def handle(raw: bytes, newest: Callable[[], Any] | None = None, /) -> Handle:
     """Make a handle of 256 bytes that have been verified. `newest`: see `sharing.handle.following`."""
 
-def unread_handle(raw: bytes, why: Unread, /) -> Handle: ...
+def unread_handle(raw: bytes, why: Unread, /) -> Handle:
+    """Make a handle of bytes that are none here. `why` raises the reason when it is called."""
+
+def fields_of(handle: Handle, /) -> Fields:
+    """Return `handle.fields`, in fewer steps."""
 
 @final
 class PeerTable:
@@ -346,9 +355,10 @@ class PeerTable:
 
     def open(
         self, fields: Fields, peer: Any, mapped: bool, /
-    ) -> tuple[Mapping | None, Lease, int, int, bytes, list[OwnedFd], int, int] | None:
+    ) -> tuple[Mapping | None, Lease, int, int, bytes, list[OwnedFd], int, bool, int] | None:
         """Check a handle's entry, hold it, and fetch what it has: (a mapping of its memfd if it is one and `mapped`
-        wants that, the hold, nbytes and exposed_nbytes of the whole object, payload, fds otherwise, offset, flags).
+        wants that, the hold, nbytes and exposed_nbytes of the whole object, payload, fds otherwise, offset, whether
+        it is read-only, the number of its form).
 
         None, with nothing left behind, for a dead exporter, and for anything but a live entry that is not counted and
         whose fds can be fetched. Then the caller finds out elsewhere what is wrong.
@@ -524,7 +534,7 @@ class AllocationBase(Resource):
 
     def __new__(
         cls, device: Any, driver: Any, end: End, kind: str, address: int, nbytes: int, host_accessible: bool,
-        imported: bool, foreign: bool, source: object, serial: int, name: object, owned: bool, /
+        foreign: bool, source: object, serial: int, name: object, /
     ) -> Self: ...  # fmt: skip
     kind: Any  # read-only, as what follows
     address: int
@@ -550,6 +560,13 @@ class PagesBase(Resource):
     imported: bool
     known_serial: int  # 0 before the first export
 
+def imported(
+    device: Any, driver: Any, end: End, kind: str, address: int, nbytes: int, host_accessible: bool, owned: object, /
+) -> Any:
+    """Make the `Allocation` of memory that another process exported. `owned`: by which this process can export it, or
+    None.
+    """
+
 class RangeBase:
     """A piece of an allocation, and what keeps it open. Its fields are read-only. Ranges compare by identity."""
 
@@ -570,6 +587,10 @@ class RangeBase:
         read_only: bool = ..., handle: Any = ..., lease: Any = ...,
     ) -> Self:  # fmt: skip
         """Return a range that differs from this one in these fields."""
+
+    @classmethod
+    def opened(cls, handle: Handle, allocation: Any, device: Any, context: Any, lease: Any, /) -> Self | None:
+        """Return the range that an opened handle names. None if it does not lie in the allocation."""
 
 def flatten(tree: Any, most: int, scalar: type | None, /) -> Any:
     """The arrays of a tree, and the tree in terms of JSON; NotImplemented for what only Python describes or refuses.

@@ -30,9 +30,9 @@ from xpushare.core import reuse
 from xpushare.core.declare import layers_on, misused, operation
 from xpushare.core.labels import labels, tell
 from xpushare.core.opening import Openers, give_open, import_own, opening_device, own_export
-from xpushare.core.resources import Allocation, End
+from xpushare.core.resources import Allocation, End, imported
 from xpushare.sharing import layout, node
-from xpushare.sharing.handle import KIND_NUMBERS, NAMES_DEVICE, READ_ONLY, Fields, Handle, HandleLike, fields_of
+from xpushare.sharing.handle import KIND_NUMBERS, NAMES_DEVICE, Handle, HandleLike, fields_of
 from xpushare.sharing.owned import Owned
 from xpushare.sharing.peers import Opener
 from xpushare.sharing.table import Exported, Table
@@ -497,15 +497,14 @@ def open_(
     """
     found = expect_kind(handle, "memory")
     opener, chosen, chosen_context = opener_for(found, device, context, own)
-    fields = fields_of(found)
     here = node.current()
-    allocation: Allocation
-    lease: Any = None
-    if not here.is_own(fields.cookie):
-        allocation, lease = with_trim(partial(here.peers.acquire, found, opener))
-        return _imported(found, fields, allocation, lease, chosen, chosen_context)
+    if not here.is_own(fields_of(found).cookie):
+        opened: list[Range] = []
+        _open_others([(found, opener)], [(chosen, chosen_context)], opened)
+        return opened.pop()
     exported = own_export(here, found)
-    allocation = exported.source
+    allocation: Allocation = exported.source
+    lease: Any = None
     if chosen is not allocation.device and opener.admit is None and allocation.kind == "device":
         _expect_reach(found, chosen, allocation.device)
     if opener.admit is not None or (anew and not exported.foreign):
@@ -514,58 +513,62 @@ def open_(
         export = partial(allocation.driver.export, found.read_only)
         allocation = import_own(here, found, opener, allocation, export)
     elif own:  # it is this process's anyway
-        return Range(
-            allocation, fields.offset, fields.nbytes, chosen, chosen_context, found.read_only, None, exported.keep
-        )
-    return _opened(found, fields, allocation, lease, chosen, chosen_context)
+        return _opened(found, allocation, exported.keep, chosen, chosen_context).replace(handle=None)
+    return _opened(found, allocation, lease, chosen, chosen_context)
 
 
-def _imported(
-    handle: Handle, fields: Fields, allocation: Allocation, lease: Any, device: Device, context: Context
-) -> Range:
-    allocation.handle = handle
-    if fields.offset + fields.nbytes > allocation.nbytes:  # another handle of the object has opened the allocation
-        raise InvalidHandleError(f"the handle does not fit what process {fields.pid} exports under it")
-    return _opened(handle, fields, allocation, lease, device, context)
+def _open_others(wanted: list[tuple[Handle, Opener]], on: list[tuple[Device, Context]], opened: list[Range]) -> None:
+    """Append the range of each handle of other processes to `opened`, as far as there is no error. `on`: where each is
+    opened. If memory or descriptors are short, the rest is tried once more after giving up what is kept.
+    """
+    peers, again = node.current().peers, False
+    acquired: list[tuple[Allocation, Lease]] = []
+    allocation = lease = None
+    try:
+        try:
+            try:
+                peers.acquire(wanted, acquired)
+            except OutOfMemoryError:
+                again = trim() > 0
+                if not again:
+                    raise
+            if again:
+                peers.acquire(wanted[len(acquired) :], acquired)
+        finally:
+            for at, (allocation, lease) in enumerate(acquired):
+                handle = wanted[at][0]
+                allocation.handle = handle
+                opened.append(_opened(handle, allocation, lease, *on[at]))
+    finally:
+        acquired.clear()  # here, not with a traceback
+        allocation = lease = None
 
 
-def _opened(
-    handle: Handle, fields: Fields, allocation: Allocation, lease: Any, device: Device, context: Context
-) -> Range:
-    read_only = bool(fields.flags & READ_ONLY)
-    return Range(allocation, fields.offset, fields.nbytes, device, context, read_only, handle, lease)
+def _opened(handle: Handle, allocation: Allocation, lease: object, device: Device, context: Context) -> Range:
+    found: Range | None = Range.opened(handle, allocation, device, context, lease)
+    if found is None:  # another handle of the object has opened the allocation
+        pid = fields_of(handle).pid
+        raise InvalidHandleError(f"the handle does not fit what process {pid} exports under it")
+    return found
 
 
 def open_all(handles: Sequence[Handle], device: DeviceLike | None, opened: list[Range], own: bool = False) -> None:
-    """Append what `open_` returns for each, as far as there is no error."""
-    if len(handles) == 1 or layers_on:  # which wrap `open_`
+    """Append what `open_` returns for each memory handle, as far as there is no error. All are of one process."""
+    if layers_on or node.current().is_own(fields_of(handles[0]).cookie):
         for each in handles:
             opened.append(open_(each, device, own=own))  # noqa: PERF401 - those before an error must be given back
         return
-    opened.append(open_(handles[0], device, own=own))  # which meets the exporter
-    others = handles[1:]
-    here, decisions = node.current(), dict[bytes, tuple[Opener, Device, Context]]()
+    decisions: dict[bytes, tuple[Opener, Device, Context]] = {}
     wanted: list[tuple[Handle, Opener]] = []
-    chosen: list[tuple[Device, Context]] = []
-    for handle in others:
+    on: list[tuple[Device, Context]] = []
+    for handle in handles:
         names = handle.raw[NAMES_DEVICE]
         decision = decisions.get(names)
         if decision is None:
             decision = decisions[names] = opener_for(handle, device, None, own)
         wanted.append((handle, decision[0]))
-        chosen.append(decision[1:])
-    acquired = here.peers.acquire_all(wanted)
-    try:
-        for at, handle in enumerate(others):
-            known, fields = acquired[at], fields_of(handle)
-            if known is None:
-                opened.append(open_(handle, device, own=own))
-                continue
-            here.peers.count(known[1].peer, fields, own)
-            opened.append(_imported(handle, fields, *known, *chosen[at]))
-    finally:
-        acquired.clear()  # here, not with a traceback
-        known = None
+        on.append(decision[1:])
+    _open_others(wanted, on, opened)
 
 
 def _expect_reach(handle: Handle, device: Device, home: Device) -> None:
@@ -585,8 +588,7 @@ def import_on(device: Device, what: Import, own: bool = False) -> Allocation:
         if owned is not None:
             owned.close()
         raise
-    end = _import_end(device, driver, what)
-    return Allocation(device, driver, kind, imported=True, source=owned, end=end, owned=own)
+    return imported(device, driver, kind, _import_end(device, driver, what), owned)
 
 
 def _import_end(device: Device, driver: DriverMemory, what: Import) -> End:
@@ -615,9 +617,7 @@ def _import_all_on(device: Device, found: Sequence[Import]) -> list[Allocation]:
         for driver in drivers[len(ends) :]:
             driver.release()
         raise
-    return [
-        Allocation(device, driver, "device", imported=True, end=end) for driver, end in zip(drivers, ends, strict=True)
-    ]
+    return [imported(device, driver, "device", end) for driver, end in zip(drivers, ends, strict=True)]
 
 
 _openers = Openers(Aspect.ext_oneapi_ipc_memory, import_on, _import_all_on)

@@ -117,7 +117,12 @@ def open_(handle: HandleLike, device: DeviceLike | None = None, context: Context
     opener = _openers.on(chosen, found)
     here = node.current()
     if not here.is_own(fields_of(found).cookie):
-        pages, lease = here.peers.acquire(found, opener)
+        acquired: list[tuple[Pages, Lease]] = []
+        try:
+            here.peers.acquire([(found, opener)], acquired)
+            pages, lease = acquired.pop()
+        finally:
+            acquired.clear()  # here, not with the traceback
     else:
         exported = own_export(here, found)
         pages, lease = exported.source, exported.keep

@@ -110,7 +110,7 @@ def why_unusable(held: object) -> str:
 
 def expect_opened(held: object) -> None:
     if isinstance(held, Unopened):
-        held.throw()
+        held()
 
 
 _UNOPENED: Final = (

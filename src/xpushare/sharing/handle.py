@@ -8,11 +8,10 @@ import functools
 import struct
 import uuid
 from collections.abc import Callable
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, final
 
 from xpushare import _native
-from xpushare._native import CONSTANTS, LAYOUT, MAGICS, STRUCTS, BufferBase, Fields, HandleState
+from xpushare._native import CONSTANTS, LAYOUT, MAGICS, STRUCTS, BufferBase, Fields, HandleState, fields_of
 from xpushare.common.errors import InvalidArgumentError, InvalidHandleError, Unread, XpuShareError
 from xpushare.sharing import identity
 
@@ -102,9 +101,6 @@ def _backend(field: bytes) -> str:
     return field.rstrip(b"\0").decode()
 
 
-_UNKNOWN: Final = frozenset({"fields", "memory", "events", "text", "copied", "count"})
-
-
 class Named:
     """A handle that may have been looked up by a name, and then follows it: see `following`."""
 
@@ -130,13 +126,6 @@ class Named:
 
     def __bytes__(self) -> bytes:
         raise NotImplementedError
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:  # what the native bases do not know then
-            if self.unread is not None and name in _UNKNOWN:
-                self.unread.throw()
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
 
 HandleLike: TypeAlias = "Named | ReadableBuffer | str"  # of what `lookup` gives, the kind is not known
@@ -257,7 +246,6 @@ def _unpickle(raw: bytes) -> Handle:
 
 
 _native.register(Handle=Handle)
-fields_of: Final[Callable[[Handle], Fields]] = attrgetter("fields")  # no Python frame
 handle_of: Final[Callable[[bytes], Handle]] = _native.handle  # of bytes that have been verified
 
 
