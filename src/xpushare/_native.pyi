@@ -685,17 +685,18 @@ class Leaves:
     def __init__(self, arrays: list[Any], read_only: bool) -> None:
         """`read_only`: all of it becomes so."""
 
-    def view(self) -> None: ...
-    def kinds(self) -> list[tuple[Any, Any, Any, int, int, int, int, int]]:
-        """For each kind an array of it, device and dtype (None, None of another library's), DLPack's device type and
-        number, and the code, bits and lanes of an element.
+    dtypes: list[Any]  # by their numbers in the message
+
+    def view(self) -> list[tuple[Any, Any, tuple[int, int, int, int, int] | None]]:
+        """Look at the arrays. Returns, for each kind, an array of it and the device; for another library's kind, None
+        instead of the device, and DLPack's device type and number, and the code, bits and lanes of an element.
         """
 
     def stream(self, kind: int, /) -> int | None:
         """The number of the stream that the kind's library works on now."""
 
-    def settle(self, kind: int, device: Any, context: Any, /) -> None:
-        """The arrays of the kind are on that device; those of ours are on theirs."""
+    def settle(self, kind: int, dtype: Any, device: Any, context: Any, /) -> None:
+        """Tell the dtype and the device of the arrays of another library's kind."""
 
     def next(self) -> int | None:
         """Place the arrays in allocations that are known. Returns the index of the next array that is in none; None if
@@ -712,13 +713,15 @@ class Leaves:
         """The array that `next` returned is `put` later."""
 
     def put(
-        self, index: int, range: Any, first: int, shape: tuple[int, ...], strides: tuple[int, ...], kind: int, /
-    ) -> None:
+        self, index: int, range: Any, first: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any,
+        kind: int, /
+    ) -> None:  # fmt: skip
         """The array covers that range of an allocation, and its first element is `first` bytes into it."""
 
-    def groups(self, kinds: dict[int, tuple[int, int]], whole: bool, /) -> list[Any]:
-        """A range for each allocation, and access to it, in which arrays lie: the bytes that they span, or all of it.
-        `kinds`: by their numbers the index of the event that orders the arrays (-1: none), and that of the dtype.
+    def groups(self, events: dict[int, int], event: int, whole: bool, /) -> list[Any]:
+        """Return a range for each allocation, and access to it, in which arrays lie: the bytes that they span, or all
+        of it. `events`: by the numbers of kinds, the index of the event that orders the arrays (-1: none); `event`: of
+        all other kinds.
         """
 
     def seal(

@@ -144,8 +144,7 @@ def test_an_array_that_was_given_memory_later_is_still_none():
         with contextlib.suppress(Exception):
             use(array)
     leaves = _native.Leaves([array], False)
-    leaves.view()
-    assert leaves.kinds() == []
+    assert leaves.view() == []
     array.held = made  # whatever
     looked_at(array)
 
@@ -319,8 +318,8 @@ def test_a_number_that_changes_the_lists_it_is_in():
     handle = xs.ipc.memory.get(array.memory)
     for _ in range(50):
         leaves = _native.Leaves([array], False)
-        leaves.put(0, covered, 0, (2,), (4,), _native.KINDS_MOST)
-        leaves.groups({_native.KINDS_MOST: (-1, 0)}, False)
+        leaves.put(0, covered, 0, (2,), (4,), array.dtype, _native.KINDS_MOST)
+        leaves.groups({}, -1, False)
         memory, events = [handle], []
         events += [(handle, Number(memory, events))] * 3
         with pytest.raises(TypeError):

@@ -624,8 +624,8 @@ def _sealed(
 ) -> bytes:  # fmt: skip
     """The message of one array in memory that has been exported as `handle`."""
     leaves = Leaves([None], False)
-    leaves.put(0, place, first, shape, strides, _PLACED_HERE)
-    leaves.groups({_PLACED_HERE: (-1 if order is None else 0, 0)}, False)
+    leaves.put(0, place, first, shape, strides, dtype, _PLACED_HERE)
+    leaves.groups({}, -1 if order is None else 0, False)
     marks = [] if order is None else [(order.handle, order.point)]
     made = leaves.seal(identity.sealing(), [handle], marks, text_of((dtype,), ONE_ARRAY), 0)
     assert made is not None  # one array is never too large
