@@ -257,6 +257,10 @@ class Fields:
         """
 
     @property
+    def names(self) -> bytes:
+        """The bytes by which a handle names its device: `backend` and `device_uuid`."""
+
+    @property
     def magic(self) -> bytes: ...
     @property
     def version(self) -> int: ...

@@ -19,7 +19,7 @@ from xpushare._native import End
 from xpushare.adapters.host import HostRange
 from xpushare.adapters.mock import MockStream, default_stream
 from xpushare.adapters.stream.host_memory import HostMemory
-from xpushare.core.resources import Allocation
+from xpushare.core.resources import imported
 from xpushare.objects.lifecycle import use
 
 

@@ -69,7 +69,10 @@ static PyMemberDef fields_members[] = {
 };
 static PyGetSetDef fields_getset[] = {
     BYTES(magic),  BYTES(backend), BYTES(device_uuid), BYTES(boot_id),
-    BYTES(cookie), BYTES(nonce),   BYTES(reserved1),   {NULL, NULL, NULL, NULL, NULL},
+    BYTES(cookie), BYTES(nonce),   BYTES(reserved1),
+    {"names", fields_bytes, NULL, NULL, /* of the device: backend and uuid */
+     (void *)(offsetof(xp_handle, backend) << 8 | (offsetof(xp_handle, boot_id) - offsetof(xp_handle, backend)))},
+    {NULL, NULL, NULL, NULL, NULL},
 };
 /* key(opener): what tells imports apart. What a pickle opened may have to be exported from here later, so it is another
  * import. */

@@ -195,7 +195,8 @@ class Placing:
         """Tell `leaves` on which device the arrays of another library's kind are, unless they have to be described one
         by one.
         """
-        found = description.kind_of(type(array), *element)
+        own: Any = type(array)
+        found = description.kind_of(own, *element)
         if found is None:
             return
         dtype, device, backend = found

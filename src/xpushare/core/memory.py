@@ -32,7 +32,7 @@ from xpushare.core.labels import labels, tell
 from xpushare.core.opening import Openers, give_open, import_own, opening_device, own_export
 from xpushare.core.resources import Allocation, End, imported
 from xpushare.sharing import layout, node
-from xpushare.sharing.handle import KIND_NUMBERS, NAMES_DEVICE, Handle, HandleLike, fields_of
+from xpushare.sharing.handle import KIND_NUMBERS, Handle, HandleLike, fields_of
 from xpushare.sharing.owned import Owned
 from xpushare.sharing.peers import Opener
 from xpushare.sharing.table import Exported, Table
@@ -500,7 +500,7 @@ def open_(
     here = node.current()
     if not here.is_own(fields_of(found).cookie):
         opened: list[Range] = []
-        _open_others([(found, opener)], [(chosen, chosen_context)], opened)
+        _open_others([found], [(opener, chosen, chosen_context)], opened)
         return opened.pop()
     exported = own_export(here, found)
     allocation: Allocation = exported.source
@@ -517,10 +517,11 @@ def open_(
     return _opened(found, allocation, lease, chosen, chosen_context)
 
 
-def _open_others(wanted: list[tuple[Handle, Opener]], on: list[tuple[Device, Context]], opened: list[Range]) -> None:
-    """Append the range of each handle of other processes to `opened`, as far as there is no error. `on`: where each is
+def _open_others(handles: Sequence[Handle], on: Sequence[tuple[Opener, Device, Context]], opened: list[Range]) -> None:
+    """Append the range of each handle of other processes to `opened`, as far as there is no error. `on`: how each is
     opened. If memory or descriptors are short, the rest is tried once more after giving up what is kept.
     """
+    wanted = [(handle, on[at][0]) for at, handle in enumerate(handles)]
     peers, again = node.current().peers, False
     acquired: list[tuple[Allocation, Lease]] = []
     allocation = lease = None
@@ -536,9 +537,8 @@ def _open_others(wanted: list[tuple[Handle, Opener]], on: list[tuple[Device, Con
                 peers.acquire(wanted[len(acquired) :], acquired)
         finally:
             for at, (allocation, lease) in enumerate(acquired):
-                handle = wanted[at][0]
-                allocation.handle = handle
-                opened.append(_opened(handle, allocation, lease, *on[at]))
+                allocation.handle = handles[at]
+                opened.append(_opened(handles[at], allocation, lease, on[at][1], on[at][2]))
     finally:
         acquired.clear()  # here, not with a traceback
         allocation = lease = None
@@ -558,17 +558,15 @@ def open_all(handles: Sequence[Handle], device: DeviceLike | None, opened: list[
         for each in handles:
             opened.append(open_(each, device, own=own))  # noqa: PERF401 - those before an error must be given back
         return
-    decisions: dict[bytes, tuple[Opener, Device, Context]] = {}
-    wanted: list[tuple[Handle, Opener]] = []
-    on: list[tuple[Device, Context]] = []
+    decisions = decided if device is None and not own else {}
+    on: list[tuple[Opener, Device, Context]] = []
     for handle in handles:
-        names = handle.raw[NAMES_DEVICE]
+        names = fields_of(handle).names
         decision = decisions.get(names)
         if decision is None:
             decision = decisions[names] = opener_for(handle, device, None, own)
-        wanted.append((handle, decision[0]))
-        on.append(decision[1:])
-    _open_others(wanted, on, opened)
+        on.append(decision)
+    _open_others(handles, on, opened)
 
 
 def _expect_reach(handle: Handle, device: Device, home: Device) -> None:
@@ -635,7 +633,7 @@ def opener_for(
         chosen, chosen_context = opening_device(handle, device, context)
         return _owning.on(chosen, handle), chosen, chosen_context
     if device is None and context is None:
-        names = handle.raw[NAMES_DEVICE]
+        names = fields_of(handle).names
         known = decided.get(names)
         if known is not None:
             return known

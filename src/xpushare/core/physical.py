@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple, Self, final
 
 from xpushare._device import Context, Device, DeviceLike, adapter_of, info_of, resolve, resolve_context
+from xpushare._native import Lease
 from xpushare.adapters.base import Access, DriverRange, Import, UsmKind
 from xpushare.common.aspects import Aspect
 from xpushare.common.errors import (

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NoReturn, final
+from collections.abc import Awaitable, Generator
+from typing import TYPE_CHECKING, Any, NoReturn, final
 
 from xpushare.core import event as core
 from xpushare.core.declare import closing, made, watchers
@@ -70,17 +69,11 @@ class Event(Exportable[Opened]):
             made(self)
 
     @classmethod
-    def _make(cls, opened: Opened) -> Event:
-        self = object.__new__(cls)
-        self._hold(opened)
-        return self
-
-    @classmethod
     def from_native(cls, native: object) -> Event:
         """An `Event` over another library's event. Raises `FeatureNotSupportedError` if no adapter knows it."""
         from xpushare.core import interop
 
-        return cls._make(interop.adopt_event(native))
+        return event_over(interop.adopt_event(native))
 
     @property
     def ipc_enabled(self) -> bool:
@@ -206,7 +199,11 @@ class Event(Exportable[Opened]):
         return (_reopen, (handle, False)) if found.signals is False else (_reopen, (handle,))
 
 
-event_over: Final[Callable[[Opened], Event]] = attrgetter("_make")(Event)  # for the other modules of the package
+def event_over(opened: Opened) -> Event:
+    """Make the `Event` of what was opened."""
+    self = object.__new__(Event)
+    self._hold(opened)
+    return self
 
 
 @unpickles(Event)

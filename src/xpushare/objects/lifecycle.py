@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, Protocol, Self, TypeVar
 
 from xpushare._native import forks
@@ -99,10 +98,6 @@ class Closable(Generic[S]):
         raise TypeError(f"this {type(self).__name__} cannot be pickled: {self._pickle_advice}")
 
 
-class _Use(Protocol):
-    def __call__(self, obj: Closable[S], /) -> S: ...
-
-
 def why_unusable(held: object) -> str:
     """What `repr` says of an object that is closed, or that could not be opened."""
     return "closed" if held is None else f"not opened: {held}" if isinstance(held, Unopened) else ""
@@ -140,7 +135,11 @@ def unpickles(kind: Any) -> Callable[[F], F]:
     return wrap
 
 
-use: Final[_Use] = attrgetter("_use")(Closable)  # for the other modules: the method itself, without one more frame
+def use(thing: Closable[S]) -> S:
+    """Return what an open object holds. Raises `InvalidArgumentError` if it is closed, `ForkError` in a forked child of
+    its process.
+    """
+    return thing._use()
 
 
 class DeviceObject(Closable[D]):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, final
 
 from xpushare.common.elements import c_strides
 from xpushare.common.errors import InvalidArgumentError
@@ -84,13 +83,7 @@ class Queue(DeviceObject[Work]):
 
         Raises `FeatureNotSupportedError` for what no adapter here knows.
         """
-        return cls._make(core.adopt(native))
-
-    @classmethod
-    def _make(cls, work: Work) -> Queue:
-        self = object.__new__(cls)
-        self._hold(work)
-        return self
+        return queue_over(core.adopt(native))
 
     def copy(
         self,
@@ -148,4 +141,8 @@ class Queue(DeviceObject[Work]):
         return "<Queue closed>" if self.held is None else f"<Queue on {self.held.device}>"
 
 
-queue_over: Final[Callable[[Work], Queue]] = attrgetter("_make")(Queue)  # for the other modules of the package
+def queue_over(work: Work) -> Queue:
+    """Make the `Queue` of a stream."""
+    self = object.__new__(Queue)
+    self._hold(work)
+    return self

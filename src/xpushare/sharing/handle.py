@@ -48,7 +48,6 @@ PICKLED: Final = CONSTANTS["ENTRY_PICKLED"]
 NAME_LENGTH_MAX: Final = 128  # of a name that `publish` takes; no handle's text is that short
 _NBYTES: Final = LAYOUT["handle.size"]
 SEAL_NBYTES: Final = _NBYTES - LAYOUT["handle.seal"]
-NAMES_DEVICE: Final = slice(LAYOUT["handle.backend"], LAYOUT["handle.boot_id"])  # backend and uuid
 
 # name, struct format; in order, without gaps
 FIELDS: Final = tuple((name, code) for name, (_at, code) in STRUCTS["handle"].items() if name != "seal")
