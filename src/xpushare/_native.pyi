@@ -447,8 +447,13 @@ class OwnTable:
         With `opens`, each can be opened that often. `deadline` is of the monotonic clock, 0 for none.
         """
 
-    def of_range(self, range: RangeBase, template: Template, read_only: bool, implicit: bool, /) -> Exported:
-        """What exports a range of an allocation of this process."""
+    @overload
+    def of_range(self, range: RangeBase, template: Template, read_only: bool, implicit: bool, /) -> Exported: ...
+    @overload
+    def of_range(self, range: RangeBase, template: None, read_only: bool, implicit: bool, /) -> Exported | None:
+        """Make the export of a range of an allocation. Without a template, that of the allocation serves; None if it
+        has none, or this process may not export it.
+        """
 
     def find(self, fields: Fields, /) -> Exported | None:
         """Return the live export behind a handle."""

@@ -378,13 +378,14 @@ def get(
     """
     if context is not None:
         resolve_context(source.device, context)
-    allocation = expect_exportable(source, implicit)
     table = node.current().table()
-    prepared = None if read_only else allocation.prepared
-    exported = table.of_range(source, prepared or prepared_by(allocation, table, read_only), read_only, implicit)
+    exported = table.of_range(source, None, read_only, implicit)
+    if exported is None:
+        prepared = prepared_by(expect_exportable(source, implicit), table, read_only)
+        exported = table.of_range(source, prepared, read_only, implicit)
     handle = table.export([exported], opens, ttl)[0]
     if labels:
-        tell(allocation, handle)
+        tell(source.allocation, handle)
     return handle
 
 
@@ -404,27 +405,25 @@ def get_all(sources: list[Range], read_only: bool, implicit: bool = False) -> li
     """`get` of each: all of them, or none."""
     if layers_on:
         return get_each(sources, read_only, implicit)  # they wrap `get`
+    table = node.current().table()
+    found: list[Exported | None] = [table.of_range(source, None, read_only, implicit) for source in sources]
     unprepared: dict[Device, list[DriverMemory]] = {}
-    forked = forks()
-    for source in sources:
-        allocation = source.allocation
-        if source.borrowed or not isinstance(allocation, Allocation) or allocation.forks != forked:
-            return get_each(sources, read_only, implicit)  # which says why not
-        if allocation.prepared is None and not allocation.owned:
-            unprepared.setdefault(allocation.device, []).append(allocation.driver)
+    for at, source in enumerate(sources):
+        if found[at] is None:
+            allocation = expect_exportable(source, implicit)
+            if allocation.prepared is None and not allocation.owned:
+                unprepared.setdefault(allocation.device, []).append(allocation.driver)
     for device, drivers in unprepared.items():
         device.require(_SHARED)
         if not read_only:
             adapter_of(device).export_all(drivers)
-    table = node.current().table()
-    found: list[Exported] = []
-    for source in sources:
-        allocation = source.allocation
-        prepared = None if read_only else allocation.prepared
-        if prepared is None:
-            prepared = prepared_by(allocation, table, read_only)
-        found.append(table.of_range(source, prepared, read_only, implicit))
-    handles = table.export(found)
+    exports: list[Exported] = []
+    for source, exported in zip(sources, found, strict=True):
+        if exported is None:
+            prepared = prepared_by(source.allocation, table, read_only)
+            exported = table.of_range(source, prepared, read_only, implicit)
+        exports.append(exported)
+    handles = table.export(exports)
     if labels:
         for source, handle in zip(sources, handles, strict=True):
             tell(source.allocation, handle)
@@ -500,7 +499,7 @@ def open_(
     here = node.current()
     if not here.is_own(fields_of(found).cookie):
         opened: list[Range] = []
-        _open_others([found], [(opener, chosen, chosen_context)], opened)
+        _open_others([(found, opener, chosen, chosen_context)], opened)
         return opened.pop()
     exported = own_export(here, found)
     allocation: Allocation = exported.source
@@ -513,38 +512,36 @@ def open_(
         export = partial(allocation.driver.export, found.read_only)
         allocation = import_own(here, found, opener, allocation, export)
     elif own:  # it is this process's anyway
-        return _opened(found, allocation, exported.keep, chosen, chosen_context).replace(handle=None)
-    return _opened(found, allocation, lease, chosen, chosen_context)
+        return _opened(found, allocation, chosen, chosen_context, exported.keep).replace(handle=None)
+    return _opened(found, allocation, chosen, chosen_context, lease)
 
 
-def _open_others(handles: Sequence[Handle], on: Sequence[tuple[Opener, Device, Context]], opened: list[Range]) -> None:
-    """Append the range of each handle of other processes to `opened`, as far as there is no error. `on`: how each is
-    opened. If memory or descriptors are short, the rest is tried once more after giving up what is kept.
+_Wanted = tuple[Handle, Opener, Device, Context]
+
+
+def _open_others(wanted: list[_Wanted], opened: list[Range]) -> None:
+    """Append the range of each handle of other processes to `opened`, as far as there is no error. If memory or
+    descriptors are short, the rest is tried once more after giving up what is kept.
     """
-    wanted = [(handle, on[at][0]) for at, handle in enumerate(handles)]
-    peers, again = node.current().peers, False
-    acquired: list[tuple[Allocation, Lease]] = []
-    allocation = lease = None
+    peers, before, again = node.current().peers, len(opened), False
+    take = partial(_take, opened)
     try:
-        try:
-            try:
-                peers.acquire(wanted, acquired)
-            except OutOfMemoryError:
-                again = trim() > 0
-                if not again:
-                    raise
-            if again:
-                peers.acquire(wanted[len(acquired) :], acquired)
-        finally:
-            for at, (allocation, lease) in enumerate(acquired):
-                allocation.handle = handles[at]
-                opened.append(_opened(handles[at], allocation, lease, on[at][1], on[at][2]))
-    finally:
-        acquired.clear()  # here, not with a traceback
-        allocation = lease = None
+        peers.acquire(wanted, take)
+    except OutOfMemoryError:
+        again = trim() > 0
+        if not again:
+            raise
+    if again:
+        peers.acquire(wanted[len(opened) - before :], take)
 
 
-def _opened(handle: Handle, allocation: Allocation, lease: object, device: Device, context: Context) -> Range:
+def _take(opened: list[Range], wanted: _Wanted, allocation: Allocation, lease: Lease) -> None:
+    handle, _opener, device, context = wanted
+    allocation.handle = handle
+    opened.append(_opened(handle, allocation, device, context, lease))
+
+
+def _opened(handle: Handle, allocation: Allocation, device: Device, context: Context, lease: object) -> Range:
     found: Range | None = Range.opened(handle, allocation, device, context, lease)
     if found is None:  # another handle of the object has opened the allocation
         pid = fields_of(handle).pid
@@ -559,14 +556,14 @@ def open_all(handles: Sequence[Handle], device: DeviceLike | None, opened: list[
             opened.append(open_(each, device, own=own))  # noqa: PERF401 - those before an error must be given back
         return
     decisions = decided if device is None and not own else {}
-    on: list[tuple[Opener, Device, Context]] = []
+    wanted: list[_Wanted] = []
     for handle in handles:
         names = fields_of(handle).names
         decision = decisions.get(names)
         if decision is None:
             decision = decisions[names] = opener_for(handle, device, None, own)
-        on.append(decision)
-    _open_others(handles, on, opened)
+        wanted.append((handle, *decision))
+    _open_others(wanted, opened)
 
 
 def _expect_reach(handle: Handle, device: Device, home: Device) -> None:

@@ -118,18 +118,19 @@ def open_(handle: HandleLike, device: DeviceLike | None = None, context: Context
     opener = _openers.on(chosen, found)
     here = node.current()
     if not here.is_own(fields_of(found).cookie):
-        acquired: list[tuple[Pages, Lease]] = []
-        try:
-            here.peers.acquire([(found, opener)], acquired)
-            pages, lease = acquired.pop()
-        finally:
-            acquired.clear()  # here, not with the traceback
-    else:
-        exported = own_export(here, found)
-        pages, lease = exported.source, exported.keep
-        if opener.admit is not None:
-            pages = import_own(here, found, opener, pages, pages.driver.export)
-    return Held(pages, chosen, chosen_context, found, lease)
+        opened: list[Held] = []
+        here.peers.acquire([(found, opener, chosen, chosen_context)], partial(_take, opened))
+        return opened.pop()
+    exported = own_export(here, found)
+    pages: Pages = exported.source
+    if opener.admit is not None:
+        pages = import_own(here, found, opener, pages, pages.driver.export)
+    return Held(pages, chosen, chosen_context, found, exported.keep)
+
+
+def _take(opened: list[Held], wanted: tuple[Handle, Opener, Device, Context], pages: Pages, lease: Lease) -> None:
+    handle, _opener, device, context = wanted
+    opened.append(Held(pages, device, context, handle, lease))
 
 
 def import_on(device: Device, what: Import) -> Pages:

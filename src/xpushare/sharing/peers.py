@@ -32,6 +32,7 @@ from xpushare.sharing.kept import Kept, Room
 __all__ = ["Opener", "Peer", "Peers", "Turn"]
 
 T = TypeVar("T")
+_W = TypeVar("_W", bound=tuple[Any, ...])
 _FORMS: Final = tuple(Form)  # by their numbers
 _PCI: Final = re.compile(rb"(?:[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])?")
 
@@ -474,27 +475,29 @@ class Peers:
                 if forgotten is not None and forgotten is not known:
                     self._cache.setdefault(key, forgotten)
 
-    def acquire(self, wanted: Sequence[tuple[Handle, Opener]], acquired: list[tuple[Any, Lease]]) -> None:
-        """Append, for each handle, what its opener made of the object, now or for an earlier open, and the lease that
-        belongs to it. Objects of known exporters are opened by native calls, and those without file descriptors
-        together; if these calls cannot open one, it is opened step by step, which says what is wrong. Before an error
-        is raised, the objects in front of the bad one have been appended.
+    def acquire(self, wanted: Sequence[_W], take: Callable[[_W, Any, Lease], object]) -> None:
+        """Open what `wanted` names, each a tuple that begins with a handle and its opener, and call `take` with the
+        tuple, what the opener made of the object, now or for an earlier open, and the lease that belongs to it.
+
+        Objects of known exporters are opened by native calls, and those without file descriptors together. An object
+        that these calls cannot open is opened step by step, which says what is wrong. If an error is raised, the
+        objects in front of the bad one have been taken.
         """
-        handle, opener = wanted[0]  # opening this one meets the exporter
-        acquired.append(self._acquire(handle, opener))
+        first = wanted[0]  # opening this one meets the exporter
+        take(first, *self._acquire(first[0], first[1]))
         if len(wanted) == 1:
             return
         wanted = wanted[1:]
         together = self._open_together(wanted)
         opened: tuple[Any, Lease] | None = None
         try:
-            for at, (handle, opener) in enumerate(wanted):
+            for at, each in enumerate(wanted):
                 opened = together[at]
                 if opened is None:
-                    opened = self._acquire(handle, opener)
+                    opened = self._acquire(each[0], each[1])
                 else:
-                    self.count(opened[1].peer, fields_of(handle), opener.own)
-                acquired.append(opened)
+                    self.count(opened[1].peer, fields_of(each[0]), each[1].own)
+                take(each, *opened)
         finally:
             together.clear()  # here, not with the traceback
             opened = None
@@ -592,7 +595,7 @@ class Peers:
         made = self._taken(key, opener.room) if cached is None else cached()
         return None if made is None else (made, held[0])
 
-    def _open_together(self, wanted: Sequence[tuple[Handle, Opener]]) -> list[tuple[Any, Lease] | None]:
+    def _open_together(self, wanted: Sequence[tuple[Any, ...]]) -> list[tuple[Any, Lease] | None]:
         """`_open` of each, where those that need no file descriptors and no mapping are imported by one call of their
         opener. None, too, for an object whose import failed: opening it by steps raises the error.
         """
@@ -601,7 +604,7 @@ class Peers:
         cache, kept = self._cache, self.kept
         together: dict[tuple[Peer, Opener], dict[Any, tuple[int, Fields]]] = {}
         try:
-            for index, (handle, opener) in enumerate(wanted):
+            for index, (handle, opener, *_others) in enumerate(wanted):
                 fields = fields_of(handle)
                 key = fields.key(opener)
                 cookie = key[0]
