@@ -13,7 +13,7 @@ from xpushare.common.elements import as_dtype, as_shape, c_strides, check_dtype,
 from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError
 from xpushare.core import memory
 from xpushare.core import queue as queues
-from xpushare.core.labels import label_argument, labels
+from xpushare.core.labels import label_argument, put_label
 from xpushare.core.ordering import work_on
 from xpushare.objects.array import Memory, SharedArray, array_of, bytes_of, covered_by, described, order_before
 from xpushare.objects.array_handle import ArrayHandle
@@ -259,7 +259,7 @@ def empty(
     text = label_argument(label)
     made = new_array(as_shape(shape), found, Device(device), isolated=isolated, small=not isolated and text is None)
     if text is not None:
-        labels[covered_by(made)[0].allocation] = text
+        put_label(covered_by(made)[0].allocation, text)
     return made
 
 

@@ -139,7 +139,7 @@ def _placed(array: Any, read_only: bool, copy: bool, stream: Any, lasting: bool)
             found = [empty(0, "uint8")]
     else:
         found, tree = [array], ONE_ARRAY
-    placing = Placing(found, read_only, copy, stream, lasting=lasting)
+    placing = Placing(found, read_only, copy, stream, (), lasting)
     try:
         placing.place()
     except XpuShareError as error:
@@ -189,7 +189,7 @@ def _sealed(placing: Placing, tree: Any, read_only: bool, opens: int | None, ttl
         held = ImplicitAll(memory.get_all(ranges[1:], read_only))
         handles = held.handles
         first = first.replace(lease=(first.lease, held, *[each.export for each in marks]))
-    gate = memory.get(first, None, read_only, opens, ttl=ttl)
+    gate = memory.get(first, None, read_only, opens, False, ttl)
     try:
         return _message(placing, tree, [gate, *handles], marks).owning()
     except BaseException:

@@ -31,7 +31,7 @@ from xpushare.common.errors import (
 )
 from xpushare.core import memory
 from xpushare.core.declare import operation
-from xpushare.core.labels import label_argument, labels, tell
+from xpushare.core.labels import label_argument, labelled, put_label, tell
 from xpushare.core.opening import event_device, own_export
 from xpushare.core.resources import Timeline, release_slot
 from xpushare.sharing import node
@@ -192,7 +192,7 @@ def create(
             raise InvalidArgumentError(str(error)) from None
         raise
     if text is not None:
-        labels[timeline] = text
+        put_label(timeline, text)
     profile = Profile() if enable_profiling else None
     host_refusal = refusal(chosen, Aspect.host_signal_events)
     return Opened(timeline, chosen, chosen_context, enable_ipc, profile, None, None, "", host_refusal, signals, role)
@@ -220,7 +220,7 @@ def get(source: Opened, context: Context | None = None, implicit: bool = False) 
     if prepared is None or timeline.foreign_process:
         prepared = timeline.prepared = table.prepare("event", info_of(source.device), _NO_MEMORY, 0)
     handle = table.export([Exported(prepared, timeline, implicit=implicit, slot=timeline.slot.index)])[0]
-    if labels:
+    if labelled:
         tell(timeline, handle)
     return handle
 

@@ -12,12 +12,13 @@ from xpushare.sharing import layout, node
 if TYPE_CHECKING:
     from xpushare.sharing.handle import Handle
 
-__all__ = ["label_argument", "labels", "tell"]
+__all__ = ["label_argument", "labelled", "put_label", "tell"]
 
 _MOST: Final = layout.LABEL_NBYTES - 8
 
-labels: Final[WeakKeyDictionary[Any, str]] = WeakKeyDictionary()
-"""By allocation or timeline. Empty in most processes: look whether it is first."""
+_labels: Final[WeakKeyDictionary[Any, str]] = WeakKeyDictionary()  # by allocation or timeline
+labelled: Final[list[bool]] = []
+"""Empty, as in most processes, until the first label: look at it before calling `tell`."""
 
 
 def label_argument(label: str | None) -> str | None:
@@ -33,8 +34,15 @@ def label_argument(label: str | None) -> str | None:
     return label or None
 
 
+def put_label(source: Any, text: str) -> None:
+    """Label an allocation or a timeline, and so all its later exports."""
+    _labels[source] = text
+    if not labelled:
+        labelled.append(True)
+
+
 def tell(source: Any, handle: Handle) -> None:
     """Label an export of an allocation or a timeline, if that has a label."""
-    label = labels.get(source)
-    if label is not None:
-        node.current().table().label(handle, label)
+    text = _labels.get(source)
+    if text is not None:
+        node.current().table().label(handle, text)

@@ -7,12 +7,12 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, NoReturn, TypeVar, final
 from weakref import ref
 
 from xpushare import _native
 from xpushare._device import Context, Device, DeviceLike, adapter_of, info_of, resolve, resolve_context
-from xpushare._native import Lease, RangeBase, Template, forks
+from xpushare._native import Lease, RangeBase, Template
 from xpushare.adapters.base import DeviceInfo, DriverMemory, Export, Form, Hardware, Import, UsmKind
 from xpushare.common.aspects import Aspect
 from xpushare.common.errors import (
@@ -28,7 +28,7 @@ from xpushare.common.errors import (
 from xpushare.common.system import mapped
 from xpushare.core import reuse
 from xpushare.core.declare import layers_on, misused, operation
-from xpushare.core.labels import labels, tell
+from xpushare.core.labels import labelled, tell
 from xpushare.core.opening import Openers, give_open, import_own, opening_device, own_export
 from xpushare.core.resources import Allocation, End, imported
 from xpushare.sharing import layout, node
@@ -384,7 +384,7 @@ def get(
         prepared = prepared_by(expect_exportable(source, implicit), table, read_only)
         exported = table.of_range(source, prepared, read_only, implicit)
     handle = table.export([exported], opens, ttl)[0]
-    if labels:
+    if labelled:
         tell(source.allocation, handle)
     return handle
 
@@ -424,7 +424,7 @@ def get_all(sources: list[Range], read_only: bool, implicit: bool = False) -> li
             exported = table.of_range(source, prepared, read_only, implicit)
         exports.append(exported)
     handles = table.export(exports)
-    if labels:
+    if labelled:
         for source, handle in zip(sources, handles, strict=True):
             tell(source.allocation, handle)
     return handles
@@ -512,8 +512,9 @@ def open_(
         export = partial(allocation.driver.export, found.read_only)
         allocation = import_own(here, found, opener, allocation, export)
     elif own:  # it is this process's anyway
-        return _opened(found, allocation, chosen, chosen_context, exported.keep).replace(handle=None)
-    return _opened(found, allocation, chosen, chosen_context, lease)
+        fields, keep = fields_of(found), exported.keep
+        return Range(allocation, fields.offset, fields.nbytes, chosen, chosen_context, found.read_only, None, keep)
+    return Range.opened(found, allocation, chosen, chosen_context, lease) or _misfit(found)
 
 
 _Wanted = tuple[Handle, Opener, Device, Context]
@@ -538,15 +539,12 @@ def _open_others(wanted: list[_Wanted], opened: list[Range]) -> None:
 def _take(opened: list[Range], wanted: _Wanted, allocation: Allocation, lease: Lease) -> None:
     handle, _opener, device, context = wanted
     allocation.handle = handle
-    opened.append(_opened(handle, allocation, device, context, lease))
+    opened.append(Range.opened(handle, allocation, device, context, lease) or _misfit(handle))
 
 
-def _opened(handle: Handle, allocation: Allocation, device: Device, context: Context, lease: object) -> Range:
-    found: Range | None = Range.opened(handle, allocation, device, context, lease)
-    if found is None:  # another handle of the object has opened the allocation
-        pid = fields_of(handle).pid
-        raise InvalidHandleError(f"the handle does not fit what process {pid} exports under it")
-    return found
+def _misfit(handle: Handle) -> NoReturn:
+    """Another handle of the object has opened the allocation, and this one reaches beyond its end."""
+    raise InvalidHandleError(f"the handle does not fit what process {fields_of(handle).pid} exports under it")
 
 
 def open_all(handles: Sequence[Handle], device: DeviceLike | None, opened: list[Range], own: bool = False) -> None:
@@ -562,7 +560,8 @@ def open_all(handles: Sequence[Handle], device: DeviceLike | None, opened: list[
         decision = decisions.get(names)
         if decision is None:
             decision = decisions[names] = opener_for(handle, device, None, own)
-        wanted.append((handle, *decision))
+        opener, chosen, context = decision
+        wanted.append((handle, opener, chosen, context))
     _open_others(wanted, opened)
 
 
@@ -583,7 +582,8 @@ def import_on(device: Device, what: Import, own: bool = False) -> Allocation:
         if owned is not None:
             owned.close()
         raise
-    return imported(device, driver, kind, _import_end(device, driver, what), owned)
+    end = End(driver.release) if what.use is None else _import_end(device, driver, what)
+    return imported(device, driver, kind, end, owned)
 
 
 def _import_end(device: Device, driver: DriverMemory, what: Import) -> End:

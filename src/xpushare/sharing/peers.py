@@ -484,7 +484,11 @@ class Peers:
         objects in front of the bad one have been taken.
         """
         first = wanted[0]  # opening this one meets the exporter
-        take(first, *self._acquire(first[0], first[1]))
+        made, lease = self._acquire(first[0], first[1])
+        try:
+            take(first, made, lease)
+        finally:
+            del made, lease  # here, not with the traceback
         if len(wanted) == 1:
             return
         wanted = wanted[1:]
