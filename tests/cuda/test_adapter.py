@@ -9,6 +9,7 @@ import threading
 import time
 import types
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -167,11 +168,11 @@ def test_a_lying_exporter_is_refused(cuda: Cuda, driver: ScriptedDriver, gpu: De
     export = memory.export(False)
     what = as_import(export)
     if damage == "size":  # the table says more than there is
-        what = what._replace(exposed_nbytes=2 * MIB2, payload=what.payload[:8] + (2 * MIB2).to_bytes(8, "little"))
+        what = replace(what, exposed_nbytes=2 * MIB2, payload=what.payload[:8] + (2 * MIB2).to_bytes(8, "little"))
     elif damage == "payload":
-        what = what._replace(payload=b"")
+        what = replace(what, payload=b"")
     elif damage == "kind":
-        what = what._replace(payload=b"\x63" + what.payload[1:])
+        what = replace(what, payload=b"\x63" + what.payload[1:])
     elif damage == "fds":
         what = what._replace(fds=[])
     else:

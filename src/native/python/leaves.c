@@ -272,7 +272,7 @@ static int view_own(xp_leaves *self, const xp_types *types, leaf *l, PyObject *a
     leaf_kind wanted = {.device = r->device, .dtype = a->dtype, .first = array};
     leaf_kind *kind = kind_like(self, &wanted);
     if (kind && kind->itemsize == 0) {
-        PyObject *itemsize = PyObject_GetAttrString(a->dtype, "itemsize");
+        PyObject *itemsize = PyObject_GetAttr(a->dtype, types->itemsize);
         int rc = itemsize ? xp_as_u32(itemsize, &kind->itemsize) : -1;
         Py_XDECREF(itemsize);
         if (rc < 0 || dtype_number(self, a->dtype, &kind->number) < 0)
@@ -729,5 +729,8 @@ static PyType_Spec leaves_spec = {"xpushare._native.Leaves", sizeof(xp_leaves), 
 
 int xp_init_leaves(PyObject *module)
 {
-    return PyModule_AddIntConstant(module, "KINDS_MOST", KINDS_MOST) < 0 ? -1 : xp_add_type(module, &leaves_spec);
+    PyObject *itemsize = xp_types_of(module)->itemsize = PyUnicode_InternFromString("itemsize");
+    if (itemsize == NULL || PyModule_AddIntConstant(module, "KINDS_MOST", KINDS_MOST) < 0)
+        return -1;
+    return xp_add_type(module, &leaves_spec);
 }

@@ -39,7 +39,7 @@ from xpushare.objects.queue import Queue
 from xpushare.sharing import node
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from xpushare.core.memory import Range
     from xpushare.core.queue import Work
@@ -133,7 +133,7 @@ class Placing:
 
     __slots__ = (
         "_at", "_copy", "_copying", "_current", "_found", "_known", "_lasting", "_ordered", "_passed_on", "_private",
-        "_produced", "_read_only", "_settled", "_stream", "_works", "copied", "leaves",
+        "_produced", "_read_only", "_settled", "_stream", "_works", "copied", "leaves", "passes_on",
     )  # fmt: skip
 
     def __init__(
@@ -150,6 +150,7 @@ class Placing:
         """
         self.leaves: Final = Leaves(found, read_only)
         self.copied = 0
+        self.passes_on = False  # whether memory of other processes is among what `groups` returns
         self._found = found
         self._copy = copy
         self._read_only = read_only
@@ -164,9 +165,11 @@ class Placing:
         self._current: dict[Any, Work | None] = {}  # streams that arrays are produced on
         self._private: list[_Private] = []
         self._at = 0
-        self._known: Final = sorted(known, key=_address) if known else []
-        for allocation in self._known:
-            self._learn(allocation)
+        self._known: Sequence[Allocation] = ()
+        if known:
+            self._known = sorted(known, key=_address)
+            for allocation in self._known:
+                self._learn(allocation)
 
     def current(self) -> Any:
         """The array that is being placed."""
@@ -275,6 +278,7 @@ class Placing:
             if not covered.borrowed:
                 return source, work
             self._passed_on[key] = covered
+            self.passes_on = True
         if work is not None and not work.driver.idle():
             finish(work, place.device)
         return source._replace(covered=covered, offset=place.offset + source.offset - covered.offset), None
@@ -342,11 +346,6 @@ class Placing:
         if key is not None:
             self._current[key] = work
         return work
-
-    @property
-    def passes_on(self) -> bool:
-        """Whether memory of other processes is among what `groups` returns."""
-        return bool(self._passed_on)
 
     def works(self) -> list[Work]:
         """The streams that readers have to wait for."""

@@ -27,6 +27,7 @@ from xpushare.core.opening import Openers, import_own, opening_device, own_expor
 from xpushare.core.resources import Pages, Resource
 from xpushare.sharing import node
 from xpushare.sharing.handle import Handle, HandleLike, fields_of
+from xpushare.sharing.peers import Opener
 from xpushare.sharing.table import Exported
 
 __all__ = [

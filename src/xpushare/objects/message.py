@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import struct
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 from xpushare import _native
 from xpushare._native import CONSTANTS, MAGICS, STRUCTS
@@ -43,7 +44,8 @@ ONE_ARRAY: Final = 0  # the tree that is one array
 _INT64: Final = 1 << 63
 
 
-class Content(NamedTuple):
+@dataclass(slots=True, eq=False)  # a named tuple takes longer to read
+class Content:
     """What the text of a message says."""
 
     dtypes: tuple[Any, ...]

@@ -108,9 +108,6 @@ class Opener:
             )
 
 
-_new: Any = tuple.__new__
-
-
 def _meet(handle: Handle) -> routes.Met:
     """Map the exporter's table and join its commons, step by step: an error says what is wrong."""
     fields = fields_of(handle)
@@ -575,7 +572,8 @@ class Peers:
 
     def _open(self, key: Any, fields: Fields, opener: Opener) -> tuple[Any, Lease] | None:
         """Open an object of a known exporter by one native call. None if that call cannot."""
-        peer = self.known(key[0])
+        peers = self._peers  # if there is only one, and it is dead, reading its table shows that
+        peer = peers.get(key[0]) if len(peers) == 1 else self.known(key[0])
         if peer is None:
             return None
         if key in self._cache or (opener.room is not None and self.kept.has(key)):
@@ -675,10 +673,7 @@ class Peers:
         mapping, lease, nbytes, exposed_nbytes, payload, fds, offset, read_only, form = opened
         use = None if opener.room is None else peer.domain.use(fields.entry)
         again = key[3] & PICKLED != 0
-        what = _new(
-            Import,
-            (nbytes, exposed_nbytes, payload, fds, read_only, mapping, _FORMS[form], offset, None, again, use),
-        )
+        what = Import(nbytes, exposed_nbytes, payload, fds, read_only, mapping, _FORMS[form], offset, None, again, use)
         if later is not None and not fds:
             later.append(_Opening(key, fields, what, lease))
             return None
