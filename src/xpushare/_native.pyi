@@ -696,9 +696,10 @@ class Leaves:
 
     dtypes: list[Any]  # by their numbers in the message
 
-    def view(self) -> list[tuple[Any, Any, tuple[int, int, int, int, int] | None]]:
-        """Look at the arrays. Returns, for each kind, an array of it and the device; for another library's kind, None
-        instead of the device, and DLPack's device type and number, and the code, bits and lanes of an element.
+    def view(self) -> list[tuple[int, Any, Any, tuple[int, int, int, int, int] | None]]:
+        """Look at the arrays. Returns, for each kind, its number, an array of it, and the device. For another library's
+        kind, it returns None instead of the device, and DLPack's device type and number, and the code, bits and lanes
+        of an element.
         """
 
     def stream(self, kind: int, /) -> int | None:

@@ -97,7 +97,7 @@ def test_an_attached_array(peer: Child, shape: tuple[int, ...], dtype: str, read
         allocation = held.allocation
         assert (allocation.kind, allocation.imported, allocation.foreign) == ("device", True, False)
         assert allocation.host_accessible
-        assert allocation.handle == handle.handle
+        assert allocation.newest == handle.handle
         handle.close()  # closes that object only
         values = np.asarray(array)
         assert (values.dtype, values.shape, values.flags.writeable) == (np.dtype(dtype), shape, not read_only)

@@ -174,9 +174,9 @@ def test_a_lying_exporter_is_refused(cuda: Cuda, driver: ScriptedDriver, gpu: De
     elif damage == "kind":
         what = replace(what, payload=b"\x63" + what.payload[1:])
     elif damage == "fds":
-        what = what._replace(fds=[])
+        what = replace(what, fds=[])
     else:
-        what = what._replace(fds=[OwnedFd(os.memfd_create("no driver's"))])
+        what = replace(what, fds=[OwnedFd(os.memfd_create("no driver's"))])
     before = {kind: set(found) for kind, found in driver.live.items()}
     with pytest.raises((xs.InvalidHandleError, xs.FeatureNotSupportedError)):
         cuda.import_memory(gpu, what)
@@ -401,7 +401,7 @@ def test_what_a_pickle_brought_is_exported_by_the_fd_that_it_came_by(
 ) -> None:
     """The driver does not export what it imported (error 1)."""
     memory = cuda.allocate(gpu, "device", MIB2)
-    came_by = as_import(memory.export(False))._replace(again=True)
+    came_by = replace(as_import(memory.export(False)), again=True)
     opened = cuda.import_memory(gpu, came_by)
     exports = driver.calls.count("cuMemExportToShareableHandle")
     found = opened.export(False)

@@ -356,18 +356,18 @@ static const dl_exchange *exchange_of(PyTypeObject *type)
     return api && api->view ? api : NULL;
 }
 
-/* For each kind: an array of it, the device of ours or None, and None or of another library's DLPack's device type and
+/* For each kind: its number, an array of it, the device of ours or None, and None or of another library's DLPack's device type and
  * number, code, bits and lanes of an element. */
 static PyObject *kinds_of(const xp_leaves *self)
 {
     PyObject *found = PyList_New(self->kind_count);
     for (uint32_t i = 0; found && i < self->kind_count; i++) {
         const leaf_kind *k = &self->kinds[i];
-        PyObject *all[] = {Py_NewRef(k->first), Py_NewRef(k->device ? k->device : Py_None),
+        PyObject *all[] = {PyLong_FromUnsignedLong(i), Py_NewRef(k->first), Py_NewRef(k->device ? k->device : Py_None),
                            k->device ? Py_NewRef(Py_None)
                                      : Py_BuildValue("(iibbH)", k->on.type, k->on.id, k->elements.code,
                                                      k->elements.bits, k->elements.lanes)};
-        PyObject *item = xp_tuple_of(all, 3);
+        PyObject *item = xp_tuple_of(all, 4);
         if (item == NULL || PyList_SetItem(found, i, item) < 0)
             Py_CLEAR(found);
     }

@@ -73,7 +73,7 @@ def attach(
     """
     consumer = None if like is None else consumer_of(like)
     chosen = None if only is None else only_argument(only)
-    found = ArrayHandle(h)
+    found = ArrayHandle.__new__(ArrayHandle, h)  # calling the type is slower
     while True:
         try:
             return attach_message(found, device, stream, consumer, types, chosen, bool(own))

@@ -136,6 +136,11 @@ class Placing:
         "_produced", "_read_only", "_settled", "_stream", "_works", "copied", "leaves", "passes_on",
     )  # fmt: skip
 
+    # Of arrays that native code does not place, from the first one on:
+    _passed_on: dict[tuple[bytes, int, bool], Range]  # by handle, allocation and access
+    _current: dict[Any, Work | None]  # streams that arrays are produced on
+    _private: list[_Private]
+
     def __init__(
         self,
         found: list[Any],
@@ -155,15 +160,12 @@ class Placing:
         self._copy = copy
         self._read_only = read_only
         self._lasting = lasting
-        self._passed_on: dict[tuple[bytes, int, bool], Range] = {}  # by handle, allocation and access
         self._stream = stream
         self._ordered = stream is None or not is_unordered(stream)
         self._settled: dict[int, tuple[Device, str | None]] = {}  # another library's kinds: device, backend or host
         self._produced: dict[int, Work] = {}  # by kind: what produces its arrays
         self._works: list[Work] = []
         self._copying: tuple[Work, ...] = ()  # streams that copy what is shared
-        self._current: dict[Any, Work | None] = {}  # streams that arrays are produced on
-        self._private: list[_Private] = []
         self._at = 0
         self._known: Sequence[Allocation] = ()
         if known:
@@ -181,16 +183,21 @@ class Placing:
         """Place all arrays; what is private to its library is copied if that was asked for."""
         leaves = self.leaves
         if self._stream is None or not self._ordered:  # a stream that is named stands for all
-            for number, (array, device, element) in enumerate(leaves.view()):
+            for number, array, device, element in leaves.view():
                 if element is not None:
                     self._settle(number, array, element)
                 elif self._ordered and adapter_of(device).has_streams:
                     self._produce(number, current_work(device, array))
-        while (index := leaves.next()) is not None:
+        index = leaves.next()
+        if index is None:
+            return
+        self._passed_on, self._current, self._private = {}, {}, []
+        while index is not None:
             self._at = index
             where = leaves.where()
             if where is None or not self._locate(*where):
                 self._put(index, *self._describe(index))
+            index = leaves.next()
         if self._private:
             self._copy_private()
 
@@ -355,11 +362,10 @@ class Placing:
         if named and not self._works and self._current:
             device = next(iter(self._current))
             work_on(device, self._stream)  # raises what says why it is no stream
-        return [
-            work
-            for work in self._works
-            if isinstance(self._stream, Queue) or work in self._copying or not work.driver.idle()
-        ]
+        return list(filter(self._busy, self._works))
+
+    def _busy(self, work: Work) -> bool:
+        return isinstance(self._stream, Queue) or work in self._copying or not work.driver.idle()
 
     # --- copies
 

@@ -525,7 +525,12 @@ def _open_others(wanted: list[_Wanted], opened: list[Range]) -> None:
     descriptors are short, the rest is tried once more after giving up what is kept.
     """
     peers, before, again = node.current().peers, len(opened), False
-    take = partial(_take, opened)
+
+    def take(each: _Wanted, allocation: Allocation, lease: Lease) -> None:
+        handle, _opener, device, context = each
+        allocation.opened_by(handle)
+        opened.append(Range.opened(handle, allocation, device, context, lease) or _misfit(handle))
+
     try:
         peers.acquire(wanted, take)
     except OutOfMemoryError:
@@ -534,12 +539,6 @@ def _open_others(wanted: list[_Wanted], opened: list[Range]) -> None:
             raise
     if again:
         peers.acquire(wanted[len(opened) - before :], take)
-
-
-def _take(opened: list[Range], wanted: _Wanted, allocation: Allocation, lease: Lease) -> None:
-    handle, _opener, device, context = wanted
-    allocation.handle = handle
-    opened.append(Range.opened(handle, allocation, device, context, lease) or _misfit(handle))
 
 
 def _misfit(handle: Handle) -> NoReturn:

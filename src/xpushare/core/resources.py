@@ -65,13 +65,8 @@ class Allocation(AllocationBase):
             self.known_serial = table.new_object() if self.name is None else table.object_named(self.name)
         return self.known_serial
 
-    @property
-    def handle(self) -> Handle | None:
-        """Of an import: by which it was opened last."""
-        return self.newest
-
-    @handle.setter
-    def handle(self, handle: Handle) -> None:
+    def opened_by(self, handle: Handle) -> None:
+        """Note the handle by which an import was opened, which is its newest one now."""
         before, self.newest = self.newest, handle
         if before is not None:
             key = _told_apart(before)
