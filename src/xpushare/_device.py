@@ -251,8 +251,8 @@ def _unpickle(backend: str, device_uuid: bytes) -> Device:
     try:
         return device_for_handle(backend, device_uuid)
     except XpuShareError as error:
-        unread = Device._named((backend, device_uuid))
-        unread._unread = Unread(error)
+        unread = Device._named((backend, device_uuid))  # pyright: ignore[reportPrivateUsage]
+        unread._unread = Unread(error)  # pyright: ignore[reportPrivateUsage]
         return unread
 
 
@@ -262,32 +262,35 @@ _known: dict[tuple[str, str], Device] = {}
 _named_by_handles: dict[tuple[str, bytes], Device] = {}
 
 
+# --- the friends of `Device`, through which other modules reach what users need not see
+
+
 def adapter_of(device: Device) -> Any:
     """Return the adapter of a device. Raises the error of a pickle that names none that is visible here."""
     try:
-        return device._adapter
+        return device._adapter  # pyright: ignore[reportPrivateUsage]
     except AttributeError:
-        device._unread()
+        device._unread()  # pyright: ignore[reportPrivateUsage]
 
 
 def info_of(device: Device) -> Any:
     """Return what the adapter calls the device. Raises as `adapter_of`."""
     try:
-        return device._info
+        return device._info  # pyright: ignore[reportPrivateUsage]
     except AttributeError:
-        device._unread()
+        device._unread()  # pyright: ignore[reportPrivateUsage]
 
 
 def names_of(device: Device) -> tuple[str, bytes]:
     """Return the backend and the uuid of a device, as handles name it."""
-    return device._names
+    return device._names  # pyright: ignore[reportPrivateUsage]
 
 
 def dlpack_of(device: Device, kind: str) -> tuple[int, int]:
     """Return DLPack's device for memory of that kind."""
-    found = device._dlpacks.get(kind)
+    found = device._dlpacks.get(kind)  # pyright: ignore[reportPrivateUsage]
     if found is None:
-        found = device._dlpacks[kind] = adapter_of(device).dlpack_device(info_of(device), kind)
+        found = device._dlpacks[kind] = adapter_of(device).dlpack_device(info_of(device), kind)  # pyright: ignore[reportPrivateUsage]
     return found
 
 
@@ -295,7 +298,7 @@ def known_device(adapter: Any, info: Any) -> Device:
     """This process's only `Device` object for that device."""
     key = (info.backend, info.uuid)
     found = _known.get(key)
-    return _known.setdefault(key, Device._make(adapter, info)) if found is None else found
+    return _known.setdefault(key, Device._make(adapter, info)) if found is None else found  # pyright: ignore[reportPrivateUsage]
 
 
 def _backend_devices(backend: str) -> list[Device]:

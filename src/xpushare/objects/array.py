@@ -108,15 +108,15 @@ class Memory(BufferBase, Exportable[Range]):
     @property
     def ptr(self) -> int:
         """Address in this process."""
-        return self._use().address
+        return use(self).address
 
     @property
     def nbytes(self) -> int:
-        return self._use().nbytes
+        return use(self).nbytes
 
     @property
     def read_only(self) -> bool:
-        return self._use().read_only
+        return use(self).read_only
 
     def close(self) -> None:
         """Give up this object's hold (see the class). Idempotent; in a forked child it touches nothing."""
@@ -129,11 +129,11 @@ class Memory(BufferBase, Exportable[Range]):
         """The bytes [offset, offset + nbytes) as a `Memory` of their own, which shares the ownership; a handle of it
         covers that range.
         """
-        return memory_over(core.slice_(self._use(), offset, nbytes))
+        return memory_over(core.slice_(use(self), offset, nbytes))
 
     def as_array(self, shape: int | tuple[int, ...], dtype: Any, offset: int = 0) -> SharedArray:
         """A C-ordered array of `shape` and `dtype` that begins at byte `offset` and shares the ownership."""
-        return array_over(self._use(), shape, dtype, offset)
+        return array_over(use(self), shape, dtype, offset)
 
     def statistics(self) -> dict[str, Any]:
         """Who shares this memory: kind, sizes, whether it is imported, the live handles made of its allocation, and how
@@ -141,16 +141,16 @@ class Memory(BufferBase, Exportable[Range]):
         """
         from xpushare.core.statistics import memory_statistics
 
-        return memory_statistics(self._use())
+        return memory_statistics(use(self))
 
     def _span(self) -> Span:
-        return span_of(self._use())
+        return span_of(use(self))
 
     def __dlpack__(self, **options: Any) -> Any:
         return bytes_of(self).__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        found = self._use()
+        found = use(self)
         return dlpack_of(found.device, found.allocation.kind)
 
     @property
@@ -177,7 +177,7 @@ class Memory(BufferBase, Exportable[Range]):
         return found.handle if found.borrowed else None
 
     def _reduce(self) -> tuple[Any, ...]:
-        found = self._use()
+        found = use(self)
         handle = self._handle_to_pickle(found, core.get)
         return _reopen, (bytes(handle), found.offset - fields_of(handle).offset, found.nbytes)
 
@@ -241,7 +241,7 @@ class SharedArray(ArrayState, Closable[Range]):
     def _expect_opened(self) -> None:
         """What an array is can be asked once it is closed, too; but of what no pickle could open, nobody knows it."""
         if self.kind is None:
-            self._use()
+            use(self)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -276,11 +276,11 @@ class SharedArray(ArrayState, Closable[Range]):
     @property
     def ptr(self) -> int:
         """Address of the first element."""
-        return self._use().address + self.first
+        return use(self).address + self.first
 
     @property
     def device(self) -> Device:
-        return self._use().device
+        return use(self).device
 
     def statistics(self) -> dict[str, Any]:
         """What `Memory.statistics` says of the memory that the array lies in."""
@@ -289,22 +289,22 @@ class SharedArray(ArrayState, Closable[Range]):
     @property
     def memory(self) -> Memory:
         """The memory that the array lies in, as a new object that shares the ownership."""
-        return memory_over(self._use())
+        return memory_over(use(self))
 
     @property
     def read_only(self) -> bool:
-        return self._use().read_only
+        return use(self).read_only
 
     @property
     def is_imported(self) -> bool:
-        return self._use().handle is not None
+        return use(self).handle is not None
 
     @property
     def handle(self) -> ArrayHandle:
         """The handle that an attached array came by: its own, or that of its tree. `InvalidArgumentError` for an array
         that `attach` did not make.
         """
-        self._use()
+        use(self)
         if self.message is None:
             how = "xs.share makes one" if not self.is_imported else "its memory has: a.memory.handle"
             raise InvalidArgumentError(f"this SharedArray came by no array handle; {how}")
@@ -320,7 +320,7 @@ class SharedArray(ArrayState, Closable[Range]):
         self.pickled = None
 
     def _span(self) -> Span:
-        found = self._use()
+        found = use(self)
         if not found.allocation.host_accessible:
             expect_host(found)
         if self.order is not None:
@@ -334,7 +334,7 @@ class SharedArray(ArrayState, Closable[Range]):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         import numpy
 
-        found = self._use()
+        found = use(self)
         if not found.allocation.host_accessible:
             expect_host(found)
         self._before_host()
@@ -350,7 +350,7 @@ class SharedArray(ArrayState, Closable[Range]):
         return array.copy() if copy else array
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        found = self._use()
+        found = use(self)
         return dlpack_of(found.device, found.allocation.kind)
 
     def __dlpack__(
@@ -361,7 +361,7 @@ class SharedArray(ArrayState, Closable[Range]):
         dl_device: tuple[int, int] | None = _LEFT_OUT,
         copy: bool | None = _LEFT_OUT,
     ) -> Any:
-        if max_version == (1, 0) and dl_device is not None and copy not in (None, True) and self._use().read_only:
+        if max_version == (1, 0) and dl_device is not None and copy not in (None, True) and use(self).read_only:
             _warn_torch()
         if dl_device is not None and dl_device is not _LEFT_OUT:
             here = self.__dlpack_device__()
@@ -389,7 +389,7 @@ class SharedArray(ArrayState, Closable[Range]):
         """A DLPack capsule. `immutable`: its consumer never writes to arrays, so it need not know that this one is
         read-only. `copied`: the consumer asked for a copy, and this array is one.
         """
-        found = self._use()
+        found = use(self)
         allocation = found.allocation
         here = dlpack_of(found.device, allocation.kind)
         if stream is not None or self.order is not None:
@@ -426,7 +426,7 @@ class SharedArray(ArrayState, Closable[Range]):
         order.before(work)
 
     def _interface(self, **more: Any) -> dict[str, Any]:
-        found = self._use()
+        found = use(self)
         self.pinned, read_only = (
             found.hold()
         )  # the consumer holds this object, not a buffer: stay open as long as it lives
@@ -464,7 +464,7 @@ class SharedArray(ArrayState, Closable[Range]):
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        if not self._use().allocation.host_accessible:
+        if not use(self).allocation.host_accessible:
             raise AttributeError("__array_interface__ is for host-accessible memory")
         if not named_by_typestr(self.kind):
             raise AttributeError(f"__array_interface__ has no code for {self.kind}: use numpy.asarray")
@@ -475,7 +475,7 @@ class SharedArray(ArrayState, Closable[Range]):
         """What the array interface of that name says, where the device's vendor has it. Its consumer waits for the
         stream that it names, else this does.
         """
-        found = self._use()
+        found = use(self)
         protocol = _given_interfaces.get((found.device.backend, name))
         if protocol is None:
             raise AttributeError(f"arrays on {found.device} have no {name}")
@@ -514,7 +514,7 @@ class SharedArray(ArrayState, Closable[Range]):
         process. The content is that of the current stream of the library that `producer` is of. `marks`: those of the
         same message.
         """
-        found = self._use()
+        found = use(self)
         imported = found.handle if found.borrowed else None
         if imported is not None and self.pickled is None and forwards(imported):
             return self._received(found, imported)
@@ -605,7 +605,7 @@ def _warn_torch() -> None:
 
 
 def _given(thing: Memory | SharedArray, name: str) -> dict[str, Any]:
-    return thing._given(name)
+    return thing._given(name)  # pyright: ignore[reportPrivateUsage]
 
 
 _given_interfaces: Final[dict[tuple[str, str], ArrayInterface]] = {}  # by (backend, name)
@@ -710,17 +710,17 @@ def unsettled(array: SharedArray) -> Order | None:
 
 def capsule_of(array: SharedArray, stream: Any, versioned: bool, immutable: bool = False) -> Any:
     """Make a DLPack capsule. `immutable`: its consumer never writes to arrays."""
-    return array._capsule(stream, versioned, immutable)
+    return array._capsule(stream, versioned, immutable)  # pyright: ignore[reportPrivateUsage]
 
 
 def order_before(array: SharedArray, work: Work) -> None:
     """Have `work` wait for the content."""
-    array._before(work)
+    array._before(work)  # pyright: ignore[reportPrivateUsage]
 
 
 def pickled_by(array: SharedArray, producer: object, marks: Marks | None = None) -> bytes:
     """Return the bytes that a pickle carries, with the content that the library of `producer` has queued."""
-    return array._pickled(producer, marks)
+    return array._pickled(producer, marks)  # pyright: ignore[reportPrivateUsage]
 
 
 @unpickles(SharedArray)

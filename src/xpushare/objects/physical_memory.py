@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal, Self, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 from xpushare._native import BufferBase, Span
 from xpushare.common.elements import as_dtype, as_shape
@@ -50,23 +50,16 @@ class PhysicalMemory(Exportable[Held]):
         context: Context | None = None,
         enable_ipc: bool = False,
     ) -> None:
-        self._hold(core.create(nbytes, device, context, enable_ipc))
-
-    def _hold(self, held: Held) -> None:
-        self.held = held
-        self.forks = held.pages.forks
-        self.pickled = None
-        if watchers:
-            made(self)
+        _hold(self, core.create(nbytes, device, context, enable_ipc))
 
     @property
     def nbytes(self) -> int:
-        return self._use().pages.nbytes
+        return use(self).pages.nbytes
 
     @property
     def ipc_enabled(self) -> bool:
         """Whether it can be exported; True for imports."""
-        return self._use().pages.ipc_enabled
+        return use(self).pages.ipc_enabled
 
     def close(self) -> None:
         """Give up this object's hold; mappings and exports keep the pages. Idempotent."""
@@ -79,7 +72,7 @@ class PhysicalMemory(Exportable[Held]):
         """Who shares these pages: their size, whether they are imported, and the live handles."""
         from xpushare.core.statistics import physical_statistics
 
-        return physical_statistics(self._use())
+        return physical_statistics(use(self))
 
     def __repr__(self) -> str:
         found = self.held
@@ -90,13 +83,21 @@ class PhysicalMemory(Exportable[Held]):
         return f"<PhysicalMemory {how}{found.pages.nbytes} bytes on {found.device}>"
 
     def _reduce(self) -> tuple[Any, ...]:
-        return _reopen, (bytes(self._handle_to_pickle(self._use(), core.get)),)
+        return _reopen, (bytes(self._handle_to_pickle(use(self), core.get)),)
+
+
+def _hold(thing: PhysicalMemory, held: Held) -> None:
+    thing.held = held
+    thing.forks = held.pages.forks
+    thing.pickled = None
+    if watchers:
+        made(thing)
 
 
 def physical_memory_over(held: Held) -> PhysicalMemory:
     """Make the `PhysicalMemory` of what was made or opened."""
     self = object.__new__(PhysicalMemory)
-    self._hold(held)
+    _hold(self, held)
     return self
 
 
@@ -133,7 +134,7 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         context: Context | None = None,
         address: int | None = None,
         growable: bool = False,
-    ) -> Self:
+    ) -> VirtualRange:
         reserved = core.reserve(nbytes, device, context, address)
         return range_over(reserved, growing.start(reserved) if growable else None)
 
@@ -169,7 +170,7 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
     def _mapped_by_hand(self) -> Reserved:
         if self.growth is not None:
             raise InvalidArgumentError("this range maps its own memory: grow and shrink it, or refresh a follower")
-        return self._use()
+        return use(self)
 
     def grow(self, nbytes: int) -> None:
         """Make the range longer by `nbytes`, whose content is unspecified. Whole granules are mapped, of which the next
@@ -207,11 +208,11 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
 
     def access(self, at: int) -> Literal["rw", "r", "none"]:
         """The access of the byte at `at`; "none" if nothing is mapped there. (urVirtualMemGetInfo)"""
-        return core.access_of(self._use(), at)
+        return core.access_of(use(self), at)
 
     def mapped(self) -> list[tuple[int, int, str]]:
         """(at, nbytes, access) of every mapping, in order."""
-        found = self._use()
+        found = use(self)
         with found.lock:
             return [(each.at, each.nbytes, each.access) for each in found.mapped]
 
@@ -227,12 +228,12 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
 
     @property
     def ptr(self) -> int:
-        return self._use().address
+        return use(self).address
 
     @property
     def nbytes(self) -> int:
         """The addresses reserved; of a range that grows, or follows one, its length now."""
-        found = self._use()
+        found = use(self)
         return found.nbytes if self.growth is None else self.growth.nbytes
 
     def close(self) -> None:
