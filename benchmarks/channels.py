@@ -1,5 +1,8 @@
-"""What handing a frame over costs: a channel, a ring by hand over events, iceoryx2 (where it is installed) polling and
-blocking, and multiprocessing.Queue, in one run. Half of a round trip between two processes, 64 bytes and 8 MiB.
+"""Measure the hand-over of a frame by a channel, a ring by hand over events, iceoryx2 (if it is installed) polling and
+blocking, and multiprocessing.Queue, in one run. Each of two processes is pinned to a CPU of its own.
+
+"round trip" is half of one, 64 bytes and 8 MiB, and waiters may spin. "asleep" is one way, from before the loan until
+the reader has the value: the writer pauses before each frame for long enough that the reader sleeps.
 
     python -m benchmarks.channels [--rounds 3000]
 """
@@ -9,6 +12,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import multiprocessing
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +23,7 @@ import xpushare as xs
 
 SIZES = 64, 8 << 20
 _DEPTH = 4
+_PAUSE = 0.0005  # seconds; no contender spins for so long
 
 
 def _channel_child(size: int, rounds: int) -> None:
@@ -94,7 +99,7 @@ class _Iceoryx:
     """One side of two services of iceoryx2."""
 
     def __init__(self, sends: str, receives: str, size: int, blocks: bool) -> None:
-        import iceoryx2 as iox2  # type: ignore[import-not-found]
+        import iceoryx2 as iox2  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
         iox2.set_log_level(iox2.LogLevel.Error)
         self._iox2, self._size, self._blocks = iox2, size, blocks
@@ -114,8 +119,7 @@ class _Iceoryx:
 
     def send(self, value: int) -> None:
         sample = self._publisher.loan_slice_uninit(self._size)
-        payload = (ctypes.c_uint8 * self._size).from_address(sample.payload_ptr)
-        payload[0] = value & 255
+        ctypes.c_int64.from_address(sample.payload_ptr).value = value
         sample.assume_init().send()
         if self._blocks:
             self._notifier.notify()
@@ -124,8 +128,7 @@ class _Iceoryx:
         sample = self._subscriber.receive()
         if sample is None:
             return None
-        payload = (ctypes.c_uint8 * self._size).from_address(sample.payload_ptr)
-        value: int = payload[0]
+        value = ctypes.c_int64.from_address(sample.payload_ptr).value
         sample.delete()
         return value
 
@@ -153,7 +156,7 @@ def iceoryx(size: int, rounds: int, start: Callable[..., Any], blocks: bool = Fa
         side.send(k)
         value = side.receive()
         times.append(time.perf_counter() - begin)
-        assert value == k & 255
+        assert value == k
     child.join()
     return times
 
@@ -162,14 +165,68 @@ def _iceoryx_blocking(size: int, rounds: int, start: Callable[..., Any]) -> list
     return iceoryx(size, rounds, start, True)
 
 
+def _asleep_channel_child(rounds: int, times: Any) -> None:
+    with xs.Channel.open("bench-asleep") as ch:
+        for k in range(rounds):
+            with ch.receive() as frame:
+                sent = int(np.asarray(frame)[0])
+            times[k] = time.perf_counter_ns() - sent
+
+
+def asleep_channel(rounds: int, start: Callable[..., Any], times: Any) -> None:
+    with xs.Channel.create("bench-asleep", 8, "int64", slots=_DEPTH) as ch:
+        child = start(_asleep_channel_child, rounds, times)
+        while len(ch.statistics()["members"]) < 2:
+            time.sleep(_PAUSE)
+        for _ in range(rounds):
+            time.sleep(_PAUSE)
+            now = time.perf_counter_ns()
+            with ch.loan() as frame:
+                np.asarray(frame)[0] = now
+        child.join()
+
+
+def _asleep_iceoryx_child(rounds: int, times: Any) -> None:
+    side = _Iceoryx("bench-back", "bench-there", 64, True)
+    side.send(7)
+    for k in range(rounds):
+        sent = side.receive()
+        times[k] = time.perf_counter_ns() - sent
+
+
+def asleep_iceoryx(rounds: int, start: Callable[..., Any], times: Any) -> None:
+    side = _Iceoryx("bench-there", "bench-back", 64, True)
+    child = start(_asleep_iceoryx_child, rounds, times)
+    while side.poll() is None:
+        time.sleep(_PAUSE)
+    for _ in range(rounds):
+        time.sleep(_PAUSE)
+        side.send(time.perf_counter_ns())
+    child.join()
+
+
+def _pinned(cpus: set[int], target: Callable[..., None], *arguments: Any) -> None:
+    os.sched_setaffinity(0, cpus)
+    target(*arguments)
+
+
+def _show(what: str, name: str, microseconds: list[float]) -> None:
+    found = sorted(microseconds[10:])
+    median, most = found[len(found) // 2], found[len(found) * 99 // 100]
+    print(f"{what:22}  {name:22} median {median:9.2f} us   99 % {most:9.2f} us", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3000)
     rounds: int = parser.parse_args().rounds
     context = multiprocessing.get_context("spawn")
+    here, *others = sorted(os.sched_getaffinity(0))
+    there = {others[0]} if others else {here}
+    os.sched_setaffinity(0, {here})
 
     def start(target: Callable[..., None], *arguments: Any) -> Any:
-        process = context.Process(target=target, args=arguments)
+        process = context.Process(target=_pinned, args=(there, target, *arguments))
         process.start()
         return process
 
@@ -179,14 +236,20 @@ def main() -> None:
     }  # fmt: skip
     for size in SIZES:
         for name, measure in contenders.items():
+            what = f"round trip, {size} B"
             try:
-                found = sorted(measure(size, rounds, start)[10:])
+                _show(what, name, [each * 5e5 for each in measure(size, rounds, start)])
             except ImportError:
-                print(f"{size:9} B  {name:22} is not installed")
-                continue
-            half = [each * 5e5 for each in found]
-            median, most = half[len(half) // 2], half[len(half) * 99 // 100]
-            print(f"{size:9} B  {name:22} median {median:9.2f} us   99 % {most:9.2f} us", flush=True)
+                print(f"{what:22}  {name:22} is not installed")
+    sleepers = {"channel": asleep_channel, "iceoryx2, blocking": asleep_iceoryx}
+    for name, run in sleepers.items():
+        times = context.Array("q", rounds, lock=False)
+        try:
+            run(rounds, start, times)
+        except ImportError:
+            print(f"{'asleep, 64 B':22}  {name:22} is not installed")
+            continue
+        _show("asleep, 64 B", name, [each / 1e3 for each in times])
 
 
 if __name__ == "__main__":

@@ -140,7 +140,7 @@ def left_in(folder: str) -> list[str]:
     for _ in range(4):
         environ = {**os.environ, "XPUSHARE_RUNTIME_DIR": folder}
         subprocess.run([sys.executable, "-c", _EXPORTER], env=environ, check=True, timeout=60)
-        found = set(os.listdir(folder)) - {"key", "names", "crews"}
+        found = set(os.listdir(folder)) - {"key", "names", "crews", "keeper.lock"}
         left = [name for name in sorted(found) if not _listening(folder, name)]
         names = os.path.join(folder, "names")
         left += os.listdir(names) if os.path.isdir(names) else ()

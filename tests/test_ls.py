@@ -20,7 +20,7 @@ import pytest
 
 import xpushare as xs
 from harness import Child, become_another_user, command, kept, new_fds, open_fds, withdraw_all
-from xpushare.cli.ls import human
+from xpushare.common.sizes import readable
 from xpushare.sharing import identity, layout, node
 from xpushare.sharing.survey import changed, survey
 
@@ -424,9 +424,9 @@ def test_what_changes_while_it_is_read_is_left_out() -> None:
     assert changed(entries(1, 2, 3), entries(1, 2)) == {2}
 
 
-def test_human() -> None:
-    assert [human(n) for n in (0, 1023, 1024, 1536, 1 << 20, (1 << 30) - 1, 5 << 40, 1 << 63)] == [
-        "0 B", "1023 B", "1.0 KiB", "1.5 KiB", "1.0 MiB", "1024.0 MiB", "5.0 TiB", "8192.0 PiB",
+def test_readable_sizes() -> None:
+    assert [readable(n) for n in (0, 80, 1024, 1536, 1 << 20, (1 << 30) - 1, 5 << 40, 1 << 63)] == [
+        "0 bytes", "80 bytes", "1 KiB", "1.5 KiB", "1 MiB", "1024 MiB", "5 TiB", "8 EiB",
     ]  # fmt: skip
 
 

@@ -82,12 +82,12 @@ inline change() { changed[0] = true; changed[1] = true; changed[N - 1] = true }
 
 inline unlock(me, tell)
 {
+    A(me, i = 0; d = 0; n = 0; stolen = false);
+    A(me, owner = 0);
     A(me, if
           :: tell -> change()
           :: else
-          fi;
-          i = 0; d = 0; n = 0; stolen = false);
-    A(me, owner = 0)
+          fi)
 }
 
 /* Take out those whose death was noticed. With the lock. */

@@ -125,6 +125,9 @@ class Event:
     written: dict[int, tuple[int, int]] = field(default_factory=dict)  # cell and stamp, by the point that tells of it
     completed: set[int] = field(default_factory=set)  # points, not those lost
     newest: dict[int, int] = field(default_factory=dict)  # stamps by cell
+    declared: set[Process] = field(default_factory=set)  # `signals=True`; like the two below since the first object
+    signalled: set[Process] = field(default_factory=set)  # since it declared itself, if it did
+    waited: set[Process] = field(default_factory=set)
 
     @property
     def effective(self) -> int:
@@ -175,6 +178,24 @@ class Event:
     def may_signal(self, process: Process) -> None:
         if process not in self.signallers:
             self.join(process, True)
+
+    def open(self, process: Process, signals: bool | None, first: bool) -> None:
+        """An object that may signal; the first of the process forgets what those before did."""
+        if first:
+            for acts in (self.declared, self.signalled, self.waited):
+                acts.discard(process)
+            self.join(process, False)
+        if signals:
+            self.declared.add(process)
+            self.signalled.discard(process)
+            self.may_signal(process)
+
+    def abandoned_by(self, process: Process) -> bool:
+        """Whether the process, if it exits now, leaves somebody without what it promised."""
+        able = any(found.event is self and found.signals is not False for found in process.objects.values())
+        owes = any(owner is process for owner, _ in self.owed.values())
+        acted = process in self.signalled or (process in self.waited and process not in self.declared)
+        return able and not owes and not acted
 
     # --- points -------------------------------------------------------------------------------------------
 
@@ -234,10 +255,7 @@ class Model:
         found = process.objects[number] = Object(number, process, event, signals)
         if signals is not False:
             others = [other for other in process.objects.values() if other.event is event and other is not found]
-            if not any(map(self._able, others)):
-                event.join(process, False)
-            if signals:
-                event.may_signal(process)
+            event.open(process, signals, not any(map(self._able, others)))
         return found
 
     @staticmethod
@@ -256,6 +274,7 @@ class Model:
 
     def submit(self, queue: Queue, event: Event) -> int:
         event.may_signal(queue.process)
+        event.signalled.add(queue.process)
         _, before = event.owed.get(event.top, (None, None))
         stored = (
             queue.kind == "device"
@@ -272,6 +291,7 @@ class Model:
     @staticmethod
     def queue_wait(queue: Queue, event: Event, point: int, pending: int) -> None:
         """`pending`: of the event, as the process sees it after the call."""
+        event.waited.add(queue.process)
         lost = event.state(point) == "lost" or (point > event.top and event.future_lost(queue.process))
         if not lost or queue.kind == "host":
             queue.operations.append(Wait(event, point))
@@ -287,7 +307,7 @@ class Model:
         process.alive = process.stopped = False
         for event in self.events:
             event.died_waiting = event.died_waiting or (died and self._device_waits(process, event))
-            event.leave(process, died)
+            event.leave(process, died or event.abandoned_by(process))
         for queue in process.queues.values():
             queue.operations.clear()
         process.waits.clear()

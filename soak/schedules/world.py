@@ -238,6 +238,7 @@ class World:
             if not event.owed:
                 event.top += 1
                 event.complete(event.top)
+                event.signalled.add(process)
                 expected = event.top
         if answer != expected:
             self._fail(f"{self._name(process)}: a signal of event {event.number} gave {answer}, not {expected}")
@@ -252,6 +253,7 @@ class World:
         self._ask(process, "wait", token, found.number, point, how)
         self._tell(f"{self._name(process)} waits for point {point} of event {found.event.number} ({how})")
         process.waits[token] = found.event, point
+        found.event.waited.add(process)
         self._lost = True
         return True
 
@@ -464,6 +466,7 @@ class World:
             if found is None:
                 return False
             process, number = found.process, found.number
+            event.waited.add(process)
         answer = self._ask(process, "outcome", point, number, queue.number)
         if answer not in ("done", "lost"):
             self._hung(process, f"point {point} of event {event.number} is neither done nor lost: {answer}")

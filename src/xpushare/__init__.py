@@ -115,9 +115,23 @@ _MODULES = ("ipc", "ur")
 __all__ = [*sorted(_WHERE), *_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
+# Names that other libraries have for what is meant.
+_ADVICE = {
+    "SharedMemory": "xs.empty makes memory that can be shared, as an array",
+    "from_numpy": "xs.array(x) makes a shared copy, and xs.share(x, copy=True) shares one",
+    "full": "fill a NumPy view: np.asarray(xs.empty(shape))[:] = value",
+    "get": "xs.attach opens the handle of an array, and xs.lookup finds one by its name",
+    "ones": "fill a NumPy view: np.asarray(xs.empty(shape))[:] = 1",
+    "open": "xs.attach opens the handle of an array, and xs.ipc.memory.open one of memory",
+    "put": "xs.share makes the handle of an array, and xs.publish gives it a name",
+    "tensor": "xs.array(x) makes a shared copy, and torch.from_dlpack gives a tensor of it",
+}
+
+
 def __getattr__(name: str) -> Any:
     if name not in _WHERE and name not in _MODULES:
-        raise AttributeError(f"module 'xpushare' has no attribute {name!r}")
+        advice = f" ({_ADVICE[name]})" if name in _ADVICE else ""
+        raise AttributeError(f"module 'xpushare' has no attribute {name!r}{advice}")
     load = import_module("xpushare.common.loading").load
     if _WHERE.get(name) not in ("common.aspects", "_device", "common.errors"):
         load("xpushare._native")  # raises what says why it is not there, before modules of Unix are missed

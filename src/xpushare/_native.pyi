@@ -1347,6 +1347,7 @@ CHANNEL_LOST: int
 CHANNEL_NO_ROOM: int
 CHANNEL_TWICE: int
 CHANNEL_NO_WRITER: int
+CHANNEL_SAID_END: int
 CHANNEL_SPARE: int
 CHANNEL_TEXT: int
 
@@ -1365,28 +1366,46 @@ def channel_survey(crew: Crew, /) -> tuple[list[tuple[Any, ...]], int]:
     """For people: (member, pid, role, cursor, missed, received, held, label) of each, and the seq of the next frame."""
 
 class ChannelEnd:
-    """One member of a channel's crew; whoever makes one holds the join byte. OSError (EBUSY): no room for a writer."""
+    """One member of a channel's crew; whoever makes one holds the join byte. OSError (EBUSY): no room for a writer.
 
-    def __new__(cls, crew: Crew, label: str, mode: int, oldest: bool, writer: bool, reconnect: bool, /) -> Self: ...
+    A subclass has `refuse(outcome, wanted, timeout)`, which raises what an outcome means, `encoded(meta)` and
+    `signalled(order)`.
+    """
+
+    lost: int
+    """What is added to the `missed` of its frames."""
+
+    def __new__(
+        cls,
+        crew: Crew,
+        label: str,
+        mode: int,
+        oldest: bool,
+        writer: bool,
+        reconnect: bool,
+        loan: type[LoanBase],
+        frame: type[FrameBase],
+        /,
+    ) -> Self: ...
     @property
     def member(self) -> int: ...
     @property
     def lost_pid(self) -> int: ...
-    def loan(self, timeout: float | None, /) -> int:
-        """A slot, or -1 - what came of it."""
+    @property
+    def arrays(self) -> list[Any] | None: ...
+    def use_arrays(self, arrays: list[Any], buffers: bool, /) -> None:
+        """Give out views of these NumPy arrays, one over each slot; `buffers`: as buffers, too. Set once."""
 
-    def send(self, slot: int, nbytes: int, meta: bytes, text: bytes, point: int, /) -> int:
-        """The frame's seq."""
+    def loan(self, timeout: float | None, /) -> Any:
+        """A new loan, without a slot as yet."""
 
-    def drop(self, slot: int, /) -> None: ...
     def receive(self, timeout: float | None, /) -> Any:
-        """(slot, seq, missed, writer's pid, nbytes, meta, text, deliveries, point, whose, since), or an outcome."""
+        """A frame."""
 
     def peek(self) -> int:
         """What `receive` would come to now. The crew's file tells of the next change."""
 
-    def failed(self) -> tuple[Any, ...] | None: ...
-    def release(self, slot: int, done: bool, point: int, /) -> None: ...
+    def failed(self) -> Any: ...
     def finish(self) -> int: ...
     def write(self) -> int: ...
     def reads(self, slot: int, /) -> list[tuple[int, int]]:
@@ -1396,3 +1415,54 @@ class ChannelEnd:
         """When a member joined; 0: nobody has."""
 
     def leave(self) -> None: ...
+
+class _HeldBase:
+    end: Any
+    slot: int
+    made: Any
+    """The array over the slot, or None."""
+    order: Any
+    """On a device, the order of the work on it, or None."""
+    @property
+    def seq(self) -> int: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *error: object) -> None: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        """A view of the end's array; else what `_converted(dtype, copy)` of the subclass returns."""
+
+class LoanBase(_HeldBase):
+    """A slot that a writer fills within a block, which sends it."""
+
+    meta: Any
+    text: bytes | None
+    nbytes: int
+    """What was filled; 0: all of it."""
+    @property
+    def is_open(self) -> bool: ...
+
+class FrameBase(_HeldBase):
+    """A slot that a reader holds."""
+
+    @property
+    def meta_text(self) -> bytes | None: ...
+    @property
+    def text(self) -> bytes | None: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def missed(self) -> int: ...
+    @property
+    def deliveries(self) -> int: ...
+    @property
+    def writer(self) -> int: ...
+    @property
+    def point(self) -> int: ...
+    @property
+    def point_by(self) -> int: ...
+    @property
+    def since(self) -> int: ...
+    @property
+    def closed(self) -> bool: ...
+    def close(self) -> None:
+        """Give the slot back. Idempotent."""

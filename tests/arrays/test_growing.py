@@ -142,6 +142,39 @@ def test_unfinished_work_is_waited_for(grown: xs.VirtualRange) -> None:
         assert grown.mapped() == []
 
 
+def test_a_queue_that_never_ends_holds_up_nobody_else(grown: xs.VirtualRange) -> None:
+    """It is waited for only where it uses what goes."""
+    grown.grow(PAGE)
+    grown.grow(PAGE)
+    gate, begun = threading.Event(), threading.Event()
+    ended: list[bool] = []
+
+    def hold() -> None:
+        begun.set()
+        ended.append(gate.wait(20))
+
+    with xs.share(grown) as handle, xs.attach(handle) as follower, xs.Queue(DEVICE) as endless:
+        endless.submit(hold)
+        endless.fill(grown, b"x", PAGE)  # of the piece that stays
+        begun.wait(30)
+        view, theirs = bytes_of(grown, 1, PAGE), bytes_of(follower, 1, PAGE)
+        with pytest.raises(xs.InvalidArgumentError, match="still look"):
+            grown.shrink(PAGE)
+        del view
+        with xs.Queue(DEVICE) as queue:
+            queue.fill(grown.as_array(PAGE, "uint8", PAGE), b"y")
+            grown.shrink(PAGE)
+        with pytest.raises(xs.InvalidArgumentError, match="still look"):
+            follower.refresh()
+        del theirs
+        follower.refresh()
+        assert (grown.nbytes, follower.nbytes) == (PAGE, PAGE)
+        assert not ended
+        gate.set()
+        endless.synchronize(30)
+        assert bytes_of(follower, PAGE).tobytes() == b"x" * PAGE
+
+
 def test_a_handle_read_only(grown: xs.VirtualRange) -> None:
     grown.grow(PAGE)
     with xs.share(grown, read_only=True) as handle, xs.attach(handle) as follower:

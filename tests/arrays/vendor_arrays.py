@@ -231,7 +231,7 @@ UNKNOWN = "whose driver in this process does not know memory at"
 EACH, NONE = "each of their drivers in this process knows it", "none of their drivers in this process knows it"
 HANDLE = "is a handle of the driver of"
 ADDRESSES = "the addresses of a VirtualRange cannot be exported"
-NO_ARRAY = "is neither a Memory nor an array"
+NO_ARRAY = "is not an array whose memory can be found"
 STRANGE = "no adapter here knows DLPack's device type"
 COPYING = ("native_cpu:0", "mock:0", "cuda:0", "hip:0", "level_zero:0")
 

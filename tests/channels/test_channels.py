@@ -246,6 +246,25 @@ def test_newest_finds_the_last_frame_of_before() -> None:
             assert take(last, 1) == [2]
 
 
+def test_frames_of_before_a_reader_opened_are_not_missed() -> None:
+    with channel(slots=4, on_full="overwrite") as ch, xs.Channel.open("test", mode="newest") as holder:
+        send(ch, 0)
+        held = holder.receive(10)
+        send(ch, *range(1, 8))
+        with xs.Channel.open("test", start="oldest") as late:
+            found = []
+            for _ in range(4):
+                with late.receive(10) as frame:
+                    found.append((int(np.asarray(frame)[0]), frame.missed))
+            assert found == [(0, 0), (5, 0), (6, 0), (7, 0)]
+            send(ch, *range(8, 13))  # into the three slots that nobody holds
+            with late.receive(10) as frame:
+                assert (int(np.asarray(frame)[0]), frame.missed) == (10, 2)
+            [member] = [each for each in ch.statistics()["members"] if each["mode"] == "all"]
+            assert member["missed"] == 2
+        held.close()
+
+
 # --- a full channel
 
 
@@ -733,3 +752,36 @@ def test_ls_shows_channels() -> None:
         assert "channel test, 1 frames sent" in text
         assert f"{pid} screen reads all: 1 behind, 0 missed, 0 held" in text
         child.call(close_there)
+
+
+@pytest.mark.parametrize("dtype", [">i4", "datetime64[s]", "float32", [("a", "i4"), ("b", "f8")], "S3"])
+def test_frames_are_arrays_of_any_dtype(dtype: Any) -> None:
+    """Some of them have a buffer, which NumPy asks for first, and others not."""
+    with channel(shape=3, dtype=dtype) as ch, xs.Channel.open("test") as reader:
+        values = np.arange(3).astype(dtype) if not isinstance(dtype, list) else np.ones(3, dtype)
+        for _ in range(2):
+            with ch.loan() as loan:
+                np.asarray(loan)[...] = values
+            with reader.receive(10) as frame:
+                found = np.asarray(frame)
+                assert found.dtype == np.dtype(dtype)
+                assert found.tolist() == values.tolist()
+                assert np.asarray(frame, copy=True).base is None
+
+
+def test_a_frames_buffer() -> None:
+    with channel() as ch, xs.Channel.open("test") as reader:
+        with ch.loan() as loan:
+            np.asarray(loan)[:] = 5, 6
+            with pytest.raises(TypeError, match="not x"):
+                loan.__array__(x=1)
+        with pytest.raises(BufferError, match="use its array"):
+            memoryview(loan)
+        with pytest.raises(xs.InvalidArgumentError, match="not on loan"):
+            np.asarray(loan)
+        with reader.receive(10) as frame:
+            np.asarray(frame)
+            view = memoryview(frame)
+            assert (view.format, view.shape, view.tolist()) == ("l", (2,), [5, 6])
+        with pytest.raises(xs.InvalidArgumentError, match="closed"):
+            np.asarray(frame)

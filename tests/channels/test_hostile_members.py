@@ -55,7 +55,7 @@ def test_random_words() -> None:
     source = random.Random(1)
     options: dict[str, Any] = {"writers": 4, "on_full": "overwrite", "meta_nbytes": 64}
     with xs.Channel.create("hostile", 64, "uint8", **options) as ch, Child() as child:
-        words = memoryview(memory_over(ch._crew.ranges[0]))
+        words = memoryview(memory_over(ch._end.crew.ranges[0]))
         before = bytes(words)
         pending = child.start(use, 1.5)
         while not pending.done():

@@ -364,6 +364,16 @@ def test_pickles_of_ends_that_only_wait_are_no_promise(event: xs.Event, grace: f
 
 
 @pytest.mark.usefixtures("grace")
+def test_who_only_waits_has_not_opened_the_pickle(event: xs.Event, peer: Child, other: Child) -> None:
+    """It will never signal. Somebody who may has opened it, and keeps the wait going."""
+    sent = pickle.dumps(event)
+    peer.call(opened, kept["handle"], False)
+    assert "nobody opened" in lost(event)
+    other.call(opened, sent)
+    pending(event)
+
+
+@pytest.mark.usefixtures("grace")
 def test_a_device_and_a_loop_learn_that_nobody_opened_it(event: xs.Event) -> None:
     import asyncio
 

@@ -149,7 +149,7 @@ def test_what_has_expired(pair: Pair, peer: Child, kind: str) -> None:
     handle = peer.call(MAKERS[kind], pair[0])
     first = verbs(kind).open(handle, device=pair[1])
     peer.call(lambda kind, handle: verbs(kind).put(handle), kind, handle)
-    with nothing_left(), pytest.raises(xs.HandleExpiredError, match="it was put"):
+    with nothing_left(), pytest.raises(xs.HandleExpiredError, match="the exporter closed it"):
         verbs(kind).open(handle, device=pair[1])
     first.close()
 

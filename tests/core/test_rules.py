@@ -277,11 +277,11 @@ def test_rule_3_after_put(pair: Pair, peer: Child, kind: str) -> None:
     handle = peer.call(MAKERS[kind], pair[0])
     first = verbs(kind).open(handle)
     peer.call(lambda kind, handle: verbs(kind).put(handle), kind, handle)
-    expired(verbs(kind).open, handle, match="it was put")
+    expired(verbs(kind).open, handle, match="the exporter closed it")
     first.close()
     own = MAKERS[kind](pair[0])
     verbs(kind).put(own)
-    expired(verbs(kind).open, own, match="it was put")
+    expired(verbs(kind).open, own, match="the exporter closed it")
     kept.clear()
 
 

@@ -33,6 +33,19 @@ POINTER_ATTRIBUTES = ctypes.CFUNCTYPE(
     ctypes.c_uint64,
 )  # fmt: skip
 NAME_HANDLE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(IPC_HANDLE), ctypes.c_uint64)
+LOCATION = type("Location", (ctypes.Structure,), {"_fields_": [("type", ctypes.c_int), ("id", ctypes.c_int)]})
+PROPERTIES = type("Properties", (ctypes.Structure,), {"_fields_": [
+    ("type", ctypes.c_int), ("requestedHandleTypes", ctypes.c_int), ("location", LOCATION), ("win32", ctypes.c_void_p),
+    ("flags", ctypes.c_ubyte * 8),
+]})  # fmt: skip
+ACCESS = type("Access", (ctypes.Structure,), {"_fields_": [("location", LOCATION), ("flags", ctypes.c_int)]})
+OUT, SIZE, NUMBER = ctypes.POINTER(ctypes.c_uint64), ctypes.c_size_t, ctypes.c_uint64
+CREATE = ctypes.CFUNCTYPE(ctypes.c_int, OUT, SIZE, ctypes.POINTER(PROPERTIES), NUMBER)
+RESERVE = ctypes.CFUNCTYPE(ctypes.c_int, OUT, SIZE, SIZE, NUMBER, NUMBER)
+MAP = ctypes.CFUNCTYPE(ctypes.c_int, NUMBER, SIZE, SIZE, NUMBER, NUMBER)
+PIECE = ctypes.CFUNCTYPE(ctypes.c_int, NUMBER, SIZE)
+SET_ACCESS = ctypes.CFUNCTYPE(ctypes.c_int, NUMBER, SIZE, ctypes.POINTER(ACCESS), SIZE)
+REGISTER = ctypes.CFUNCTYPE(ctypes.c_int, NUMBER, SIZE, ctypes.c_uint)
 STREAM_QUERY = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.POINTER(ctypes.c_int))
 
 
@@ -136,6 +149,19 @@ class ScriptedDriver:
             ),
             b"cuPointerGetAttributes": POINTER_ATTRIBUTES(self._pointers),
             b"cuIpcGetMemHandle": NAME_HANDLE(self._name_handle),
+            b"cuMemCreate": CREATE(
+                lambda at, nbytes, what, flags: self._answer(at, *self.cuMemCreate(nbytes, what[0], flags))
+            ),
+            b"cuMemRelease": PUSH(lambda handle: self.cuMemRelease(handle)[0]),
+            b"cuMemAddressReserve": RESERVE(lambda at, *given: self._answer(at, *self.cuMemAddressReserve(*given))),
+            b"cuMemAddressFree": PIECE(lambda *given: self.cuMemAddressFree(*given)[0]),
+            b"cuMemMap": MAP(lambda *given: self.cuMemMap(*given)[0]),
+            b"cuMemUnmap": PIECE(lambda *given: self.cuMemUnmap(*given)[0]),
+            b"cuMemSetAccess": SET_ACCESS(
+                lambda at, nbytes, which, count: self.cuMemSetAccess(at, nbytes, which[:count], count)[0]
+            ),
+            b"cuMemHostRegister": REGISTER(lambda *given: self.cuMemHostRegister(*given)[0]),
+            b"cuMemHostUnregister": PUSH(lambda address: self.cuMemHostUnregister(address)[0]),
         }
 
     def _exchange(self, mode: Any) -> int:

@@ -279,7 +279,7 @@ def test_producer_dies_before_the_consumer_asks(nodes: Nodes, where: str) -> Non
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not Path(f"/proc/{pid}").exists())  # until then it can still be opened
     for ask in (lambda: getattr(nodes, where).seen.remote(reference), lambda: reference):
-        with pytest.raises(xs.HandleExpiredError, match=f"process {pid}, is gone"):
+        with pytest.raises(xs.HandleExpiredError, match=f"pid {pid}\\) has exited"):
             get(ask())
     assert get(getattr(nodes, where).seen.remote(nodes.near.make.remote("bool"))) == seen(made("bool"))
 

@@ -6,6 +6,7 @@ import gc
 import io
 import multiprocessing
 import pickle
+import subprocess
 import sys
 import threading
 import warnings
@@ -600,6 +601,39 @@ def test_a_forked_child_tells_once_that_it_copies(ask_torch: Ask) -> None:  # no
             assert len(told) == wanted
             assert all("inherited by a fork" in each and "forkserver" in each for each in told)
         del attached, tensors
+
+
+FORKING_LOADER = """
+import torch
+import xpushare as xs
+import xpushare.integrations.torch as integration
+from torch.utils.data import DataLoader, TensorDataset
+
+integration.install()
+ours = torch.from_dlpack(xs.array([[1.0, 2.0]] * 8, dtype="f4"))
+module = torch.nn.Linear(2, 1, bias=False)
+module.weight = torch.nn.Parameter(ours[:1])
+
+
+def whole(batch):
+    return batch[0][0]  # of the parent's memory
+
+
+for _ in range(2):
+    for row in DataLoader(TensorDataset(ours), 4, num_workers=2, collate_fn=whole, multiprocessing_context="fork"):
+        row += 1
+        print(row.tolist(), row.is_shared())
+module.share_memory()
+print(ours[0].tolist(), ours.is_shared(), module.weight.data_ptr() == ours.data_ptr())
+"""
+
+
+def test_a_dataloader_that_forks_says_so_in_each_worker() -> None:
+    """Its batches are copies, so that what the receiver writes is lost: loudly, and as torch has it."""
+    done = subprocess.run([sys.executable, "-c", FORKING_LOADER], capture_output=True, text=True, timeout=100)
+    lines = done.stdout.splitlines()
+    assert lines == [*["[2.0, 3.0] True"] * 4, "[1.0, 2.0] True True"], done.stderr
+    assert done.stderr.count("RuntimeWarning: this Tensor lies in shared memory that this process inherited by") == 4
 
 
 def test_share_memory_leaves_our_memory_where_it_is(ask_torch: Ask) -> None:

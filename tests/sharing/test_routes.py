@@ -6,6 +6,7 @@ import concurrent.futures
 import contextlib
 import ctypes
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -223,9 +224,9 @@ def test_another_user_has_another_key(open_folder: Path) -> None:
                 xs.ipc.memory.open(raw)
             return str(caught.value)
 
-        assert "another user's key" in stranger.call(attempt, bytes(handle))
+        assert "another user (uid 0)" in stranger.call(attempt, bytes(handle))
         theirs = stranger.call(lambda: bytes(exported("native_cpu:0")))
-        with pytest.raises(xs.InvalidHandleError, match="another user's key"):
+        with pytest.raises(xs.InvalidHandleError, match="another user"):
             xs.ipc.memory.open(theirs)
     xs.ipc.memory.put(handle)
     kept.clear()
@@ -356,3 +357,36 @@ def test_a_route_that_is_blocked_hands_over_to_the_next(monkeypatch: pytest.Monk
                 xs.ipc.memory.open(handle)
             assert caught.value.reasons == ("pidfd_getfd: by the test", "socket: by the test")
             assert "doctor" in str(caught.value)
+
+
+def test_requests_go_over_one_connection_until_the_exporter_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    connect = socket._connect
+
+    def counted(*given: Any) -> Any:
+        made.append(connect(*given))
+        return made[-1]
+
+    monkeypatch.setattr(socket, "_connect", counted)
+    with Child() as exporter, Child() as other:
+        handles = [xs.ipc.Handle(child.call(exported, "native_cpu:0", 4096, b"x")) for child in (exporter, other)]
+
+        def fetch(which: int) -> None:
+            for fd in socket.fetch(None, handles[which], None, 1):
+                fd.close()
+
+        before = fd_count()
+        with routes.together():
+            for _ in range(3):
+                fetch(0)
+            with routes.together():  # such as a signal's handler
+                fetch(0)
+            assert len(made) == 1
+            wait_until(lambda: select.select([made[0]], [], [], 0)[0], what="the exporter to end it")
+            fetch(0)
+            assert len(made) == 2
+            fetch(1)  # another exporter
+            assert len(made) == 3
+        fetch(1)
+        assert len(made) == 4
+        assert fd_count() == before

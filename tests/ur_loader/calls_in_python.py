@@ -85,6 +85,17 @@ def by_python(on: int, to: int) -> int:
     return made("urEnqueueUSMFill", on, to, 128, pattern, SIZE, 0, 0)
 
 
+def held_up(here: int) -> Any:
+    """An event whose first signal the queue waits for."""
+    import xpushare as xs
+    from xpushare.ur.loader._bridge import boxes
+
+    shared = boxes.objects[here].shared
+    gate = xs.Event(shared.device)
+    shared.wait(gate, at_least=1)
+    return gate
+
+
 def byte(address: int) -> int:
     return ctypes.string_at(address, 1)[0]
 
@@ -454,27 +465,39 @@ def queue_flags() -> None:
                 must("urQueueRelease", out.value)
 
 
+def host_tasks() -> None:
+    """The device says whether its queues run functions of the program."""
+    found, ran = ctypes.c_uint8(), []
+    must("urDeviceGetInfo", loader.get_device(), DeviceInfo.ENQUEUE_HOST_TASK_SUPPORT_EXP, 1, found, 0)
+    task, here = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _data: ran.append(1)), queue()
+    result = call("urEnqueueHostTaskExp", here, ctypes.cast(task, ctypes.c_void_p).value, 0, 0, 0, 0, 0)
+    must("urQueueFinish", here)
+    assert (result, ran) == ((0, [1]) if found.value else (Result.ERROR_UNSUPPORTED_FEATURE, []))
+
+
 def times() -> None:
     """QUEUED and SUBMIT are known before the command is complete; START and END are not."""
     properties = (ctypes.c_uint64 * 3)(STRUCTURE_TYPES["QueueProperties"], 0, QueueFlags.PROFILING_ENABLE)
-    here, gate = made("urQueueCreate", loader.get_context(), loader.get_device(), properties), threading.Event()
-    held = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _data: gate.wait())
-    must("urEnqueueHostTaskExp", here, ctypes.cast(held, ctypes.c_void_p).value, 0, 0, 0, 0, 0)
+    here = made("urQueueCreate", loader.get_context(), loader.get_device(), properties)
+    gate = held_up(here)
     event = fill(here, memory(), 1)
     found = ctypes.c_uint64()
     early = []
+    must("urDeviceGetGlobalTimestamps", loader.get_device(), found, 0)
+    assert found.value
+    clock = found.value
     for query in (ProfilingInfo.COMMAND_QUEUED, ProfilingInfo.COMMAND_SUBMIT):
         must("urEventGetProfilingInfo", event, query, 8, found, 0)
         early.append(found.value)
     for query in (ProfilingInfo.COMMAND_START, ProfilingInfo.COMMAND_END, ProfilingInfo.COMMAND_COMPLETE):
         result = call("urEventGetProfilingInfo", event, query, 8, found, 0)
         assert result == Result.ERROR_PROFILING_INFO_NOT_AVAILABLE
-    gate.set()
+    gate.signal()
     must("urEventWait", *listed(event))
     for query in (ProfilingInfo.COMMAND_START, ProfilingInfo.COMMAND_END):
         must("urEventGetProfilingInfo", event, query, 8, found, 0)
         early.append(found.value)
-    assert 0 < early[0] <= early[1] <= early[2] <= early[3]
+    assert 0 < early[0] <= early[1] <= clock <= early[2] <= early[3]
     assert call("urEventGetProfilingInfo", event, ProfilingInfo.COMMAND_END, 0, found, 0) == Result.ERROR_INVALID_VALUE
     must("urEventGetProfilingInfo", event, ProfilingInfo.COMMAND_END, 0, 0, 0)
     plain = fill(queue(), memory(), 1)
@@ -519,6 +542,17 @@ def overlaps() -> None:
     must("urQueueFinish", here)
 
 
+def own_buffers() -> None:
+    """SYCL copies a buffer back to the memory that it lies in: the driver is not asked to."""
+    data = (ctypes.c_uint8 * 4096)(*[7] * 4096)
+    properties = (ctypes.c_uint64 * 3)(STRUCTURE_TYPES["BufferProperties"], 0, ctypes.addressof(data))
+    flags = MemFlags.READ_WRITE | MemFlags.USE_HOST_POINTER
+    buffer = made("urMemBufferCreate", loader.get_context(), flags, 4096, properties)
+    must("urEnqueueMemBufferRead", queue(), buffer, 1, 0, 4096, data, 0, 0, 0)
+    assert bytes(data) == bytes([7]) * 4096
+    must("urMemRelease", buffer)
+
+
 def own_host_pointer() -> None:
     """SYCL copies a buffer back to the memory that it lies in. Some drivers refuse that."""
     from xpushare.adapters.mock.script import driver
@@ -559,6 +593,42 @@ def no_native_event() -> None:
     assert status(event) == EventStatus.COMPLETE
     must("urEnqueueEventsWait", queue(), *listed(event), 0)
     must("urEventRelease", event)
+
+
+def queues_of_opencl() -> None:
+    """A queue over a cl_command_queue, which the program keeps, or hands over."""
+    opencl = ctypes.CDLL("libOpenCL.so.1")
+    opencl.clRetainCommandQueue.argtypes = [ctypes.c_void_p]
+    opencl.clGetCommandQueueInfo.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_size_t, *[ctypes.c_void_p] * 2]
+    here, there, found = queue(), memory(), ctypes.c_uint64()
+    handle = made("urQueueGetNativeHandle", here, 0)
+
+    def references() -> int:
+        found = ctypes.c_uint32()
+        assert opencl.clGetCommandQueueInfo(handle, 0x1092, 4, ctypes.addressof(found), None) == 0
+        return found.value
+
+    before = references()
+    for owned in (0, 1):
+        if owned:
+            assert opencl.clRetainCommandQueue(handle) == 0
+        properties = (ctypes.c_uint64 * 3)(STRUCTURE_TYPES["QueueNativeProperties"], 0, owned)
+        theirs = made("urQueueCreateWithNativeHandle", handle, loader.get_context(), loader.get_device(), properties)
+        assert made("urQueueGetNativeHandle", theirs, 0) == handle
+        must("urQueueGetInfo", theirs, QueueInfo.CONTEXT, 8, found, 0)
+        assert found.value == loader.get_context()
+        for on, value in ((here, 1), (theirs, 2), (here, 3)):
+            must("urEventWait", *listed(fill(on, there, value)))
+            assert byte(there) == value
+        must("urQueueFinish", theirs)
+        must("urQueueRelease", theirs)
+        until(lambda _handle: references() == before, handle)
+    result = call("urQueueCreateWithNativeHandle", 0, loader.get_context(), loader.get_device(), 0, found)
+    assert result == Result.ERROR_INVALID_VALUE
+    for name, holder in (("urPlatformGetNativeHandle", "urDeviceGetInfo"), ("urDeviceGetNativeHandle", "")):
+        if holder:
+            must(holder, loader.get_device(), DeviceInfo.PLATFORM, 8, found, 0)
+        assert made(name, found.value if holder else loader.get_device())
 
 
 def half_a_handle() -> None:

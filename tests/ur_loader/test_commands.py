@@ -117,6 +117,19 @@ def test_a_lost_wait(library: Path, shim: Path, program: Run, tmp_path: Path, de
         assert (process.returncode, out) == (0, "good\n"), errors
 
 
+# --- on OpenCL's devices --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "scenario", ["times", "queue_flags", "host_tasks", "queues_of_opencl", "own_buffers", "no_native_event"]
+)
+@pytest.mark.parametrize("device", ["opencl:0", "opencl:1"])
+def test_a_device_of_opencl(library: Path, shim: Path, device: str, scenario: str) -> None:
+    if device not in {f"{each.backend}:{each.ordinal}" for each in xs.devices()}:
+        pytest.skip(f"{device} is not here: scripts/opencl")
+    assert run(library, shim, device, scenario) == ""
+
+
 # --- what upstream's tests ask ------------------------------------------------------------------------------------
 
 
@@ -126,6 +139,8 @@ def test_a_lost_wait(library: Path, shim: Path, program: Run, tmp_path: Path, de
         (DEVICE, "texts"),
         (HOST, "queue_flags"),
         (DEVICE, "queue_flags"),
+        (HOST, "host_tasks"),
+        (DEVICE, "host_tasks"),
         (HOST, "times"),
         (HOST, "timestamp"),
         (HOST, "a_device_is_not_counted"),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import xpushare as xs
 from xpushare.ur.loader import LIBRARY, interpreter
 
 ROOT = Path(os.environ.get("UR_LOADER", Path(__file__).parents[2] / "build" / "ur-loader"))
@@ -46,6 +47,15 @@ def test_two_processes_share_all_kinds(pair: str, tmp_path: Path) -> None:
 
 def test_pools_and_allocations_in_the_order_of_a_queue() -> None:
     assert run([str(ROOT / "bin" / "pools")], []) == "good\n"
+
+
+@pytest.mark.parametrize("device", ["native_cpu:0", "opencl:0"])
+def test_kernels_are_refused_with_exceptions(device: str) -> None:
+    if device not in {f"{each.backend}:{each.ordinal}" for each in xs.devices()}:
+        pytest.skip(f"{device} is not here")
+    said = run([str(ROOT / "bin" / "kernels")], [], ONEAPI_DEVICE_SELECTOR=device)
+    assert said.endswith("good\n")
+    assert said.count("SPIR-V: ") == 1
 
 
 LAYERS = "UR_LAYER_FULL_VALIDATION,UR_LAYER_TRACING"

@@ -111,10 +111,9 @@ static bool lock(xp_end *e)
 
 static void unlock(xp_end *e, bool changed)
 {
-    if (changed)
-        __atomic_fetch_add(&e->w->changes, 1, __ATOMIC_SEQ_CST);
     xp_lock_release(&e->w->lock, e->m);
-    if (changed) {
+    if (changed) { /* whoever dies before it says so rings the bell by its death */
+        __atomic_fetch_add(&e->w->changes, 1, __ATOMIC_SEQ_CST);
         xp_ring(&e->w->bell);
         xp_crew_tell(e->c);
     }
@@ -210,15 +209,21 @@ static int add_writer(xp_end *e)
 static void add_reader(xp_end *e, int mode, bool oldest)
 {
     xp_channel_words *w = e->w;
-    uint64_t first = w->next_seq, newest = 0;
+    uint64_t first = w->next_seq, newest = 0, there = 0;
     for (uint32_t i = 0; i < total(&e->g) && oldest; i++) {
         uint64_t word = slot_at(e, i)->word;
-        if (state_of(word) == XP_FULL && seq_of(word) < first)
+        if (state_of(word) != XP_FULL)
+            continue;
+        there++;
+        if (seq_of(word) < first)
             first = seq_of(word);
-        if (state_of(word) == XP_FULL && seq_of(word) > newest)
+        if (seq_of(word) > newest)
             newest = seq_of(word);
     }
-    w->ends[e->m] = (xp_end_words){.cursor = mode == XP_MODE_NEWEST && oldest && newest ? newest : first};
+    if (mode == XP_MODE_NEWEST && newest)
+        w->ends[e->m] = (xp_end_words){.cursor = newest};
+    else /* an old frame that somebody holds may stand far before the others: those between are no loss to this reader */
+        w->ends[e->m] = (xp_end_words){.cursor = first, .missed = -(int64_t)(w->next_seq - first - there)};
     if (mode == XP_MODE_ONE && w->group == 0) {
         for (uint32_t i = 0; i < total(&e->g); i++) {
             xp_slot_words *s = slot_at(e, i);
@@ -234,7 +239,7 @@ static void add_reader(xp_end *e, int mode, bool oldest)
 
 int xp_end_join(xp_end *e, xp_crew *c, const xp_geometry *g, const char *label, int mode, bool oldest, bool writer)
 {
-    *e = (xp_end){.c = c, .w = words(c), .g = *g, .mode = mode, .credit = MOST_CREDIT};
+    *e = (xp_end){.c = c, .w = words(c), .g = *g, .mode = mode, .credit = MOST_CREDIT, .pid = (uint64_t)getpid()};
     int rc = xp_crew_claim(c, label, sweep_lock, &e->m);
     if (rc)
         return rc;
@@ -285,8 +290,10 @@ int xp_end_finish(xp_end *e)
     if (!lock(e))
         return XP_UNUSABLE;
     int got = is_writer(&e->w->ends[e->m]) ? XP_GOT : add_writer(e);
-    if (got == XP_GOT)
+    if (got == XP_GOT) {
         XP_STORE(&e->w->ends[e->m].role, e->w->ends[e->m].role | XP_END_FINISHED);
+        e->finished = true;
+    }
     unlock(e, got == XP_GOT);
     return got;
 }
@@ -313,7 +320,7 @@ int xp_end_loan(xp_end *e, uint32_t *slot)
     if (!lock(e))
         return XP_UNUSABLE;
     xp_channel_words *w = e->w;
-    int got = add_writer(e);
+    int got = e->finished ? XP_SAID_END : add_writer(e);
     uint64_t self = (uint64_t)pthread_self();
     if (got != XP_GOT || e->loaned_by) {
         unlock(e, false);
@@ -391,12 +398,13 @@ int xp_end_send(xp_end *e, uint32_t slot, uint64_t nbytes, uint64_t point, uint6
     xp_channel_words *w = e->w;
     xp_slot_words *s = slot_at(e, slot);
     s->nbytes = nbytes;
-    s->writer_pid = (uint64_t)getpid();
+    s->writer_pid = e->pid;
     s->point = point;
     s->point_by = e->m;
     s->since = xp_crew_head_of(e->c)->members[e->m].since_ns;
     s->deliveries = 0;
-    memset(s->reads, 0, sizeof s->reads);
+    if (e->g.device)
+        memset(s->reads, 0, sizeof s->reads);
     s->job = w->group ? XP_QUEUED : XP_NO_JOB;
     *seq = w->next_seq;
     commit(s, *seq, XP_FULL); /* the frame is sent */
@@ -434,6 +442,8 @@ static int without_frame(xp_end *e, bool jobs)
     uint32_t gone = e->w->last_gone;
     return gone == XP_GONE_FINISHED ? XP_OVER : gone == XP_GONE_LOST && !e->reconnect ? XP_LOST_END : XP_WAIT;
 }
+
+static uint64_t missed_by(const xp_end_words *end) { return end->missed > 0 ? (uint64_t)end->missed : 0; }
 
 static void describe(const xp_end *e, uint32_t slot, uint64_t missed, xp_frame *frame)
 {
@@ -487,12 +497,12 @@ int xp_end_receive(xp_end *e, xp_frame *frame, bool take)
             XP_STORE(&s->job, (uint64_t)(e->m + 1) << 8 | XP_TAKEN);
             s->deliveries++;
         } else {
-            mine->missed += seq - mine->cursor;
+            mine->missed += (int64_t)(seq - mine->cursor);
         }
         hold(s, e->m);
         mine->cursor = seq + 1;
         mine->got++;
-        describe(e, chosen, e->mode == XP_MODE_ONE ? w->group_missed : mine->missed, frame);
+        describe(e, chosen, e->mode == XP_MODE_ONE ? w->group_missed : missed_by(mine), frame);
     }
     unlock(e, false);
     return got;

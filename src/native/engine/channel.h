@@ -33,11 +33,12 @@ typedef struct {
 typedef struct {
     uint32_t role, reserved; /* XP_END_…; 0: nobody */
     uint64_t cursor;         /* a reader's: the seq of the next frame it has not seen */
-    uint64_t missed, got;
+    int64_t missed; /* negative: less the frames that were gone before it joined, from its cursor on */
+    uint64_t got;
 } xp_end_words;
 
 typedef struct {
-    uint64_t word;  /* seq << 3 | state */
+    _Alignas(64) uint64_t word; /* seq << 3 | state */
     uint64_t owner; /* of a loan: 1 + member */
     uint64_t holders[XP_CREW_MASK];
     uint64_t job; /* 1 + member << 8 | XP_QUEUED … */
@@ -50,15 +51,16 @@ typedef struct {
 typedef struct {
     xp_lock_words lock;
     xp_bell bell;
-    uint32_t listeners, changes; /* changes: one more with each */
     uint64_t next_seq;
     uint64_t group;        /* 1 + the first seq that readers in mode "one" share; 0: there has been none */
     uint64_t group_missed, failed;
-    uint64_t lost_pid;
+    _Alignas(64) uint32_t changes; /* one more after each; alone, since whoever spins looks at nothing else */
+    uint32_t listeners;
+    _Alignas(64) uint64_t lost_pid;
     uint32_t last_gone, top; /* top: no member at or above it was ever an end */
     xp_geometry geometry;
     char text[XP_CHANNEL_TEXT];
-    uint8_t room[512];
+    uint8_t room[448];
     xp_end_words ends[XP_CREW_MEMBERS];
     xp_slot_words slots[];
 } xp_channel_words;
@@ -72,7 +74,9 @@ typedef struct {
     int mode, closed;
     bool reconnect;
     bool reads;          /* it has tried to receive */
+    bool finished;       /* under the channel's lock */
     int credit;          /* spins that may still be in vain */
+    uint64_t pid;
     uint64_t loaned_by;  /* the thread that has a loan, 0: none; under the channel's lock */
 } xp_end;
 
@@ -85,6 +89,7 @@ enum {
     XP_NO_ROOM,   /* on_full "raise" */
     XP_TWICE,     /* this thread has a loan already */
     XP_NO_WRITER, /* there is no room for one more writer */
+    XP_SAID_END,  /* this end has said that it had finished */
     XP_UNUSABLE   /* the lock is not to be had: look at the crew and at signals, and try again */
 };
 

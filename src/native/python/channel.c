@@ -1,16 +1,7 @@
 /* ChannelEnd: the Python side of engine/channel.h. */
-#include "objects.h"
-
-#include "../engine/channel.h"
+#include "ends.h"
 
 #define KIND_CHANNEL 3u
-
-typedef struct {
-    PyObject_HEAD
-    PyObject *weakrefs, *crew;
-    bool joined;
-    xp_end e;
-} xp_end_object;
 
 static bool numbers(PyObject *tuple, uint64_t *out, Py_ssize_t n)
 {
@@ -93,12 +84,17 @@ static PyObject *channel_geometry(PyObject *Py_UNUSED(m), PyObject *o_crew)
 
 static PyObject *end_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
-    PyObject *o_crew;
+    PyObject *o_crew, *loan, *frame;
     const char *label;
     int mode, oldest, writer, reconnect, rc;
     xp_geometry g;
-    if (!PyArg_ParseTuple(args, "Osippp", &o_crew, &label, &mode, &oldest, &writer, &reconnect))
+    if (!PyArg_ParseTuple(args, "OsipppO!O!", &o_crew, &label, &mode, &oldest, &writer, &reconnect, &PyType_Type, &loan,
+                          &PyType_Type, &frame))
         return NULL;
+    if (!xp_is_loan((PyTypeObject *)loan) || !xp_is_frame((PyTypeObject *)frame)) {
+        PyErr_SetString(PyExc_TypeError, "the classes of loans and frames derive from LoanBase and FrameBase");
+        return NULL;
+    }
     xp_crew *c = xp_crew_of(o_crew, KIND_CHANNEL);
     if (c == NULL)
         return NULL;
@@ -119,6 +115,8 @@ static PyObject *end_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED
     self->joined = true;
     self->e.reconnect = reconnect;
     self->crew = Py_NewRef(o_crew);
+    self->loan = (PyTypeObject *)Py_NewRef(loan);
+    self->frame = (PyTypeObject *)Py_NewRef(frame);
     return (PyObject *)self;
 }
 
@@ -133,6 +131,9 @@ static void end_dealloc(PyObject *self)
         Py_END_ALLOW_THREADS
     }
     Py_XDECREF(o->crew);
+    Py_XDECREF((PyObject *)o->loan);
+    Py_XDECREF((PyObject *)o->frame);
+    Py_XDECREF(o->arrays);
     xp_free(self);
 }
 
@@ -144,33 +145,18 @@ static PyObject *end_leave(PyObject *self, PyObject *Py_UNUSED(a))
     Py_RETURN_NONE;
 }
 
-static inline xp_end *end_of(PyObject *self)
-{
-    xp_end *e = &((xp_end_object *)self)->e;
-    if (XP_LIKELY(!XP_RELAXED(&e->closed) && xp_crew_usable(e->c)))
-        return e;
-    xp_crew_unusable(e->c, XP_RELAXED(&e->closed) ? NULL : xp_crew_wrong(e->c));
-    return NULL;
-}
-
-/* One attempt, and more of them while it has to wait: GOT …, XP_WAIT when the time is over, or -1 with an exception.
- * `timeout` NULL: for what waits for nothing but the lock. */
 #define LOCK_MOST 10000000000u
 
-typedef int (*attempt)(xp_end *e, void *argument);
-
-static int until(PyObject *self, xp_end *e, attempt try, void *argument, PyObject *timeout)
+int xp_end_until(PyObject *self, xp_end *e, xp_attempt try, void *argument, PyObject *timeout)
 {
     uint64_t ns, finish = 0;
     bool timed = false, last = false;
     for (;;) {
         uint32_t changes = XP_LOAD(&e->w->changes);
-        int got;
-        if (!timed) { /* the lock is free nearly always; else it is not waited for with the GIL */
-            xp_end_hurry = true;
-            got = try(e, argument);
-            xp_end_hurry = false;
-        } else {
+        xp_end_hurry = true;
+        int got = try(e, argument);
+        xp_end_hurry = false;
+        if (got == XP_UNUSABLE) { /* seldom: the lock is not free, and is not waited for with the GIL */
             Py_BEGIN_ALLOW_THREADS
             got = try(e, argument);
             Py_END_ALLOW_THREADS
@@ -201,115 +187,43 @@ static int until(PyObject *self, xp_end *e, attempt try, void *argument, PyObjec
             xp_oserror_of(rc, "futex");
             return -1;
         }
-        if (PyErr_CheckSignals() < 0 || end_of(self) == NULL)
+        if (PyErr_CheckSignals() < 0 || xp_end_of(self) == NULL)
             return -1;
         last = xp_now() >= finish;
     }
 }
 
-static int try_loan(xp_end *e, void *argument) { return xp_end_loan(e, argument); }
-
-/* A slot, or -1 - what came of it. */
-static PyObject *end_loan(PyObject *self, PyObject *timeout)
+PyObject *xp_end_refused(PyObject *self, int got, const char *wanted, PyObject *timeout)
 {
-    xp_end *e = end_of(self);
-    uint32_t slot;
-    int got = e ? until(self, e, try_loan, &slot, timeout) : -1;
-    return got < 0 ? NULL : PyLong_FromLong(got == XP_GOT ? (long)slot : -1 - got);
+    PyObject *found = PyObject_CallMethod(self, "refuse", "isO", got, wanted, timeout);
+    if (found)
+        PyErr_SetString(PyExc_RuntimeError, "nothing came of it");
+    Py_XDECREF(found);
+    return NULL;
 }
 
-typedef struct {
-    uint32_t slot;
-    uint64_t nbytes, point, seq;
-    bool done;
-} request;
-
-static int try_send(xp_end *e, void *argument)
-{
-    request *r = argument;
-    return xp_end_send(e, r->slot, r->nbytes, r->point, &r->seq);
-}
-
-/* send(slot, nbytes, meta, text, point) -> seq */
-static PyObject *end_send(PyObject *self, PyObject *const *args, Py_ssize_t n)
-{
-    xp_end *e = end_of(self);
-    request r = {0};
-    char *meta, *text;
-    Py_ssize_t meta_nbytes, text_nbytes;
-    if (e == NULL || xp_arity("send", n, 5, 5) < 0 || xp_as_u32(args[0], &r.slot) < 0 || xp_as_u64(args[1], &r.nbytes) < 0 ||
-        PyBytes_AsStringAndSize(args[2], &meta, &meta_nbytes) < 0 || PyBytes_AsStringAndSize(args[3], &text, &text_nbytes) < 0 ||
-        xp_as_u64(args[4], &r.point) < 0)
-        return NULL;
-    if (meta_nbytes > (Py_ssize_t)e->g.meta_nbytes || text_nbytes > (Py_ssize_t)e->g.text_nbytes) {
-        PyErr_SetString(PyExc_ValueError, "there is no room for that");
-        return NULL;
-    }
-    xp_end_fill(e, r.slot, meta, (uint32_t)meta_nbytes, text, (uint32_t)text_nbytes);
-    int got = until(self, e, try_send, &r, NULL);
-    return got < 0 ? NULL : PyLong_FromUnsignedLongLong(r.seq);
-}
-
-static int try_drop(xp_end *e, void *argument) { return xp_end_drop(e, ((request *)argument)->slot); }
-
-static PyObject *end_drop(PyObject *self, PyObject *arg)
-{
-    xp_end *e = end_of(self);
-    request r = {0};
-    if (e == NULL || xp_as_u32(arg, &r.slot) < 0 || until(self, e, try_drop, &r, NULL) < 0)
-        return NULL;
-    Py_RETURN_NONE;
-}
-
-static int try_release(xp_end *e, void *argument)
-{
-    const request *r = argument;
-    return xp_end_release(e, r->slot, r->done, r->point);
-}
-
-/* release(slot, done, point) */
-static PyObject *end_release(PyObject *self, PyObject *const *args, Py_ssize_t n)
-{
-    xp_end *e = end_of(self);
-    request r = {0};
-    if (e == NULL || xp_arity("release", n, 3, 3) < 0 || xp_as_u32(args[0], &r.slot) < 0 || xp_as_u64(args[2], &r.point) < 0)
-        return NULL;
-    r.done = args[1] == Py_True;
-    if (until(self, e, try_release, &r, NULL) < 0)
-        return NULL;
-    Py_RETURN_NONE;
-}
+/* A loan of any slot, which is chosen when its block is entered. */
+static PyObject *end_loan(PyObject *self, PyObject *timeout) { return xp_loan_new(self, timeout); }
 
 static int try_receive(xp_end *e, void *argument) { return xp_end_receive(e, argument, true); }
 static int try_failed(xp_end *e, void *argument) { return xp_end_failed(e, argument); }
 
-/* (slot, seq, missed, writer's pid, nbytes, meta, text, deliveries, point, whose, since) */
-static PyObject *as_tuple(const xp_end *e, const xp_frame *f)
-{
-    const char *meta = xp_end_meta(e, f->slot);
-    if (f->meta_nbytes == 0 && f->text_nbytes == 0 && f->point == 0)
-        return Py_BuildValue("(IKKKKOOIKIK)", f->slot, (unsigned long long)f->seq, (unsigned long long)f->missed,
-                             (unsigned long long)f->writer_pid, (unsigned long long)f->nbytes, Py_None, Py_None, f->deliveries,
-                             (unsigned long long)f->point, f->point_by, (unsigned long long)f->since);
-    return Py_BuildValue("(IKKKKy#y#IKIK)", f->slot, (unsigned long long)f->seq, (unsigned long long)f->missed,
-                         (unsigned long long)f->writer_pid, (unsigned long long)f->nbytes, meta, (Py_ssize_t)f->meta_nbytes,
-                         meta + e->g.meta_nbytes, (Py_ssize_t)f->text_nbytes, f->deliveries, (unsigned long long)f->point,
-                         f->point_by, (unsigned long long)f->since);
-}
-
-/* The frame, or an int: what came of it. */
 static PyObject *end_receive(PyObject *self, PyObject *timeout)
 {
-    xp_end *e = end_of(self);
+    xp_end *e = xp_end_of(self);
     xp_frame f;
-    int got = e ? until(self, e, try_receive, &f, timeout) : -1;
-    return got < 0 ? NULL : got == XP_GOT ? as_tuple(e, &f) : PyLong_FromLong(got);
+    if (e && e->mode == XP_MODE_NONE) {
+        xp_unusable("this object was made by create, to write: Channel.open makes a reader");
+        return NULL;
+    }
+    int got = e ? xp_end_until(self, e, try_receive, &f, timeout) : -1;
+    return got < 0 ? NULL : got == XP_GOT ? xp_frame_new(self, &f) : xp_end_refused(self, got, "frame", timeout);
 }
 
 /* What `receive` would come to now. The file tells of the next change. */
 static PyObject *end_peek(PyObject *self, PyObject *Py_UNUSED(a))
 {
-    xp_end *e = end_of(self);
+    xp_end *e = xp_end_of(self);
     xp_frame f;
     if (e == NULL)
         return NULL;
@@ -327,14 +241,14 @@ static PyObject *end_peek(PyObject *self, PyObject *Py_UNUSED(a))
 
 static PyObject *end_failed(PyObject *self, PyObject *Py_UNUSED(a))
 {
-    xp_end *e = end_of(self);
+    xp_end *e = xp_end_of(self);
     xp_frame f;
     if (e == NULL)
         return NULL;
-    int got = until(self, e, try_failed, &f, NULL);
+    int got = xp_end_until(self, e, try_failed, &f, NULL);
     if (got < 0)
         return NULL;
-    return got == XP_GOT ? as_tuple(e, &f) : Py_NewRef(Py_None);
+    return got == XP_GOT ? xp_frame_new(self, &f) : Py_NewRef(Py_None);
 }
 
 static int try_finish(xp_end *e, void *Py_UNUSED(a)) { return xp_end_finish(e); }
@@ -342,21 +256,21 @@ static int try_become(xp_end *e, void *Py_UNUSED(a)) { return xp_end_become_writ
 
 static PyObject *end_finish(PyObject *self, PyObject *Py_UNUSED(a))
 {
-    xp_end *e = end_of(self);
-    int got = e ? until(self, e, try_finish, NULL, NULL) : -1;
+    xp_end *e = xp_end_of(self);
+    int got = e ? xp_end_until(self, e, try_finish, NULL, NULL) : -1;
     return got < 0 ? NULL : PyLong_FromLong(got);
 }
 
 static PyObject *end_write(PyObject *self, PyObject *Py_UNUSED(a))
 {
-    xp_end *e = end_of(self);
-    int got = e ? until(self, e, try_become, NULL, NULL) : -1;
+    xp_end *e = xp_end_of(self);
+    int got = e ? xp_end_until(self, e, try_become, NULL, NULL) : -1;
     return got < 0 ? NULL : PyLong_FromLong(got);
 }
 
 static PyObject *end_reads(PyObject *self, PyObject *arg)
 {
-    xp_end *e = end_of(self);
+    xp_end *e = xp_end_of(self);
     uint32_t slot;
     if (e == NULL || xp_as_u32(arg, &slot) < 0 || slot >= e->g.slots + e->g.spare)
         return NULL;
@@ -388,6 +302,7 @@ static PyObject *channel_survey(PyObject *Py_UNUSED(module), PyObject *o_crew)
         const xp_end_words *end = &w->ends[m];
         const xp_crew_member *record = &xp_crew_head_of(c)->members[m];
         uint32_t role = XP_LOAD(&end->role), holding = 0;
+        int64_t missed = XP_RELAXED(&end->missed);
         int pid = role ? xp_crew_pid(c, m) : -1;
         if (pid < 0)
             continue;
@@ -395,7 +310,7 @@ static PyObject *channel_survey(PyObject *Py_UNUSED(module), PyObject *o_crew)
             holding += XP_RELAXED(&w->slots[i].holders[m / 64]) >> m % 64 & 1;
         PyObject *label = PyUnicode_DecodeUTF8(record->label, (Py_ssize_t)strnlen(record->label, XP_CREW_LABEL), "replace");
         PyObject *v = label ? Py_BuildValue("(IiIKKKIN)", m, pid, role, (unsigned long long)XP_RELAXED(&end->cursor),
-                                            (unsigned long long)XP_RELAXED(&end->missed),
+                                            missed > 0 ? (unsigned long long)missed : 0,
                                             (unsigned long long)XP_RELAXED(&end->got), holding, label)
                             : NULL;
         if (v == NULL || PyList_Append(list, v) < 0)
@@ -408,7 +323,7 @@ static PyObject *channel_survey(PyObject *Py_UNUSED(module), PyObject *o_crew)
 /* When a member joined: by that it is told from others with its index. */
 static PyObject *end_since(PyObject *self, PyObject *arg)
 {
-    xp_end *e = end_of(self);
+    xp_end *e = xp_end_of(self);
     uint32_t m;
     if (e == NULL || xp_as_u32(arg, &m) < 0)
         return NULL;
@@ -421,15 +336,34 @@ static PyObject *end_lost(PyObject *self, void *Py_UNUSED(c))
     return PyLong_FromUnsignedLongLong(XP_RELAXED(&((xp_end_object *)self)->e.w->lost_pid));
 }
 
+/* use_arrays(list, buffers) */
+static PyObject *end_use_arrays(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    xp_end_object *o = (xp_end_object *)self;
+    if (xp_arity("use_arrays", n, 2, 2) < 0)
+        return NULL;
+    if (!PyList_Check(args[0]) || PyList_Size(args[0]) != (Py_ssize_t)(o->e.g.slots + o->e.g.spare)) {
+        PyErr_SetString(PyExc_TypeError, "arrays is a list with an array for each slot");
+        return NULL;
+    }
+    o->buffers = args[1] == Py_True;
+    Py_XDECREF(xp_set_once(&o->arrays, PyList_GetSlice(args[0], 0, PyList_Size(args[0])))); /* one that nobody changes */
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *get_arrays(PyObject *self, void *Py_UNUSED(c))
+{
+    PyObject *arrays = ((xp_end_object *)self)->arrays;
+    return Py_NewRef(arrays ? arrays : Py_None);
+}
+
 static PyGetSetDef end_getset[] = {
-    {"member", end_member, NULL, NULL, NULL}, {"lost_pid", end_lost, NULL, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL}};
+    {"member", end_member, NULL, NULL, NULL}, {"lost_pid", end_lost, NULL, NULL, NULL},
+    {"arrays", get_arrays, NULL, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL}};
 
 static PyMethodDef end_methods[] = {
     {"loan", end_loan, METH_O, NULL},
-    {"send", XP_FAST(end_send), METH_FASTCALL, NULL},
-    {"drop", end_drop, METH_O, NULL},
     {"receive", end_receive, METH_O, NULL},
-    {"release", XP_FAST(end_release), METH_FASTCALL, NULL},
     {"peek", end_peek, METH_NOARGS, NULL},
     {"failed", end_failed, METH_NOARGS, NULL},
     {"finish", end_finish, METH_NOARGS, NULL},
@@ -437,16 +371,20 @@ static PyMethodDef end_methods[] = {
     {"reads", end_reads, METH_O, NULL},
     {"since", end_since, METH_O, NULL},
     {"leave", end_leave, METH_NOARGS, NULL},
+    {"use_arrays", XP_FAST(end_use_arrays), METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 
-static PyMemberDef end_members[] = {XP_WEAKREFS(xp_end_object), {NULL, 0, 0, 0, NULL}};
+static PyMemberDef end_members[] = {
+    XP_WEAKREFS(xp_end_object), {"lost", T_ULONGLONG, offsetof(xp_end_object, lost), 0, NULL}, {NULL, 0, 0, 0, NULL},
+};
 
 static PyType_Slot end_slots[] = {
     {Py_tp_new, end_new},         {Py_tp_dealloc, end_dealloc}, {Py_tp_methods, end_methods},
     {Py_tp_getset, end_getset},   {Py_tp_members, end_members}, {0, NULL},
 };
-static PyType_Spec end_spec = {"xpushare._native.ChannelEnd", sizeof(xp_end_object), 0, Py_TPFLAGS_DEFAULT, end_slots};
+static PyType_Spec end_spec = {"xpushare._native.ChannelEnd", sizeof(xp_end_object), 0,
+                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, end_slots};
 
 static PyMethodDef functions[] = {
     {"channel_nbytes", channel_nbytes, METH_O, NULL},
@@ -462,7 +400,7 @@ static const struct {
 } constants[] = {
     {"CHANNEL_OVER", XP_OVER}, {"CHANNEL_LOST", XP_LOST_END}, {"CHANNEL_WAIT", XP_WAIT}, {"CHANNEL_GOT", XP_GOT},
     {"CHANNEL_NO_ROOM", XP_NO_ROOM}, {"CHANNEL_TWICE", XP_TWICE}, {"CHANNEL_NO_WRITER", XP_NO_WRITER},
-    {"CHANNEL_SPARE", XP_CHANNEL_SPARE}, {"CHANNEL_TEXT", XP_CHANNEL_TEXT},
+    {"CHANNEL_SAID_END", XP_SAID_END}, {"CHANNEL_SPARE", XP_CHANNEL_SPARE}, {"CHANNEL_TEXT", XP_CHANNEL_TEXT},
 };
 
 int xp_init_channel(PyObject *module)

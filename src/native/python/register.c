@@ -12,29 +12,50 @@ static const struct {
     {"SharedArray", offsetof(xp_types, array_base), offsetof(xp_types, shared_array)},
 };
 
+/* Whether a module that makes this class was executed again, as one is whose import an interrupt has ended. Negative on
+ * error. */
+static int is_made_again(PyObject *before, PyObject *class)
+{
+    static const char *const names[] = {"__module__", "__qualname__"};
+    int same = 1;
+    for (size_t i = 0; i < 2 && same == 1; i++) {
+        PyObject *a = PyObject_GetAttrString(before, names[i]), *b = a ? PyObject_GetAttrString(class, names[i]) : NULL;
+        same = b ? PyObject_RichCompareBool(a, b, Py_EQ) : -1;
+        Py_XDECREF(a);
+        Py_XDECREF(b);
+    }
+    return same;
+}
+
 static int register_class(xp_types *types, const char *name, PyObject *class)
 {
     for (size_t i = 0; i < sizeof registrable / sizeof *registrable; i++) {
         if (strcmp(registrable[i].name, name) != 0)
             continue;
-        PyTypeObject *base = *(PyTypeObject **)((char *)types + registrable[i].base), *none = NULL;
+        PyTypeObject *base = *(PyTypeObject **)((char *)types + registrable[i].base), *before = NULL;
         PyTypeObject **place = (PyTypeObject **)((char *)types + registrable[i].class);
         if (!PyType_Check(class) || !PyType_IsSubtype((PyTypeObject *)class, base)) {
             PyErr_Format(PyExc_TypeError, "%R is no subclass of %R", class, base);
             return -1;
         }
         Py_INCREF(class);
-        if (__atomic_compare_exchange_n(place, &none, (PyTypeObject *)class, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+        if (__atomic_compare_exchange_n(place, &before, (PyTypeObject *)class, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
             return 0;
+        int again = is_made_again((PyObject *)before, class);
+        if (again == 1) {
+            __atomic_store_n(place, (PyTypeObject *)class, __ATOMIC_SEQ_CST); /* the earlier one may be in use: kept */
+            return 0;
+        }
         Py_DECREF(class);
-        PyErr_Format(PyExc_ValueError, "%s is registered already", name);
+        if (again == 0)
+            PyErr_Format(PyExc_ValueError, "%s is registered already", name);
         return -1;
     }
     PyErr_Format(PyExc_TypeError, "register() knows no %s", name);
     return -1;
 }
 
-/* register(Name=class, ...): each once */
+/* register(Name=class, ...): each once, but for a module that is executed again */
 static PyObject *register_classes(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     PyObject *name, *class;

@@ -23,7 +23,7 @@ import abc
 import enum
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 from xpushare import adapters
 from xpushare._native import Domain, Lease, Mapping, Recogniser, Slot
@@ -39,6 +39,7 @@ __all__ = [
     "Domain",
     "DriverMemory",
     "DriverPhysical",
+    "DriverPool",
     "DriverQueue",
     "DriverRange",
     "Export",
@@ -48,10 +49,12 @@ __all__ = [
     "Import",
     "NativeEvent",
     "OnDemand",
+    "Piece",
     "Profile",
     "Properties",
     "Same",
     "Slot",
+    "Stamp",
     "TimelinePoint",
     "TimelineSemaphore",
     "UsmKind",
@@ -269,14 +272,79 @@ class DriverRange(abc.ABC):
         """Release the addresses; nothing is mapped any more when this is called."""
 
 
+class Piece(NamedTuple):
+    """An allocation of a pool, of which a library's allocator has taken parts."""
+
+    address: int
+    nbytes: int
+    used: int  # bytes from its start on, behind which no part is in use
+
+
+class DriverPool(abc.ABC):
+    """Memory for another library's allocator, which `Adapter.foreign` finds like any of that library's. It can be taken
+    away, and given back with unspecified content at the same addresses.
+
+    The allocator calls C functions, from any thread: those named `functions` in the file `library` (`void
+    *malloc(ssize_t nbytes, int device, void *stream)` and `void free(void *, ssize_t nbytes, int device, void
+    *stream)`), or those at `addresses`, which have a parameter before the others and no stream. They fail by NULL:
+    while the memory is away, in a forked child, and where there is none.
+    """
+
+    library: str
+    functions: tuple[str, str]
+    addresses: tuple[int, int, int]  # the parameter, and the two functions
+
+    @abc.abstractmethod
+    def pieces(self) -> list[Piece]: ...
+    @abc.abstractmethod
+    def drain(self) -> None:
+        """Wait for the work that was submitted to the device."""
+
+    @abc.abstractmethod
+    def sleep(self) -> None:
+        """Take the memory away once that work has finished. No export of it lives any more."""
+
+    @abc.abstractmethod
+    def wake(self) -> None:
+        """Give memory back. If it raises, the memory is still away."""
+
+    @abc.abstractmethod
+    def release(self) -> None:
+        """End the pool once its last part is free."""
+
+
+class Stamp(Protocol):
+    """What the driver notes of the time at which a device comes to a place in a queue."""
+
+    # When it came there and when it went on, nanoseconds of `Adapter.clock`. None before the driver says it.
+    def read(self) -> tuple[int, int] | None: ...
+
+
 @dataclass(slots=True)
 class Profile:
-    """Times of the last signal of a profiling event, nanoseconds of the device's clock (urEventGetProfilingInfo)."""
+    """Times of the last signal of a profiling event, nanoseconds of the device's clock (urEventGetProfilingInfo). The
+    last two are 0 until they are known.
+    """
 
     queued: int = 0
     submit: int = 0
     start: int = 0
     end: int = 0
+    stamp: Stamp | None = None
+
+    def begin(self, now: int, stamp: Stamp | None = None) -> None:
+        """A new signal is submitted. `stamp` tells the last two times, else whoever executes it sets them."""
+        self.queued = self.submit = now
+        self.start = self.end = 0
+        self.stamp = stamp
+
+    def known(self) -> Self:
+        """The times that are known by now."""
+        found = self.stamp and self.stamp.read()
+        if found:
+            self.start, self.end = found
+            self.stamp = None
+        return self
 
 
 class NativeEvent(Protocol):
@@ -367,6 +435,7 @@ class Adapter(abc.ABC):
     stream_kind: int | None = (
         None  # what Unified Runtime tells with a stream's handle, where streams are of several kinds
     )
+    runs_functions: bool = False  # its queues run functions of this process
     recogniser: Recogniser | None = None  # what `foreign` finds most, for native code
     least_per_fd: int = 0  # bytes that each of several fds stands for, at least; 0: what is imported has one fd
     # Has a function called every 50 ms until it returns False, on the thread that unmaps what was closed, and returns
@@ -401,7 +470,7 @@ class Adapter(abc.ABC):
     @abc.abstractmethod
     def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory: ...
     def import_all(self, device: DeviceInfo, found: Sequence[Import]) -> list[DriverMemory]:
-        """`import_memory` of each: all of them, or none. They come without fds and mappings, from this backend."""
+        """`import_memory` of each: all of them, or none. They come without mappings, from this backend."""
         made: list[DriverMemory] = []
         try:
             for what in found:
@@ -415,6 +484,10 @@ class Adapter(abc.ABC):
     def export_all(self, found: Iterable[DriverMemory]) -> None:
         """Before `export` of each: do at one go what they have in common. What fails fails again there."""
         return
+
+    def pool(self, device: DeviceInfo) -> DriverPool:
+        """A pool of device memory for another library's allocator."""
+        raise FeatureNotSupportedError(f"{self.backend} has no memory for the allocators of other libraries")
 
     @abc.abstractmethod
     def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:
@@ -488,6 +561,12 @@ class Adapter(abc.ABC):
     @abc.abstractmethod
     def settle(self) -> None:
         """Release the operands of queue operations that have finished, without waiting for others."""
+
+    def clock(self, device: DeviceInfo) -> tuple[int, int]:
+        """The clock of `Profile` and the host's monotonic one at the same moment, in nanoseconds. For devices with
+        `ext_oneapi_per_event_profiling`.
+        """
+        raise FeatureNotSupportedError(f"the clock of {self.backend}'s devices cannot be read")
 
     @abc.abstractmethod
     def adopt_domain(self, device: DeviceInfo, domain: Domain) -> None:

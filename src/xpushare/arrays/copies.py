@@ -10,10 +10,11 @@ from xpushare._device import Device
 from xpushare._native import Span, fill
 from xpushare.arrays import description
 from xpushare.common.elements import as_dtype, as_shape, c_strides, check_dtype, extent
-from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError
+from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError, OutOfMemoryError
+from xpushare.common.sizes import readable
 from xpushare.core import memory
 from xpushare.core import queue as queues
-from xpushare.core.labels import label_argument, put_label
+from xpushare.core.labels import label_argument, labels
 from xpushare.core.ordering import work_on
 from xpushare.objects.array import Memory, SharedArray, array_of, bytes_of, covered_by, described, order_before
 from xpushare.objects.array_handle import ArrayHandle
@@ -68,7 +69,11 @@ def new_array(
     small: bool = False,
 ) -> SharedArray:
     nbytes = math.prod(shape) * dtype.itemsize
-    found = memory.allocate(kind, max(nbytes, 1), device, None, isolated, small)
+    try:
+        found = memory.allocate(kind, max(nbytes, 1), device, None, isolated, small)
+    except OutOfMemoryError as error:
+        what = f"{readable(nbytes)} (shape {shape}, {dtype}) on {device}"
+        raise OutOfMemoryError(f"cannot allocate {what}: {error}", result=error.result, native=error.native) from error
     return array_of(found.replace(nbytes=nbytes), shape, dtype, c_strides(shape, dtype.itemsize), 0)
 
 
@@ -259,7 +264,7 @@ def empty(
     text = label_argument(label)
     made = new_array(as_shape(shape), found, Device(device), isolated=isolated, small=not isolated and text is None)
     if text is not None:
-        put_label(covered_by(made)[0].allocation, text)
+        labels[covered_by(made)[0].allocation] = text
     return made
 
 

@@ -50,7 +50,8 @@ _ADVICE: Final = {
     "pandas": ": share its columns (xs.array(df['x'].to_numpy()))",
     "polars": ": share its columns (xs.array(df['x'].to_numpy()))",
     "pyarrow": ": write the table into shared memory with pyarrow.ipc, as examples/arrow_table.py does, and share that",
-    "builtins": ": xs.array makes a shared copy of lists and numbers",
+    "builtins": ". `share` takes arrays, and trees of dict, list, tuple, arrays, None, bool, int, float, str and "
+    "bytes. xs.array makes a shared copy of numbers",
 }
 
 
@@ -135,10 +136,10 @@ def describe(array: Any, ordered: bool = False) -> Described:
     """
     found = described(array, ordered)
     if found is None:
-        raise InvalidArgumentError(
-            f"{type(array).__name__} is neither a Memory nor an array that tells where its memory is"
-            + _ADVICE.get(type(array).__module__.partition(".")[0], "")
-        )
+        advice = _ADVICE.get(type(array).__module__.partition(".")[0], "")
+        if hasattr(array, "state_dict"):
+            advice = ". Share the module's parameters: xs.share(module.state_dict())"
+        raise InvalidArgumentError(f"{type(array).__name__} is not an array whose memory can be found{advice}")
     return found
 
 

@@ -24,11 +24,16 @@ from xpushare.sharing.handle import Handle, fields_of
 from xpushare.sharing.keeping import Fact
 from xpushare.sharing.owned import descriptors, expect_lasting
 
-__all__ = ["keep_by_name"]
+__all__ = ["handed_over", "keep_by_name"]
 
 _TRIES: Final = 3  # beside the last
 _handed_over: Final[list[Range]] = []
 """Other libraries' memory that the keeper hands out: their allocators must not use it again."""
+
+
+def handed_over() -> tuple[Range, ...]:
+    """Return other libraries' memory that the keeper has, or has had."""
+    return tuple(_handed_over)
 
 
 def keep_by_name(name: str, obj: Any, replace: bool, versions: int) -> int:

@@ -316,7 +316,7 @@ def names(kind: int) -> list[str]:
 
 @contextlib.contextmanager
 def looked_into(kind: int, name: str) -> Generator[Crew | None]:
-    """A crew that this process looks into without being a member; None if nobody is."""
+    """A crew into whose control words this process looks without being a member; None if nobody is."""
     path = folder() / _file(kind, name)
     with _lock:
         known = _known.get(path.name)
@@ -324,7 +324,7 @@ def looked_into(kind: int, name: str) -> Generator[Crew | None]:
             yield known
             return
         fd = _opened(path, False)
-        ranges = None if fd is None else _shared_by_any(fd, path)
+        ranges = None if fd is None else _shared_by_any(fd, path, 1)
         if fd is None or ranges is None:
             yield None
             return
@@ -335,8 +335,8 @@ def looked_into(kind: int, name: str) -> Generator[Crew | None]:
             crew.native.close()
 
 
-def _shared_by_any(fd: OwnedFd, path: Path) -> list[Range] | None:
-    """What a living member shares, opened here; None if nobody lives."""
+def _shared_by_any(fd: OwnedFd, path: Path, most: int = 2) -> list[Range] | None:
+    """What a living member shares, at most so much of it, opened here; None if nobody lives."""
     if not _anybody(fd.number):
         return None
     last: XpuShareError | None = None
@@ -344,7 +344,7 @@ def _shared_by_any(fd: OwnedFd, path: Path) -> list[Range] | None:
         raw = os.pread(fd.number, _RECORD, _RECORDS + member * _RECORD)
         parts = [raw[at : at + Handle.NBYTES] for at in range(0, len(raw), Handle.NBYTES)]
         try:
-            return [memory.open_(part) for part in parts[:2] if any(part)]
+            return [memory.open_(part) for part in parts[:most] if any(part)]
         except XpuShareError as error:
             last = error
     if last is None or isinstance(last, HandleExpiredError):  # they died meanwhile, or are dying

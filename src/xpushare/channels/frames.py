@@ -56,14 +56,15 @@ def decode_meta(text: bytes | None) -> Any:
 class Layout(NamedTuple):
     """Where the arrays of a tree go in a slot."""
 
-    values: list[Any]  # NumPy's
-    offsets: list[int]
+    copies: list[tuple[Any, int]]  # NumPy's arrays that are not there yet, and their offsets
     nbytes: int
     text: bytes
 
 
-def laid_out(x: Any, room: int) -> Layout:
-    """Describe an array, or a tree of arrays, for a slot of `room` bytes."""
+def laid_out(x: Any, room: int, slot: int | None = None) -> Layout:
+    """Describe an array, or a tree of arrays, for a slot of `room` bytes. Arrays that lie in the slot at that address
+    stay where they are.
+    """
     if isinstance(x, dict | list | tuple):
         arrays, tree = flatten(x)
     else:
@@ -75,12 +76,16 @@ def laid_out(x: Any, room: int) -> Layout:
             raise InvalidArgumentError(f"a frame holds arrays and trees of arrays, not {type(each).__name__}")
         check_dtype(found.dtype)
         values.append(found)
-    offsets: list[int] = []
-    end = 0
-    for each in values:
-        offsets.append(end)
-        end += -(-each.nbytes // _ALIGNMENT) * _ALIGNMENT
-    if end > room and (not offsets or offsets[-1] + values[-1].nbytes > room):
+    offsets = [_offset_in(each, room, slot) for each in values]
+    end = max((at + each.nbytes for each, at in zip(values, offsets, strict=True) if at is not None), default=0)
+    copies: list[tuple[Any, int]] = []
+    for i, each in enumerate(values):
+        if offsets[i] is None:
+            start = -(-end // _ALIGNMENT) * _ALIGNMENT
+            end = start + each.nbytes
+            offsets[i] = start
+            copies.append((each, start))
+    if end > room:
         raise InvalidArgumentError(
             f"the arrays take {end} bytes, and a slot of this channel has {room}: create it with a larger nbytes"
         )
@@ -89,10 +94,17 @@ def laid_out(x: Any, room: int) -> Layout:
         raise InvalidArgumentError(
             f"describing this tree takes {len(text)} bytes, and a slot has {TEXT_NBYTES}: send fewer arrays at once"
         )
-    return Layout(values, offsets, min(end, room), text)
+    return Layout(copies, max(end, 1), text)
 
 
-def _described(values: Sequence[Any], offsets: Sequence[int], tree: Any) -> bytes:
+def _offset_in(values: Any, room: int, slot: int | None) -> int | None:
+    if slot is None or not values.nbytes or not values.flags.c_contiguous:
+        return None
+    at: int = values.ctypes.data - slot
+    return at if 0 <= at <= room - values.nbytes else None
+
+
+def _described(values: Sequence[Any], offsets: Sequence[int | None], tree: Any) -> bytes:
     dtypes: list[Any] = []
     leaves: list[bytes] = []
     steps: list[int] = []

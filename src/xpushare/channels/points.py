@@ -5,9 +5,6 @@ that has worked on it signals the member's event, and the slot keeps the point. 
 queues wait for these points, so the host waits for nobody's device.
 """
 
-# pyright: reportPrivateUsage=false
-# (a channel, its loans and its frames are one thing)
-
 from __future__ import annotations
 
 import contextlib
@@ -29,7 +26,7 @@ from xpushare.core.queue import Work
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from xpushare.channels.channel import Channel, Loan
+    from xpushare.channels.ends import End, Frame, Loan
 
 __all__ = ["After", "Points"]
 
@@ -78,44 +75,43 @@ class After:
 class Points:
     """What a channel on a device keeps for that."""
 
-    def __init__(self, channel: Channel) -> None:
-        self._device: Final = channel.device
-        self._crew: Final = channel._crew
-        self._end: Final = channel._end
-        self._places: Final = channel._places
+    def __init__(self, end: End) -> None:
+        self._device: Final = end.geometry.device
+        self._crew: Final = end.crew
+        self._member: Final = end.member
         self._event: Final = events.create(self._device, None, True, False)
         self._export: Final = Implicit(events.get(self._event, implicit=True))
         self._events: Final[dict[tuple[int, int], Opened | None]] = {}
-        self._crew.record(self._end.member, [*self._crew.handles(), self._export.handle])
+        self._crew.record(self._member, [*self._crew.handles(), self._export.handle])
         for member in range(CREW_MEMBERS):  # now: later a writer may be gone, and its frames are there
-            since = self._end.since(member)
+            since = end.since(member)
             if since:
-                self._event_of(member, since)
+                self._event_of(end, member, since)
 
-    def _event_of(self, member: int, since: int) -> Opened | None:
+    def _event_of(self, end: End, member: int, since: int) -> Opened | None:
         """The event of the member that joined then; None if it is gone, and with it its device's work."""
-        if member == self._end.member:
+        if member == self._member:
             return self._event
         key = member, since
         if key not in self._events:
             found: Opened | None = None
-            if self._end.since(member) == since:
+            if end.since(member) == since:
                 with contextlib.suppress(XpuShareError):
                     raw = self._crew.event_of(member)
                     found = None if raw is None else events.open_(raw, self._device, None, False)
             self._events[key] = found
         return self._events[key]
 
-    def stands(self, raw: tuple[Any, ...]) -> bool:
+    def stands(self, frame: Frame) -> bool:
         """Whether the content of a frame is there, or comes. What only its dead writer could say counts as lost."""
-        point, member, since = raw[8:11]
+        end, point, member, since = frame.end, frame.point, frame.point_by, frame.since
         if not point:
             return True
-        event = self._event_of(member, since)
+        event = self._event_of(end, member, since)
         if event is None:
             return False
         state = event.timeline.slot.state(point)
-        gone = self._end.since(member) != since or self._crew.native.pid(member) < 0
+        gone = end.since(member) != since or self._crew.native.pid(member) < 0
         if state == PENDING and gone:  # its death may not be noticed yet
             try:
                 events.wait(event, _DEATH, point)
@@ -125,15 +121,14 @@ class Points:
                 pass
         return state != LOST
 
-    def before_reading(self, raw: tuple[Any, ...]) -> After:
-        point, member, since = raw[8:11]
-        event = self._event_of(member, since) if point else None
-        return After(self._device, [] if event is None else [(event, point)])
+    def before_reading(self, frame: Frame) -> After:
+        event = self._event_of(frame.end, frame.point_by, frame.since) if frame.point else None
+        return After(self._device, [] if event is None else [(event, frame.point)])
 
-    def before_writing(self, slot: int) -> After:
+    def before_writing(self, end: End, slot: int) -> After:
         found = []
-        for member, point in self._end.reads(slot):
-            event = self._event_of(member, self._end.since(member))
+        for member, point in end.reads(slot):
+            event = self._event_of(end, member, end.since(member))
             if event is not None and event.timeline.slot.state(point) != LOST:
                 found.append((event, point))
         return After(self._device, found)
@@ -160,8 +155,8 @@ class Points:
         work = work_on(here, native_stream(None, found, array, here), array)
         if work is None:
             work = queues.create(here, None)
-        loan._order.before(work)
-        copy_out(source, found, span, self._places[loan._slot], here, work)
+        loan.order.before(work)
+        copy_out(source, found, span, loan.end.places[loan.slot], here, work)
         return True
 
     def store(self, loan: Loan, parts: list[tuple[Any, int]]) -> None:
@@ -169,15 +164,15 @@ class Points:
         import numpy
 
         loan.array  # noqa: B018 - makes the order
-        place = self._places[loan._slot]
+        place = loan.end.places[loan.slot]
         if place.allocation.host_accessible:
-            loan._order.before_host()
+            loan.order.before_host()
             for values, offset in parts:
                 base: Any = Span(place.address + offset, max(values.nbytes, 1), False, place.hold()[0])
                 numpy.copyto(numpy.ndarray(values.shape, values.dtype, base), values)
             return
         work = queues.create(self._device, None)
-        loan._order.before(work)
+        loan.order.before(work)
         for values, offset in parts:
             if values.nbytes:
                 stage = memory.allocate("host", values.nbytes, self._device, None)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from typing import Any, Final
 
 from xpushare import _native
 from xpushare.channels import crews
 from xpushare.channels.crews import CHANNEL, Crew
+from xpushare.channels.geometry import stride_of
 from xpushare.common.errors import XpuShareError
 
 __all__ = ["channels", "surveyed"]
@@ -20,8 +22,15 @@ _FINISHED: Final = 8
 def surveyed(crew: Crew) -> dict[str, Any]:
     """The name, how many frames were sent, and the living members of a channel."""
     members, following = _native.channel_survey(crew.native)
+    numbers, text = _native.channel_geometry(crew.native)
+    uuid, backend, _frames = json.loads(text)
     return {
         "name": None if crew.name.startswith(".") else crew.name,
+        "backend": backend,
+        "device": uuid,
+        "nbytes": stride_of(numbers[0]) * (numbers[1] + numbers[2]),
+        "frame_nbytes": numbers[0],
+        "slots": numbers[1],
         "sent": following - 1,
         "members": [_member(each, following) for each in members],
     }

@@ -24,7 +24,7 @@ from xpushare import FeatureNotSupportedError
 __all__ = ["COMMANDS", "main", "module_of", "native_part_missing", "write_file"]
 
 _WITHOUT_NATIVE_PART: Final = ("info",)
-COMMANDS: Final = ("demo", "info", "doctor", "ls", "keep", "bench", "trace", "conformance", "ur-adapter")
+COMMANDS: Final = ("demo", "info", "doctor", "ls", "top", "keep", "bench", "trace", "conformance", "ur-adapter")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -13,12 +13,28 @@ import sys
 import time
 from typing import Any, Final
 
+from xpushare.common.sizes import readable
 from xpushare.keeper.process import serve
 from xpushare.sharing import identity, keeping
 
-__all__ = ["add_arguments", "age", "human", "kept_lines", "kept_rows", "run"]
+__all__ = ["add_arguments", "age", "kept_lines", "kept_rows", "run"]
 
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_UNIT: Final = """\
+# systemd keeps what the keeper has in its file-descriptor store, also when the keeper is restarted or killed.
+[Unit]
+Description=Memory that xpushare keeps for this user
+Documentation=man:sd_notify(3)
+
+[Service]
+Type=notify
+ExecStart={python} -m xpushare keep{options}
+FileDescriptorStoreMax=16384
+Restart=on-failure
+LimitNOFILE=65536
+
+[Install]
+WantedBy=default.target
+"""
 _TIMES: Final = ((86400, "d"), (3600, "h"), (60, "min"))
 _COMMAND: Final = 60  # characters
 
@@ -28,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--list", action="store_true", help="what is kept, since when, and by whom it was published")
     what.add_argument("--drop", metavar="NAME", help="keep that no longer; whoever has it open goes on")
     what.add_argument("--replace", action="store_true", help="be the keeper, and take over from the one that runs")
+    what.add_argument("--unit", action="store_true", help="print a unit of systemd that runs the keeper for this user")
     what.add_argument("--stop", action="store_true", help="end the keeper, and with it all that only the keeper has")
     parser.add_argument(
         "--max-bytes", type=_bytes, default=0, metavar="N", help="keep at most N bytes (default: no limit)"
@@ -38,16 +55,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="with --list, JSON instead of text")
 
 
+def _options(arguments: argparse.Namespace) -> str:
+    """The limits, as `xpushare keep` takes them."""
+    limits = {"--max-bytes": arguments.max_bytes, "--ttl": arguments.ttl}
+    return "".join(f" {name} {value}" for name, value in limits.items() if value)
+
+
 def _bytes(text: str) -> int:
     """A number of bytes, such as 1000000, 64M or 2G."""
     factor = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}.get(text[-1:].upper(), 1)
     return int(text[:-1] if factor > 1 else text) * factor
-
-
-def human(nbytes: int) -> str:
-    """A size for people: `4.0 KiB`."""
-    step = min(max(nbytes.bit_length() - 1, 0) // 10, len(_UNITS) - 1)
-    return f"{nbytes / (1 << 10 * step):.1f} {_UNITS[step]}" if step else f"{nbytes} B"
 
 
 def age(seconds: int | None) -> str:
@@ -69,7 +86,7 @@ def kept_rows() -> list[dict[str, Any]]:
 def kept_lines(rows: list[dict[str, Any]]) -> list[str]:
     """What is kept, for people."""
     return [
-        f"{each['name']}  version {each['version']}, {human(each['nbytes'])} in {each['objects']} allocations, for "
+        f"{each['name']}  version {each['version']}, {readable(each['nbytes'])} in {each['objects']} allocations, for "
         f"{age(max(int(time.time()) - each['since'], 0))}, published by {each['publisher']} "
         f"{each['command'][:_COMMAND]}".rstrip()
         for each in rows
@@ -78,6 +95,9 @@ def kept_lines(rows: list[dict[str, Any]]) -> list[str]:
 
 def run(arguments: argparse.Namespace) -> int:
     """0, or 1 if there is no keeper to be asked, or one that is in the way."""
+    if arguments.unit:
+        print(_UNIT.format(python=sys.executable, options=_options(arguments)), end="")
+        return 0
     if not (arguments.list or arguments.drop or arguments.stop):
         if arguments.max_bytes < 0 or arguments.ttl < 0:
             print("--max-bytes and --ttl are not negative", file=sys.stderr)

@@ -16,10 +16,11 @@ from typing import Any, Final
 import xpushare
 from xpushare.arrays.names import survey_named
 from xpushare.channels.survey import channels
-from xpushare.cli.keep import age, human, kept_lines, kept_rows
+from xpushare.cli.keep import age, kept_lines, kept_rows
+from xpushare.common.sizes import readable
 from xpushare.sharing.survey import Row, Survey, command_line
 
-__all__ = ["add_arguments", "human", "run"]
+__all__ = ["add_arguments", "run"]
 
 _LISTED: Final = 8
 _MANY: Final = 4  # objects alike, from which on they are one line
@@ -70,7 +71,7 @@ def _line(group: list[Row], devices: dict[str, str]) -> tuple[str, ...]:
     return (
         "LEFT" if row["state"] == "left" else row["state"],
         row["kind"] if len(group) == 1 else f"{len(group)} x {row['kind']}",
-        "-" if row["kind"] == "event" else human(sum(each["nbytes"] for each in group)),
+        "-" if row["kind"] == "event" else readable(sum(each["nbytes"] for each in group)),
         devices.get(row["device"] or "", f"{row['backend'] or '?'} {(row['device'] or '?')[:8]}"),
         f"{row['exporter']} (dead)" if row["state"] == "left" else _who(row["exporter"], row["exporter_name"]),
         " ".join(str(pid or "?") for pid in row["importers"]) or "-",
@@ -114,8 +115,12 @@ def _found() -> Survey:
 
 def _print_channels(found: list[dict[str, Any]]) -> None:
     """A line for each member of each channel."""
+    devices = _device_names()
     for each in found:
-        print(f"\nchannel {each['name'] or '(without a name)'}, {each['sent']} frames sent")
+        print(
+            f"\nchannel {each['name'] or '(without a name)'}, {each['sent']} frames sent, {each['slots']} slots, "
+            f"{readable(each['nbytes'])} on {devices.get(each['device'], each['backend'])}"
+        )
         for member in each["members"]:
             does = (["finished writing" if member["finished"] else "writes"] if member["writes"] else []) + (
                 [f"reads {member['mode']}: {member['lag']} behind, {member['missed']} missed, {member['held']} held"]
@@ -152,7 +157,7 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"{pid}: {line if len(line) <= _LINE else line[: _LINE - 1] + '…'}")
         total = sum(row["nbytes"] for row in rows)
         exporters = len({row["exporter"] for row in rows})
-        print(f"\n{len(rows)} objects of {exporters} processes, {human(total)}")
+        print(f"\n{len(rows)} objects of {exporters} processes, {readable(total)}")
     elif found.rows:
         print(f"nothing of that is shared ({len(found.rows)} other objects are)")
     else:
@@ -161,7 +166,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"kept by process {kept[0]['keeper']}:", *kept_lines(kept), sep="\n  ")
     _print_channels(open_channels)
     if left:
-        print(f"{len(left)} of them, {human(sum(row['nbytes'] for row in left))}, were left by dead processes: they go "
+        size = readable(sum(row["nbytes"] for row in left))
+        print(f"{len(left)} of them, {size}, were left by dead processes: they go "
               "when their importers close them or end")  # fmt: skip
     if found.unread:
         listed = ", ".join(f"{each.pid} {each.name}" for each in found.unread[:_LISTED])

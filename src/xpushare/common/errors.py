@@ -94,7 +94,7 @@ class InvalidHandleError(InvalidArgumentError):
 
 
 class HandleExpiredError(XpuShareError):
-    """The handle was valid once: it was put, its object was freed, or its exporter is gone."""
+    """The handle was valid once. Its exporter has closed it, or has exited, or its opens or its time are used up."""
 
     default_result = Result.ERROR_INVALID_VALUE
 
@@ -141,6 +141,14 @@ class DeviceError(XpuShareError, RuntimeError):
     """A driver call failed (SYCL: errc::runtime); the message has the driver's name and number for the failure."""
 
     default_result = Result.ERROR_ADAPTER_SPECIFIC
+
+
+def exporter_gone(pid: int, how: str) -> HandleExpiredError:
+    """Return the error for a handle whose exporter has ended. `how`: by what this process knows it."""
+    return HandleExpiredError(
+        f"the process that shared this (pid {pid}) has exited ({how}). Keep it running until the receiver has "
+        "attached, or publish with keep=True"
+    )
 
 
 def from_os_error(error: OSError, doing: str) -> XpuShareError:

@@ -233,6 +233,8 @@ _TABLE: Final = (
     Rule("10.3", "A dead reader's frames are free; a writer's death ends the stream once it is drained",
          (MEMORY, EVENT, TWO_WAY, OUTLIVES)),
     Rule("10.4", "A lock has one holder, and tells the next one of its death; an atomic counts every addition"),
+    Rule("10.5", "Device work on a frame follows its writer's, a slot's next writer that of its readers; no host waits",
+         (MEMORY, EVENT, TWO_WAY, HOST)),
 )  # fmt: skip
 
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"

@@ -8,11 +8,12 @@ import operator
 import select
 import threading
 import time
+import warnings
 from collections.abc import Generator
 from operator import call
 from typing import Any, Final, NamedTuple, NoReturn
 
-from xpushare._device import Context, Device, DeviceLike, info_of, resolve, resolve_context
+from xpushare._device import Context, Device, DeviceLike, adapter_of, info_of, resolve, resolve_context
 from xpushare._native import DONE, LOST, PENDING, Domain, Slot
 from xpushare.adapters.base import Export, Profile
 from xpushare.common.aspects import Aspect
@@ -31,7 +32,7 @@ from xpushare.common.errors import (
 )
 from xpushare.core import memory
 from xpushare.core.declare import operation
-from xpushare.core.labels import label_argument, labelled, put_label, tell
+from xpushare.core.labels import label_argument, labels
 from xpushare.core.opening import event_device, own_export
 from xpushare.core.resources import Timeline, release_slot
 from xpushare.sharing import node
@@ -192,7 +193,7 @@ def create(
             raise InvalidArgumentError(str(error)) from None
         raise
     if text is not None:
-        put_label(timeline, text)
+        labels[timeline] = text
     profile = Profile() if enable_profiling else None
     host_refusal = refusal(chosen, Aspect.host_signal_events)
     return Opened(timeline, chosen, chosen_context, enable_ipc, profile, None, None, "", host_refusal, signals, role)
@@ -219,10 +220,7 @@ def get(source: Opened, context: Context | None = None, implicit: bool = False) 
     prepared = timeline.prepared
     if prepared is None or timeline.foreign_process:
         prepared = timeline.prepared = table.prepare("event", info_of(source.device), _NO_MEMORY, 0)
-    handle = table.export([Exported(prepared, timeline, implicit=implicit, slot=timeline.slot.index)])[0]
-    if labelled:
-        tell(timeline, handle)
-    return handle
+    return table.export([Exported(prepared, timeline, implicit=implicit, slot=timeline.slot.index)])[0]
 
 
 @operation(
@@ -302,8 +300,9 @@ def signal(event: Opened) -> int:
     except ValueError as error:
         raise InvalidArgumentError(f"{error} (use one event per producer)") from None
     if event.profile is not None:
-        now = time.monotonic_ns()
-        event.profile.queued = event.profile.submit = event.profile.start = event.profile.end = now
+        now, _ = adapter_of(event.device).clock(info_of(event.device))
+        event.profile.begin(now)
+        event.profile.start = event.profile.end = now
     return point
 
 
@@ -321,7 +320,7 @@ def times(event: Opened) -> Times:
     profile = event.profile
     if profile is None:
         raise InvalidArgumentError("this event is not profiled: Event(enable_profiling=True)")
-    if not done(event) or not profile.end:
+    if not done(event) or not profile.known().end:
         raise InvalidArgumentError("no signal of this event is complete: wait for one")
     return Times(profile.queued, profile.submit, profile.start, profile.end)
 
@@ -361,6 +360,12 @@ def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
         point = at_least
     else:
         point = slot.pending if at_least is None else point_argument(at_least, slot)
+        if not point and at_least is None and seconds:
+            warnings.warn(
+                f"wait({seconds:g}) returns at once, since no signal of this event is pending yet: "
+                f"wait({seconds:g}, at_least=1) waits for the first one",
+                stacklevel=3,
+            )
     try:
         state = slot.wait(point, seconds)
     except ValueError as error:

@@ -28,7 +28,7 @@ from xpushare.core.event import Opened
 from xpushare.core.memory import Range
 from xpushare.core.physical import Held, Reserved
 from xpushare.core.pickles import Implicit
-from xpushare.core.queue import wait_for_device
+from xpushare.core.queue import any_unfinished, pause
 from xpushare.sharing.handle import Handle
 
 __all__ = ["DIRECTORY_NBYTES", "Growth", "follow", "grow", "refresh", "shrink", "start"]
@@ -161,15 +161,25 @@ def grow(reserved: Reserved, growth: Growth, nbytes: int) -> None:
         growth.publish(len(growth.pieces), wanted)
 
 
+def _wait_for_work(reserved: Reserved, at: int, nbytes: int) -> None:
+    """Wait until no queue operation holds these mappings, unless a view does, too, which no wait would end."""
+    while True:
+        going_on = any_unfinished()
+        with reserved.lock:
+            found = reserved.whole(at, nbytes)
+            viewed = any(each.pins > each.working for each in found)
+            working = any(each.working for each in found)
+        if viewed or not working or not going_on:
+            return
+        pause()
+
+
 def _drop(reserved: Reserved, growth: Growth, keep: int) -> None:
-    """Unmap the pieces from number `keep` on, once the queues of this process have finished with them."""
+    """Unmap the pieces from number `keep` on, once the queue operations of this process have released them."""
     at = sum(each.nbytes for each in growth.pieces[:keep])
     nbytes = growth.mapped() - at
     if nbytes:
-        with reserved.lock:
-            pinned = any(each.pins for each in reserved.whole(at, nbytes))
-        if pinned:  # by views, or by work that ends
-            wait_for_device(reserved.device)
+        _wait_for_work(reserved, at, nbytes)
         physical.unmap(reserved, at, nbytes)
     del growth.pieces[keep:]
 

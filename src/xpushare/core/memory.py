@@ -28,7 +28,6 @@ from xpushare.common.errors import (
 from xpushare.common.system import mapped
 from xpushare.core import reuse
 from xpushare.core.declare import layers_on, misused, operation
-from xpushare.core.labels import labelled, tell
 from xpushare.core.opening import Openers, give_open, import_own, opening_device, own_export
 from xpushare.core.resources import Allocation, End, imported
 from xpushare.sharing import layout, node
@@ -383,10 +382,7 @@ def get(
     if exported is None:
         prepared = prepared_by(expect_exportable(source, implicit), table, read_only)
         exported = table.of_range(source, prepared, read_only, implicit)
-    handle = table.export([exported], opens, ttl)[0]
-    if labelled:
-        tell(source.allocation, handle)
-    return handle
+    return table.export([exported], opens, ttl)[0]
 
 
 def get_each(sources: list[Range], read_only: bool, implicit: bool = False) -> list[Handle]:
@@ -423,11 +419,7 @@ def get_all(sources: list[Range], read_only: bool, implicit: bool = False) -> li
             prepared = prepared_by(source.allocation, table, read_only)
             exported = table.of_range(source, prepared, read_only, implicit)
         exports.append(exported)
-    handles = table.export(exports)
-    if labelled:
-        for source, handle in zip(sources, handles, strict=True):
-            tell(source.allocation, handle)
-    return handles
+    return table.export(exports)
 
 
 _SHARED: Final = Aspect.ext_oneapi_ipc_memory  # a global of its own: a member of an enum costs a call

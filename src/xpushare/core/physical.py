@@ -24,7 +24,7 @@ from xpushare.common.errors import (
 from xpushare.core import memory
 from xpushare.core.declare import operation
 from xpushare.core.opening import Openers, import_own, opening_device, own_export
-from xpushare.core.resources import Pages, Resource
+from xpushare.core.resources import Pages, Pin, Pinned, Resource
 from xpushare.sharing import node
 from xpushare.sharing.handle import Handle, HandleLike, fields_of
 from xpushare.sharing.peers import Opener
@@ -159,38 +159,17 @@ def put(handle: Handle | bytes | str) -> None:
 
 
 @final
-class Mapped:
-    """One mapping in a range: holds its pages, and knows the buffers that look at it."""
+class Mapped(Pinned):
+    """One mapping in a range: holds its pages, and knows the buffers and operations that look at it."""
 
-    __slots__ = ("access", "at", "held", "nbytes", "pins")
+    __slots__ = ("access", "at", "held", "nbytes")
 
     def __init__(self, at: int, nbytes: int, access: Access, held: Held) -> None:
+        super().__init__()
         self.at = at
         self.nbytes = nbytes
         self.access: Access = access
         self.held = held
-        self.pins = 0  # live `Pin`s; under the range's lock
-
-
-@final
-class Pin:
-    """Held by buffers, capsules and queue operations. It keeps the range, and prevents the unmapping of what they look
-    at.
-    """
-
-    __slots__ = ("_lock", "_mapped", "_piece")
-
-    def __init__(self, piece: Any, mapped: list[Mapped], lock: Any) -> None:
-        self._piece = piece
-        self._mapped = mapped
-        self._lock = lock
-        for each in mapped:
-            each.pins += 1
-
-    def __del__(self) -> None:
-        with self._lock:
-            for each in self._mapped:
-                each.pins -= 1
 
 
 @final

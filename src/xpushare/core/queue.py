@@ -26,15 +26,17 @@ from xpushare.common.leaving import Stage, at_leave
 from xpushare.core.declare import operation
 from xpushare.core.event import Opened, may_signal, point_argument, quiet_if_leaving, timeout_argument
 from xpushare.core.memory import Range, piece
-from xpushare.core.resources import Resource
+from xpushare.core.resources import Pin, Resource
 
 __all__ = [
     "Work",
     "adopt",
+    "any_unfinished",
     "copy",
     "create",
     "fill",
     "operand",
+    "pause",
     "signal",
     "submit",
     "synchronize",
@@ -97,6 +99,17 @@ def _finish(deadline: float) -> None:
             return
         else:
             before = found
+
+
+def any_unfinished() -> bool:
+    """Whether a queue of this process has work. All queues release the operands of what has finished."""
+    unfinished = [queue.unfinished() for queue in _queues.all()]
+    return any(each is not False for each in unfinished)
+
+
+def pause() -> None:
+    """Between two looks at queues."""
+    time.sleep(_PAUSE)
 
 
 def wait_for_device(device: Device) -> None:
@@ -203,6 +216,8 @@ def operand(queue: Work, what: str, source: Range, offset: int, total: int, nbyt
         raise InvalidArgumentError(f"{what} is on {source.device}, which a queue of {queue.device} cannot reach")
     part = source.replace(offset=source.offset + offset, nbytes=length)
     keep, read_only = part.hold()
+    if isinstance(keep, Pin):
+        keep.works()
     if write and read_only:
         raise InvalidArgumentError(f"{what} is read-only")
     return Operand(part.address, length, keep, read_only)

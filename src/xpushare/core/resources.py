@@ -4,7 +4,7 @@ dropped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, Final, Self, final
 
@@ -15,7 +15,18 @@ from xpushare.adapters.base import DriverMemory, DriverPhysical, UsmKind
 from xpushare.sharing import node
 from xpushare.sharing.handle import PICKLED, Handle, fields_of
 
-__all__ = ["Allocation", "End", "Pages", "Resource", "Timeline", "imported", "release_slot", "reopened"]
+__all__ = [
+    "Allocation",
+    "End",
+    "Pages",
+    "Pin",
+    "Pinned",
+    "Resource",
+    "Timeline",
+    "imported",
+    "release_slot",
+    "reopened",
+]
 
 _EARLIER: Final = 64  # handles by which an allocation was opened before; of so many those that ended are forgotten
 
@@ -101,6 +112,46 @@ class Allocation(AllocationBase):
     def hold(self, piece: Any) -> tuple[object, bool]:
         """See `Range.hold`: the piece itself holds this allocation."""
         return piece, piece.read_only
+
+
+class Pinned:
+    """Counts the live pins of a mapping, and which of these are held by queue operations. Under its range's lock."""
+
+    __slots__ = ("pins", "working")
+
+    def __init__(self) -> None:
+        self.pins = 0
+        self.working = 0
+
+
+@final
+class Pin:
+    """Held by buffers, capsules and queue operations. It keeps the range, and prevents the unmapping of what they look
+    at.
+    """
+
+    __slots__ = ("_lock", "_mapped", "_piece", "_works")
+
+    def __init__(self, piece: Any, mapped: Sequence[Pinned], lock: Any) -> None:
+        self._piece = piece
+        self._mapped = mapped
+        self._lock = lock
+        self._works = 0
+        for each in mapped:
+            each.pins += 1
+
+    def works(self) -> None:
+        """A queue operation holds this pin, and nobody else does."""
+        with self._lock:
+            self._works = 1
+            for each in self._mapped:
+                each.working += 1
+
+    def __del__(self) -> None:
+        with self._lock:
+            for each in self._mapped:
+                each.pins -= 1
+                each.working -= self._works
 
 
 _native.register(Allocation=Allocation)

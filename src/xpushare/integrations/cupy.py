@@ -1,13 +1,17 @@
-"""CuPy arrays through `multiprocessing` by handle: `xpushare.integrations.cupy.install()`."""
+"""CuPy arrays through `multiprocessing` by handle: `xpushare.integrations.cupy.install()`; and in memory that can be
+shared, kept and put to sleep: `xpushare.integrations.cupy.pool()`.
+"""
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, final
 
+from xpushare.integrations import _pools
 from xpushare.integrations import _reductions as common
 
-__all__ = ["install", "uninstall"]
+__all__ = ["Pool", "install", "pool", "uninstall"]
 
 cupy: Any = importlib.import_module("cupy")  # type checkers take `import cupy` for this module where it is missing
 
@@ -42,3 +46,46 @@ class _Reduction:
         if found is not None:
             return found
         return array.__reduce__() if self._before is None else self._before(array)
+
+
+# --- pools
+
+
+@final
+class Pool(_pools.Pool):
+    """Memory for CuPy's arrays. See `pool`."""
+
+    def __init__(self, device: Any) -> None:
+        super().__init__(device)
+        allocator = cupy.cuda.CFunctionAllocator(*self._driver.addresses, self._driver)
+        self._memory_pool: Any = cupy.cuda.MemoryPool(allocator.malloc)
+
+    def malloc(self, nbytes: int) -> Any:
+        """Allocate, for `cupy.cuda.set_allocator`: all arrays of this process are made here then."""
+        self._expect_awake()
+        return self._memory_pool.malloc(nbytes)
+
+    def empty_cache(self) -> None:
+        """Give back to the device what CuPy has, and no array uses."""
+        self._memory_pool.free_all_blocks()
+
+    def _capturing(self) -> bool:
+        return bool(cupy.cuda.get_current_stream(self.device.ordinal).is_capturing())
+
+    def _using(self) -> AbstractContextManager[object]:
+        found: AbstractContextManager[object] = cupy.cuda.using_allocator(self.malloc)
+        return found
+
+
+def pool(device: Any = "cuda:0") -> Pool:
+    """Return a pool of memory for CuPy's arrays on a CUDA device (an `xs.Device` or its name).
+
+    Arrays that are made within `with pool:`, or after `cupy.cuda.set_allocator(pool.malloc)`, lie in large
+    allocations of CUDA's virtual memory management, which are exported as file descriptors: they are shared in place,
+    can be kept (`xs.publish(…, keep=True)`) and owned (`xs.attach(…, own=True)`). `pool.sleep()` gives the memory
+    back to the device while the arrays keep their addresses, and `pool.wake()` brings it back.
+
+    The pool belongs to the caller; arrays that outlive it keep their memory. A process can have 16. Raises
+    `FeatureNotSupportedError` on a device without shareable virtual memory, `OutOfMemoryError`, `DeviceError`.
+    """
+    return Pool(device)

@@ -1,21 +1,28 @@
-"""torch tensors through `multiprocessing` by handle: `xpushare.integrations.torch.install()`."""
+"""torch tensors through `multiprocessing` by handle: `xpushare.integrations.torch.install()`.
+
+`Batches` carries a DataLoader's batches by a channel. `pool()` allocates CUDA tensors in memory that can be shared,
+kept and put to sleep.
+"""
 
 from __future__ import annotations
 
 import functools
 import importlib
 import threading
-from typing import Any, Final
+from contextlib import AbstractContextManager
+from typing import Any, Final, final
 
 import xpushare as xs
 from xpushare import adapters
 from xpushare.adapters import HOST
 from xpushare.core.ordering import work_on
+from xpushare.integrations import _pools
 from xpushare.integrations import _reductions as common
+from xpushare.integrations.batches import Batches
 from xpushare.objects.array import capsule_of, order_before, unsettled
 from xpushare.sharing import node
 
-__all__ = ["install", "uninstall"]
+__all__ = ["Batches", "Pool", "install", "pool", "uninstall"]
 
 torch: Any = importlib.import_module("torch")  # type checkers take `import torch` for this module where it is missing
 _torch_reductions: Any = importlib.import_module("torch.multiprocessing.reductions")
@@ -243,3 +250,69 @@ def _rebuild(
         return torch.nn.Parameter(tensor, requires_grad=requires_grad)
     tensor.requires_grad = requires_grad
     return tensor
+
+
+# --- pools
+
+
+@final
+class Pool(_pools.Pool):
+    """Memory for torch's CUDA tensors. See `pool`."""
+
+    def __init__(self, device: Any) -> None:
+        super().__init__(device)
+        functions = self._driver.functions
+        with _lock:
+            if functions[0] not in _allocators:  # torch calls it as long as any tensor lives
+                _allocators[functions[0]] = torch.cuda.memory.CUDAPluggableAllocator(self._driver.library, *functions)
+        self._mem_pool = self._new_mem_pool()
+
+    def _new_mem_pool(self) -> Any:
+        return torch.cuda.MemPool(_allocators[self._driver.functions[0]].allocator())
+
+    @property
+    def id(self) -> tuple[int, int]:
+        """What `torch.cuda.graph(…, pool=…)` takes, so that a captured graph has its memory here."""
+        found: tuple[int, int] = self._mem_pool.id
+        return found
+
+    def empty_cache(self) -> None:
+        """Give back to the device what torch has in this pool and elsewhere, and no tensor uses. `id` is another one
+        afterwards.
+
+        Raises `InvalidArgumentError` within `with pool:`, and while a captured graph has memory here.
+        """
+        with self._lock:
+            self._expect_own()
+            if self._mem_pool.use_count() != 1:
+                raise xs.InvalidArgumentError(
+                    "this pool is in use: empty its cache outside of `with pool:`, and not while a captured graph has "
+                    "its memory there"
+                )
+            self._mem_pool = self._new_mem_pool()  # torch empties a pool's cache when the pool ends
+            torch.cuda.empty_cache()
+
+    def _capturing(self) -> bool:
+        return bool(torch.cuda.is_current_stream_capturing())
+
+    def _using(self) -> AbstractContextManager[object]:
+        found: AbstractContextManager[object] = torch.cuda.use_mem_pool(self._mem_pool, self.device.ordinal)
+        return found
+
+
+_allocators: Final[dict[str, Any]] = {}  # torch's, by the function that they call
+
+
+def pool(device: Any = "cuda:0") -> Pool:
+    """Return a pool of memory for torch's tensors on a CUDA device (an `xs.Device`, a `torch.device` or its name).
+
+    Within `with pool:`, torch puts the device memory of this thread's new tensors into large allocations of CUDA's
+    virtual memory management, which are exported as file descriptors. So `xs.share` and pickles take such tensors in
+    place, few descriptors stand for a model, `xs.publish(…, keep=True)` hands them to the keeper, and another process
+    can own them (`xs.attach(…, own=True)`). `pool.sleep()` gives the memory back to the device while the tensors keep
+    their addresses, and `pool.wake()` brings it back.
+
+    The pool belongs to the caller; tensors that outlive it keep their memory. A process can have 16. Raises
+    `FeatureNotSupportedError` on a device without shareable virtual memory, `OutOfMemoryError`, `DeviceError`.
+    """
+    return Pool(device)

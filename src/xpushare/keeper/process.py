@@ -11,8 +11,9 @@ import select
 import signal
 import socket
 import struct
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NoReturn, final
 
@@ -29,6 +30,7 @@ from xpushare.common.errors import (
 )
 from xpushare.common.fds import OwnedFd, close_all, own_fd
 from xpushare.common.leaving import Stage, at_leave
+from xpushare.keeper.store import Store
 from xpushare.sharing import identity, keeping, layout, naming
 from xpushare.sharing.handle import Handle
 from xpushare.sharing.keeping import Earlier, Fact
@@ -67,25 +69,35 @@ def _command(pid: int) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
-@final
-class _Client:
-    """A connection, and what it has handed over and not published yet."""
+class _Handed:
+    """What was handed over and not published yet."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-        self.pid = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
         self.fds: list[OwnedFd] = []
         self.exports: dict[bytes, Exported] = {}  # by handle
+
+
+@final
+class _Client(_Handed):
+    """A connection, and what it has handed over."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        super().__init__(struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
+        self.connection = connection
 
 
 @final
 class Keeper:
     """What is kept, and who asks for it."""
 
-    def __init__(self, listening: socket.socket, lock: OwnedFd, max_bytes: int, ttl: float) -> None:
+    def __init__(
+        self, listening: socket.socket, lock: OwnedFd, max_bytes: int, ttl: float, store: Store | None = None
+    ) -> None:
         """`lock`: is held until the process has ended. `max_bytes`, `ttl`: 0 for no limit."""
         self._listening = listening
         self._lock = lock
+        self._store = store
         self._max_bytes = max_bytes
         self._ttl = ttl
         self._table = Table()
@@ -142,6 +154,7 @@ class Keeper:
         if self._ttl:
             for name in [name for name, each in self._kept.items() if each[0].since + self._ttl <= time.time()]:
                 self._forget(name)
+                self._sync()
 
     # --- connections
 
@@ -187,7 +200,7 @@ class Keeper:
         client.connection.close()
         self._give_up(client)
 
-    def _give_up(self, client: _Client) -> None:
+    def _give_up(self, client: _Handed) -> None:
         """End what was handed over and not published."""
         exports, client.exports = client.exports, {}
         self._withdraw([each.handle for each in exports.values()])
@@ -205,7 +218,10 @@ class Keeper:
         return b""
 
     def _hold(self, client: _Client, fds: list[OwnedFd]) -> bytes:
-        facts = [Fact(*each) for each in json.loads(keeping.body_of(fds[0]))]
+        return b"".join(self._take(client, [Fact(*each) for each in json.loads(keeping.body_of(fds[0]))]))
+
+    def _take(self, client: _Handed, facts: list[Fact]) -> list[bytes]:
+        """Export what was handed over; returns the handles."""
         try:
             if sum(each.fds for each in facts) != len(client.fds) or not facts:
                 raise InvalidArgumentError("there are more or fewer descriptors than the exports need")
@@ -213,12 +229,12 @@ class Keeper:
             self._expect_room(exports)
             handles = self._table.export(exports)
             client.exports.update(zip([handle.raw for handle in handles], exports, strict=True))
-            return b"".join(client.exports)[-len(handles) * keeping.HANDLE_NBYTES :]
+            return [handle.raw for handle in handles]
         finally:
             close_all(client.fds)  # those that are not kept
             client.fds = []
 
-    def _exports(self, client: _Client, facts: list[Fact]) -> list[Exported]:
+    def _exports(self, client: _Handed, facts: list[Fact]) -> list[Exported]:
         fds = iter(client.fds)
         made: list[Exported] = []
         for fact in facts:
@@ -247,7 +263,15 @@ class Keeper:
         if not isinstance(name, str) or type(versions) is not int or not 1 <= versions <= naming.VERSIONS_MOST:
             raise InvalidArgumentError("that is no name, or no number of versions")
         parts = [(None, message)] if told is None else list(_parts([Earlier(*each) for each in told], message))
-        before, kept = client.pid if mine else None, [self._prepared(client, *each) for each in parts]
+        version = self._keep(client, name, bool(replace), versions, parts, client.pid if mine else None)
+        return str(version).encode()
+
+    def _keep(
+        self, client: _Handed, name: str, replace: bool, versions: int, parts: Sequence[tuple[Earlier | None, bytes]],
+        before: int | None,
+    ) -> int:  # fmt: skip
+        """Give the name to what was handed over: `parts` are its versions, and their messages, the newest first."""
+        kept = [self._prepared(client, *each) for each in parts]
 
         def export(new: naming.Published) -> None:
             for at, (each, part, exports) in enumerate(kept):
@@ -261,7 +285,7 @@ class Keeper:
                     new.older.append(made)
 
         try:
-            kept[0][0].version = naming.publish(name, bool(replace), versions, export, self._withdraw, before)
+            kept[0][0].version = naming.publish(name, replace, versions, export, self._withdraw, before)
         except InvalidArgumentError:
             self._give_up(client)
             if name in self._kept and not replace:
@@ -271,10 +295,53 @@ class Keeper:
             raise
         found = [*[each for each, _, _ in kept], *self._kept.get(name, [])]
         self._kept[name] = found[: len(naming.names[name].older) + 1]
-        return str(found[0].version).encode()
+        self._sync()
+        return found[0].version
+
+    # --- systemd's store
+
+    def restore(self) -> None:
+        """Publish again what a predecessor has left in the store."""
+        assert self._store is not None
+        self._filling = True
+        names: dict[str, tuple[_Handed, list[tuple[Earlier, bytes]]]] = {}
+        for state, fds in self._store.received():
+            handed, parts = names.setdefault(state["name"], (_Handed(state["pid"]), []))
+            handed.fds = fds
+            message = bytes.fromhex(state["message"])
+            try:
+                handles = self._take(handed, [Fact(*each) for each in state["facts"]])
+                message = keeping.moved(message, b"".join(handles))
+            except (XpuShareError, OSError) as error:
+                print(f"xpushare keep: {state['name']!r} from the store: {error}", file=sys.stderr)
+                continue
+            parts.append((Earlier(state["version"], state["pid"], state["who"], state["since"], len(message)), message))
+        for name, (handed, parts) in names.items():
+            try:
+                if parts:
+                    self._keep(handed, name, True, len(parts), parts, None)
+            except (XpuShareError, OSError) as error:  # somebody else has published it meanwhile
+                print(f"xpushare keep: {name!r} from the store: {error}", file=sys.stderr)
+                self._give_up(handed)
+        self._filling = False
+        self._sync()
+        self._store.ready()
+
+    def _sync(self) -> None:
+        """Have the store keep what this keeps."""
+        if self._store is None or self._filling:
+            return
+        exports = {each.handle.raw: each for each in self._table.exports()}
+        self._store.sync(
+            {
+                (name, kept.version): partial(_state, name, kept, published, exports)
+                for name, versions in self._kept.items()
+                for kept, published in zip(versions, _versions(name), strict=True)
+            }
+        )
 
     @staticmethod
-    def _prepared(client: _Client, earlier: Earlier | None, message: bytes) -> tuple[_Kept, bytes, list[Exported]]:
+    def _prepared(client: _Handed, earlier: Earlier | None, message: bytes) -> tuple[_Kept, bytes, list[Exported]]:
         exports = _exports_of(message, client.exports)
         return _Kept(client.pid, _nbytes(exports), len(exports), earlier), message, exports
 
@@ -293,6 +360,7 @@ class Keeper:
         if name not in self._kept:
             raise InvalidArgumentError(f"{name!r:.200} is not kept: xpushare keep --list shows what is")
         self._forget(name)
+        self._sync()
         return b""
 
     def _forget(self, name: str) -> None:
@@ -313,6 +381,7 @@ class Keeper:
         for name in [*self._kept]:
             naming.taken_over(name)
         self._kept.clear()
+        self._sync()
         self.replaced = self._stopped = True
         return b""
 
@@ -331,25 +400,43 @@ class Keeper:
         to: keeping.Connection, kept: _Kept, published: naming.Published, exports: dict[bytes, Exported]
     ) -> tuple[Earlier, bytes]:
         """Have the successor hold the memory of a version; what is said of it there, and its message."""
-        facts: list[Fact] = []
-        held: list[OwnedFd] = []
-        for handle in published.exports[0]:
-            export: Any = exports[handle.raw]
-            owned: Owned = export.source
-            what, fields = owned.export(), handle.fields
-            assert owned.exporter is not None
-            facts.append(
-                Fact.of(
-                    handle.kind, owned.exporter, what, len(owned.fds), fields.offset, fields.nbytes, handle.read_only
-                )
-            )
-            held += owned.fds
+        facts, held = _facts(published, exports)
         message = keeping.moved(published.handle, b"".join(to.hold(facts, held)))
         return Earlier(kept.version, kept.pid, kept.who, kept.since, len(message)), message
 
     def _stop(self, _client: _Client, _fds: list[OwnedFd]) -> bytes:
+        if self._store is not None:
+            self._store.sync({})
         self._stopped = True
         return b""
+
+
+def _facts(published: naming.Published, exports: dict[bytes, Exported]) -> tuple[list[Fact], list[OwnedFd]]:
+    """What is said of a version's memory, and its descriptors."""
+    facts: list[Fact] = []
+    held: list[OwnedFd] = []
+    for handle in published.exports[0]:
+        export: Any = exports[handle.raw]
+        owned: Owned = export.source
+        what, fields = owned.export(), handle.fields
+        assert owned.exporter is not None
+        facts.append(
+            Fact.of(handle.kind, owned.exporter, what, len(owned.fds), fields.offset, fields.nbytes, handle.read_only)
+        )
+        held += owned.fds
+    return facts, held
+
+
+def _state(
+    name: str, kept: _Kept, published: naming.Published, exports: dict[bytes, Exported]
+) -> tuple[dict[str, Any], list[OwnedFd]]:
+    """What a successor has to know of a version, and its descriptors."""
+    facts, held = _facts(published, exports)
+    state = {
+        "name": name, "version": kept.version, "pid": kept.pid, "who": kept.who, "since": kept.since,
+        "facts": facts, "message": bytes(published.handle).hex(),
+    }  # fmt: skip
+    return state, held
 
 
 def _versions(name: str) -> list[naming.Published]:
@@ -428,6 +515,7 @@ def serve(ready: int, max_bytes: int, ttl: float, replace: bool = False) -> int:
         if before is None and not _only_one(lock):
             tell("ready")
             return 3
+        store = Store.of_service() if ready < 0 else None
         name = _NAME if before is None else f"{_NAME}.{os.getpid()}"
         listening = _listen(name)
         for number in signal.SIGTERM, signal.SIGINT:
@@ -435,7 +523,9 @@ def serve(ready: int, max_bytes: int, ttl: float, replace: bool = False) -> int:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         with contextlib.suppress(OSError), open("/proc/self/comm", "w", encoding="ascii") as file:
             file.write("xpushare-keeper")
-        keeper = Keeper(listening, lock, max_bytes, ttl)
+        keeper = Keeper(listening, lock, max_bytes, ttl, store)
+        if store is not None:
+            keeper.restore()
         if before is not None:
             _take_over(keeper, before, name, lock)
     except (OSError, XpuShareError) as error:

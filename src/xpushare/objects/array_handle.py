@@ -55,7 +55,11 @@ class ArrayHandle(MessageState, Named, Closable["ArrayHandle"]):
         elif isinstance(handle, Handle):
             raw = handle.raw
         else:
-            raw = bytes_of(handle, "an array handle is an ArrayHandle, bytes or str")
+            raw = bytes_of(
+                handle,
+                "`attach` takes what `xs.share` returned (ArrayHandle, bytes or str)",
+                "this is the array itself: use `np.asarray(a)`. `attach` takes what `xs.share(a)` returned",
+            )
         found: ArrayHandle = read_message(raw)
         return found
 

@@ -107,6 +107,9 @@ class Event(Exportable[Opened]):
     def wait(self, timeout: float | None = None, *, at_least: int | None = None) -> None:
         """Wait until the newest signal known now, or signal `at_least`, is complete.
 
+        Before the first signal is known, `wait()` has nothing to wait for and returns at once: `at_least=1` waits for
+        it. A `UserWarning` says so if a `timeout` was given.
+
         Raises `TimeoutError` after `timeout` seconds, and `PeerLostError` within a second of the death of the process
         that owed the signal, or of the last other process that could have sent it. `KeyboardInterrupt` interrupts the
         wait, and `close()` in another thread ends it with `InvalidArgumentError`. Under gevent it holds up the hub:

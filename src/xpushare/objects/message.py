@@ -14,7 +14,7 @@ from xpushare.common.elements import dlpack_type, extent
 from xpushare.common.errors import InvalidHandleError
 from xpushare.objects.dtypes import build_dtype, describe_dtype
 from xpushare.sharing import identity
-from xpushare.sharing.handle import KIND_NUMBERS, SEAL_NBYTES, Handle, expect_this_boot, keyed_hash
+from xpushare.sharing.handle import KIND_NUMBERS, SEAL_NBYTES, Fields, Handle, expect_this_boot, keyed_hash, wrong_seal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -136,15 +136,9 @@ def _why_bad(raw: bytes) -> str:
     places, events, arrays = head["memory"], head["events"], head["arrays"]
     expected = HEADER.size + places * Handle.NBYTES + events * EVENT_NBYTES + arrays * ARRAY.size + 8 * head["steps"]
     expected += head["text_nbytes"] + SEAL_NBYTES
-    if (
-        head["length"] != len(raw)
-        or expected != len(raw)
-        or keyed_hash(_covered(raw, places, events)) != raw[-SEAL_NBYTES:]
-    ):
-        return (
-            "the array handle's seal does not fit: it was cut or altered on the way, or made with another user's key "
-            "(both processes need the same XPUSHARE_KEY_FILE or XPUSHARE_RUNTIME_DIR)"
-        )
+    whole = head["length"] == expected == len(raw)
+    if not whole or keyed_hash(_covered(raw, places, events)) != raw[-SEAL_NBYTES:]:
+        return wrong_seal("array handle", Fields(raw[HEADER.size : HEADER.size + Handle.NBYTES]).pid)
     if head["reserved0"] or head["reserved1"] or not places or not arrays:
         return (
             f"the array handle says things this version does not know ({places} allocations, {events} events, "

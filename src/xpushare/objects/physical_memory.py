@@ -182,8 +182,8 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         growing.grow(*growth_of(self), nbytes)
 
     def shrink(self, nbytes: int) -> None:
-        """Make the range shorter by `nbytes`. Whole pieces of memory beyond its end go, once the queues of this process
-        have finished with them; followers keep them until they `refresh`.
+        """Make the range shorter by `nbytes`. Whole pieces of memory beyond its end go, once this process's queue
+        operations on them have finished; followers keep them until they `refresh`.
 
         Raises `InvalidArgumentError` while a view reaches such a piece, for more bytes than there are, and for a
         follower. (urVirtualMemUnmap)
@@ -191,8 +191,8 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         growing.shrink(*growth_of(self), nbytes)
 
     def refresh(self) -> None:
-        """Follow the range that this one was attached to: map what came since, unmap what went, once the queues of this
-        process have finished with it.
+        """Follow the range that this one was attached to: map what came since, unmap what went, once the queue
+        operations of this process that use it have finished.
 
         Raises `InvalidArgumentError` while a view reaches what went, and what `ipc.physical_memory.open` raises; what
         was mapped before stays.

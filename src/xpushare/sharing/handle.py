@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import functools
+import os
 import struct
 import uuid
 from collections.abc import Callable
@@ -36,6 +38,7 @@ __all__ = [
     "newest",
     "pack",
     "parse",
+    "wrong_seal",
 ]
 
 MAGIC: Final = MAGICS["handle"]
@@ -73,6 +76,20 @@ def keyed_hash(data: bytes) -> bytes:
     return identity.sealing().hash(data)
 
 
+def wrong_seal(what: str, pid: int) -> str:
+    """Return why a seal does not fit. `pid`: of the exporter, if the bytes are right there."""
+    owner = None
+    with contextlib.suppress(OSError):
+        owner = os.stat(f"/proc/{pid}").st_uid
+    if owner is not None and owner != os.geteuid():
+        return f"the {what} was made by another user (uid {owner}): xpushare shares between processes of one user only"
+    return (
+        f"the {what}'s seal does not fit: it was cut or altered on the way, or made by another user or with another "
+        "key. xpushare shares between processes of one user only; in containers, both need the same "
+        "XPUSHARE_KEY_FILE or XPUSHARE_RUNTIME_DIR"
+    )
+
+
 def encode_text(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
@@ -81,7 +98,7 @@ def decode_text(text: str) -> bytes:
     """The bytes behind `text`. Accepts only the spelling that `encode_text` makes, with white space around it."""
     text = text.strip()  # a line of a file or of another program's output
     if len(text) <= NAME_LENGTH_MAX:
-        raise InvalidHandleError(f"{text!r} is no handle; if it is a name, xs.lookup({text!r}) gives its handle")
+        raise InvalidHandleError(f"{text!r} is no handle. If it is a published name, attach(xs.lookup({text!r}))")
     try:
         raw = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (UnicodeEncodeError, binascii.Error) as error:
@@ -130,18 +147,24 @@ class Named:
 HandleLike: TypeAlias = "Named | ReadableBuffer | str"  # of what `lookup` gives, the kind is not known
 
 
-def bytes_of(handle: object, meant: str) -> bytes:
-    """The bytes of what is neither a handle nor text. `InvalidArgumentError` unless it is bytes-like; an object of this
-    package is no handle, though its memory may be read as bytes.
+def bytes_of(handle: object, meant: str, advice: str = "") -> bytes:
+    """Return the bytes of a handle that is neither an object of ours nor text. Raises `InvalidArgumentError`, which
+    says what is `meant`, for anything but a buffer of bytes. `advice`: for an object of this package, whose memory may
+    be read as bytes, and which is no handle.
     """
+    kind = type(handle)
+    name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
+    if isinstance(handle, BufferBase):
+        raise InvalidArgumentError(advice or f"{meant}, not {name}")
     try:
-        if not isinstance(handle, BufferBase):
-            return bytes(memoryview(handle))  # type: ignore[arg-type]
+        view = memoryview(handle)  # type: ignore[arg-type]
+        if view.itemsize == 1:  # a float64 array is meant as an array
+            return bytes(view)
     except TypeError:
         pass
     except ValueError as error:  # a memoryview that was released, a closed mmap
-        raise InvalidArgumentError(f"{meant}, not this {type(handle).__name__}: {error}") from error
-    raise InvalidArgumentError(f"{meant}, not {type(handle).__name__}")
+        raise InvalidArgumentError(f"{meant}, not this {name}: {error}") from error
+    raise InvalidArgumentError(f"{meant}, not {name}")
 
 
 @final
@@ -293,10 +316,7 @@ def _why_bad(raw: bytes) -> str:
     if fields.version != VERSION:
         return f"the handle has format version {fields.version}, this package reads version {VERSION}"
     if keyed_hash(raw[:-SEAL_NBYTES]) != raw[-SEAL_NBYTES:]:
-        return (
-            "the handle's seal does not fit: it was altered on the way, or made with another user's key "
-            "(both processes need the same XPUSHARE_KEY_FILE or XPUSHARE_RUNTIME_DIR)"
-        )
+        return wrong_seal("handle", fields.pid)
     return (
         f"the handle says things this version does not know (kind {fields.kind}, flags {fields.flags:#x}, "
         f"backend {fields.backend!r}, entry {fields.entry}, pid {fields.pid}, fd {fields.table_fd})"

@@ -45,6 +45,11 @@ MEMBERS: Final = LAYOUT["commons.members"]
 MEMBER: Final = _struct("member", "state", "pid", "pid_namespace", "attached_ns", nbytes=LAYOUT["member.size"])
 HOLDERS: Final = LAYOUT["commons.holders"]
 HOLDER_NBYTES: Final = LAYOUT["holders.size"]
+SLOTS: Final = LAYOUT["commons.slots"]  # of events
+SLOT_NUMBER: Final = 21  # where the number of the newest signal begins in `pending`: docs/events-protocol.md
+SLOT_INSTANT: Final = 1 << 20  # in `pending`: the host signalled, and that signal is complete
+SLOT_COUNT: Final = LAYOUT["commons.slot_count"]
+SLOT: Final = _struct("slot", "value", "pending", nbytes=LAYOUT["slot.size"])
 LIFE: Final = LAYOUT["commons.life"]  # member i is alive while it locks byte LIFE + i of the commons
 
 FDS_INLINE: Final = CONSTANTS["ENTRY_FDS"]
@@ -70,11 +75,12 @@ REASON_OPENS: Final = CONSTANTS["REASON_OPENS"]
 REASON_TTL: Final = CONSTANTS["REASON_TTL"]
 REASON_PICKLE: Final = CONSTANTS["REASON_PICKLE"]
 REASONS: Final = {
-    REASON_PUT: "it was put",
+    REASON_PUT: "the exporter closed it (its `with xs.share(...)` block ended, or close() or put() ran). Keep it open "
+    "until the receiver has attached, or use xs.share(x, opens=1)",
     REASON_FREED: "the object behind it was closed before it was opened: keep what you pickle or share alive until the "
     "receiver has opened it",
-    REASON_OPENS: "its opens are used up",
-    REASON_TTL: "its ttl is over",
+    REASON_OPENS: "it has been opened as often as opens= allows. Share the array again, or with a larger opens=",
+    REASON_TTL: "its ttl= is over. Share the array again, or with a longer ttl=",
     REASON_PICKLE: "the object behind it was closed, and the pickle has been opened once or waited too long "
     "(XPUSHARE_PICKLE_GRACE, XPUSHARE_PICKLE_BYTES): keep what you pickle alive until the receiver has opened it",
 }

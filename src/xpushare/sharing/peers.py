@@ -22,6 +22,7 @@ from xpushare.common.errors import (
     OutOfMemoryError,
     RouteError,
     XpuShareError,
+    exporter_gone,
     from_os_error,
 )
 from xpushare.common.fds import OwnedFd, close_all
@@ -34,6 +35,7 @@ __all__ = ["Opener", "Peer", "Peers", "Turn"]
 T = TypeVar("T")
 _W = TypeVar("_W", bound=tuple[Any, ...])
 _FORMS: Final = tuple(Form)  # by their numbers
+_TOGETHER: Final = 128  # descriptors of what is made at one go
 _PCI: Final = re.compile(rb"(?:[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])?")
 
 
@@ -67,7 +69,7 @@ class Entry(NamedTuple):
 class Opener:
     """How this process opens exports of one kind on one device. Its identity is a part of the cache's keys.
 
-    `make` imports; `make_all` imports several that come without fds: all, or none. `admit`, where the exporter's device
+    `make` imports; `make_all` imports several: all, or none. `admit`, where the exporter's device
     is of another backend, raises unless exports of that form and hardware can be imported; it is asked before anything
     is fetched. `maps`: memory in a memfd comes mapped. `least_per_fd`: bytes that each fd of several stands for, at
     least; 0: there is one fd. `room`: where what is closed may stay mapped for a moment. `own`: imports can be exported
@@ -181,7 +183,7 @@ class Peer:
         """Raise `HandleExpiredError` unless the handle's entry is live now, and its process alive."""
         self.expect_exported(handle)
         if not self.alive():
-            raise HandleExpiredError(f"the exporter, process {self.pid}, is gone: it ended")
+            raise exporter_gone(self.pid, "its pidfd says so")
 
     def expect_exported(self, handle: Handle) -> None:
         """Raise `HandleExpiredError` unless the handle's entry is live; its process may have died."""
@@ -598,13 +600,13 @@ class Peers:
         return None if made is None else (made, held[0])
 
     def _open_together(self, wanted: Sequence[tuple[Any, ...]]) -> list[tuple[Any, Lease] | None]:
-        """`_open` of each, where those that need no file descriptors and no mapping are imported by one call of their
-        opener. None, too, for an object whose import failed: opening it by steps raises the error.
+        """`_open` of each, where those that do not come mapped are made by few calls of `make_all`. None, too, for an
+        object whose import failed: opening it by steps raises the error.
         """
         opened: list[tuple[Any, Lease] | None] = [None] * len(wanted)
         known: dict[bytes, Peer | None] = {}
         cache, kept = self._cache, self.kept
-        together: dict[tuple[Peer, Opener], dict[Any, tuple[int, Fields]]] = {}
+        together: dict[tuple[Peer, Opener], dict[Any, tuple[int, Handle]]] = {}
         try:
             for index, (handle, opener, *_others) in enumerate(wanted):
                 fields = fields_of(handle)
@@ -623,7 +625,7 @@ class Peers:
                     except XpuShareError:  # there may be room by then
                         continue
                 else:
-                    together.setdefault((peer, opener), {}).setdefault(key, (index, fields))
+                    together.setdefault((peer, opener), {}).setdefault(key, (index, handle))
             for (peer, opener), opening in together.items():
                 self._make_together(peer, opener, opening, opened)
         except BaseException:
@@ -632,41 +634,63 @@ class Peers:
         return opened
 
     def _make_together(
-        self, peer: Peer, opener: Opener, opening: dict[Any, tuple[int, Fields]],
+        self, peer: Peer, opener: Opener, opening: dict[Any, tuple[int, Handle]],
         opened: list[tuple[Any, Lease] | None],
     ) -> None:  # fmt: skip
         """Open what no other thread is opening. `opening`: the indices in `opened`, by the cache's keys."""
         assert opener.make_all is not None
         turn = self._turn_together(opening)
         later: list[_Opening] = []
-        made: list[Any] = []
-        lease: Lease | None = None
         try:
-            with turn.lock:
+            with turn.lock, routes.together():
                 try:
-                    for key, (index, fields) in opening.items():
+                    for key, (_index, handle) in opening.items():
                         if key in turn.keys and key not in self._cache:
-                            opened[index] = self._open_new(peer, fields, key, opener, False, later)
+                            number = len(later)
+                            self._open_new(peer, fields_of(handle), key, opener, False, later)
+                            if len(later) == number and not fields_of(handle).flags & COUNTED:
+                                later.append(self._fetched(peer, handle, key, opener))
+                            if sum([len(each.what.fds) for each in later]) >= _TOGETHER:
+                                self._make_all(peer, opener, opening, later, opened)
                     if later:
-                        made = opener.make_all([each.what for each in later])
-                    for at, (key, fields, _what, lease) in enumerate(later):
-                        if self._stands(peer, fields):  # else as in `_open_new`
-                            opened[opening[key][0]] = self._remember(key, made[at], opener.room), lease
+                        self._make_all(peer, opener, opening, later, opened)
                 finally:
                     turn.over = True
         except XpuShareError:
             pass  # as in `_open_together`
         finally:
+            close_all(fd for each in later for fd in each.what.fds)
             later.clear()  # as above
-            made.clear()
-            lease = None
+
+    def _fetched(self, peer: Peer, handle: Handle, key: Any, opener: Opener) -> _Opening:
+        """What native code does not fetch, such as file descriptors that the exporter's socket sends."""
+        fields = fields_of(handle)
+        lease = Lease(peer.domain, fields.entry, peer)
+        return _Opening(key, fields, self._received(peer, handle, opener), lease)
+
+    def _make_all(
+        self, peer: Peer, opener: Opener, opening: dict[Any, tuple[int, Handle]], later: list[_Opening],
+        opened: list[tuple[Any, Lease] | None],
+    ) -> None:  # fmt: skip
+        """Make what is in `later`, and empty it."""
+        made: list[Any] = []
+        lease: Lease | None = None
+        assert opener.make_all is not None
+        try:
+            made = opener.make_all([each.what for each in later])
+            for at, (key, fields, what, lease) in enumerate(later):
+                close_all(what.fds)
+                if self._stands(peer, fields):  # else as in `_open_new`
+                    opened[opening[key][0]] = self._remember(key, made[at], opener.room), lease
+            later.clear()
+        finally:
+            made.clear()  # here, not with the traceback
+            lease = what = None  # type: ignore[assignment]
 
     def _open_new(
         self, peer: Peer, fields: Fields, key: Any, opener: Opener, maps: bool, later: list[_Opening] | None = None
     ) -> tuple[Any, Lease] | None:
-        """Open an object that is not open yet. `later`: takes one that has no file descriptors, for the caller to
-        import.
-        """
+        """Open an object that is not open yet. `later`: takes it, for the caller to make and to close its fds."""
         opened = peer.table.open(fields, peer, maps)
         if opened is None:
             return None
@@ -674,7 +698,7 @@ class Peers:
         use = None if opener.room is None else peer.domain.use(fields.entry)
         again = key[3] & PICKLED != 0
         what = Import(nbytes, exposed_nbytes, payload, fds, read_only, mapping, _FORMS[form], offset, None, again, use)
-        if later is not None and not fds:
+        if later is not None:
             later.append(_Opening(key, fields, what, lease))
             return None
         try:
@@ -690,6 +714,14 @@ class Peers:
         return self._remember(key, made, opener.room), lease
 
     def _import(self, peer: Peer, handle: Handle, opener: Opener) -> Any:
+        what = self._received(peer, handle, opener)
+        try:
+            return opener.make(what)
+        finally:
+            close_all(what.fds)
+
+    @staticmethod
+    def _received(peer: Peer, handle: Handle, opener: Opener) -> Import:
         entry = peer.entry(handle)
         form = entry.form
         exporter = None
@@ -700,18 +732,14 @@ class Peers:
         again = bool(fields_of(handle).flags & PICKLED)
         mapped = form is Form.MEMFD and opener.maps and not again
         mapping = peer.map(handle, entry) if mapped else None
-        fds = [] if mapped else peer.fetch(handle, entry)
         payload = entry.payload[: entry.payload_nbytes]
         read_only = bool(entry.flags & layout.ENTRY_READ_ONLY)
         use = None if opener.room is None else peer.domain.use(fields_of(handle).entry)
-        what = Import(
+        fds = [] if mapped else peer.fetch(handle, entry)
+        return Import(
             entry.nbytes, entry.exposed_nbytes, payload, fds, read_only, mapping, form, entry.offset, exporter, again,
             use,
         )  # fmt: skip
-        try:
-            return opener.make(what)
-        finally:
-            close_all(fds)
 
     def open_slot(self, handle: Handle, make: Callable[[_native.Domain, int], T]) -> tuple[T, Lease]:
         """Return what `make` made of an event's slot, now or for an earlier open, and the lease that belongs to it. An

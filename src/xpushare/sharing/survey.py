@@ -54,6 +54,10 @@ class Row(TypedDict):
     """Under which it is published."""
     label: str
     """What its exporter calls it; empty if nothing."""
+    value: int | None
+    """Of an event: the number up to which every signal has completed."""
+    pending: int | None
+    """Of an event: the number of the newest signal that anybody has submitted."""
     age: int | None
     """Seconds since the oldest of its exports that is still in the table."""
 
@@ -256,6 +260,16 @@ def _label(table: int, entry: int, generation: int) -> str:
     return _printable(text.rstrip(b"\0").decode(errors="replace")) if of == generation else ""
 
 
+def _progress(commons: int, slot: int) -> tuple[int, int] | tuple[None, None]:
+    """The value of an event and its newest submitted signal. The slot's number is a peer's, and so are the words."""
+    raw = os.pread(commons, layout.SLOT.size, layout.SLOTS + slot * layout.SLOT.size)
+    if slot >= layout.SLOT_COUNT or len(raw) < layout.SLOT.size:
+        return None, None
+    value, word = layout.SLOT.unpack(raw)
+    newest = word >> layout.SLOT_NUMBER
+    return max(value, newest) if word & layout.SLOT_INSTANT else value, newest
+
+
 def _rows(table: int, cookie: bytes, members: _Members, claimed: int, names: _Names) -> list[Row]:
     """What one table shares now, and what it shared and importers still have open."""
     pid = members.pid(_EXPORTER)
@@ -296,8 +310,11 @@ def _rows(table: int, cookie: bytes, members: _Members, claimed: int, names: _Na
                     row = rows[key] = {
                         "kind": name, "state": "withdrawn" if alive else "left", "nbytes": nbytes, "backend": backend,
                         "device": device_uuid, "exporter": pid or claimed, "exporter_name": who, "importers": [],
-                        "handles": 0, "names": [], "label": "", "age": max(now - since, 0) if since else None,
+                        "handles": 0, "names": [], "label": "", "value": None, "pending": None,
+                        "age": max(now - since, 0) if since else None,
                     }  # fmt: skip
+                    if name == "event":
+                        row["value"], row["pending"] = _progress(members.fd, slot)
                 elif since:
                     row["age"] = max(row["age"] or 0, now - since)
                 if generation and alive:

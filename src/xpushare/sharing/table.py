@@ -9,8 +9,9 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, NamedTuple, final
+from weakref import WeakKeyDictionary
 
 from xpushare import _native
 from xpushare._native import Exported, Template
@@ -27,7 +28,7 @@ from xpushare.common.errors import (
 from xpushare.sharing import door, identity, layout
 from xpushare.sharing.handle import KIND_NUMBERS, Handle, fields_of, pack
 
-__all__ = ["Exported", "Table", "deadline_in"]
+__all__ = ["Exported", "Table", "deadline_in", "labels"]
 
 _FORM_BIT: Final = layout.ENTRY_FORM_BIT
 _REMEMBERED: Final = 1 << 16  # ended exports whose reason is kept for the message, and for a `put` that comes later
@@ -35,6 +36,14 @@ _ENDING_TRIES: Final = 8  # of each kind; more than one, so that exports that ar
 _OUTLIVED_TRIES: Final = 2  # the same where an object dies, which has been exported before
 _LOST_MANY: Final = 100
 _NAMED: Final = 1 << 12
+
+
+class _Labels(WeakKeyDictionary[Any, str]):
+    data: dict[Any, str]
+
+
+labels: Final = _Labels()
+"""What people call the sources of exports. Mostly empty; `labels.data` says so without running Python."""
 
 
 def deadline_in(nanoseconds: int) -> int:
@@ -182,6 +191,11 @@ class Table:
             if opens is not None or ttl is not None:
                 with self._lock:
                     self._ending.update({each.generation: each for each in exports})
+            if labels.data:
+                for each, handle in zip(exports, handles, strict=True):
+                    text = labels.get(each.source)
+                    if text is not None:
+                        self.label(handle, text)
         except BaseException as error:  # perhaps an interrupt, after they were published
             with self._lock:
                 for each in exports:
@@ -529,6 +543,19 @@ class Table:
     def exports(self) -> list[Exported]:
         self.sweep()
         return self._entries.exports()
+
+    def users(self, wanted: Callable[[Any], bool]) -> list[int | None]:
+        """Who still has memory open that was exported, of sources that are `wanted`: pids, 0 for a process that
+        cannot be seen from here, None for somebody who may have it from an owner.
+        """
+        self.sweep(everything=True)
+        pids = {index: pid for index, pid, _since, alive in self.domain.members() if alive}
+        found: set[int | None] = set()
+        for each in [*self._lingering.values(), *self._entries.exports()]:
+            if wanted(each.source):
+                found.update(pids.get(index, 0) for index in self.domain.holders(each.entry))
+                found.update([None] if self.domain.owned(each.entry) else [])
+        return list(found)
 
     def leave(self) -> None:
         """Clean exit."""

@@ -317,7 +317,7 @@ def urDeviceGet(hPlatform: Platform, DeviceType: DeviceType | int) -> list[Devic
     """
 
 def urDeviceGetGlobalTimestamps(hDevice: Device) -> tuple[int, int]:
-    """The device's clock and the host's at one moment, in nanoseconds: one clock, as the device is the host.
+    """The device's clock, of which the times of commands are, and the host's at one moment, in nanoseconds.
 
     `URError` with the result:
 

@@ -167,7 +167,7 @@ ze_result_t zeDeviceGetProperties(ze_device_handle_t handle, ze_device_propertie
     out->numEUsPerSubslice = 8;
     out->numSubslicesPerSlice = 4;
     out->numSlices = 1;
-    out->timerResolution = 1;
+    out->timerResolution = type == 0x00020006 && !soft_old() ? 1000000000 : 1; /* …DEVICE_PROPERTIES_1_2, in ns before */
     out->timestampValidBits = out->kernelTimestampValidBits = 64;
     memset(&out->uuid, 0x53, sizeof out->uuid);
     out->uuid.id[0] = (uint8_t)soft_index(handle);

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 from xpushare.adapters.base import (
     DeviceInfo,
     DriverMemory,
+    DriverPool,
     DriverQueue,
     Foreign,
     Form,
@@ -25,6 +26,7 @@ from xpushare.adapters.cuda._driver import FEATURES, Context, Driver, Gpu
 from xpushare.adapters.cuda._external import Point, open_opaque
 from xpushare.adapters.cuda._listing import driver_version, has_binding, list_gpus, pci_address
 from xpushare.adapters.cuda._numbers import Attribute
+from xpushare.adapters.cuda._pool import Pools
 from xpushare.adapters.cuda._protocols import (
     BACKEND,
     INSTALL,
@@ -96,6 +98,7 @@ class Cuda(VirtualMemoryAdapter):
         self._given = api is not None
         self._driver = Driver(api)
         super().__init__(Engine(BACKEND, self._driver.gpus, _SPARE_STREAMS))
+        self._pools = Pools(self.memory_engine, self._driver)
         self._infos: dict[str, DeviceInfo] = {}  # by uuid, of the devices that the driver runs
         self._listed: tuple[tuple[str | None, str | None], list[DeviceInfo], str] | None = None
 
@@ -213,6 +216,9 @@ class Cuda(VirtualMemoryAdapter):
             return open_opaque(self.memory_engine, self.device(device), what)
         return super().import_memory(device, what)
 
+    def pool(self, device: DeviceInfo) -> DriverPool:
+        return self._pools.make(self.device(device))
+
     def import_all(self, device: DeviceInfo, found: Sequence[Import]) -> list[DriverMemory]:
         opened = _memory.open_legacy(self.memory_engine, self.device(device), found)
         return super().import_all(device, found) if opened is None else opened
@@ -222,7 +228,9 @@ class Cuda(VirtualMemoryAdapter):
 
     def foreign(self, address: int, nbytes: int | None = None) -> Foreign | None:
         """With `nbytes`, only as much of a run of allocations as an array of that size needs."""
-        found = _memory.locate(self.memory_engine, self._driver, self.info_of, address, nbytes)
+        found = self._pools.find(address, self.info_of) or _memory.locate(
+            self.memory_engine, self._driver, self.info_of, address, nbytes
+        )
         if found is not None:
             self._introduce(found.device)
         return found

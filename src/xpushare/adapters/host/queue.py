@@ -81,7 +81,7 @@ class HostQueue(DriverQueue):
         with self._order:  # points are submitted in the order in which they are queued
             self._thread.start(self._work)
             if profile is not None:
-                profile.queued = profile.submit = time.monotonic_ns()
+                profile.begin(time.monotonic_ns())
             submit = partial(submitted.extend, map(slot.submit, (self.number,)))
             self._enqueue(lambda: self._signal(slot, *submitted[0], profile), (), submit)
         return submitted[0][0]

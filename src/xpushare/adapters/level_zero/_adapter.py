@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, Final, Literal
 
 from xpushare.adapters.base import (
@@ -33,7 +34,6 @@ from xpushare.common.errors import DeviceError, FeatureNotSupportedError, XpuSha
 __all__ = ["LevelZero"]
 
 _MISSING: Final = {
-    Aspect.ext_oneapi_per_event_profiling: "this adapter does not time its signals",
     Aspect.partial_map: "mappings here are of whole physical memory",
     Aspect.enforced_read_only: "whoever holds the file descriptor of an allocation can map it writable as well",
     Aspect.adopted_queues: (
@@ -66,6 +66,8 @@ class LevelZero(LibraryAdapter[Gpu]):
             lacking, how = gpu.words.lacking, gpu.words.how()
         elif aspect is Aspect.ext_oneapi_ipc_physical_memory:
             lacking, how = gpu.lacks_physical_ipc(), "the driver exports physical memory"
+        elif aspect is Aspect.ext_oneapi_per_event_profiling:
+            lacking, how = gpu.untimed, "tried on the device"
         elif aspect is Aspect.ext_oneapi_virtual_mem:
             lacking, how = "", f"the driver has pages of {gpu.granularity(False)} bytes"
         else:
@@ -90,6 +92,10 @@ class LevelZero(LibraryAdapter[Gpu]):
             clock_mhz=about.coreClockRate,
             error_correction=bool(about.flags & n.DEVICE_ECC),
         )
+
+    def clock(self, device: DeviceInfo) -> tuple[int, int]:
+        gpu = self.device(device)
+        return gpu.nanoseconds(gpu.ticks("reading the clock")), time.monotonic_ns()
 
     # --- memory --------------------------------------------------------------------------------------------
 

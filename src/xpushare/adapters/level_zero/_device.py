@@ -25,15 +25,47 @@ from xpushare.adapters.stream.library import address_of
 from xpushare.adapters.virtual_memory.counted import CountedMemory, Pages
 from xpushare.adapters.virtual_memory.fds import DriverFds, fd_nbytes
 from xpushare.adapters.virtual_memory.peer_access import find_origin
-from xpushare.common.errors import FeatureNotSupportedError, InvalidHandleError, OutOfMemoryError
+from xpushare.common.errors import FeatureNotSupportedError, InvalidHandleError, OutOfMemoryError, XpuShareError
 
-__all__ = ["Gpu"]
+__all__ = ["Gpu", "Stamp"]
 
+_SLOWEST: Final = 1_000_000  # ticks in a second
+_TRIAL: Final = 10_000_000_000  # nanoseconds that the trial of the clock may take
 _LARGE: Final = 1 << 30  # a size whose pages are of the largest kind
 
 
 class _List(Protocol):
     def finish(self, doing: str) -> None: ...
+
+
+@final
+class Stamp:
+    """Where a list notes the time."""
+
+    def __init__(self, gpu: Gpu, doing: str) -> None:
+        self._gpu = gpu
+        context, description = gpu.platform.context, ze.ze_host_mem_alloc_desc_t()
+        self._address = gpu.driver.made(doing, "zeMemAllocHost", context, description, 8, 8)
+        self._noted = ctypes.c_uint64.from_address(self._address)
+        self._noted.value = 0
+        self.first = gpu.ticks(doing)
+        self.since = gpu.nanoseconds(self.first)
+
+    def noting(self, queue: int) -> Sequence[tuple[int, ...]]:
+        append = self._gpu.driver.address("zeCommandListAppendWriteGlobalTimestamp")
+        return ((append, queue, self._address, 0, 0, 0),)
+
+    def read(self) -> tuple[int, int] | None:
+        """The times go on from `since` where the clock has begun anew."""
+        noted = self._noted.value
+        if not noted:
+            return None
+        at = self.since + self._gpu.nanoseconds((noted - self.first) & self._gpu.tick_mask)
+        return at, at
+
+    def __del__(self) -> None:
+        if hasattr(self, "_address") and self._gpu.driver.started:
+            self._gpu.driver.code("zeMemFree", self._gpu.platform.context, self._address)
 
 
 @final
@@ -183,6 +215,50 @@ class Gpu(CountedMemory):
                 stream.finish(doing)
         elif code:
             raise self.error(doing, call, code)
+
+    # --- the clock -----------------------------------------------------------------------------------------
+
+    def ticks(self, doing: str) -> int:
+        """What the device's clock says; it begins anew after `timestampValidBits`."""
+        host, found = ctypes.c_uint64(), ctypes.c_uint64()
+        self.driver(doing, "zeDeviceGetGlobalTimestamps", self.handle, address_of(host), address_of(found))
+        return found.value & self.tick_mask
+
+    @cached_property
+    def tick_mask(self) -> int:
+        return (1 << (self.properties.timestampValidBits or 64)) - 1
+
+    @cached_property
+    def _ticks_per_second(self) -> int:
+        """Far fewer than a million: the driver is older than API 1.2, and says nanoseconds."""
+        found = ze.ze_device_properties_t()
+        found.stype = n.DEVICE_PROPERTIES_1_2
+        return int(self._asked("zeDeviceGetProperties", found).timerResolution)
+
+    def nanoseconds(self, ticks: int) -> int:
+        return ticks * 10**9 // self._ticks_per_second
+
+    @cached_property
+    def untimed(self) -> str:
+        """What the driver lacks to time signals; "" if a time that a list noted lay between two looks at the clock."""
+        doing = f"trying the clock of {self}"
+        try:
+            if self._ticks_per_second < _SLOWEST:
+                return "the frequency of its clock (API 1.2)"
+            stamp, handle = Stamp(self, doing), self.new_list(doing)
+            try:
+                address, *arguments = stamp.noting(handle)[0]
+                assert address
+                self.driver(doing, "zeCommandListAppendWriteGlobalTimestamp", *arguments)
+                done = self.driver.ready(doing, "zeCommandListHostSynchronize", handle, _TRIAL)
+            finally:
+                self.driver.code("zeCommandListDestroy", handle)
+            noted, last = stamp.read(), self.ticks(doing)
+        except XpuShareError as error:
+            return f"a clock: {error}"
+        latest = stamp.since + self.nanoseconds((last - stamp.first) & self.tick_mask)
+        good = done and noted is not None and stamp.since <= noted[0] <= latest
+        return "" if good else "times of its lists by the clock of zeDeviceGetGlobalTimestamps"
 
     # --- pages of the host ---------------------------------------------------------------------------------
 

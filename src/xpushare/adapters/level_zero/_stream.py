@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple, final
 
 from xpushare.adapters.level_zero import _bindings as ze
 from xpushare.adapters.level_zero import _numbers as n
-from xpushare.adapters.level_zero._device import Gpu
+from xpushare.adapters.level_zero._device import Gpu, Stamp
 from xpushare.adapters.level_zero._numbers import Handle
 from xpushare.adapters.stream.hooks import Calls, Device, Scope
 from xpushare.adapters.stream.library import address_of
@@ -141,6 +141,10 @@ class Stream:
 
     def check_device(self, doing: str) -> None:
         self._driver(doing, "zeDeviceGetStatus", self._gpu.handle)
+
+    def new_stamp(self, doing: str) -> tuple[int, Stamp, Calls]:
+        stamp = Stamp(self._gpu, doing)
+        return stamp.since, stamp, stamp.noting(self.handle)
 
     def copy(self, doing: str, dst: int, src: int, nbytes: int) -> Calls:
         return ((self._copy, self.handle, dst, src, nbytes, 0, 0, 0),)

@@ -6,6 +6,7 @@ import functools
 import glob
 import os
 import platform
+import time
 import uuid
 from typing import Any, NamedTuple
 
@@ -61,6 +62,7 @@ class NativeCpu(Adapter):
     calls = Calls()
     maps_memfds = True
     has_streams = False  # what the host's libraries compute is there when they return
+    runs_functions = True
 
     def devices(self) -> list[DeviceInfo]:
         try:
@@ -135,6 +137,10 @@ class NativeCpu(Adapter):
 
     def adopt_event(self, native: object) -> tuple[DeviceInfo, Any] | None:
         return None
+
+    def clock(self, device: DeviceInfo) -> tuple[int, int]:
+        now = time.monotonic_ns()
+        return now, now
 
     def settle(self) -> None:
         pass  # a queue's thread lets go at once

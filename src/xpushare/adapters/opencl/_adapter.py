@@ -6,12 +6,12 @@ import glob
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from xpushare.adapters.base import DeviceInfo, DriverQueue, Foreign, Properties
 from xpushare.adapters.opencl._driver import Cpu, Driver
 from xpushare.adapters.opencl._protocols import BACKEND, INSTALL, VARIABLES, queue_of
-from xpushare.adapters.opencl._stream import Stream, Theirs
+from xpushare.adapters.opencl._stream import Owned, Stream, Theirs
 from xpushare.adapters.stream.engine import Engine
 from xpushare.adapters.stream.host_adapter import HostStreamAdapter
 from xpushare.adapters.stream.host_ordered import HostOrderedQueue
@@ -19,12 +19,11 @@ from xpushare.adapters.stream.listing import Found, Listed, Listing, ask_child
 from xpushare.adapters.stream.queue import DeviceQueue
 from xpushare.common import system
 from xpushare.common.aspects import Aspect, Support
-from xpushare.common.errors import XpuShareError
+from xpushare.common.errors import InvalidArgumentError, XpuShareError
 
 __all__ = ["OpenCL"]
 
 _MISSING: Final = {
-    Aspect.ext_oneapi_per_event_profiling: "this adapter does not time its signals",
     Aspect.enforced_read_only: "an importer that holds a memfd can map it writable again",
     Aspect.foreign_memory: (
         "the drivers' own allocations are private to this process: make a buffer over our memory (CL_MEM_USE_HOST_PTR)"
@@ -33,7 +32,7 @@ _MISSING: Final = {
 }
 _RANGES: Final = (Aspect.ext_oneapi_virtual_mem, Aspect.ext_oneapi_ipc_physical_memory, Aspect.partial_map)
 _contexts: Final[list[Any]] = []  # of samples: Intel's driver wants a queue's context to live as long
-_UNITS, _NBYTES, _VENDOR = 0x1002, 0x101F, 0x102C
+_UNITS, _NBYTES, _VENDOR, _PLATFORM = 0x1002, 0x101F, 0x102C, 0x1031
 _FOLDER: Final = "/etc/OpenCL/vendors"
 _SECONDS: Final = 30.0  # that a driver may take, for its start and the trials, on a busy machine
 _ASK: Final = """
@@ -89,6 +88,8 @@ class OpenCL(Listed, HostStreamAdapter):
         try:
             cpu = self.device(device)
             lacking = cpu.lacks_system_svm() if aspect in _RANGES else ""
+            if aspect is Aspect.ext_oneapi_per_event_profiling and cpu.clock < 0:
+                return Support("no", "the driver's time stamps are of no clock of the host's")
         except XpuShareError as error:
             return Support("unknown", f"the driver cannot be asked: {error}")
         how = "the driver says that kernels use any address" if aspect in _RANGES else "tried on the device"
@@ -103,6 +104,9 @@ class OpenCL(Listed, HostStreamAdapter):
         page = system.page_nbytes()
         return max(1 << 21, page) if recommended else page
 
+    def clock(self, device: DeviceInfo) -> tuple[int, int]:
+        return self.device(device).now()
+
     def foreign(self, address: int, nbytes: int | None = None) -> Foreign | None:
         return None
 
@@ -112,12 +116,25 @@ class OpenCL(Listed, HostStreamAdapter):
     def adopt_queue(self, native: object) -> tuple[DeviceInfo, DriverQueue] | None:
         """A queue of ours in their context, in order with theirs by events of the driver."""
         handle = queue_of(native)
-        if handle is None:
-            return None
+        return None if handle is None else self._beside(handle, native)
+
+    def _beside(self, handle: int, keep: object) -> tuple[DeviceInfo, DriverQueue]:
         cpu, context = self._driver.adopted(handle)
         ours = DeviceQueue(self.engine, Stream(cpu, "adopting a queue", context))
-        theirs = Theirs(self._driver, handle, context, ours, native)
-        return self.listing.info(cpu), HostOrderedQueue(ours, theirs.before, theirs.after)
+        theirs = Theirs(self._driver, handle, context, ours, keep)
+        return self.listing.info(cpu), HostOrderedQueue(ours, theirs.before, theirs.after, handle)
+
+    def native(self, device: DeviceInfo, what: Literal["platform", "device", "context"]) -> int:
+        cpu = self.device(device)
+        if what == "platform":
+            return cpu.number(_PLATFORM)
+        return cpu.context if what == "context" else cpu.handle
+
+    def native_queue(self, device: DeviceInfo, handle: int, owned: bool) -> tuple[DeviceInfo, DriverQueue]:
+        if not handle:
+            raise InvalidArgumentError("0 is no handle of a cl_command_queue")
+        self._driver.start()
+        return self._beside(handle, Owned(self._driver, handle) if owned else None)
 
     def stream(self, device: DeviceInfo, number: int | None, array: object) -> object | None:
         return None

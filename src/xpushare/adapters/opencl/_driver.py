@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import threading
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -23,14 +24,18 @@ from xpushare.adapters.stream.listing import Found, trying
 from xpushare.common import system
 from xpushare.common.errors import FeatureNotSupportedError, XpuShareError
 
-__all__ = ["Code", "Cpu", "Driver", "Event", "tell_usable"]
+__all__ = ["PROFILING_QUEUE", "Code", "Cpu", "Driver", "Event", "tell_usable"]
 
 _P, _I, _U, _U64, _SIZE = ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_size_t
 _WAITS: Final = (_U, _P, _P)  # of an operation: for how many events it waits, for which, and where to put its own
 _FUNCTIONS: Final[tuple[tuple[str, Any, tuple[Any, ...]], ...]] = (  # names, result, arguments
     ("clGetPlatformIDs", _I, (_U, _P, _P)),
     ("clGetDeviceIDs", _I, (_P, _U64, _U, _P, _P)),
-    ("clGetPlatformInfo clGetDeviceInfo clGetCommandQueueInfo clGetEventInfo", _I, (_P, _U, _SIZE, _P, _P)),
+    (
+        "clGetPlatformInfo clGetDeviceInfo clGetCommandQueueInfo clGetEventInfo clGetEventProfilingInfo",
+        _I,
+        (_P, _U, _SIZE, _P, _P),
+    ),
     ("clReleaseCommandQueue clReleaseEvent clReleaseMemObject clFlush clFinish", _I, (_P,)),
     ("clSetUserEventStatus", _I, (_P, _I)),
     ("clWaitForEvents", _I, (_U, _P)),
@@ -51,6 +56,9 @@ _EVERY_TYPE, _CPU, _OUT_OF_ORDER, _SVM_SYSTEM = 0xFFFFFFFF, 1 << 1, 1 << 0, 1 <<
 _READ_WRITE_IN_PLACE: Final = 1 << 0 | 1 << 3  # CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR
 _PLATFORM_NAME, _TYPE, _NAME, _DRIVER_VERSION, _SVM = 0x0902, 0x1000, 0x102B, 0x102D, 0x1053
 _QUEUE_CONTEXT, _QUEUE_DEVICE, _QUEUE_PROPERTIES, _EVENT_STATUS = 0x1090, 0x1091, 0x1093, 0x11D3
+_START_AND_END: Final = 0x1282, 0x1283
+_CLOCKS: Final = time.CLOCK_MONOTONIC, time.CLOCK_MONOTONIC_RAW
+PROFILING_QUEUE: Final = _QUEUE_PROPERTIES, 1 << 1
 _NO_ADDRESS: Final = (
     "the memory of such a device has no address that another process could map, so use it by its vendor's own backend "
     "(cuda, level_zero)"
@@ -99,6 +107,14 @@ class Event:
         if status < 0:
             raise self._driver.error(doing, "the work before", status)
         return status == _COMPLETE
+
+    def read(self) -> tuple[int, int] | None:
+        """When the marker was executed, by `Cpu.clock`."""
+        doing = "reading a time stamp"
+        if not self.complete(doing):
+            return None
+        start, end = (self._driver.number("clGetEventProfilingInfo", self.handle, each) for each in _START_AND_END)
+        return start, end
 
     def awaited(self, queue: int) -> Calls:
         return ((self._driver.address("clEnqueueBarrierWithWaitList"), queue, *self.list, 0),)
@@ -171,6 +187,31 @@ class Cpu:
         """Why its kernels cannot use any address of the process; "" if they can."""
         has = self.number(_SVM) & _SVM_SYSTEM
         return "" if has else "CL_DEVICE_SVM_FINE_GRAIN_SYSTEM, so its kernels use only buffers"
+
+    @cached_property
+    def clock(self) -> int:
+        """Which of the host's clocks the driver's time stamps are of, as tried: on Intel's driver the monotonic one, on
+        PoCL (3.0) the raw one. -1: neither.
+        """
+        driver, doing = self.driver, f"trying the clock of {self}"
+        properties = (ctypes.c_uint64 * 3)(*PROFILING_QUEUE, 0)
+        call = "clCreateCommandQueueWithProperties", self.context, self.handle, address_of(properties)
+        queue = driver.created(doing, *call)
+        try:
+            before = [time.clock_gettime_ns(each) for each in _CLOCKS]
+            stamp = Event(driver, driver.made(doing, "clEnqueueMarkerWithWaitList", queue, 0, None))
+            driver(doing, "clFinish", queue)
+            told = stamp.read() or (0, 0)
+            after = [time.clock_gettime_ns(each) for each in _CLOCKS]
+        finally:
+            driver.code("clReleaseCommandQueue", queue)
+        looks = zip(_CLOCKS, before, after, strict=True)
+        return next((clock for clock, first, last in looks if first <= told[0] <= told[1] <= last), -1)
+
+    def now(self) -> tuple[int, int]:
+        """What the device's clock says and the host's monotonic one, in nanoseconds."""
+        host = time.monotonic_ns()
+        return host if self.clock == time.CLOCK_MONOTONIC else time.clock_gettime_ns(self.clock), host
 
     def drain(self) -> None:
         """Our queues; what other libraries queue is missed."""

@@ -9,15 +9,28 @@ from contextlib import nullcontext
 from typing import Final, Literal, final
 
 from xpushare.adapters.base import DriverQueue, NativeEvent
-from xpushare.adapters.opencl._driver import Code, Cpu, Driver, Event
+from xpushare.adapters.opencl._driver import PROFILING_QUEUE, Code, Cpu, Driver, Event
 from xpushare.adapters.stream.hooks import Calls, Device, Scope
 from xpushare.adapters.stream.library import address_of
 from xpushare.common.errors import FeatureNotSupportedError
 
-__all__ = ["Stream", "Theirs"]
+__all__ = ["Owned", "Stream", "Theirs"]
 
 _AVAILABLE: Final = 0x1027
+_timed: Final = (ctypes.c_uint64 * 3)(*PROFILING_QUEUE, 0)
 _patterns: Final = (ctypes.c_uint8 * 256)(*range(256))  # what fills read: the byte at its own index
+
+
+@final
+class Owned:
+    """A queue that its program has handed over: it is released with this object."""
+
+    def __init__(self, driver: Driver, handle: int) -> None:
+        self._driver = driver
+        self._handle = handle
+
+    def __del__(self) -> None:
+        self._driver.code("clReleaseCommandQueue", self._handle)
 
 
 @final
@@ -67,7 +80,7 @@ class Stream:
         self._cpu = cpu
         self.device: Device = cpu
         self.calls = driver.queue_calls
-        call = "clCreateCommandQueueWithProperties", context or cpu.context, cpu.handle, None
+        call = "clCreateCommandQueueWithProperties", context or cpu.context, cpu.handle, address_of(_timed)
         self.handle = driver.created(doing, *call)
         self._lock = threading.Lock()
         self._newest: Event | None = None
@@ -85,6 +98,10 @@ class Stream:
     def mark(self, doing: str, mark: Event) -> Calls:
         self._newest = mark
         return mark.marking(self.handle)
+
+    def new_stamp(self, doing: str) -> tuple[int, Event, Calls]:
+        stamp = Event(self._driver)
+        return self._cpu.now()[0], stamp, stamp.marking(self.handle)
 
     def query(self, doing: str, mark: Event) -> bool:
         return mark.complete(doing)

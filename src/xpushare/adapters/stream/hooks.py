@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
 from xpushare import _native
-from xpushare.adapters.base import NativeEvent
+from xpushare.adapters.base import NativeEvent, Stamp
 from xpushare.common.errors import DeviceError, FeatureNotSupportedError, OutOfMemoryError, XpuShareError
 from xpushare.common.result import Result
 
@@ -104,6 +104,10 @@ class Stream(Protocol):
     def copy(self, doing: str, dst: int, src: int, nbytes: int) -> Calls: ...
     # Writes `times` patterns whose length is in `fill_units`; `dst` is a multiple of it.
     def fill(self, doing: str, dst: int, pattern: bytes, times: int) -> Calls: ...
+
+    # The device's clock now, a stamp, and the calls by which the driver notes the time in that; None if the device does
+    # not time its work.
+    def new_stamp(self, doing: str) -> tuple[int, Stamp, Calls] | None: ...
 
     # Work queued later starts once another library's event (from `Adapter.adopt_event`) has completed.
     def wait_native(self, doing: str, event: Any) -> Calls: ...

@@ -16,12 +16,18 @@ __all__ = ["HostOrderedQueue"]
 class HostOrderedQueue(DriverQueue):
     """A queue of ours beside the other library's. After `before`, what our queue is given comes after all that the
     other one has been given so far; after `after`, the other way round. Without `after` the host waits for our queue.
+    `handle` is the driver's, of the other one.
     """
 
     def __init__(
-        self, queue: DriverQueue, before: Callable[[], object], after: Callable[[], object] | None = None
+        self,
+        queue: DriverQueue,
+        before: Callable[[], object],
+        after: Callable[[], object] | None = None,
+        handle: int | None = None,
     ) -> None:
         self._queue = queue
+        self._handle = handle
         self._before: Callable[[], object] = before
         self._after: Callable[[], object] = after or self._synchronize
 
@@ -56,6 +62,9 @@ class HostOrderedQueue(DriverQueue):
     def record_native(self) -> NativeEvent:
         self._before()
         return self._queue.record_native()
+
+    def native(self) -> int:
+        return super().native() if self._handle is None else self._handle
 
     def synchronize(self, timeout: float | None) -> None:
         self._before()

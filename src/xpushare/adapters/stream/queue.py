@@ -263,7 +263,7 @@ class DeviceQueue(DriverQueue):
 
     def signal(self, slot: Slot, profile: Profile | None) -> int:
         if profile is not None:
-            raise FeatureNotSupportedError("events of this device are not profiled: Event(enable_profiling=False)")
+            self._time(profile)
         word = self._slot_pages.address(self._device, slot)
         with self._order, self._around():
             if self._broken is not None:
@@ -281,6 +281,20 @@ class DeviceQueue(DriverQueue):
         if not self._watched:
             self._watch()
         return point
+
+    def _time(self, profile: Profile) -> None:
+        """Have the driver note when it comes to this place."""
+        doing = "timing a signal"
+        with self._order, self._stream.current():
+            self._check()
+            self._reap()
+            made = self._call(self._stream.new_stamp, doing)
+            if made is None:
+                raise FeatureNotSupportedError("events of this device are not profiled: Event(enable_profiling=False)")
+            now, stamp, calls = made
+            profile.begin(now, stamp)
+            self._submit(doing, calls)
+            self._keep(self._mark(doing), stamp)
 
     def _forget_run(self) -> None:
         with self._state:

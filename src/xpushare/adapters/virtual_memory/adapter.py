@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import abc
 import functools
+from collections.abc import Sequence
 
 from xpushare.adapters.base import DeviceInfo, DriverMemory, DriverPhysical, DriverRange, Import, UsmKind
 from xpushare.adapters.stream.adapter import StreamAdapter
 from xpushare.adapters.stream.host_memory import HostMemory
 from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.adapters.virtual_memory.hooks import VirtualMemory
-from xpushare.adapters.virtual_memory.memory import DeviceMemory, import_memory
+from xpushare.adapters.virtual_memory.memory import DeviceMemory, import_all, import_memory
 from xpushare.adapters.virtual_memory.ranges import AddressRange, PhysicalPages
 
 __all__ = ["VirtualMemoryAdapter"]
@@ -53,6 +54,18 @@ class VirtualMemoryAdapter(StreamAdapter):
     def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory:
         open_own = functools.partial(self.open_own, device)
         return import_memory(self.memory_engine, self.device(device), what, open_own)
+
+    def import_all(self, device: DeviceInfo, found: Sequence[Import]) -> list[DriverMemory]:
+        together = import_all(self.memory_engine, self.device(device), found)
+        made: list[DriverMemory] = []
+        try:
+            for what, mapped in zip(found, together, strict=True):
+                made.append(self.import_memory(device, what) if mapped is None else mapped)
+        except BaseException:
+            for each in (*made, *filter(None, together[len(made) :])):
+                each.release()
+            raise
+        return made
 
     def physical(self, device: DeviceInfo, nbytes: int, enable_ipc: bool) -> DriverPhysical:
         return PhysicalPages.create(self.device(device), nbytes, enable_ipc)

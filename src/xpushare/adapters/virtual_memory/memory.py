@@ -29,6 +29,7 @@ __all__ = [
     "Mapped",
     "OpenOwn",
     "SegmentedMemory",
+    "import_all",
     "import_memory",
     "require_shareable",
     "with_room",
@@ -49,13 +50,32 @@ class _Piece(NamedTuple):
 
     handle: Any
     nbytes: int
+    location: int
 
 
-def _map(
-    engine: Engine, device: VirtualMemory, doing: str, pieces: Sequence[_Piece], location: int, access: Access
-) -> int:
-    """Map allocations side by side; returns the address. Called with the device current. The pieces stay the
-    caller's.
+class _Reserved:
+    """Reserved addresses, which are given back after the last mapping that lies in them."""
+
+    def __init__(self, device: VirtualMemory, address: int, nbytes: int, mappings: int = 1) -> None:
+        self.device = device
+        self.address = address
+        self.nbytes = nbytes
+        self._mappings = mappings
+        self._lock = threading.Lock()
+
+    def leave(self, doing: str) -> None:
+        """One mapping is gone. Called with the device current."""
+        with self._lock:
+            self._mappings -= 1
+            last = not self._mappings
+        if last:
+            self.device.free(doing, self.address, self.nbytes)
+
+
+def _map(engine: Engine, device: VirtualMemory, doing: str, pieces: Sequence[_Piece], access: Access) -> int:
+    """Map allocations side by side; returns the address. Called with the device current. The pieces stay the caller's.
+
+    The access is set once for all that lie on one device, since each call takes the driver long.
     """
     total = sum(piece.nbytes for piece in pieces)
     address = at = device.reserve(doing, total, 0)
@@ -65,18 +85,25 @@ def _map(
             device.map(doing, at, piece.nbytes, piece.handle)
             at += piece.nbytes
             done += 1
-        engine.peer_access.grant(device, doing, address, total, location, access)
+        at = address
+        for location, same in groupby(pieces, lambda piece: piece.location):
+            nbytes = sum(piece.nbytes for piece in same)
+            engine.peer_access.grant(device, doing, at, nbytes, location, access)
+            at += nbytes
     except BaseException:
-        for piece in reversed(pieces[:done]):
-            at -= piece.nbytes
+        engine.peer_access.forget(address, total)
+        at = address
+        for piece in pieces[:done]:
             quietly(device.unmap, doing, at, piece.nbytes)
+            at += piece.nbytes
         quietly(device.free, doing, address, total)
         raise
     return address
 
 
-def _unmap(engine: Engine, device: VirtualMemory, address: int, sizes: Sequence[int]) -> None:
-    """Undo `_map`, once no work uses the mapping. Called with the device current."""
+def _unmap(engine: Engine, place: _Reserved, address: int, sizes: Sequence[int]) -> None:
+    """Undo `_map`, or its part for one mapping, once no work uses that. Called with the device current."""
+    device = place.device
     total = sum(sizes)
     doing = f"unmapping {total} bytes"
     engine.peer_access.forget(address, total)
@@ -84,7 +111,7 @@ def _unmap(engine: Engine, device: VirtualMemory, address: int, sizes: Sequence[
     for nbytes in sizes:
         device.unmap(doing, at, nbytes)
         at += nbytes
-    device.free(doing, address, total)
+    place.leave(doing)
 
 
 def require_shareable(device: VirtualMemory, doing: str) -> None:
@@ -106,12 +133,12 @@ def _maps_read_only(engine: Engine, device: VirtualMemory) -> bool:
     with device.current():
         handle = device.create(doing, nbytes, True)
         try:
-            address = _map(engine, device, doing, [_Piece(handle, nbytes)], device.ordinal, "r")
+            address = _map(engine, device, doing, [_Piece(handle, nbytes, device.ordinal)], "r")
         except (DeviceError, FeatureNotSupportedError):
             return False
         finally:
             quietly(device.release, doing, handle)
-        _unmap(engine, device, address, [nbytes])
+        _unmap(engine, _Reserved(device, address, nbytes), address, [nbytes])
     return True
 
 
@@ -163,8 +190,33 @@ class AllocationFd:
         return payload.described(payload.ALLOCATION, nbytes, mapped, fds, own=device.origin, form=device.form)
 
     def close(self) -> None:
-        if self._fd is not None:
-            self._fd.close()
+        with self._lock:
+            fd, self._fd = self._fd, None
+        if fd is not None:
+            fd.close()
+
+
+class _Segments(NamedTuple):
+    """What another process exports: the bytes of each of its allocations, and whose memory it is."""
+
+    what: Import
+    sizes: Sequence[int]
+    origin: bytes
+
+
+def _expect_fds(doing: str, what: Import, sizes: Sequence[int]) -> None:
+    if sum(sizes) != what.exposed_nbytes or len(what.fds) != len(sizes):
+        raise InvalidHandleError(f"{doing}: the exporter's table contradicts itself")
+
+
+def _imported(device: VirtualMemory, doing: str, fd: OwnedFd, nbytes: int, origin: bytes) -> _Piece:
+    """An allocation behind a peer's file descriptor."""
+    handle = device.import_fd(doing, fd.number, origin)
+    try:
+        return _Piece(handle, nbytes, device.location(doing, handle))
+    except BaseException:
+        quietly(device.release, doing, handle)
+        raise
 
 
 @final
@@ -182,8 +234,11 @@ class DeviceMemory(Mapped):
         nbytes: int,
         sizes: Sequence[int],
         fd: OwnedFd | None = None,
+        place: _Reserved | None = None,
     ) -> None:
-        super().__init__(engine, device, address, nbytes, _unmap, engine, device, address, sizes)
+        """`place`: where other mappings lie, too."""
+        place = place or _Reserved(device, address, sum(sizes))
+        super().__init__(engine, device, address, nbytes, _unmap, engine, place, address, sizes)
         self._mapped = sum(sizes)
         self._pieces = len(sizes)
         self._fd = AllocationFd(fd)
@@ -197,7 +252,7 @@ class DeviceMemory(Mapped):
         with device.current():
             handle = with_room(engine, device.create, doing, mapped, True)
             try:
-                address = _map(engine, device, doing, [_Piece(handle, mapped)], device.ordinal, "rw")
+                address = _map(engine, device, doing, [_Piece(handle, mapped, device.ordinal)], "rw")
             finally:
                 quietly(device.release, doing, handle)  # the mapping keeps the memory
         return cls(engine, device, address, nbytes, [mapped])
@@ -206,8 +261,7 @@ class DeviceMemory(Mapped):
     def imported(
         cls, engine: Engine, device: VirtualMemory, doing: str, what: Import, sizes: Sequence[int], origin: bytes = b""
     ) -> DeviceMemory:
-        if sum(sizes) != what.exposed_nbytes or len(what.fds) != len(sizes):
-            raise InvalidHandleError(f"{doing}: the exporter's table contradicts itself")
+        _expect_fds(doing, what, sizes)
         if what.read_only:
             _require_read_only(engine, device, doing)
         pieces: list[_Piece] = []
@@ -215,17 +269,44 @@ class DeviceMemory(Mapped):
         with device.current():
             try:
                 for fd, nbytes in zip(what.fds, sizes, strict=True):
-                    pieces.append(_Piece(device.import_fd(doing, fd.number, origin), nbytes))
+                    pieces.append(_imported(device, doing, fd, nbytes, origin))
                     if not what.again or len(sizes) > 1:
                         fd.close()  # the handle holds the memory; fds for all allocations would be too many
-                location = device.location(doing, pieces[0].handle)
-                address = _map(engine, device, doing, pieces, location, "r" if what.read_only else "rw")
+                address = _map(engine, device, doing, pieces, "r" if what.read_only else "rw")
                 if what.again and len(sizes) == 1:
                     kept = OwnedFd(what.fds[0].take())  # drivers export no imports
             finally:
                 for piece in pieces:
                     quietly(device.release, doing, piece.handle)
         return cls(engine, device, address, what.nbytes, sizes, kept)
+
+    @classmethod
+    def imported_all(cls, engine: Engine, device: VirtualMemory, found: Sequence[_Segments]) -> list[DeviceMemory]:
+        """Map memory of other processes, all with one access: all of it, or none. The mappings share reserved
+        addresses, so that the access is set once.
+        """
+        total = sum(what.exposed_nbytes for what, _, _ in found)
+        read_only = found[0].what.read_only
+        doing = f"mapping {total} bytes of another process on {device}, in {len(found)} pieces"
+        if read_only:
+            _require_read_only(engine, device, doing)
+        pieces: list[_Piece] = []
+        with device.current():
+            try:
+                for what, sizes, origin in found:
+                    _expect_fds(doing, what, sizes)
+                    for fd, nbytes in zip(what.fds, sizes, strict=True):
+                        pieces.append(_imported(device, doing, fd, nbytes, origin))
+                        fd.close()  # the handle holds the memory
+                at = _map(engine, device, doing, pieces, "r" if read_only else "rw")
+            finally:
+                for piece in pieces:
+                    quietly(device.release, doing, piece.handle)
+        place, made = _Reserved(device, at, total, len(found)), []
+        for what, sizes, _ in found:
+            made.append(cls(engine, device, at, what.nbytes, sizes, place=place))
+            at += what.exposed_nbytes
+        return made
 
     def export(self, read_only: bool) -> Export:
         if self._pieces > 1:
@@ -302,7 +383,9 @@ class SegmentedMemory(DriverMemory):
         return payload.described(payload.SEGMENTS, nbytes, nbytes, own=own, on_demand=demand, form=device.form)
 
     def release(self) -> None:
-        handles, self._handles = self._handles, []
+        """Hold nothing any more. A pool says so before it takes the memory away, the last reference afterwards."""
+        with self._lock:
+            handles, self._handles = self._handles, []
         self._give_up("releasing memory of another library", handles)
         self._fd.close()
 
@@ -329,6 +412,37 @@ def _read_sizes(doing: str, raw: bytes, mapped: int, count: int) -> list[int]:
     return sizes
 
 
+def _segments(doing: str, what: Import) -> _Segments | None:
+    """The allocations of an export; None for memory of another kind."""
+    kind, own = payload.read_head(doing, what)
+    if kind == payload.ALLOCATION:
+        return _Segments(what, [what.exposed_nbytes], own)
+    if kind == payload.SEGMENTS:
+        return _Segments(what, _read_sizes(doing, own, what.exposed_nbytes, len(what.fds)), b"")
+    return None
+
+
+def import_all(engine: Engine, device: VirtualMemory, found: Sequence[Import]) -> list[DriverMemory | None]:
+    """Map those imports together that are allocations; None for each of the others. All of them, or none."""
+    made: list[DriverMemory | None] = [None] * len(found)
+    groups: dict[bool, dict[int, _Segments]] = {}  # by access and index
+    for at, what in enumerate(found):
+        segments = None if what.again else _segments("mapping another process's memory", what)
+        if segments is not None:
+            groups.setdefault(what.read_only, {})[at] = segments
+    try:
+        for group in groups.values():
+            mapped = DeviceMemory.imported_all(engine, device, list(group.values()))
+            for at, each in zip(group, mapped, strict=True):
+                made[at] = each
+    except BaseException:
+        for mine in made:
+            if mine is not None:
+                mine.release()
+        raise
+    return made
+
+
 def import_memory(engine: Engine, device: VirtualMemory, what: Import, open_own: OpenOwn) -> DriverMemory:
     """Map another process's memory, whose payload says its kind. Memory of another backend is host memory."""
     if what.exporter is not None:
@@ -337,9 +451,7 @@ def import_memory(engine: Engine, device: VirtualMemory, what: Import, open_own:
     kind, own = payload.read_head(doing, what)
     if kind == payload.HOST:
         return HostMemory.imported(engine, device, what)
-    if kind == payload.ALLOCATION:
-        return DeviceMemory.imported(engine, device, doing, what, [what.exposed_nbytes], own)
-    if kind == payload.SEGMENTS:
-        sizes = _read_sizes(doing, own, what.exposed_nbytes, len(what.fds))
-        return DeviceMemory.imported(engine, device, doing, what, sizes)
+    segments = _segments(doing, what)
+    if segments is not None:
+        return DeviceMemory.imported(engine, device, doing, *segments)
     return open_own(kind, doing, what, own)

@@ -175,3 +175,66 @@ def _count(name: str) -> None:
     with xs.Atomic(0, name) as number:
         for _ in range(100):
             number.add(1)
+
+
+class _Gate:
+    """A queue whose work waits on the device until the host opens it."""
+
+    def __init__(self, device: xs.Device) -> None:
+        self.queue = xs.Queue(device)
+        self._event = xs.Event(device)
+        self.queue.wait(self._event, at_least=1)
+
+    def open(self) -> None:
+        self._event.signal()
+        self.queue.synchronize(TIMEOUT)
+
+    def close(self) -> None:
+        self.queue.close()
+        self._event.close()
+
+
+def _copy(gated: bool) -> None:
+    """Have the device copy a frame, and close the frame at once."""
+    channel = kept["all"]
+    gate = kept["gate"] = _Gate(channel.device) if gated else None
+    queue = kept["queue"] = gate.queue if gate else xs.Queue(channel.device)
+    out = kept["out"] = xs.malloc_device(_NBYTES, channel.device)
+    with channel.receive(TIMEOUT) as frame:
+        queue.copy(out, frame.array)
+
+
+def _copied() -> bytes:
+    if kept["gate"] is not None:
+        kept["gate"].open()
+    kept["queue"].synchronize(TIMEOUT)
+    return actions.read_bytes(kept["out"])
+
+
+def _skip() -> None:
+    kept["all"].receive(TIMEOUT).close()
+
+
+@rule("10.5", "Device work on a frame follows its writer's, a slot's next writer that of its readers; no host waits")
+def test_order(pair: Pair, peer: Child, name: str) -> None:
+    if xs.Device(pair.exporter).backend == "native_cpu":
+        pytest.skip("a channel in host memory does not order the work of queues")
+    with _create(name, pair.exporter, slots=3) as channel, xs.Queue(channel.device) as queue:
+        peer.call(_open, name, "all")
+        gate = _Gate(channel.device)
+        with channel.loan(TIMEOUT) as frame:
+            gate.queue.fill(frame.array, b"a")
+        peer.call(_copy, False)  # returns, though nothing is there yet
+        gate.open()
+        gate.close()
+        assert peer.call(_copied) == b"a" * _NBYTES
+        with channel.loan(TIMEOUT) as frame:
+            queue.fill(frame.array, b"b")
+        peer.call(_copy, True)  # waits
+        for byte in (b"c", b"d", b"e"):  # one of them goes into the slot that the copy has yet to read
+            with channel.loan(TIMEOUT) as frame:
+                queue.fill(frame.array, byte)
+            peer.call(_skip)
+        assert peer.call(_copied) == b"b" * _NBYTES
+        queue.synchronize(TIMEOUT)
+        peer.call(actions.drop)

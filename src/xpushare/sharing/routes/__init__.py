@@ -14,8 +14,9 @@ from xpushare.common.fds import OwnedFd
 from xpushare.sharing.handle import Handle, fields_of
 from xpushare.sharing.routes import pidfd, socket
 from xpushare.sharing.routes.attachment import Attachment, Blocked, Met
+from xpushare.sharing.routes.socket import together
 
-__all__ = ["Attachment", "Blocked", "Met", "attach", "fetch", "meet", "routes", "use_only"]
+__all__ = ["Attachment", "Blocked", "Met", "attach", "fetch", "meet", "routes", "together", "use_only"]
 
 
 class Route(Protocol):

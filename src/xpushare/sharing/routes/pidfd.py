@@ -8,7 +8,7 @@ from pathlib import Path
 
 from xpushare import _native
 from xpushare.common import system
-from xpushare.common.errors import HandleExpiredError, from_os_error
+from xpushare.common.errors import HandleExpiredError, exporter_gone, from_os_error
 from xpushare.common.fds import OwnedFd
 from xpushare.sharing import identity, layout
 from xpushare.sharing.handle import Handle, fields_of
@@ -34,10 +34,6 @@ def _why_not_permitted() -> str:
         "more privileges, "
         "or seccomp forbids it (in containers: --cap-add=SYS_PTRACE in the importer)"
     )
-
-
-def _gone(handle: Handle, how: str) -> HandleExpiredError:
-    return HandleExpiredError(f"the exporter, process {fields_of(handle).pid}, is gone: {how}")
 
 
 def get(pidfd: int, fd: int) -> OwnedFd:
@@ -72,11 +68,11 @@ def attach(handle: Handle) -> Attachment:
     if fields.pid == os.getpid():
         # Never copy an fd of our own: closing a copy of the commons' would drop the lock by which its members see us
         # alive.
-        raise _gone(handle, "its pid is this process's now")
+        raise exporter_gone(fields_of(handle).pid, "its pid is this process's now")
     try:
         pidfd = system.pidfd_open(fields.pid)
     except ProcessLookupError:
-        raise _gone(handle, "no process has its pid") from None
+        raise exporter_gone(fields_of(handle).pid, "no process has its pid") from None
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
             raise from_os_error(error, "pidfd_open") from error
@@ -85,18 +81,20 @@ def attach(handle: Handle) -> Attachment:
         table = get(pidfd.number, fields.table_fd)
     except OSError as error:
         if error.errno in (errno.EBADF, errno.ESRCH):
-            raise _gone(
-                handle, "its pid now belongs to a process without that file descriptor, or it is exiting"
+            raise exporter_gone(
+                fields_of(handle).pid, "its pid now belongs to a process without that file descriptor, or it is exiting"
             ) from None
         raise Blocked(str(error.strerror)) from None
     numbers = _commons_and_bell(table, handle)
     if numbers is None:
-        raise _gone(handle, "its pid or file descriptor number was used again by something else")
+        raise exporter_gone(fields_of(handle).pid, "its pid or file descriptor number was used again by something else")
     try:
         commons, bell = (get(pidfd.number, number) for number in numbers)
     except OSError as error:
         if error.errno in (errno.EBADF, errno.ESRCH):
-            raise _gone(handle, f"it ended while it was being opened ({error.strerror})") from None
+            raise exporter_gone(
+                fields_of(handle).pid, f"it ended while it was being opened ({error.strerror})"
+            ) from None
         raise Blocked(str(error.strerror)) from None
     return Attachment(table, commons, bell, True, pidfd)
 
@@ -124,7 +122,7 @@ def fetch(pidfd: OwnedFd | None, handle: Handle, fds: tuple[int, ...] | None, co
         got.extend(get(pidfd.number, fd) for fd in fds[:count])
     except OSError as error:
         if error.errno == errno.ESRCH or _native.dead([pidfd.number]):
-            raise _gone(handle, "it ended") from None
+            raise exporter_gone(fields_of(handle).pid, "it ended") from None
         if error.errno == errno.EBADF:
             raise HandleExpiredError("the handle has expired: the object behind it was freed just now") from None
         raise Blocked(str(error.strerror)) from None

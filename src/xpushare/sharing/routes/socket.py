@@ -8,17 +8,20 @@ import errno
 import os
 import socket
 import struct
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Final
 
 from xpushare._native import CONSTANTS, LAYOUT, Fields, read_reply, request
 from xpushare.common import system
-from xpushare.common.errors import HandleExpiredError, InvalidHandleError, from_os_error
+from xpushare.common.errors import HandleExpiredError, InvalidHandleError, exporter_gone, from_os_error
 from xpushare.common.fds import OwnedFd, close_all
 from xpushare.sharing import door, identity
 from xpushare.sharing.handle import Handle, fields_of
 from xpushare.sharing.routes.attachment import Attachment, Blocked
 
-__all__ = ["attach", "fetch", "meet", "name"]
+__all__ = ["attach", "fetch", "meet", "name", "together"]
 
 name = "socket"
 TIMEOUT: Final = 2.0  # seconds for one answer
@@ -39,31 +42,69 @@ def _connect(fields: Fields) -> socket.socket:
     """To its socket in the runtime folder, which only its user can reach; else to the abstract one, which everybody in
     its network namespace can, and which needs no folder in common.
     """
-    gone = f"the exporter, process {fields.pid}, is gone: nobody listens at its socket"
+    gone = exporter_gone(fields.pid, "nobody listens at its socket")
     with door.path(fields.cookie) as path:
         if path is not None:
             try:
                 return system.connect(path, TIMEOUT)
             except ConnectionRefusedError:
-                raise HandleExpiredError(gone) from None
+                raise gone from None
             except (FileNotFoundError, PermissionError):
                 pass  # another folder, or none
     try:
         return system.connect(b"xpushare/" + fields.cookie.hex().encode(), TIMEOUT)
     except ConnectionRefusedError:
         if fields.net_namespace and fields.net_namespace == identity.namespace("net"):
-            raise HandleExpiredError(gone) from None
+            raise gone from None
         raise Blocked(
             "nobody listens: the exporter has ended, or is in another network namespace (share it: "
             "--network=container:…, hostNetwork, one pod), and has another runtime folder (share that)"
         ) from None
 
 
+class _Together(threading.local):
+    """The connection of this thread to the exporter that it has asked last, within `together`."""
+
+    depth = 0
+    cookie = b""
+    connection: socket.socket | None = None
+
+    def take(self, cookie: bytes) -> socket.socket | None:
+        """The connection, if it is to that exporter; another one is closed."""
+        connection, self.connection = self.connection, None
+        if connection is not None and self.cookie != cookie:
+            connection.close()
+            return None
+        return connection
+
+    def keep(self, cookie: bytes, connection: socket.socket) -> None:
+        if self.depth:
+            self.cookie, self.connection = cookie, connection
+        else:
+            connection.close()
+
+
+_together: Final = _Together()
+
+
+@contextmanager
+def together() -> Generator[None]:
+    """Within the block, send this thread's requests to an exporter over one connection."""
+    _together.depth += 1
+    try:
+        yield
+    finally:
+        _together.depth -= 1
+        if not _together.depth and (connection := _together.take(b"")) is not None:
+            connection.close()
+
+
 def _ask(handle: Handle, op: int, first: int, again: bool = True) -> tuple[list[OwnedFd], int]:
     """One request: the fds, and how many the entry has in all."""
     fields = fields_of(handle)
+    known = _together.take(fields.cookie)
     try:
-        connection = _connect(fields)
+        connection = _connect(fields) if known is None else known
     except TimeoutError:
         raise Blocked(f"the exporter's socket did not take the connection within {TIMEOUT:g} s") from None
     except OSError as error:
@@ -71,12 +112,15 @@ def _ask(handle: Handle, op: int, first: int, again: bool = True) -> tuple[list[
             raise from_os_error(error, "connecting to the exporter") from error
         raise Blocked(f"connecting to the exporter: {error.strerror}") from None
     fds: list[OwnedFd] = []
+    kept = False
     try:
         pid, uid, _gid = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         if uid != os.geteuid():
             raise Blocked(f"the exporter's socket belongs to user {uid}, this process runs as {os.geteuid()}")
         system.send(connection, request(op, fields, first))
         data, fds = system.receive(connection, _REPLY_NBYTES)
+        if not data and known is not None:
+            raise ConnectionResetError  # an exporter lets nobody in for long
         if len(data) != _REPLY_NBYTES:
             raise Blocked("the exporter closed the connection without an answer")
         try:
@@ -89,13 +133,14 @@ def _ask(handle: Handle, op: int, first: int, again: bool = True) -> tuple[list[
             raise InvalidHandleError("the exporter's answer makes no sense: its pidfd is of another process")
         if status != _OK:
             raise Blocked(f"the exporter {_STATUS.get(status, f'answered status {status}')}")
+        kept = True
     except TimeoutError:
         close_all(fds)
         raise Blocked(f"the exporter did not answer within {TIMEOUT:g} s") from None
     except OSError as error:
         close_all(fds)
         if again and isinstance(error, ConnectionResetError | BrokenPipeError):
-            return _ask(handle, op, first, again=False)  # it ended just now: then nobody listens any more
+            return _ask(handle, op, first, known is not None)  # it ended just now: then nobody listens any more
         if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
             raise from_os_error(error, "talking to the exporter") from error
         raise Blocked(f"talking to the exporter: {error.strerror}") from None
@@ -103,7 +148,10 @@ def _ask(handle: Handle, op: int, first: int, again: bool = True) -> tuple[list[
         close_all(fds)
         raise
     finally:
-        connection.close()
+        if kept:
+            _together.keep(fields.cookie, connection)
+        else:
+            connection.close()
     return fds, total
 
 

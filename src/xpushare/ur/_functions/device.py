@@ -174,7 +174,7 @@ def _usm(kind: UsmKind) -> Callable[[Device], int]:
 
 
 def _is_host(device: Device) -> bool:
-    """Whether the device's queues run functions of this process, and its memory is the process's."""
+    """Whether the device's memory is the process's."""
     return device.shared.type == "cpu"
 
 
@@ -387,7 +387,7 @@ _DEVICE: Final = Info(
         DeviceInfo.TIMESTAMP_RECORDING_SUPPORT_EXP: _has(Aspect.ext_oneapi_per_event_profiling),
         DeviceInfo.USM_CONTEXT_MEMCPY_SUPPORT_EXP: _constant(True),
         DeviceInfo.USM_P2P_SUPPORT_EXP: _constant(True),
-        DeviceInfo.ENQUEUE_HOST_TASK_SUPPORT_EXP: _is_host,
+        DeviceInfo.ENQUEUE_HOST_TASK_SUPPORT_EXP: lambda device: adapter_of(device.shared).runs_functions,
         DeviceInfo.USM_HOST_ALLOC_REGISTER_SUPPORT_EXP: _is_host,
         DeviceInfo.MEMORY_EXPORT_EXPORTABLE_DEVICE_MEM_EXP: _has(Aspect.ext_oneapi_ipc_memory),
     },
@@ -543,11 +543,9 @@ def urDeviceGetInfo(hDevice: Device, propName: DeviceInfo) -> Any:
     ("UNSUPPORTED_FEATURE", "the device's clock cannot be read from the host"),
 )
 def urDeviceGetGlobalTimestamps(hDevice: Device) -> tuple[Uint64, Uint64]:
-    """The device's clock and the host's at one moment, in nanoseconds: one clock, as the device is the host."""
-    if not _is_host(hDevice):
-        raise URError(f"the clock of {hDevice!r} cannot be read", result=Result.ERROR_UNSUPPORTED_FEATURE)
-    now = time.monotonic_ns()
-    return now, now
+    """The device's clock, of which the times of commands are, and the host's at one moment, in nanoseconds."""
+    found: tuple[int, int] = adapter_of(hDevice.shared).clock(info_of(hDevice.shared))
+    return found
 
 
 @function(293, "INVALID_DEVICE", python="`queue.synchronize()` for each queue")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import Annotated, Final, NamedTuple
 
+from xpushare._device import adapter_of, info_of
 from xpushare._native import DONE
 from xpushare.adapters.base import Profile
 from xpushare.adapters.stream.queue import DeviceQueue
@@ -48,7 +49,7 @@ class Handover(NamedTuple):
     points: tuple[int | None, ...]
     """For each event of its wait list the newest point at that time; None: that of a command before it."""
     queued: int
-    """When that was."""
+    """When that was, by the host's monotonic clock."""
     fill: Callable[[Event], object] | None
     """Takes the event, whose handle the enqueuer has already."""
 
@@ -158,8 +159,9 @@ def command(
     handover = _current.handover
     if handover is not None:
         first = event.started or event.profile
-        if first is not None:
-            first.queued = first.submit = handover.queued  # this process's Python came to it later
+        if first is not None:  # this process's Python came to it later
+            device_now, host_now = adapter_of(device).clock(info_of(device))
+            first.queued = first.submit = handover.queued + device_now - host_now
         if handover.fill is not None:
             handover.fill(event)
     return event

@@ -61,14 +61,19 @@ def _not_available(why: str) -> URError:
 def _profile(event: Event) -> Profile:
     if event.profile is None:
         raise _not_available(f"{event!r} and its queue have no profiling")
-    return event.profile
+    return event.profile.known()
+
+
+def _started(event: Event) -> Profile:
+    """The profile of the command's start: that of its end if the command does nothing between."""
+    return event.started.known() if event.started else _profile(event)
 
 
 def _early(read: Callable[[Profile], int]) -> Callable[[Event], int]:
     """A time that is known once the command is enqueued. `read` takes the profile of its start."""
 
     def ask(event: Event) -> int:
-        found = read(event.started or _profile(event))
+        found = read(_started(event))
         if not found:
             raise _not_available(f"{event!r} stands for no command yet")
         return found
@@ -83,7 +88,7 @@ def _late(read: Callable[[Profile, Profile], int]) -> Callable[[Event], int]:
         profile = _profile(event)
         if not profile.end or _status(event) is not EventStatus.COMPLETE:
             raise _not_available(f"the command of {event!r} is not complete")
-        return read(event.started or profile, profile)
+        return read(_started(event), profile)
 
     return ask
 

@@ -1,0 +1,233 @@
+"""torch's pool with the tensors of a model (GPT-2 XL's shape in half precision: 578 tensors, 3.1 GB): how long it
+takes to share and attach them, to hand them to the keeper, to find them after SIGKILL, to sleep and to wake.
+
+`python3 -m benchmarks.gpu.pools [--kind expandable | own]`: with torch's expandable segments instead of the pool, or
+578 tensors in 148 allocations of `xs.empty`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+
+import xpushare as xs
+from harness import Child, kept
+
+LAYERS, HIDDEN, VOCABULARY, POSITIONS = 48, 1600, 50257, 1024
+ROUNDS = 10
+
+
+def model(torch: Any) -> dict[str, Any]:
+    def new(*shape: int) -> Any:
+        return torch.randn(*shape, dtype=torch.float16, device="cuda:0")
+
+    tree = {"wte": new(VOCABULARY, HIDDEN), "wpe": new(POSITIONS, HIDDEN)}
+    for layer in range(LAYERS):
+        for name, shape in (
+            ("ln1.w", (HIDDEN,)), ("ln1.b", (HIDDEN,)), ("attn.w", (HIDDEN, 3 * HIDDEN)), ("attn.b", (3 * HIDDEN,)),
+            ("proj.w", (HIDDEN, HIDDEN)), ("proj.b", (HIDDEN,)), ("ln2.w", (HIDDEN,)), ("ln2.b", (HIDDEN,)),
+            ("fc.w", (HIDDEN, 4 * HIDDEN)), ("fc.b", (4 * HIDDEN,)), ("fc2.w", (4 * HIDDEN, HIDDEN)),
+            ("fc2.b", (HIDDEN,)),
+        ):  # fmt: skip
+            tree[f"h{layer}.{name}"] = new(*shape)
+    torch.cuda.synchronize()
+    return tree
+
+
+def in_pool(torch: Any) -> dict[str, Any]:
+    from xpushare.integrations import torch as integration
+
+    if "pool" not in kept:
+        kept["pool"] = integration.pool("cuda:0")
+    with kept["pool"]:
+        return model(torch)
+
+
+def in_own(torch: Any) -> dict[str, Any]:
+    """The same number of tensors in 148 allocations of `xs.empty`."""
+    segments = [torch.from_dlpack(xs.empty(21 << 20, "u1", device="cuda:0")).view(torch.float16) for _ in range(148)]
+    tree = {}
+    for number in range(2 + 12 * LAYERS):
+        segment = segments[number % 148]
+        part = segment.numel() // 4
+        tree[str(number)] = segment[part * (number // 148) : part * (number // 148 + 1)].normal_()
+    torch.cuda.synchronize()
+    return tree
+
+
+NEW = {"pool": in_pool, "expandable": model, "own": in_own}
+
+
+def make(kind: str) -> int:
+    """Make the model; returns its bytes."""
+    import torch
+
+    kept["kind"] = kind
+    kept["tree"] = NEW[kind](torch)
+    return sum(each.nbytes for each in kept["tree"].values())
+
+
+def remake() -> None:
+    """Give all memory back, and make the model in new memory."""
+    import torch
+
+    kept["tree"].clear()
+    torch.cuda.empty_cache()
+    if kept["kind"] == "pool":
+        kept["pool"].empty_cache()
+    kept["tree"] = NEW[kept["kind"]](torch)
+
+
+def share() -> tuple[bytes, int, float]:
+    begin = time.perf_counter()
+    handle = xs.share(kept["tree"])
+    took = time.perf_counter() - begin
+    kept["handle"] = handle
+    return bytes(handle), len(handle.handles), took * 1e3
+
+
+def close() -> None:
+    kept.pop("handle").close()
+
+
+def keep(name: str) -> float:
+    begin = time.perf_counter()
+    xs.publish(name, kept["tree"], keep=True, replace=True)
+    return (time.perf_counter() - begin) * 1e3
+
+
+def checksum() -> list[float]:
+    return [float(each.double().sum()) for each in kept["tree"].values()]
+
+
+def warm() -> None:
+    """Have torch, the driver and the modules of this package ready, as a server's process has."""
+    import torch
+
+    torch.zeros(1, device="cuda:0")
+    xs.attach(xs.share(xs.empty(8, "f4", device="cuda:0"), ttl=1), like=torch)
+
+
+def attach(raw: bytes) -> float:
+    import torch
+
+    begin = time.perf_counter()
+    kept["tree"] = xs.attach(raw, like=torch)
+    return (time.perf_counter() - begin) * 1e3
+
+
+def find(name: str) -> float:
+    import torch
+
+    begin = time.perf_counter()
+    kept["tree"] = xs.attach(xs.lookup(name, timeout=0), like=torch)
+    return (time.perf_counter() - begin) * 1e3
+
+
+def drop() -> None:
+    import gc
+
+    kept.pop("tree", None)
+    gc.collect()
+    xs.trim()
+
+
+def sleep_and_wake(keep: bool) -> tuple[float, float, int]:
+    import torch
+
+    torch.cuda.synchronize()
+    pool, before = kept["pool"], torch.cuda.mem_get_info(0)[0]
+    begin = time.perf_counter()
+    pool.sleep(keep)
+    slept = time.perf_counter() - begin
+    freed = torch.cuda.mem_get_info(0)[0] - before
+    begin = time.perf_counter()
+    pool.wake()
+    return slept * 1e3, (time.perf_counter() - begin) * 1e3, freed
+
+
+def profiled(name: str, raw: bytes = b"") -> str:
+    """The ten functions that take most of a call of `share` or `attach`."""
+    import cProfile
+    import io
+    import pstats
+
+    profile = cProfile.Profile()
+    profile.runcall(share) if name == "share" else profile.runcall(attach, raw)
+    text = io.StringIO()
+    pstats.Stats(profile, stream=text).sort_stats("tottime").print_stats(14)
+    return text.getvalue()
+
+
+def _line(name: str, found: list[float]) -> None:
+    ordered = sorted(found)
+    print(f"{name:44} median {statistics.median(found):8.1f} ms   best {ordered[0]:8.1f}   worst {ordered[-1]:8.1f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kind", choices=sorted(NEW), default="pool")
+    kind = parser.parse_args().kind
+    if kind == "expandable":
+        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
+    environment = {**os.environ}
+    with Child(env=environment, timeout=300) as owner, Child(env=environment, timeout=300) as reader:
+        nbytes = owner.call(make, kind)
+        reader.call(warm)
+        shared: list[float] = []
+        attached: list[float] = []
+        again: list[float] = []
+        raw = b""
+        for _ in range(ROUNDS):
+            owner.call(remake)
+            raw, allocations, took = owner.call(share)
+            shared.append(took)
+            attached.append(reader.call(attach, raw))
+            assert reader.call(checksum) == owner.call(checksum)
+            reader.call(drop)
+            owner.call(close)
+            raw, _, took = owner.call(share)
+            again.append(took)
+            owner.call(close)
+        print(f"{nbytes / 1e9:.2f} GB, {allocations} exports, {kind}")
+        _line("share, new tree", shared)
+        _line("share, again", again)
+        _line("attach(like=torch), new tree", attached)
+        if kind == "pool":
+            for content in False, True:
+                pairs = [owner.call(sleep_and_wake, content) for _ in range(ROUNDS)]
+                _line(f"sleep(keep={content})", [each[0] for each in pairs])
+                _line(f"wake, after keep={content}", [each[1] for each in pairs])
+                print(f"freed {statistics.median(each[2] for each in pairs) / 1e9:.2f} GB")
+        owner.call(remake)
+        print(owner.call(profiled, "share")[:4000])
+        raw = owner.call(share)[0]
+        print(reader.call(profiled, "attach", raw)[:4000])
+        reader.call(drop)
+        owner.call(remake)
+        _line("publish(keep=True)", [owner.call(keep, "model")])
+        expected = owner.call(checksum)
+        owner.kill()
+        heirs = []
+        for _ in range(ROUNDS):
+            with Child(env=environment, timeout=300) as heir:
+                heir.call(warm)
+                heirs.append(heir.call(find, "model"))
+                assert heir.call(checksum) == expected
+        _line("heir after SIGKILL, from lookup to tensors", heirs)
+        from xpushare.sharing import keeping
+
+        with keeping.connected() as keeper:
+            assert keeper is not None
+            keeper.stop()
+
+
+if __name__ == "__main__":
+    main()

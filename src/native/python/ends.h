@@ -1,0 +1,41 @@
+/* ChannelEnd, and the loans and frames that it gives out: channel.c, frames.c. */
+#ifndef XP_ENDS_H
+#define XP_ENDS_H
+
+#include "objects.h"
+
+#include "../engine/channel.h"
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *weakrefs, *crew;
+    PyTypeObject *loan, *frame; /* the classes of its loans and frames */
+    PyObject *arrays;           /* NULL, or a list: NumPy's array over each slot */
+    uint64_t lost;              /* frames whose writer's device had not finished when it died */
+    bool joined, buffers;       /* buffers: those arrays say their dtype in a buffer's format */
+    xp_end e;
+} xp_end_object;
+
+/* NULL with an exception if it is closed, or another process's. */
+static inline xp_end *xp_end_of(PyObject *self)
+{
+    xp_end *e = &((xp_end_object *)self)->e;
+    if (XP_LIKELY(!XP_RELAXED(&e->closed) && xp_crew_usable(e->c)))
+        return e;
+    xp_crew_unusable(e->c, XP_RELAXED(&e->closed) ? NULL : xp_crew_wrong(e->c));
+    return NULL;
+}
+
+/* One attempt, and more of them while it has to wait: XP_GOT …, XP_WAIT when the time is over, or -1 with an exception.
+ * `timeout` NULL: for attempts that wait for nothing but the lock. */
+typedef int (*xp_attempt)(xp_end *e, void *argument);
+int xp_end_until(PyObject *self, xp_end *e, xp_attempt attempt, void *argument, PyObject *timeout);
+/* NULL: has Python raise what `got` means. `wanted`: "slot" or "frame" */
+PyObject *xp_end_refused(PyObject *self, int got, const char *wanted, PyObject *timeout);
+
+bool xp_is_loan(PyTypeObject *class);
+bool xp_is_frame(PyTypeObject *class);
+PyObject *xp_loan_new(PyObject *end, PyObject *timeout);
+PyObject *xp_frame_new(PyObject *end, const xp_frame *f);
+
+#endif

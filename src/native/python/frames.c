@@ -1,0 +1,360 @@
+/* LoanBase and FrameBase: a slot that a writer fills, and one that a reader holds. Their subclasses in Python make arrays over
+ * it; loan, send, receive and release never leave C. */
+#include "ends.h"
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *weakrefs, *end;
+    PyObject *made, *order; /* the array over the slot; on a device, the order of the work on it */
+    PyObject *meta, *text;  /* of a loan: any object, and bytes or NULL; of a frame: bytes or NULL */
+    PyObject *timeout;      /* of a loan */
+    uint64_t nbytes;        /* of a loan: what was filled; 0: all */
+    int open;
+    xp_frame f;
+} xp_held_object;
+
+#define LOCK_MOST 10000000000u
+
+static xp_held_object *held(PyObject *self) { return (xp_held_object *)self; }
+
+static PyObject *held_new(PyTypeObject *class, PyObject *end)
+{
+    PyObject *self = PyType_GenericAlloc(class, 0);
+    if (self)
+        held(self)->end = Py_NewRef(end);
+    return self;
+}
+
+/* Its end, if the slot may be given back by it: else there is nothing to give. */
+static xp_end *usable(const xp_held_object *o)
+{
+    xp_end *e = &((xp_end_object *)o->end)->e;
+    return !XP_RELAXED(&e->closed) && xp_crew_usable(e->c) ? e : NULL;
+}
+
+/* The point after which this side's device work on the slot is done; 0: there was none. -1 with an exception. */
+static int point_of(xp_held_object *o, uint64_t *point)
+{
+    *point = 0;
+    if (XP_LIKELY(o->order == NULL))
+        return 0;
+    PyObject *found = PyObject_CallMethod(o->end, "signalled", "(O)", o->order);
+    int rc = found ? xp_as_u64(found, point) : -1;
+    Py_XDECREF(found);
+    return rc;
+}
+
+typedef struct {
+    uint32_t slot;
+    bool done;
+    uint64_t nbytes, point, seq;
+} request;
+
+static int try_send(xp_end *e, void *argument)
+{
+    request *r = argument;
+    return xp_end_send(e, r->slot, r->nbytes, r->point, &r->seq);
+}
+
+static int try_drop(xp_end *e, void *argument) { return xp_end_drop(e, ((request *)argument)->slot); }
+
+static int try_release(xp_end *e, void *argument)
+{
+    const request *r = argument;
+    return xp_end_release(e, r->slot, r->done, r->point);
+}
+
+/* While an object is deallocated: no signal handler runs, and nobody gets an error. */
+static void quietly(xp_held_object *o, xp_attempt attempt, request *r)
+{
+    xp_end *e = usable(o);
+    if (e == NULL)
+        return;
+    Py_BEGIN_ALLOW_THREADS
+    for (uint64_t end = xp_now() + LOCK_MOST; attempt(e, r) == XP_UNUSABLE && usable(o) && xp_now() < end;)
+        ;
+    Py_END_ALLOW_THREADS
+}
+
+static void held_dealloc(PyObject *self, xp_attempt attempt)
+{
+    xp_held_object *o = held(self);
+    xp_clear_weakrefs(self, o->weakrefs);
+    if (XP_EXCHANGE(&o->open, 0)) {
+        request r = {.slot = o->f.slot};
+        PyObject *type, *value, *trace;
+        PyErr_Fetch(&type, &value, &trace);
+        if (usable(o) && point_of(o, &r.point) < 0)
+            PyErr_WriteUnraisable(o->order);
+        quietly(o, attempt, &r);
+        PyErr_Restore(type, value, trace);
+    }
+    Py_XDECREF(o->made);
+    Py_XDECREF(o->order);
+    Py_XDECREF(o->meta);
+    Py_XDECREF(o->text);
+    Py_XDECREF(o->timeout);
+    Py_XDECREF(o->end);
+    xp_free(self);
+}
+
+/* __array__(dtype=None, copy=None) */
+static PyObject *held_array(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *names)
+{
+    xp_held_object *o = held(self);
+    Py_ssize_t named = names ? PyTuple_Size(names) : 0;
+    PyObject *dtype = n > 0 ? args[0] : Py_None, *copy = n > 1 ? args[1] : Py_None;
+    if (xp_arity("__array__", n + named, 0, 2) < 0)
+        return NULL;
+    for (Py_ssize_t i = 0; i < named; i++) {
+        PyObject *name = PyTuple_GetItem(names, i);
+        if (PyUnicode_CompareWithASCIIString(name, "dtype") == 0)
+            dtype = args[n + i];
+        else if (PyUnicode_CompareWithASCIIString(name, "copy") == 0)
+            copy = args[n + i];
+        else
+            return PyErr_Format(PyExc_TypeError, "__array__() takes dtype and copy, not %U", name);
+    }
+    PyObject *arrays = ((xp_end_object *)o->end)->arrays;
+    if (XP_LIKELY(XP_RELAXED(&o->open) && arrays && dtype == Py_None && copy != Py_True && usable(o)))
+        return PyObject_GetItem(PyList_GetItem(arrays, o->f.slot), Py_Ellipsis); /* a view: its shape and flags are the user's */
+    return PyObject_CallMethod(self, "_converted", "OO", dtype, copy);
+}
+
+/* NumPy tries this first, and takes half of the time. What is exported is the array: the view outlives the frame as others do. */
+static int held_getbuffer(PyObject *self, Py_buffer *view, int flags)
+{
+    const xp_held_object *o = held(self);
+    const xp_end_object *end = (xp_end_object *)o->end;
+    if (XP_LIKELY(XP_RELAXED(&o->open) && end->arrays && end->buffers && usable(o)))
+        return PyObject_GetBuffer(PyList_GetItem(end->arrays, o->f.slot), view, flags);
+    view->obj = NULL;
+    PyErr_SetString(PyExc_BufferError, "this frame exports no buffer: use its array");
+    return -1;
+}
+
+static PyObject *held_is_open(PyObject *self, void *Py_UNUSED(c)) { return PyBool_FromLong(XP_RELAXED(&held(self)->open)); }
+static PyObject *held_seq(PyObject *self, void *Py_UNUSED(c)) { return PyLong_FromUnsignedLongLong(held(self)->f.seq); }
+
+#define OBJECT(name) {#name, T_OBJECT, offsetof(xp_held_object, name), 0, NULL}
+#define NUMBER(name, type) {#name, type, offsetof(xp_held_object, f.name), READONLY, NULL}
+
+/* --- LoanBase ----------------------------------------------------------------------------------------------------- */
+
+PyObject *xp_loan_new(PyObject *end, PyObject *timeout)
+{
+    PyObject *self = held_new(((xp_end_object *)end)->loan, end);
+    if (self)
+        held(self)->timeout = Py_NewRef(timeout);
+    return self;
+}
+
+static void loan_dealloc(PyObject *self) { held_dealloc(self, try_drop); }
+
+static int try_loan(xp_end *e, void *argument) { return xp_end_loan(e, argument); }
+
+static PyObject *loan_enter(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    xp_held_object *o = held(self);
+    if (XP_RELAXED(&o->open)) {
+        xp_unusable("this loan is in use: call loan() again");
+        return NULL;
+    }
+    xp_end *e = xp_end_of(o->end);
+    uint32_t slot;
+    int got = e ? xp_end_until(o->end, e, try_loan, &slot, o->timeout) : -1;
+    if (got != XP_GOT)
+        return got < 0 ? NULL : xp_end_refused(o->end, got, "slot", o->timeout);
+    o->f.slot = slot;
+    XP_STORE(&o->open, 1);
+    return Py_NewRef(self);
+}
+
+/* The metadata as bytes, or NULL; -1 with an exception. Another thread may set it meanwhile, so it is taken first. */
+static int encoded(xp_held_object *o, PyObject **text)
+{
+    PyObject *meta = o->meta ? XP_EXCHANGE(&o->meta, NULL) : NULL;
+    *text = NULL;
+    if (meta == NULL)
+        return 0;
+    if (meta != Py_None)
+        *text = PyObject_CallMethod(o->end, "encoded", "(O)", meta);
+    int rc = meta == Py_None || *text ? 0 : -1;
+    Py_XDECREF(xp_set_once(&o->meta, meta));
+    return rc;
+}
+
+static int fill(xp_held_object *o, xp_end *e)
+{
+    char *meta = NULL, *text = NULL;
+    Py_ssize_t meta_nbytes = 0, text_nbytes = 0;
+    PyObject *bytes;
+    int rc = encoded(o, &bytes);
+    if (rc == 0 && bytes)
+        rc = PyBytes_AsStringAndSize(bytes, &meta, &meta_nbytes);
+    if (rc == 0 && o->text && o->text != Py_None)
+        rc = PyBytes_AsStringAndSize(o->text, &text, &text_nbytes);
+    if (rc == 0 && (meta_nbytes > (Py_ssize_t)e->g.meta_nbytes || text_nbytes > (Py_ssize_t)e->g.text_nbytes)) {
+        PyErr_SetString(PyExc_ValueError, "there is no room for that");
+        rc = -1;
+    }
+    if (rc == 0)
+        xp_end_fill(e, o->f.slot, meta, (uint32_t)meta_nbytes, text, (uint32_t)text_nbytes);
+    Py_XDECREF(bytes);
+    return rc;
+}
+
+static int send(xp_held_object *o)
+{
+    request r = {.slot = o->f.slot};
+    xp_end *e = xp_end_of(o->end);
+    if (e == NULL || fill(o, e) < 0 || point_of(o, &r.point) < 0)
+        return -1;
+    r.nbytes = o->nbytes ? o->nbytes : e->g.nbytes;
+    if (!XP_EXCHANGE(&o->open, 0))
+        return 0;
+    int got = xp_end_until(o->end, e, try_send, &r, NULL);
+    o->f.seq = r.seq;
+    return got < 0 ? -1 : 0;
+}
+
+static int drop(xp_held_object *o)
+{
+    request r = {.slot = o->f.slot};
+    xp_end *e = usable(o);
+    return XP_EXCHANGE(&o->open, 0) && e ? xp_end_until(o->end, e, try_drop, &r, NULL) : 0;
+}
+
+static PyObject *loan_exit(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    xp_held_object *o = held(self);
+    if (!XP_RELAXED(&o->open))
+        Py_RETURN_NONE;
+    if (n < 1 || args[0] == Py_None) {
+        if (send(o) == 0)
+            Py_RETURN_NONE;
+        PyObject *type, *value, *trace;
+        PyErr_Fetch(&type, &value, &trace);
+        if (drop(o) < 0)
+            PyErr_Clear(); /* why it was not sent matters more */
+        PyErr_Restore(type, value, trace);
+        return NULL;
+    }
+    return drop(o) < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyMethodDef loan_methods[] = {
+    {"__enter__", loan_enter, METH_NOARGS, NULL},
+    {"__exit__", XP_FAST(loan_exit), METH_FASTCALL, NULL},
+    {"__array__", XP_FAST(held_array), METH_FASTCALL | METH_KEYWORDS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef loan_getset[] = {
+    {"is_open", held_is_open, NULL, NULL, NULL}, {"seq", held_seq, NULL, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL}};
+
+static PyMemberDef loan_members[] = {
+    XP_WEAKREFS(xp_held_object), {"end", T_OBJECT, offsetof(xp_held_object, end), READONLY, NULL}, OBJECT(made), OBJECT(order), OBJECT(meta), OBJECT(text), NUMBER(slot, T_UINT),
+    {"nbytes", T_ULONGLONG, offsetof(xp_held_object, nbytes), 0, NULL}, {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot loan_slots[] = {
+    {Py_bf_getbuffer, held_getbuffer}, {Py_tp_dealloc, loan_dealloc}, {Py_tp_methods, loan_methods}, {Py_tp_getset, loan_getset}, {Py_tp_members, loan_members},
+    {0, NULL},
+};
+static PyType_Spec loan_spec = {"xpushare._native.LoanBase", sizeof(xp_held_object), 0,
+                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION, loan_slots};
+
+/* --- FrameBase ---------------------------------------------------------------------------------------------------- */
+
+PyObject *xp_frame_new(PyObject *end, const xp_frame *f)
+{
+    const xp_end_object *owner = (xp_end_object *)end;
+    PyObject *self = held_new(owner->frame, end);
+    if (self == NULL)
+        return NULL;
+    xp_held_object *o = held(self);
+    o->f = *f;
+    o->f.missed += owner->lost;
+    XP_STORE(&o->open, 1);
+    const char *meta = xp_end_meta(&owner->e, f->slot);
+    if (f->meta_nbytes && (o->meta = PyBytes_FromStringAndSize(meta, (Py_ssize_t)f->meta_nbytes)) == NULL)
+        Py_CLEAR(self);
+    else if (f->text_nbytes &&
+             (o->text = PyBytes_FromStringAndSize(meta + owner->e.g.meta_nbytes, (Py_ssize_t)f->text_nbytes)) == NULL)
+        Py_CLEAR(self);
+    return self;
+}
+
+static void frame_dealloc(PyObject *self) { held_dealloc(self, try_release); }
+
+static PyObject *release(xp_held_object *o, bool done)
+{
+    if (!XP_EXCHANGE(&o->open, 0))
+        Py_RETURN_NONE;
+    request r = {.slot = o->f.slot, .done = done};
+    xp_end *e = usable(o);
+    if (e && (point_of(o, &r.point) < 0 || xp_end_until(o->end, e, try_release, &r, NULL) < 0))
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *frame_close(PyObject *self, PyObject *Py_UNUSED(a)) { return release(held(self), true); }
+
+static PyObject *frame_enter(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    if (XP_LIKELY(XP_RELAXED(&held(self)->open)))
+        return Py_NewRef(self);
+    xp_unusable("this frame is closed: its slot may hold another one");
+    return NULL;
+}
+
+static PyObject *frame_exit(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    return release(held(self), n < 1 || args[0] == Py_None);
+}
+
+static PyObject *frame_closed(PyObject *self, void *Py_UNUSED(c)) { return PyBool_FromLong(!XP_RELAXED(&held(self)->open)); }
+
+static PyMethodDef frame_methods[] = {
+    {"__enter__", frame_enter, METH_NOARGS, NULL},
+    {"__exit__", XP_FAST(frame_exit), METH_FASTCALL, NULL},
+    {"__array__", XP_FAST(held_array), METH_FASTCALL | METH_KEYWORDS, NULL},
+    {"close", frame_close, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef frame_getset[] = {{"closed", frame_closed, NULL, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL}};
+
+static PyMemberDef frame_members[] = {
+    XP_WEAKREFS(xp_held_object), {"end", T_OBJECT, offsetof(xp_held_object, end), READONLY, NULL}, OBJECT(made), OBJECT(order),
+    {"meta_text", T_OBJECT, offsetof(xp_held_object, meta), READONLY, NULL},
+    {"text", T_OBJECT, offsetof(xp_held_object, text), READONLY, NULL},
+    NUMBER(slot, T_UINT), NUMBER(seq, T_ULONGLONG), NUMBER(missed, T_ULONGLONG), NUMBER(deliveries, T_UINT),
+    NUMBER(nbytes, T_ULONGLONG), NUMBER(point, T_ULONGLONG), NUMBER(point_by, T_UINT), NUMBER(since, T_ULONGLONG),
+    {"writer", T_ULONGLONG, offsetof(xp_held_object, f.writer_pid), READONLY, NULL}, {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot frame_slots[] = {
+    {Py_bf_getbuffer, held_getbuffer}, {Py_tp_dealloc, frame_dealloc}, {Py_tp_methods, frame_methods}, {Py_tp_getset, frame_getset}, {Py_tp_members, frame_members},
+    {0, NULL},
+};
+static PyType_Spec frame_spec = {"xpushare._native.FrameBase", sizeof(xp_held_object), 0,
+                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION, frame_slots};
+
+/* --- classes ------------------------------------------------------------------------------------------------------ */
+
+static bool derives(PyTypeObject *class, destructor of)
+{
+    while (class && PyType_GetSlot(class, Py_tp_dealloc) != (void *)of)
+        class = PyType_GetSlot(class, Py_tp_base);
+    return class != NULL;
+}
+
+bool xp_is_loan(PyTypeObject *class) { return derives(class, loan_dealloc); }
+bool xp_is_frame(PyTypeObject *class) { return derives(class, frame_dealloc); }
+
+int xp_init_frames(PyObject *module)
+{
+    return xp_add_type(module, &loan_spec) < 0 ? -1 : xp_add_type(module, &frame_spec);
+}

@@ -1,0 +1,266 @@
+"""One end of a channel in this process, and the slots that it has: `Loan` and `Frame`.
+
+To loan, send, receive and release is native. This module makes arrays over slots, metadata and the texts of errors.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn, final
+
+from xpushare import _native
+from xpushare._native import ChannelEnd, FrameBase, LoanBase
+from xpushare.adapters import HOST
+from xpushare.arrays.copies import values_of
+from xpushare.channels.frames import decode_meta, encode_meta, rebuilt
+from xpushare.common.elements import as_dtype, c_strides
+from xpushare.common.errors import ChannelFull, InvalidArgumentError, PeerLostError
+from xpushare.core import memory
+from xpushare.core.pickles import Implicit
+from xpushare.objects.array import SharedArray, array_of
+
+if TYPE_CHECKING:
+    from xpushare._device import DeviceLike
+    from xpushare.channels.crews import Crew
+    from xpushare.channels.frames import Layout
+    from xpushare.channels.geometry import Geometry
+    from xpushare.core.memory import Range
+
+__all__ = ["End", "Frame", "Loan", "too_many_writers"]
+
+
+def too_many_writers(name: str, writers: int) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{writers} writers of {name!r} live, which is as many as it was created for: say writers= at its create"
+    )
+
+
+@final
+class End(ChannelEnd):
+    """A member of a channel's crew. Its loans and frames keep it."""
+
+    __slots__ = ("crew", "geometry", "places", "points")
+
+    crew: Crew
+    geometry: Geometry
+    places: list[Range]
+    points: Any
+    """Of a channel on a device with streams, else None."""
+
+    def __new__(
+        cls, crew: Crew, native: _native.Crew, geometry: Geometry, label: str, mode: int, oldest: bool, writer: bool,
+        reconnect: bool,
+    ) -> End:  # fmt: skip
+        self = super().__new__(cls, native, label, mode, oldest, writer, reconnect, Loan, Frame)
+        self.crew = crew
+        self.geometry = geometry
+        self.points = None
+        place, stride = crew.ranges[1], geometry.stride
+        self.places = [
+            place.replace(offset=place.offset + i * stride, nbytes=geometry.numbers[0]) for i in range(geometry.count)
+        ]
+        return self
+
+    def begin(self) -> None:
+        """Once this member has its record."""
+        if self.geometry.device.backend != HOST:
+            from xpushare.channels.points import Points
+
+            self.points = Points(self)
+
+    @property
+    def plain(self) -> bool:
+        """Whether its frames are arrays of one shape, in host memory."""
+        return self.points is None and self.geometry.dtype is not None
+
+    def whole(self, slot: int, order: Any) -> SharedArray:
+        """The array over a slot: of the frames' shape, or its bytes."""
+        place, shape, dtype = self.places[slot], self.geometry.shape, self.geometry.dtype
+        if dtype is None:
+            made = array_of(place, (place.nbytes,), as_dtype("uint8"), (1,), 0)
+        else:
+            made = array_of(place, shape, dtype, c_strides(shape, dtype.itemsize), 0)
+        if order is not None:
+            made.order = order
+        return made
+
+    def view(self, slot: int) -> Any:
+        """NumPy's array over a slot of a channel that is `plain`; those over all of its slots are made once."""
+        arrays = self.arrays
+        if arrays is None:
+            import numpy
+
+            arrays = [numpy.asarray(self.whole(each, None)) for each in range(self.geometry.count)]
+            dtype = self.geometry.dtype
+            self.use_arrays(arrays, dtype.kind in "biufc" and dtype.isnative)
+        return arrays[slot][...]
+
+    def lock_pages(self, device: DeviceLike) -> None:
+        """Have the slots of a host channel lie in a mapping of this process that the driver of `device` page-locks."""
+        slots = self.crew.ranges[1]
+        exported = Implicit(memory.get(slots, implicit=True))
+        locked = memory.open_(exported.handle, device)
+        moved = locked.offset - slots.offset
+        self.places = [locked.replace(offset=each.offset + moved, nbytes=each.nbytes) for each in self.places]
+
+    # --- native code calls these
+
+    def refuse(self, outcome: int, wanted: str, timeout: float | None) -> NoReturn:
+        """Raise what the outcome of an attempt means."""
+        name = self.crew.name
+        match outcome:
+            case _native.CHANNEL_OVER:
+                raise EOFError(f"the stream of {name!r} has ended")
+            case _native.CHANNEL_LOST:
+                raise PeerLostError(
+                    f"the last writer of {name!r} (pid {self.lost_pid}) went without finish(). Open the channel with "
+                    "reconnect=True to wait for the next one"
+                )
+            case _native.CHANNEL_NO_ROOM:
+                raise ChannelFull(f"readers of {name!r} have yet to read, or hold, all of its slots")
+            case _native.CHANNEL_TWICE:
+                raise InvalidArgumentError("this thread has a loan of this object already: send or drop that first")
+            case _native.CHANNEL_SAID_END:
+                raise InvalidArgumentError("this writer has said finish(): create the channel again to send more")
+            case _native.CHANNEL_NO_WRITER:
+                raise too_many_writers(name, self.geometry.numbers[3])
+            case _:
+                came = "came" if wanted == "frame" else "became free"
+                raise TimeoutError(f"no {wanted} of {name!r} {came} within {timeout:g} s")
+
+    def encoded(self, meta: object) -> bytes:
+        return encode_meta(meta, self.geometry.numbers[7])
+
+    def signalled(self, order: Any) -> int:
+        point: int = self.points.signalled(order)
+        return point
+
+
+class _Content:
+    """What a loan and a frame have in common: an array over their slot."""
+
+    __slots__ = ()
+
+    end: End
+    slot: int
+
+    def _array(self) -> Any:
+        raise NotImplementedError
+
+    def _converted(self, dtype: Any, copy: bool | None) -> Any:
+        """Do `__array__` if native code has no array yet, or the caller wants another one."""
+        made = self._array()
+        if self.end.plain and dtype is None and not copy:
+            return self.end.view(self.slot)
+        return made.__array__(dtype, copy)
+
+    def __dlpack_device__(self) -> Any:
+        return self._array().__dlpack_device__()
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._array().__dlpack__(**options)
+
+
+@final
+class Loan(LoanBase, _Content):
+    """A slot that a writer fills: `np.asarray(frame)`, `torch.from_dlpack(frame)`, or `frame.array`.
+
+    `frame.meta` may be set to plain data, which the readers get with the frame. After the block, `frame.seq` is the
+    number of the frame.
+    """
+
+    __slots__ = ()
+
+    @property
+    def array(self) -> SharedArray:
+        """The slot as an array: of the channel's shape, or its bytes."""
+        return self._array()
+
+    def _array(self) -> SharedArray:
+        if not self.is_open:
+            raise InvalidArgumentError("this frame is not on loan: it was sent, or its block has not begun")
+        end = self.end
+        if self.made is None:
+            if end.points is not None and self.order is None:
+                self.order = end.points.before_writing(end, self.slot)
+            self.made = end.whole(self.slot, self.order)
+        made: SharedArray = self.made
+        if self.order is not None:
+            made.order = self.order  # a host's view takes it away
+        return made
+
+    def fill(self, array: Any) -> None:
+        """Copy one array into the slot."""
+        end = self.end
+        if end.points is not None and end.points.copied(self, array):
+            return
+        values = values_of(array)
+        if values is None:
+            import numpy
+
+            values = numpy.asarray(array)
+        geometry = end.geometry
+        if values.shape != geometry.shape or values.dtype != geometry.dtype:
+            raise InvalidArgumentError(
+                f"frames of this channel are {geometry.shape} {geometry.dtype}, not {values.shape} {values.dtype}"
+            )
+        if end.points is not None:
+            end.points.store(self, [(values, 0)])
+        else:
+            end.view(self.slot)[...] = values
+
+    def fill_tree(self, layout: Layout) -> None:
+        """Copy the arrays of a tree into the slot."""
+        self.text = layout.text
+        self.nbytes = layout.nbytes
+        if self.end.points is not None:
+            self.end.points.store(self, layout.copies)
+            return
+        import numpy
+
+        slot = numpy.asarray(self.end.whole(self.slot, None))
+        for values, offset in layout.copies:
+            target = numpy.ndarray(values.shape, values.dtype, slot, offset)
+            target[...] = values
+
+
+@final
+class Frame(FrameBase, _Content):
+    """A frame that a reader holds: `np.asarray(frame)`, `torch.from_dlpack(frame)` or `frame.array`.
+
+    `seq` is its number in the channel, from 1 on; `writer` the pid of the process that sent it, as that process sees
+    itself. `missed` says how many frames sent since this reader opened the channel were overwritten before it saw
+    them; with `start="oldest"`, frames that were in a slot at the opening count, too. In mode "one", `missed` counts
+    for all readers in that mode, and `deliveries` says how often the frame has been handed out, this time included.
+
+    The slot may be written again once the frame is closed, and whoever still looks at it then sees later frames. A
+    reader that writes to a frame changes what other readers see. Closing it in mode "one" acknowledges it.
+    """
+
+    __slots__ = ()
+
+    @property
+    def meta(self) -> Any:
+        """What the writer set, or None."""
+        return decode_meta(self.meta_text)
+
+    @property
+    def array(self) -> Any:
+        """The array, or the tree of arrays, in the slot."""
+        return self._array()
+
+    def _array(self) -> Any:
+        self.__enter__()  # refuses if it is closed
+        end = self.end
+        if self.made is None:
+            if end.points is not None:
+                self.order = end.points.before_reading(self)
+            if self.text:
+                self.made = rebuilt(end.places[self.slot].replace(nbytes=self.nbytes), self.text, self.order)
+            else:
+                self.made = end.whole(self.slot, self.order)
+        if self.order is not None and isinstance(self.made, SharedArray):
+            self.made.order = self.order  # a host's view takes it away
+        return self.made
+
+    def __repr__(self) -> str:
+        return f"<Frame {self.seq} of {self.end.crew.name!r}{' closed' if self.closed else ''}>"

@@ -1,0 +1,131 @@
+"""What a channel is: the numbers that native code has, and the arrays of its frames."""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+from typing import Any, Final, final
+
+from xpushare import _native
+from xpushare._device import Device
+from xpushare.adapters import HOST
+from xpushare.channels.crews import Crew
+from xpushare.channels.frames import TEXT_NBYTES
+from xpushare.common.elements import as_dtype, as_shape, check_dtype
+from xpushare.common.errors import InvalidArgumentError, InvalidHandleError, XpuShareError
+from xpushare.objects.dtypes import build_dtype, describe_dtype
+
+__all__ = ["Geometry", "choice", "describe", "read_geometry", "stride_of", "wanted"]
+
+_ON_FULL: Final = {"block": 0, "overwrite": 1, "raise": 2}
+_PAGE: Final = 4096
+
+
+def _count(name: str, value: int, least: int, most: int) -> int:
+    try:
+        found = operator.index(value)
+    except TypeError:
+        raise InvalidArgumentError(f"{name} is an integer, not {type(value).__name__}") from None
+    if not least <= found <= most:
+        raise InvalidArgumentError(f"{name} is from {least} to {most}, not {found}")
+    return found
+
+
+def choice(name: str, value: str, among: dict[str, int]) -> int:
+    found = among.get(value) if isinstance(value, str) else None
+    if found is None:
+        raise InvalidArgumentError(f"{name} is one of {', '.join(map(repr, among))}, not {value!r:.100}")
+    return found
+
+
+def stride_of(nbytes: int) -> int:
+    """The bytes from one slot to the next for frames of that size."""
+    unit = 256 if nbytes < _PAGE else _PAGE
+    return -(-nbytes // unit) * unit
+
+
+@final
+class Geometry:
+    """What a channel is: the numbers that native code has, and the arrays of its frames."""
+
+    __slots__ = ("device", "dtype", "numbers", "shape", "stride", "text")
+
+    def __init__(self, numbers: tuple[int, ...], shape: Any, dtype: Any, device: Device) -> None:
+        self.numbers: Final = numbers
+        self.shape: Final = shape
+        self.dtype: Final = dtype
+        self.device: Final = device
+        self.stride: Final = stride_of(numbers[0])
+        described = None if dtype is None else [list(shape), describe_dtype(dtype), dtype.itemsize]
+        self.text: Final = json.dumps([str(device.uuid), device.backend, described]).encode()
+        if len(self.text) > _native.CHANNEL_TEXT:
+            raise InvalidArgumentError("the dtype of the frames is too complicated: use nbytes= and send structures")
+
+    @property
+    def count(self) -> int:
+        """How many slots there are, those for dead letters included."""
+        return self.numbers[1] + self.numbers[2]
+
+    @property
+    def total(self) -> int:
+        return self.stride * self.count
+
+    def same(self, other: Geometry) -> bool:
+        return self.numbers == other.numbers and self.text == other.text
+
+
+def read_geometry(crew: Crew) -> Geometry:
+    numbers, text = _native.channel_geometry(crew.native)
+    try:
+        _uuid, _backend, described = json.loads(text)
+        shape = dtype = None
+        if described is not None:
+            shape = tuple(map(operator.index, described[0]))
+            dtype = build_dtype(described[1], operator.index(described[2]))
+    except (ValueError, TypeError, RecursionError) as error:
+        if isinstance(error, XpuShareError):
+            raise
+        raise InvalidHandleError(f"the channel's description is none: {error}") from None
+    if len(crew.ranges) != 2:
+        raise InvalidHandleError("the channel has no slots")
+    found = Geometry(numbers, shape, dtype, crew.ranges[1].device)
+    fits = dtype is None or (min(shape or (1,)) >= 0 and math.prod(shape or ()) * dtype.itemsize == numbers[0])
+    if not fits or crew.ranges[1].nbytes < found.total:
+        raise InvalidHandleError("the channel's frames do not fit in its slots")
+    return found
+
+
+def wanted(
+    shape: Any, dtype: Any, nbytes: int | None, device: Device, slots: int, on_full: str, history: int, writers: int,
+    meta_nbytes: int, redeliver: int,
+) -> Geometry:  # fmt: skip
+    if (shape is None) == (nbytes is None):
+        raise InvalidArgumentError("say either shape and dtype of the frames, or nbytes=, the most bytes of one")
+    lengths = kind = None
+    if shape is not None:
+        kind = as_dtype(float if dtype is None else dtype)
+        check_dtype(kind)
+        lengths = as_shape(shape)
+        size = math.prod(lengths) * kind.itemsize
+        if not size:
+            raise InvalidArgumentError("frames have at least one byte")
+    else:
+        if dtype is not None:
+            raise InvalidArgumentError("dtype goes with shape; frames of nbytes= say theirs themselves")
+        size = _count("nbytes", nbytes, 1, (1 << 47) - 1)  # type: ignore[arg-type]
+    writers = _count("writers", writers, 1, 64)
+    slots = _count("slots", slots, writers + 2, 4096 - _native.CHANNEL_SPARE)
+    history = _count("history", history, 0, slots - 1 - writers)
+    redeliver = _count("redeliver", redeliver, 0, (1 << 31) - 1)
+    numbers = (
+        size, slots, _native.CHANNEL_SPARE if redeliver else 0, writers, history, redeliver,
+        choice("on_full", on_full, _ON_FULL), _count("meta_nbytes", meta_nbytes, 0, 1 << 20),
+        TEXT_NBYTES if kind is None else 0, int(device.backend != HOST),
+    )  # fmt: skip
+    return Geometry(numbers, lengths, kind, device)
+
+
+def describe(found: Geometry) -> str:
+    frames = f"nbytes={found.numbers[0]}" if found.dtype is None else f"{found.shape} {found.dtype}"
+    return f"of {frames}, slots={found.numbers[1]}, writers={found.numbers[3]} on {found.device}"

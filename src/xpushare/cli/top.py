@@ -1,0 +1,294 @@
+"""Show live what processes share: channels, events and memory, with rates.
+
+Rates are what happened since the last look. Keys: p, o, c show processes, objects, channels; < and > choose the column
+to sort by, r turns the order round; / takes a text that lines must have (Enter ends it); space stops and goes on; q
+ends. Without a terminal, and with --json, two looks --interval seconds apart are printed once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import select
+import shutil
+import sys
+import termios
+import time
+import tty
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import xpushare
+from xpushare.arrays.names import survey_named
+from xpushare.channels.survey import channels
+from xpushare.sharing.survey import command_line
+
+__all__ = ["Look", "add_arguments", "run", "tables"]
+
+_MIB: Final = 1 << 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="between two looks (default: 1)")
+    parser.add_argument("--view", choices=tuple(_VIEWS.values()), default="channels", help="what to show first")
+    parser.add_argument("--filter", default="", metavar="TEXT", help="only lines that have this text")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
+
+
+# --- what there is
+
+
+class Look(NamedTuple):
+    """What was shared at a time."""
+
+    at: float
+    rows: list[dict[str, Any]]
+    channels: list[dict[str, Any]]
+
+
+def _look() -> Look:
+    return Look(time.monotonic(), [dict(row) for row in survey_named().rows], channels())
+
+
+class Table(NamedTuple):
+    """Lines of one view. Columns whose lines are numbers are aligned to the right."""
+
+    columns: tuple[str, ...]
+    lines: list[tuple[Any, ...]]
+
+
+def _identity(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["kind"], row["exporter"], row["device"], row["nbytes"], tuple(row["names"]), row["label"]
+
+
+def _rate(now: float | None, before: float | None, seconds: float) -> float | None:
+    if now is None or before is None or seconds <= 0 or now < before:
+        return None
+    return round((now - before) / seconds, 1)
+
+
+def _channel_lines(new: Look, old: Look) -> Iterator[tuple[Any, ...]]:
+    """A line for each member of each channel: frames sent are a writer's rate, received ones a reader's."""
+    seconds, devices = new.at - old.at, _device_names()
+    before = {(each["name"], member["pid"], member["member"]): (each["sent"], member["received"])
+              for each in old.channels for member in each["members"]}  # fmt: skip
+    for each in new.channels:
+        for member in each["members"]:
+            sent, received = before.get((each["name"], member["pid"], member["member"]), (None, None))
+            reads = member["mode"] is not None
+            rate = _rate(member["received"], received, seconds) if reads else _rate(each["sent"], sent, seconds)
+            does = "+".join((["writes"] if member["writes"] else []) + ([member["mode"]] if reads else []))
+            yield (
+                each["name"] or "(without a name)", member["pid"], member["label"], does or "-", each["sent"],
+                member["lag"], member["missed"], member["held"], rate,
+                None if rate is None else round(rate * each["frame_nbytes"] / _MIB, 1),
+                devices.get(each["device"], each["backend"]),
+            )  # fmt: skip
+
+
+def _object_lines(new: Look, old: Look) -> Iterator[tuple[Any, ...]]:
+    """A line for each object. The rate is that of an event's value."""
+    before = {_identity(row): row["value"] for row in old.rows}
+    devices = _device_names()
+    for row in new.rows:
+        yield (
+            row["kind"], row["state"], row["exporter"], len(row["importers"]), round(row["nbytes"] / _MIB, 1),
+            row["value"], None if row["value"] is None else max(row["pending"] - row["value"], 0),
+            _rate(row["value"], before.get(_identity(row)), new.at - old.at), row["age"],
+            devices.get(row["device"] or "", row["backend"] or "?"), " ".join(row["names"]), row["label"],
+        )  # fmt: skip
+
+
+def _process_lines(new: Look, old: Look) -> Iterator[tuple[Any, ...]]:
+    """A line for each process: what it exports and has open, and its part in channels."""
+    pids = {pid for row in new.rows for pid in (row["exporter"], *row["importers"])}
+    pids |= {member["pid"] for each in new.channels for member in each["members"]}
+    ends = [(line[1], line) for line in _channel_lines(new, old)]
+    for pid in sorted(pids):
+        exports = [row for row in new.rows if row["exporter"] == pid]
+        imports = [row for row in new.rows if pid in row["importers"]]
+        mine = [line for owner, line in ends if owner == pid]
+        labels = dict.fromkeys([row["label"] for row in exports] + [line[2] for line in mine])
+        yield (
+            pid, len(exports), round(sum(row["nbytes"] for row in exports) / _MIB, 1), len(imports),
+            round(sum(row["nbytes"] for row in imports) / _MIB, 1), len(mine), sum(line[5] for line in mine),
+            sum(line[6] for line in mine), sum(line[7] for line in mine), round(sum(line[8] or 0 for line in mine), 1),
+            " ".join(each for each in labels if each), command_line(pid) or "",
+        )  # fmt: skip
+
+
+def _device_names() -> dict[str, str]:
+    try:
+        return {device.uuid: str(device) for device in xpushare.devices()}
+    except xpushare.InvalidArgumentError:
+        return {}  # a selector that does not parse hides names, not shares
+
+
+_VIEWS: Final = {"p": "processes", "o": "objects", "c": "channels"}
+_LINES: Final[dict[str, tuple[tuple[str, ...], Callable[[Look, Look], Iterator[tuple[Any, ...]]]]]] = {
+    "processes": (
+        ("PID", "EXPORTS", "MIB", "OPEN", "OPEN_MIB", "ENDS", "LAG", "MISSED", "HELD", "FRAMES/S", "LABELS", "COMMAND"),
+        _process_lines,
+    ),
+    "objects": (
+        (
+            "KIND", "STATE", "PID", "IMPORTERS", "MIB", "VALUE", "PENDING", "SIGNALS/S", "AGE", "DEVICE", "NAMES",
+            "LABEL",
+        ),
+        _object_lines,
+    ),
+    "channels": (
+        ("CHANNEL", "PID", "LABEL", "DOES", "SENT", "LAG", "MISSED", "HELD", "FRAMES/S", "MIB/S", "DEVICE"),
+        _channel_lines,
+    ),
+}  # fmt: skip
+
+
+def tables(new: Look, old: Look) -> dict[str, Table]:
+    """Every view, with rates between two looks."""
+    return {view: Table(columns, list(lines(new, old))) for view, (columns, lines) in _LINES.items()}
+
+
+# --- how it is shown
+
+
+class _Screen:
+    """What the keys have chosen."""
+
+    def __init__(self, view: str, text: str) -> None:
+        self.view = view
+        self.text = text
+        self.typing = False
+        self.paused = False
+        self.ended = False
+        self._sort = dict.fromkeys(_LINES, 0)
+        self._reverse = dict.fromkeys(_LINES, False)
+
+    def key(self, key: str) -> None:
+        if self.typing:
+            if key in "\r\n\x1b":
+                self.typing = False
+            elif key in "\x7f\b":
+                self.text = self.text[:-1]
+            elif key.isprintable():
+                self.text += key
+        elif key in _VIEWS:
+            self.view = _VIEWS[key]
+        elif key in "<>":
+            count = len(_LINES[self.view][0])
+            self._sort[self.view] = (self._sort[self.view] + (1 if key == ">" else -1)) % count
+        elif key == "r":
+            self._reverse[self.view] = not self._reverse[self.view]
+        elif key == "/":
+            self.text, self.typing = "", True
+        elif key == " ":
+            self.paused = not self.paused
+        elif key == "q":
+            self.ended = True
+
+    def lines(self, shown: dict[str, Table]) -> list[str]:
+        """The table as text, sorted and filtered. A star marks the column it is sorted by."""
+        columns, found = shown[self.view]
+        sort = self._sort[self.view]
+        found = [line for line in found if self.text.lower() in " ".join(map(str, line)).lower()]
+        numbers = _is_number(found, sort)
+        found.sort(
+            key=lambda line: (line[sort] is None, line[sort] or 0) if numbers else str(line[sort]),
+            reverse=self._reverse[self.view],
+        )
+        head = [f"*{name}" if i == sort else name for i, name in enumerate(columns)]
+        cells = [head, *([_text(each) for each in line] for line in found)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        right = [_is_number(found, i) for i in range(len(columns))]
+        return [
+            "  ".join(
+                text.rjust(width) if number else text.ljust(width)
+                for text, width, number in zip(line, widths, right, strict=True)
+            ).rstrip()
+            for line in cells
+        ]
+
+    def status(self, look: Look) -> str:
+        total = sum(row["nbytes"] for row in look.rows) / _MIB
+        state = f"filter: {self.text}_" if self.typing else f"filter: {self.text}" if self.text else ""
+        return (
+            f"{self.view}: {len(look.rows)} objects, {total:.1f} MiB, {len(look.channels)} channels"
+            f"{'  PAUSED' if self.paused else ''}  {state}"
+        ).rstrip()
+
+
+def _is_number(lines: Sequence[tuple[Any, ...]], column: int) -> bool:
+    return all(isinstance(line[column], int | float | None) for line in lines)
+
+
+def _text(value: Any) -> str:
+    return "-" if value is None else str(value)
+
+
+def _draw(screen: _Screen, shown: dict[str, Table], look: Look) -> None:
+    width, height = shutil.get_terminal_size()
+    keys = "p processes  o objects  c channels  < > sort  r reverse  / filter  space stop  q quit"
+    body = [screen.status(look), *screen.lines(shown)][: height - 1]
+    text = "".join(f"{line[:width]}\x1b[K\r\n" for line in body)
+    sys.stdout.write(f"\x1b[H{text}\x1b[J\x1b[{height};1H{keys[: width - 1]}\x1b[K")
+    sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def _terminal() -> Generator[None]:
+    """A screen of its own and keys without Enter; both as they were afterwards, also after a signal."""
+    before = termios.tcgetattr(0)
+    sys.stdout.write("\x1b[?1049h\x1b[?25l")
+    try:
+        tty.setcbreak(0)
+        yield
+    finally:
+        termios.tcsetattr(0, termios.TCSADRAIN, before)
+        sys.stdout.write("\x1b[?25h\x1b[?1049l")
+        sys.stdout.flush()
+
+
+def _live(screen: _Screen, interval: float) -> None:
+    with _terminal():
+        old = new = _look()
+        while not screen.ended:
+            _draw(screen, tables(new, old), new)
+            ready, _, _ = select.select([0], [], [], max(new.at + interval - time.monotonic(), 0))
+            if ready:
+                typed = os.read(0, 64).decode(errors="replace")
+                if not typed:
+                    return
+                for key in typed:
+                    screen.key(key)
+            elif time.monotonic() >= new.at + interval:
+                if screen.paused:
+                    new = new._replace(at=time.monotonic())
+                    old = old._replace(at=new.at)
+                else:
+                    old, new = new, _look()
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Always 0."""
+    screen = _Screen(arguments.view, arguments.filter)
+    interval = max(arguments.interval, 0.05)
+    if not arguments.json and sys.stdin.isatty() and sys.stdout.isatty():
+        _live(screen, interval)
+        return 0
+    old = _look()
+    time.sleep(interval)
+    new = _look()
+    shown = tables(new, old)
+    if arguments.json:
+        found = {
+            view: [dict(zip(columns, line, strict=True)) for line in lines] for view, (columns, lines) in shown.items()
+        }
+        print(json.dumps(found, indent=2))
+        return 0
+    print(screen.status(new))
+    for view in _LINES:
+        screen.view = view
+        print(f"\n{view}", *screen.lines(shown), sep="\n")
+    return 0

@@ -1,0 +1,187 @@
+"""Pools: other libraries' arrays in memory of this package, which can sleep."""
+
+from __future__ import annotations
+
+import abc
+import threading
+import weakref
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Self
+
+import xpushare as xs
+from xpushare._device import adapter_of, info_of
+from xpushare._native import forks
+from xpushare.adapters.base import DriverPool, Piece
+from xpushare.arrays.keep import handed_over
+from xpushare.core import memory
+from xpushare.core.memory import Range
+from xpushare.core.resources import Allocation
+from xpushare.sharing import layout, node
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+__all__ = ["Pool"]
+
+
+class Pool(abc.ABC):
+    """Memory of a device that a library's allocator takes parts of. Everything of it is this process's; its memory goes
+    back to the driver as the library frees it.
+    """
+
+    def __init__(self, device: Any) -> None:
+        self.device = xs.Device(str(device))
+        for aspect in xs.Aspect.ext_oneapi_virtual_mem, xs.Aspect.ext_oneapi_ipc_memory:
+            self.device.require(aspect)
+        self._driver: DriverPool = adapter_of(self.device).pool(info_of(self.device))
+        self._forks = forks()
+        self._lock = threading.RLock()
+        self._entered = threading.local()
+        self._asleep = False
+        self._content: list[
+            tuple[Piece, Range, int]
+        ] = []  # what was copied away: where from, where to, the offset there
+        weakref.finalize(self, _release, self._driver, self._forks)
+
+    @abc.abstractmethod
+    def _using(self) -> AbstractContextManager[object]:
+        """Return what has the library allocate here, in this thread."""
+
+    @abc.abstractmethod
+    def _capturing(self) -> bool:
+        """Return whether the library's current stream captures a graph."""
+
+    @abc.abstractmethod
+    def empty_cache(self) -> None:
+        """Give back to the device what the library has, and no array uses."""
+
+    def __enter__(self) -> Self:
+        """Have the library put this thread's new arrays on the device here. Blocks may be nested.
+
+        Raises `InvalidArgumentError` while the pool sleeps, and `ForkError` in a forked child.
+        """
+        self._expect_awake()
+        using = self._using()
+        using.__enter__()
+        self._entered.__dict__.setdefault("blocks", []).append(using)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._entered.blocks.pop().__exit__(kind, error, trace)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of device memory that the pool has now; 0 while it sleeps."""
+        self._expect_own()
+        return 0 if self._asleep else sum(each.nbytes for each in self._driver.pieces())
+
+    @property
+    def asleep(self) -> bool:
+        return self._asleep
+
+    def _expect_own(self) -> None:
+        if self._forks != forks():
+            raise xs.ForkError(f"this pool {memory.FORK_ADVICE}")
+
+    def _expect_awake(self) -> None:
+        self._expect_own()
+        if self._asleep:
+            raise xs.InvalidArgumentError("this pool sleeps: wake it first")
+
+    def sleep(self, keep: bool = False) -> None:
+        """Give the memory back to the device, while all arrays keep their addresses. With `keep`, the content is
+        copied to page-locked host memory before; else it is lost.
+
+        Withdraws the handles of everything in the pool, then waits for all work that was submitted to the device.
+        Work on the arrays, or a replay of a graph that uses them, is a fault of the device until `wake`.
+
+        Raises `InvalidArgumentError` if another process has some of the memory open (then it is not taken away, but
+        the handles are withdrawn), if the keeper has some, if the current stream captures a graph, or if the pool
+        sleeps already; `OutOfMemoryError` if there is no host memory for the content; `ForkError` in a forked child;
+        `DeviceError`.
+        """
+        with self._lock:
+            self._expect_awake()
+            if self._capturing():
+                raise xs.InvalidArgumentError("a pool does not go to sleep while a graph is captured: end the capture")
+            pieces = self._driver.pieces()
+            self._withdraw(pieces)
+            content = self._copied(pieces) if keep else []
+            self._driver.sleep()
+            self._content, self._asleep = content, True
+
+    def wake(self) -> None:
+        """Have memory of the device again, at the same addresses: with the content that `sleep(keep=True)` copied, else
+        with unspecified content.
+
+        Raises `OutOfMemoryError` if the device has too little, and the pool sleeps on; `InvalidArgumentError` if it
+        does not sleep; `ForkError` in a forked child; `DeviceError`.
+        """
+        with self._lock:
+            self._expect_own()
+            if not self._asleep:
+                raise xs.InvalidArgumentError("this pool does not sleep")
+            self._driver.wake()
+            self._copy([(each.address, to.address + at, each.used) for each, to, at in self._content])
+            self._content, self._asleep = [], False
+
+    def _withdraw(self, pieces: list[Piece]) -> None:
+        """Withdraw all handles of the pool's memory, and see that nobody has it."""
+
+        def inside(source: object) -> bool:
+            if not isinstance(source, Allocation) or source.device != self.device:
+                return False
+            return any(each.address <= source.address < each.address + each.nbytes for each in pieces)
+
+        if any(inside(each.allocation) for each in handed_over()):
+            raise xs.InvalidArgumentError(
+                "the keeper has memory of this pool, which publish(keep=True) handed over: it stays on the device"
+            )
+        table = node.current().table_if_any
+        if table is None:
+            return
+        table.withdraw_all([each.handle for each in table.exports() if inside(each.source)], layout.REASON_PUT)
+        if users := table.users(inside):
+            pids = sorted(each for each in users if each)
+            who = f"process {', '.join(map(str, pids))}" if pids else "another process"
+            raise xs.InvalidArgumentError(
+                f"memory of this pool is open in {who}: close it there, then let the pool sleep"
+            )
+
+    def _copied(self, pieces: list[Piece]) -> list[tuple[Piece, Range, int]]:
+        """Copy what the library uses to host memory."""
+        total = sum(each.used for each in pieces)
+        if not total:
+            return []
+        to = memory.allocate("host", total, self.device, None, False)
+        self._driver.drain()  # before a stream of ours reads it
+        content, at = [], 0
+        for each in pieces:
+            if each.used:
+                content.append((each, to, at))
+                at += each.used
+        self._copy([(to.address + at, each.address, each.used) for each, to, at in content])
+        return content
+
+    def _copy(self, pairs: list[tuple[int, int, int]]) -> None:
+        """Copy (to, from, bytes), and wait for it."""
+        if not pairs:
+            return
+        queue = adapter_of(self.device).queue(info_of(self.device))
+        try:
+            for to, from_, nbytes in pairs:
+                queue.copy(to, from_, nbytes, self)
+            queue.synchronize(None)
+        finally:
+            queue.release()
+
+    def __repr__(self) -> str:
+        state = ", asleep" if self._asleep else ""
+        return f"<Pool on {self.device}{state}>"
+
+
+def _release(driver: DriverPool, forked: int) -> None:
+    if forked == forks():
+        driver.release()

@@ -1,0 +1,177 @@
+"""systemd's file-descriptor store: what the keeper has outlives it there, and its successor gets it at its start.
+
+A service sends descriptors with names to the socket in NOTIFY_SOCKET (sd_notify(3), FDSTORE=1), and gets them back from
+descriptor 3 on, with their names in LISTEN_FDNAMES. systemd stores one of several descriptors that are the same open
+file, so memory of several versions is stored once. A *state* is a memfd with what there is to know of a version. It is
+stored last, so a version without one is not complete.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Self, final
+
+from xpushare.common import system
+from xpushare.common.fds import OwnedFd, close_all
+
+__all__ = ["Key", "Store"]
+
+Key = tuple[str, int]  # a name and a version
+_FIRST: Final = 3  # SD_LISTEN_FDS_START
+_PREFIX: Final = "xpushare-"
+_STATE: Final = "xpushare-state-"
+_AT_ONCE: Final = 200  # descriptors; the kernel allows 253
+_SECONDS: Final = 5.0  # for systemd to take what was sent
+_KCMP: Final = {"x86_64": 312, "aarch64": 272}
+_KCMP_FILE: Final = 0
+
+
+def _same_file(one: int, other: int) -> bool:
+    """Whether two descriptors are the same open file, as systemd asks."""
+    a, b = os.fstat(one), os.fstat(other)
+    if (a.st_dev, a.st_ino, a.st_rdev) != (b.st_dev, b.st_ino, b.st_rdev):
+        return False
+    number = _KCMP.get(os.uname().machine)
+    if number is not None:
+        import ctypes  # under systemd only
+
+        me = os.getpid()
+        found = ctypes.CDLL(None, use_errno=True).syscall(number, me, me, _KCMP_FILE, one, other)
+        if found >= 0:
+            return bool(found == 0)
+    return a.st_rdev == 0  # of a memfd, the same memory
+
+
+@final
+class Store:
+    """The store of this service."""
+
+    def __init__(self, address: str) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        self._socket.connect("\0" + address[1:] if address.startswith("@") else address)
+        self._serial = 0
+        self._files: dict[str, tuple[OwnedFd, set[Key]]] = {}  # by their names, and the versions that have them
+        self._states: dict[Key, str] = {}
+
+    @classmethod
+    def of_service(cls) -> Self | None:
+        """The store, if systemd has started this process as a service; the variables that say so are gone then."""
+        address = os.environ.pop("NOTIFY_SOCKET", "")
+        return cls(address) if address else None
+
+    def _send(self, text: str, fds: Sequence[int] = ()) -> None:
+        socket.send_fds(self._socket, [text.encode()], list(fds))
+
+    def ready(self) -> None:
+        """Tell systemd that the keeper serves."""
+        self._send("READY=1")
+
+    def _settle(self) -> None:
+        """Wait until systemd has taken what was sent: of a process that has ended meanwhile, it takes nothing."""
+        reading, writing = os.pipe()
+        try:
+            try:
+                self._send("BARRIER=1", [writing])
+            finally:
+                os.close(writing)
+            waiting = select.poll()
+            waiting.register(reading, 0)  # it hangs up
+            waiting.poll(_SECONDS * 1000)
+        finally:
+            os.close(reading)
+
+    def _name(self, prefix: str) -> str:
+        self._serial += 1
+        return f"{prefix}{self._serial}"
+
+    def sync(self, wanted: Mapping[Key, Callable[[], tuple[dict[str, Any], Sequence[OwnedFd]]]]) -> None:
+        """Have these versions in the store, and no others. Each says what there is to know of it, and its files."""
+        gone, new = self._states.keys() - wanted.keys(), wanted.keys() - self._states.keys()
+        for key in gone:
+            self._remove(key)
+        for key in new:
+            self._add(key, *wanted[key]())
+        if gone or new:
+            self._settle()
+
+    def _add(self, key: Key, state: dict[str, Any], fds: Sequence[OwnedFd]) -> None:
+        names = [self._keep(key, fd) for fd in fds]
+        with_names = system.memfd("xpushare-keeper-state")
+        os.write(with_names.number, json.dumps({**state, "names": names}).encode())
+        self._states[key] = self._name(_STATE)
+        self._send(f"FDSTORE=1\nFDNAME={self._states[key]}", [with_names.number])
+        with_names.close()
+
+    def _keep(self, key: Key, fd: OwnedFd) -> str:
+        """The name of a file in the store, which it is sent to if it is not there."""
+        for name, (known, keys) in self._files.items():
+            if _same_file(known.number, fd.number):
+                keys.add(key)
+                return name
+        name = self._name(_PREFIX)
+        self._files[name] = OwnedFd.copied(fd.number), {key}
+        self._send(f"FDSTORE=1\nFDNAME={name}", [fd.number])
+        return name
+
+    def _remove(self, key: Key) -> None:
+        self._forget(self._states.pop(key))
+        for name, (fd, keys) in [*self._files.items()]:
+            keys.discard(key)
+            if not keys:
+                del self._files[name]
+                fd.close()
+                self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        self._send(f"FDSTOREREMOVE=1\nFDNAME={name}")
+
+    def received(self) -> list[tuple[dict[str, Any], list[OwnedFd]]]:
+        """What a predecessor has stored, the newest versions first: each state, and duplicates of its files. All of it
+        counts as stored. What is not complete is removed.
+        """
+        files, states = _inherited()
+        found = []
+        for name, fd in files.items():
+            self._serial = max(self._serial, int(name.rpartition("-")[2]))
+            self._files[name] = fd, set()
+        for name, fd in states.items():
+            self._serial = max(self._serial, int(name.rpartition("-")[2]))
+            state = json.loads(os.pread(fd.number, os.fstat(fd.number).st_size, 0) or b"{}")
+            fd.close()
+            if not state or any(each not in files for each in state["names"]):
+                self._forget(name)
+                print(f"xpushare keep: {name} is not complete in the store, and was dropped", file=sys.stderr)
+                continue
+            key = state["name"], state["version"]
+            self._states[key] = name
+            for each in state["names"]:
+                self._files[each][1].add(key)
+            found.append((state, [OwnedFd.copied(files[each].number) for each in state["names"]]))
+        for name, (fd, keys) in [*self._files.items()]:
+            if not keys:
+                del self._files[name]
+                fd.close()
+                self._forget(name)
+        return sorted(found, key=lambda each: -each[0]["version"])
+
+    def close(self) -> None:
+        close_all(fd for fd, _ in self._files.values())
+        self._socket.close()
+
+
+def _inherited() -> tuple[dict[str, OwnedFd], dict[str, OwnedFd]]:
+    """The files and the states that systemd has passed on, by their names."""
+    files: dict[str, OwnedFd] = {}
+    states: dict[str, OwnedFd] = {}
+    pid, count, names = (os.environ.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"))
+    if pid == str(os.getpid()):
+        for number, name in zip(range(_FIRST, _FIRST + int(count)), names.split(":"), strict=False):
+            os.set_inheritable(number, False)
+            if name.startswith(_PREFIX):
+                (states if name.startswith(_STATE) else files)[name] = OwnedFd(number)
+    return files, states

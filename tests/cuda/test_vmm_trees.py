@@ -1,0 +1,81 @@
+"""Trees over many allocations of virtual memory, between processes on the software driver: a few calls set the access
+of all of them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import vmm_tree_peer as peer
+
+from harness import Child
+
+sys.path.append(str(Path(__file__).parent.parent / "arrays"))
+
+import vendor_drivers
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
+NUMBER = 135  # more than are made at one go
+CONTENT = [bytes([value % 256]) * 64 for value in range(NUMBER)]
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return vendor_drivers.build(tmp_path_factory.mktemp("drivers"))
+
+
+@pytest.fixture
+def handle(environment: dict[str, str]) -> Iterator[str]:
+    with Child(env=environment) as child:
+        child.call(vendor_drivers.begin)
+        yield child.call(peer.make, NUMBER)
+
+
+@pytest.fixture
+def reader(environment: dict[str, str]) -> Iterator[Child]:
+    with Child(env=environment) as child:
+        child.call(vendor_drivers.begin)
+        yield child
+
+
+def test_the_access_of_all_is_set_by_few_calls(handle: str, reader: Child) -> None:
+    found, calls = reader.call(peer.open_tree, handle)
+    assert found == CONTENT
+    assert calls == {  # the first one alone, then up to 128 together
+        "cuMemImportFromShareableHandle": NUMBER, "cuMemSetAccess": 3, "cuMemAddressReserve": 3,
+    }  # fmt: skip
+    assert reader.call(peer.mapped) == (NUMBER, 3)
+
+
+def test_the_descriptors_come_over_one_connection(handle: str, reader: Child) -> None:
+    reader.call(peer.by_socket_alone)
+    found, calls = reader.call(peer.open_tree, handle)
+    assert found == CONTENT
+    assert calls["cuMemSetAccess"] == 3
+    assert reader.call(peer.connections) == 3  # to meet the exporter, for the first array, for all others
+    assert reader.call(peer.close_some, 0, (0, 0)) == []
+
+
+def test_each_ends_by_itself(handle: str, reader: Child) -> None:
+    """Addresses that mappings share go with the last of these."""
+    reader.call(peer.open_tree, handle)
+    assert reader.call(peer.close_some, 131, (131, 3)) == CONTENT[:131]
+    assert reader.call(peer.close_some, 40, (40, 2)) == CONTENT[:40]
+    assert reader.call(peer.close_some, 0, (0, 0)) == []
+    found, _ = reader.call(peer.open_tree, handle)
+    assert found == CONTENT
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("cuMemImportFromShareableHandle", 70), ("cuMemMap", 70), ("cuMemSetAccess", 1), ("cuMemAddressReserve", 2)],
+)
+def test_what_fails_leaves_nothing(handle: str, reader: Child, name: str, count: int) -> None:
+    text, left = reader.call(peer.open_failing, handle, name, count)
+    assert text.startswith("DeviceError")
+    assert name in text
+    assert left == (0, 0)
+    assert reader.call(peer.open_tree, handle)[0] == CONTENT

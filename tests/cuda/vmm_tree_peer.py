@@ -1,0 +1,111 @@
+"""A tree in many allocations of virtual memory: what runs in the children of `test_vmm_trees`."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from collections import Counter
+from typing import Any
+
+import xpushare as xs
+from harness import kept, wait_until
+from xpushare.sharing import routes
+
+__all__ = ["by_socket_alone", "close_some", "connections", "make", "mapped", "open_failing", "open_tree"]
+
+
+def bytes_of(array: xs.SharedArray) -> bytes:
+    return ctypes.string_at(array.__cuda_array_interface__["data"][0], array.nbytes)
+
+
+def make(number: int) -> str:
+    """The n-th array is full of n."""
+    arrays = [xs.empty(64, "u1", device="cuda:0") for _ in range(number)]
+    for value, each in enumerate(arrays):
+        ctypes.memset(each.__cuda_array_interface__["data"][0], value % 256, each.nbytes)
+    kept["arrays"], kept["handle"] = arrays, xs.share(arrays)
+    assert len(kept["handle"].handles) == number
+    return str(kept["handle"])
+
+
+def counts() -> dict[str, int]:
+    names = "cuMemImportFromShareableHandle", "cuMemSetAccess", "cuMemAddressReserve"
+    return {name: kept["cuda"].calls.count(name) for name in names}
+
+
+def open_tree(handle: str) -> tuple[list[bytes], dict[str, int]]:
+    """The bytes of each array, and how many driver calls of each kind that took."""
+    before = counts()
+    kept["opened"] = xs.attach(handle)
+    return [bytes_of(each) for each in kept["opened"]], {name: now - before[name] for name, now in counts().items()}
+
+
+def by_socket_alone() -> None:
+    """Have this process fetch file descriptors from exporters' sockets alone, and count its connections."""
+    plain = kept["connect"] = routes.socket._connect
+    kept["connections"] = 0
+
+    def connect(*given: Any) -> Any:
+        kept["connections"] += 1
+        return plain(*given)
+
+    routes.socket._connect = connect
+    routes.use_only("socket")
+
+
+def connections() -> int:
+    return int(kept["connections"])
+
+
+def mapped() -> tuple[int, int]:
+    """How many mappings and reservations there are, by the calls that did not fail."""
+    calls = Counter(kept["cuda"].calls)
+    calls.subtract(kept.get("failed", ()))
+    return (
+        calls["cuMemMap"] - calls["cuMemUnmap"],
+        calls["cuMemAddressReserve"] - calls["cuMemAddressFree"],
+    )
+
+
+def close_some(first: int, left: tuple[int, int]) -> list[bytes]:
+    """Close all arrays from `first` on; wait until so much is left, and read the others."""
+    del kept["opened"][first:]
+    gc.collect()
+
+    def settled() -> bool:
+        xs.trim()
+        return mapped() == left
+
+    wait_until(settled, what="the mappings to go")
+    return [bytes_of(each) for each in kept["opened"]]
+
+
+def open_failing(handle: str, name: str, count: int) -> tuple[str, Any]:
+    """The error of an open whose driver call of that name fails from the n-th on; and what is left mapped."""
+    driver = kept["cuda"]
+    plain, left = object.__getattribute__(driver, name), [count]
+
+    def fail(*given: Any) -> Any:
+        left[0] -= 1
+        if left[0] >= 0:
+            return plain(*given)
+        kept.setdefault("failed", []).append(name)
+        return 999, None
+
+    setattr(driver, name, fail)
+    try:
+        xs.attach(handle)
+    except xs.XpuShareError as error:
+        text = f"{type(error).__name__}: {error}"
+    else:
+        text = ""
+    finally:
+        delattr(driver, name)
+    gc.collect()
+
+    def gone() -> bool:
+        xs.trim()
+        return mapped() == (0, 0)
+
+    wait_until(gone, what="what was mapped before the error to go")
+    return text, mapped()
