@@ -68,6 +68,10 @@ OURS = {  # names of ours that C looks up, each with the reason
     "ForkError",  # a lock or a channel of the parent process
     "_span",  # the buffer of a subclass
     "_abandoned",  # an ArrayHandle dies that owns exports
+    "_converted",  # a frame's array, if a consumer wants another dtype or a copy
+    "encoded",  # what goes with a frame
+    "refuse",  # an end of a channel cannot do what was asked for
+    "signalled",  # the work that a frame's reader waits for
 }
 THEIRS = {"__dlpack_c_exchange_api__", "requires_grad", "itemsize"}  # attributes of other libraries
 

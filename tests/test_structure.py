@@ -221,8 +221,10 @@ def _is_namespace(node: ast.expr) -> bool:
     )
 
 
-# Names of others, which have no public ones: whether the GIL is on, and a named tuple's documented fields.
+# Names of others, which have no public ones: whether the GIL is on, what ends a DataLoader's workers, and the fields
+# that a named tuple documents.
 FOREIGN_NAMES = {
+    ("integrations.batches", "_shutdown_workers"),
     ("bench.measure", "_is_gil_enabled"),
     ("arrays.containers", "_fields"),
     ("conformance.suite.test_6_trees", "_fields"),

@@ -734,12 +734,16 @@ class Peers:
         mapping = peer.map(handle, entry) if mapped else None
         payload = entry.payload[: entry.payload_nbytes]
         read_only = bool(entry.flags & layout.ENTRY_READ_ONLY)
-        use = None if opener.room is None else peer.domain.use(fields_of(handle).entry)
         fds = [] if mapped else peer.fetch(handle, entry)
-        return Import(
-            entry.nbytes, entry.exposed_nbytes, payload, fds, read_only, mapping, form, entry.offset, exporter, again,
-            use,
-        )  # fmt: skip
+        try:
+            use = None if opener.room is None else peer.domain.use(fields_of(handle).entry)
+            return Import(
+                entry.nbytes, entry.exposed_nbytes, payload, fds, read_only, mapping, form, entry.offset, exporter,
+                again, use,
+            )  # fmt: skip
+        except BaseException:
+            close_all(fds)
+            raise
 
     def open_slot(self, handle: Handle, make: Callable[[_native.Domain, int], T]) -> tuple[T, Lease]:
         """Return what `make` made of an event's slot, now or for an earlier open, and the lease that belongs to it. An
