@@ -1,9 +1,12 @@
-"""A camera writes into shared slots; a recorder sees every frame, a detector only the newest. The camera is killed and
-started again meanwhile, and both readers go on.
+"""A camera writes into shared slots; a recorder sees every frame, a detector only the newest. The camera is killed in
+the middle of a frame and started again, and both readers go on.
 """
 
 import multiprocessing
+import os
+import signal
 import time
+from multiprocessing.synchronize import Barrier
 
 import numpy as np
 
@@ -12,30 +15,32 @@ import xpushare as xs
 SHAPE = (1080, 1920, 3)
 
 
-def camera(first: int, count: int, finish: bool) -> None:
-    with xs.Channel.create("camera", SHAPE, "uint8", on_full="block", label="camera") as ch:
-        for number in range(first, first + count):
+def camera(ready: Barrier | None, first: int, dies_at: int) -> None:
+    with xs.Channel.create("camera", SHAPE, "uint8", label="camera") as ch:
+        if ready:
+            ready.wait()  # a camera waits for no reader that is not there yet
+        for number in range(first, 41):
             with ch.loan() as frame:
                 np.asarray(frame)[:] = number  # where a camera's driver would write
+                if number == dies_at:
+                    os.kill(os.getpid(), signal.SIGKILL)  # nobody sees a frame that was not sent
                 frame.meta = {"number": number, "t": time.time()}
-        if finish:
-            ch.finish()
-        else:
-            multiprocessing.Event().wait()  # it hangs, and somebody kills it
+        ch.finish()
 
 
-def recorder(ready: xs.Atomic, seen: xs.Atomic) -> None:
-    with xs.Channel.open("camera", start="oldest", reconnect=True, label="recorder") as ch:
-        ready.add(1)
-        for frame in ch:
+def recorder(ready: Barrier) -> None:
+    with xs.Channel.open("camera", reconnect=True, label="recorder") as ch:
+        ready.wait()
+        for count, frame in enumerate(ch, 1):
             assert frame.missed == 0
-            assert np.asarray(frame)[0, 0, 0] == frame.meta["number"]
-            seen.store(frame.meta["number"])
+            assert np.asarray(frame)[0, 0, 0] == frame.meta["number"] == count
+    assert count == 40
+    print(f"the recorder saw all {count} frames")
 
 
-def detector(ready: xs.Atomic) -> None:
-    with xs.Channel.open("camera", mode="newest", start="oldest", reconnect=True, label="detector") as ch:
-        ready.add(1)
+def detector(ready: Barrier) -> None:
+    with xs.Channel.open("camera", mode="newest", reconnect=True, label="detector") as ch:
+        ready.wait()
         last = missed = 0
         for frame in ch:
             time.sleep(0.01)  # detecting takes a while
@@ -45,24 +50,18 @@ def detector(ready: xs.Atomic) -> None:
 
 def main() -> None:
     context = multiprocessing.get_context("spawn")
-    with xs.Atomic() as ready, xs.Atomic() as seen:
-        first = context.Process(target=camera, args=(1, 20, False))
-        readers = [
-            context.Process(target=recorder, args=(ready, seen)),
-            context.Process(target=detector, args=(ready,)),
-        ]
-        for each in (first, *readers):
-            each.start()
-        while seen.load() < 20:
-            seen.wait(seen.load(), 60)
-        first.kill()
-        second = context.Process(target=camera, args=(21, 20, True))
-        second.start()
-        for each in (*readers, second):
-            each.join()
-            assert each.exitcode == 0
-        print(f"the recorder saw all {seen.load()} frames")
-        assert seen.load() == 40
+    ready = context.Barrier(3, timeout=60)  # breaks for the others if one of them does not come
+    first = context.Process(target=camera, args=(ready, 1, 21), daemon=True)
+    readers = [context.Process(target=each, args=(ready,), daemon=True) for each in (recorder, detector)]
+    for each in (first, *readers):
+        each.start()
+    first.join()
+    assert first.exitcode == -signal.SIGKILL
+    second = context.Process(target=camera, args=(None, 21, 0), daemon=True)
+    second.start()
+    for each in (second, *readers):  # a failed reader stops no camera; if a camera fails, this program ends its readers
+        each.join()
+        assert each.exitcode == 0
 
 
 if __name__ == "__main__":

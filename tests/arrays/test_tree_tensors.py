@@ -466,9 +466,9 @@ def opened_at_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
     open_all = memory.open_all
 
-    def note(handles: Any, device: Any, opened: Any) -> None:
+    def note(handles: Any, *rest: Any) -> None:
         seen.append(len(handles))
-        open_all(handles, device, opened)
+        open_all(handles, *rest)
 
     monkeypatch.setattr(memory, "open_all", note)
     return seen
@@ -517,11 +517,11 @@ def withdraw_model() -> None:
     kept["handle"].close()
 
 
-def pickled_model() -> bytes:
+def pickled_model(opens: int) -> bytes:
     """In the peer."""
     share_model()
     gone = kept.pop("model")
-    torch_reductions.install()
+    torch_reductions.install(opens=opens)
     found = ForkingPickler.dumps(gone)
     torch_reductions.uninstall()
     return bytes(found)
@@ -538,15 +538,17 @@ def opens_left() -> list[int]:
 def test_opens_of_pickles_count(peer: Child, imported: list[str]) -> None:
     """Also those of what is open already."""
     xs.attach(peer.call(share_one))  # so that the exporter is known
-    message = peer.call(pickled_model)
-    assert peer.call(opens_left) == [1, 1, 1]
+    message = peer.call(pickled_model, 2)
+    assert peer.call(opens_left) == [2, 2, 2]
     first = pickle.loads(message)
-    assert peer.call(opens_left) == [0, 0, 0]
+    assert peer.call(opens_left) == [1, 1, 1]
     before = len(imported)
     again = pickle.loads(peer.call(lambda raw: raw, message))
     assert len(imported) == before
     assert first["whole"][3] == again["whole"][3] == 3
     assert first["whole"].data_ptr() == again["whole"].data_ptr()
+    with pytest.raises(xs.HandleExpiredError, match="opened"):  # though its memory is open here
+        pickle.loads(peer.call(lambda raw: raw, message))
     assert peer.call(opens_left) == [0, 0, 0]
     del first, again
     peer.call(close_model)

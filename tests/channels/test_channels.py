@@ -246,6 +246,25 @@ def test_newest_finds_the_last_frame_of_before() -> None:
             assert take(last, 1) == [2]
 
 
+def test_frames_of_before_a_reader_opened_are_not_missed() -> None:
+    with channel(slots=4, on_full="overwrite") as ch, xs.Channel.open("test", mode="newest") as holder:
+        send(ch, 0)
+        held = holder.receive(10)
+        send(ch, *range(1, 8))
+        with xs.Channel.open("test", start="oldest") as late:
+            found = []
+            for _ in range(4):
+                with late.receive(10) as frame:
+                    found.append((int(np.asarray(frame)[0]), frame.missed))
+            assert found == [(0, 0), (5, 0), (6, 0), (7, 0)]
+            send(ch, *range(8, 13))  # into the three slots that nobody holds
+            with late.receive(10) as frame:
+                assert (int(np.asarray(frame)[0]), frame.missed) == (10, 2)
+            [member] = [each for each in ch.statistics()["members"] if each["mode"] == "all"]
+            assert member["missed"] == 2
+        held.close()
+
+
 # --- a full channel
 
 

@@ -210,15 +210,21 @@ static int add_writer(xp_end *e)
 static void add_reader(xp_end *e, int mode, bool oldest)
 {
     xp_channel_words *w = e->w;
-    uint64_t first = w->next_seq, newest = 0;
+    uint64_t first = w->next_seq, newest = 0, there = 0;
     for (uint32_t i = 0; i < total(&e->g) && oldest; i++) {
         uint64_t word = slot_at(e, i)->word;
-        if (state_of(word) == XP_FULL && seq_of(word) < first)
+        if (state_of(word) != XP_FULL)
+            continue;
+        there++;
+        if (seq_of(word) < first)
             first = seq_of(word);
-        if (state_of(word) == XP_FULL && seq_of(word) > newest)
+        if (seq_of(word) > newest)
             newest = seq_of(word);
     }
-    w->ends[e->m] = (xp_end_words){.cursor = mode == XP_MODE_NEWEST && oldest && newest ? newest : first};
+    if (mode == XP_MODE_NEWEST && newest)
+        w->ends[e->m] = (xp_end_words){.cursor = newest};
+    else /* an old frame that somebody holds may stand far before the others: those between are no loss to this reader */
+        w->ends[e->m] = (xp_end_words){.cursor = first, .missed = -(int64_t)(w->next_seq - first - there)};
     if (mode == XP_MODE_ONE && w->group == 0) {
         for (uint32_t i = 0; i < total(&e->g); i++) {
             xp_slot_words *s = slot_at(e, i);
@@ -435,6 +441,8 @@ static int without_frame(xp_end *e, bool jobs)
     return gone == XP_GONE_FINISHED ? XP_OVER : gone == XP_GONE_LOST && !e->reconnect ? XP_LOST_END : XP_WAIT;
 }
 
+static uint64_t missed_by(const xp_end_words *end) { return end->missed > 0 ? (uint64_t)end->missed : 0; }
+
 static void describe(const xp_end *e, uint32_t slot, uint64_t missed, xp_frame *frame)
 {
     const xp_slot_words *s = slot_at(e, slot);
@@ -487,12 +495,12 @@ int xp_end_receive(xp_end *e, xp_frame *frame, bool take)
             XP_STORE(&s->job, (uint64_t)(e->m + 1) << 8 | XP_TAKEN);
             s->deliveries++;
         } else {
-            mine->missed += seq - mine->cursor;
+            mine->missed += (int64_t)(seq - mine->cursor);
         }
         hold(s, e->m);
         mine->cursor = seq + 1;
         mine->got++;
-        describe(e, chosen, e->mode == XP_MODE_ONE ? w->group_missed : mine->missed, frame);
+        describe(e, chosen, e->mode == XP_MODE_ONE ? w->group_missed : missed_by(mine), frame);
     }
     unlock(e, false);
     return got;

@@ -33,7 +33,8 @@ typedef struct {
 typedef struct {
     uint32_t role, reserved; /* XP_END_…; 0: nobody */
     uint64_t cursor;         /* a reader's: the seq of the next frame it has not seen */
-    uint64_t missed, got;
+    int64_t missed; /* negative: less the frames that were gone before it joined, from its cursor on */
+    uint64_t got;
 } xp_end_words;
 
 typedef struct {

@@ -388,6 +388,7 @@ static PyObject *channel_survey(PyObject *Py_UNUSED(module), PyObject *o_crew)
         const xp_end_words *end = &w->ends[m];
         const xp_crew_member *record = &xp_crew_head_of(c)->members[m];
         uint32_t role = XP_LOAD(&end->role), holding = 0;
+        int64_t missed = XP_RELAXED(&end->missed);
         int pid = role ? xp_crew_pid(c, m) : -1;
         if (pid < 0)
             continue;
@@ -395,7 +396,7 @@ static PyObject *channel_survey(PyObject *Py_UNUSED(module), PyObject *o_crew)
             holding += XP_RELAXED(&w->slots[i].holders[m / 64]) >> m % 64 & 1;
         PyObject *label = PyUnicode_DecodeUTF8(record->label, (Py_ssize_t)strnlen(record->label, XP_CREW_LABEL), "replace");
         PyObject *v = label ? Py_BuildValue("(IiIKKKIN)", m, pid, role, (unsigned long long)XP_RELAXED(&end->cursor),
-                                            (unsigned long long)XP_RELAXED(&end->missed),
+                                            missed > 0 ? (unsigned long long)missed : 0,
                                             (unsigned long long)XP_RELAXED(&end->got), holding, label)
                             : NULL;
         if (v == NULL || PyList_Append(list, v) < 0)

@@ -701,7 +701,11 @@ class Frame(_Content):
 
     @property
     def missed(self) -> int:
-        """How many frames this reader has missed so far; in mode "one", how many all of these readers have."""
+        """How many frames sent since this reader opened the channel were overwritten before it saw them.
+
+        In mode "one", the number counts for all readers in that mode. With `start="oldest"`, frames that were in a slot
+        at the opening count, too.
+        """
         missed: int = self._raw[2]
         return missed + self._channel._lost
 

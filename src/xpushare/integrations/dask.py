@@ -107,6 +107,11 @@ def _outlives_exporter(device: str) -> bool:
     return xs.Device(device).has(xs.Aspect.outlives_exporter)
 
 
+@functools.cache
+def _on_host(device: str) -> bool:
+    return xs.Device(device).backend == adapters.HOST
+
+
 class Leases:
     """The handles that this process has given out, each of which can be opened once.
 
@@ -315,7 +320,9 @@ def _export(x: Any, kind: str) -> tuple[xs.ArrayHandle, xs.Memory | None]:
 def _loads(header: dict[str, Any], _frames: list[Any]) -> Any:
     """Attach. A failure is an OSError: Dask then takes the value from elsewhere, or asks again."""
     try:
-        array = xs.attach(header["handle"])
+        handle = xs.ArrayHandle(header["handle"])
+        # The handle opens once, so others are served with a descriptor of this process.
+        array = xs.attach(handle, own=_on_host(handle.handle.device_uuid))
     except xs.XpuShareError as error:
         _asking.failed(error)
         raise OSError(f"cannot open the handle of an array: {error}") from error
