@@ -23,6 +23,7 @@ PAGES = [
     "docs/forks-and-servers.md",
     "docs/which-call.md",
     "docs/coming-from.md",
+    "docs/mistakes.md",
 ]
 # A python block, and the block of its output when one follows. What needs other libraries is a `py` block, and not run.
 BLOCK = re.compile(r"^```python\n(?P<source>.*?)^```\n(?:\n```text\n(?P<output>.*?)^```\n)?", re.MULTILINE | re.DOTALL)
