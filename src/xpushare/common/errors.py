@@ -146,8 +146,8 @@ class DeviceError(XpuShareError, RuntimeError):
 def exporter_gone(pid: int, how: str) -> HandleExpiredError:
     """Return the error for a handle whose exporter has ended. `how`: by what this process knows it."""
     return HandleExpiredError(
-        f"the process that shared this (pid {pid}) has exited ({how}). Keep it running until the receiver has attached, "
-        "or publish with keep=True"
+        f"the process that shared this (pid {pid}) has exited ({how}). Keep it running until the receiver has "
+        "attached, or publish with keep=True"
     )
 
 
@@ -192,5 +192,6 @@ class Unread:
     def __str__(self) -> str:
         return str(self._error)
 
-    def throw(self) -> NoReturn:
+    def __call__(self) -> NoReturn:
+        """Raise the error."""
         raise copy.copy(self._error)
