@@ -1,8 +1,9 @@
 """Measure the hand-over of a frame by a channel, a ring by hand over events, iceoryx2 (if it is installed) polling and
 blocking, and multiprocessing.Queue, in one run. Each of two processes is pinned to a CPU of its own.
 
-"round trip" is half of one, 64 bytes and 8 MiB, and waiters may spin. "asleep" is one way, from before the loan until
-the reader has the value: the writer pauses before each frame for long enough that the reader sleeps.
+"round trip" is half of one, 64 bytes and 8 MiB, and waiters may spin. "one CPU" is the same with both processes on one
+CPU, so that each sleeps while the other one runs. "asleep" is one way, from before the loan until the reader has the
+value: the writer pauses before each frame for long enough that the reader sleeps.
 
 "4K" is frames of 3840 x 2160 x 3 bytes that are filled in place, sent, and read as a whole, a second.
 
@@ -12,6 +13,7 @@ the reader has the value: the writer pauses before each frame for long enough th
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import multiprocessing
 import os
@@ -323,10 +325,15 @@ def main() -> None:
     there = {others[0]} if others else {here}
     os.sched_setaffinity(0, {here})
 
-    def start(target: Callable[..., None], *arguments: Any) -> Any:
-        process = context.Process(target=_pinned, args=(there, target, *arguments))
-        process.start()
-        return process
+    def start_on(cpus: set[int]) -> Callable[..., Any]:
+        def start(target: Callable[..., None], *arguments: Any) -> Any:
+            process = context.Process(target=_pinned, args=(cpus, target, *arguments))
+            process.start()
+            return process
+
+        return start
+
+    start = start_on(there)
 
     contenders: dict[str, Callable[[int, int, Callable[..., Any]], list[float]]] = {
         "channel": channel, "ring over events": ring, "multiprocessing.Queue": queue, "iceoryx2, polling": iceoryx,
@@ -339,6 +346,9 @@ def main() -> None:
                 _show(what, name, [each * 5e5 for each in measure(size, rounds, start)])
             except ImportError:
                 print(f"{what:22}  {name:22} is not installed")
+    for name in ("channel", "ring over events", "iceoryx2, blocking"):
+        with contextlib.suppress(ImportError):
+            _show("one CPU, 64 B", name, [each * 5e5 for each in contenders[name](64, rounds, start_on({here}))])
     sleepers = {"channel": asleep_channel, "iceoryx2, blocking": asleep_iceoryx}
     for name, run in sleepers.items():
         times = context.Array("q", rounds, lock=False)
