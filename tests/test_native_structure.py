@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sysconfig
 from pathlib import Path
@@ -53,3 +54,48 @@ def test_a_circle_is_found(tmp_path: Path) -> None:
     assert circles(graph) == [frozenset("abc")]
     (tmp_path / "c.c").write_text("int data;")
     assert circles(call_graph(tmp_path, tmp_path)) == []
+
+
+# --- what C knows of Python -------------------------------------------------------------------------------------------
+
+ASKS = re.compile(
+    r"(?:ImportModule|[GHS]\w*AttrString|CallMethod\w*|InternFromString)\s*\((?:[^()\"]|\([^()]*\))*?(\"[^\"]+\"|[A-Z]+_NAME)"
+)
+PRIVATE = re.compile(r"\{\"(_[a-z]\w*)\"")
+OURS = {  # names of ours that C looks up, each with the reason
+    "xpushare.common.errors",  # where the errors are
+    "InvalidArgumentError",  # an object that this process may not use
+    "ForkError",  # a lock or a channel of the parent process
+    "_span",  # the buffer of a subclass
+    "_abandoned",  # an ArrayHandle dies that owns exports
+    "_converted",  # a frame's array, if a consumer wants another dtype or a copy
+    "encoded",  # what goes with a frame
+    "refuse",  # an end of a channel cannot do what was asked for
+    "signalled",  # the work that a frame's reader waits for
+}
+THEIRS = {"__dlpack_c_exchange_api__", "requires_grad", "itemsize"}  # attributes of other libraries
+
+
+def names_known(source: str) -> set[str]:
+    """Return the names of Python's that a C source looks up."""
+    macros = dict(re.findall(r"#define (\w+_NAME) (\"[^\"]+\")", source))
+    return {macros.get(name, name).strip('"') for name in ASKS.findall(source)}
+
+
+def test_c_knows_few_names_of_python() -> None:
+    sources = [file.read_text() for folder in ("python", "engine", "mock") for file in (NATIVE / folder).glob("*.c")]
+    assert set().union(*map(names_known, sources)) == OURS | THEIRS
+    assert {name for source in sources for name in PRIVATE.findall(source)} == {"_span"}
+
+
+def test_c_makes_objects_of_few_classes() -> None:
+    table = (NATIVE / "python" / "register.c").read_text().partition("registrable[] = {")[2].partition("};")[0]
+    assert re.findall(r"\{\"(\w+)\"", table) == ["Allocation", "ArrayHandle", "Handle", "Range", "SharedArray"]
+
+
+def test_a_name_is_found() -> None:
+    source = (
+        '#define OF_NAME "of"\nPyObject_GetAttrString(f(x, y), OF_NAME); PyObject_CallMethod(object, "_call", NULL);'
+    )
+    assert names_known(source) == {"of", "_call"}
+    assert names_known('PyImport_ImportModule("a.b"); PyUnicode_InternFromString("c")') == {"a.b", "c"}

@@ -187,6 +187,75 @@ def test_no_array_library_is_imported_with_a_module() -> None:
             assert name.partition(".")[0] not in {"numpy", "ml_dtypes", "torch", "cupy", "jax"}, module
 
 
+# --- private names ----------------------------------------------------------------------------------------------------
+
+BY_NAME = {"attrgetter", "methodcaller", "getattr", "setattr", "delattr", "hasattr", "__getattribute__", "__setattr__"}
+
+
+def private_by_name(source: str) -> list[str]:
+    """Return the private names that a source reaches by strings, which hides the use from every checker."""
+    found: list[str] = []
+    for node in ast.walk(ast.parse(source)):
+        strings: list[ast.expr] = []
+        if isinstance(node, ast.Call):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            own = bool(node.args) and isinstance(node.args[0], ast.Name) and node.args[0].id == "self"
+            strings = node.args if called in BY_NAME and not own else []
+            inner = node.func.value if isinstance(node.func, ast.Attribute) and called in ("get", "pop") else None
+            strings = node.args if inner is not None and _is_namespace(inner) else strings
+        elif isinstance(node, ast.Subscript) and _is_namespace(node.value):
+            strings = [node.slice]
+        names = [each.value for each in strings if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+        parts = [part for name in names for part in name.split(".")]
+        found += [
+            part for part in parts if part.startswith("_") and not (part.startswith("__") and part.endswith("__"))
+        ]
+    return found
+
+
+def _is_namespace(node: ast.expr) -> bool:
+    """Whether it is `vars(…)` or `….__dict__`."""
+    called = node.func if isinstance(node, ast.Call) else None
+    return (isinstance(called, ast.Name) and called.id in ("vars", "globals")) or (
+        isinstance(node, ast.Attribute) and node.attr == "__dict__"
+    )
+
+
+# Names of others, which have no public ones: whether the GIL is on, what ends a DataLoader's workers, and the fields
+# that a named tuple documents.
+FOREIGN_NAMES = {
+    ("integrations.batches", "_shutdown_workers"),
+    ("bench.measure", "_is_gil_enabled"),
+    ("arrays.containers", "_fields"),
+    ("conformance.suite.test_6_trees", "_fields"),
+}
+
+
+def test_no_private_name_is_reached_by_a_string() -> None:
+    found = {
+        (_name(file, PACKAGE), name) for file in PACKAGE.rglob("*.py") for name in private_by_name(file.read_text())
+    }
+    assert found == FOREIGN_NAMES
+
+
+@pytest.mark.parametrize(
+    "trick",
+    [
+        'attrgetter("_x")(Class)',
+        'operator.attrgetter("held._x")',
+        'methodcaller("_x", 1)',
+        'getattr(thing, "_x", None)',
+        'hasattr(thing, "_x")',
+        'object.__getattribute__(thing, "_x")',
+        'vars(thing)["_x"]',
+        'thing.__dict__.get("_x")',
+    ],
+)
+def test_a_hidden_use_is_found(trick: str) -> None:
+    assert private_by_name(trick) == ["_x"]
+    assert private_by_name(trick.replace("_x", "__x__")) == []
+
+
 def test_rooms_exist(graph: Graph) -> None:
     for name in (name for names in ROOMS for name in names if name):
         assert name in graph or (PACKAGE / f"{name}.pyi").exists(), f"there is no {name}: take it out of ROOMS"

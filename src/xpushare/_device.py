@@ -7,9 +7,8 @@ import itertools
 import os
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Sequence
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Literal, NamedTuple, final
 
 from xpushare import adapters
 from xpushare.adapters.vendor import UR_BACKENDS, Vendor
@@ -144,49 +143,46 @@ class Device:
 
     @classmethod
     def _make(cls, adapter: Any, info: Any) -> Device:
-        self = object.__new__(cls)
+        self = cls._named((info.backend, uuid.UUID(info.uuid).bytes))
         self._adapter = adapter
         self._info = info
-        self._context = None
-        self._aspects = {}
-        self._dlpacks = {}
-        self._names = info.backend, uuid.UUID(info.uuid).bytes
-        self._hash = hash(self._names)
         return self
 
     @classmethod
-    def _make_unread(cls, names: tuple[str, bytes], why: Unread) -> Device:
+    def _named(cls, names: tuple[str, bytes]) -> Device:
         self = object.__new__(cls)
         self._names = names
         self._hash = hash(names)
-        self._unread = why
+        self._context = None
+        self._aspects = {}
+        self._dlpacks = {}
         return self
 
     @property
     def backend(self) -> str:
-        return str(self._info.backend)
+        return str(info_of(self).backend)
 
     @property
     def name(self) -> str:
-        return str(self._info.name)
+        return str(info_of(self).name)
 
     @property
     def uuid(self) -> str:
         """The uuid of the physical device, the same in every process of this host."""
-        return str(self._info.uuid)
+        return str(info_of(self).uuid)
 
     @property
     def type(self) -> Literal["cpu", "gpu", "accelerator"]:
-        found: Literal["cpu", "gpu", "accelerator"] = self._info.type
+        found: Literal["cpu", "gpu", "accelerator"] = info_of(self).type
         return found
 
     @property
     def ordinal(self) -> int:
-        return int(self._info.ordinal)
+        return int(info_of(self).ordinal)
 
     @property
     def driver_version(self) -> str:
-        return str(self._info.driver_version)
+        return str(info_of(self).driver_version)
 
     @property
     def aspects(self) -> frozenset[Aspect]:
@@ -208,7 +204,7 @@ class Device:
     def _ask(self, aspect: Aspect) -> Support:
         found = self._aspects.get(aspect)
         if found is None:
-            found = self._aspects[aspect] = self._adapter.support(self._info, aspect)
+            found = self._aspects[aspect] = adapter_of(self).support(info_of(self), aspect)
         return found
 
     def require(self, aspect: Aspect) -> None:
@@ -217,17 +213,11 @@ class Device:
         if found.state != "yes":
             raise FeatureNotSupportedError(f"{self} does not support {aspect}: {found.reason}")
 
-    def _dlpack(self, kind: str) -> tuple[int, int]:
-        """DLPack's device for memory of that kind."""
-        found = self._dlpacks.get(kind)
-        if found is None:
-            found = self._dlpacks[kind] = self._adapter.dlpack_device(self._info, kind)
-        return found
-
     @property
     def context(self) -> Context:
         """The context of this device alone, which is the default of every `context` argument."""
         if self._context is None:
+            adapter_of(self)  # which refuses a device that is not visible here
             self._context = Context([self])
         return self._context
 
@@ -235,7 +225,7 @@ class Device:
         """The number of bytes of which the sizes of physical memory and mappings are multiples, or should be if
         `recommended`. (urVirtualMemGranularityGetInfo)
         """
-        return int(self._adapter.granularity(self._info, recommended))
+        return int(adapter_of(self).granularity(info_of(self), recommended))
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -244,13 +234,6 @@ class Device:
 
     def __hash__(self) -> int:
         return self._hash
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:  # what `_unread` leaves unset
-            if name in ("_adapter", "_aspects", "_context", "_dlpacks", "_info"):
-                self._unread.throw()
-            raise AttributeError(f"'Device' object has no attribute {name!r}", name=name, obj=self)
 
     def __repr__(self) -> str:
         if hasattr(self, "_unread"):
@@ -268,7 +251,9 @@ def _unpickle(backend: str, device_uuid: bytes) -> Device:
     try:
         return device_for_handle(backend, device_uuid)
     except XpuShareError as error:
-        return _make_unread((backend, device_uuid), Unread(error))
+        unread = Device._named((backend, device_uuid))  # pyright: ignore[reportPrivateUsage]
+        unread._unread = Unread(error)  # pyright: ignore[reportPrivateUsage]
+        return unread
 
 
 DeviceLike = Device | str
@@ -276,20 +261,44 @@ DeviceLike = Device | str
 _known: dict[tuple[str, str], Device] = {}
 _named_by_handles: dict[tuple[str, bytes], Device] = {}
 
-# For the other modules of the package; only `dlpack_of` and `known_device` have a Python frame.
-adapter_of: Final[Callable[[Device], Any]] = attrgetter("_adapter")
-info_of: Final[Callable[[Device], Any]] = attrgetter("_info")
-names_of: Final[Callable[[Device], tuple[str, bytes]]] = attrgetter("_names")
-dlpack_of: Final[Callable[[Device, str], tuple[int, int]]] = attrgetter("_dlpack")(Device)
-_make: Final[Callable[[Any, Any], Device]] = attrgetter("_make")(Device)
-_make_unread: Final[Callable[[tuple[str, bytes], Unread], Device]] = attrgetter("_make_unread")(Device)
+
+# --- the friends of `Device`, through which other modules reach what users need not see
+
+
+def adapter_of(device: Device) -> Any:
+    """Return the adapter of a device. Raises the error of a pickle that names none that is visible here."""
+    try:
+        return device._adapter  # pyright: ignore[reportPrivateUsage]
+    except AttributeError:
+        device._unread()  # pyright: ignore[reportPrivateUsage]
+
+
+def info_of(device: Device) -> Any:
+    """Return what the adapter calls the device. Raises as `adapter_of`."""
+    try:
+        return device._info  # pyright: ignore[reportPrivateUsage]
+    except AttributeError:
+        device._unread()  # pyright: ignore[reportPrivateUsage]
+
+
+def names_of(device: Device) -> tuple[str, bytes]:
+    """Return the backend and the uuid of a device, as handles name it."""
+    return device._names  # pyright: ignore[reportPrivateUsage]
+
+
+def dlpack_of(device: Device, kind: str) -> tuple[int, int]:
+    """Return DLPack's device for memory of that kind."""
+    found = device._dlpacks.get(kind)  # pyright: ignore[reportPrivateUsage]
+    if found is None:
+        found = device._dlpacks[kind] = adapter_of(device).dlpack_device(info_of(device), kind)  # pyright: ignore[reportPrivateUsage]
+    return found
 
 
 def known_device(adapter: Any, info: Any) -> Device:
     """This process's only `Device` object for that device."""
     key = (info.backend, info.uuid)
     found = _known.get(key)
-    return _known.setdefault(key, _make(adapter, info)) if found is None else found
+    return _known.setdefault(key, Device._make(adapter, info)) if found is None else found  # pyright: ignore[reportPrivateUsage]
 
 
 def _backend_devices(backend: str) -> list[Device]:

@@ -251,6 +251,15 @@ class Fields:
     """The 256 bytes of a handle, by the names of docs/layout.md (`sharing.handle.FIELDS`). Nothing is checked."""
 
     def __init__(self, raw: bytes, /) -> None: ...
+    def key(self, opener: object, /) -> tuple[bytes, int, Any, int]:
+        """Return what tells imports apart: the exporter's cookie, the number of its object, the opener, and the flags
+        READ_ONLY and PICKLED. A pickle opens an import of its own, which may have to be exported from here later.
+        """
+
+    @property
+    def names(self) -> bytes:
+        """The bytes by which a handle names its device: `backend` and `device_uuid`."""
+
     @property
     def magic(self) -> bytes: ...
     @property
@@ -330,7 +339,11 @@ class HandleState:
 def handle(raw: bytes, newest: Callable[[], Any] | None = None, /) -> Handle:
     """Make a handle of 256 bytes that have been verified. `newest`: see `sharing.handle.following`."""
 
-def unread_handle(raw: bytes, why: Unread, /) -> Handle: ...
+def unread_handle(raw: bytes, why: Unread, /) -> Handle:
+    """Make a handle of bytes that are none here. `why` raises the reason when it is called."""
+
+def fields_of(handle: Handle, /) -> Fields:
+    """Return `handle.fields`, in fewer steps."""
 
 @final
 class PeerTable:
@@ -346,9 +359,10 @@ class PeerTable:
 
     def open(
         self, fields: Fields, peer: Any, mapped: bool, /
-    ) -> tuple[Mapping | None, Lease, int, int, bytes, list[OwnedFd], int, int] | None:
+    ) -> tuple[Mapping | None, Lease, int, int, bytes, list[OwnedFd], int, bool, int] | None:
         """Check a handle's entry, hold it, and fetch what it has: (a mapping of its memfd if it is one and `mapped`
-        wants that, the hold, nbytes and exposed_nbytes of the whole object, payload, fds otherwise, offset, flags).
+        wants that, the hold, nbytes and exposed_nbytes of the whole object, payload, fds otherwise, offset, whether
+        it is read-only, the number of its form).
 
         None, with nothing left behind, for a dead exporter, and for anything but a live entry that is not counted and
         whose fds can be fetched. Then the caller finds out elsewhere what is wrong.
@@ -433,8 +447,13 @@ class OwnTable:
         With `opens`, each can be opened that often. `deadline` is of the monotonic clock, 0 for none.
         """
 
-    def of_range(self, range: RangeBase, template: Template, read_only: bool, implicit: bool, /) -> Exported:
-        """What exports a range of an allocation of this process."""
+    @overload
+    def of_range(self, range: RangeBase, template: Template, read_only: bool, implicit: bool, /) -> Exported: ...
+    @overload
+    def of_range(self, range: RangeBase, template: None, read_only: bool, implicit: bool, /) -> Exported | None:
+        """Make the export of a range of an allocation. Without a template, that of the allocation serves; None if it
+        has none, or this process may not export it.
+        """
 
     def find(self, fields: Fields, /) -> Exported | None:
         """Return the live export behind a handle."""
@@ -524,7 +543,7 @@ class AllocationBase(Resource):
 
     def __new__(
         cls, device: Any, driver: Any, end: End, kind: str, address: int, nbytes: int, host_accessible: bool,
-        imported: bool, foreign: bool, source: object, serial: int, name: object, owned: bool, /
+        foreign: bool, source: object, serial: int, name: object, /
     ) -> Self: ...  # fmt: skip
     kind: Any  # read-only, as what follows
     address: int
@@ -550,6 +569,13 @@ class PagesBase(Resource):
     imported: bool
     known_serial: int  # 0 before the first export
 
+def imported(
+    device: Any, driver: Any, end: End, kind: str, address: int, nbytes: int, host_accessible: bool, owned: object, /
+) -> Any:
+    """Make the `Allocation` of memory that another process exported. `owned`: by which this process can export it, or
+    None.
+    """
+
 class RangeBase:
     """A piece of an allocation, and what keeps it open. Its fields are read-only. Ranges compare by identity."""
 
@@ -570,6 +596,10 @@ class RangeBase:
         read_only: bool = ..., handle: Any = ..., lease: Any = ...,
     ) -> Self:  # fmt: skip
         """Return a range that differs from this one in these fields."""
+
+    @classmethod
+    def opened(cls, handle: Handle, allocation: Any, device: Any, context: Any, lease: Any, /) -> Self | None:
+        """Return the range that an opened handle names. None if it does not lie in the allocation."""
 
 def flatten(tree: Any, most: int, scalar: type | None, /) -> Any:
     """The arrays of a tree, and the tree in terms of JSON; NotImplemented for what only Python describes or refuses.
@@ -664,17 +694,19 @@ class Leaves:
     def __init__(self, arrays: list[Any], read_only: bool) -> None:
         """`read_only`: all of it becomes so."""
 
-    def view(self) -> None: ...
-    def kinds(self) -> list[tuple[Any, Any, Any, int, int, int, int, int]]:
-        """For each kind an array of it, device and dtype (None, None of another library's), DLPack's device type and
-        number, and the code, bits and lanes of an element.
+    dtypes: list[Any]  # by their numbers in the message
+
+    def view(self) -> list[tuple[int, Any, Any, tuple[int, int, int, int, int] | None]]:
+        """Look at the arrays. Returns, for each kind, its number, an array of it, and the device. For another library's
+        kind, it returns None instead of the device, and DLPack's device type and number, and the code, bits and lanes
+        of an element.
         """
 
     def stream(self, kind: int, /) -> int | None:
         """The number of the stream that the kind's library works on now."""
 
-    def settle(self, kind: int, device: Any, context: Any, /) -> None:
-        """The arrays of the kind are on that device; those of ours are on theirs."""
+    def settle(self, kind: int, dtype: Any, device: Any, context: Any, /) -> None:
+        """Tell the dtype and the device of the arrays of another library's kind."""
 
     def next(self) -> int | None:
         """Place the arrays in allocations that are known. Returns the index of the next array that is in none; None if
@@ -691,13 +723,15 @@ class Leaves:
         """The array that `next` returned is `put` later."""
 
     def put(
-        self, index: int, range: Any, first: int, shape: tuple[int, ...], strides: tuple[int, ...], kind: int, /
-    ) -> None:
+        self, index: int, range: Any, first: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any,
+        kind: int, /
+    ) -> None:  # fmt: skip
         """The array covers that range of an allocation, and its first element is `first` bytes into it."""
 
-    def groups(self, kinds: dict[int, tuple[int, int]], whole: bool, /) -> list[Any]:
-        """A range for each allocation, and access to it, in which arrays lie: the bytes that they span, or all of it.
-        `kinds`: by their numbers the index of the event that orders the arrays (-1: none), and that of the dtype.
+    def groups(self, events: dict[int, int], event: int, whole: bool, /) -> list[Any]:
+        """Return a range for each allocation, and access to it, in which arrays lie: the bytes that they span, or all
+        of it. `events`: by the numbers of kinds, the index of the event that orders the arrays (-1: none); `event`: of
+        all other kinds.
         """
 
     def seal(

@@ -19,7 +19,7 @@ from xpushare._native import End
 from xpushare.adapters.host import HostRange
 from xpushare.adapters.mock import MockStream, default_stream
 from xpushare.adapters.stream.host_memory import HostMemory
-from xpushare.core.resources import Allocation
+from xpushare.core.resources import imported
 from xpushare.objects.lifecycle import use
 
 
@@ -164,7 +164,7 @@ def hidden(source: Any, **options: Any) -> xs.SharedArray:
     place = use(found)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(HostMemory, "host_accessible", False)
-        unreachable = Allocation(place.device, place.allocation.driver, "device", imported=True, end=End(None))
+        unreachable = imported(place.device, place.allocation.driver, "device", End(None))
     found.held = place.replace(allocation=unreachable, lease=place)
     return found
 

@@ -24,7 +24,7 @@ from xpushare.adapters.stream.queue import DeviceQueue
 from xpushare.common.elements import c_strides
 from xpushare.core.layers import enable_layers
 from xpushare.core.ordering import current_work
-from xpushare.objects.array import covered_by
+from xpushare.objects.array import covered_by, view_of
 from xpushare.sharing import layout, node
 from xpushare.sharing.handle import fields_of
 from xpushare.sharing.peers import Entry
@@ -99,7 +99,7 @@ def test_share_of_views_of_an_allocation() -> None:
     """Steps that go back, gaps, and a beginning within: exactly the bytes that the elements span."""
     memory = xs.malloc_host(4096)
     array = memory.slice(64, 1024).as_array((8, 4), "i4", 16)
-    view = array._view(3 * 16, (4, 2), np.dtype("i4"), (-16, 8))
+    view = view_of(array, 3 * 16, (4, 2), np.dtype("i4"), (-16, 8))
     for each, offset, nbytes in (array, 64 + 16, 128), (view, 64 + 16, 3 * 16 + 8 + 4):
         with xs.share(each) as handle:
             expect_of(handle, each)

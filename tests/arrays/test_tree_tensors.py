@@ -669,17 +669,18 @@ def test_leaves_refuse_what_makes_no_message() -> None:
         (0, slab, (1,), (8,), KINDS_MOST),
     ):
         with pytest.raises(ValueError, match="no range of an allocation, or shape and strides differ"):
-            leaves.put(index, what, 0, shape, strides, kind)
-    leaves.put(0, covered, 0, (1,), (8,), KINDS_MOST)
+            leaves.put(index, what, 0, shape, strides, array.dtype, kind)
+    leaves.put(0, covered, 0, (1,), (8,), array.dtype, KINDS_MOST)
     with pytest.raises(TypeError, match="once all arrays are placed"):
-        leaves.groups({KINDS_MOST: (-1, 0)}, False)
+        leaves.groups({}, -1, False)
     seal = identity.sealing()
     with pytest.raises(TypeError, match="after `groups`"):
         leaves.seal(seal, [], [], b"", 0)
-    leaves.put(1, covered, 0, (1,), (8,), KINDS_MOST + 1)
-    with pytest.raises(KeyError, match="not described"):
-        leaves.groups({KINDS_MOST: (-1, 0)}, False)
-    assert len(leaves.groups({KINDS_MOST: (-1, 0), KINDS_MOST + 1: (-1, 0)}, False)) == 1
+    leaves.put(1, covered, 0, (1,), (8,), array.dtype, KINDS_MOST + 1)
+    assert leaves.dtypes == [array.dtype]
+    with pytest.raises(TypeError):
+        leaves.groups({KINDS_MOST + 1: "0"}, -1, False)  # type: ignore[dict-item]
+    assert len(leaves.groups({KINDS_MOST: 0}, -1, False)) == 1
     handle = xs.ipc.memory.get(slab)
     with pytest.raises(TypeError, match="no handle"):
         leaves.seal(seal, [b"short"], [], b"", 0)  # type: ignore[list-item]

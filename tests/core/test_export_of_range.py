@@ -10,7 +10,9 @@ import xpushare as xs
 from xpushare.sharing import node
 
 
-@pytest.mark.parametrize("arguments", [(), (1, 2), (1, 2, False, False), (None, None, False, False)])
+@pytest.mark.parametrize(
+    "arguments", [(), (1, 2), (1, 2, False, False), (1, None, False, False), (None, None, False, False)]
+)
 def test_what_is_no_range(arguments: Any) -> None:
     xs.share(xs.empty(1)).close()
     with pytest.raises(TypeError):

@@ -153,7 +153,7 @@ def test_system_calls_fail_in_opens_of_a_known_exporter(
     injector: Injector, kind: str, peer: Child, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The native short cut calls nothing of `_system`; where it declines, this way is taken.
-    monkeypatch.setattr(Peers, "acquire_known", lambda *_arguments: None)
+    monkeypatch.setattr(Peers, "_open", lambda *_arguments: None)
     makers: dict[str, Any] = {"memory": exported, "physical_memory": exported_physical, "event": exported_event}
     handle = peer.call(makers[kind], "native_cpu:0")
     getattr(xs.ipc, kind).open(

@@ -89,7 +89,7 @@ def test_no_route_leaves_nothing_even_if_copies_of_errors_keep_their_tracebacks(
     monkeypatch.setitem(copyreg.dispatch_table, xs.RouteError, reduced)
     for route in routes.routes():
         monkeypatch.setattr(route, "fetch", blocked)
-    monkeypatch.setattr(type(node.current().peers), "acquire_known", lambda *_arguments: None)  # nor by a native call
+    monkeypatch.setattr(type(node.current().peers), "_open", lambda *_arguments: None)  # nor by a native call
     with Child() as child:
         handle = child.call(exported, "mock:0")
         gc.collect()

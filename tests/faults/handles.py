@@ -127,7 +127,7 @@ def cache_not_rechecked() -> None:
 
         return acquire
 
-    wrap(Peers, "acquire", make)
+    wrap(Peers, "_acquire", make)
     the_long_way()
 
 
@@ -136,14 +136,14 @@ def reopen_not_rechecked() -> None:
     from xpushare.sharing.peers import Peers
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def acquire_known(self: Any, handle: Any, key: Any, opener: Any) -> Any:
+        def open_(self: Any, key: Any, fields: Any, opener: Any) -> Any:
             known = self._cache.get(key)
             found = None if known is None else known()
-            return original(self, handle, key, opener) if found is None else (found, None)
+            return original(self, key, fields, opener) if found is None else (found, None)
 
-        return acquire_known
+        return open_
 
-    wrap(Peers, "acquire_known", make)
+    wrap(Peers, "_open", make)
 
 
 @mutant("a handle's sizes are not compared with the exporter's", "3.3k")

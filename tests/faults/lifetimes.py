@@ -124,8 +124,8 @@ def import_never_released() -> None:
 
         return acquire
 
-    wrap(Peers, "acquire", make)
-    wrap(Peers, "acquire_slot", make)
+    wrap(Peers, "_acquire", make)
+    wrap(Peers, "open_slot", make)
 
 
 @mutant("a slot is used again while an importer has the event", "3.7c")

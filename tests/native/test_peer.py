@@ -104,9 +104,9 @@ def mapped(mapping):
 def test_open(table):
     os.pwrite(table.fd, b"shared", 0)
     marker = object()
-    mapping, lease, nbytes, exposed, payload, fds, offset, flags = table.table.open(fields(), marker, True)
+    mapping, lease, nbytes, exposed, payload, fds, *others = table.table.open(fields(), marker, True)
     assert (mapping.nbytes, nbytes, exposed, lease.peer) == (SIZE, 5000, SIZE, marker)
-    assert (payload, fds, offset, flags) == (b"", [], 0, 8)
+    assert (payload, fds, others) == (b"", [], [0, False, 1])
     assert isinstance(mapping, n.Mapping)
     assert isinstance(lease, n.Lease)
     assert ctypes.string_at(mapping.address, 6) == b"shared"
@@ -119,7 +119,7 @@ def test_open(table):
     assert mapped(mapping) == ["rw-s"]
     table.set(flags=9)
     read_only = table.table.open(fields(flags=1), marker, True)
-    assert mapped(read_only[0]) == ["r--s"]
+    assert (mapped(read_only[0]), read_only[7]) == (["r--s"], True)
     table.set(flags=8, inode=0)  # an entry need not name it
     assert table.table.open(fields(), marker, True)
 
@@ -127,8 +127,8 @@ def test_open(table):
 def test_open_what_is_no_memfd(table):
     """The file descriptors and the payload, for somebody else to make something of."""
     table.set(flags=0, payload_nbytes=3, payload=b"abc")
-    mapping, lease, nbytes, exposed, payload, fds, offset, flags = table.table.open(fields(), None, True)
-    assert (mapping, nbytes, exposed, payload, offset, flags) == (None, 5000, SIZE, b"abc", 0, 0)
+    mapping, lease, nbytes, exposed, payload, fds, *others = table.table.open(fields(), None, True)
+    assert (mapping, nbytes, exposed, payload, others) == (None, 5000, SIZE, b"abc", [0, False, 0])
     assert [os.fstat(fd.number).st_ino for fd in fds] == [os.fstat(table.fd).st_ino]
     assert not os.get_inheritable(fds[0].number)
     assert table.held() == 1
@@ -145,17 +145,17 @@ def test_open_what_is_no_memfd(table):
     for fd in six:
         os.close(fd)
     table.set(fd_count=0, payload_nbytes=128, payload=bytes(range(128)), inode=0)
-    assert table.table.open(fields(), None, True)[4:] == (bytes(range(128)), [], 0, 0)
+    assert table.table.open(fields(), None, True)[4:] == (bytes(range(128)), [], 0, False, 0)
 
 
 def test_open_says_form_and_offset(table):
     table.set(flags=16, offset=SIZE - 5000, inode=0)
     found = table.table.open(fields(), None, True)
-    assert (found[0], len(found[5]), *found[6:]) == (None, 1, SIZE - 5000, 16)
+    assert (found[0], len(found[5]), *found[6:]) == (None, 1, SIZE - 5000, False, 2)
     found[5][0].close()
     table.set(flags=8, offset=0)
-    mapping, *_, (fd,), _offset, flags = table.table.open(fields(), None, False)
-    assert (mapping, flags, os.fstat(fd.number).st_ino) == (None, 8, os.fstat(table.fd).st_ino), "a memfd, as its fd"
+    mapping, *_, (fd,), _offset, _read_only, form = table.table.open(fields(), None, False)
+    assert (mapping, form, os.fstat(fd.number).st_ino) == (None, 1, os.fstat(table.fd).st_ino), "a memfd, as its fd"
     fd.close()
 
 

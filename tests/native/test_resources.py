@@ -43,8 +43,8 @@ def calls():
 def allocation(end=None, **fields):
     end = n.End(None) if end is None else end
     said = {
-        "kind": "device", "address": 4096, "nbytes": 512, "host_accessible": True, "imported": True, "foreign": False,
-        "source": None, "serial": 0, "name": None, "owned": False,
+        "kind": "device", "address": 4096, "nbytes": 512, "host_accessible": True, "foreign": False,
+        "source": None, "serial": 0, "name": None,
     }  # fmt: skip
     return Allocation("device", "driver", end, *(said | fields).values())
 
@@ -241,7 +241,7 @@ def test_a_range_never_changes():
 
 
 def test_an_allocation_has_what_it_was_made_with():
-    made = allocation(kind="host", foreign=True, imported=False, source="source", serial=7, name=("name", 1))
+    made = allocation(kind="host", foreign=True, source="source", serial=7, name=("name", 1))
     assert (made.device, made.driver, made.kind, made.address, made.nbytes) == ("device", "driver", "host", 4096, 512)
     assert (made.host_accessible, made.imported, made.foreign) == (True, False, True)
     assert (made.source, made.name, made.known_serial, made.earlier) == ("source", ("name", 1), 7, {})
@@ -327,7 +327,7 @@ def revived():
     circle.piece = Range(circle.allocation, 0, 1, circle, circle, False, circle, circle)
     del circle
     gc.collect()
-    Revived("device", "driver", n.End(None), "host", 0, 0, 0, 0, 0, None, 0, None, 0)
+    Revived("device", "driver", n.End(None), "host", 0, 0, 0, 0, None, 0, None)
     return [each for circle in found if isinstance(circle, Thing) for each in vars(circle).values()] + Revived.seen
 
 

@@ -27,7 +27,7 @@ if __name__ == "__main__":  # see `test_misuse_in_a_process_of_its_own`
 import xpushare as xs
 from xpushare import _native
 from xpushare.common.errors import Unread
-from xpushare.objects.array import covered_by
+from xpushare.objects.array import covered_by, described
 from xpushare.sharing import identity
 
 BASES = {
@@ -140,12 +140,11 @@ def test_an_array_that_was_given_memory_later_is_still_none():
     made = make()
     array = _native.ArrayState.__new__(xs.SharedArray)
     array.held, array.forks = covered_by(made["SharedArray"])[0], _native.forks()
-    for use in (xs.share, memoryview, np.asarray, lambda x: x.shape, lambda x: x._described()):
+    for use in (xs.share, memoryview, np.asarray, lambda x: x.shape, described):
         with contextlib.suppress(Exception):
             use(array)
     leaves = _native.Leaves([array], False)
-    leaves.view()
-    assert leaves.kinds() == []
+    assert leaves.view() == []
     array.held = made  # whatever
     looked_at(array)
 
@@ -319,8 +318,8 @@ def test_a_number_that_changes_the_lists_it_is_in():
     handle = xs.ipc.memory.get(array.memory)
     for _ in range(50):
         leaves = _native.Leaves([array], False)
-        leaves.put(0, covered, 0, (2,), (4,), _native.KINDS_MOST)
-        leaves.groups({_native.KINDS_MOST: (-1, 0)}, False)
+        leaves.put(0, covered, 0, (2,), (4,), array.dtype, _native.KINDS_MOST)
+        leaves.groups({}, -1, False)
         memory, events = [handle], []
         events += [(handle, Number(memory, events))] * 3
         with pytest.raises(TypeError):

@@ -83,6 +83,18 @@ def test_the_documented_table_is_the_declared_format() -> None:
     assert _native.LAYOUT["handle.size"] == Handle.NBYTES
 
 
+def test_the_documented_message_begins_as_the_declared_struct() -> None:
+    declared = [
+        (at, struct.calcsize("<" + code), name.rstrip("01")) for name, (at, code) in _native.STRUCTS["message"].items()
+    ]
+    assert table_of("Array handle") == declared
+    end = declared[-1][0] + declared[-1][1]
+    assert f"| {end} | 256 each | memory handles |" in DOC.read_text()
+    memory = xs.empty(1, "u1")
+    with xs.share(memory) as handle:
+        assert bytes(handle)[end : end + Handle.NBYTES] == bytes(handle.handle)
+
+
 def test_the_documented_tables_of_the_table_are_the_declared_structs() -> None:
     text = DOC.read_text().split("## Table (memfd", 1)[1].split("\n## ", 1)[0]
     _, header, entry = text.split("at | bytes |")

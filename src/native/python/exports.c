@@ -281,22 +281,43 @@ static PyObject *own_prepare(PyObject *object, PyObject *const *args, Py_ssize_t
     return xp_prepare(PyType_GetModuleState(Py_TYPE(object)), object, args[2], args[9], args[10], &e, offer);
 }
 
-/* of_range(range, template, read_only, implicit): what exports a range of an allocation */
+/* What all exports of an allocation say, if this process may export the range and Python need not look first: a new
+ * reference, or NULL without an exception. */
+static PyObject *prepared_of(const xp_range *r, xp_allocation *m)
+{
+    bool ours = m->resource.forks == XP_RELAXED(&xp_fork_count) && (r->handle == Py_None || m->owned);
+    PyObject *prepared = ours ? xp_field(m, &m->prepared) : NULL;
+    if (prepared == Py_None)
+        Py_CLEAR(prepared);
+    return prepared;
+}
+
+/* of_range(range, template, read_only, implicit): what exports a range of an allocation. None if there is no template, and
+ * the allocation has none that serves */
 static PyObject *own_of_range(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
     const xp_range *r = xp_arity("of_range", n, 4, 4) < 0 ? NULL : xp_range_of(types, args[0]);
-    const xp_allocation *m = r ? xp_allocation_of(types, r->allocation) : NULL;
-    if (m == NULL || Py_TYPE(args[1]) != types->template) {
+    if (r == NULL || (args[1] != Py_None && Py_TYPE(args[1]) != types->template)) {
         if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "of_range() takes a range of an allocation, and a Template");
+            PyErr_SetString(PyExc_TypeError, "of_range() takes a range of an allocation, and a Template or None");
         return NULL;
     }
     int read_only = PyObject_IsTrue(args[2]), implicit = PyObject_IsTrue(args[3]);
     if (read_only < 0 || implicit < 0)
         return NULL;
+    xp_allocation *m = xp_allocation_of(types, r->allocation);
+    PyObject *template = args[1] != Py_None ? Py_NewRef(args[1]) : m && !read_only ? prepared_of(r, m) : NULL;
+    if (template == NULL)
+        Py_RETURN_NONE;
+    PyObject *made = NULL;
     uint32_t flags = (read_only || r->read_only ? XP_ENTRY_READ_ONLY : 0) | (implicit ? XP_ENTRY_PICKLED : 0);
-    return xp_exported_new(types, args[1], r->allocation, r->lease, r->offset, r->nbytes, flags, m->foreign);
+    if (m && Py_TYPE(template) == types->template)
+        made = xp_exported_new(types, template, r->allocation, r->lease, r->offset, r->nbytes, flags, m->foreign);
+    else
+        PyErr_SetString(PyExc_TypeError, "of_range() takes a range of an allocation, and its Template");
+    Py_DECREF(template);
+    return made;
 }
 
 uint64_t xp_new_object(PyObject *own) { return __atomic_add_fetch(&((xp_own_table *)own)->objects, 1, __ATOMIC_RELAXED); }

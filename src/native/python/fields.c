@@ -69,10 +69,26 @@ static PyMemberDef fields_members[] = {
 };
 static PyGetSetDef fields_getset[] = {
     BYTES(magic),  BYTES(backend), BYTES(device_uuid), BYTES(boot_id),
-    BYTES(cookie), BYTES(nonce),   BYTES(reserved1),   {NULL, NULL, NULL, NULL, NULL},
+    BYTES(cookie), BYTES(nonce),   BYTES(reserved1),
+    {"names", fields_bytes, NULL, NULL, /* of the device: backend and uuid */
+     (void *)(offsetof(xp_handle, backend) << 8 | (offsetof(xp_handle, boot_id) - offsetof(xp_handle, backend)))},
+    {NULL, NULL, NULL, NULL, NULL},
 };
+/* key(opener): what tells imports apart. What a pickle opened may have to be exported from here later, so it is another
+ * import. */
+static PyObject *fields_key(PyObject *self, PyObject *opener)
+{
+    const xp_handle *h = &((xp_fields *)self)->h;
+    PyObject *all[] = {PyBytes_FromStringAndSize((const char *)h->cookie, sizeof h->cookie),
+                       PyLong_FromUnsignedLongLong(h->object), Py_NewRef(opener),
+                       PyLong_FromUnsignedLong(h->flags & (XP_ENTRY_READ_ONLY | XP_ENTRY_PICKLED))};
+    return xp_tuple_of(all, sizeof all / sizeof *all);
+}
+
+static PyMethodDef fields_methods[] = {{"key", fields_key, METH_O, NULL}, {NULL, NULL, 0, NULL}};
 static PyType_Slot fields_slots[] = {
-    {Py_tp_new, fields_new}, {Py_tp_members, fields_members}, {Py_tp_getset, fields_getset}, {0, NULL},
+    {Py_tp_new, fields_new}, {Py_tp_members, fields_members}, {Py_tp_getset, fields_getset},
+    {Py_tp_methods, fields_methods}, {0, NULL},
 };
 static PyType_Spec fields_spec = {"xpushare._native.Fields", sizeof(xp_fields), 0, Py_TPFLAGS_DEFAULT, fields_slots};
 

@@ -52,7 +52,7 @@ static PyObject *handle_raw(PyObject *object, void *Py_UNUSED(c))
 
 static PyObject *handle_bytes(PyObject *object, PyObject *Py_UNUSED(none)) { return handle_raw(object, NULL); }
 
-/* AttributeError where it is none here: `Named` says why. */
+/* Raises why it is none here. */
 static PyObject *handle_fields(PyObject *object, void *Py_UNUSED(c))
 {
     xp_handle_object *self = (xp_handle_object *)object;
@@ -60,7 +60,7 @@ static PyObject *handle_fields(PyObject *object, void *Py_UNUSED(c))
     if (fields)
         return Py_NewRef(fields);
     if (self->unread || self->h.kind == 0) {
-        PyErr_SetString(PyExc_AttributeError, "fields");
+        xp_no_such(self->unread, "fields");
         return NULL;
     }
     return xp_set_once(&self->fields, xp_fields_new(xp_types_by(object, handle_dealloc)->fields, &self->h));
@@ -137,8 +137,18 @@ static PyObject *unread_handle(PyObject *module, PyObject *const *args, Py_ssize
     return (PyObject *)made;
 }
 
+/* fields_of(handle): handle.fields, in fewer steps */
+static PyObject *fields_of(PyObject *module, PyObject *object)
+{
+    if (Py_TYPE(object) == xp_types_of(module)->handle)
+        return handle_fields(object, NULL);
+    PyErr_SetString(PyExc_TypeError, "fields_of() takes a Handle");
+    return NULL;
+}
+
 static PyMethodDef functions[] = {
     {"handle", XP_FAST(handle), METH_FASTCALL, NULL},
+    {"fields_of", fields_of, METH_O, NULL},
     {"unread_handle", XP_FAST(unread_handle), METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };

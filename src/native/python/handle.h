@@ -10,7 +10,7 @@ typedef struct {
     xp_handle h;
     PyObject *raw;    /* its bytes, made when somebody asks; of what is no handle here, they are all there is */
     PyObject *fields; /* Fields, made when somebody asks */
-    PyObject *unread; /* why it is no handle here; NULL if it is one */
+    PyObject *unread; /* why it is no handle here, a callable that raises it; NULL if it is one */
     PyObject *newest; /* what its name says by now, a callable; NULL unless it was looked up by one */
 } xp_handle_object;
 

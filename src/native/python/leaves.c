@@ -18,6 +18,7 @@ typedef struct {
     dl_dtype elements;
     const dl_exchange *api;
     uint32_t itemsize;
+    uint32_t number;             /* of its dtype in the message, once it is settled */
     PyObject *first;             /* the first array of the kind; borrowed from `arrays` */
     PyObject *settled, *context; /* owned: on which device, once Python has said so; NULL: Python places them */
 } leaf_kind;
@@ -48,6 +49,7 @@ typedef struct {
     PyObject *arrays; /* a tuple */
     Py_ssize_t n, at; /* at: the first that is not placed */
     leaf *leaves, one;
+    PyObject *dtypes; /* a list, by their numbers in the message */
     leaf_kind *kinds;
     uint32_t kind_count, kind_room, place_count, place_room;
     leaf_place *places; /* sorted by their starts, those of one start by the access, and of one access by the handle */
@@ -61,6 +63,7 @@ static int leaves_traverse(PyObject *object, visitproc visit, void *arg)
     xp_leaves *self = (xp_leaves *)object;
     Py_VISIT(Py_TYPE(object));
     Py_VISIT(self->arrays);
+    Py_VISIT(self->dtypes);
     for (uint32_t i = 0; i < self->kind_count; i++) {
         Py_VISIT(self->kinds[i].settled);
         Py_VISIT(self->kinds[i].context);
@@ -91,6 +94,7 @@ static void leaves_dealloc(PyObject *object)
             Py_XDECREF(all[j]);
     }
     Py_XDECREF(self->arrays);
+    Py_XDECREF(self->dtypes);
     if (self->leaves != &self->one)
         PyMem_Free(self->leaves);
     PyMem_Free(self->kinds);
@@ -112,10 +116,11 @@ static PyObject *leaves_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     self->read_only = read_only != 0;
     self->arrays = PyList_AsTuple(arrays); /* nobody changes it while we look at it */
     self->n = self->arrays ? PyTuple_Size(self->arrays) : 0;
+    self->dtypes = PyList_New(0);
     self->leaves = self->n <= 1 ? &self->one : PyMem_Calloc((size_t)self->n, sizeof *self->leaves);
     if (self->leaves == NULL)
         PyErr_NoMemory();
-    if (!(self->arrays && self->leaves))
+    if (!(self->arrays && self->dtypes && self->leaves))
         Py_CLEAR(self);
     return (PyObject *)self;
 }
@@ -244,6 +249,16 @@ static leaf_kind *kind_like(xp_leaves *self, const leaf_kind *wanted)
     return &self->kinds[self->kind_count++];
 }
 
+/* The number of a dtype in the message, by identity: structures that compare equal may differ. -1 with an exception set */
+static int dtype_number(const xp_leaves *self, PyObject *dtype, uint32_t *number)
+{
+    uint32_t n = (uint32_t)PyList_Size(self->dtypes);
+    for (*number = 0; *number < n; ++*number)
+        if (PyList_GetItem(self->dtypes, *number) == dtype)
+            return 0;
+    return PyList_Append(self->dtypes, dtype);
+}
+
 /* Whether the array is one of ours, in memory that this process made, or owns, and may write; and nobody has to wait
  * for its content. -1 with an exception set */
 static int view_own(xp_leaves *self, const xp_types *types, leaf *l, PyObject *array)
@@ -257,10 +272,10 @@ static int view_own(xp_leaves *self, const xp_types *types, leaf *l, PyObject *a
     leaf_kind wanted = {.device = r->device, .dtype = a->dtype, .first = array};
     leaf_kind *kind = kind_like(self, &wanted);
     if (kind && kind->itemsize == 0) {
-        PyObject *itemsize = PyObject_GetAttrString(a->dtype, "itemsize");
+        PyObject *itemsize = PyObject_GetAttr(a->dtype, types->itemsize);
         int rc = itemsize ? xp_as_u32(itemsize, &kind->itemsize) : -1;
         Py_XDECREF(itemsize);
-        if (rc < 0)
+        if (rc < 0 || dtype_number(self, a->dtype, &kind->number) < 0)
             return -1;
         kind->settled = Py_NewRef(r->device);
         kind->context = Py_NewRef(r->context);
@@ -341,7 +356,25 @@ static const dl_exchange *exchange_of(PyTypeObject *type)
     return api && api->view ? api : NULL;
 }
 
-/* view(): look at the arrays */
+/* For each kind: its number, an array of it, the device of ours or None, and None or of another library's DLPack's device type and
+ * number, code, bits and lanes of an element. */
+static PyObject *kinds_of(const xp_leaves *self)
+{
+    PyObject *found = PyList_New(self->kind_count);
+    for (uint32_t i = 0; found && i < self->kind_count; i++) {
+        const leaf_kind *k = &self->kinds[i];
+        PyObject *all[] = {PyLong_FromUnsignedLong(i), Py_NewRef(k->first), Py_NewRef(k->device ? k->device : Py_None),
+                           k->device ? Py_NewRef(Py_None)
+                                     : Py_BuildValue("(iibbH)", k->on.type, k->on.id, k->elements.code,
+                                                     k->elements.bits, k->elements.lanes)};
+        PyObject *item = xp_tuple_of(all, 4);
+        if (item == NULL || PyList_SetItem(found, i, item) < 0)
+            Py_CLEAR(found);
+    }
+    return found;
+}
+
+/* view(): look at the arrays, and return their kinds */
 static PyObject *leaves_view(PyObject *object, PyObject *Py_UNUSED(none))
 {
     xp_leaves *self = (xp_leaves *)object;
@@ -372,25 +405,7 @@ static PyObject *leaves_view(PyObject *object, PyObject *Py_UNUSED(none))
         if (other < 0 || (other == 0 && view_other(self, &self->leaves[i], array, api) < 0))
             return NULL;
     }
-    Py_RETURN_NONE;
-}
-
-static PyObject *or_none(PyObject *x) { return Py_NewRef(x ? x : Py_None); }
-
-/* kinds(): for each kind (an array of it, device and dtype of ours or None, then of another library's DLPack's device
- * type and number, code, bits and lanes of an element) */
-static PyObject *leaves_kinds(PyObject *object, PyObject *Py_UNUSED(none))
-{
-    const xp_leaves *self = (xp_leaves *)object;
-    PyObject *found = PyList_New(self->kind_count);
-    for (uint32_t i = 0; found && i < self->kind_count; i++) {
-        const leaf_kind *k = &self->kinds[i];
-        PyObject *item = Py_BuildValue("(ONNiibbH)", k->first, or_none(k->device), or_none(k->dtype), k->on.type,
-                                       k->on.id, k->elements.code, k->elements.bits, k->elements.lanes);
-        if (item == NULL || PyList_SetItem(found, i, item) < 0)
-            Py_CLEAR(found);
-    }
-    return found;
+    return kinds_of(self);
 }
 
 /* The kind of that number. NULL with an exception set */
@@ -421,15 +436,17 @@ static PyObject *leaves_stream(PyObject *object, PyObject *number)
     return PyLong_FromVoidPtr(stream);
 }
 
-/* settle(kind, device, context): the kind's arrays are on that device */
+/* settle(kind, dtype, device, context): the kind's arrays have that dtype, and are on that device */
 static PyObject *leaves_settle(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
-    leaf_kind *k = xp_arity("settle", n, 3, 3) < 0 ? NULL : kind_arg((xp_leaves *)object, args[0]);
+    leaf_kind *k = xp_arity("settle", n, 4, 4) < 0 ? NULL : kind_arg((xp_leaves *)object, args[0]);
     if (k == NULL)
         return NULL;
     if (k->settled == NULL) {
-        k->settled = Py_NewRef(args[1]);
-        k->context = Py_NewRef(args[2]);
+        if (dtype_number((xp_leaves *)object, args[1], &k->number) < 0)
+            return NULL;
+        k->settled = Py_NewRef(args[2]);
+        k->context = Py_NewRef(args[3]);
     }
     Py_RETURN_NONE;
 }
@@ -492,8 +509,8 @@ static PyObject *leaves_skip(PyObject *object, PyObject *Py_UNUSED(none))
     Py_RETURN_NONE;
 }
 
-/* put(index, range, first, shape, strides, kind): an array covers that range, and its first element is `first` bytes
- * into it. kind: a number of Python's, from KINDS_MOST on */
+/* put(index, range, first, shape, strides, dtype, kind): an array covers that range, and its first element is `first`
+ * bytes into it. kind: a number of Python's, from KINDS_MOST on */
 static PyObject *leaves_put(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     xp_leaves *self = (xp_leaves *)object;
@@ -502,9 +519,9 @@ static PyObject *leaves_put(PyObject *object, PyObject *const *args, Py_ssize_t 
     int ndim, nsteps;
     uint64_t index, first;
     uint32_t kind;
-    if (xp_arity("put", n, 6, 6) < 0 || xp_as_u64(args[0], &index) < 0 || xp_as_u64(args[2], &first) < 0 ||
+    if (xp_arity("put", n, 7, 7) < 0 || xp_as_u64(args[0], &index) < 0 || xp_as_u64(args[2], &first) < 0 ||
         xp_as_dims(args[3], "shape", lengths, &ndim) < 0 || xp_as_dims(args[4], "strides", steps, &nsteps) < 0 ||
-        xp_as_u32(args[5], &kind) < 0)
+        xp_as_u32(args[6], &kind) < 0)
         return NULL;
     const xp_range *r = xp_range_of(types, args[1]);
     const xp_allocation *m = r ? xp_allocation_of(types, r->allocation) : NULL;
@@ -513,6 +530,10 @@ static PyObject *leaves_put(PyObject *object, PyObject *const *args, Py_ssize_t 
         return NULL;
     }
     leaf *l = &self->leaves[index];
+    uint32_t number;
+    if (dtype_number(self, args[5], &number) < 0)
+        return NULL;
+    l->as.dtype = number;
     l->dims = self->pool_used;
     int64_t *dims = room_for(self, 2 * (size_t)ndim);
     if (dims == NULL)
@@ -547,13 +568,14 @@ static PyObject *range_of(const xp_leaves *self, const xp_types *types, const le
                         self->read_only || p->read_only, p->handle ? p->handle : Py_None, p->keep ? p->keep : Py_None);
 }
 
-/* groups(kinds, whole): a range for each place in which arrays lie: what they span, or, with `whole`, all of the
- * allocation. kinds: {number: (event or -1, number of the dtype)} */
+/* groups(events, event, whole): a range for each place in which arrays lie: what they span, or, with `whole`, all of the
+ * allocation. events: by kind, the number of the event that orders its arrays (-1: none); event: of all other kinds */
 static PyObject *leaves_groups(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     xp_leaves *self = (xp_leaves *)object;
     const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
-    if (xp_arity("groups", n, 2, 2) < 0)
+    int others, event = -1;
+    if (xp_arity("groups", n, 3, 3) < 0 || xp_as_int(args[1], &others) < 0)
         return NULL;
     bool placed = PyDict_Check(args[0]);
     for (Py_ssize_t i = 0; i < self->n && placed; i++)
@@ -562,12 +584,11 @@ static PyObject *leaves_groups(PyObject *object, PyObject *const *args, Py_ssize
         PyErr_SetString(PyExc_TypeError, "groups() takes a dict, once all arrays are placed");
         return NULL;
     }
-    bool whole = args[1] == Py_True;
+    bool whole = args[2] == Py_True, some = placed && PyDict_Size(args[0]);
     for (uint32_t i = 0; i < self->place_count; i++)
         self->places[i].numbered = false;
     PyObject *found = PyList_New(0);
-    uint32_t last = UINT32_MAX, dtype = 0;
-    int event = -1;
+    uint32_t last = UINT32_MAX;
     for (Py_ssize_t i = 0; found && i < self->n; i++) {
         leaf *l = &self->leaves[i];
         leaf_place *p = place_at(self, l->start, l->read_only, l->handle);
@@ -580,19 +601,18 @@ static PyObject *leaves_groups(PyObject *object, PyObject *const *args, Py_ssize
             Py_XDECREF(range);
         }
         if (found && l->kind != last) {
-            PyObject *key = PyLong_FromUnsignedLong(l->kind);
-            PyObject *described = key ? PyDict_GetItemWithError(args[0], key) : NULL;
-            if (described == NULL || !PyArg_ParseTuple(described, "iI", &event, &dtype)) {
-                if (!PyErr_Occurred())
-                    PyErr_SetString(PyExc_KeyError, "a kind is not described");
+            PyObject *key = some ? PyLong_FromUnsignedLong(l->kind) : NULL;
+            PyObject *named = key ? PyDict_GetItemWithError(args[0], key) : NULL;
+            event = others;
+            if ((named && xp_as_int(named, &event) < 0) || PyErr_Occurred())
                 Py_CLEAR(found);
-            }
             Py_XDECREF(key);
             last = l->kind;
         }
         l->as.memory = p ? p->number : 0;
         l->as.event = (uint32_t)(event + 1);
-        l->as.dtype = dtype;
+        if (l->kind < KINDS_MOST)
+            l->as.dtype = self->kinds[l->kind].number;
         l->as.offset = p ? l->address - (whole ? p->start : p->low) : 0;
     }
     self->grouped = found != NULL;
@@ -686,7 +706,6 @@ static PyObject *leaves_seal(PyObject *object, PyObject *const *args, Py_ssize_t
 
 static PyMethodDef leaves_methods[] = {
     {"view", leaves_view, METH_NOARGS, NULL},
-    {"kinds", leaves_kinds, METH_NOARGS, NULL},
     {"stream", leaves_stream, METH_O, NULL},
     {"settle", XP_FAST(leaves_settle), METH_FASTCALL, NULL},
     {"next", leaves_next, METH_NOARGS, NULL},
@@ -698,14 +717,20 @@ static PyMethodDef leaves_methods[] = {
     {"seal", XP_FAST(leaves_seal), METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
+static PyMemberDef leaves_members[] = {
+    {"dtypes", T_OBJECT_EX, offsetof(xp_leaves, dtypes), READONLY, NULL}, {NULL, 0, 0, 0, NULL},
+};
 static PyType_Slot leaves_slots[] = {
     {Py_tp_new, leaves_new},           {Py_tp_dealloc, leaves_dealloc}, {Py_tp_traverse, leaves_traverse},
-    {Py_tp_methods, leaves_methods}, {0, NULL},
+    {Py_tp_methods, leaves_methods},   {Py_tp_members, leaves_members}, {0, NULL},
 };
 static PyType_Spec leaves_spec = {"xpushare._native.Leaves", sizeof(xp_leaves), 0,
                                   Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, leaves_slots};
 
 int xp_init_leaves(PyObject *module)
 {
-    return PyModule_AddIntConstant(module, "KINDS_MOST", KINDS_MOST) < 0 ? -1 : xp_add_type(module, &leaves_spec);
+    PyObject *itemsize = xp_types_of(module)->itemsize = PyUnicode_InternFromString("itemsize");
+    if (itemsize == NULL || PyModule_AddIntConstant(module, "KINDS_MOST", KINDS_MOST) < 0)
+        return -1;
+    return xp_add_type(module, &leaves_spec);
 }

@@ -44,11 +44,11 @@ static void message_dealloc(PyObject *object)
 
 /* --- its handles -------------------------------------------------------------------------------------------------- */
 
-/* AttributeError of what is no message here: `Named` says why. */
+/* Whether it is a message here; else raises why it is none. */
 static bool is_read(const xp_message_object *self, const char *name)
 {
     if (self->parts.head.memory == 0)
-        PyErr_SetString(PyExc_AttributeError, name);
+        xp_no_such(self->unread, name);
     return self->parts.head.memory != 0;
 }
 

@@ -29,9 +29,11 @@ PyObject *xp_raise(const xp_error *error); /* OSError, MemoryError or ValueError
 void xp_unusable(const char *why); /* InvalidArgumentError: the process, not a peer, is why the object cannot be used */
 int xp_seconds(PyObject *obj, uint64_t *ns); /* None: XP_FOREVER; -1 with an exception set */
 void xp_free(PyObject *self);                /* tp_free and the type's reference */
+void xp_no_such(PyObject *unread, const char *name); /* raise why there is no such attribute; unread: see xp_handle_object */
 void xp_clear_weakrefs(PyObject *self, PyObject *list);
 int xp_add_type(PyObject *module, PyType_Spec *spec);
 int xp_keep_type(PyObject *module, PyType_Spec *spec, PyTypeObject **kept); /* and keep it in the module's state */
+PyObject *xp_tuple_of(PyObject **items, size_t n); /* takes them over; NULL if one is NULL */
 int xp_arity(const char *name, Py_ssize_t got, Py_ssize_t least, Py_ssize_t most);
 int xp_as_u64(PyObject *obj, uint64_t *out);
 int xp_as_u32(PyObject *obj, uint32_t *out);

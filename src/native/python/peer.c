@@ -171,11 +171,14 @@ static PyObject *table_open(PyObject *object, PyObject *const *args, Py_ssize_t 
             return NULL;
         Py_RETURN_NONE;
     }
-    PyObject *found = Py_BuildValue("(OOKKy#OKI)", o.mapping, o.lease, (unsigned long long)o.e.nbytes,
-                                    (unsigned long long)o.e.exposed_nbytes, (const char *)o.e.payload,
-                                    (Py_ssize_t)o.e.payload_nbytes, o.fds, (unsigned long long)o.e.offset, o.e.flags);
+    PyObject *all[] = {Py_NewRef(o.mapping), Py_NewRef(o.lease), PyLong_FromUnsignedLongLong(o.e.nbytes),
+                       PyLong_FromUnsignedLongLong(o.e.exposed_nbytes),
+                       PyBytes_FromStringAndSize((const char *)o.e.payload, (Py_ssize_t)o.e.payload_nbytes),
+                       Py_NewRef(o.fds), PyLong_FromUnsignedLongLong(o.e.offset),
+                       PyBool_FromLong(o.e.flags & XP_ENTRY_READ_ONLY),
+                       PyLong_FromUnsignedLong((o.e.flags & XP_ENTRY_FORM) >> XP_ENTRY_FORM_BIT)};
     close_opened(&o);
-    return found;
+    return xp_tuple_of(all, sizeof all / sizeof *all);
 }
 
 static PyObject *table_ended(PyObject *object, PyObject *arg)

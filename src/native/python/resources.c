@@ -2,6 +2,7 @@
  *
  * An object gets all its state when it is made, so that no method ever meets half an object. What cannot change has no
  * tp_clear, like a tuple's items: every cycle passes through something that was set later, which the collector clears. */
+#include "handle.h"
 #include "resources.h"
 
 #define OBJECT(type, field) {#field, T_OBJECT_EX, offsetof(type, field), READONLY, NULL}
@@ -68,15 +69,7 @@ static PyObject *end_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return takes("End", args, kwargs, 1, true) ? end_from(type, args, 0) : NULL;
 }
 
-PyObject *xp_end_new(const xp_types *types, PyObject *release, PyObject *arguments)
-{
-    PyObject *none = arguments ? Py_NewRef(arguments) : PyTuple_New(0);
-    PyObject *end = none ? end_make(types->end, release, none) : NULL;
-    Py_XDECREF(none);
-    return end;
-}
-
-void xp_on_death(PyObject *object, PyObject *forget, PyObject *key, PyObject *keep)
+static void on_death(PyObject *object, PyObject *forget, PyObject *key, PyObject *keep)
 {
     xp_end *end = (xp_end *)object;
     PyObject *before[] = {xp_exchange(end, &end->forget, Py_XNewRef(forget)),
@@ -144,7 +137,7 @@ static int end_traverse(PyObject *self, visitproc visit, void *arg)
 
 static int end_clear(PyObject *self)
 {
-    xp_on_death(self, NULL, NULL, NULL);
+    on_death(self, NULL, NULL, NULL);
     return 0;
 }
 
@@ -190,7 +183,7 @@ static PyObject *resource_on_death(PyObject *self, PyObject *const *args, Py_ssi
 {
     if (xp_arity("on_death", n, 2, 3) < 0)
         return NULL;
-    xp_on_death(((xp_resource *)self)->end, args[0], args[1], n == 3 && args[2] != Py_None ? args[2] : NULL);
+    on_death(((xp_resource *)self)->end, args[0], args[1], n == 3 && args[2] != Py_None ? args[2] : NULL);
     Py_RETURN_NONE;
 }
 
@@ -283,13 +276,6 @@ static PyObject *allocation_make(PyTypeObject *type, PyObject *device, PyObject 
     return (PyObject *)a;
 }
 
-PyObject *xp_allocation_new(const xp_types *types, PyObject *device, PyObject *driver, PyObject *end,
-                            const xp_allocation *rest)
-{
-    PyTypeObject *class = registered(types->allocation, "Allocation");
-    return class ? allocation_make(class, device, driver, end, rest) : NULL;
-}
-
 static bool as_flag(PyObject *object, bool *flag)
 {
     int value = PyObject_IsTrue(object);
@@ -307,7 +293,7 @@ static bool is_end(const xp_types *types, PyObject *end)
 
 static PyObject *allocation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    enum { DEVICE, DRIVER, END, KIND, ADDRESS, NBYTES, ACCESSIBLE, IMPORTED, FOREIGN, SOURCE, SERIAL, NAME, OWNED, N };
+    enum { DEVICE, DRIVER, END, KIND, ADDRESS, NBYTES, ACCESSIBLE, FOREIGN, SOURCE, SERIAL, NAME, N };
     PyObject *given[N];
     if (!takes("AllocationBase", args, kwargs, N, false))
         return NULL;
@@ -316,8 +302,7 @@ static PyObject *allocation_new(PyTypeObject *type, PyObject *args, PyObject *kw
     xp_allocation rest = {.kind = given[KIND], .source = given[SOURCE], .name = given[NAME]};
     if (!is_end(types_of(type), given[END]) || xp_as_u64(given[ADDRESS], &rest.address) < 0 ||
         xp_as_u64(given[NBYTES], &rest.nbytes) < 0 || xp_as_u64(given[SERIAL], &rest.serial) < 0 ||
-        !as_flag(given[ACCESSIBLE], &rest.host_accessible) || !as_flag(given[IMPORTED], &rest.imported) ||
-        !as_flag(given[FOREIGN], &rest.foreign) || !as_flag(given[OWNED], &rest.owned))
+        !as_flag(given[ACCESSIBLE], &rest.host_accessible) || !as_flag(given[FOREIGN], &rest.foreign))
         return NULL;
     return allocation_make(type, given[DEVICE], given[DRIVER], given[END], &rest);
 }
@@ -382,7 +367,7 @@ static PyType_Spec allocation_spec = {"xpushare._native.AllocationBase", sizeof(
 
 /* --- Timeline ----------------------------------------------------------------------------------------------------- */
 
-PyObject *xp_timeline_new(const xp_types *types, PyObject *device, PyObject *domain, PyObject *end, PyObject *slot)
+static PyObject *timeline_make(const xp_types *types, PyObject *device, PyObject *domain, PyObject *end, PyObject *slot)
 {
     xp_timeline *t = (xp_timeline *)resource_make(types->timeline, device, domain, end);
     if (t) {
@@ -396,8 +381,8 @@ static PyObject *timeline_new(PyTypeObject *type, PyObject *args, PyObject *kwar
 {
     const xp_types *types = types_of(type);
     PyObject *end = takes("Timeline", args, kwargs, 4, true) ? end_from(types->end, args, 3) : NULL;
-    PyObject *made = end ? xp_timeline_new(types, PyTuple_GetItem(args, 0), PyTuple_GetItem(args, 1), end,
-                                           PyTuple_GetItem(args, 2))
+    PyObject *made = end ? timeline_make(types, PyTuple_GetItem(args, 0), PyTuple_GetItem(args, 1), end,
+                                         PyTuple_GetItem(args, 2))
                          : NULL;
     Py_XDECREF(end);
     return made;
@@ -524,6 +509,24 @@ static PyObject *range_replace(PyObject *self, PyObject *args, PyObject *kwargs)
     return range_make(Py_TYPE(self), allocation, offset, nbytes, device, context, read_only != 0, handle, lease);
 }
 
+/* opened(handle, allocation, device, context, lease): the range of a handle that was opened; None if it does not lie in
+ * the allocation */
+static PyObject *range_opened(PyObject *type, PyObject *const *args, Py_ssize_t n)
+{
+    const xp_types *types = types_of((PyTypeObject *)type);
+    const xp_handle *h = xp_arity("opened", n, 5, 5) < 0 ? NULL : xp_handle_of(types, args[0]);
+    const xp_allocation *a = h ? xp_allocation_of(types, args[1]) : NULL;
+    if (a == NULL) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_TypeError, "opened() takes a Handle and an Allocation");
+        return NULL;
+    }
+    if (h->offset > a->nbytes || h->nbytes > a->nbytes - h->offset)
+        Py_RETURN_NONE;
+    return range_make((PyTypeObject *)type, args[1], h->offset, h->nbytes, args[2], args[3],
+                      h->flags & XP_ENTRY_READ_ONLY, args[0], args[4]);
+}
+
 static int range_traverse(PyObject *self, visitproc visit, void *arg)
 {
     const xp_range *r = (const xp_range *)self;
@@ -554,7 +557,9 @@ static PyMemberDef range_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 static PyMethodDef range_methods[] = {
-    {"replace", XP_FAST(range_replace), METH_VARARGS | METH_KEYWORDS, NULL}, {NULL, NULL, 0, NULL},
+    {"replace", XP_FAST(range_replace), METH_VARARGS | METH_KEYWORDS, NULL},
+    {"opened", XP_FAST(range_opened), METH_FASTCALL | METH_CLASS, NULL},
+    {NULL, NULL, 0, NULL},
 };
 static PyType_Slot range_slots[] = {
     {Py_tp_new, range_new},         {Py_tp_dealloc, range_dealloc}, {Py_tp_traverse, range_traverse},
@@ -562,6 +567,25 @@ static PyType_Slot range_slots[] = {
 };
 static PyType_Spec range_spec = {"xpushare._native.RangeBase", sizeof(xp_range), 0,
                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, range_slots};
+
+/* --- functions ---------------------------------------------------------------------------------------------------- */
+
+/* imported(device, driver, end, kind, address, nbytes, host_accessible, owned): the Allocation of an import */
+static PyObject *imported(PyObject *module, PyObject *const *args, Py_ssize_t n)
+{
+    const xp_types *types = xp_types_of(module);
+    xp_allocation rest = {.imported = true};
+    if (xp_arity("imported", n, 8, 8) < 0 || !is_end(types, args[2]) || xp_as_u64(args[4], &rest.address) < 0 ||
+        xp_as_u64(args[5], &rest.nbytes) < 0 || !as_flag(args[6], &rest.host_accessible))
+        return NULL;
+    rest.kind = args[3];
+    rest.source = args[7];
+    rest.owned = args[7] != Py_None;
+    PyTypeObject *class = registered(types->allocation, "Allocation");
+    return class ? allocation_make(class, args[0], args[1], args[2], &rest) : NULL;
+}
+
+static PyMethodDef functions[] = {{"imported", XP_FAST(imported), METH_FASTCALL, NULL}, {NULL, NULL, 0, NULL}};
 
 /* A subclass of Resource. */
 static int add_resource(PyObject *module, PyType_Spec *spec, PyTypeObject **kept)
@@ -574,7 +598,7 @@ int xp_init_resources(PyObject *module)
 {
     xp_types *types = xp_types_of(module);
     PyTypeObject *pages = NULL;
-    int rc = xp_keep_type(module, &end_spec, &types->end) < 0 ||
+    int rc = PyModule_AddFunctions(module, functions) < 0 || xp_keep_type(module, &end_spec, &types->end) < 0 ||
                      xp_keep_type(module, &resource_spec, &types->resource) < 0 ||
                      add_resource(module, &allocation_spec, &types->allocation_base) < 0 ||
                      add_resource(module, &timeline_spec, &types->timeline) < 0 ||

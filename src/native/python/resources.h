@@ -57,13 +57,7 @@ typedef struct {
     bool read_only;
 } xp_range;
 
-/* These take no reference over. An allocation and a range are of the registered classes. */
-PyObject *xp_end_new(const xp_types *types, PyObject *release, PyObject *arguments); /* NULL: no arguments */
-void xp_on_death(PyObject *end, PyObject *forget, PyObject *key, PyObject *keep);    /* NULL: nothing */
-/* Of `rest` it takes all but `resource` and `earlier`; pointers that are NULL become None. */
-PyObject *xp_allocation_new(const xp_types *types, PyObject *device, PyObject *driver, PyObject *end,
-                            const xp_allocation *rest);
-PyObject *xp_timeline_new(const xp_types *types, PyObject *device, PyObject *domain, PyObject *end, PyObject *slot);
+/* Of the registered class. It takes no reference over. */
 PyObject *xp_range_new(const xp_types *types, PyObject *allocation, uint64_t offset, uint64_t nbytes, PyObject *device,
                        PyObject *context, bool read_only, PyObject *handle, PyObject *lease);
 

@@ -162,6 +162,28 @@ const xp_types *xp_types_by(PyObject *self, destructor of)
     return PyType_GetModuleState(type);
 }
 
+PyObject *xp_tuple_of(PyObject **items, size_t n)
+{
+    bool good = true;
+    for (size_t i = 0; i < n; i++)
+        good = good && items[i];
+    PyObject *made = good ? PyTuple_New((Py_ssize_t)n) : NULL;
+    for (size_t i = 0; i < n; i++)
+        if (made)
+            PyTuple_SetItem(made, (Py_ssize_t)i, items[i]);
+        else
+            Py_XDECREF(items[i]);
+    return made;
+}
+
+void xp_no_such(PyObject *unread, const char *name)
+{
+    PyObject *never = unread ? PyObject_CallNoArgs(unread) : NULL; /* it raises */
+    Py_XDECREF(never);
+    if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_AttributeError, name);
+}
+
 PyObject *xp_set_once(PyObject **place, PyObject *made)
 {
     PyObject *nothing = NULL;

@@ -16,4 +16,5 @@ void xp_types_clear(xp_types *types)
 #define CLEAR(name) Py_CLEAR(types->name);
     XP_EVERY_TYPE(CLEAR)
 #undef CLEAR
+    Py_CLEAR(types->itemsize);
 }

@@ -14,6 +14,7 @@ typedef struct {
 #define XP_TYPE(name) PyTypeObject *name;
     XP_EVERY_TYPE(XP_TYPE)
 #undef XP_TYPE
+    PyObject *itemsize; /* the name of that attribute of dtypes */
     unsigned left; /* whether this process has left: see `set_left` */
 } xp_types;
 

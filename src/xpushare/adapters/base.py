@@ -153,7 +153,8 @@ class Export(NamedTuple):
     offset: int = 0  # of the memory in the exposed_nbytes that the fds stand for
 
 
-class Import(NamedTuple):
+@dataclass(slots=True, eq=False)  # a named tuple takes longer to make and to read
+class Import:
     """An export as the importer received it, with sizes checked against the exporter's table. Fds that the adapter does
     not take are closed afterwards.
     """
@@ -339,8 +340,8 @@ class Profile:
 
     def known(self) -> Self:
         """The times that are known by now."""
-        found = self.stamp and self.stamp.read()
-        if found:
+        found = self.stamp.read() if self.stamp is not None else None
+        if found is not None:
             self.start, self.end = found
             self.stamp = None
         return self

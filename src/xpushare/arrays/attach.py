@@ -73,7 +73,7 @@ def attach(
     """
     consumer = None if like is None else consumer_of(like)
     chosen = None if only is None else only_argument(only)
-    found = ArrayHandle(h)
+    found = ArrayHandle.__new__(ArrayHandle, h)  # calling the type is slower
     while True:
         try:
             return attach_message(found, device, stream, consumer, types, chosen, bool(own))
@@ -111,10 +111,7 @@ def attach_message(
         unflatten(tree, range(message.count), kinds)  # refused before anything is opened, and the exporter is met
     part: Part | None = None
     if only is not None:
-        if tree is ONE_ARRAY:
-            raise InvalidArgumentError("only= chooses arrays of a tree, and this is the handle of one array")
-        tree, wanted = pruned(tree, only)
-        part = Part(wanted, sorted({0, *[each[0] for at, each in enumerate(message.elements()) if at in wanted]}))
+        tree, part = _part_of(message, tree, only)
     ordered = stream is None or not is_unordered(stream)
     work = None if stream is None or not ordered else _work_of(stream, message, device)
     opened: list[Range] = []
@@ -124,7 +121,7 @@ def attach_message(
         found = None if consumer is None or part is not None else _tensors(message, content, opened, orders, consumer)
         if found is None:
             made = arrays_of(message, opened, content, orders, part)
-            found = made if consumer is None else [None if each is None else consumer(each) for each in made]
+            found = made if consumer is None else _consumed(made, consumer)
         return found[0] if tree is ONE_ARRAY else unflatten(tree, found, kinds)
     except BaseException:
         give_back(message, opened, part)
@@ -132,6 +129,19 @@ def attach_message(
             if array is not None:
                 array.close()
         raise
+
+
+def _consumed(arrays: list[SharedArray | None], consumer: Consumer) -> list[Any]:
+    return [None if each is None else consumer(each) for each in arrays]
+
+
+def _part_of(message: ArrayHandle, tree: Any, only: Only) -> tuple[Any, Part]:
+    """Return the tree that `only` leaves, and of which arrays and memory it is."""
+    if tree is ONE_ARRAY:
+        raise InvalidArgumentError("only= chooses arrays of a tree, and this is the handle of one array")
+    pruned_tree, wanted = pruned(tree, only)
+    numbers = {0, *[each[0] for at, each in enumerate(message.elements()) if at in wanted]}
+    return pruned_tree, Part(wanted, sorted(numbers))
 
 
 def _tensors(

@@ -102,8 +102,8 @@ class Spanned(NamedTuple):
 def spanned(array: Any, found: description.Described | None) -> Spanned:
     """What an array of ours (`found` is None) or of another library spans."""
     if found is None:
-        place, *how = described(array)
-        return Spanned(place.address, place.nbytes, place.hold()[0], *how)
+        place, first, shape, strides, dtype = described(array)
+        return Spanned(place.address, place.nbytes, place.hold()[0], first, shape, strides, dtype)
     low, high = extent(found.shape, found.strides, found.itemsize)
     return Spanned(found.address + low, high - low, array, -low, found.shape, found.strides, found.dtype)
 

@@ -39,7 +39,7 @@ from xpushare.objects.queue import Queue
 from xpushare.sharing import node
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from xpushare.core.memory import Range
     from xpushare.core.queue import Work
@@ -50,16 +50,6 @@ _ALIGNMENT: Final = 64  # of copies in one allocation
 
 
 _address: Final = operator.attrgetter("address")
-_new: Final[Any] = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
-
-
-class _Kind(NamedTuple):
-    """Arrays that are described alike."""
-
-    work: Work | None  # that produces them
-    dtype: Any
-    device: Device
-    backend: str | None  # of another library's; None: the host's
 
 
 class _Private(NamedTuple):
@@ -142,9 +132,14 @@ class Placing:
     """
 
     __slots__ = (
-        "_at", "_copy", "_copying", "_current", "_found", "_kinds", "_known", "_lasting", "_ordered", "_passed_on",
-        "_private", "_read_only", "_stream", "_works", "copied", "dtypes", "leaves",
+        "_at", "_copy", "_copying", "_current", "_found", "_known", "_lasting", "_ordered", "_passed_on", "_private",
+        "_produced", "_read_only", "_settled", "_stream", "_works", "copied", "leaves", "passes_on",
     )  # fmt: skip
+
+    # Of arrays that native code does not place, from the first one on:
+    _passed_on: dict[tuple[bytes, int, bool], Range]  # by handle, allocation and access
+    _current: dict[Any, Work | None]  # streams that arrays are produced on
+    _private: list[_Private]
 
     def __init__(
         self,
@@ -160,23 +155,23 @@ class Placing:
         """
         self.leaves: Final = Leaves(found, read_only)
         self.copied = 0
-        self.dtypes: Final[list[Any]] = []  # by their numbers in the message
+        self.passes_on = False  # whether memory of other processes is among what `groups` returns
         self._found = found
         self._copy = copy
         self._read_only = read_only
         self._lasting = lasting
-        self._passed_on: dict[tuple[bytes, int, bool], Range] = {}  # by handle, allocation and access
         self._stream = stream
         self._ordered = stream is None or not is_unordered(stream)
-        self._kinds: dict[int, _Kind] = {}  # by the numbers that `leaves` gives them, and ours from KINDS_MOST on
+        self._settled: dict[int, tuple[Device, str | None]] = {}  # another library's kinds: device, backend or host
+        self._produced: dict[int, Work] = {}  # by kind: what produces its arrays
         self._works: list[Work] = []
         self._copying: tuple[Work, ...] = ()  # streams that copy what is shared
-        self._current: dict[Any, Work | None] = {}  # streams that arrays are produced on
-        self._private: list[_Private] = []
         self._at = 0
-        self._known: Final = sorted(known, key=_address) if known else []
-        for allocation in self._known:
-            self._learn(allocation)
+        self._known: Sequence[Allocation] = ()
+        if known:
+            self._known = sorted(known, key=_address)
+            for allocation in self._known:
+                self._learn(allocation)
 
     def current(self) -> Any:
         """The array that is being placed."""
@@ -188,45 +183,54 @@ class Placing:
         """Place all arrays; what is private to its library is copied if that was asked for."""
         leaves = self.leaves
         if self._stream is None or not self._ordered:  # a stream that is named stands for all
-            leaves.view()
-            for number, kind in enumerate(leaves.kinds()):
-                self._settle(number, *kind)
-        while (index := leaves.next()) is not None:
+            for number, array, device, element in leaves.view():
+                if element is not None:
+                    self._settle(number, array, element)
+                elif self._ordered and adapter_of(device).has_streams:
+                    self._produce(number, current_work(device, array))
+        index = leaves.next()
+        if index is None:
+            return
+        self._passed_on, self._current, self._private = {}, {}, []
+        while index is not None:
             self._at = index
             where = leaves.where()
             if where is None or not self._locate(*where):
                 self._put(index, *self._describe(index))
+            index = leaves.next()
         if self._private:
             self._copy_private()
 
-    def _settle(
-        self, number: int, array: Any, device: Device | None, dtype: Any, on: int, ordinal: int, *element: int
-    ) -> None:
-        """Tell `leaves` on which device the arrays of a kind are, if they need not be described one by one."""
-        backend = None
-        if device is None:
-            own: Any = type(array)
-            found = description.kind_of(own, on, ordinal, *element)
-            if found is None:
-                return
-            dtype, device, backend = found
-            self.leaves.settle(number, device, device.context)
-        work = None
+    def _settle(self, number: int, array: Any, element: tuple[int, int, int, int, int]) -> None:
+        """Tell `leaves` on which device the arrays of another library's kind are, unless they have to be described one
+        by one.
+        """
+        own: Any = type(array)
+        found = description.kind_of(own, *element)
+        if found is None:
+            return
+        dtype, device, backend = found
+        self.leaves.settle(number, dtype, device, device.context)
+        self._settled[number] = device, backend
         if self._ordered and adapter_of(device).has_streams:
-            stream = None if backend is None else self.leaves.stream(number)
-            work = self._distinct(current_work(device, array, stream))
-        self._kinds[number] = _new(_Kind, (work, dtype, device, backend))
+            self._produce(number, current_work(device, array, None if backend is None else self.leaves.stream(number)))
+
+    def _produce(self, number: int, work: Work | None) -> None:
+        """Note which stream produces the arrays of a kind."""
+        distinct = self._distinct(work)
+        if distinct is not None:
+            self._produced[number] = distinct
 
     def _locate(self, kind: int, low: int, nbytes: int) -> bool:
-        """Tell `leaves` in which allocation these bytes of an array lie, whose kind is settled."""
-        found = self._kinds[kind]
+        """Tell `leaves` in which allocation these bytes of another library's array lie, whose kind is settled."""
+        device, backend = self._settled[kind]
         try:
-            allocation = description.allocation_at(description.Located(low, nbytes, False, found.backend), found.device)
+            allocation = description.allocation_at(description.Located(low, nbytes, False, backend), device)
             if self._copy:
                 memory.prepared_by(allocation, node.current().table(), False)
         except XpuShareError:
             return False  # `_describe` says what is wrong, or copies it
-        if allocation.device is not found.device or (allocation.imported and not allocation.owned):
+        if allocation.device is not device or (allocation.imported and not allocation.owned):
             return False
         self._learn(allocation)
         return True
@@ -281,6 +285,7 @@ class Placing:
             if not covered.borrowed:
                 return source, work
             self._passed_on[key] = covered
+            self.passes_on = True
         if work is not None and not work.driver.idle():
             finish(work, place.device)
         return source._replace(covered=covered, offset=place.offset + source.offset - covered.offset), None
@@ -304,15 +309,11 @@ class Placing:
             return
         if len(source.shape) > NDIM_MAX:
             raise InvalidArgumentError(f"an array has at most {NDIM_MAX} dimensions, this has {len(source.shape)}")
-        covered = source.covered
-        number = KINDS_MOST
-        for number, kind in self._kinds.items():
-            if number >= KINDS_MOST and kind.work is work and kind.dtype is source.dtype:
-                break
-        else:
-            number = KINDS_MOST + len(self._kinds)
-            self._kinds[number] = _Kind(work, source.dtype, covered.device, covered.device.backend)
-        self.leaves.put(index, covered, source.offset, source.shape, source.strides, number)
+        kind = KINDS_MOST  # of the arrays that nobody produces; those of each stream are another
+        if work is not None:
+            kind += 1 + self._works.index(work)
+            self._produced[kind] = work
+        self.leaves.put(index, source.covered, source.offset, source.shape, source.strides, source.dtype, kind)
 
     # --- streams
 
@@ -361,14 +362,10 @@ class Placing:
         if named and not self._works and self._current:
             device = next(iter(self._current))
             work_on(device, self._stream)  # raises what says why it is no stream
-        if named and self._works:  # all arrays are as of that point of that stream
-            for number, kind in self._kinds.items():
-                self._kinds[number] = kind._replace(work=self._works[0])
-        return [
-            work
-            for work in self._works
-            if isinstance(self._stream, Queue) or work in self._copying or not work.driver.idle()
-        ]
+        return list(filter(self._busy, self._works))
+
+    def _busy(self, work: Work) -> bool:
+        return isinstance(self._stream, Queue) or work in self._copying or not work.driver.idle()
 
     # --- copies
 
@@ -455,12 +452,9 @@ class Placing:
         """What to export: for each allocation (and access to it) the bytes that its arrays span, or all of it. `works`:
         the streams that readers wait for, by the numbers of their events.
         """
-        described: dict[int, tuple[int, int]] = {}
-        numbers: dict[int, int] = {}  # of dtypes by identity: structures that compare equal may differ
-        for number, kind in self._kinds.items():
-            dtype = numbers.get(id(kind.dtype))
-            if dtype is None:
-                dtype = numbers[id(kind.dtype)] = len(self.dtypes)
-                self.dtypes.append(kind.dtype)
-            described[number] = (works.index(kind.work) if kind.work in works else -1) if works else -1, dtype
-        return self.leaves.groups(described, whole_allocations)
+        if not works:
+            return self.leaves.groups({}, -1, whole_allocations)
+        if self._stream is not None:  # all arrays are as of that point of that stream
+            return self.leaves.groups({}, 0, whole_allocations)
+        events = {kind: works.index(work) if work in works else -1 for kind, work in self._produced.items()}
+        return self.leaves.groups(events, -1, whole_allocations)

@@ -15,6 +15,7 @@ from xpushare.core import memory
 from xpushare.core.labels import label_argument
 from xpushare.core.ordering import finish, mark
 from xpushare.core.pickles import ImplicitAll
+from xpushare.objects.array import SharedArray
 from xpushare.objects.array_handle import ArrayHandle
 from xpushare.objects.message import ONE_ARRAY, text_of
 from xpushare.objects.physical_memory import VirtualRange
@@ -80,7 +81,7 @@ def share(
     of this process. A tree is passed on as a whole: all of its arrays are of one process, or all are exported from
     here. With `copy=True`, arrays that this process does not own are copied.
     """
-    text = label_argument(label)
+    text = None if label is None else label_argument(label)
     handle = shared(array, read_only, copy, stream, opens, ttl)
     if text is not None:
         _label(handle, text)
@@ -110,8 +111,8 @@ def shared(
     """`share`. `lasting`: what came by a pickle is exported from here, so that it outlives the process that made it."""
     count = None if opens is None else opens_argument(opens)
     limit = None if ttl is None else _ttl_argument(ttl)
-    placing, tree = _placed(array, read_only, copy, stream, lasting)
-    handle = _sealed(placing, tree, read_only or _grows(array), count, limit)
+    placing, tree, read_only = _placed(array, read_only, copy, stream, lasting)
+    handle = _sealed(placing, tree, read_only, count, limit)
     if placing.copied:
         import logging
 
@@ -125,8 +126,11 @@ def _grows(array: Any) -> bool:
     return isinstance(array, VirtualRange) and array.growth is not None
 
 
-def _placed(array: Any, read_only: bool, copy: bool, stream: Any, lasting: bool) -> tuple[Placing, Any]:
-    if _grows(array):
+def _placed(array: Any, read_only: bool, copy: bool, stream: Any, lasting: bool) -> tuple[Placing, Any, bool]:
+    """Place an array or the arrays of a tree. Returns with the tree whether all of the memory is shared read-only."""
+    if type(array) is SharedArray:
+        found, tree = [array], ONE_ARRAY
+    elif _grows(array):
         directory, tree = described(array, read_only)
         found, read_only = [directory], True
     elif isinstance(array, _CONTAINERS):
@@ -135,14 +139,14 @@ def _placed(array: Any, read_only: bool, copy: bool, stream: Any, lasting: bool)
             found = [empty(0, "uint8")]
     else:
         found, tree = [array], ONE_ARRAY
-    placing = Placing(found, read_only, copy, stream, lasting=lasting)
+    placing = Placing(found, read_only, copy, stream, (), lasting)
     try:
         placing.place()
     except XpuShareError as error:
         if tree is not ONE_ARRAY:
             error.add_note(f"of the array at {path_of(array, placing.current())} of the tree")
         raise
-    return placing, tree
+    return placing, tree, read_only
 
 
 @final
@@ -165,7 +169,7 @@ def placed_for_others(array: Any) -> Placed:
     """Place an array or a tree of arrays, and wait until what produces the content has finished."""
     if _grows(array):
         raise FeatureNotSupportedError("the memory of a range that grows ends with the process that made it")
-    placing, tree = _placed(array, False, False, None, lasting=True)
+    placing, tree, _read_only = _placed(array, False, False, None, lasting=True)
     for work in placing.works():
         finish(work, work.device)
     return Placed(placing, tree, placing.groups([]))
@@ -178,14 +182,14 @@ def _sealed(placing: Placing, tree: Any, read_only: bool, opens: int | None, ttl
     works = placing.works()
     marks = [mark(work, work.device) for work in works] if works else []
     ranges = placing.groups(works)
-    if any(each.handle is not None for each in ranges):
+    if placing.passes_on:
         return _passed_on(placing, tree, ranges, opens is not None or ttl is not None)
     first, handles = ranges[0], []
     if len(ranges) > 1 or marks:
         held = ImplicitAll(memory.get_all(ranges[1:], read_only))
         handles = held.handles
         first = first.replace(lease=(first.lease, held, *[each.export for each in marks]))
-    gate = memory.get(first, None, read_only, opens, ttl=ttl)
+    gate = memory.get(first, None, read_only, opens, False, ttl)
     try:
         return _message(placing, tree, [gate, *handles], marks).owning()
     except BaseException:
@@ -210,7 +214,7 @@ def _passed_on(placing: Placing, tree: Any, ranges: list[Range], limited: bool) 
 def _message(placing: Placing, tree: Any, handles: list[Handle], marks: list[Mark]) -> ArrayHandle:
     events = [(each.handle, each.point) for each in marks] if marks else []
     made: ArrayHandle | None = placing.leaves.seal(
-        identity.sealing(), handles, events, text_of(placing.dtypes, tree), placing.copied
+        identity.sealing(), handles, events, text_of(placing.leaves.dtypes, tree), placing.copied
     )
     if made is None:
         raise too_large()

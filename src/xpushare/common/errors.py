@@ -192,5 +192,6 @@ class Unread:
     def __str__(self) -> str:
         return str(self._error)
 
-    def throw(self) -> NoReturn:
+    def __call__(self) -> NoReturn:
+        """Raise the error."""
         raise copy.copy(self._error)

@@ -268,7 +268,7 @@ def open_(
         except ValueError as error:
             raise InvalidHandleError(f"the exporter's table names no event: {error}") from error
 
-    timeline, lease = here.peers.acquire_slot(found, make)
+    timeline, lease = here.peers.open_slot(found, make)
     role = role_of(timeline.driver, timeline.slot.index, signals)
     if pickle:
         timeline.slot.taken()

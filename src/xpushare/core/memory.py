@@ -7,12 +7,12 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, NoReturn, TypeVar, final
 from weakref import ref
 
 from xpushare import _native
 from xpushare._device import Context, Device, DeviceLike, adapter_of, info_of, resolve, resolve_context
-from xpushare._native import Lease, RangeBase, Template, forks
+from xpushare._native import Lease, RangeBase, Template
 from xpushare.adapters.base import DeviceInfo, DriverMemory, Export, Form, Hardware, Import, UsmKind
 from xpushare.common.aspects import Aspect
 from xpushare.common.errors import (
@@ -29,9 +29,9 @@ from xpushare.common.system import mapped
 from xpushare.core import reuse
 from xpushare.core.declare import layers_on, misused, operation
 from xpushare.core.opening import Openers, give_open, import_own, opening_device, own_export
-from xpushare.core.resources import Allocation, End
+from xpushare.core.resources import Allocation, End, imported
 from xpushare.sharing import layout, node
-from xpushare.sharing.handle import KIND_NUMBERS, NAMES_DEVICE, READ_ONLY, Fields, Handle, HandleLike, fields_of
+from xpushare.sharing.handle import KIND_NUMBERS, Handle, HandleLike, fields_of
 from xpushare.sharing.owned import Owned
 from xpushare.sharing.peers import Opener
 from xpushare.sharing.table import Exported, Table
@@ -377,10 +377,11 @@ def get(
     """
     if context is not None:
         resolve_context(source.device, context)
-    allocation = expect_exportable(source, implicit)
     table = node.current().table()
-    prepared = None if read_only else allocation.prepared
-    exported = table.of_range(source, prepared or prepared_by(allocation, table, read_only), read_only, implicit)
+    exported = table.of_range(source, None, read_only, implicit)
+    if exported is None:
+        prepared = prepared_by(expect_exportable(source, implicit), table, read_only)
+        exported = table.of_range(source, prepared, read_only, implicit)
     return table.export([exported], opens, ttl)[0]
 
 
@@ -400,27 +401,25 @@ def get_all(sources: list[Range], read_only: bool, implicit: bool = False) -> li
     """`get` of each: all of them, or none."""
     if layers_on:
         return get_each(sources, read_only, implicit)  # they wrap `get`
+    table = node.current().table()
+    found: list[Exported | None] = [table.of_range(source, None, read_only, implicit) for source in sources]
     unprepared: dict[Device, list[DriverMemory]] = {}
-    forked = forks()
-    for source in sources:
-        allocation = source.allocation
-        if source.borrowed or not isinstance(allocation, Allocation) or allocation.forks != forked:
-            return get_each(sources, read_only, implicit)  # which says why not
-        if allocation.prepared is None and not allocation.owned:
-            unprepared.setdefault(allocation.device, []).append(allocation.driver)
+    for at, source in enumerate(sources):
+        if found[at] is None:
+            allocation = expect_exportable(source, implicit)
+            if allocation.prepared is None and not allocation.owned:
+                unprepared.setdefault(allocation.device, []).append(allocation.driver)
     for device, drivers in unprepared.items():
         device.require(_SHARED)
         if not read_only:
             adapter_of(device).export_all(drivers)
-    table = node.current().table()
-    found: list[Exported] = []
-    for source in sources:
-        allocation = source.allocation
-        prepared = None if read_only else allocation.prepared
-        if prepared is None:
-            prepared = prepared_by(allocation, table, read_only)
-        found.append(table.of_range(source, prepared, read_only, implicit))
-    return table.export(found)
+    exports: list[Exported] = []
+    for source, exported in zip(sources, found, strict=True):
+        if exported is None:
+            prepared = prepared_by(source.allocation, table, read_only)
+            exported = table.of_range(source, prepared, read_only, implicit)
+        exports.append(exported)
+    return table.export(exports)
 
 
 _SHARED: Final = Aspect.ext_oneapi_ipc_memory  # a global of its own: a member of an enum costs a call
@@ -489,15 +488,14 @@ def open_(
     """
     found = expect_kind(handle, "memory")
     opener, chosen, chosen_context = opener_for(found, device, context, own)
-    fields = fields_of(found)
     here = node.current()
-    allocation: Allocation
-    lease: Any = None
-    if not here.is_own(fields.cookie):
-        allocation, lease = with_trim(partial(here.peers.acquire, found, opener))
-        return _imported(found, fields, allocation, lease, chosen, chosen_context)
+    if not here.is_own(fields_of(found).cookie):
+        opened: list[Range] = []
+        _open_others([(found, opener, chosen, chosen_context)], opened)
+        return opened.pop()
     exported = own_export(here, found)
-    allocation = exported.source
+    allocation: Allocation = exported.source
+    lease: Any = None
     if chosen is not allocation.device and opener.admit is None and allocation.kind == "device":
         _expect_reach(found, chosen, allocation.device)
     if opener.admit is not None or (anew and not exported.foreign):
@@ -506,58 +504,56 @@ def open_(
         export = partial(allocation.driver.export, found.read_only)
         allocation = import_own(here, found, opener, allocation, export)
     elif own:  # it is this process's anyway
-        return Range(
-            allocation, fields.offset, fields.nbytes, chosen, chosen_context, found.read_only, None, exported.keep
-        )
-    return _opened(found, fields, allocation, lease, chosen, chosen_context)
+        fields, keep = fields_of(found), exported.keep
+        return Range(allocation, fields.offset, fields.nbytes, chosen, chosen_context, found.read_only, None, keep)
+    return Range.opened(found, allocation, chosen, chosen_context, lease) or _misfit(found)
 
 
-def _imported(
-    handle: Handle, fields: Fields, allocation: Allocation, lease: Any, device: Device, context: Context
-) -> Range:
-    allocation.handle = handle
-    if fields.offset + fields.nbytes > allocation.nbytes:  # another handle of the object has opened the allocation
-        raise InvalidHandleError(f"the handle does not fit what process {fields.pid} exports under it")
-    return _opened(handle, fields, allocation, lease, device, context)
+_Wanted = tuple[Handle, Opener, Device, Context]
 
 
-def _opened(
-    handle: Handle, fields: Fields, allocation: Allocation, lease: Any, device: Device, context: Context
-) -> Range:
-    read_only = bool(fields.flags & READ_ONLY)
-    return Range(allocation, fields.offset, fields.nbytes, device, context, read_only, handle, lease)
+def _open_others(wanted: list[_Wanted], opened: list[Range]) -> None:
+    """Append the range of each handle of other processes to `opened`, as far as there is no error. If memory or
+    descriptors are short, the rest is tried once more after giving up what is kept.
+    """
+    peers, before, again = node.current().peers, len(opened), False
+
+    def take(each: _Wanted, allocation: Allocation, lease: Lease) -> None:
+        handle, _opener, device, context = each
+        allocation.opened_by(handle)
+        opened.append(Range.opened(handle, allocation, device, context, lease) or _misfit(handle))
+
+    try:
+        peers.acquire(wanted, take)
+    except OutOfMemoryError:
+        again = trim() > 0
+        if not again:
+            raise
+    if again:
+        peers.acquire(wanted[len(opened) - before :], take)
+
+
+def _misfit(handle: Handle) -> NoReturn:
+    """Another handle of the object has opened the allocation, and this one reaches beyond its end."""
+    raise InvalidHandleError(f"the handle does not fit what process {fields_of(handle).pid} exports under it")
 
 
 def open_all(handles: Sequence[Handle], device: DeviceLike | None, opened: list[Range], own: bool = False) -> None:
-    """Append what `open_` returns for each, as far as there is no error."""
-    if len(handles) == 1 or layers_on:  # which wrap `open_`
+    """Append what `open_` returns for each memory handle, as far as there is no error. All are of one process."""
+    if layers_on or node.current().is_own(fields_of(handles[0]).cookie):
         for each in handles:
             opened.append(open_(each, device, own=own))  # noqa: PERF401 - those before an error must be given back
         return
-    opened.append(open_(handles[0], device, own=own))  # which meets the exporter
-    others = handles[1:]
-    here, decisions = node.current(), dict[bytes, tuple[Opener, Device, Context]]()
-    wanted: list[tuple[Handle, Opener]] = []
-    chosen: list[tuple[Device, Context]] = []
-    for handle in others:
-        names = handle.raw[NAMES_DEVICE]
+    decisions = decided if device is None and not own else {}
+    wanted: list[_Wanted] = []
+    for handle in handles:
+        names = fields_of(handle).names
         decision = decisions.get(names)
         if decision is None:
             decision = decisions[names] = opener_for(handle, device, None, own)
-        wanted.append((handle, decision[0]))
-        chosen.append(decision[1:])
-    acquired = here.peers.acquire_all(wanted)
-    try:
-        for at, handle in enumerate(others):
-            known, fields = acquired[at], fields_of(handle)
-            if known is None:
-                opened.append(open_(handle, device, own=own))
-                continue
-            here.peers.count(known[1].peer, fields, own)
-            opened.append(_imported(handle, fields, *known, *chosen[at]))
-    finally:
-        acquired.clear()  # here, not with a traceback
-        known = None
+        opener, chosen, context = decision
+        wanted.append((handle, opener, chosen, context))
+    _open_others(wanted, opened)
 
 
 def _expect_reach(handle: Handle, device: Device, home: Device) -> None:
@@ -577,8 +573,8 @@ def import_on(device: Device, what: Import, own: bool = False) -> Allocation:
         if owned is not None:
             owned.close()
         raise
-    end = _import_end(device, driver, what)
-    return Allocation(device, driver, kind, imported=True, source=owned, end=end, owned=own)
+    end = End(driver.release) if what.use is None else _import_end(device, driver, what)
+    return imported(device, driver, kind, end, owned)
 
 
 def _import_end(device: Device, driver: DriverMemory, what: Import) -> End:
@@ -607,9 +603,7 @@ def _import_all_on(device: Device, found: Sequence[Import]) -> list[Allocation]:
         for driver in drivers[len(ends) :]:
             driver.release()
         raise
-    return [
-        Allocation(device, driver, "device", imported=True, end=end) for driver, end in zip(drivers, ends, strict=True)
-    ]
+    return [imported(device, driver, "device", end) for driver, end in zip(drivers, ends, strict=True)]
 
 
 _openers = Openers(Aspect.ext_oneapi_ipc_memory, import_on, _import_all_on)
@@ -627,7 +621,7 @@ def opener_for(
         chosen, chosen_context = opening_device(handle, device, context)
         return _owning.on(chosen, handle), chosen, chosen_context
     if device is None and context is None:
-        names = handle.raw[NAMES_DEVICE]
+        names = fields_of(handle).names
         known = decided.get(names)
         if known is not None:
             return known

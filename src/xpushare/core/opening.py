@@ -19,11 +19,19 @@ from xpushare._device import (
     resolve_context,
 )
 from xpushare.adapters.base import Export, Form, Hardware, Import, Same
+from xpushare.common import system
 from xpushare.common.aspects import Aspect
-from xpushare.common.errors import FeatureNotSupportedError, HandleExpiredError, InvalidArgumentError
+from xpushare.common.errors import (
+    FeatureNotSupportedError,
+    HandleExpiredError,
+    InvalidArgumentError,
+    XpuShareError,
+    from_os_error,
+)
+from xpushare.common.fds import OwnedFd, close_all
 from xpushare.core.resources import Resource
 from xpushare.sharing import layout, node
-from xpushare.sharing.handle import COUNTED, PICKLED, Handle, fields_of
+from xpushare.sharing.handle import COUNTED, PICKLED, READ_ONLY, Handle, fields_of
 from xpushare.sharing.kept import Room
 from xpushare.sharing.node import Node
 from xpushare.sharing.peers import Opener
@@ -183,12 +191,40 @@ def own_export(here: Node, handle: Handle) -> Exported:
 
 def import_own(here: Node, handle: Handle, opener: Opener, source: Resource, export: Callable[[], Export]) -> Any:
     """What a device makes of an object of this process: one of another backend, or the same one once more."""
+    fields = fields_of(handle)
+    key = fields.cookie, fields.object, opener, fields.flags & READ_ONLY  # not of a pickle: it is exported already
     exporter = None if opener.admit is None else info_of(source.device).hardware
     try:
-        return here.peers.acquire_own(handle, export(), exporter, opener)
+        what = export()
+        return here.peers.cached(key, lambda: _import_own(handle, what, exporter, opener))
     except BaseException:
         give_open(handle)
         raise
+
+
+def _import_own(handle: Handle, export: Export, exporter: Hardware | None, opener: Opener) -> Any:
+    nbytes, exposed_nbytes, numbers, inode, payload, on_demand, form, offset = export
+    if opener.admit is not None and exporter is not None:
+        opener.admit(form, exporter)
+    if on_demand is not None:
+        raise FeatureNotSupportedError(
+            f"{nbytes} bytes of this very process lie over several allocations, which cannot be imported here"
+        )
+    mapping: system.Mapping | None = None
+    fds: list[OwnedFd] = []
+    try:
+        if form is Form.MEMFD and opener.maps:
+            mapping = system.import_mapping(numbers[0], inode, exposed_nbytes, not handle.read_only)
+        else:
+            fds += (system.dup(number) for number in numbers)
+        what = Import(nbytes, exposed_nbytes, payload, fds, handle.read_only, mapping, form, offset, exporter)
+        return opener.make(what)
+    except OSError as error:
+        if isinstance(error, XpuShareError):
+            raise
+        raise from_os_error(error, f"opening {exposed_nbytes} bytes of this process") from error
+    finally:
+        close_all(fds)
 
 
 def give_open(handle: Handle) -> None:

@@ -15,7 +15,18 @@ from xpushare.adapters.base import DriverMemory, DriverPhysical, UsmKind
 from xpushare.sharing import node
 from xpushare.sharing.handle import PICKLED, Handle, fields_of
 
-__all__ = ["Allocation", "End", "Pages", "Pin", "Pinned", "Resource", "Timeline", "release_slot", "reopened"]
+__all__ = [
+    "Allocation",
+    "End",
+    "Pages",
+    "Pin",
+    "Pinned",
+    "Resource",
+    "Timeline",
+    "imported",
+    "release_slot",
+    "reopened",
+]
 
 _EARLIER: Final = 64  # handles by which an allocation was opened before; of so many those that ended are forgotten
 
@@ -38,25 +49,22 @@ class Allocation(AllocationBase):
         driver: DriverMemory,
         kind: UsmKind,
         *,
-        imported: bool = False,
         foreign: bool = False,
         source: object = None,
         serial: int = 0,
         name: Hashable = None,
         end: End | None = None,
-        owned: bool = False,
     ) -> Self:
-        """`source` keeps foreign memory alive, and its serial belongs to `name`. `end`: of an import, if it has one.
-        `owned`: an import that can be exported from here.
+        """Make the owner of memory that this process allocated, or, if it is `foreign`, that another library did.
+        `source` keeps foreign memory alive, and its serial belongs to `name`.
         """
-        own = not (foreign or imported)  # the others are found by who made them
         if end is None:
-            end = End(_free, driver) if own else End(driver.release)
+            end = End(driver.release) if foreign else End(_free, driver)
         address, nbytes, accessible = driver.address, driver.nbytes, driver.host_accessible
         made = AllocationBase.__new__(
-            cls, device, driver, end, kind, address, nbytes, accessible, imported, foreign, source, serial, name, owned
+            cls, device, driver, end, kind, address, nbytes, accessible, foreign, source, serial, name
         )
-        if own:
+        if not foreign:  # foreign memory is found by who made it
             node.current().allocations.add(made)
         return made
 
@@ -68,13 +76,8 @@ class Allocation(AllocationBase):
             self.known_serial = table.new_object() if self.name is None else table.object_named(self.name)
         return self.known_serial
 
-    @property
-    def handle(self) -> Handle | None:
-        """Of an import: by which it was opened last."""
-        return self.newest
-
-    @handle.setter
-    def handle(self, handle: Handle) -> None:
+    def opened_by(self, handle: Handle) -> None:
+        """Note the handle by which an import was opened, which is its newest one now."""
         before, self.newest = self.newest, handle
         if before is not None:
             key = _told_apart(before)
@@ -154,6 +157,14 @@ class Pin:
 _native.register(Allocation=Allocation)
 
 
+def imported(device: Device, driver: DriverMemory, kind: UsmKind, end: End, owned: object = None) -> Allocation:
+    """Make the owner of memory that another process exported. `owned`: by which this process can export it."""
+    found: Allocation = _native.imported(
+        device, driver, end, kind, driver.address, driver.nbytes, driver.host_accessible, owned
+    )
+    return found
+
+
 def _told_apart(handle: Handle) -> Hashable:
     """Equal for handles of an object of which the newer one will do. Those of pickles end one by one."""
     fields = fields_of(handle)
@@ -161,7 +172,7 @@ def _told_apart(handle: Handle) -> Hashable:
 
 
 def reopened(device: Device, driver: DriverMemory, kind: UsmKind, end: End) -> Allocation:
-    return Allocation(device, driver, kind, imported=True, end=end)
+    return imported(device, driver, kind, end)
 
 
 def _free(driver: DriverMemory) -> None:

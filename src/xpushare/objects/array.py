@@ -7,9 +7,8 @@ from __future__ import annotations
 import math
 import operator
 import sys
-from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, Self, final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, final
 
 from xpushare import _native, adapters
 from xpushare._device import adapter_of, dlpack_of, info_of
@@ -31,7 +30,7 @@ from xpushare.core.declare import closing, made, watchers
 from xpushare.core.memory import Range
 from xpushare.core.pickles import Implicit, Pickled, anew, forwards
 from xpushare.objects.array_handle import ArrayHandle, is_tree
-from xpushare.objects.lifecycle import Closable, Exportable, unpickles, why_unusable
+from xpushare.objects.lifecycle import Closable, Exportable, unpickles, use, why_unusable
 from xpushare.objects.message import ONE_ARRAY, content_of, text_of
 from xpushare.objects.opened import arrays_of, give_back, open_message
 from xpushare.sharing import identity
@@ -106,27 +105,18 @@ class Memory(BufferBase, Exportable[Range]):
     def __new__(cls, *_args: object, **_options: object) -> Self:
         raise TypeError("Memory is made by malloc_device, malloc_host, malloc_shared and ipc.memory.open")
 
-    @classmethod
-    def _make(cls, source: Range) -> Memory:
-        self = BufferBase.__new__(cls)
-        self.held = source
-        self.forks = source.allocation.forks
-        if watchers:
-            made(self)
-        return self
-
     @property
     def ptr(self) -> int:
         """Address in this process."""
-        return self._use().address
+        return use(self).address
 
     @property
     def nbytes(self) -> int:
-        return self._use().nbytes
+        return use(self).nbytes
 
     @property
     def read_only(self) -> bool:
-        return self._use().read_only
+        return use(self).read_only
 
     def close(self) -> None:
         """Give up this object's hold (see the class). Idempotent; in a forked child it touches nothing."""
@@ -139,16 +129,11 @@ class Memory(BufferBase, Exportable[Range]):
         """The bytes [offset, offset + nbytes) as a `Memory` of their own, which shares the ownership; a handle of it
         covers that range.
         """
-        return memory_over(core.slice_(self._use(), offset, nbytes))
+        return memory_over(core.slice_(use(self), offset, nbytes))
 
     def as_array(self, shape: int | tuple[int, ...], dtype: Any, offset: int = 0) -> SharedArray:
         """A C-ordered array of `shape` and `dtype` that begins at byte `offset` and shares the ownership."""
-        return array_over(self._use(), shape, dtype, offset)
-
-    def _bytes(self) -> SharedArray:
-        """All of the memory, as an array of bytes."""
-        found = self._use()
-        return array_of(found, (found.nbytes,), as_dtype("uint8"), (1,), 0)
+        return array_over(use(self), shape, dtype, offset)
 
     def statistics(self) -> dict[str, Any]:
         """Who shares this memory: kind, sizes, whether it is imported, the live handles made of its allocation, and how
@@ -156,16 +141,16 @@ class Memory(BufferBase, Exportable[Range]):
         """
         from xpushare.core.statistics import memory_statistics
 
-        return memory_statistics(self._use())
+        return memory_statistics(use(self))
 
     def _span(self) -> Span:
-        return span_of(self._use())
+        return span_of(use(self))
 
     def __dlpack__(self, **options: Any) -> Any:
-        return self._bytes().__dlpack__(**options)
+        return bytes_of(self).__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        found = self._use()
+        found = use(self)
         return dlpack_of(found.device, found.allocation.kind)
 
     @property
@@ -174,7 +159,7 @@ class Memory(BufferBase, Exportable[Range]):
 
     def _given(self, name: str) -> dict[str, Any]:
         """What an array interface says."""
-        content = self._bytes()
+        content = bytes_of(self)
         interface: dict[str, Any] = getattr(content, name)
         self.pinned = content  # the consumer holds this object, not a buffer: stay open as long as it lives
         return interface
@@ -192,13 +177,25 @@ class Memory(BufferBase, Exportable[Range]):
         return found.handle if found.borrowed else None
 
     def _reduce(self) -> tuple[Any, ...]:
-        found = self._use()
+        found = use(self)
         handle = self._handle_to_pickle(found, core.get)
         return _reopen, (bytes(handle), found.offset - fields_of(handle).offset, found.nbytes)
 
 
-# For the other modules of the package.
-memory_over: Final[Callable[[Range], Memory]] = operator.attrgetter("_make")(Memory)
+def memory_over(source: Range) -> Memory:
+    """Make the `Memory` of a range."""
+    self = BufferBase.__new__(Memory)
+    self.held = source
+    self.forks = source.allocation.forks
+    if watchers:
+        made(self)
+    return self
+
+
+def bytes_of(memory: Memory) -> SharedArray:
+    """Return all of the memory, as an array of bytes."""
+    found = use(memory)
+    return array_of(found, (found.nbytes,), as_dtype("uint8"), (1,), 0)
 
 
 @unpickles(Memory)
@@ -227,61 +224,6 @@ class SharedArray(ArrayState, Closable[Range]):
     def __new__(cls, *_args: object, **_options: object) -> Self:
         raise TypeError("a SharedArray is made by Memory.as_array, VirtualRange.as_array, empty and attach")
 
-    @classmethod
-    def _make(
-        cls,
-        source: Range,
-        shape: tuple[int, ...],
-        dtype: Any,
-        strides: tuple[int, ...],
-        offset: int,
-        order: Order | None = None,
-    ) -> SharedArray:
-        """An array whose first element is `offset` bytes into `source`, checked to lie inside it."""
-        low, high = extent(shape, strides, dtype.itemsize)
-        if offset + low < 0 or offset + high > source.nbytes:
-            core.piece("the memory", source.nbytes, offset + low, high - low)  # says what is wrong
-        self: SharedArray = _native.array(source, source.allocation.forks, shape, strides, dtype, offset, None, order)
-        if watchers:
-            made(self)
-        return self
-
-    @classmethod
-    def _over(cls, source: Range, shape: int | tuple[int, ...], dtype: Any, offset: int = 0) -> SharedArray:
-        found = as_dtype(dtype)
-        check_dtype(found)
-        lengths = as_shape(shape)
-        try:
-            start = operator.index(offset)
-        except TypeError:
-            raise InvalidArgumentError(f"offset is an integer, not {type(offset).__name__}") from None
-        return cls._make(source, lengths, found, c_strides(lengths, found.itemsize), start)
-
-    def _covered(self) -> tuple[Range, int]:
-        """Exactly the bytes that the elements span, and where the first element is in them."""
-        return self._described()[:2]
-
-    def _described(self) -> tuple[Range, int, tuple[int, ...], tuple[int, ...], Any]:
-        """What `_covered` returns, shape, strides and dtype."""
-        found = self._use()
-        dtype = self.kind
-        low, high = extent(self.lengths, self.steps, dtype.itemsize)
-        at = self.first + low
-        if at or high - low != found.nbytes:
-            found = found.replace(offset=found.offset + at, nbytes=high - low)
-        return found, -low, self.lengths, self.steps, dtype
-
-    def _view(self, offset: int, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...]) -> SharedArray:
-        """Another array in the same memory, whose first element is `offset` bytes behind this one's; its readers wait
-        for what this one's wait for.
-        """
-        check_dtype(dtype)
-        return self._make(self._use(), as_shape(shape), dtype, strides, self.first + offset, self.order)
-
-    def _placed(self) -> tuple[Range, int]:
-        """The memory that the array lies in, and where its first element is in that."""
-        return self._use(), self.first
-
     def _before_host(self) -> None:
         """The host reads next: wait for the producer's stream. Once its content is there, no reader of the array has to
         wait again.
@@ -290,23 +232,16 @@ class SharedArray(ArrayState, Closable[Range]):
             self.order.before_host()
             self.order = None
 
-    def _unsettled(self) -> Order | None:
-        """What readers have to wait for; None once the content is there."""
-        order: Order | None = self.order
-        if order is not None and order.settled():
-            order = self.order = None
-        return order
-
     def _before(self, work: Work) -> None:
         """`work` reads or writes next: make it wait, on the device, for the producer's stream."""
-        order = self._unsettled()
+        order = unsettled(self)
         if order is not None:
             order.before(work)
 
     def _expect_opened(self) -> None:
         """What an array is can be asked once it is closed, too; but of what no pickle could open, nobody knows it."""
         if self.kind is None:
-            self._use()
+            use(self)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -341,11 +276,11 @@ class SharedArray(ArrayState, Closable[Range]):
     @property
     def ptr(self) -> int:
         """Address of the first element."""
-        return self._use().address + self.first
+        return use(self).address + self.first
 
     @property
     def device(self) -> Device:
-        return self._use().device
+        return use(self).device
 
     def statistics(self) -> dict[str, Any]:
         """What `Memory.statistics` says of the memory that the array lies in."""
@@ -354,22 +289,22 @@ class SharedArray(ArrayState, Closable[Range]):
     @property
     def memory(self) -> Memory:
         """The memory that the array lies in, as a new object that shares the ownership."""
-        return memory_over(self._use())
+        return memory_over(use(self))
 
     @property
     def read_only(self) -> bool:
-        return self._use().read_only
+        return use(self).read_only
 
     @property
     def is_imported(self) -> bool:
-        return self._use().handle is not None
+        return use(self).handle is not None
 
     @property
     def handle(self) -> ArrayHandle:
         """The handle that an attached array came by: its own, or that of its tree. `InvalidArgumentError` for an array
         that `attach` did not make.
         """
-        self._use()
+        use(self)
         if self.message is None:
             how = "xs.share makes one" if not self.is_imported else "its memory has: a.memory.handle"
             raise InvalidArgumentError(f"this SharedArray came by no array handle; {how}")
@@ -385,7 +320,7 @@ class SharedArray(ArrayState, Closable[Range]):
         self.pickled = None
 
     def _span(self) -> Span:
-        found = self._use()
+        found = use(self)
         if not found.allocation.host_accessible:
             expect_host(found)
         if self.order is not None:
@@ -399,7 +334,7 @@ class SharedArray(ArrayState, Closable[Range]):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         import numpy
 
-        found = self._use()
+        found = use(self)
         if not found.allocation.host_accessible:
             expect_host(found)
         self._before_host()
@@ -415,7 +350,7 @@ class SharedArray(ArrayState, Closable[Range]):
         return array.copy() if copy else array
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        found = self._use()
+        found = use(self)
         return dlpack_of(found.device, found.allocation.kind)
 
     def __dlpack__(
@@ -426,7 +361,7 @@ class SharedArray(ArrayState, Closable[Range]):
         dl_device: tuple[int, int] | None = _LEFT_OUT,
         copy: bool | None = _LEFT_OUT,
     ) -> Any:
-        if max_version == (1, 0) and dl_device is not None and copy not in (None, True) and self._use().read_only:
+        if max_version == (1, 0) and dl_device is not None and copy not in (None, True) and use(self).read_only:
             _warn_torch()
         if dl_device is not None and dl_device is not _LEFT_OUT:
             here = self.__dlpack_device__()
@@ -440,7 +375,7 @@ class SharedArray(ArrayState, Closable[Range]):
         """The same elements in new memory, which has them when this returns."""
         from xpushare.core import queue as queues
 
-        source, offset, shape, strides, dtype = self._described()
+        source, offset, shape, strides, dtype = described(self)
         if not source.nbytes:
             return self
         place = core.allocate(source.allocation.kind, source.nbytes, source.device, source.context)
@@ -448,13 +383,13 @@ class SharedArray(ArrayState, Closable[Range]):
         self._before(work)
         queues.copy(work, (place, 0, place.nbytes), (source, 0, source.nbytes), None)
         queues.synchronize(work, None)
-        return self._make(place, shape, dtype, strides, offset)
+        return array_of(place, shape, dtype, strides, offset)
 
     def _capsule(self, stream: Any, versioned: bool, immutable: bool = False, copied: bool = False) -> Any:
         """A DLPack capsule. `immutable`: its consumer never writes to arrays, so it need not know that this one is
         read-only. `copied`: the consumer asked for a copy, and this array is one.
         """
-        found = self._use()
+        found = use(self)
         allocation = found.allocation
         here = dlpack_of(found.device, allocation.kind)
         if stream is not None or self.order is not None:
@@ -478,7 +413,7 @@ class SharedArray(ArrayState, Closable[Range]):
             and adapter_of(device).stream(info_of(device), None, None) is None
         ):
             raise BufferError("memory of the host has no streams: stream must be None")
-        order = None if stream == -1 else self._unsettled()
+        order = None if stream == -1 else unsettled(self)
         if order is None:
             return
         if stream is None and on_host:
@@ -491,7 +426,7 @@ class SharedArray(ArrayState, Closable[Range]):
         order.before(work)
 
     def _interface(self, **more: Any) -> dict[str, Any]:
-        found = self._use()
+        found = use(self)
         self.pinned, read_only = (
             found.hold()
         )  # the consumer holds this object, not a buffer: stay open as long as it lives
@@ -529,7 +464,7 @@ class SharedArray(ArrayState, Closable[Range]):
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        if not self._use().allocation.host_accessible:
+        if not use(self).allocation.host_accessible:
             raise AttributeError("__array_interface__ is for host-accessible memory")
         if not named_by_typestr(self.kind):
             raise AttributeError(f"__array_interface__ has no code for {self.kind}: use numpy.asarray")
@@ -540,7 +475,7 @@ class SharedArray(ArrayState, Closable[Range]):
         """What the array interface of that name says, where the device's vendor has it. Its consumer waits for the
         stream that it names, else this does.
         """
-        found = self._use()
+        found = use(self)
         protocol = _given_interfaces.get((found.device.backend, name))
         if protocol is None:
             raise AttributeError(f"arrays on {found.device} have no {name}")
@@ -579,13 +514,13 @@ class SharedArray(ArrayState, Closable[Range]):
         process. The content is that of the current stream of the library that `producer` is of. `marks`: those of the
         same message.
         """
-        found = self._use()
+        found = use(self)
         imported = found.handle if found.borrowed else None
         if imported is not None and self.pickled is None and forwards(imported):
             return self._received(found, imported)
         if found.handle is not None:
             self._before_host()  # nobody else can wait for what a process that may be gone had queued
-        covered, first = self._covered()
+        covered, first = covered_by(self)
         writer = self if producer is None else producer
         order = _marked(found.device, writer, {} if marks is None else marks)  # asks other libraries: without the lock
         while (kept := self.pickled) is None or (handle := kept.memory.sent(found.device)) is None:
@@ -624,8 +559,8 @@ def _sealed(
 ) -> bytes:  # fmt: skip
     """The message of one array in memory that has been exported as `handle`."""
     leaves = Leaves([None], False)
-    leaves.put(0, place, first, shape, strides, _PLACED_HERE)
-    leaves.groups({_PLACED_HERE: (-1 if order is None else 0, 0)}, False)
+    leaves.put(0, place, first, shape, strides, dtype, _PLACED_HERE)
+    leaves.groups({}, -1 if order is None else 0, False)
     marks = [] if order is None else [(order.handle, order.point)]
     made = leaves.seal(identity.sealing(), [handle], marks, text_of((dtype,), ONE_ARRAY), 0)
     assert made is not None  # one array is never too large
@@ -669,6 +604,10 @@ def _warn_torch() -> None:
         warnings.warn(_TORCH_WRITES, stacklevel=4)  # the caller of from_dlpack
 
 
+def _given(thing: Memory | SharedArray, name: str) -> dict[str, Any]:
+    return thing._given(name)  # pyright: ignore[reportPrivateUsage]
+
+
 _given_interfaces: Final[dict[tuple[str, str], ArrayInterface]] = {}  # by (backend, name)
 
 
@@ -682,7 +621,7 @@ def _give_interfaces(backend: str) -> None:
             _given_interfaces[backend, each.name] = each
             for kind in Memory, SharedArray:
                 if not hasattr(kind, each.name):
-                    setattr(kind, each.name, property(operator.methodcaller("_given", each.name)))
+                    setattr(kind, each.name, property(partial(_given, name=each.name)))
 
 
 adapters.on_first_use(_give_interfaces)
@@ -698,49 +637,90 @@ class _Pickled:
         self.events = events
 
 
-class _Make(Protocol):
-    def __call__(
-        self,
-        source: Range,
-        shape: tuple[int, ...],
-        dtype: Any,
-        strides: tuple[int, ...],
-        offset: int,
-        order: Order | None = None,
-        /,
-    ) -> SharedArray: ...
+def array_of(
+    source: Range,
+    shape: tuple[int, ...],
+    dtype: Any,
+    strides: tuple[int, ...],
+    offset: int,
+    order: Order | None = None,
+) -> SharedArray:
+    """Make an array whose first element is `offset` bytes into `source`. Raises `InvalidArgumentError` if it does not
+    lie inside.
+    """
+    low, high = extent(shape, strides, dtype.itemsize)
+    if offset + low < 0 or offset + high > source.nbytes:
+        core.piece("the memory", source.nbytes, offset + low, high - low)  # says what is wrong
+    array: SharedArray = _native.array(source, source.allocation.forks, shape, strides, dtype, offset, None, order)
+    if watchers:
+        made(array)
+    return array
 
 
-class _Over(Protocol):
-    def __call__(self, source: Range, shape: int | tuple[int, ...], dtype: Any, offset: int = 0, /) -> SharedArray: ...
+def array_over(source: Range, shape: int | tuple[int, ...], dtype: Any, offset: int = 0) -> SharedArray:
+    """Make a C-ordered array that begins at byte `offset` of `source`."""
+    found = as_dtype(dtype)
+    check_dtype(found)
+    lengths = as_shape(shape)
+    try:
+        start = operator.index(offset)
+    except TypeError:
+        raise InvalidArgumentError(f"offset is an integer, not {type(offset).__name__}") from None
+    return array_of(source, lengths, found, c_strides(lengths, found.itemsize), start)
 
 
-class _View(Protocol):
-    def __call__(
-        self, array: SharedArray, offset: int, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...], /
-    ) -> SharedArray: ...
+def view_of(
+    array: SharedArray, offset: int, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...]
+) -> SharedArray:
+    """Make another array in the same memory, whose first element is `offset` bytes behind this one's. Its readers wait
+    for what this one's wait for.
+    """
+    check_dtype(dtype)
+    return array_of(use(array), as_shape(shape), dtype, strides, array.first + offset, array.order)
 
 
-class _PickledBy(Protocol):
-    def __call__(self, array: SharedArray, producer: object, marks: Marks | None = None, /) -> bytes: ...
+def placed(array: SharedArray) -> tuple[Range, int]:
+    """Return the memory that the array lies in, and where its first element is in that."""
+    return use(array), array.first
 
 
-class _Capsule(Protocol):
-    def __call__(self, array: SharedArray, stream: Any, versioned: bool, immutable: bool = False) -> Any: ...
+def described(array: SharedArray) -> tuple[Range, int, tuple[int, ...], tuple[int, ...], Any]:
+    """Return exactly the bytes that the elements span, where the first element is in them, shape, strides and dtype."""
+    found = use(array)
+    dtype = array.kind
+    low, high = extent(array.lengths, array.steps, dtype.itemsize)
+    at = array.first + low
+    if at or high - low != found.nbytes:
+        found = found.replace(offset=found.offset + at, nbytes=high - low)
+    return found, -low, array.lengths, array.steps, dtype
 
 
-# For the other modules of the package.
-array_over: Final[_Over] = operator.attrgetter("_over")(SharedArray)
-array_of: Final[_Make] = operator.attrgetter("_make")(SharedArray)
-bytes_of: Final[Callable[[Memory], SharedArray]] = operator.attrgetter("_bytes")(Memory)
-capsule_of: Final[_Capsule] = operator.attrgetter("_capsule")(SharedArray)
-covered_by: Final[Callable[[SharedArray], tuple[Range, int]]] = operator.attrgetter("_covered")(SharedArray)
-described: Final[Callable[[SharedArray], tuple[Any, ...]]] = operator.attrgetter("_described")(SharedArray)
-order_before: Final[Callable[[SharedArray, Work], None]] = operator.attrgetter("_before")(SharedArray)
-pickled_by: Final[_PickledBy] = operator.attrgetter("_pickled")(SharedArray)
-view_of: Final[_View] = operator.attrgetter("_view")(SharedArray)
-unsettled: Final[Callable[[SharedArray], Order | None]] = operator.attrgetter("_unsettled")(SharedArray)
-placed: Final[Callable[[SharedArray], tuple[Range, int]]] = operator.attrgetter("_placed")(SharedArray)
+def covered_by(array: SharedArray) -> tuple[Range, int]:
+    """Return exactly the bytes that the elements span, and where the first element is in them."""
+    return described(array)[:2]
+
+
+def unsettled(array: SharedArray) -> Order | None:
+    """Return what readers have to wait for; None once the content is there."""
+    order: Order | None = array.order
+    if order is not None and order.settled():
+        order = array.order = None
+    return order
+
+
+def capsule_of(array: SharedArray, stream: Any, versioned: bool, immutable: bool = False) -> Any:
+    """Make a DLPack capsule. `immutable`: its consumer never writes to arrays."""
+    return array._capsule(stream, versioned, immutable)  # pyright: ignore[reportPrivateUsage]
+
+
+def order_before(array: SharedArray, work: Work) -> None:
+    """Have `work` wait for the content."""
+    array._before(work)  # pyright: ignore[reportPrivateUsage]
+
+
+def pickled_by(array: SharedArray, producer: object, marks: Marks | None = None) -> bytes:
+    """Return the bytes that a pickle carries, with the content that the library of `producer` has queued."""
+    return array._pickled(producer, marks)  # pyright: ignore[reportPrivateUsage]
 
 
 @unpickles(SharedArray)

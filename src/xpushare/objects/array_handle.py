@@ -168,20 +168,13 @@ class ArrayHandle(MessageState, Named, Closable["ArrayHandle"]):
         """Unlike `use`, it allows forked children: a handle is just bytes."""
         expect_open(self)
         if self.unread is not None:
-            self.unread.throw()
+            self.unread()
         return self
 
     def following(self, newest: Callable[[], Named | None]) -> ArrayHandle:
         """The same message as an object of its own that follows a name: see `sharing.handle.following`."""
         made: ArrayHandle = _native.following_message(self, newest)
         return made
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:  # also called where a property raised AttributeError
-            if self.unread is None and isinstance(getattr(ArrayHandle, name, None), property):
-                _refuse(name)
-            return super().__getattr__(name)
 
     def __str__(self) -> str:
         return encode_text(self.raw)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NoReturn, final
+from collections.abc import Awaitable, Generator
+from typing import TYPE_CHECKING, Any, NoReturn, final
 
 from xpushare.core import event as core
 from xpushare.core.declare import closing, made, watchers
 from xpushare.core.event import Opened, Times
 from xpushare.core.pickles import hope_for
 from xpushare.core.resources import Resource
-from xpushare.objects.lifecycle import Exportable, unpickles, why_unusable
+from xpushare.objects.lifecycle import Exportable, unpickles, use, why_unusable
 from xpushare.sharing import node
 from xpushare.timeline.waiting import in_loop
 
@@ -59,48 +58,34 @@ class Event(Exportable[Opened]):
         signals: bool | None = None,
         label: str | None = None,
     ) -> None:
-        self._hold(core.create(device, context, enable_ipc, enable_profiling, signals, label))
-
-    def _hold(self, opened: Opened) -> None:
-        self.held = opened
-        self.forks = opened.timeline.forks
-        self.pickled = None
-        self._natives = ()
-        if watchers:
-            made(self)
-
-    @classmethod
-    def _make(cls, opened: Opened) -> Event:
-        self = object.__new__(cls)
-        self._hold(opened)
-        return self
+        _hold(self, core.create(device, context, enable_ipc, enable_profiling, signals, label))
 
     @classmethod
     def from_native(cls, native: object) -> Event:
         """An `Event` over another library's event. Raises `FeatureNotSupportedError` if no adapter knows it."""
         from xpushare.core import interop
 
-        return cls._make(interop.adopt_event(native))
+        return event_over(interop.adopt_event(native))
 
     @property
     def ipc_enabled(self) -> bool:
         """Whether `ipc.event.get` accepts it; False for imports."""
-        return self._use().ipc_enabled
+        return use(self).ipc_enabled
 
     @property
     def value(self) -> int:
         """The number up to which every signal has completed (or was lost)."""
-        return self._use().timeline.slot.value
+        return use(self).timeline.slot.value
 
     @property
     def pending(self) -> int:
         """The number of the newest signal that anyone has submitted."""
-        return self._use().timeline.slot.pending
+        return use(self).timeline.slot.pending
 
     @property
     def done(self) -> bool:
         """Whether the newest signal known now is complete. Raises `PeerLostError` if it was lost."""
-        return core.done(self._use())
+        return core.done(use(self))
 
     @property
     def times(self) -> Times:
@@ -110,14 +95,14 @@ class Event(Exportable[Opened]):
         Raises `InvalidArgumentError` if the event was made without `enable_profiling=True` or was not signalled yet,
         or while the signal is pending, and `PeerLostError` if it was lost.
         """
-        return core.times(self._use())
+        return core.times(use(self))
 
     def signal(self) -> int:
         """Signal from the host; the signal is complete at once. Returns its number.
 
         Raises `InvalidArgumentError` while a signal that a queue submitted is pending: use one event per producer.
         """
-        return core.signal(self._use())
+        return core.signal(use(self))
 
     def wait(self, timeout: float | None = None, *, at_least: int | None = None) -> None:
         """Wait until the newest signal known now, or signal `at_least`, is complete.
@@ -130,13 +115,13 @@ class Event(Exportable[Opened]):
         wait, and `close()` in another thread ends it with `InvalidArgumentError`. Under gevent it holds up the hub:
         call it by `gevent.get_hub().threadpool.apply`.
         """
-        core.wait(self._use(), timeout, at_least)
+        core.wait(use(self), timeout, at_least)
 
     async def reached(self, at_least: int | None = None) -> None:
         """`wait` for event loops (asyncio, trio): it can be cancelled and needs no thread. For time-outs use
         `asyncio.timeout` or `trio.move_on_after`.
         """
-        await core.reached(self._use(), at_least)
+        await core.reached(use(self), at_least)
 
     def recovered(self, timeout: float | None = None) -> Awaitable[None] | None:
         """Wait until a loss has ended: another process has become a signaller, or a later signal is complete.
@@ -147,8 +132,8 @@ class Event(Exportable[Opened]):
         `PeerLostError` if the exporter is gone, as nobody can open the event any more.
         """
         if in_loop():
-            return core.recovered_in_loop(self._use())
-        return core.recovered(self._use(), timeout)
+            return core.recovered_in_loop(use(self))
+        return core.recovered(use(self), timeout)
 
     def __await__(self) -> Generator[Any, Any, None]:
         return self.reached(self.pending).__await__()
@@ -165,7 +150,7 @@ class Event(Exportable[Opened]):
         """
         from xpushare.core import interop
 
-        native = interop.record_native(self._use())
+        native = interop.record_native(use(self))
         self._natives = (*self._natives, native)
         handle: bytes = native.driver.handle
         return handle
@@ -174,7 +159,7 @@ class Event(Exportable[Opened]):
         """Who shares this event: its numbers, and the processes that have it open."""
         from xpushare.core.statistics import event_statistics
 
-        return event_statistics(self._use())
+        return event_statistics(use(self))
 
     def close(self) -> None:
         """Give up this object's hold; the event is freed once no process and no unfinished queue operation holds it.
@@ -202,14 +187,27 @@ class Event(Exportable[Opened]):
         return f"<Event {how}value {slot.value} pending {slot.pending} on {found.device}>"
 
     def _reduce(self) -> tuple[Any, ...]:
-        found = self._use()
+        found = use(self)
         handle = bytes(self._handle_to_pickle(found, core.get))
         if found.signals is not False:  # else nobody who opens it signals
             hope_for(found.timeline.slot)
         return (_reopen, (handle, False)) if found.signals is False else (_reopen, (handle,))
 
 
-event_over: Final[Callable[[Opened], Event]] = attrgetter("_make")(Event)  # for the other modules of the package
+def _hold(thing: Event, opened: Opened) -> None:
+    thing.held = opened
+    thing.forks = opened.timeline.forks
+    thing.pickled = None
+    thing._natives = ()  # pyright: ignore[reportPrivateUsage]
+    if watchers:
+        made(thing)
+
+
+def event_over(opened: Opened) -> Event:
+    """Make the `Event` of what was opened."""
+    self = object.__new__(Event)
+    _hold(self, opened)
+    return self
 
 
 @unpickles(Event)

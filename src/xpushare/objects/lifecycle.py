@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, Protocol, Self, TypeVar
 
 from xpushare._native import forks
@@ -61,14 +60,7 @@ class Closable(Generic[S]):
     _pickle_advice: ClassVar[str]  # of a class that cannot be pickled
 
     def _use(self) -> S:
-        """What it holds. `InvalidArgumentError` once it is closed, `ForkError` in a forked child of its process."""
-        found = self.held
-        if found is None:
-            raise misused("lifetime", InvalidArgumentError(f"this {type(self).__name__} is closed"), self)
-        if self.forks != forks():
-            expect_opened(found)
-            raise ForkError(f"this {type(self).__name__} {FORK_ADVICE}")
-        return found
+        return use(self)
 
     @property
     def closed(self) -> bool:
@@ -99,10 +91,6 @@ class Closable(Generic[S]):
         raise TypeError(f"this {type(self).__name__} cannot be pickled: {self._pickle_advice}")
 
 
-class _Use(Protocol):
-    def __call__(self, obj: Closable[S], /) -> S: ...
-
-
 def why_unusable(held: object) -> str:
     """What `repr` says of an object that is closed, or that could not be opened."""
     return "closed" if held is None else f"not opened: {held}" if isinstance(held, Unopened) else ""
@@ -110,7 +98,7 @@ def why_unusable(held: object) -> str:
 
 def expect_opened(held: object) -> None:
     if isinstance(held, Unopened):
-        held.throw()
+        held()
 
 
 _UNOPENED: Final = (
@@ -140,7 +128,17 @@ def unpickles(kind: Any) -> Callable[[F], F]:
     return wrap
 
 
-use: Final[_Use] = attrgetter("_use")(Closable)  # for the other modules: the method itself, without one more frame
+def use(thing: Closable[S]) -> S:
+    """Return what an open object holds. Raises `InvalidArgumentError` if it is closed, `ForkError` in a forked child of
+    its process.
+    """
+    found = thing.held
+    if found is None:
+        raise misused("lifetime", InvalidArgumentError(f"this {type(thing).__name__} is closed"), thing)
+    if thing.forks != forks():
+        expect_opened(found)
+        raise ForkError(f"this {type(thing).__name__} {FORK_ADVICE}")
+    return found
 
 
 class DeviceObject(Closable[D]):
@@ -151,11 +149,11 @@ class DeviceObject(Closable[D]):
     @property
     def device(self) -> Device:
         """The device that the object was made on; for an import, the device that it was opened on."""
-        return self._use().device
+        return use(self).device
 
     @property
     def context(self) -> Context:
-        return self._use().context
+        return use(self).context
 
 
 class Exportable(DeviceObject[I]):
@@ -168,12 +166,12 @@ class Exportable(DeviceObject[I]):
 
     @property
     def is_imported(self) -> bool:
-        return self._use().handle is not None
+        return use(self).handle is not None
 
     @property
     def handle(self) -> Handle:
         """The handle that an import was opened from. Raises `InvalidArgumentError` for an object that was made here."""
-        found = self._use().handle
+        found = use(self).handle
         if found is None:
             name = type(self).__name__
             raise InvalidArgumentError(f"this {name} is not imported: xs.ipc.{self._kind}.get makes a handle of it")

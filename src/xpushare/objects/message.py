@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import struct
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 from xpushare import _native
 from xpushare._native import CONSTANTS, MAGICS, STRUCTS
@@ -43,7 +44,8 @@ ONE_ARRAY: Final = 0  # the tree that is one array
 _INT64: Final = 1 << 63
 
 
-class Content(NamedTuple):
+@dataclass(slots=True, eq=False)  # a named tuple takes longer to read
+class Content:
     """What the text of a message says."""
 
     dtypes: tuple[Any, ...]
@@ -126,16 +128,18 @@ def _why_bad(raw: bytes) -> str:
         return f"this is a handle of {found.kind}, not of an array: open it with ipc.{found.kind}.open"
     if not HEADER.size + Handle.NBYTES + SEAL_NBYTES <= len(raw) <= NBYTES_MAX:
         return f"these {len(raw)} bytes are not a whole array handle: it was cut on the way"
-    magic, version, reserved, length, places, events, arrays, steps, text, more, _copied = HEADER.unpack_from(raw)
-    if magic != MAGIC:
+    head = _head(raw)
+    if head["magic"] != MAGIC:
         return "these bytes are no array handle (they do not begin with XPUSHARR)"
-    if version != VERSION:
-        return f"the array handle has format version {version}, this package reads version {VERSION}"
-    expected = HEADER.size + places * Handle.NBYTES + events * EVENT_NBYTES + arrays * ARRAY.size + 8 * steps
-    expected += text + SEAL_NBYTES
-    if length != len(raw) or expected != length or keyed_hash(_covered(raw, places, events)) != raw[-SEAL_NBYTES:]:
+    if head["version"] != VERSION:
+        return f"the array handle has format version {head['version']}, this package reads version {VERSION}"
+    places, events, arrays = head["memory"], head["events"], head["arrays"]
+    expected = HEADER.size + places * Handle.NBYTES + events * EVENT_NBYTES + arrays * ARRAY.size + 8 * head["steps"]
+    expected += head["text_nbytes"] + SEAL_NBYTES
+    whole = head["length"] == expected == len(raw)
+    if not whole or keyed_hash(_covered(raw, places, events)) != raw[-SEAL_NBYTES:]:
         return wrong_seal("array handle", Fields(raw[HEADER.size : HEADER.size + Handle.NBYTES]).pid)
-    if reserved or more or not places or not arrays:
+    if head["reserved0"] or head["reserved1"] or not places or not arrays:
         return (
             f"the array handle says things this version does not know ({places} allocations, {events} events, "
             f"{arrays} arrays)"
@@ -149,6 +153,11 @@ def _why_bad(raw: bytes) -> str:
             return f"the array handle names {kind} that is none of its exporter"
         expect_this_boot(found.fields.boot_id)
     return "the array handle says a point that no event reaches"
+
+
+def _head(raw: bytes) -> dict[str, Any]:
+    """Return the fields at the beginning of a message, by the names of `xp_message`."""
+    return dict(zip(STRUCTS["message"], HEADER.unpack_from(raw), strict=True))
 
 
 def _handles(places: int, events: int) -> list[tuple[int, str]]:
@@ -170,7 +179,8 @@ def _covered(raw: bytes, places: int, events: int) -> bytes:
 
 def _why_unfit(raw: bytes, content: Content) -> str:
     """What is wrong with an array of a message."""
-    _magic, _version, _reserved, _length, places, events, arrays, steps, _text, _more, _copied = HEADER.unpack_from(raw)
+    head = _head(raw)
+    places, events, arrays, steps = head["memory"], head["events"], head["arrays"], head["steps"]
     at = HEADER.size + places * Handle.NBYTES + events * EVENT_NBYTES
     steps_at = at + ARRAY.size * arrays
     dimensions = struct.unpack_from(f"<{steps}q", raw, steps_at)

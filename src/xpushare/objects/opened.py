@@ -29,6 +29,10 @@ class Part(NamedTuple):
     arrays: set[int]  # their indices
     memory: list[int]  # numbers of the memory in which they lie, and the first of all
 
+    def chosen(self, arrays: list[Any]) -> list[Any]:
+        """Return a list with None for each array that is not of the part."""
+        return [each if index in self.arrays else None for index, each in enumerate(arrays)]
+
 
 def open_message(
     message: ArrayHandle,
@@ -46,7 +50,7 @@ def open_message(
     handles = message.memory
     at = None
     if part is not None:
-        handles = tuple([handles[number] for number in part.memory])
+        handles = tuple(map(handles.__getitem__, part.memory))
         at = {number: index for index, number in enumerate(part.memory)}
     export = None
     if len(handles) > 1 and (here := node.current()).is_own(handles[0].fields.cookie):
@@ -81,7 +85,7 @@ def arrays_of(
             ranges[number] = each
     arrays: list[Any] = message.arrays(ranges, content.dtypes, orders)
     if part is not None:
-        arrays = [each if index in part.arrays else None for index, each in enumerate(arrays)]
+        arrays = part.chosen(arrays)
     if watchers:
         for array in arrays:
             if array is not None:

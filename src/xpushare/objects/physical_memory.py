@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 from xpushare._native import BufferBase, Span
 from xpushare.common.elements import as_dtype, as_shape
@@ -52,29 +50,16 @@ class PhysicalMemory(Exportable[Held]):
         context: Context | None = None,
         enable_ipc: bool = False,
     ) -> None:
-        self._hold(core.create(nbytes, device, context, enable_ipc))
-
-    def _hold(self, held: Held) -> None:
-        self.held = held
-        self.forks = held.pages.forks
-        self.pickled = None
-        if watchers:
-            made(self)
-
-    @classmethod
-    def _make(cls, held: Held) -> PhysicalMemory:
-        self = object.__new__(cls)
-        self._hold(held)
-        return self
+        _hold(self, core.create(nbytes, device, context, enable_ipc))
 
     @property
     def nbytes(self) -> int:
-        return self._use().pages.nbytes
+        return use(self).pages.nbytes
 
     @property
     def ipc_enabled(self) -> bool:
         """Whether it can be exported; True for imports."""
-        return self._use().pages.ipc_enabled
+        return use(self).pages.ipc_enabled
 
     def close(self) -> None:
         """Give up this object's hold; mappings and exports keep the pages. Idempotent."""
@@ -87,7 +72,7 @@ class PhysicalMemory(Exportable[Held]):
         """Who shares these pages: their size, whether they are imported, and the live handles."""
         from xpushare.core.statistics import physical_statistics
 
-        return physical_statistics(self._use())
+        return physical_statistics(use(self))
 
     def __repr__(self) -> str:
         found = self.held
@@ -98,11 +83,22 @@ class PhysicalMemory(Exportable[Held]):
         return f"<PhysicalMemory {how}{found.pages.nbytes} bytes on {found.device}>"
 
     def _reduce(self) -> tuple[Any, ...]:
-        return _reopen, (bytes(self._handle_to_pickle(self._use(), core.get)),)
+        return _reopen, (bytes(self._handle_to_pickle(use(self), core.get)),)
 
 
-# For the other modules of the package.
-physical_memory_over: Final[Callable[[Held], PhysicalMemory]] = attrgetter("_make")(PhysicalMemory)
+def _hold(thing: PhysicalMemory, held: Held) -> None:
+    thing.held = held
+    thing.forks = held.pages.forks
+    thing.pickled = None
+    if watchers:
+        made(thing)
+
+
+def physical_memory_over(held: Held) -> PhysicalMemory:
+    """Make the `PhysicalMemory` of what was made or opened."""
+    self = object.__new__(PhysicalMemory)
+    _hold(self, held)
+    return self
 
 
 @unpickles(PhysicalMemory)
@@ -138,25 +134,9 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         context: Context | None = None,
         address: int | None = None,
         growable: bool = False,
-    ) -> Self:
+    ) -> VirtualRange:
         reserved = core.reserve(nbytes, device, context, address)
-        return cls._make(reserved, growing.start(reserved) if growable else None)
-
-    @classmethod
-    def _make(cls, reserved: Reserved, growth: Growth | None) -> Self:
-        self = BufferBase.__new__(cls)  # not bound to one memory: `_span` looks at what is mapped when it is asked
-        self.held = reserved
-        self.forks = reserved.forks
-        self.growth = growth
-        if watchers:
-            made(self)
-        return self
-
-    def _piece(self) -> Range:
-        """The whole range, in the form that operations on memory take."""
-        found = self._use()
-        allocation: Any = found
-        return Range(allocation, 0, found.nbytes, found.device, found.context, False, None, None)
+        return range_over(reserved, growing.start(reserved) if growable else None)
 
     def map(
         self,
@@ -190,13 +170,7 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
     def _mapped_by_hand(self) -> Reserved:
         if self.growth is not None:
             raise InvalidArgumentError("this range maps its own memory: grow and shrink it, or refresh a follower")
-        return self._use()
-
-    def _grows(self) -> tuple[Reserved, Growth]:
-        found = self._use()
-        if self.growth is None:
-            raise InvalidArgumentError("this range does not grow: VirtualRange(…, growable=True) does")
-        return found, self.growth
+        return use(self)
 
     def grow(self, nbytes: int) -> None:
         """Make the range longer by `nbytes`, whose content is unspecified. Whole granules are mapped, of which the next
@@ -205,7 +179,7 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         Raises `InvalidArgumentError` beyond the addresses that were reserved, and for a follower. What fails changes
         nothing. (urVirtualMemMap)
         """
-        growing.grow(*self._grows(), nbytes)
+        growing.grow(*growth_of(self), nbytes)
 
     def shrink(self, nbytes: int) -> None:
         """Make the range shorter by `nbytes`. Whole pieces of memory beyond its end go, once this process's queue
@@ -214,7 +188,7 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         Raises `InvalidArgumentError` while a view reaches such a piece, for more bytes than there are, and for a
         follower. (urVirtualMemUnmap)
         """
-        growing.shrink(*self._grows(), nbytes)
+        growing.shrink(*growth_of(self), nbytes)
 
     def refresh(self) -> None:
         """Follow the range that this one was attached to: map what came since, unmap what went, once the queue
@@ -223,22 +197,22 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         Raises `InvalidArgumentError` while a view reaches what went, and what `ipc.physical_memory.open` raises; what
         was mapped before stays.
         """
-        growing.refresh(*self._grows())
+        growing.refresh(*growth_of(self))
 
     @property
     def changed(self) -> Event:
         """The event that is signalled at each `grow` and `shrink`: read its `pending`, `refresh`, and wait for
         `pending + 1`.
         """
-        return event_over(self._grows()[1].changed)
+        return event_over(growth_of(self)[1].changed)
 
     def access(self, at: int) -> Literal["rw", "r", "none"]:
         """The access of the byte at `at`; "none" if nothing is mapped there. (urVirtualMemGetInfo)"""
-        return core.access_of(self._use(), at)
+        return core.access_of(use(self), at)
 
     def mapped(self) -> list[tuple[int, int, str]]:
         """(at, nbytes, access) of every mapping, in order."""
-        found = self._use()
+        found = use(self)
         with found.lock:
             return [(each.at, each.nbytes, each.access) for each in found.mapped]
 
@@ -246,20 +220,20 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         """A C-ordered array over mapped bytes, from `offset` on; usable as long as they stay mapped."""
         found, lengths = as_dtype(dtype), as_shape(shape)
         # Over its own bytes only: the rest of the range need not be mapped, and is not pinned.
-        piece = memory.slice_(self._piece(), offset, math.prod(lengths) * found.itemsize)
+        piece = memory.slice_(whole_range(self), offset, math.prod(lengths) * found.itemsize)
         return array_over(piece, lengths, found)
 
     def _span(self) -> Span:
-        return span_of(self._piece())
+        return span_of(whole_range(self))
 
     @property
     def ptr(self) -> int:
-        return self._use().address
+        return use(self).address
 
     @property
     def nbytes(self) -> int:
         """The addresses reserved; of a range that grows, or follows one, its length now."""
-        found = self._use()
+        found = use(self)
         return found.nbytes if self.growth is None else self.growth.nbytes
 
     def close(self) -> None:
@@ -280,6 +254,27 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
 
 
 # For the other modules of the package.
-whole_range: Final[Callable[[VirtualRange], Range]] = attrgetter("_piece")(VirtualRange)
-growth_of: Final[Callable[[VirtualRange], tuple[Reserved, Growth]]] = attrgetter("_grows")(VirtualRange)
-range_over: Final[Callable[[Reserved, Growth], VirtualRange]] = attrgetter("_make")(VirtualRange)
+def range_over(reserved: Reserved, growth: Growth | None) -> VirtualRange:
+    """Make the `VirtualRange` of reserved addresses."""
+    self = BufferBase.__new__(VirtualRange)  # not bound to one memory: `_span` looks at what is mapped when it is asked
+    self.held = reserved
+    self.forks = reserved.forks
+    self.growth = growth
+    if watchers:
+        made(self)
+    return self
+
+
+def whole_range(addresses: VirtualRange) -> Range:
+    """Return the whole range, in the form that operations on memory take."""
+    found = use(addresses)
+    allocation: Any = found
+    return Range(allocation, 0, found.nbytes, found.device, found.context, False, None, None)
+
+
+def growth_of(addresses: VirtualRange) -> tuple[Reserved, Growth]:
+    """Return the addresses and the growth of a growable range. Raises `InvalidArgumentError` for any other."""
+    found = use(addresses)
+    if addresses.growth is None:
+        raise InvalidArgumentError("this range does not grow: VirtualRange(…, growable=True) does")
+    return found, addresses.growth

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, final
 
 from xpushare.common.elements import c_strides
 from xpushare.common.errors import InvalidArgumentError
@@ -69,13 +68,7 @@ class Queue(DeviceObject[Work]):
     _pickle_advice = "it belongs to its process. Send an Event that it signals"
 
     def __init__(self, device: DeviceLike | None = None, *, context: Context | None = None) -> None:
-        self._hold(core.create(device, context))
-
-    def _hold(self, work: Work) -> None:
-        self.held = work
-        self.forks = work.forks
-        if watchers:
-            made(self)
+        _hold(self, core.create(device, context))
 
     @classmethod
     def from_native(cls, native: object) -> Queue:
@@ -84,13 +77,7 @@ class Queue(DeviceObject[Work]):
 
         Raises `FeatureNotSupportedError` for what no adapter here knows.
         """
-        return cls._make(core.adopt(native))
-
-    @classmethod
-    def _make(cls, work: Work) -> Queue:
-        self = object.__new__(cls)
-        self._hold(work)
-        return self
+        return queue_over(core.adopt(native))
 
     def copy(
         self,
@@ -101,19 +88,19 @@ class Queue(DeviceObject[Work]):
         """Copy `nbytes` (default: all of `src`). Raises `InvalidArgumentError` if they do not fit, or if `dst` is
         read-only. (urEnqueueUSMMemcpy)
         """
-        work, to, of = self._use(), _bytes_of("dst", dst), _bytes_of("src", src)
+        work, to, of = use(self), _bytes_of("dst", dst), _bytes_of("src", src)
         core.copy(_order(work, dst, src), to, of, nbytes)
 
     def fill(self, dst: Memory | SharedArray | VirtualRange, pattern: bytes, nbytes: int | None = None) -> None:
         """Repeat `pattern` over `nbytes` (default: all of `dst`), a multiple of its length. (urEnqueueUSMFill)"""
-        work, to = self._use(), _bytes_of("dst", dst)
+        work, to = use(self), _bytes_of("dst", dst)
         core.fill(_order(work, dst), to, pattern, nbytes)
 
     def submit(self, fn: Callable[..., object], *args: Any) -> None:
         """Run `fn(*args)` in order (on `native_cpu` only; else `FeatureNotSupportedError`). `synchronize` raises its
         exception.
         """
-        core.submit(self._use(), fn, args)
+        core.submit(use(self), fn, args)
 
     def signal(self, event: Event) -> int:
         """Signal `event` once the work queued so far has finished; returns the number of the signal.
@@ -121,13 +108,13 @@ class Queue(DeviceObject[Work]):
         While a point of another signaller is pending, the queue first waits for that point.
         (urEnqueueEventsWaitWithBarrierExt)
         """
-        return core.signal(self._use(), _event(event))
+        return core.signal(use(self), _event(event))
 
     def wait(self, event: Event, *, at_least: int | None = None) -> None:
         """Hold back work that is queued later until the newest signal known now, or signal `at_least`, is complete.
         (urEnqueueEventsWait)
         """
-        core.wait(self._use(), _event(event), at_least)
+        core.wait(use(self), _event(event), at_least)
 
     def synchronize(self, timeout: float | None = None) -> None:
         """Wait until everything queued has finished.
@@ -136,7 +123,7 @@ class Queue(DeviceObject[Work]):
         of a submitted callable, and `DeviceError`. Until then, what is signalled behind a lost wait is lost, too.
         (urQueueFinish)
         """
-        core.synchronize(self._use(), timeout)
+        core.synchronize(use(self), timeout)
 
     def close(self) -> None:
         """Give up this object's hold; queued work still runs, then the queue is freed. Idempotent."""
@@ -148,4 +135,15 @@ class Queue(DeviceObject[Work]):
         return "<Queue closed>" if self.held is None else f"<Queue on {self.held.device}>"
 
 
-queue_over: Final[Callable[[Work], Queue]] = attrgetter("_make")(Queue)  # for the other modules of the package
+def _hold(thing: Queue, work: Work) -> None:
+    thing.held = work
+    thing.forks = work.forks
+    if watchers:
+        made(thing)
+
+
+def queue_over(work: Work) -> Queue:
+    """Make the `Queue` of a stream."""
+    self = object.__new__(Queue)
+    _hold(self, work)
+    return self

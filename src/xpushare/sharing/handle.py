@@ -10,11 +10,10 @@ import os
 import struct
 import uuid
 from collections.abc import Callable
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, final
 
 from xpushare import _native
-from xpushare._native import CONSTANTS, LAYOUT, MAGICS, STRUCTS, BufferBase, Fields, HandleState
+from xpushare._native import CONSTANTS, LAYOUT, MAGICS, STRUCTS, BufferBase, Fields, HandleState, fields_of
 from xpushare.common.errors import InvalidArgumentError, InvalidHandleError, Unread, XpuShareError
 from xpushare.sharing import identity
 
@@ -52,7 +51,6 @@ PICKLED: Final = CONSTANTS["ENTRY_PICKLED"]
 NAME_LENGTH_MAX: Final = 128  # of a name that `publish` takes; no handle's text is that short
 _NBYTES: Final = LAYOUT["handle.size"]
 SEAL_NBYTES: Final = _NBYTES - LAYOUT["handle.seal"]
-NAMES_DEVICE: Final = slice(LAYOUT["handle.backend"], LAYOUT["handle.boot_id"])  # backend and uuid
 
 # name, struct format; in order, without gaps
 FIELDS: Final = tuple((name, code) for name, (_at, code) in STRUCTS["handle"].items() if name != "seal")
@@ -87,8 +85,8 @@ def wrong_seal(what: str, pid: int) -> str:
         return f"the {what} was made by another user (uid {owner}): xpushare shares between processes of one user only"
     return (
         f"the {what}'s seal does not fit: it was cut or altered on the way, or made by another user or with another "
-        "key. xpushare shares between processes of one user only; in containers, both need the same XPUSHARE_KEY_FILE "
-        "or XPUSHARE_RUNTIME_DIR"
+        "key. xpushare shares between processes of one user only; in containers, both need the same "
+        "XPUSHARE_KEY_FILE or XPUSHARE_RUNTIME_DIR"
     )
 
 
@@ -119,9 +117,6 @@ def _backend(field: bytes) -> str:
     return field.rstrip(b"\0").decode()
 
 
-_UNKNOWN: Final = frozenset({"fields", "memory", "events", "text", "copied", "count"})
-
-
 class Named:
     """A handle that may have been looked up by a name, and then follows it: see `following`."""
 
@@ -147,13 +142,6 @@ class Named:
 
     def __bytes__(self) -> bytes:
         raise NotImplementedError
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:  # what the native bases do not know then
-            if self.unread is not None and name in _UNKNOWN:
-                self.unread.throw()
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
 
 HandleLike: TypeAlias = "Named | ReadableBuffer | str"  # of what `lookup` gives, the kind is not known
@@ -280,7 +268,6 @@ def _unpickle(raw: bytes) -> Handle:
 
 
 _native.register(Handle=Handle)
-fields_of: Final[Callable[[Handle], Fields]] = attrgetter("fields")  # no Python frame
 handle_of: Final[Callable[[bytes], Handle]] = _native.handle  # of bytes that have been verified
 
 

@@ -14,10 +14,9 @@ from weakref import WeakValueDictionary, ref
 
 from xpushare import _native
 from xpushare._native import Fields, Lease, load64
-from xpushare.adapters.base import Export, Form, Hardware, Import
+from xpushare.adapters.base import Form, Hardware, Import
 from xpushare.common import system
 from xpushare.common.errors import (
-    FeatureNotSupportedError,
     HandleExpiredError,
     InvalidHandleError,
     OutOfMemoryError,
@@ -28,16 +27,15 @@ from xpushare.common.errors import (
 )
 from xpushare.common.fds import OwnedFd, close_all
 from xpushare.sharing import layout, routes
-from xpushare.sharing.handle import COUNTED, PICKLED, READ_ONLY, Handle, fields_of
+from xpushare.sharing.handle import COUNTED, PICKLED, Handle, fields_of
 from xpushare.sharing.kept import Kept, Room
 
 __all__ = ["Opener", "Peer", "Peers", "Turn"]
 
 T = TypeVar("T")
+_W = TypeVar("_W", bound=tuple[Any, ...])
 _FORMS: Final = tuple(Form)  # by their numbers
 _TOGETHER: Final = 128  # descriptors of what is made at one go
-_FORM: Final = layout.ENTRY_FORM
-_FORM_BIT: Final = layout.ENTRY_FORM_BIT
 _PCI: Final = re.compile(rb"(?:[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])?")
 
 
@@ -110,9 +108,6 @@ class Opener:
             raise OutOfMemoryError(
                 f"opening it takes {count} file descriptors at once, and `ulimit -n` is {limit}", native=errno.EMFILE
             )
-
-
-_new: Any = tuple.__new__
 
 
 def _meet(handle: Handle) -> routes.Met:
@@ -427,9 +422,9 @@ class Peers:
             met = list(self._peers.values())  # others add to it meanwhile, without the lock; and so to the cache
             self._pidfds = [peer.pidfd.number for peer in met if peer.pidfd is not None]
 
-    def _cached(self, key: Any, make: Callable[[], T], room: Room | None = None) -> T:
-        """What was made under `key` and still lives, else what `make` makes: a `Resource` that tells the cache when it
-        dies. `room`: of what may stay mapped for a moment then.
+    def cached(self, key: Any, make: Callable[[], T], room: Room | None = None) -> T:
+        """Return what was made under `key` and still lives, else what `make` makes: a `Resource` that tells the cache
+        when it dies. `room`: of what may stay mapped for a moment then.
         """
 
         def find() -> T | None:
@@ -479,16 +474,47 @@ class Peers:
                 if forgotten is not None and forgotten is not known:
                     self._cache.setdefault(key, forgotten)
 
-    def acquire(self, handle: Handle, opener: Opener) -> tuple[Any, Lease]:
-        """What `opener` made of the handle's object, now or for an earlier open, and the lease that belongs to it."""
+    def acquire(self, wanted: Sequence[_W], take: Callable[[_W, Any, Lease], object]) -> None:
+        """Open what `wanted` names, each a tuple that begins with a handle and its opener, and call `take` with the
+        tuple, what the opener made of the object, now or for an earlier open, and the lease that belongs to it.
+
+        Objects of known exporters are opened by native calls, and those without file descriptors together. An object
+        that these calls cannot open is opened step by step, which says what is wrong. If an error is raised, the
+        objects in front of the bad one have been taken.
+        """
+        first = wanted[0]  # opening this one meets the exporter
+        made, lease = self._acquire(first[0], first[1])
+        try:
+            take(first, made, lease)
+        finally:
+            del made, lease  # here, not with the traceback
+        if len(wanted) == 1:
+            return
+        wanted = wanted[1:]
+        together = self._open_together(wanted)
+        opened: tuple[Any, Lease] | None = None
+        try:
+            for at, each in enumerate(wanted):
+                opened = together[at]
+                if opened is None:
+                    opened = self._acquire(each[0], each[1])
+                else:
+                    self.count(opened[1].peer, fields_of(each[0]), each[1].own)
+                take(each, *opened)
+        finally:
+            together.clear()  # here, not with the traceback
+            opened = None
+
+    def _acquire(self, handle: Handle, opener: Opener) -> tuple[Any, Lease]:
         fields = fields_of(handle)
-        cookie = fields.cookie
-        # What a pickle opened may have to be exported from here later, so it is another import.
-        key = (cookie, fields.object, opener, fields.flags & (READ_ONLY | PICKLED))
-        acquired = self.acquire_known(handle, key, opener)
-        if acquired is not None:
-            self.count(acquired[1].peer, fields, opener.own)
-            return acquired
+        key = fields.key(opener)
+        opened = self._open(key, fields, opener) or self._open_by_steps(handle, key, opener)
+        if key[3] & PICKLED or opener.own:
+            self.count(opened[1].peer, fields, opener.own)
+        return opened
+
+    def _open_by_steps(self, handle: Handle, key: Any, opener: Opener) -> tuple[Any, Lease]:
+        fields, cookie = fields_of(handle), key[0]
         self.sweep()
         new = cookie not in self._peers
         lease: Lease | None = None
@@ -496,10 +522,9 @@ class Peers:
         try:
             if new:
                 self.peer(handle)
-                acquired = self.acquire_known(handle, key, opener)
-                if acquired is not None:
-                    self.count(acquired[1].peer, fields, opener.own)
-                    return acquired
+                opened = self._open(key, fields, opener)
+                if opened is not None:
+                    return opened
             lease = self._lease(handle)
             peer: Peer = lease.peer
             if fields.flags & COUNTED:
@@ -509,7 +534,7 @@ class Peers:
                     peer.expect_live(handle)
                     raise HandleExpiredError(f"the handle has expired: {layout.REASONS[layout.REASON_OPENS]}")
             peer.entry(handle)  # first: a handle that is refused renews nothing that is kept
-            found = self._cached(key, lambda: self._import(peer, handle, opener), opener.room)
+            made = self.cached(key, lambda: self._import(peer, handle, opener), opener.room)
             peer.entry(handle)  # it is still live; what another handle has cached was not compared with this handle
         except BaseException:
             if any(counted) and lease is not None:
@@ -518,13 +543,12 @@ class Peers:
             if new:
                 self._discard(cookie)
             raise
-        self.count(peer, fields, opener.own)
-        return found, lease
+        return made, lease
 
     @staticmethod
     def count(peer: Peer, fields: Fields, own: bool = False) -> None:
-        """A pickle has been opened; or, with `own`, something that this process may hand out from now on.
-        `HandleExpiredError`: the pickle's object had died, and somebody else was faster.
+        """Count the open of a pickle; with `own`, tell the exporter that this process may hand the memory out from now
+        on. Raises `HandleExpiredError` if the pickle's object has died and another process opened it first.
         """
         if fields.flags & PICKLED and not peer.domain.take_open(fields.entry) and peer.ends(fields.entry):
             raise HandleExpiredError(f"the handle has expired: {layout.REASONS[layout.REASON_PICKLE]}")
@@ -548,74 +572,72 @@ class Peers:
         """Whether the entry is still the handle's."""
         return load64(peer.entry_address(fields.entry)) == fields.generation
 
-    def acquire_known(self, handle: Handle, key: Any, opener: Opener) -> tuple[Any, Lease] | None:
-        """What a known exporter has, by one native call. None if that declines: then `acquire` does it step by step."""
-        peer = self.known(key[0])
+    def _open(self, key: Any, fields: Fields, opener: Opener) -> tuple[Any, Lease] | None:
+        """Open an object of a known exporter by one native call. None if that call cannot."""
+        peers = self._peers  # if there is only one, and it is dead, reading its table shows that
+        peer = peers.get(key[0]) if len(peers) == 1 else self.known(key[0])
         if peer is None:
             return None
-        fields = fields_of(handle)
         if key in self._cache or (opener.room is not None and self.kept.has(key)):
             return self._held(peer, fields, key, opener)
         if opener.admit is not None:
             return None
-        if opener.maps and not fields.flags & PICKLED:  # two threads may map it: one of the mappings is kept
-            return self._open_known(peer, fields, key, opener, True)
+        if opener.maps and not key[3] & PICKLED:  # two threads may map it: one of the mappings is kept
+            return self._open_new(peer, fields, key, opener, True)
         while True:
             turn = self._turn(key)  # it has to live as long as its lock is held
             with turn.lock:
                 if not turn.over:
-                    return None if key in self._cache else self._open_known(peer, fields, key, opener, False)
+                    return None if key in self._cache else self._open_new(peer, fields, key, opener, False)
 
     def _held(self, peer: Peer, fields: Fields, key: Any, opener: Opener) -> tuple[Any, Lease] | None:
-        """What is open, or kept."""
+        """Hold an object that is open, or still mapped. None if it is neither, or its handle has expired."""
         held = peer.table.hold(fields, peer)  # first: a handle that is refused renews nothing that is kept
         if held is None:
             return None
         cached = self._cache.get(key)
-        found = self._taken(key, opener.room) if cached is None else cached()
-        return None if found is None else (found, held[0])
+        made = self._taken(key, opener.room) if cached is None else cached()
+        return None if made is None else (made, held[0])
 
-    def acquire_all(self, wanted: Sequence[tuple[Handle, Opener]]) -> list[tuple[Any, Lease] | None]:
-        """`acquire_known` of each. What does not come mapped is made by few calls of `make_all`."""
-        acquired: list[tuple[Any, Lease] | None] = [None] * len(wanted)
+    def _open_together(self, wanted: Sequence[tuple[Any, ...]]) -> list[tuple[Any, Lease] | None]:
+        """`_open` of each, where those that do not come mapped are made by few calls of `make_all`. None, too, for an
+        object whose import failed: opening it by steps raises the error.
+        """
+        opened: list[tuple[Any, Lease] | None] = [None] * len(wanted)
         known: dict[bytes, Peer | None] = {}
         cache, kept = self._cache, self.kept
         together: dict[tuple[Peer, Opener], dict[Any, tuple[int, Handle]]] = {}
         try:
-            for index, (handle, opener) in enumerate(wanted):
+            for index, (handle, opener, *_others) in enumerate(wanted):
                 fields = fields_of(handle)
-                cookie, flags = fields.cookie, fields.flags
+                key = fields.key(opener)
+                cookie = key[0]
                 if cookie not in known:
                     known[cookie] = self.known(cookie)
                 peer = known[cookie]
                 if peer is None:
                     continue
-                key = cookie, fields.object, opener, flags & (READ_ONLY | PICKLED)
                 if key in cache or (opener.room is not None and kept.has(key)):
-                    acquired[index] = self._held(peer, fields, key, opener)
-                elif opener.make_all is None or opener.admit is not None or (opener.maps and not flags & PICKLED):
-                    acquired[index] = self._declining(handle, key, opener)
+                    opened[index] = self._held(peer, fields, key, opener)
+                elif opener.make_all is None or opener.admit is not None or (opener.maps and not key[3] & PICKLED):
+                    try:
+                        opened[index] = self._open(key, fields, opener)
+                    except XpuShareError:  # there may be room by then
+                        continue
                 else:
                     together.setdefault((peer, opener), {}).setdefault(key, (index, handle))
             for (peer, opener), opening in together.items():
-                self._open_together(peer, opener, opening, acquired)
+                self._make_together(peer, opener, opening, opened)
         except BaseException:
-            acquired.clear()  # here, not with the traceback
+            opened.clear()  # here, not with the traceback
             raise
-        return acquired
+        return opened
 
-    def _declining(self, handle: Handle, key: Any, opener: Opener) -> tuple[Any, Lease] | None:
-        """`acquire_known`; None also where it fails: `acquire` says what is wrong, or there is room by then."""
-        try:
-            return self.acquire_known(handle, key, opener)
-        except XpuShareError:
-            return None
-
-    def _open_together(
+    def _make_together(
         self, peer: Peer, opener: Opener, opening: dict[Any, tuple[int, Handle]],
-        acquired: list[tuple[Any, Lease] | None],
+        opened: list[tuple[Any, Lease] | None],
     ) -> None:  # fmt: skip
-        """Open what no other thread is opening. `opening`: the indices in `acquired`, by the cache's keys."""
+        """Open what no other thread is opening. `opening`: the indices in `opened`, by the cache's keys."""
         assert opener.make_all is not None
         turn = self._turn_together(opening)
         later: list[_Opening] = []
@@ -626,19 +648,19 @@ class Peers:
                     for key, (_index, handle) in opening.items():
                         if key in turn.keys and key not in self._cache:
                             number = len(later)
-                            self._open_known(peer, fields_of(handle), key, opener, False, later)
+                            self._open_new(peer, fields_of(handle), key, opener, False, later)
                             if len(later) == number and not fields_of(handle).flags & COUNTED:
                                 later.append(self._fetched(peer, handle, key, opener))
                             fds += sum([len(each.what.fds) for each in later[number:]])
                             if fds >= _TOGETHER:
-                                self._make_all(peer, opener, opening, later, acquired)
+                                self._make_all(peer, opener, opening, later, opened)
                                 fds = 0
                     if later:
-                        self._make_all(peer, opener, opening, later, acquired)
+                        self._make_all(peer, opener, opening, later, opened)
                 finally:
                     turn.over = True
         except XpuShareError:
-            pass  # as in `_declining`
+            pass  # as in `_open_together`
         finally:
             close_all(fd for each in later for fd in each.what.fds)
             later.clear()  # as above
@@ -651,7 +673,7 @@ class Peers:
 
     def _make_all(
         self, peer: Peer, opener: Opener, opening: dict[Any, tuple[int, Handle]], later: list[_Opening],
-        acquired: list[tuple[Any, Lease] | None],
+        opened: list[tuple[Any, Lease] | None],
     ) -> None:  # fmt: skip
         """Make what is in `later`, and empty it."""
         made: list[Any] = []
@@ -661,26 +683,24 @@ class Peers:
             made = opener.make_all([each.what for each in later])
             for at, (key, fields, what, lease) in enumerate(later):
                 close_all(what.fds)
-                if self._stands(peer, fields):  # else as in `_open_known`
-                    acquired[opening[key][0]] = self._remember(key, made[at], opener.room), lease
+                if self._stands(peer, fields):  # else as in `_open_new`
+                    opened[opening[key][0]] = self._remember(key, made[at], opener.room), lease
             later.clear()
         finally:
             made.clear()  # here, not with the traceback
             lease = what = None  # type: ignore[assignment]
 
-    def _open_known(
+    def _open_new(
         self, peer: Peer, fields: Fields, key: Any, opener: Opener, maps: bool, later: list[_Opening] | None = None
     ) -> tuple[Any, Lease] | None:
-        """`later`: takes it, for the caller to make and to close its fds."""
+        """Open an object that is not open yet. `later`: takes it, for the caller to make and to close its fds."""
         opened = peer.table.open(fields, peer, maps)
         if opened is None:
             return None
-        mapping, lease, nbytes, exposed_nbytes, payload, fds, offset, flags = opened
-        form = _FORMS[(flags & _FORM) >> _FORM_BIT]
-        again = bool(fields.flags & PICKLED)
+        mapping, lease, nbytes, exposed_nbytes, payload, fds, offset, read_only, form = opened
         use = None if opener.room is None else peer.domain.use(fields.entry)
-        read_only = bool(flags & READ_ONLY)
-        what = _new(Import, (nbytes, exposed_nbytes, payload, fds, read_only, mapping, form, offset, None, again, use))
+        again = key[3] & PICKLED != 0
+        what = Import(nbytes, exposed_nbytes, payload, fds, read_only, mapping, _FORMS[form], offset, None, again, use)
         if later is not None:
             later.append(_Opening(key, fields, what, lease))
             return None
@@ -717,54 +737,27 @@ class Peers:
         mapping = peer.map(handle, entry) if mapped else None
         payload = entry.payload[: entry.payload_nbytes]
         read_only = bool(entry.flags & layout.ENTRY_READ_ONLY)
-        use = None if opener.room is None else peer.domain.use(fields_of(handle).entry)
         fds = [] if mapped else peer.fetch(handle, entry)
-        return Import(
-            entry.nbytes, entry.exposed_nbytes, payload, fds, read_only, mapping, form, entry.offset, exporter, again,
-            use,
-        )  # fmt: skip
-
-    def acquire_own(self, handle: Handle, export: Export, exporter: Hardware | None, opener: Opener) -> Any:
-        """What `opener` made of an export of this very process, now or for an earlier open. `exporter`: of an opener of
-        another backend.
-        """
-        fields = fields_of(handle)
-        key = (fields.cookie, fields.object, opener, fields.flags & READ_ONLY)
-        return self._cached(key, lambda: self._import_own(handle, export, exporter, opener))
-
-    @staticmethod
-    def _import_own(handle: Handle, export: Export, exporter: Hardware | None, opener: Opener) -> Any:
-        nbytes, exposed_nbytes, numbers, inode, payload, on_demand, form, offset = export
-        if opener.admit is not None and exporter is not None:
-            opener.admit(form, exporter)
-        if on_demand is not None:
-            raise FeatureNotSupportedError(
-                f"{nbytes} bytes of this very process lie over several allocations, which cannot be imported here"
-            )
-        mapping: _native.Mapping | None = None
-        fds: list[OwnedFd] = []
         try:
-            if form is Form.MEMFD and opener.maps:
-                mapping = system.import_mapping(numbers[0], inode, exposed_nbytes, not handle.read_only)
-            else:
-                fds += (system.dup(number) for number in numbers)
-            what = Import(nbytes, exposed_nbytes, payload, fds, handle.read_only, mapping, form, offset, exporter)
-            return opener.make(what)
-        except OSError as error:
-            if isinstance(error, XpuShareError):
-                raise
-            raise from_os_error(error, f"opening {exposed_nbytes} bytes of this process") from error
-        finally:
+            use = None if opener.room is None else peer.domain.use(fields_of(handle).entry)
+            return Import(
+                entry.nbytes, entry.exposed_nbytes, payload, fds, read_only, mapping, form, entry.offset, exporter,
+                again, use,
+            )  # fmt: skip
+        except BaseException:
             close_all(fds)
+            raise
 
-    def acquire_slot(self, handle: Handle, make: Callable[[_native.Domain, int], T]) -> tuple[T, Lease]:
-        """What `make` made of the event's slot, now or for an earlier open. This needs no fds."""
+    def open_slot(self, handle: Handle, make: Callable[[_native.Domain, int], T]) -> tuple[T, Lease]:
+        """Return what `make` made of an event's slot, now or for an earlier open, and the lease that belongs to it. An
+        event has nothing to import.
+        """
         fields = fields_of(handle)
         known = self.known(fields.cookie)
         held = None if known is None else known.table.hold(fields, known)
         if known is not None and held is not None:
             holding, index = held
-            found = self._cached((known.cookie, "slot", index), lambda: make(known.domain, index))
+            found = self.cached((known.cookie, "slot", index), lambda: make(known.domain, index))
             if self._stands(known, fields):
                 self.count(known, fields)
                 return found, holding
@@ -775,7 +768,7 @@ class Peers:
             lease = self._lease(handle)
             peer: Peer = lease.peer
             index = peer.entry(handle).slot
-            found = self._cached((peer.cookie, "slot", index), lambda: make(peer.domain, index))
+            found = self.cached((peer.cookie, "slot", index), lambda: make(peer.domain, index))
             peer.expect_exported(handle)
         except BaseException:
             del lease  # here, not with the traceback

@@ -26,7 +26,7 @@ from xpushare.common.errors import (
     from_os_error,
 )
 from xpushare.sharing import door, identity, layout
-from xpushare.sharing.handle import KIND_NUMBERS, NAMES_DEVICE, Handle, fields_of, pack
+from xpushare.sharing.handle import KIND_NUMBERS, Handle, fields_of, pack
 
 __all__ = ["Exported", "Table", "deadline_in", "labels"]
 
@@ -449,7 +449,7 @@ class Table:
         """End the oldest pickles of a device that wait for their first open, where they hold too much. An allocation
         counts once, however many pickles hold it, and the newest ones, which came together, are always allowed.
         """
-        device = newest[0].handle.raw[NAMES_DEVICE]
+        device = fields_of(newest[0].handle).names
         fds = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         most_number = layout.ENTRY_COUNT if fds == resource.RLIM_INFINITY else fds // 2  # each may hold one
         before = self._waiting.get(device, _Waiting(0, 0))
@@ -460,7 +460,7 @@ class Table:
         stay = {fields_of(each.handle).object for each in newest}
         waiting: dict[int, list[Exported]] = {}  # by allocation, in the order of their oldest pickles
         for each in sorted(self._ending.values(), key=lambda each: each.deadline):
-            waits = each.outlives and each.handle.raw[NAMES_DEVICE] == device
+            waits = each.outlives and fields_of(each.handle).names == device
             if waits and each.nbytes and self.domain.opens_left(each.entry):
                 waiting.setdefault(fields_of(each.handle).object, []).append(each)
         nbytes = sum(each[0].nbytes for each in waiting.values())

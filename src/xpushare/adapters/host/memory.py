@@ -109,8 +109,9 @@ class HostMemory(DriverMemory):
 
     @classmethod
     def imported(cls, calls: Calls, what: Import) -> HostMemory:
-        if what.mapping is not None:
-            return cls(what.mapping, what.nbytes, None, 0)
+        mapped = what.mapping
+        if mapped is not None:
+            return cls(mapped, what.nbytes, None, 0)
         doing = f"mapping {what.exposed_nbytes} bytes of another process"
         fd = check_imported(calls, doing, what)
         inode = calls.checked(doing, "fstat", fd).st_ino if what.again else 0
