@@ -342,6 +342,11 @@ def handle(raw: bytes, newest: Callable[[], Any] | None = None, /) -> Handle:
 def unread_handle(raw: bytes, why: Unread, /) -> Handle:
     """Make a handle of bytes that are none here. `why` raises the reason when it is called."""
 
+def told_apart(handle: Handle, /) -> int | tuple[int, int]:
+    """Return what is equal for two handles of one object if the newer one will do for the older: the bytes that they
+    cover, or the generation of a pickle's handle, since pickles end one by one.
+    """
+
 def fields_of(handle: Handle, /) -> Fields:
     """Return `handle.fields`, in fewer steps."""
 

@@ -99,7 +99,8 @@ static PyObject *table_hold(PyObject *object, PyObject *const *args, Py_ssize_t 
     PyObject *lease = hold_live(object, h, args[1], &e);
     if (lease == NULL)
         Py_RETURN_NONE;
-    return Py_BuildValue("(NI)", lease, e.slot);
+    PyObject *all[] = {lease, PyLong_FromUnsignedLong(e.slot)};
+    return xp_tuple_of(all, 2);
 }
 
 static bool is_memfd(const xp_entry *e) { return (e->flags & XP_ENTRY_FORM) == XP_ENTRY_MEMFD; }

@@ -10,10 +10,10 @@ from typing import Any, Final, Self, final
 
 from xpushare import _native
 from xpushare._device import Device
-from xpushare._native import AllocationBase, Domain, End, PagesBase, Resource, Template, Timeline
+from xpushare._native import AllocationBase, Domain, End, PagesBase, Resource, Template, Timeline, told_apart
 from xpushare.adapters.base import DriverMemory, DriverPhysical, UsmKind
 from xpushare.sharing import node
-from xpushare.sharing.handle import PICKLED, Handle, fields_of
+from xpushare.sharing.handle import Handle, fields_of
 
 __all__ = [
     "Allocation",
@@ -79,10 +79,7 @@ class Allocation(AllocationBase):
     def opened_by(self, handle: Handle) -> None:
         """Note the handle by which an import was opened, which is its newest one now."""
         before, self.newest = self.newest, handle
-        if before is not None:
-            key = _told_apart(before)
-            if key == _told_apart(handle):
-                return
+        if before is not None and (key := told_apart(before)) != told_apart(handle):
             self.earlier.pop(key, None)
             self.earlier[key] = before
             number = len(self.earlier)
@@ -163,12 +160,6 @@ def imported(device: Device, driver: DriverMemory, kind: UsmKind, end: End, owne
         device, driver, end, kind, driver.address, driver.nbytes, driver.host_accessible, owned
     )
     return found
-
-
-def _told_apart(handle: Handle) -> Hashable:
-    """Equal for handles of an object of which the newer one will do. Those of pickles end one by one."""
-    fields = fields_of(handle)
-    return fields.generation if fields.flags & PICKLED else (fields.offset, fields.nbytes)
 
 
 def reopened(device: Device, driver: DriverMemory, kind: UsmKind, end: End) -> Allocation:
