@@ -1,15 +1,19 @@
 """Measure the hand-over of a frame by a channel, a ring by hand over events, iceoryx2 (if it is installed) polling and
 blocking, and multiprocessing.Queue, in one run. Each of two processes is pinned to a CPU of its own.
 
-"round trip" is half of one, 64 bytes and 8 MiB, and waiters may spin. "asleep" is one way, from before the loan until
-the reader has the value: the writer pauses before each frame for long enough that the reader sleeps.
+"round trip" is half of one, 64 bytes and 8 MiB, and waiters may spin. "one CPU" is the same with both processes on one
+CPU, so that each sleeps while the other one runs. "asleep" is one way, from before the loan until the reader has the
+value: the writer pauses before each frame for long enough that the reader sleeps.
 
-    python -m benchmarks.channels [--rounds 3000]
+"4K" is frames of 3840 x 2160 x 3 bytes that are filled in place, sent, and read as a whole, a second.
+
+    python -m benchmarks.channels [--rounds 3000] [--frames 100]
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import multiprocessing
 import os
@@ -22,6 +26,7 @@ import numpy as np
 import xpushare as xs
 
 SIZES = 64, 8 << 20
+FRAME = 3840 * 2160 * 3
 _DEPTH = 4
 _PAUSE = 0.0005  # seconds; no contender spins for so long
 
@@ -106,8 +111,8 @@ class _Iceoryx:
         self._node = iox2.NodeBuilder.new().create(iox2.ServiceType.Ipc)
         out, out_event = self._services(sends)
         into, into_event = self._services(receives)
-        self._publisher = out.publisher_builder().initial_max_slice_len(size).create()
-        self._subscriber = into.subscriber_builder().create()
+        self.publisher = out.publisher_builder().initial_max_slice_len(size).create()
+        self.subscriber = into.subscriber_builder().create()
         self._notifier = out_event.notifier_builder().create()
         self._listener = into_event.listener_builder().create()
 
@@ -118,14 +123,14 @@ class _Iceoryx:
         return frames, self._node.service_builder(iox2.ServiceName.new(f"{name}-event")).event().open_or_create()
 
     def send(self, value: int) -> None:
-        sample = self._publisher.loan_slice_uninit(self._size)
+        sample = self.publisher.loan_slice_uninit(self._size)
         ctypes.c_int64.from_address(sample.payload_ptr).value = value
         sample.assume_init().send()
         if self._blocks:
             self._notifier.notify()
 
     def poll(self) -> int | None:
-        sample = self._subscriber.receive()
+        sample = self.subscriber.receive()
         if sample is None:
             return None
         value = ctypes.c_int64.from_address(sample.payload_ptr).value
@@ -205,6 +210,99 @@ def asleep_iceoryx(rounds: int, start: Callable[..., Any], times: Any) -> None:
     child.join()
 
 
+def _fill(target: Any, number: int) -> None:
+    target[:] = number & 255
+
+
+def _read(source: Any) -> int:
+    return int(source.view("uint64").max())
+
+
+def _4k_channel_child(count: int, mode: Any, ready: Any) -> None:
+    with xs.Channel.open("bench-4k", mode=mode) as ch:
+        ready.add(1)
+        for frame in ch:
+            _read(np.asarray(frame))
+        ready.add(1)
+    assert mode != "all" or frame.seq == count
+
+
+def _reach(number: xs.Atomic, value: int) -> None:
+    while (found := number.load()) < value:
+        number.wait(found, 30)
+
+
+def frames_by_channel(count: int, start: Callable[..., Any], modes: tuple[str, ...] = ("all",)) -> float:
+    with xs.Channel.create("bench-4k", FRAME, "uint8", slots=8) as ch, xs.Atomic() as ready:
+        children = [start(_4k_channel_child, count, mode, ready) for mode in modes]
+        _reach(ready, len(modes))
+        begin = time.perf_counter()
+        for number in range(count):
+            with ch.loan() as frame:
+                _fill(np.asarray(frame), number)
+        ch.finish()
+        _reach(ready, 2 * len(modes))
+        found = count / (time.perf_counter() - begin)
+        for child in children:
+            child.join()
+    return found
+
+
+def _4k_ring_child(ring: Any, filled: xs.Event, emptied: xs.Event, count: int) -> None:
+    source = np.asarray(ring)
+    for k in range(count):
+        filled.wait(30, at_least=k + 1)
+        _read(source[k % 8])
+        emptied.signal()
+
+
+def frames_by_ring(count: int, start: Callable[..., Any]) -> float:
+    ring = xs.empty((8, FRAME), "uint8")
+    with xs.Event("native_cpu:0", enable_ipc=True) as filled, xs.Event("native_cpu:0", enable_ipc=True) as emptied:
+        child = start(_4k_ring_child, ring, filled, emptied, count + 1)
+        target = np.asarray(ring)
+        filled.signal()  # a frame before the clock starts
+        emptied.wait(30, at_least=1)
+        begin = time.perf_counter()
+        for k in range(1, count + 1):
+            if k >= 8:
+                emptied.wait(30, at_least=k - 7)
+            _fill(target[k % 8], k)
+            filled.signal()
+        emptied.wait(30, at_least=count + 1)
+        found = count / (time.perf_counter() - begin)
+        child.join()
+    return found
+
+
+def _4k_iceoryx_child(count: int) -> None:
+    side = _Iceoryx("bench-back", "bench-there", FRAME, False)
+    side.send(7)
+    for _ in range(count):
+        while (sample := side.subscriber.receive()) is None:
+            pass
+        _read(np.ctypeslib.as_array((ctypes.c_uint8 * FRAME).from_address(sample.payload_ptr)))
+        sample.delete()
+    side.send(8)
+
+
+def frames_by_iceoryx(count: int, start: Callable[..., Any]) -> float:
+    side = _Iceoryx("bench-there", "bench-back", FRAME, False)
+    child = start(_4k_iceoryx_child, count)
+    while side.poll() is None:
+        time.sleep(_PAUSE)
+    begin = time.perf_counter()
+    for number in range(count):
+        sample = side.publisher.loan_slice_uninit(FRAME)
+        _fill(np.ctypeslib.as_array((ctypes.c_uint8 * FRAME).from_address(sample.payload_ptr)), number)
+        sample.assume_init().send()
+    while side.poll() is None:
+        pass
+    found = count / (time.perf_counter() - begin)
+    child.join()
+    return found
+
+
 def _pinned(cpus: set[int], target: Callable[..., None], *arguments: Any) -> None:
     os.sched_setaffinity(0, cpus)
     target(*arguments)
@@ -219,16 +317,23 @@ def _show(what: str, name: str, microseconds: list[float]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3000)
-    rounds: int = parser.parse_args().rounds
+    parser.add_argument("--frames", type=int, default=100)
+    given = parser.parse_args()
+    rounds: int = given.rounds
     context = multiprocessing.get_context("spawn")
     here, *others = sorted(os.sched_getaffinity(0))
     there = {others[0]} if others else {here}
     os.sched_setaffinity(0, {here})
 
-    def start(target: Callable[..., None], *arguments: Any) -> Any:
-        process = context.Process(target=_pinned, args=(there, target, *arguments))
-        process.start()
-        return process
+    def start_on(cpus: set[int]) -> Callable[..., Any]:
+        def start(target: Callable[..., None], *arguments: Any) -> Any:
+            process = context.Process(target=_pinned, args=(cpus, target, *arguments))
+            process.start()
+            return process
+
+        return start
+
+    start = start_on(there)
 
     contenders: dict[str, Callable[[int, int, Callable[..., Any]], list[float]]] = {
         "channel": channel, "ring over events": ring, "multiprocessing.Queue": queue, "iceoryx2, polling": iceoryx,
@@ -241,6 +346,9 @@ def main() -> None:
                 _show(what, name, [each * 5e5 for each in measure(size, rounds, start)])
             except ImportError:
                 print(f"{what:22}  {name:22} is not installed")
+    for name in ("channel", "ring over events", "iceoryx2, blocking"):
+        with contextlib.suppress(ImportError):
+            _show("one CPU, 64 B", name, [each * 5e5 for each in contenders[name](64, rounds, start_on({here}))])
     sleepers = {"channel": asleep_channel, "iceoryx2, blocking": asleep_iceoryx}
     for name, run in sleepers.items():
         times = context.Array("q", rounds, lock=False)
@@ -250,6 +358,19 @@ def main() -> None:
             print(f"{'asleep, 64 B':22}  {name:22} is not installed")
             continue
         _show("asleep, 64 B", name, [each / 1e3 for each in times])
+    by_turns: dict[str, Callable[[], float]] = {
+        "channel": lambda: frames_by_channel(given.frames, start),
+        "ring over events": lambda: frames_by_ring(given.frames, start),
+        "iceoryx2, polling": lambda: frames_by_iceoryx(given.frames, start),
+        "channel, three modes": lambda: frames_by_channel(given.frames, start, ("all", "newest", "one")),
+    }
+    for name, frames in by_turns.items():
+        try:
+            rates = sorted(frames() for _ in range(3))
+        except ImportError:
+            print(f"{'4K':22}  {name:22} is not installed")
+            continue
+        print(f"{'4K':22}  {name:22} median {rates[1]:9.1f} a second", flush=True)
 
 
 if __name__ == "__main__":

@@ -311,7 +311,7 @@ def test_what_cannot_be_exported_anew_is_passed_on_as_it_came(peer: Child, caplo
         first.kill()
     for sent in memory, event:
         pickle.dumps(sent)
-        with pytest.raises(xs.HandleExpiredError, match="gone"):
+        with pytest.raises(xs.HandleExpiredError, match="has exited"):
             peer.call(_use, pickle.dumps(sent))
         assert caplog.text.count(f"{sent!r} is gone, and it cannot be exported anew from here: ") == 1, caplog.text
 

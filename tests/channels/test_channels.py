@@ -785,3 +785,15 @@ def test_a_frames_buffer() -> None:
             assert (view.format, view.shape, view.tolist()) == ("l", (2,), [5, 6])
         with pytest.raises(xs.InvalidArgumentError, match="closed"):
             np.asarray(frame)
+
+
+def test_a_loan_is_used_again() -> None:
+    with channel() as ch, xs.Channel.open("test") as reader:
+        loan = ch.loan()
+        for value in range(3):
+            with loan:
+                np.asarray(loan.array)[:] = value
+                with pytest.raises(xs.InvalidArgumentError, match="in use"):
+                    loan.__enter__()
+            assert loan.seq == value + 1
+        assert take(reader, 3) == [0, 1, 2]

@@ -343,10 +343,10 @@ def test_rule_3_the_exporter_is_gone(pair: Pair, kind: str, end: str) -> None:
         child.kill() if end == "kill" else child.exit()
     for handle in (known, never):
         for _ in range(2):
-            with pytest.raises(xs.HandleExpiredError, match="gone"):
+            with pytest.raises(xs.HandleExpiredError, match="has exited"):
                 verbs(kind).open(handle, device=pair[1])
     thing.close()
-    expired(verbs(kind).open, known, match="gone")
+    expired(verbs(kind).open, known, match="has exited")
 
 
 @pytest.mark.parametrize("end", ["exit", "kill"])
@@ -354,7 +354,7 @@ def test_rule_3_an_exporter_nobody_knew_is_gone(device: str, kind: str, end: str
     with Child() as child:
         handle = child.call(MAKERS[kind], device)
         child.kill() if end == "kill" else child.exit()
-    expired(verbs(kind).open, handle, match="gone")
+    expired(verbs(kind).open, handle, match="has exited")
 
 
 def with_fields(handle: xs.ipc.Handle, **changes: int) -> bytes:
@@ -371,13 +371,13 @@ def test_rule_3_the_pid_was_reused(pair: Pair, peer: Child, kind: str) -> None:
     # As if the dead exporter's pid and fd number were now those of a process that has a table of its own.
     body = with_fields(dead, pid=alive.fields.pid, table_fd=alive.fields.table_fd)
     forged = body + handles.keyed_hash(body)
-    expired(verbs(kind).open, forged, match="gone.*used again")
+    expired(verbs(kind).open, forged, match="has exited.*used again")
     verbs(kind).open(alive).close()
-    expired(verbs(kind).open, forged, match="gone.*used again")
+    expired(verbs(kind).open, forged, match="has exited.*used again")
     # … or those of the importer itself, or of a process without such an fd.
     for pid, fd in ((os.getpid(), dead.fields.table_fd), (peer.pid, 1023), (peer.pid, 0)):
         body = with_fields(dead, pid=pid, table_fd=fd)
-        expired(verbs(kind).open, body + handles.keyed_hash(body), match="gone")
+        expired(verbs(kind).open, body + handles.keyed_hash(body), match="has exited")
 
 
 def test_rule_3_a_reused_fd_number_in_the_exporter(pair: Pair, peer: Child) -> None:

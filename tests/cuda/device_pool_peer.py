@@ -13,8 +13,8 @@ from harness import kept
 from xpushare.integrations import _pools
 
 __all__ = [
-    "Array", "Pool", "captures", "content", "find", "in_a_fork", "keep_them", "make", "open_it", "sleeping", "states",
-    "withdrawn",
+    "Array", "Pool", "captures", "close_handle", "content", "find", "freed_while_asleep", "in_a_fork", "keep_them",
+    "make", "open_it", "sleeping", "states", "withdrawn",
 ]  # fmt: skip
 
 
@@ -80,6 +80,10 @@ def make(sizes: list[int]) -> tuple[str, int]:
     return str(handle), len(handle.handles)
 
 
+def close_handle() -> None:
+    kept.pop("handle").close()
+
+
 def content() -> list[set[int]]:
     return [each.bytes() for each in kept["arrays"]]
 
@@ -122,6 +126,17 @@ def sleeping(keep: bool) -> str:
     assert (pool.asleep, pool.nbytes) == (False, nbytes)
     assert [each.address for each in kept["arrays"]] == addresses
     return ""
+
+
+def freed_while_asleep() -> list[set[int]]:
+    """Let all arrays but the last die while the pool sleeps; the bytes of the last one after the wake."""
+    pool, arrays = kept["pool"], kept["arrays"]
+    pool.sleep(keep=True)
+    number = len(pool._driver.pieces())
+    del arrays[:-1]
+    assert len(pool._driver.pieces()) < number
+    pool.wake()
+    return content()
 
 
 def keep_them(name: str) -> int:

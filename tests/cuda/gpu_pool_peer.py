@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from typing import Any
 
@@ -158,6 +159,29 @@ def capture(inside: bool) -> list[float]:
     graph.replay()
     torch.cuda.synchronize()
     return values(tree)
+
+
+def capture_outlives() -> list[float]:
+    """Capture a graph with buffers in the pool, drop the pool, and replay."""
+    import torch
+
+    pool, tree = kept.pop("pool"), kept["tree"]
+    graph = torch.cuda.CUDAGraph()
+    (tree["layer0"] + 1.0).sum()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, pool=pool.id):
+        for each in tree.values():
+            each.copy_(each + 1.0)
+    del pool
+    gc.collect()
+    torch.cuda.empty_cache()
+    graph.replay()
+    torch.cuda.synchronize()
+    found = values(tree)
+    del graph
+    gc.collect()
+    torch.cuda.empty_cache()
+    return found
 
 
 def empty_while(what: str) -> tuple[str, list[float]]:

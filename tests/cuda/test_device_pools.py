@@ -256,6 +256,12 @@ def test_sleep_with_the_content(owner: Child, reader: Child) -> None:
         reader.call(peer.open_it, handle)
 
 
+def test_what_is_freed_while_it_sleeps_is_not_copied_back(owner: Child) -> None:
+    owner.call(peer.make, [CHUNK, CHUNK, 4096])
+    owner.call(peer.close_handle)
+    assert owner.call(peer.freed_while_asleep) == [{3}]
+
+
 def test_sleep_without_the_content(owner: Child) -> None:
     owner.call(peer.make, SIZES)
     assert owner.call(peer.sleeping, False) == ""
@@ -300,3 +306,8 @@ def test_a_forked_child_has_no_part_of_it(owner: Child) -> None:
 def test_blocks_and_states(owner: Child) -> None:
     owner.call(peer.make, [64])
     assert owner.call(peer.states) == ["this pool sleeps: wake it first"] * 2 + ["this pool does not sleep"]
+
+
+def test_a_device_without_virtual_memory_of_its_own_is_refused() -> None:
+    with pytest.raises(xs.FeatureNotSupportedError, match="has no memory for the allocators"):
+        peer.Pool("native_cpu:0")

@@ -10,7 +10,6 @@ from pathlib import Path
 import gpu_pool_peer as peer
 import pytest
 
-import xpushare as xs
 from harness import Child, wait_until
 
 sys.path.append(str(Path(__file__).parent.parent / "keeper"))
@@ -99,6 +98,10 @@ def test_a_graph_replays_after_a_sleep(torch_owner: Child, inside: bool) -> None
     assert torch_owner.call(peer.capture, inside) == [each + 2.0 for each in VALUES]
 
 
+def test_a_graph_outlives_the_pool(torch_owner: Child) -> None:
+    assert torch_owner.call(peer.capture_outlives) == [each + 1.0 for each in VALUES]
+
+
 def test_memory_goes_back_with_the_pool(owner: Child) -> None:
     before, after = owner.call(peer.drop, False)
     assert before >= NBYTES
@@ -145,13 +148,3 @@ def test_kept_and_adopted(owner: Child, reader: Child) -> None:
     reader.kill()
     with Child(timeout=SLOW) as heir:
         assert heir.call(peer.find, "weights") == VALUES
-
-
-def test_another_device_is_refused() -> None:
-    from xpushare.integrations import _pools
-
-    class Pool(_pools.Pool):
-        _using = _capturing = None  # type: ignore[assignment]
-
-    with pytest.raises(xs.FeatureNotSupportedError):
-        Pool("native_cpu:0")

@@ -20,6 +20,7 @@ __all__ = [
     "keeper_pid",
     "kept_files",
     "listed",
+    "reachable",
     "stop_keeper",
     "tree",
     "values",
@@ -34,6 +35,12 @@ def environment() -> dict[str, str]:
 def listed() -> list[dict[str, Any]]:
     with keeping.connected() as keeper:
         return [] if keeper is None else keeper.listed()
+
+
+def reachable() -> bool:
+    """Whether a keeper answers."""
+    with keeping.connected() as keeper:
+        return keeper is not None
 
 
 def keeper_pid() -> int | None:

@@ -23,6 +23,7 @@ from keepers import (
     keeper_pid,
     kept_files,
     listed,
+    reachable,
     stop_keeper,
     tree,
     values,
@@ -47,11 +48,6 @@ def keeping_with(*options: str) -> Any:
         yield process
         stop_keeper()
         assert process.wait(30) == 0
-
-
-def reachable() -> bool:
-    with keeping.connected() as keeper:
-        return keeper is not None
 
 
 def test_an_heir_has_all_values(publisher: Child, peer: Child) -> None:
@@ -534,3 +530,14 @@ def test_the_example(how: list[str]) -> None:
     command = [sys.executable, program, "--layers", "3", "--restarts", "2", *how]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout) == (0, "3 layers went through 2 servers that were killed, loaded once\n")
+
+
+@pytest.mark.parametrize(
+    ("example", "says"),
+    [("blue_green", "2 servers moved to version 2.0"), ("sleeping_server", "3 times the server slept")],
+)
+def test_the_examples_of_versions_and_sleep(example: str, says: str) -> None:
+    program = Path(__file__).parents[2] / "examples" / f"{example}.py"
+    done = subprocess.run([sys.executable, program], env=environment(), capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(says)

@@ -41,6 +41,21 @@ def test_what_a_program_holds_is_no_leak(tmp_path: Path) -> None:
     assert left(HELD, tmp_path) == "0 left"
 
 
+KEPT = """
+import xpushare as xs
+with xs.empty(1 << 20, "u1", device="level_zero:0") as array:  # serves later arrays
+    xs.share(array).close()
+del array
+held = xs.empty(1 << 20, "u1", device="level_zero:0"), xs.empty(1 << 21, "u1", device="level_zero:0")  # would
+xs.share(held[0]).close()
+"""
+
+
+@pytest.mark.drivers("soft", "stand-in")
+def test_what_serves_again_is_released_at_the_exit(tmp_path: Path) -> None:
+    assert left(KEPT, tmp_path) == "0 left"
+
+
 @pytest.mark.drivers("soft", "stand-in")
 def test_what_the_adapter_forgets_is_one(tmp_path: Path) -> None:
     assert "1 physical" in left(HELD + FORGOTTEN, tmp_path)

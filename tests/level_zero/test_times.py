@@ -48,7 +48,8 @@ def test_the_times_of_a_signal(device: xs.Device) -> None:
             ends.append(found.end)
 
 
-def test_the_times_of_a_command(device: xs.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("device")
+def test_the_times_of_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", DEVICE)
     [adapter] = ur.urAdapterGet()
     [platform] = ur.urPlatformGet(adapter)

@@ -176,7 +176,7 @@ def test_a_death_in_another_pid_namespace_is_seen() -> None:
     with pytest.raises(xs.PeerLostError):
         event.wait(5)
     event.close()
-    with pytest.raises(xs.HandleExpiredError, match="gone"):
+    with pytest.raises(xs.HandleExpiredError, match="has exited"):
         xs.ipc.memory.open(memory)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -117,16 +118,24 @@ def test_a_lost_wait(library: Path, shim: Path, program: Run, tmp_path: Path, de
         assert (process.returncode, out) == (0, "good\n"), errors
 
 
-# --- on OpenCL's devices --------------------------------------------------------------------------------------------
+# --- where a vendor's driver times commands, and gives out its queues -----------------------------------------------
+
+
+TIMED = "times", "queue_flags", "host_tasks"
 
 
 @pytest.mark.parametrize(
-    "scenario", ["times", "queue_flags", "host_tasks", "queues_of_opencl", "own_buffers", "no_native_event"]
+    ("device", "scenario"),
+    [
+        *itertools.product(["opencl:0", "opencl:1", "level_zero:0"], TIMED),
+        *itertools.product(["opencl:0", "opencl:1"], ["queues_of_opencl", "own_buffers", "no_native_event"]),
+    ],
 )
-@pytest.mark.parametrize("device", ["opencl:0", "opencl:1"])
-def test_a_device_of_opencl(library: Path, shim: Path, device: str, scenario: str) -> None:
+def test_a_device_that_is_timed(library: Path, shim: Path, device: str, scenario: str) -> None:
     if device not in {f"{each.backend}:{each.ordinal}" for each in xs.devices()}:
-        pytest.skip(f"{device} is not here: scripts/opencl")
+        pytest.skip(f"{device} is not here: scripts/opencl, scripts/level_zero")
+    if not xs.Device(device).has(xs.Aspect.ext_oneapi_per_event_profiling):
+        pytest.skip(xs.Device(device).support(xs.Aspect.ext_oneapi_per_event_profiling).reason)
     assert run(library, shim, device, scenario) == ""
 
 

@@ -326,7 +326,7 @@ int xp_end_loan(xp_end *e, uint32_t *slot)
         unlock(e, false);
         return got != XP_GOT ? got : e->loaned_by == self ? XP_TWICE : XP_WAIT;
     }
-    if (!e->reads) /* it has received nothing: it is here to write, and nobody waits for it to read */
+    if (!e->reads && w->ends[e->m].role & XP_END_MODE) /* it is here to write, and nobody waits for it to read */
         XP_STORE(&w->ends[e->m].role, w->ends[e->m].role & ~XP_END_MODE);
     bool newest;
     uint64_t from = wanted_from(e, &newest), last = w->next_seq - 1;
@@ -399,12 +399,14 @@ int xp_end_send(xp_end *e, uint32_t slot, uint64_t nbytes, uint64_t point, uint6
     xp_slot_words *s = slot_at(e, slot);
     s->nbytes = nbytes;
     s->writer_pid = e->pid;
-    s->point = point;
-    s->point_by = e->m;
-    s->since = xp_crew_head_of(e->c)->members[e->m].since_ns;
-    s->deliveries = 0;
-    if (e->g.device)
+    if (e->g.device) {
+        s->point = point;
+        s->point_by = e->m;
+        s->since = xp_crew_head_of(e->c)->members[e->m].since_ns;
         memset(s->reads, 0, sizeof s->reads);
+    }
+    if (s->deliveries)
+        s->deliveries = 0;
     s->job = w->group ? XP_QUEUED : XP_NO_JOB;
     *seq = w->next_seq;
     commit(s, *seq, XP_FULL); /* the frame is sent */

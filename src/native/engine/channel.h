@@ -43,8 +43,9 @@ typedef struct {
     uint64_t holders[XP_CREW_MASK];
     uint64_t job; /* 1 + member << 8 | XP_QUEUED … */
     uint64_t nbytes, writer_pid;
+    uint32_t meta_nbytes, text_nbytes; /* up to here one cache line; a plain frame changes no other */
     uint64_t point, since; /* after which its device has written the frame; of the member that joined then */
-    uint32_t deliveries, meta_nbytes, text_nbytes, point_by;
+    uint32_t deliveries, point_by;
     uint64_t reads[XP_CREW_MEMBERS]; /* points of readers' devices, after which the slot may be written */
 } xp_slot_words;
 

@@ -26,6 +26,8 @@ static inline xp_end *xp_end_of(PyObject *self)
     return NULL;
 }
 
+#define XP_LOCK_MOST 10000000000u /* ns that a process waits for the lock, which is held for microseconds */
+
 /* One attempt, and more of them while it has to wait: XP_GOT …, XP_WAIT when the time is over, or -1 with an exception.
  * `timeout` NULL: for attempts that wait for nothing but the lock. */
 typedef int (*xp_attempt)(xp_end *e, void *argument);

@@ -13,8 +13,6 @@ typedef struct {
     xp_frame f;
 } xp_held_object;
 
-#define LOCK_MOST 10000000000u
-
 static xp_held_object *held(PyObject *self) { return (xp_held_object *)self; }
 
 static PyObject *held_new(PyTypeObject *class, PyObject *end)
@@ -71,7 +69,7 @@ static void quietly(xp_held_object *o, xp_attempt attempt, request *r)
     if (e == NULL)
         return;
     Py_BEGIN_ALLOW_THREADS
-    for (uint64_t end = xp_now() + LOCK_MOST; attempt(e, r) == XP_UNUSABLE && usable(o) && xp_now() < end;)
+    for (uint64_t end = xp_now() + XP_LOCK_MOST; attempt(e, r) == XP_UNUSABLE && usable(o) && xp_now() < end;)
         ;
     Py_END_ALLOW_THREADS
 }
@@ -165,6 +163,10 @@ static PyObject *loan_enter(PyObject *self, PyObject *Py_UNUSED(a))
     int got = e ? xp_end_until(o->end, e, try_loan, &slot, o->timeout) : -1;
     if (got != XP_GOT)
         return got < 0 ? NULL : xp_end_refused(o->end, got, "slot", o->timeout);
+    PyObject **before[] = {&o->made, &o->order, &o->text}; /* of another slot, if this loan is used again */
+    for (size_t i = 0; i < sizeof before / sizeof *before; i++)
+        Py_XDECREF(XP_EXCHANGE(before[i], NULL));
+    o->nbytes = 0;
     o->f.slot = slot;
     XP_STORE(&o->open, 1);
     return Py_NewRef(self);

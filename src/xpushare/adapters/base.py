@@ -340,8 +340,8 @@ class Profile:
 
     def known(self) -> Self:
         """The times that are known by now."""
-        found = self.stamp and self.stamp.read()
-        if found:
+        found = self.stamp.read() if self.stamp is not None else None
+        if found is not None:
             self.start, self.end = found
             self.stamp = None
         return self

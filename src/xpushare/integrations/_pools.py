@@ -6,7 +6,7 @@ import abc
 import threading
 import weakref
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import xpushare as xs
 from xpushare._device import adapter_of, info_of
@@ -24,6 +24,14 @@ if TYPE_CHECKING:
 __all__ = ["Pool"]
 
 
+class _Copied(NamedTuple):
+    """What was copied away: a piece's bytes, which are at an offset in host memory now."""
+
+    piece: Piece
+    to: Range
+    at: int
+
+
 class Pool(abc.ABC):
     """Memory of a device that a library's allocator takes parts of. Everything of it is this process's; its memory goes
     back to the driver as the library frees it.
@@ -38,9 +46,7 @@ class Pool(abc.ABC):
         self._lock = threading.RLock()
         self._entered = threading.local()
         self._asleep = False
-        self._content: list[
-            tuple[Piece, Range, int]
-        ] = []  # what was copied away: where from, where to, the offset there
+        self._content: list[_Copied] = []
         weakref.finalize(self, _release, self._driver, self._forks)
 
     @abc.abstractmethod
@@ -108,9 +114,9 @@ class Pool(abc.ABC):
                 raise xs.InvalidArgumentError("a pool does not go to sleep while a graph is captured: end the capture")
             pieces = self._driver.pieces()
             self._withdraw(pieces)
-            content = self._copied(pieces) if keep else []
+            self._content = self._copied(pieces) if keep else []
+            self._asleep = True  # first: `wake` mends what fails now
             self._driver.sleep()
-            self._content, self._asleep = content, True
 
     def wake(self) -> None:
         """Have memory of the device again, at the same addresses: with the content that `sleep(keep=True)` copied, else
@@ -124,7 +130,9 @@ class Pool(abc.ABC):
             if not self._asleep:
                 raise xs.InvalidArgumentError("this pool does not sleep")
             self._driver.wake()
-            self._copy([(each.address, to.address + at, each.used) for each, to, at in self._content])
+            there = {each.address for each in self._driver.pieces()}  # the library may have freed some
+            content = [each for each in self._content if each.piece.address in there]
+            self._copy([(each.piece.address, each.to.address + each.at, each.piece.used) for each in content])
             self._content, self._asleep = [], False
 
     def _withdraw(self, pieces: list[Piece]) -> None:
@@ -150,7 +158,7 @@ class Pool(abc.ABC):
                 f"memory of this pool is open in {who}: close it there, then let the pool sleep"
             )
 
-    def _copied(self, pieces: list[Piece]) -> list[tuple[Piece, Range, int]]:
+    def _copied(self, pieces: list[Piece]) -> list[_Copied]:
         """Copy what the library uses to host memory."""
         total = sum(each.used for each in pieces)
         if not total:
@@ -160,9 +168,9 @@ class Pool(abc.ABC):
         content, at = [], 0
         for each in pieces:
             if each.used:
-                content.append((each, to, at))
+                content.append(_Copied(each, to, at))
                 at += each.used
-        self._copy([(to.address + at, each.address, each.used) for each, to, at in content])
+        self._copy([(to.address + each.at, each.piece.address, each.piece.used) for each in content])
         return content
 
     def _copy(self, pairs: list[tuple[int, int, int]]) -> None:

@@ -5,6 +5,7 @@ shared, kept and put to sleep: `xpushare.integrations.cupy.pool()`.
 from __future__ import annotations
 
 import importlib
+import weakref
 from contextlib import AbstractContextManager
 from typing import Any, final
 
@@ -59,6 +60,7 @@ class Pool(_pools.Pool):
         super().__init__(device)
         allocator = cupy.cuda.CFunctionAllocator(*self._driver.addresses, self._driver)
         self._memory_pool: Any = cupy.cuda.MemoryPool(allocator.malloc)
+        weakref.finalize(self, self._memory_pool.free_all_blocks).atexit = False  # CuPy's object may be in a cycle
 
     def malloc(self, nbytes: int) -> Any:
         """Allocate, for `cupy.cuda.set_allocator`: all arrays of this process are made here then."""

@@ -332,13 +332,15 @@ class Keeper:
         if self._store is None or self._filling:
             return
         exports = {each.handle.raw: each for each in self._table.exports()}
-        self._store.sync(
-            {
-                (name, kept.version): partial(_state, name, kept, published, exports)
-                for name, versions in self._kept.items()
-                for kept, published in zip(versions, _versions(name), strict=True)
-            }
-        )
+        wanted = {
+            (name, kept.version): partial(_state, name, kept, published, exports)
+            for name, versions in self._kept.items()
+            for kept, published in zip(versions, _versions(name), strict=True)
+        }
+        try:
+            self._store.sync(wanted)
+        except OSError as error:  # it is kept all the same, as long as this process lives
+            print(f"xpushare keep: systemd's store: {error}", file=sys.stderr)
 
     @staticmethod
     def _prepared(client: _Handed, earlier: Earlier | None, message: bytes) -> tuple[_Kept, bytes, list[Exported]]:

@@ -79,8 +79,8 @@ REASONS: Final = {
     "until the receiver has attached, or use xs.share(x, opens=1)",
     REASON_FREED: "the object behind it was closed before it was opened: keep what you pickle or share alive until the "
     "receiver has opened it",
-    REASON_OPENS: "it has been opened as often as opens= allows. Share the array again, or with a larger opens=",
-    REASON_TTL: "its ttl= is over. Share the array again, or with a longer ttl=",
+    REASON_OPENS: "its opens are used up. Share the array again, or with a larger opens=",
+    REASON_TTL: "its ttl is over. Share the array again, or with a longer ttl=",
     REASON_PICKLE: "the object behind it was closed, and the pickle has been opened once or waited too long "
     "(XPUSHARE_PICKLE_GRACE, XPUSHARE_PICKLE_BYTES): keep what you pickle alive until the receiver has opened it",
 }

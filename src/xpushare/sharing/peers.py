@@ -641,6 +641,7 @@ class Peers:
         assert opener.make_all is not None
         turn = self._turn_together(opening)
         later: list[_Opening] = []
+        fds = 0
         try:
             with turn.lock, routes.together():
                 try:
@@ -650,8 +651,10 @@ class Peers:
                             self._open_new(peer, fields_of(handle), key, opener, False, later)
                             if len(later) == number and not fields_of(handle).flags & COUNTED:
                                 later.append(self._fetched(peer, handle, key, opener))
-                            if sum([len(each.what.fds) for each in later]) >= _TOGETHER:
+                            fds += sum([len(each.what.fds) for each in later[number:]])
+                            if fds >= _TOGETHER:
                                 self._make_all(peer, opener, opening, later, opened)
+                                fds = 0
                     if later:
                         self._make_all(peer, opener, opening, later, opened)
                 finally:

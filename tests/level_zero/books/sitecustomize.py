@@ -46,6 +46,9 @@ def _give_back(_deadline: float) -> None:
     for each in gc.get_objects():
         if isinstance(each, Closable):
             each.close()
+    reuse = sys.modules.get("xpushare.core.reuse")
+    if reuse:
+        reuse.trim()  # memory that would have served later arrays
     here = node.current()
     here.peers.kept.end()
     here.peers._peers.clear()  # the thread that looks after what is kept may hold `peers` a moment longer
