@@ -29,7 +29,7 @@ EXPECTED: dict[str, dict[str, str]] = {
         "3.6a": "HIP does not say what becomes of memory of hipMalloc whose process has freed it",
         "3.6b": "HIP does not say what becomes of memory of hipMalloc whose process has ended",
         "10.3": "the slots of a channel end with the process that made them",
-        **dict.fromkeys(["6.15", "6.16", "6.17", "6.19"], "memory of hipMalloc has one owner, the process that made it"),
+        **dict.fromkeys(["6.15", "6.16", "6.17", "6.19"], "memory of hipMalloc has one owner, its maker"),
     },
 }
 
