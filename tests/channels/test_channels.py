@@ -123,9 +123,9 @@ def test_frames_are_not_copied() -> None:
 
 
 def _mapped(least: int) -> int:
-    """How many mappings of shared memory of at least so many bytes this process has."""
+    """How many mappings of allocations of at least so many bytes this process has."""
     with open("/proc/self/maps") as file:
-        ranges = [line.split()[0].split("-") for line in file if "/memfd:xpushare" in line]
+        ranges = [line.split()[0].split("-") for line in file if "/memfd:xpushare-memory" in line]
     return sum(int(end, 16) - int(start, 16) >= least for start, end in ranges)
 
 
