@@ -122,6 +122,32 @@ def test_frames_are_not_copied() -> None:
         child.call(close_there)
 
 
+def _mapped(least: int) -> int:
+    """How many mappings of allocations of at least so many bytes this process has."""
+    with open("/proc/self/maps") as file:
+        ranges = [line.split()[0].split("-") for line in file if "/memfd:xpushare-memory" in line]
+    return sum(int(end, 16) - int(start, 16) >= least for start, end in ranges)
+
+
+def test_closing_releases_the_slots() -> None:
+    nbytes = 1 << 26
+    before = _mapped(nbytes)
+    ch = xs.Channel.create("test", nbytes // 8, "uint8", slots=8)
+    reader = xs.Channel.open("test")
+    ch.send(np.zeros(nbytes // 8, "uint8"))
+    with reader.receive(10) as frame:
+        assert np.asarray(frame)[0] == 0
+    del frame
+    assert _mapped(nbytes) > before
+    reader.close()
+    ch.close()
+    assert _mapped(nbytes) == before
+    for each in (ch, reader):
+        for use in (lambda each=each: each.device, lambda each=each: each.send(b""), lambda each=each: each.receive(0)):
+            with pytest.raises(xs.InvalidArgumentError, match="this Channel is closed"):
+                use()
+
+
 def test_trees_and_other_shapes() -> None:
     tree = {"a": np.arange(3), "b": [np.ones((2, 2), "float32"), 5, None], "c": (np.zeros(0), "x", 1.5, b"z")}
     with xs.Channel.create("test", nbytes=1000) as ch, xs.Channel.open("test") as reader:

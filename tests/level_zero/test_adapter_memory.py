@@ -6,9 +6,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 from bare import Bare
-from level_zero_driver import Driver
+from level_zero_driver import Driver, driver
 from tests.harness import Child, open_fds, wait_until
 
 import xpushare as xs
@@ -320,3 +321,23 @@ def test_each_call_fails_in_turn(books: Driver) -> None:
                 wrong.append(f"{name} #{nth}: {kept} -> {books.left()}")
                 kept = books.left()
     assert wrong == []
+
+
+def closed_channel() -> tuple[xs.Channel, xs.Channel]:
+    """A channel's writer and a reader, which have handed over a frame and are closed."""
+    with xs.Channel.create(None, 64, "u1", device=DEVICE) as channel, xs.Channel.open(channel.handle) as reader:
+        channel.send(np.ones(64, "u1"))
+        reader.receive(20).close()
+    return channel, reader
+
+
+@pytest.mark.drivers("soft", "stand-in")
+def test_closing_a_channel_gives_its_slots_and_events_back() -> None:
+    books = driver()
+    closed_channel()  # what a process keeps once it has had a channel
+    settle()
+    before = books.left()
+    held = closed_channel()
+    settle()
+    assert books.left() == before
+    assert all(each.closed for each in held)

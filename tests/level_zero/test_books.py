@@ -42,18 +42,36 @@ def test_what_a_program_holds_is_no_leak(tmp_path: Path) -> None:
 
 
 KEPT = """
-import xpushare as xs
+from xpushare import adapters
 with xs.empty(1 << 20, "u1", device="level_zero:0") as array:  # serves later arrays
     xs.share(array).close()
 del array
 held = xs.empty(1 << 20, "u1", device="level_zero:0"), xs.empty(1 << 21, "u1", device="level_zero:0")  # would
 xs.share(held[0]).close()
+with xs.empty(1 << 22, "u1", device="level_zero:0") as array:
+    xs.share(array).close()
+del array
+adapters.adapter("level_zero").engine.teardown.settle(20)  # now it waits
 """
 
 
 @pytest.mark.drivers("soft", "stand-in")
 def test_what_serves_again_is_released_at_the_exit(tmp_path: Path) -> None:
-    assert left(KEPT, tmp_path) == "0 left"
+    assert left(HELD + KEPT, tmp_path) == "0 left"
+
+
+CHANNELS = """
+import numpy
+channel = xs.Channel.create(None, 64, "u1", device="level_zero:0")
+reader = xs.Channel.open(channel.handle)
+channel.send(numpy.ones(64, "u1"))
+reader.receive(20).close()
+"""
+
+
+@pytest.mark.drivers("soft", "stand-in")
+def test_a_channel_that_a_program_holds_is_no_leak(tmp_path: Path) -> None:
+    assert left(HELD + CHANNELS, tmp_path) == "0 left"
 
 
 @pytest.mark.drivers("soft", "stand-in")

@@ -34,6 +34,17 @@ _LOOK: Final = 1.0
 
 
 @final
+class _Closed:
+    """In the place of a closed channel's end."""
+
+    def __getattr__(self, _name: str) -> NoReturn:
+        raise InvalidArgumentError("this Channel is closed")
+
+
+_CLOSED: Final[Any] = _Closed()
+
+
+@final
 class Channel(Awaitable):
     """Frames in shared slots, found by name or handle, from writers to readers, on any device.
 
@@ -291,7 +302,8 @@ class Channel(Awaitable):
     def close(self) -> None:
         """Leave the channel, as a death does but at once: a writer without `finish()` is lost to its readers.
 
-        Frames of this object that are still open are given back. Idempotent.
+        Frames of this object that are still open are given back. The memory of the slots is released here, unless frames
+        or arrays over them are still referenced. Idempotent.
         """
         if not crews.first_close(self):
             return
@@ -305,6 +317,7 @@ class Channel(Awaitable):
         changes, self._changes = self._changes, None
         if changes is not None:
             changes.close()
+        self._end = _CLOSED  # its memory and events are released, except for what frames and arrays still hold
 
     __del__ = close
 

@@ -21,6 +21,14 @@ from xpushare.common.leaving import Stage, at_leave  # noqa: E402
 _PATIENCE = 10  # seconds
 
 
+def _settle() -> None:
+    """Wait for the teardowns that were submitted so far."""
+    background = sys.modules.get("xpushare.adapters.stream.background")
+    for each in gc.get_objects():
+        if background and isinstance(each, background.Teardown):
+            each.settle(_PATIENCE)
+
+
 def _give_back(_deadline: float) -> None:
     from xpushare._native import set_left
     from xpushare.common.errors import XpuShareError
@@ -37,18 +45,22 @@ def _give_back(_deadline: float) -> None:
         if time.monotonic() > end:
             break
         time.sleep(0.01)
+    reuse = sys.modules.get("xpushare.core.reuse")
+    if reuse:
+        reuse._kept.end()  # memory that would serve later arrays is released, now and from here on
     ends = [each for each in gc.get_objects() if isinstance(each, End)]
     for each in ends:
         with suppress(XpuShareError):  # events are given up by leaving; what fails else shows in the books
             each.__del__()
+    _settle()  # memory that the device may still work with
     set_left(True)  # what was given back is not given back again
     # The pages of events go with the last reference to them.
+    channels = sys.modules.get("xpushare.channels.channel")
     for each in gc.get_objects():
-        if isinstance(each, Closable):
+        if isinstance(each, Closable) or (channels and isinstance(each, channels.Channel)):
             each.close()
-    reuse = sys.modules.get("xpushare.core.reuse")
     if reuse:
-        reuse.trim()  # memory that would have served later arrays
+        reuse.trim()  # what it knows of that memory holds the pages of events, too
     here = node.current()
     here.peers.kept.end()
     here.peers._peers.clear()  # the thread that looks after what is kept may hold `peers` a moment longer
@@ -64,11 +76,8 @@ def _give_back(_deadline: float) -> None:
             break  # the books will say so
         time.sleep(0.01)
     gc.collect()
-    # So do the pages of events that a queue was the last to hold.
-    background = sys.modules.get("xpushare.adapters.stream.background")
-    for each in gc.get_objects():
-        if background and isinstance(each, background.Teardown):
-            each.settle(_PATIENCE)
+    _settle()  # what holds the pages of events
+    _settle()  # these pages
 
 
 at_leave(_give_back, Stage.STOP)  # before the adapter's own, which is given when the adapter is made
