@@ -302,8 +302,8 @@ class Channel(Awaitable):
     def close(self) -> None:
         """Leave the channel, as a death does but at once: a writer without `finish()` is lost to its readers.
 
-        Frames of this object that are still open are given back. The memory of the slots is released here, unless frames
-        or arrays over them are still referenced. Idempotent.
+        Frames of this object that are still open are given back. This process releases the memory of the slots once it
+        has no other end of the channel, and no frames and arrays over slots are referenced. Idempotent.
         """
         if not crews.first_close(self):
             return
