@@ -281,6 +281,20 @@ def test_only_takes_a_predicate_and_leaves_other_memory_alone(peer: Child) -> No
     assert whole >= 3
 
 
+def test_only_leaves_out_devices_that_this_process_does_not_see() -> None:
+    """The rest of the tree can be opened, unless the first array's export counts opens."""
+    with xs.malloc_device(4096, "mock:0") as memory:
+        tree = {"there": memory.as_array(8, "f4"), "here": xs.array([3.0])}
+        with xs.share(tree) as handle, Child(env={"ONEAPI_DEVICE_SELECTOR": "native_cpu:*"}) as child:
+            with pytest.raises(xs.InvalidArgumentError, match="may not see"):
+                child.call(chosen, bytes(handle), None)
+            assert child.call(chosen, bytes(handle), "here") == {"here": 3.0}
+            with xs.share(tree, opens=1) as once:
+                with pytest.raises(xs.InvalidArgumentError, match="may not see"):
+                    child.call(chosen, bytes(once), "here")
+                assert not once.closed
+
+
 def test_only_counts_opens_and_gives_them_back(peer: Child) -> None:
     handle = xs.share(model(), opens=2)
     for refused in ["layers.7"], 5, [None], "layer":

@@ -18,15 +18,18 @@ _ALWAYS = {
     "4.7": "hipMemMap takes no offset",
     "5.19": "nothing here breaks a device in a way that the suite could use",
     "5.29": "a wait on another library's stream would hold up its hardware queue: the host waits for it",
+    "10.5": "for the same reason the host waits between the work of two processes on a frame",
 }
 _NO_VIRTUAL = "release 5.2.3 has no memory with file descriptors"
 EXPECTED: dict[str, dict[str, str]] = {
     "plain": _ALWAYS,
     "amd": {
         **_ALWAYS,
-        **dict.fromkeys(["3.1d", *(f"4.{number}" for number in range(1, 13)), "8.6", "8.8"], _NO_VIRTUAL),
+        **dict.fromkeys(["3.1d", *(f"4.{number}" for number in range(1, 14)), "8.6", "8.8"], _NO_VIRTUAL),
         "3.6a": "HIP does not say what becomes of memory of hipMalloc whose process has freed it",
         "3.6b": "HIP does not say what becomes of memory of hipMalloc whose process has ended",
+        "10.3": "the slots of a channel end with the process that made them",
+        **dict.fromkeys(["6.15", "6.16", "6.17", "6.19"], "memory of hipMalloc has one owner, its maker"),
     },
 }
 

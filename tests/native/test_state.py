@@ -27,6 +27,8 @@ if __name__ == "__main__":  # see `test_misuse_in_a_process_of_its_own`
 import xpushare as xs
 from xpushare import _native
 from xpushare.common.errors import Unread
+from xpushare.core import memory as memories
+from xpushare.core import resources
 from xpushare.objects.array import covered_by, described
 from xpushare.sharing import identity
 
@@ -432,3 +434,51 @@ if __name__ == "__main__":
     sys.unraisablehook = lambda _told: None
     misuse(int(sys.argv[1]), 2000)
     os.write(1, b"survived\n")
+
+
+# --- imports
+
+
+def test_an_import_has_what_it_was_made_with():
+    made = _native.imported("device", "driver", _native.End(None), "host", 4096, 512, True, None)
+    assert type(made) is resources.Allocation
+    assert (made.device, made.driver, made.kind, made.address, made.nbytes) == ("device", "driver", "host", 4096, 512)
+    assert (made.imported, made.foreign, made.owned, made.newest) == (True, False, False, None)
+    assert _native.imported("device", "driver", _native.End(None), "host", 0, 0, False, "owned").owned
+    for wrong in ((), ("device", "driver", None, "host", 0, 0, True, None), ("device",) * 8):
+        with pytest.raises(TypeError):
+            _native.imported(*wrong)
+
+
+def test_the_range_of_a_handle_lies_in_its_allocation():
+    memory = xs.malloc_host(4096, "native_cpu:0")
+    handle = xs.ipc.memory.get(memory.slice(1024, 512), read_only=True)
+    for nbytes, fits in (4096, True), (1536, True), (1535, False), (0, False):
+        opened = _native.imported("device", "driver", _native.End(None), "host", 0, nbytes, True, None)
+        found = memories.Range.opened(handle, opened, "device", "context", "lease")
+        assert (found is not None) == fits
+        if found is not None:
+            assert (found.allocation, found.offset, found.nbytes, found.read_only) == (opened, 1024, 512, True)
+            assert (found.handle, found.lease, found.device, found.context) == (handle, "lease", "device", "context")
+    for wrong in ((), (handle, "no allocation", 1, 2, 3), ("no handle", opened, 1, 2, 3)):
+        with pytest.raises(TypeError):
+            memories.Range.opened(*wrong)
+    xs.ipc.memory.put(handle)
+
+
+def test_what_tells_handles_and_imports_apart():
+    with xs.malloc_host(4096, "native_cpu:0") as memory:
+        handles = [xs.ipc.memory.get(piece) for piece in (memory, memory, memory.slice(8, 8))]
+        first, again, other = handles
+        assert _native.told_apart(first) == _native.told_apart(again) == (0, 4096)
+        assert _native.told_apart(other) == (8, 8)
+        fields = _native.fields_of(first)
+        assert fields.key("opener") == (fields.cookie, fields.object, "opener", 0)
+        assert fields.names == fields.backend + fields.device_uuid
+        handles.append(xs.ipc.memory.get(memory, read_only=True))
+        assert _native.fields_of(handles[-1]).key(None)[3] == 1
+        for handle in handles:
+            xs.ipc.memory.put(handle)
+    for function in _native.told_apart, _native.fields_of:
+        with pytest.raises(TypeError):
+            function("no handle")

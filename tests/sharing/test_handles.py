@@ -292,7 +292,7 @@ def test_what_is_no_handle_at_all(thing: Any) -> None:
 
 def test_memory_is_no_handle_although_its_bytes_can_be_read(memory: xs.Memory, handle: Handle) -> None:
     memoryview(memory)[:256] = bytes(handle)
-    with pytest.raises(xs.InvalidArgumentError, match="not Memory"):
+    with pytest.raises(xs.InvalidArgumentError, match=r"not xpushare\.Memory"):
         Handle(memory.slice(0, 256))
 
 

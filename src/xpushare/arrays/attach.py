@@ -20,7 +20,7 @@ from xpushare.objects.lifecycle import use
 from xpushare.objects.message import ONE_ARRAY, content_of
 from xpushare.objects.opened import Orders, Part, arrays_of, give_back, open_message
 from xpushare.objects.queue import Queue
-from xpushare.sharing.handle import newest
+from xpushare.sharing.handle import COUNTED, PICKLED, fields_of, newest
 
 if TYPE_CHECKING:
     from xpushare._device import DeviceLike
@@ -140,7 +140,9 @@ def _part_of(message: ArrayHandle, tree: Any, only: Only) -> tuple[Any, Part]:
     if tree is ONE_ARRAY:
         raise InvalidArgumentError("only= chooses arrays of a tree, and this is the handle of one array")
     pruned_tree, wanted = pruned(tree, only)
-    numbers = {0, *[each[0] for at, each in enumerate(message.elements()) if at in wanted]}
+    numbers = {each[0] for at, each in enumerate(message.elements()) if at in wanted}
+    if not numbers or fields_of(message.memory[0]).flags & (COUNTED | PICKLED):
+        numbers.add(0)  # which counts the opens; else its device may be one that this process does not see
     return pruned_tree, Part(wanted, sorted(numbers))
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, final
 
 from xpushare import _native
+from xpushare.common.aspects import Aspect
 from xpushare.common.errors import (
     DeviceError,
     HandleExpiredError,
@@ -108,6 +109,7 @@ class Crew:
         self.forks: Final = _native.forks()
         self.ranges: Final = tuple(ranges)
         self.exports: Final[list[Implicit]] = []
+        self._handles: Final[list[Handle]] = []
         self.count = 0
         found = os.fstat(fd.number)
         self.inode: Final = found.st_dev, found.st_ino
@@ -115,10 +117,17 @@ class Crew:
         self.native: Final = _native.Crew(fd, memoryview(memory_over(ranges[0])), kind, fresh, initial)
 
     def handles(self) -> list[Handle]:
-        """By which others open what the crew shares: exports of this process, also of what it has imported."""
-        if not self.exports:
-            self.exports.extend(Implicit(memory.get(each, implicit=True)) for each in self.ranges)
-        return [each.handle for each in self.exports]
+        """By which others open what the crew shares: exports of this process, also of what it has imported. Memory that
+        ends with its maker is opened by the maker's handle.
+        """
+        if not self._handles:
+            for each in self.ranges:
+                if each.handle is None or each.device.has(Aspect.outlives_exporter):
+                    self.exports.append(Implicit(memory.get(each, implicit=True)))
+                    self._handles.append(self.exports[-1].handle)
+                else:
+                    self._handles.append(each.handle)
+        return self._handles
 
     def admit(self, make: Callable[[_native.Crew], _T], member: Callable[[_T], int]) -> _T:
         """Have `make` claim one more member. With the join byte."""
@@ -159,6 +168,7 @@ class Crew:
                 _remove_if_empty(self.path, self.number, self.inode)
         self.native.close()
         self.exports.clear()
+        self._handles.clear()
 
 
 def _file(kind: int, name: str) -> str:

@@ -23,6 +23,7 @@ VIRTUAL: Final = Aspect.ext_oneapi_virtual_mem
 OUTLIVES: Final = Aspect.outlives_exporter
 TWO_WAY: Final = Aspect.two_way_events
 HOST: Final = Aspect.host_signal_events
+ADOPTED: Final = Aspect.adopted_queues
 
 KIND_ASPECTS: Final[dict[str, tuple[Aspect, ...]]] = {
     "memory": (MEMORY,),
@@ -234,7 +235,7 @@ _TABLE: Final = (
          (MEMORY, EVENT, TWO_WAY, OUTLIVES)),
     Rule("10.4", "A lock has one holder, and tells the next one of its death; an atomic counts every addition"),
     Rule("10.5", "Device work on a frame follows its writer's, a slot's next writer that of its readers; no host waits",
-         (MEMORY, EVENT, TWO_WAY, HOST)),
+         (MEMORY, EVENT, TWO_WAY, HOST, ADOPTED)),
 )  # fmt: skip
 
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"

@@ -79,7 +79,10 @@ class Allocation(AllocationBase):
     def opened_by(self, handle: Handle) -> None:
         """Note the handle by which an import was opened, which is its newest one now."""
         before, self.newest = self.newest, handle
-        if before is not None and (key := told_apart(before)) != told_apart(handle):
+        if before is None:
+            return
+        key: Hashable = told_apart(before)
+        if key != told_apart(handle):
             self.earlier.pop(key, None)
             self.earlier[key] = before
             number = len(self.earlier)

@@ -53,8 +53,9 @@ def open_message(
         handles = tuple(map(handles.__getitem__, part.memory))
         at = {number: index for index, number in enumerate(part.memory)}
     export = None
-    if len(handles) > 1 and (here := node.current()).is_own(handles[0].fields.cookie):
-        export = here.table().find(handles[0])  # it holds the other exports, and may end while they are opened
+    first = message.memory[0]
+    if len(message.memory) > 1 and (here := node.current()).is_own(first.fields.cookie):
+        export = here.table().find(first)  # it holds the other exports, and may end while they are opened
     memory.open_all(handles, device, opened, own)
     del export
     orders: Orders = {}
