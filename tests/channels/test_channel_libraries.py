@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,12 @@ import xpushare as xs
 from harness import Child, kept
 
 COUNT = 6
+
+
+def needs(library: str) -> None:
+    """Skip without the library. It is imported by children alone: JAX changes the environment of its process."""
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"needs {library}")
 
 
 def open_there() -> None:
@@ -45,7 +52,7 @@ def sums_by_jax() -> list[float]:
 
 @pytest.mark.parametrize(("library", "sums"), [("torch", sums_by_torch), ("jax", sums_by_jax)])
 def test_a_library_reads(library: str, sums: Any) -> None:
-    pytest.importorskip(library)
+    needs(library)
     with xs.Channel.create("libraries", (2, 3), "float32") as ch, Child(method="spawn") as child:
         child.call(open_there)
         pending = child.start(sums)
@@ -61,7 +68,7 @@ def create_there() -> None:
 
 
 def test_torch_writes() -> None:
-    pytest.importorskip("torch")
+    needs("torch")
     with (
         xs.Channel.create("libraries", (2, 3), "float32", writers=2),
         xs.Channel.open("libraries") as reader,
@@ -88,7 +95,7 @@ def create_tree_there() -> None:
 
 
 def test_jax_writes() -> None:
-    pytest.importorskip("jax")
+    needs("jax")
     with (
         xs.Channel.create("libraries", nbytes=1024, writers=2),
         xs.Channel.open("libraries") as reader,

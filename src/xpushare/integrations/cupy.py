@@ -79,7 +79,7 @@ class Pool(_pools.Pool):
         return found
 
 
-def pool(device: Any = "cuda:0") -> Pool:
+def pool(device: Any = "gpu") -> Pool:
     """Return a pool of memory for CuPy's arrays on a CUDA device (an `xs.Device` or its name).
 
     Arrays that are made within `with pool:`, or after `cupy.cuda.set_allocator(pool.malloc)`, lie in large

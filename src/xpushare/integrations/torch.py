@@ -303,7 +303,7 @@ class Pool(_pools.Pool):
 _allocators: Final[dict[str, Any]] = {}  # torch's, by the function that they call
 
 
-def pool(device: Any = "cuda:0") -> Pool:
+def pool(device: Any = "gpu") -> Pool:
     """Return a pool of memory for torch's tensors on a CUDA device (an `xs.Device`, a `torch.device` or its name).
 
     Within `with pool:`, torch puts the device memory of this thread's new tensors into large allocations of CUDA's
