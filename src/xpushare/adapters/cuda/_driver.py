@@ -265,6 +265,7 @@ class Gpu:
         self._peers: dict[int, bool] = {}  # ordinal -> whether this device reaches its memory
         self.codes = CODES
         self.form = Form.VMM_FD
+        self.one_access = True
         self.origin = b""  # `location` asks the driver
 
     def __str__(self) -> str:

@@ -164,6 +164,7 @@ class Gpu(CountedMemory):
         self.name = raw.value.decode(errors="replace")
         self.codes = CODES
         self.form = Form.DMA_BUF
+        self.one_access = False  # AMD's documentation does not promise it
         self.error = driver.error
         self._page = RegisteredPage()  # for `drain`
         self._stuck: ExitStack | None = None  # what a trial uses that has not come to its end

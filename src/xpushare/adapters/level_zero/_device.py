@@ -84,6 +84,7 @@ class Gpu(CountedMemory):
         self.name: str = properties.name.decode(errors="replace")
         self.codes = CODES
         self.form = Form.DMA_BUF
+        self.one_access = False  # Intel's driver (26.27) changes the first mapping alone, and reports success
         self.error = self.driver.error
         self.current: Callable[[], Scope] = nullcontext
         self._peers = functools.cache(self._can_access)

@@ -75,7 +75,7 @@ class _Reserved:
 def _map(engine: Engine, device: VirtualMemory, doing: str, pieces: Sequence[_Piece], access: Access) -> int:
     """Map allocations side by side; returns the address. Called with the device current. The pieces stay the caller's.
 
-    The access is set once for all that lie on one device, since each call takes the driver long.
+    Where the driver can, the access is set once for all that lie on one device, since each call takes it long.
     """
     total = sum(piece.nbytes for piece in pieces)
     address = at = device.reserve(doing, total, 0)
@@ -87,9 +87,10 @@ def _map(engine: Engine, device: VirtualMemory, doing: str, pieces: Sequence[_Pi
             done += 1
         at = address
         for location, same in groupby(pieces, lambda piece: piece.location):
-            nbytes = sum(piece.nbytes for piece in same)
-            engine.peer_access.grant(device, doing, at, nbytes, location, access)
-            at += nbytes
+            sizes = [piece.nbytes for piece in same]
+            for nbytes in [sum(sizes)] if device.one_access else sizes:
+                engine.peer_access.grant(device, doing, at, nbytes, location, access)
+                at += nbytes
     except BaseException:
         engine.peer_access.forget(address, total)
         at = address
