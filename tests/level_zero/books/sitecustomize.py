@@ -69,9 +69,10 @@ def _give_back(_deadline: float) -> None:
     ends.clear()
     gc.collect()
     # A queue ends in the background, once its work has.
-    streams = sys.modules.get("xpushare.adapters.level_zero._stream")
+    modules = [sys.modules.get(f"xpushare.adapters.{name}._stream") for name in ("level_zero", "hip")]
+    streams = tuple([module.Stream for module in modules if module])
     end = time.monotonic() + _PATIENCE
-    while streams and any(isinstance(each, streams.Stream) and each.handle for each in gc.get_objects()):
+    while any(isinstance(each, streams) and each.handle for each in gc.get_objects()):
         if time.monotonic() > end:
             break  # the books will say so
         time.sleep(0.01)

@@ -67,3 +67,4 @@ class Stream(RuntimeStream):
         for mark in marks:
             self._driver.code("hipEventDestroy", mark)
         self._driver.code("hipStreamDestroy", self.handle)
+        self.handle = 0
