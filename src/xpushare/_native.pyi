@@ -157,7 +157,7 @@ class Recogniser:
     `attributes` are an allocation's number, which no other has, also not later, its start, its size and its device's
     ordinal, and then those that have to be as `wanted` says. The payload of an export is `payload`, with the size at
     `size_at`, and the handle of 64 bytes behind it. `make(place, start, nbytes, number, handle)` makes the adapter's
-    `DriverMemory`.
+    `DriverMemory`. What it remembers is for `Leaves.next`.
     """
 
     def __init__(
@@ -688,6 +688,12 @@ def following_message(message: ArrayHandle, newest: Callable[[], Any], /) -> Arr
 KINDS_MOST: Final[int]
 
 @final
+class Kinds:
+    """What `Leaves.settle` and `Leaves.produce` have said of kinds of arrays, for later calls of `share`."""
+
+    def clear(self) -> None: ...
+
+@final
 class Leaves:
     """The arrays of one `share`, until they are sealed as a message.
 
@@ -696,15 +702,15 @@ class Leaves:
     KINDS_MOST on.
     """
 
-    def __init__(self, arrays: list[Any], read_only: bool) -> None:
-        """`read_only`: all of it becomes so."""
+    def __init__(self, arrays: list[Any], read_only: bool, known: Kinds = ...) -> None:
+        """`read_only`: all of it becomes so. `known`: kinds that need not be asked for."""
 
     dtypes: list[Any]  # by their numbers in the message
 
-    def view(self) -> list[tuple[int, Any, Any, tuple[int, int, int, int, int] | None]]:
-        """Look at the arrays. Returns, for each kind, its number, an array of it, and the device. For another library's
-        kind, it returns None instead of the device, and DLPack's device type and number, and the code, bits and lanes
-        of an element.
+    def view(self, ordered: bool = True, /) -> list[tuple[int, Any, Any, tuple[int, int, int, int, int] | None]]:
+        """Look at the arrays. Returns, for each kind that is not known, its number, an array of it, and the device. For
+        another library's kind, it returns None instead of the device, and DLPack's device type and number, and the
+        code, bits and lanes of an element. `ordered`: a kind is known only if the stream is that produces its arrays.
         """
 
     def stream(self, kind: int, /) -> int | None:
@@ -713,13 +719,26 @@ class Leaves:
     def settle(self, kind: int, dtype: Any, device: Any, context: Any, /) -> None:
         """Tell the dtype and the device of the arrays of another library's kind."""
 
+    def finds(self, kind: int, finder: Recogniser, info: Any, /) -> None:
+        """Tell who finds the memory of the kind's arrays, and calls their device `info`."""
+
+    def produce(self, kind: int, work: Resource | None, number: int | None, lasting: bool, /) -> None:
+        """Tell which queue is over the stream that produces the kind's arrays, and what `stream` said then. `lasting`:
+        the queue is the same whenever `stream` says so.
+        """
+
+    def producers(self) -> dict[int, Any]:
+        """What produces the arrays, by kind. Kinds with the same queue have the same object."""
+
     def next(self) -> int | None:
-        """Place the arrays in allocations that are known. Returns the index of the next array that is in none; None if
+        """Place the arrays in allocations that are known, also to the kind's finder. Returns the index of the next array that is in none; None if
         there is none.
         """
 
-    def where(self) -> tuple[int, int, int] | None:
-        """The kind, address and bytes of the array that `next` returned; None if its kind is not settled."""
+    def where(self) -> tuple[int, int, int, Any, Recogniser | None] | None:
+        """The kind, address and bytes of the array that `next` returned, its device, and who finds the kind's memory;
+        None if the kind is not settled.
+        """
 
     def learn(self, allocation: Any, context: Any, /) -> None:
         """Arrays may lie in that allocation."""

@@ -1,6 +1,6 @@
-/* Recogniser: what an adapter looks for at an address, in one call. It asks the driver what `ask_all` and `ask` in
- * allocations.c ask, once for each hand-over: of what it knows already, only for the number. */
-#include "objects.h"
+/* Recogniser: what an adapter looks for at an address. It asks the driver what `ask_all` and `ask` in allocations.c ask,
+ * once for each hand-over: of what it knows already, only for the number. */
+#include "foreign.h"
 #include "scope.h"
 
 #include <pthread.h>
@@ -233,23 +233,32 @@ static bool name(const xp_recogniser *self, const xp_scope *scope, xp_foreign *f
     return code == 0;
 }
 
+bool xp_is_recogniser(const xp_types *types, PyObject *object) { return Py_TYPE(object) == types->recogniser; }
+
+PyObject *xp_recognised(PyObject *recogniser, PyObject *info, uint64_t address, uint64_t nbytes)
+{
+    xp_recogniser *self = (xp_recogniser *)recogniser;
+    xp_foreign f = {.allocation = NULL};
+    uint64_t number = 0, guess = self->forks == XP_RELAXED(&xp_fork_count) ? guessed(self, address) : 0;
+    bool good;
+    if (guess == 0)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    good = self->ask(&number, self->attributes[NUMBER], address) == 0;
+    Py_END_ALLOW_THREADS
+    if (good && number == guess)
+        find(self, info, address, nbytes, number, &f);
+    return f.allocation;
+}
+
 /* Whether `nbytes` at `address` are of an allocation that can be shared, on the device that `info` describes. False
  * without an exception: Python has to look. */
 static bool recognise(xp_recogniser *self, const xp_types *types, PyObject *info, uint64_t address, uint64_t nbytes,
                       xp_foreign *f)
 {
-    uint64_t number, guess = guessed(self, address);
     bool good;
     if (self->forks != XP_RELAXED(&xp_fork_count))
         return false;
-    if (guess) {
-        number = 0;
-        Py_BEGIN_ALLOW_THREADS
-        good = self->ask(&number, self->attributes[NUMBER], address) == 0;
-        Py_END_ALLOW_THREADS
-        if (good && number == guess && find(self, info, address, nbytes, number, f))
-            return true;
-    }
     Py_BEGIN_ALLOW_THREADS
     good = ask_all(self, address, f);
     Py_END_ALLOW_THREADS
