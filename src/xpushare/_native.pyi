@@ -149,6 +149,9 @@ def open_handles(open: int, flags: int, ask: int, attribute: int, handles: bytes
     what `int ask(void *value, int attribute, uint64 address)` tells of it, the greatest uint64 where that fails.
     """
 
+def query(function: int, handle: int, /) -> int:
+    """Call a driver's function that asks for the state of `handle`. Returns its code."""
+
 @final
 class Recogniser:
     """Finds other libraries' allocations, and asks for their handles, as `ask_all` and `name_handles` with the
@@ -156,7 +159,7 @@ class Recogniser:
 
     `attributes` are an allocation's number, which no other has, also not later, its start, its size and its device's
     ordinal, and then those that have to be as `wanted` says. The payload of an export is `payload`, with the size at
-    `size_at`, and the handle of 64 bytes behind it. `make(place, start, nbytes, number, handle)` makes the adapter's
+    `size_at`, and the handle of 64 bytes behind it. `make(place, start, nbytes, number, payload)` makes the adapter's
     `DriverMemory`. What it remembers is for `Leaves.next`.
     """
 

@@ -293,7 +293,7 @@ static PyObject *recogniser_find(PyObject *object, PyObject *const *args, Py_ssi
         return f.allocation;
     unsigned long long start = f.start, size = f.nbytes, number = f.number, ordinal = f.ordinal;
     PyObject *memory = PyObject_CallFunction(self->make, "OKKKy#", self->devices[ordinal].place, start, size, number,
-                                             f.payload + self->handle_at, (Py_ssize_t)HANDLE_NBYTES);
+                                             f.payload, (Py_ssize_t)(self->handle_at + HANDLE_NBYTES));
     return memory ? Py_BuildValue("((KKKK)N)", ordinal, start, size, number, memory) : NULL;
 }
 

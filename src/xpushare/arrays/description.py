@@ -447,9 +447,7 @@ def allocation_at(address: int, nbytes: int, device: Device, finder: Recogniser 
         return found
     identity, memory = found
     key = backend, identity
-    allocation: Allocation = here.foreign.setdefault(
-        key, Allocation(device, memory, "device", foreign=True, name=key)
-    )
+    allocation: Allocation = here.foreign.add(key, Allocation(device, memory, "device", foreign=True, name=key))
     finder.remember(identity, allocation)
     return allocation
 
@@ -495,8 +493,8 @@ def range_at(where: Located, array: Any, known: Sequence[Allocation] = ()) -> Ra
         allocation = here.foreign.get(key)
         if allocation is None:
             device = known_device(adapter, answer.device)
-            allocation = Allocation(device, answer.memory, answer.kind, foreign=True, source=answer.keep, name=key)
-            here.foreign[key] = allocation
+            made = Allocation(device, answer.memory, answer.kind, foreign=True, source=answer.keep, name=key)
+            allocation = here.foreign.add(key, made)
         return _within(allocation, answer.offset, where, array)
     if where.backend is not None:
         _check_known(array, where)

@@ -360,8 +360,12 @@ class Placing:
 
     def works(self) -> list[Work]:
         """The streams that readers have to wait for."""
-        if not self._works and self._stream is None:
-            return self._works
+        if self._stream is None and not self._copying:
+            busy: list[Work] = []
+            for work in self._works:
+                if not work.driver.idle():
+                    busy.append(work)  # noqa: PERF401 - without a function of its own
+            return busy
         named = self._stream is not None and self._ordered
         if named and not self._works and self._current:
             device = next(iter(self._current))

@@ -343,7 +343,7 @@ def expect_exportable(source: Range, implicit: bool = False) -> Allocation:
     pickle, which can export an import anew.
     """
     allocation = source.allocation
-    if source.borrowed and not implicit:
+    if source.handle is not None and not allocation.owned and not implicit:
         raise InvalidArgumentError(
             "imported memory cannot be exported again: attach it with xs.attach(…, own=True), which makes this process "
             "an owner, or pass on what it was opened from (`.handle`), which is good while its exporter lives"
@@ -377,7 +377,7 @@ def get(
     """
     if context is not None:
         resolve_context(source.device, context)
-    table = node.current().table()
+    table = node.here[0].table_if_any or node.here[0].table()
     exported = table.of_range(source, None, read_only, implicit)
     if exported is None:
         prepared = prepared_by(expect_exportable(source, implicit), table, read_only)

@@ -72,7 +72,7 @@ class Allocation(AllocationBase):
     def serial(self) -> int:
         """The number that names this allocation in importers' caches; assigned at the first export."""
         if not self.known_serial:
-            table = node.current().table()
+            table = node.here[0].table_if_any or node.here[0].table()
             self.known_serial = table.new_object() if self.name is None else table.object_named(self.name)
         return self.known_serial
 

@@ -63,13 +63,6 @@ class ArrayHandle(MessageState, Named, Closable["ArrayHandle"]):
         found: ArrayHandle = read_message(raw)
         return found
 
-    def owning(self) -> ArrayHandle:
-        """The same object, which owns the exports from now on: it was sealed over them."""
-        self.own()
-        if watchers:
-            made(self, listed=False)
-        return self
-
     def _one(self, name: str) -> Content:
         """What it says of its only array. AttributeError if it names a tree."""
         content = content_of(self)

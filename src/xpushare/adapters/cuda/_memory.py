@@ -169,11 +169,11 @@ class _ForeignLegacy(_ForeignMemory):
     """Memory of cudaMalloc: a handle of 64 bytes names the whole allocation, for as long as that lives."""
 
     lasting_export = True
-    _handle = b""  # until it is named
+    _payload = b""  # until it is named
 
     @property
     def named(self) -> bool:
-        return bool(self._handle)
+        return bool(self._payload)
 
     def export(self, read_only: bool) -> Export:
         if read_only:
@@ -181,15 +181,15 @@ class _ForeignLegacy(_ForeignMemory):
                 f"{self._doing}: cudaMalloc memory cannot be mapped read-only by another process: copy it "
                 "(share(copy=True)), or use PyTorch's expandable_segments:True"
             )
-        if not self._handle and (code := _ForeignLegacy.name([self])):
+        if not self._payload and (code := _ForeignLegacy.name([self])):
             raise self.gpu.driver.error(self._doing, "cuIpcGetMemHandle", code)
-        return described(_LEGACY, self.nbytes, self.nbytes, own=self._handle)
+        return Export(self.nbytes, self.nbytes, payload=self._payload)
 
     @classmethod
-    def named_so(cls, gpu: Gpu, address: int, nbytes: int, buffer: int, handle: bytes) -> _ForeignLegacy:
-        """What native code has found, with its handle."""
+    def named_so(cls, gpu: Gpu, address: int, nbytes: int, buffer: int, payload: bytes) -> _ForeignLegacy:
+        """What native code has found, with what an export of it says."""
         made = cls(gpu, address, nbytes)
-        made._handle = handle
+        made._payload = payload
         made.remember(buffer)
         return made
 
@@ -208,7 +208,8 @@ class _ForeignLegacy(_ForeignMemory):
             code = name_handles(gpu.driver.function("cuIpcGetMemHandle"), [each.address for each in found], into)
         if not code:
             for at, each in enumerate(found):
-                each._handle = bytes(into[_HANDLE_NBYTES * at : _HANDLE_NBYTES * (at + 1)])
+                handle = bytes(into[_HANDLE_NBYTES * at : _HANDLE_NBYTES * (at + 1)])
+                each._payload = described(_LEGACY, each.nbytes, each.nbytes, own=handle).payload
         return code
 
 
