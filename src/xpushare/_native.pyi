@@ -7,7 +7,7 @@ holds the GIL while it blocks.
 
 from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import Any, Final, Literal, Self, TypeVar, final, overload
+from typing import Any, Final, Literal, NoReturn, Self, TypeVar, final, overload
 
 from xpushare.common.errors import Unread
 
@@ -568,6 +568,11 @@ class AllocationBase(Resource):
     newest: Any
     known_serial: int  # 0 before the first export
 
+    def opened_by(self, handle: Handle, /) -> Handle | None:
+        """Note the handle by which an import was opened, which is its newest one now. Returns the one before, or None if
+        the new one does for that, too.
+        """
+
 class PagesBase(Resource):
     """Physical memory."""
 
@@ -578,7 +583,7 @@ class PagesBase(Resource):
     known_serial: int  # 0 before the first export
 
 def imported(
-    device: Any, driver: Any, end: End, kind: str, address: int, nbytes: int, host_accessible: bool, owned: object, /
+    device: Any, driver: Any, kind: str, address: int, nbytes: int, host_accessible: bool, owned: object, end: End, /
 ) -> Any:
     """Make the `Allocation` of memory that another process exported. `owned`: by which this process can export it, or
     None.
@@ -1395,8 +1400,8 @@ def channel_survey(crew: Crew, /) -> tuple[list[tuple[Any, ...]], int]:
 class ChannelEnd:
     """One member of a channel's crew; whoever makes one holds the join byte. OSError (EBUSY): no room for a writer.
 
-    A subclass has `refuse(outcome, wanted, timeout)`, which raises what an outcome means, `encoded(meta)` and
-    `signalled(order)`.
+    `refuse(end, outcome, wanted, timeout)` raises what an outcome means, `encode(end, meta)` returns the bytes that go
+    with a frame, and `signal(end, order)` the point that work on a frame signals when it is done (0: there is none).
     """
 
     lost: int
@@ -1412,6 +1417,9 @@ class ChannelEnd:
         reconnect: bool,
         loan: type[LoanBase],
         frame: type[FrameBase],
+        refuse: Callable[[Any, int, str, float | None], NoReturn],
+        encode: Callable[[Any, Any], bytes],
+        signal: Callable[[Any, Any], int],
         /,
     ) -> Self: ...
     @property

@@ -166,7 +166,7 @@ def test_it_ends_by_itself(until: Until, monkeypatch: pytest.MonkeyPatch, dies: 
 
 
 def times() -> list[float]:
-    return [item.until for item in node.current().peers.kept._items.values()]
+    return [item.until for item in node.current().peers.kept.items.values()]
 
 
 def test_a_refused_open_renews_nothing(peer: Child) -> None:

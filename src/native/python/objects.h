@@ -26,7 +26,8 @@ PyObject *xp_set_once(PyObject **place, PyObject *made);
 PyObject *xp_oserror(const char *call);
 PyObject *xp_oserror_of(int error, const char *call);
 PyObject *xp_raise(const xp_error *error); /* OSError, MemoryError or ValueError */
-void xp_unusable(const char *why); /* InvalidArgumentError: the process, not a peer, is why the object cannot be used */
+/* InvalidArgumentError: this process, not a peer, is why the object cannot be used. NULL: ForkError, it is the parent's */
+void xp_unusable(const char *why);
 int xp_seconds(PyObject *obj, uint64_t *ns); /* None: XP_FOREVER; -1 with an exception set */
 void xp_free(PyObject *self);                /* tp_free and the type's reference */
 void xp_no_such(PyObject *unread, const char *name); /* raise why there is no such attribute; unread: see xp_handle_object */

@@ -50,7 +50,6 @@ __all__ = [
     "get",
     "may_signal",
     "open_",
-    "opened_on",
     "put",
     "quiet_if_leaving",
     "reached",
@@ -65,6 +64,7 @@ __all__ = [
 ]
 
 
+_new: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
 _NO_MEMORY: Final = Export(0, 0)
 _LAST: Final = (1 << 43) - 1  # a point has 43 bits
 
@@ -95,9 +95,9 @@ def refusal(device: Device, *aspects: Aspect) -> str:
     return ""
 
 
-opened_on: Final[dict[int, tuple[Device, Context, str, str]]] = {}
+_opened_on: Final[dict[int, tuple[Device, Context, str, str]]] = {}
 """The devices, by their ids, that have opened events as they are by default, which never changes: the device, its
-context, and what `_refusals` says. Native code reads it.
+context, and what `_refusals` says.
 """
 
 
@@ -244,15 +244,20 @@ def open_(
 ) -> Opened:
     """Open a handle: an event that shares its state with the exporter's, signalled and waited on from both ends."""
     found = memory.expect_kind(handle, "event")
-    check_signals(signals)
-    chosen, chosen_context = event_device(found, device, context)
-    for each in chosen_context.devices:
-        each.require(Aspect.ext_oneapi_ipc_event)
-    known = opened_on.get(id(chosen))
-    if known is None:
-        known = opened_on[id(chosen)] = chosen, chosen.context, *_refusals(chosen)
-    refusals = known[2:]
-    here = node.current()
+    if signals is not None and signals is not False:
+        check_signals(signals)
+    known = None
+    if context is None and type(device) is Device:
+        known = _opened_on.get(id(device))
+    if known is not None:
+        chosen, chosen_context, *refusals = known
+    else:
+        chosen, chosen_context = event_device(found, device, context)
+        for each in chosen_context.devices:
+            each.require(Aspect.ext_oneapi_ipc_event)
+        refusals = [*_refusals(chosen)]
+        _opened_on[id(chosen)] = chosen, chosen.context, *refusals
+    here = node.here[0]
     fields = fields_of(found)
     pickle = bool(fields.flags & PICKLED)
     if here.is_own(fields.cookie):
@@ -272,7 +277,10 @@ def open_(
     role = role_of(timeline.driver, timeline.slot.index, signals)
     if pickle:
         timeline.slot.taken()
-    return Opened(timeline, chosen, chosen_context, False, None, found, lease, *refusals, signals, role)
+    opened: Opened = _new(
+        Opened, (timeline, chosen, chosen_context, False, None, found, lease, *refusals, signals, role)
+    )
+    return opened
 
 
 @operation(

@@ -516,11 +516,13 @@ def _open_others(wanted: list[_Wanted], opened: list[Range]) -> None:
     """Append the range of each handle of other processes to `opened`, as far as there is no error. If memory or
     descriptors are short, the rest is tried once more after giving up what is kept.
     """
-    peers, before, again = node.current().peers, len(opened), False
+    peers, before, again = node.here[0].peers, len(opened), False
 
     def take(each: _Wanted, allocation: Allocation, lease: Lease) -> None:
         handle, _opener, device, context = each
-        allocation.opened_by(handle)
+        before = allocation.opened_by(handle)
+        if before is not None:
+            allocation.note(before)
         opened.append(Range.opened(handle, allocation, device, context, lease) or _misfit(handle))
 
     try:
@@ -540,7 +542,8 @@ def _misfit(handle: Handle) -> NoReturn:
 
 def open_all(handles: Sequence[Handle], device: DeviceLike | None, opened: list[Range], own: bool = False) -> None:
     """Append what `open_` returns for each memory handle, as far as there is no error. All are of one process."""
-    if layers_on or node.current().is_own(fields_of(handles[0]).cookie):
+    table = node.here[0].table_if_any
+    if layers_on or (table is not None and table.cookie == fields_of(handles[0]).cookie):
         for each in handles:
             opened.append(open_(each, device, own=own))  # noqa: PERF401 - those before an error must be given back
         return
@@ -573,8 +576,7 @@ def import_on(device: Device, what: Import, own: bool = False) -> Allocation:
         if owned is not None:
             owned.close()
         raise
-    end = End(driver.release) if what.use is None else _import_end(device, driver, what)
-    return imported(device, driver, kind, end, owned)
+    return imported(device, driver, kind, _import_end(device, driver, what), owned)
 
 
 def _import_end(device: Device, driver: DriverMemory, what: Import) -> End:

@@ -25,7 +25,6 @@ __all__ = [
     "Timeline",
     "imported",
     "release_slot",
-    "reopened",
 ]
 
 _EARLIER: Final = 64  # handles by which an allocation was opened before; of so many those that ended are forgotten
@@ -76,21 +75,17 @@ class Allocation(AllocationBase):
             self.known_serial = table.new_object() if self.name is None else table.object_named(self.name)
         return self.known_serial
 
-    def opened_by(self, handle: Handle) -> None:
-        """Note the handle by which an import was opened, which is its newest one now."""
-        before, self.newest = self.newest, handle
-        if before is None:
-            return
+    def note(self, before: Handle) -> None:
+        """Note a handle by which an import was opened before, as `opened_by` returns it."""
         key: Hashable = told_apart(before)
-        if key != told_apart(handle):
-            self.earlier.pop(key, None)
-            self.earlier[key] = before
-            number = len(self.earlier)
-            if number >= _EARLIER and number & (number - 1) == 0:  # now and then, since it looks at all of them
-                peers = node.current().peers
-                for key, each in list(self.earlier.items()):
-                    if not peers.stands(each):
-                        self.earlier.pop(key, None)
+        self.earlier.pop(key, None)
+        self.earlier[key] = before
+        number = len(self.earlier)
+        if number >= _EARLIER and number & (number - 1) == 0:  # now and then, since it looks at all of them
+            peers = node.current().peers
+            for key, each in list(self.earlier.items()):
+                if not peers.stands(each):
+                    self.earlier.pop(key, None)
 
     def handle_covering(self, offset: int, nbytes: int) -> Handle | None:
         """The newest handle that this import was opened by, that has these bytes, and whose export has not ended; else
@@ -107,7 +102,11 @@ class Allocation(AllocationBase):
         return newest
 
     def reopener(self) -> Callable[[End], Allocation] | None:
-        return partial(reopened, self.device, self.driver, self.kind) if self.driver.keepable else None
+        driver = self.driver
+        if not driver.keepable:
+            return None
+        facts = driver.address, driver.nbytes, driver.host_accessible, None
+        return partial(_native.imported, self.device, driver, self.kind, *facts)
 
     def hold(self, piece: Any) -> tuple[object, bool]:
         """See `Range.hold`: the piece itself holds this allocation."""
@@ -160,13 +159,9 @@ _native.register(Allocation=Allocation)
 def imported(device: Device, driver: DriverMemory, kind: UsmKind, end: End, owned: object = None) -> Allocation:
     """Make the owner of memory that another process exported. `owned`: by which this process can export it."""
     found: Allocation = _native.imported(
-        device, driver, end, kind, driver.address, driver.nbytes, driver.host_accessible, owned
+        device, driver, kind, driver.address, driver.nbytes, driver.host_accessible, owned, end
     )
     return found
-
-
-def reopened(device: Device, driver: DriverMemory, kind: UsmKind, end: End) -> Allocation:
-    return imported(device, driver, kind, end)
 
 
 def _free(driver: DriverMemory) -> None:

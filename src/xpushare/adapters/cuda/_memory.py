@@ -56,14 +56,12 @@ class ManagedMemory(Mapped):
 
 
 def open_own(engine: Engine, gpu: Gpu, kind: int, doing: str, what: Import, description: bytes) -> DriverMemory:
-    """Map a peer's legacy or pool memory."""
+    """Map a peer's pool memory. Legacy memory is mapped by `open_legacy`, unless it is not as it has to be."""
     if kind not in (_LEGACY, _POOL) or len(description) < _HANDLE_NBYTES:
         raise InvalidHandleError(f"{doing}: this version does not know the kind of the exporter's memory ({kind})")
     if what.read_only:
         raise FeatureNotSupportedError(f"{doing}: memory of this kind cannot be mapped read-only")
     raw = description[:_HANDLE_NBYTES]
-    if kind == _LEGACY:
-        return _open_legacy(engine, gpu, [what], raw)[0]
     with gpu.current():
         address, close = _open_pool(gpu, doing, what, raw)
     return Mapped(engine, gpu, address, what.nbytes, close)
@@ -79,6 +77,8 @@ def open_legacy(engine: Engine, gpu: Gpu, found: Sequence[Import]) -> list[Drive
     """Map memory of cudaMalloc: all of it, or none. None if some is of another kind, or not as it has to be."""
     raws: list[bytes] = []
     for what in found:
+        if what.exporter is not None:
+            return None
         kind, own = read_head("mapping another process's memory", what)
         if kind != _LEGACY or what.read_only or what.form is not Form.DRIVER or len(own) < _HANDLE_NBYTES:
             return None
@@ -89,17 +89,18 @@ def open_legacy(engine: Engine, gpu: Gpu, found: Sequence[Import]) -> list[Drive
 def _open_legacy(engine: Engine, gpu: Gpu, found: Sequence[Import], handles: bytes) -> list[DriverMemory]:
     """By one native call: the driver takes longer for each where Python runs in between."""
     driver = gpu.driver
-    open_, ask = driver.function("cuIpcOpenMemHandle"), driver.function("cuPointerGetAttribute")
+    open_, ask = driver.opens_legacy or driver.legacy_functions()
     into = bytearray(_OPENED.size * len(found))
     made: list[DriverMemory] = []
     try:
         with gpu.current():
             code = open_handles(open_, n.IPC_MEM_LAZY_ENABLE_PEER_ACCESS, ask, Pointer.RANGE_SIZE, handles, into)
         for what, (address, known) in zip(found, _OPENED.iter_unpack(into), strict=True):
-            doing = f"mapping {what.exposed_nbytes} bytes of another process on {gpu}"
-            if not address:
-                raise _not_opened(driver.error(doing, "cuIpcOpenMemHandle", code))
-            _expect_size(doing, known, what.nbytes)
+            if not address or known < what.nbytes:
+                doing = f"mapping {what.exposed_nbytes} bytes of another process on {gpu}"
+                if not address:
+                    raise _not_opened(driver.error(doing, "cuIpcOpenMemHandle", code))
+                _expect_size(doing, known, what.nbytes)
             made.append(Mapped(engine, gpu, address, what.nbytes, driver, _CLOSING, "cuIpcCloseMemHandle", address))
     except BaseException:
         with gpu.current():
