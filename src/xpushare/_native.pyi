@@ -569,8 +569,8 @@ class AllocationBase(Resource):
     known_serial: int  # 0 before the first export
 
     def opened_by(self, handle: Handle, /) -> Handle | None:
-        """Note the handle by which an import was opened, which is its newest one now. Returns the one before, or None if
-        the new one does for that, too.
+        """Note the handle by which an import was opened, which is its newest one now. Returns the one before, or None
+        if the new one does for that, too.
         """
 
 class PagesBase(Resource):
@@ -739,8 +739,8 @@ class Leaves:
         """What produces the arrays, by kind. Kinds with the same queue have the same object."""
 
     def next(self) -> int | None:
-        """Place the arrays in allocations that are known, also to the kind's finder. Returns the index of the next array that is in none; None if
-        there is none.
+        """Place the arrays in allocations that are known, here or to the kind's finder. Returns the index of the next
+        array that is in none; None if there is none.
         """
 
     def where(self) -> tuple[int, int, int, Any, Recogniser | None] | None:

@@ -75,6 +75,18 @@ bool xp_known_kind(PyObject *kinds, const xp_kind_key *key, xp_kind *found)
     return at != NULL;
 }
 
+const dl_exchange *xp_known_exchange(PyObject *kinds, const PyTypeObject *type)
+{
+    xp_kinds *self = (xp_kinds *)kinds;
+    const dl_exchange *found = NULL;
+    pthread_mutex_lock(&self->mu);
+    for (uint32_t i = 0; i < self->count && found == NULL; i++)
+        if (self->all[i].key.type == type)
+            found = self->all[i].said.api;
+    pthread_mutex_unlock(&self->mu);
+    return found;
+}
+
 void xp_learn_kind(PyObject *kinds, const xp_kind_key *key, const xp_kind *said)
 {
     xp_kinds *self = (xp_kinds *)kinds;

@@ -26,7 +26,8 @@ typedef struct {
     PyObject *finder, *info;            /* the Recogniser that finds their memory, and what it calls the device */
     PyObject *work;                     /* over the stream that they are produced on */
     xp_stream_kind stream;
-    uint64_t number; /* of the stream */
+    uint64_t number;        /* of the stream */
+    const dl_exchange *api; /* of another library; its type has it, for good */
 } xp_kind;
 
 void xp_kind_copy(xp_kind *to, const xp_kind *from); /* with references of its own */
@@ -44,6 +45,7 @@ void xp_kind_drop(xp_kind *kind);
 bool xp_same_kind(const xp_kind_key *a, const xp_kind_key *b);
 bool xp_is_kinds(const xp_types *types, PyObject *object);
 bool xp_known_kind(PyObject *kinds, const xp_kind_key *key, xp_kind *found);     /* with references of its own */
+const dl_exchange *xp_known_exchange(PyObject *kinds, const PyTypeObject *type); /* NULL: no kind of that type is known */
 void xp_learn_kind(PyObject *kinds, const xp_kind_key *key, const xp_kind *said);
 
 #endif

@@ -431,7 +431,8 @@ static PyObject *leaves_view(PyObject *object, PyObject *const *args, Py_ssize_t
         if (rc > 0 || xp_array_of(types, array))
             continue;
         if (Py_TYPE(array) != last) {
-            api = exchange_of(Py_TYPE(array));
+            api = self->known ? xp_known_exchange(self->known, Py_TYPE(array)) : NULL;
+            api = api ? api : exchange_of(Py_TYPE(array));
             if (PyErr_Occurred())
                 return NULL;
             last = Py_TYPE(array);
@@ -490,7 +491,8 @@ static PyObject *leaves_settle(PyObject *object, PyObject *const *args, Py_ssize
     if (k->on == NULL) {
         if (dtype_number(self, args[1], &k->number) < 0)
             return NULL;
-        k->said = (xp_kind){.dtype = Py_NewRef(args[1]), .device = Py_NewRef(args[2]), .context = Py_NewRef(args[3])};
+        k->said = (xp_kind){.dtype = Py_NewRef(args[1]), .device = Py_NewRef(args[2]), .context = Py_NewRef(args[3]),
+                            .api = k->api};
         k->on = k->said.device;
         k->context = k->said.context;
         know(self, k);

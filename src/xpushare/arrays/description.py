@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from xpushare import adapters
-from xpushare._device import Device, adapter_of, info_of, known_device
+from xpushare._device import Device, info_of, known_device
 from xpushare._native import DLTensor, Recogniser, dlpack_view
 from xpushare.adapters.base import Adapter, Foreign
 from xpushare.adapters.vendor import ArrayInterface, Vendor

@@ -17,7 +17,6 @@ from xpushare.core.declare import watchers
 from xpushare.core.labels import label_argument
 from xpushare.core.ordering import finish, mark
 from xpushare.core.pickles import ImplicitAll
-from xpushare.objects.array import SharedArray
 from xpushare.objects.array_handle import ArrayHandle
 from xpushare.objects.message import ONE_ARRAY, text_of
 from xpushare.objects.physical_memory import VirtualRange

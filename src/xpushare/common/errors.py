@@ -148,8 +148,8 @@ def unusable(why: str | None) -> XpuShareError:
     if why is not None:
         return InvalidArgumentError(why)
     return ForkError(
-        "this belongs to the parent of this process: after a fork the child cannot use it. Open its name here, or start "
-        "the child with spawn or forkserver and send it there"
+        "this belongs to the parent of this process: after a fork the child cannot use it. Open its name here, or "
+        "start the child with spawn or forkserver and send it there"
     )
 
 

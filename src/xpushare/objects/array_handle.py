@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from xpushare import _native
 from xpushare._native import MessageState
 from xpushare.common.errors import InvalidArgumentError, Unread, XpuShareError
-from xpushare.core.declare import closing, made, misused, watchers
+from xpushare.core.declare import closing, misused, watchers
 from xpushare.objects.lifecycle import Closable
 from xpushare.objects.message import ONE_ARRAY, content_of, read_message
 from xpushare.sharing import layout, node

@@ -12,8 +12,8 @@ from xpushare import _native
 from xpushare._native import CONSTANTS, MAGICS, STRUCTS
 from xpushare.common.elements import dlpack_type, extent
 from xpushare.common.errors import InvalidHandleError
-from xpushare.objects.dtypes import build_dtype, describe_dtype
 from xpushare.common.system import boot_id, boot_ids
+from xpushare.objects.dtypes import build_dtype, describe_dtype
 from xpushare.sharing import identity
 from xpushare.sharing.handle import KIND_NUMBERS, SEAL_NBYTES, Fields, Handle, expect_this_boot, keyed_hash, wrong_seal
 

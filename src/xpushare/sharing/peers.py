@@ -151,7 +151,8 @@ class Peer:
     """
 
     __slots__ = (
-        "_direct", "_entries", "_mapping", "_pidfd_number", "_table_fd", "address", "cookie", "domain", "pid", "pidfd", "table",
+        "_direct", "_entries", "_mapping", "_pidfd_number", "_table_fd", "address", "cookie", "domain", "pid", "pidfd",
+        "table",
     )  # fmt: skip
 
     def __init__(self, handle: Handle, met: routes.Met) -> None:
