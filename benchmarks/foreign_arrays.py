@@ -6,7 +6,7 @@ python -m benchmarks.foreign_arrays [--rounds N] [--time]
 Two processes hand over an array in memory of cudaMalloc. The driver's own part is left out, and so is cuda-bindings' (a
 few Python functions stand in for it). `new`: each round shares memory that was allocated since; `again`: the same
 memory, which the importer has closed a moment ago; `open`: which it has open; `busy`: while the stream has work, so
-that an event orders the array. For each the table has what `benchmarks.instructions` prints, and the calls of the driver;
+that an event orders the array. For each the table has what `benchmarks.instructions` prints, and the driver calls;
 with `--time`, medians and quartiles in microseconds, and how many functions of Python were called.
 """
 

@@ -177,10 +177,11 @@ class Recogniser:
     def add(self, ordinal: int, info: object, scopes: Scopes, place: object, /) -> None:
         """Find memory on that device, too, which `info` describes; handles are asked for within a scope."""
 
-    def find(self, info: object, address: int, nbytes: int, /) -> Any:
+    def find(self, info: object, address: int, nbytes: int, known: bool, /) -> Any:
         """Return what was remembered of the allocation that has these bytes, on the device that `info` describes. Of an
         allocation that can be exported and is new, return its identity (ordinal, start, nbytes, number) and what `make`
-        makes of it. None: the adapter has to look.
+        makes of it. None: the adapter has to look. `known`: ask first whether it is one that is remembered, as
+        `Leaves.next` does.
         """
 
     def remember(self, identity: tuple[int, int, int, int], allocation: object, /) -> None:
@@ -743,9 +744,9 @@ class Leaves:
         array that is in none; None if there is none.
         """
 
-    def where(self) -> tuple[int, int, int, Any, Recogniser | None] | None:
-        """The kind, address and bytes of the array that `next` returned, its device, and who finds the kind's memory;
-        None if the kind is not settled.
+    def where(self) -> tuple[int, int, int, Any, Any, Recogniser | None] | None:
+        """The kind, address and bytes of the array that `next` returned, its device and context, and who finds the
+        kind's memory; None if the kind is not settled.
         """
 
     def learn(self, allocation: Any, context: Any, /) -> None:

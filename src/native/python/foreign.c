@@ -279,14 +279,16 @@ static bool recognise(xp_recogniser *self, const xp_types *types, PyObject *info
     return good;
 }
 
-/* find(info, address, nbytes): see _native.pyi */
+/* find(info, address, nbytes, known): see _native.pyi */
 static PyObject *recogniser_find(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     xp_recogniser *self = (xp_recogniser *)object;
     xp_foreign f = {.allocation = NULL};
     uint64_t address, nbytes;
-    if (xp_arity("find", n, 3, 3) < 0 || xp_as_u64(args[1], &address) < 0 || xp_as_u64(args[2], &nbytes) < 0)
+    if (xp_arity("find", n, 4, 4) < 0 || xp_as_u64(args[1], &address) < 0 || xp_as_u64(args[2], &nbytes) < 0)
         return NULL;
+    if (args[3] == Py_True && (f.allocation = xp_recognised(object, args[0], address, nbytes)))
+        return f.allocation;
     if (!recognise(self, PyType_GetModuleState(Py_TYPE(object)), args[0], address, nbytes, &f))
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     if (f.allocation)

@@ -432,16 +432,18 @@ def range_of(array: Any) -> Range:
     return range_at(where, array)
 
 
-def allocation_at(address: int, nbytes: int, device: Device, finder: Recogniser | None) -> Allocation:
+def allocation_at(
+    address: int, nbytes: int, device: Device, finder: Recogniser | None, known: bool = True
+) -> Allocation:
     """Return the allocation on a device that has these bytes of another library, as `range_at` does. The finder
-    recognises most of them by one native call.
+    recognises most of them by one native call. `known`: it may know the allocation, and was not asked yet.
     """
-    here = node.current()
-    backend = device.backend
+    here, info = node.here[0], info_of(device)
+    backend = info.backend
     found = None
     if finder is not None and here.allocations.find(address) is None and here.peers.mapping_at(address) is None:
-        found = finder.find(info_of(device), address, nbytes)
-    if found is None:
+        found = finder.find(info, address, nbytes, known)
+    if found is None or finder is None:
         return range_at(Located(address, nbytes, False, None if backend == adapters.HOST else backend), None).allocation
     if isinstance(found, Allocation):
         return found

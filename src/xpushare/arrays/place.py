@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 from xpushare import adapters
-from xpushare._device import Device, adapter_of, info_of
+from xpushare._device import Context, Device, adapter_of, info_of
 from xpushare._native import KINDS_MOST, Kinds, Leaves, Recogniser, Span
 from xpushare.arrays import description
 from xpushare.arrays.copies import (
@@ -212,7 +212,8 @@ class Placing:
         """
         leaves = self.leaves
         if element is not None:
-            found = description.kind_of(type(array), *element)
+            own: Any = type(array)
+            found = description.kind_of(own, *element)
             if found is None:
                 return
             dtype, device = found
@@ -227,10 +228,12 @@ class Placing:
         work = current_work(device, array, stream)
         leaves.produce(number, work, stream, work is not None and work.driver.lasting)
 
-    def _locate(self, kind: int, low: int, nbytes: int, device: Device, finder: Recogniser | None) -> bool:
+    def _locate(
+        self, kind: int, low: int, nbytes: int, device: Device, context: Context, finder: Recogniser | None
+    ) -> bool:
         """Tell `leaves` in which allocation these bytes of another library's array lie, whose kind is settled."""
         try:
-            allocation = description.allocation_at(low, nbytes, device, finder)
+            allocation = description.allocation_at(low, nbytes, device, finder, known=False)
             if self._copy:
                 memory.prepared_by(allocation, node.current().table(), False)
         except XpuShareError:
@@ -239,7 +242,7 @@ class Placing:
             self.leaves.finds(kind, recogniser, info_of(device))
         if allocation.device is not device or (allocation.imported and not allocation.owned):
             return False
-        self.leaves.learn(allocation, device.context)
+        self.leaves.learn(allocation, context)
         return True
 
     def _describe(self, index: int) -> tuple[Source, Work | None] | tuple[None, None]:

@@ -180,7 +180,7 @@ def _sealed(placing: Placing, tree: Any, read_only: bool, opens: int | None, ttl
         return _passed_on(placing, tree, ranges, opens is not None or ttl is not None)
     first, handles = ranges[0], []
     if len(ranges) > 1 or marks:
-        held = [each.export for each in marks]
+        held: list[object] = [each.export for each in marks]
         if len(ranges) > 1:
             others = ImplicitAll(memory.get_all(ranges[1:], read_only))
             handles = others.handles

@@ -216,7 +216,7 @@ def get(source: Opened, context: Context | None = None, implicit: bool = False) 
     if context is not None:
         resolve_context(source.device, context)
     timeline = source.timeline
-    table = node.current().table()
+    table = node.here[0].table_if_any or node.here[0].table()
     prepared = timeline.prepared
     if prepared is None or timeline.foreign_process:
         prepared = timeline.prepared = table.prepare("event", info_of(source.device), _NO_MEMORY, 0)
@@ -249,23 +249,24 @@ def open_(
     known = None
     if context is None and type(device) is Device:
         known = _opened_on.get(id(device))
-    if known is not None:
-        chosen, chosen_context, *refusals = known
-    else:
+    if known is None:
         chosen, chosen_context = event_device(found, device, context)
         for each in chosen_context.devices:
             each.require(Aspect.ext_oneapi_ipc_event)
-        refusals = [*_refusals(chosen)]
-        _opened_on[id(chosen)] = chosen, chosen.context, *refusals
+        known = chosen, chosen_context, *_refusals(chosen)
+        if chosen_context is chosen.context:
+            _opened_on[id(chosen)] = known
+    chosen, chosen_context, queue_refusal, host_refusal = known
     here = node.here[0]
     fields = fields_of(found)
     pickle = bool(fields.flags & PICKLED)
-    if here.is_own(fields.cookie):
+    table = here.table_if_any
+    if table is not None and table.cookie == fields.cookie:
         own: Timeline = own_export(here, found).source
         role = role_of(own.driver, own.slot.index, signals)
         if pickle:
             own.slot.taken()
-        return Opened(own, chosen, chosen_context, False, None, found, None, *refusals, signals, role)
+        return Opened(own, chosen, chosen_context, False, None, found, None, queue_refusal, host_refusal, signals, role)
 
     def make(domain: Domain, index: int) -> Timeline:
         try:
@@ -277,9 +278,8 @@ def open_(
     role = role_of(timeline.driver, timeline.slot.index, signals)
     if pickle:
         timeline.slot.taken()
-    opened: Opened = _new(
-        Opened, (timeline, chosen, chosen_context, False, None, found, lease, *refusals, signals, role)
-    )
+    facts = timeline, chosen, chosen_context, False, None, found, lease, queue_refusal, host_refusal, signals, role
+    opened: Opened = _new(Opened, facts)
     return opened
 
 

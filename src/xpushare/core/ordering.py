@@ -19,6 +19,8 @@ from xpushare.sharing.handle import Handle
 
 __all__ = ["Mark", "Order", "current_work", "finish", "mark", "work_on"]
 
+_new: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
+
 
 def work_on(device: Device, stream: object, array: object = None) -> Work | None:
     """The queue over `stream`: another library's object, a DLPack number, or (None) the current stream of the array's
@@ -121,7 +123,8 @@ def mark(work: Work, device: Device) -> Mark:
     if export is None:
         export = Implicit(events.get(kept.event, implicit=True))
         kept.export = ref(export)
-    return Mark(export, point)
+    made: Mark = _new(Mark, (export, point))
+    return made
 
 
 def finish(work: Work, device: Device) -> None:

@@ -215,7 +215,7 @@ class Table:
                     self._start()
         if self._lingering or self._ending:
             with self._lock:
-                ended = self._sweep_for(count)
+                ended = self._sweep(_ENDING_TRIES - 1 + count)  # as much as that many separate calls
         del ended  # outside the lock: their release may call us
 
     def _start(self) -> None:

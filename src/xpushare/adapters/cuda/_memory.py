@@ -16,7 +16,7 @@ from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._driver import Driver, Gpu, struct_bytes, struct_from
 from xpushare.adapters.cuda._numbers import Attribute, Pointer
 from xpushare.adapters.cuda._protocols import in_use_here
-from xpushare.adapters.stream.payload import described, read_head, unsized
+from xpushare.adapters.stream.payload import described, export_of, read_head, unsized
 from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.adapters.virtual_memory.memory import Mapped, SegmentedMemory
 from xpushare.common.errors import DeviceError, FeatureNotSupportedError, InvalidHandleError, XpuShareError
@@ -172,6 +172,15 @@ class _ForeignLegacy(_ForeignMemory):
     lasting_export = True
     _payload = b""  # until it is named
 
+    def __init__(self, gpu: Gpu, address: int, nbytes: int, buffer: int) -> None:
+        self.gpu = gpu
+        self.address = address
+        self.nbytes = nbytes
+        known = gpu.driver.legacy
+        if len(known) >= _LEGACY_KNOWN:
+            known.clear()
+        known[buffer] = self
+
     @property
     def named(self) -> bool:
         return bool(self._payload)
@@ -184,21 +193,14 @@ class _ForeignLegacy(_ForeignMemory):
             )
         if not self._payload and (code := _ForeignLegacy.name([self])):
             raise self.gpu.driver.error(self._doing, "cuIpcGetMemHandle", code)
-        return Export(self.nbytes, self.nbytes, payload=self._payload)
+        return export_of(self.nbytes, self.nbytes, self._payload)
 
     @classmethod
     def named_so(cls, gpu: Gpu, address: int, nbytes: int, buffer: int, payload: bytes) -> _ForeignLegacy:
         """What native code has found, with what an export of it says."""
-        made = cls(gpu, address, nbytes)
+        made = cls(gpu, address, nbytes, buffer)
         made._payload = payload
-        made.remember(buffer)
         return made
-
-    def remember(self, buffer: int) -> None:
-        known = self.gpu.driver.legacy
-        if len(known) >= _LEGACY_KNOWN:
-            known.clear()
-        known[buffer] = self
 
     @staticmethod
     def name(found: Sequence[_ForeignLegacy]) -> int:
@@ -315,8 +317,7 @@ def locate(
     identity = (gpu.ordinal, start, size, buffer)
     memory: DriverMemory
     if legacy:
-        memory = _ForeignLegacy(gpu, start, size)
-        memory.remember(buffer)
+        memory = _ForeignLegacy(gpu, start, size, buffer)
     elif not allowed & n.POSIX_FD and pool:
         raise FeatureNotSupportedError(
             f"{doing}: it comes from a stream-ordered pool (cudaMallocAsync) that was not made to be shared. "

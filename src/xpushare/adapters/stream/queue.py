@@ -46,6 +46,7 @@ __all__ = ["AdoptedQueues", "DeviceQueue"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_new: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
 _WAITS_KEPT: Final = 64  # waits remembered before the settled ones are sorted out
 _SPIN: Final = 100e-6  # seconds of asking the driver again and again before sleeping
 _NAP_FIRST: Final = 20e-6
@@ -274,7 +275,7 @@ class DeviceQueue(DriverQueue):
             self._owed[id(slot)] = slot
             if after or code or self._broken is not None:
                 self._finish_signal(slot, word, point, after, code)
-            self._signalled = _Signal(ref(slot), point)
+            self._signalled = _new(_Signal, (ref(slot), point))
             if self._stream.calls.host_runs_late:
                 self._late.append(self._signalled)
                 self._forget_run()
