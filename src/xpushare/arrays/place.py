@@ -136,7 +136,7 @@ class Placing:
 
     __slots__ = (
         "_at", "_copy", "_copying", "_current", "_found", "_known", "_lasting", "_ordered", "_passed_on", "_private",
-        "_produced", "_read_only", "_stream", "_works", "copied", "leaves", "passes_on",
+        "_produced", "_read_only", "_stream", "copied", "leaves", "named", "passes_on", "streams",
     )  # fmt: skip
 
     # Of arrays that native code does not place, from the first one on:
@@ -165,8 +165,9 @@ class Placing:
         self._lasting = lasting
         self._stream = stream
         self._ordered = stream is None or not is_unordered(stream)
+        self.named = stream is not None and self._ordered
         self._produced: dict[int, Work] = {}  # by kind: what produces its arrays
-        self._works: list[Work] = []
+        self.streams: list[Work] = []  # that produce the arrays
         self._copying: tuple[Work, ...] = ()  # streams that copy what is shared
         self._at = 0
         self._known: Sequence[Allocation] = ()
@@ -190,7 +191,7 @@ class Placing:
             if self._ordered:
                 self._produced = leaves.producers()
                 if self._produced:
-                    self._works = list(dict.fromkeys(self._produced.values()))
+                    self.streams = list(dict.fromkeys(self._produced.values()))
         index = leaves.next()
         if index is None:
             return
@@ -318,7 +319,7 @@ class Placing:
             raise InvalidArgumentError(f"an array has at most {NDIM_MAX} dimensions, this has {len(source.shape)}")
         kind = KINDS_MOST  # of the arrays that nobody produces; those of each stream are another
         if work is not None:
-            kind += 1 + self._works.index(work)
+            kind += 1 + self.streams.index(work)
             self._produced[kind] = work
         self.leaves.put(index, source.covered, source.offset, source.shape, source.strides, source.dtype, kind)
 
@@ -328,10 +329,10 @@ class Placing:
         """One object for each stream."""
         if work is None:
             return None
-        for known in self._works:
+        for known in self.streams:
             if known.driver is work.driver:
                 return known
-        self._works.append(work)
+        self.streams.append(work)
         return work
 
     def _work(self, array: Any, found: description.Described | None, device: Device) -> Work | None:
@@ -365,15 +366,14 @@ class Placing:
         """The streams that readers have to wait for."""
         if self._stream is None and not self._copying:
             busy: list[Work] = []
-            for work in self._works:
+            for work in self.streams:
                 if not work.driver.idle():
                     busy.append(work)  # noqa: PERF401 - without a function of its own
             return busy
-        named = self._stream is not None and self._ordered
-        if named and not self._works and self._current:
+        if self.named and not self.streams and self._current:
             device = next(iter(self._current))
             work_on(device, self._stream)  # raises what says why it is no stream
-        return list(filter(self._busy, self._works))
+        return list(filter(self._busy, self.streams))
 
     def _busy(self, work: Work) -> bool:
         return isinstance(self._stream, Queue) or work in self._copying or not work.driver.idle()

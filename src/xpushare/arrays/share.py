@@ -173,7 +173,7 @@ def _sealed(placing: Placing, tree: Any, read_only: bool, opens: int | None, ttl
     """Export what was placed, and make the handle, which owns the exports. The first export holds all others and the
     events', and is the one that `opens` and `ttl` count.
     """
-    works = placing.works()
+    works = placing.works() if placing.streams or placing.named else []
     marks = [mark(work, work.device) for work in works] if works else []
     ranges = placing.groups(works) if works else placing.leaves.groups({}, -1, False)
     if placing.passes_on:

@@ -516,23 +516,29 @@ def _open_others(wanted: list[_Wanted], opened: list[Range]) -> None:
     """Append the range of each handle of other processes to `opened`, as far as there is no error. If memory or
     descriptors are short, the rest is tried once more after giving up what is kept.
     """
-    peers, before, again = node.here[0].peers, len(opened), False
-
-    def take(each: _Wanted, allocation: Allocation, lease: Lease) -> None:
-        handle, _opener, device, context = each
-        before = allocation.opened_by(handle)
-        if before is not None:
-            allocation.note(before)
-        opened.append(Range.opened(handle, allocation, device, context, lease) or _misfit(handle))
-
+    peers, again = node.here[0].peers, False
+    taken: list[tuple[Any, Lease]] = []
+    allocation: Allocation | None = None
+    lease: Lease | None = None
     try:
-        peers.acquire(wanted, take)
-    except OutOfMemoryError:
-        again = trim() > 0
-        if not again:
-            raise
-    if again:
-        peers.acquire(wanted[len(opened) - before :], take)
+        try:
+            peers.acquire(wanted, taken)
+        except OutOfMemoryError:
+            again = trim() > 0
+            if not again:
+                raise
+        if again:
+            peers.acquire(wanted[len(taken) :], taken)
+    finally:
+        try:
+            for (handle, _opener, device, context), (allocation, lease) in zip(wanted, taken, strict=False):
+                before = allocation.opened_by(handle)
+                if before is not None:
+                    allocation.note(before)
+                opened.append(Range.opened(handle, allocation, device, context, lease) or _misfit(handle))
+        finally:
+            taken.clear()  # here, not with the traceback
+            allocation = lease = None
 
 
 def _misfit(handle: Handle) -> NoReturn:
@@ -576,7 +582,11 @@ def import_on(device: Device, what: Import, own: bool = False) -> Allocation:
         if owned is not None:
             owned.close()
         raise
-    return imported(device, driver, kind, _import_end(device, driver, what), owned)
+    end = End(driver.release) if what.use is None else End(_close, device, driver, what.use)
+    made: Allocation = _native.imported(
+        device, driver, kind, driver.address, driver.nbytes, driver.host_accessible, owned, end
+    )
+    return made
 
 
 def _import_end(device: Device, driver: DriverMemory, what: Import) -> End:

@@ -33,7 +33,6 @@ from xpushare.sharing.kept import Kept, Room
 __all__ = ["Opener", "Peer", "Peers", "Turn"]
 
 T = TypeVar("T")
-_W = TypeVar("_W", bound=tuple[Any, ...])
 _FORMS: Final = tuple(Form)  # by their numbers
 _TOGETHER: Final = 128  # descriptors of what is made at one go
 _RLock: Final = type(threading.RLock())  # without the function around it
@@ -491,20 +490,16 @@ class Peers:
                 if forgotten is not None and forgotten is not known:
                     self._cache.setdefault(key, forgotten)
 
-    def acquire(self, wanted: Sequence[_W], take: Callable[[_W, Any, Lease], object]) -> None:
-        """Open what `wanted` names, each a tuple that begins with a handle and its opener, and call `take` with the
-        tuple, what the opener made of the object, now or for an earlier open, and the lease that belongs to it.
+    def acquire(self, wanted: Sequence[tuple[Any, ...]], taken: list[tuple[Any, Lease]]) -> None:
+        """Open what `wanted` names, each a tuple that begins with a handle and its opener. Appends to `taken` what the
+        opener made of the object, now or for an earlier open, and the lease that belongs to it.
 
         Objects of known exporters are opened by native calls, and those without file descriptors together. An object
         that these calls cannot open is opened step by step, which says what is wrong. If an error is raised, the
         objects in front of the bad one have been taken.
         """
         first = wanted[0]  # opening this one meets the exporter
-        made, lease = self._acquire(first[0], first[1])
-        try:
-            take(first, made, lease)
-        finally:
-            del made, lease  # here, not with the traceback
+        taken.append(self._acquire(first[0], first[1]))
         if len(wanted) == 1:
             return
         wanted = wanted[1:]
@@ -517,7 +512,7 @@ class Peers:
                     opened = self._acquire(each[0], each[1])
                 else:
                     self.count(opened[1].peer, fields_of(each[0]), each[1].own)
-                take(each, *opened)
+                taken.append(opened)
         finally:
             together.clear()  # here, not with the traceback
             opened = None
