@@ -1,6 +1,7 @@
-"""Where the value that one GPU writes and another waits for should lie, and whether the write needs its barrier.
+"""Where the value that one GPU writes and another waits for should lie.
 
-One thread queues everything, the wait first: what is left is the devices' own time, and two calls.
+One thread queues everything, the wait first: what is left is the devices' own time, and one call. A write without its
+barrier is not measured: `cuStreamWriteValue64_v2` refuses CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ from benchmarks.gpu.events import FULL, Busy
 from xpushare.bench.measure import Row
 
 ROUNDS, WARM_UP = 400, 50
-NO_BARRIER: Final = 1  # CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER: writes before it may come later
-HOST: Final = "in host memory, with the barrier"
+HOST: Final = "in host memory"
 
 
 class Property(ctypes.Structure):
@@ -47,12 +47,6 @@ def word_of(raw: Raw, device: int, peers: int) -> int:
     return address.value
 
 
-def ways(words: dict[str, int]) -> Iterator[tuple[str, int, int]]:
-    for place, address in words.items():
-        for flags, barrier in ((0, "with the barrier"), (NO_BARRIER, "without")):
-            yield f"{place}, {barrier}", address, flags
-
-
 def measure(busy: bool) -> dict[str, Samples]:
     """Seconds from the write on the first GPU until the host sees what the second wrote after its wait."""
     ends = [Raw(0), Raw(1)]
@@ -62,13 +56,13 @@ def measure(busy: bool) -> dict[str, Samples]:
         shared = Page(path)
         _current(ends[0])
         host = ends[0].register(shared.address, 4096)
-        words = {"in host memory": host} | {
+        words = {HOST: host} | {
             f"in the {name} GPU's memory": word_of(ends[device], device, 2)
             for device, name in ((1, "waiting"), (0, "signalling"))
         }
         found: dict[str, Samples] = {}
-        for name, word, flags in ways(words):
-            found[name] = list(_trips(ends, streams, word, flags, host + 8, shared.words, [each.feed for each in load]))
+        for name, word in words.items():
+            found[name] = list(_trips(ends, streams, word, host + 8, shared.words, [each.feed for each in load]))
             _reset(ends[0], streams[0], word)
         for raw in ends:
             _current(raw)
@@ -94,7 +88,7 @@ def _reset(raw: Raw, stream: Any, word: int) -> None:
 
 
 def _trips(
-    ends: list[Raw], streams: list[Any], word: int, flags: int, back: int, words: Any, feed: list[Callable[[], None]]
+    ends: list[Raw], streams: list[Any], word: int, back: int, words: Any, feed: list[Callable[[], None]]
 ) -> Iterator[float]:
     first, second = ends
     words[1] = 0
@@ -104,7 +98,7 @@ def _trips(
         second.check(second.cuda.cuStreamWaitValue64_v2(streams[1], word, round_, 0))
         second.check(second.cuda.cuStreamWriteValue64_v2(streams[1], back, round_, 0))
         begin = time.perf_counter()
-        first.check(first.cuda.cuStreamWriteValue64_v2(streams[0], word, round_, flags))
+        first.check(first.cuda.cuStreamWriteValue64_v2(streams[0], word, round_, 0))
         while words[1] < round_:
             pass
         if round_ > WARM_UP:
@@ -112,7 +106,7 @@ def _trips(
 
 
 def placement() -> list[Row]:
-    """Each place, with and without the barrier, against a page of host memory, idle and busy."""
+    """Each place against a page of host memory, idle and busy."""
     rows = []
     for busy, name in ((False, "idle"), (True, "both busy")):
         found = measure(busy)

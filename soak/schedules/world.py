@@ -136,7 +136,12 @@ class World:
             running = self._running[found] = _Running(pid, connection)
             self._model.processes.append(found)
             self._slots[slot] = found
-            running.base = self._ask(found, "warm_up", list(self._on(found).values()), timeout=START)
+            running.base = self._ask(
+                found,
+                "warm_up",
+                sorted({each for devices in self._devices for each in devices.values()}),
+                timeout=START,
+            )
             self._counts["processes"] += 1
             self._tell(f"{self._name(found)} starts (process {pid})")
         return None if found.stopped else found
