@@ -1,4 +1,4 @@
-"""Environment variables that are numbers. They are read when needed, so a program can set them at its start."""
+"""Environment variables that are numbers. They are read at use, so a program can set them after it starts."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ def _nbytes(name: str, text: str) -> int:
 
 
 def seconds(name: str, default: float) -> float:
-    """A finite number of seconds, 0 or more. Raises `InvalidArgumentError` for any other text."""
+    """Return a finite number of seconds, 0 or more. Raises `InvalidArgumentError` for any other text."""
     text = os.environ.get(name)
     return _seconds(name, text) if text else default
 
 
 def nbytes(name: str) -> int | None:
-    """A number of bytes; None if the variable is not set. Raises `InvalidArgumentError` for any other text."""
+    """Return a number of bytes, or None if the variable is not set. Raises `InvalidArgumentError` for any
+    other text.
+    """
     text = os.environ.get(name)
     return _nbytes(name, text) if text else None
