@@ -137,9 +137,9 @@ class Box(NamedTuple):
 
 _ALL: Final = [*NEW_PIDS, "--net", "--mount", "--ipc", "--uts"]
 _NO_CAPS: Final = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
-_DOCKER_CAPS: Final = ",+".join(
-    "-all chown dac_override fowner fsetid kill setgid setuid setpcap net_bind_service net_raw sys_chroot mknod "
-    "audit_write setfcap".split()
+_DOCKER_CAPS: Final = (
+    "-all,+chown,+dac_override,+fowner,+fsetid,+kill,+setgid,+setuid,+setpcap,+net_bind_service,+net_raw,+sys_chroot,"
+    "+mknod,+audit_write,+setfcap"
 )
 _DOCKER: Final = [
     *_ALL,

@@ -118,8 +118,8 @@ def _ask(handle: Handle, op: int, first: int, again: bool = True) -> tuple[list[
         pid, uid, _gid = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         if uid != os.geteuid():
             raise Blocked(
-                f"the exporter's socket belongs to user {uid}, this process runs as {os.geteuid()}: run both as one user "
-                "of the host (in containers: the same user: and the same user namespace)"
+                f"the exporter's socket belongs to user {uid}, this process runs as {os.geteuid()}: run both as one "
+                "user of the host (in containers: the same user: and user namespace)"
             )
         system.send(connection, request(op, fields, first))
         data, fds = system.receive(connection, _REPLY_NBYTES)
