@@ -704,7 +704,7 @@ def fabric() -> None:
     say(channels=[str(path) for path in Path("/dev/nvidia-caps-imex-channels").glob("*")])
     for types in (1, 8, 9):
         p = prop()
-        p.requestedHandleTypes = d.CUmemAllocationHandleType(types)
+        ctypes.c_int.from_address(int(p.getPtr()) + 4).value = types  # the enumeration has no combinations
         say(types=types, granularity=str(d.cuMemGetAllocationGranularity(p, d.CUmemAllocationGranularity_flags(0))))
         made = d.cuMemCreate(1 << 21, p, 0)
         say(types=types, create=rc(made))

@@ -41,6 +41,7 @@ def load() -> None:
     import xpushare.sharing.routes  # noqa: F401
 
     xs.devices("cuda:0")
+    "".encode("ascii")  # imports the codec
 
 
 def export() -> dict[str, Any]:

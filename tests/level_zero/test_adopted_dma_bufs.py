@@ -1,4 +1,6 @@
-"""Memory of Level Zero as dma-bufs, and dma-bufs of other drivers as memory of Level Zero. Its drivers' are memfds here."""
+"""Memory of Level Zero as dma-bufs, and dma-bufs of other drivers as memory of Level Zero. Those of its drivers are
+memfds here.
+"""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def chosen() -> Iterator[object]:
         yield pytest.param(name, marks=[pytest.mark.exhaustive] if seldom else [])
 
 
-@pytest.mark.parametrize("name", chosen())
+@pytest.mark.parametrize("name", list(chosen()))
 def test_host_memory(name: str, folder: Path) -> None:
     box = boxes.BOXES[name]
     if why := boxes.lacking(box):

@@ -1,4 +1,6 @@
-"""Environment variables that are numbers. They are read when needed, so a program can set them at its start."""
+"""Environment variables that are numbers or switches. They are read when needed: a program can set them at its
+start.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ import os
 
 from xpushare.common.errors import InvalidArgumentError
 
-__all__ = ["nbytes", "seconds"]
+__all__ = ["nbytes", "seconds", "switch"]
 
 
 @functools.lru_cache(64)
@@ -39,3 +41,11 @@ def nbytes(name: str) -> int | None:
     """A number of bytes; None if the variable is not set. Raises `InvalidArgumentError` for any other text."""
     text = os.environ.get(name)
     return _nbytes(name, text) if text else None
+
+
+def switch(name: str) -> bool:
+    """Whether the variable is 1. Raises `InvalidArgumentError` for any other text than 0, or none."""
+    text = os.environ.get(name, "")
+    if text not in ("", "0", "1"):
+        raise InvalidArgumentError(f"{name} is 0 or 1, not {text!r}")
+    return text == "1"

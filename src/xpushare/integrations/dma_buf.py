@@ -50,10 +50,10 @@ def memory_fd(obj: Any) -> MemoryFd:
 def adopt(fd: int, *, device: DeviceLike = "native_cpu:0", offset: int = 0, nbytes: int | None = None) -> Memory:
     """Memory that lies in a dma-buf: `nbytes` (None: all) from `offset`. `fd` stays the caller's.
 
-    The host maps it (`native_cpu:0`), or a Level Zero device imports it. It is exported as that dma-buf, which importers
-    on the same device, or on `native_cpu:0`, map. Use `access` around what the host reads and writes there. Raises
-    `InvalidArgumentError` if `fd` is no dma-buf, `FeatureNotSupportedError` if the device imports none or the driver
-    that made it does not let the host map it, `DeviceError`, `OutOfMemoryError`.
+    The host maps it (`native_cpu:0`), or a Level Zero device imports it. It is exported as that dma-buf, which
+    importers map on the same device, or on `native_cpu:0`. Use `access` around what the host reads and writes there.
+    Raises `InvalidArgumentError` if `fd` is no dma-buf, `FeatureNotSupportedError` if the device imports none or the
+    driver that made it does not let the host map it, `DeviceError`, `OutOfMemoryError`.
     """
     begin, length = operator.index(offset), None if nbytes is None else operator.index(nbytes)
     chosen = device if isinstance(device, Device) else Device(device)

@@ -20,7 +20,7 @@ from xpushare.adapters.base import (
     TimelinePoint,
     UsmKind,
 )
-from xpushare.adapters.cuda import _memory
+from xpushare.adapters.cuda import _fabric, _memory
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._driver import FEATURES, Context, Driver, Gpu
 from xpushare.adapters.cuda._external import Point, dma_buf, open_opaque
@@ -221,6 +221,14 @@ class Cuda(VirtualMemoryAdapter):
         self, device: DeviceInfo, memory: DriverMemory, address: int, nbytes: int
     ) -> tuple[OwnedFd, int] | None:
         return None if memory.host_accessible else dma_buf(self.device(device), address, nbytes)
+
+    def fabric(self, device: DeviceInfo) -> Support:
+        """Whether memory of the device can have a fabric handle."""
+        return _fabric.support(self.device(device))
+
+    def fabric_handle(self, device: DeviceInfo, address: int) -> bytes:
+        """The fabric handle of the allocation at an address. Raises `FeatureNotSupportedError` if it has none."""
+        return _fabric.fabric_handle(self.device(device), address)
 
     def pool(self, device: DeviceInfo) -> DriverPool:
         return self._pools.make(self.device(device))
