@@ -1,4 +1,4 @@
-"""Environment variables that are numbers. They are read at use, so a program can set them after it starts."""
+"""Environment variables that are numbers or switches. They are read at use, so a program can set them after it starts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 
 from xpushare.common.errors import InvalidArgumentError
 
-__all__ = ["nbytes", "seconds"]
+__all__ = ["nbytes", "seconds", "switch"]
 
 
 @functools.lru_cache(64)
@@ -41,3 +41,11 @@ def nbytes(name: str) -> int | None:
     """
     text = os.environ.get(name)
     return _nbytes(name, text) if text else None
+
+
+def switch(name: str) -> bool:
+    """Return whether the variable is 1. Raises `InvalidArgumentError` for any other text than 0, or none."""
+    text = os.environ.get(name, "")
+    if text not in ("", "0", "1"):
+        raise InvalidArgumentError(f"{name} is 0 or 1, not {text!r}")
+    return text == "1"

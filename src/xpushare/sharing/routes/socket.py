@@ -58,7 +58,8 @@ def _connect(fields: Fields) -> socket.socket:
             raise gone from None
         raise Blocked(
             "nobody listens: the exporter has ended, or is in another network namespace (share it: "
-            "--network=container:…, hostNetwork, one pod), and has another runtime folder (share that)"
+            "--network=container:…, hostNetwork, one pod), and has another runtime folder (mount one into both: "
+            "XPUSHARE_RUNTIME_DIR)"
         ) from None
 
 
@@ -116,7 +117,10 @@ def _ask(handle: Handle, op: int, first: int, again: bool = True) -> tuple[list[
     try:
         pid, uid, _gid = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         if uid != os.geteuid():
-            raise Blocked(f"the exporter's socket belongs to user {uid}, this process runs as {os.geteuid()}")
+            raise Blocked(
+                f"the exporter's socket belongs to user {uid}, this process runs as {os.geteuid()}: run both as one "
+                "user of the host (in containers: the same user: and user namespace)"
+            )
         system.send(connection, request(op, fields, first))
         data, fds = system.receive(connection, _REPLY_NBYTES)
         if not data and known is not None:
@@ -175,10 +179,11 @@ def meet(handle: Handle) -> None:
 
 def attach(handle: Handle) -> Attachment:
     fds, _total = _ask(handle, _HELLO, 0)
-    if len(fds) != 4:
+    if not 3 <= len(fds) <= 4:
         close_all(fds)
-        raise InvalidHandleError("the exporter's answer makes no sense: four file descriptors make a greeting")
-    return Attachment(fds[0], fds[1], fds[2], False, fds[3])
+        raise InvalidHandleError("the exporter's answer makes no sense: three or four file descriptors make a greeting")
+    table, commons, bell, *pidfd = fds
+    return Attachment(table, commons, bell, False, pidfd[0] if pidfd else None)
 
 
 def fetch(pidfd: OwnedFd | None, handle: Handle, fds: tuple[int, ...] | None, count: int) -> list[OwnedFd]:  # noqa: ARG001
