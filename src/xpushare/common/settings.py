@@ -1,4 +1,4 @@
-"""Environment variables that are numbers or switches. They are read at use, so a program can set them after it starts."""
+"""Environment variables that are numbers or switches. They are read at use, so a program can set them once it runs."""
 
 from __future__ import annotations
 
