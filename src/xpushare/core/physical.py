@@ -27,7 +27,6 @@ from xpushare.core.opening import Openers, import_own, opening_device, own_expor
 from xpushare.core.resources import Pages, Pin, Pinned, Resource
 from xpushare.sharing import node
 from xpushare.sharing.handle import Handle, HandleLike, fields_of
-from xpushare.sharing.peers import Opener
 from xpushare.sharing.table import Exported
 
 __all__ = [
@@ -117,19 +116,14 @@ def open_(handle: HandleLike, device: DeviceLike | None = None, context: Context
     opener = _openers.on(chosen, found)
     here = node.current()
     if not here.is_own(fields_of(found).cookie):
-        opened: list[Held] = []
-        here.peers.acquire([(found, opener, chosen, chosen_context)], partial(_take, opened))
-        return opened.pop()
+        taken: list[tuple[Pages, Lease]] = []
+        here.peers.acquire([(found, opener)], taken)
+        return Held(taken[0][0], chosen, chosen_context, found, taken[0][1])
     exported = own_export(here, found)
     pages: Pages = exported.source
     if opener.admit is not None:
         pages = import_own(here, found, opener, pages, pages.driver.export)
     return Held(pages, chosen, chosen_context, found, exported.keep)
-
-
-def _take(opened: list[Held], wanted: tuple[Handle, Opener, Device, Context], pages: Pages, lease: Lease) -> None:
-    handle, _opener, device, context = wanted
-    opened.append(Held(pages, device, context, handle, lease))
 
 
 def import_on(device: Device, what: Import) -> Pages:

@@ -213,9 +213,11 @@ class Cuda(VirtualMemoryAdapter):
         return {} if physical else {Form.MEMFD: Same.HOST, Form.OPAQUE_FD: Same.DEVICE}
 
     def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory:
+        gpu = self._driver.gpu(device)
         if what.form is Form.OPAQUE_FD:
-            return open_opaque(self.memory_engine, self.device(device), what)
-        return super().import_memory(device, what)
+            return open_opaque(self.memory_engine, gpu, what)
+        opened = _memory.open_legacy(self.memory_engine, gpu, [what])
+        return super().import_memory(device, what) if opened is None else opened[0]
 
     def dma_buf(
         self, device: DeviceInfo, memory: DriverMemory, address: int, nbytes: int
