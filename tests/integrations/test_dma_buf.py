@@ -30,7 +30,8 @@ class SoftwareKernel:
         self.synchronized: list[int] = []  # flags
         self.fail: list[int] = []  # errors of the next calls
 
-    def ioctl(self, _fd: int, number: int, raw: bytes) -> int:
+    def ioctl(self, _fd: int, number: int, raw: bytearray) -> int:
+        assert isinstance(raw, bytearray)  # else the real one returns no number
         if self.fail:
             raise OSError(code := self.fail.pop(0), os.strerror(code))
         if number == SYNC:

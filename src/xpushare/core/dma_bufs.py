@@ -21,7 +21,9 @@ def dma_buf_of(source: Range) -> tuple[OwnedFd, int]:
     device, driver = source.device, source.allocation.driver
     doing = f"making a dma-buf of {source.nbytes} bytes on {device}"
     never_again(source)  # nobody tells when a dma-buf is closed
-    made = adapter_of(device).dma_buf(info_of(device), driver, source.address, source.nbytes)
+    made: tuple[OwnedFd, int] | None = adapter_of(device).dma_buf(
+        info_of(device), driver, source.address, source.nbytes
+    )
     if made is not None:
         return made
     export = driver.export(False)

@@ -8,7 +8,7 @@ memory.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -61,7 +61,7 @@ def adopt(fd: int, *, device: DeviceLike = "native_cpu:0", offset: int = 0, nbyt
 
 
 @contextmanager
-def access(memory: Memory, *, write: bool = True) -> Iterator[Memory]:
+def access(memory: Memory, *, write: bool = True) -> Generator[Memory]:
     """Keep the host's caches and the device's in step while the block reads the memory, or (`write`) changes it, too:
     DMA_BUF_IOCTL_SYNC.
 

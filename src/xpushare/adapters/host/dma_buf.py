@@ -58,7 +58,8 @@ def of_memfd(doing: str, memfd: int, offset: int, nbytes: int) -> OwnedFd:
             f"the user's group open it; in containers: --device {UDMABUF}"
         ) from error
     try:
-        return OwnedFd(fcntl.ioctl(device.number, _CREATE, _CREATION.pack(memfd, _CLOEXEC, offset, nbytes)))
+        wanted = bytearray(_CREATION.pack(memfd, _CLOEXEC, offset, nbytes))  # for bytes, ioctl returns bytes
+        return OwnedFd(fcntl.ioctl(device.number, _CREATE, wanted))
     except OSError as error:
         if error.errno == errno.EINVAL:  # nothing else that is wrong here
             raise FeatureNotSupportedError(
@@ -119,7 +120,7 @@ class HostDmaBuf(DriverMemory):
     def _sync(self, flags: int) -> None:
         while True:
             try:
-                fcntl.ioctl(self.fd.number, _SYNC, _FLAGS.pack(flags))
+                fcntl.ioctl(self.fd.number, _SYNC, bytearray(_FLAGS.pack(flags)))
             except (InterruptedError, BlockingIOError):
                 continue  # as its documentation says
             except OSError as error:
