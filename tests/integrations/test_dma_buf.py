@@ -224,9 +224,24 @@ def test_opened_host_memory_has_none() -> None:
     with (
         Child() as child,
         xs.ipc.memory.open(child.call(share)) as memory,
-        pytest.raises(xs.FeatureNotSupportedError, match="exporting imported memory"),
+        pytest.raises(xs.FeatureNotSupportedError, match="attach it with own=True"),
     ):
         dma_buf.memory_fd(memory)
+
+
+def test_owned_memory_has_one(kernel: SoftwareKernel) -> None:
+    def share() -> bytes:
+        array = kept["array"] = xs.zeros(NBYTES, "u1")
+        np.asarray(array)[5000] = 9
+        return bytes(xs.share(array))
+
+    with Child() as child:
+        array = xs.attach(child.call(share), own=True)
+        child.kill()
+    found = dma_buf.memory_fd(array)
+    assert kernel.made == [(0, NBYTES)]
+    assert os.pread(found.fd, 1, found.offset + 5000) == b"\t"
+    os.close(found.fd)
 
 
 def test_no_udmabuf(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from xpushare.common import system
 from xpushare.common.aspects import Aspect
 from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError
 from xpushare.common.fds import OwnedFd
-from xpushare.core.memory import Range, never_again, piece
+from xpushare.core.memory import Range, never_again, piece, said_by
 from xpushare.core.opening import FORM_NAMES
 from xpushare.core.resources import Allocation
 
@@ -26,7 +26,12 @@ def dma_buf_of(source: Range) -> tuple[OwnedFd, int]:
     )
     if made is not None:
         return made
-    export = driver.export(False)
+    if source.borrowed:
+        raise FeatureNotSupportedError(
+            f"{doing}: it was opened by a handle: attach it with own=True, or make the dma-buf in the process that "
+            "allocated it"
+        )
+    _device, export = said_by(source.allocation)
     begin = export.offset + source.address - driver.address
     if export.form is Form.DMA_BUF and len(export.fds) == 1:
         return OwnedFd.copied(export.fds[0]), begin

@@ -34,8 +34,10 @@ def memory_fd(obj: Any) -> MemoryFd:
     """A new file descriptor of a dma-buf that contains `obj`'s memory: a Memory, or an array as `xs.ipc.memory.get`
     takes it. It keeps the memory itself in place, whatever is closed, in every process that has it.
 
-    CUDA makes one of any device memory, even if it was opened or is another library's. Level Zero and HIP share their
-    memory by dma-bufs anyway. Of host memory the kernel makes one (`/dev/udmabuf`), in the process that allocated it.
+    CUDA makes one of device memory, even if it is another library's, or was opened (except for `cudaMalloc` memory).
+    Level Zero and HIP share their memory by dma-bufs anyway. Of host memory the kernel makes one (`/dev/udmabuf`). But
+    for CUDA's device memory, only a process that owns the memory makes one: it allocated it, or attached it with
+    `own=True`.
     Raises `FeatureNotSupportedError` with the reason if there is none, `InvalidArgumentError`, `DeviceError`,
     `OutOfMemoryError`.
     """

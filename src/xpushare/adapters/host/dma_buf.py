@@ -106,6 +106,10 @@ class HostDmaBuf(DriverMemory):
         made.address += what.offset
         return made
 
+    def dma_buf(self, address: int) -> tuple[OwnedFd, int]:
+        assert self._mapping is not None
+        return OwnedFd.copied(self.fd.number), address - self._mapping.address
+
     def export(self, read_only: bool) -> Export:
         return Export(self.nbytes, self._exposed, (self.fd.number,), form=Form.DMA_BUF)
 
