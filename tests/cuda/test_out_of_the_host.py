@@ -1,4 +1,6 @@
-"""dma-bufs and fabric handles of CUDA's memory: the adapter's logic against a scripted driver, and a real GPU."""
+"""How CUDA's memory leaves the process by other ways than its own descriptors: the adapter's logic against a scripted
+driver, and a real GPU.
+"""
 
 from __future__ import annotations
 
@@ -95,6 +97,28 @@ def test_a_dma_buf_that_the_driver_refuses(cuda: Cuda, driver: ScriptedDriver, g
     with pytest.raises(xs.DeviceError, match=r"making a dma-buf of 1 bytes .*cuMemGetHandleForAddressRange"):
         cuda.dma_buf(gpu, memory, memory.address, 1)
     memory.release()
+
+
+# --- handles of cudaMalloc memory -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(201, ("PID namespace", f"the same pid ({os.getpid()} here)", "--pid=container")), (205, ("see the same GPU",))],
+)
+def test_the_driver_refuses_a_peers_handle(
+    cuda: Cuda, driver: ScriptedDriver, gpu: DeviceInfo, code: int, words: tuple[str, ...]
+) -> None:
+    driver.foreign.append(Range(0x5000_0000, MIB2, 0, legacy=1))
+    foreign = cuda.foreign(0x5000_0000)
+    assert foreign is not None
+    export = foreign.memory.export(False)
+    driver.fail_named["cuIpcOpenMemHandle"] = code
+    with pytest.raises(xs.DeviceError, match="cuIpcOpenMemHandle") as caught:
+        cuda.import_memory(gpu, Import(export.nbytes, export.exposed_nbytes, export.payload, [], False))
+    assert caught.value.native == code
+    for word in (*words, "expandable_segments:True"):
+        assert word in str(caught.value)
 
 
 # --- fabric handles ---------------------------------------------------------------------------------------------
@@ -212,7 +236,7 @@ def test_other_devices_have_none() -> None:
     assert fabric.support("native_cpu:0").state == "no"
     with (
         xs.malloc_device(4096, "native_cpu:0") as memory,
-        pytest.raises(xs.FeatureNotSupportedError, match="CUDA's alone"),
+        pytest.raises(xs.FeatureNotSupportedError, match="only CUDA memory"),
     ):
         fabric.handle(memory)
 

@@ -17,10 +17,10 @@ __all__ = ["adopted", "dma_buf_of", "synchronized"]
 
 
 def dma_buf_of(source: Range) -> tuple[OwnedFd, int]:
-    """A new descriptor of a dma-buf that has these bytes, and where in it they begin."""
+    """Return a new descriptor of a dma-buf that has these bytes, and where in it they begin."""
     device, driver = source.device, source.allocation.driver
     doing = f"making a dma-buf of {source.nbytes} bytes on {device}"
-    never_again(source)  # nobody tells when a dma-buf is closed
+    never_again(source)  # no one is notified when a dma-buf is closed
     made: tuple[OwnedFd, int] | None = adapter_of(device).dma_buf(
         info_of(device), driver, source.address, source.nbytes
     )
@@ -37,14 +37,14 @@ def dma_buf_of(source: Range) -> tuple[OwnedFd, int]:
         dma_buf_nbytes(export.fds[0])  # raises if the driver's is none
         return OwnedFd.copied(export.fds[0]), begin
     if export.form is not Form.MEMFD:
-        raise FeatureNotSupportedError(f"{doing}: it is shared as {FORM_NAMES[export.form]}, of which there is none")
+        raise FeatureNotSupportedError(f"{doing}: it is shared as {FORM_NAMES[export.form]}, of which none can be made")
     page = system.page_nbytes()
     first, last = begin // page * page, -(-(begin + source.nbytes) // page) * page
     return of_memfd(doing, export.fds[0], first, last - first), begin - first
 
 
 def adopted(device: Device, fd: int, offset: int, nbytes: int | None) -> Range:
-    """Memory of this process that lies in a dma-buf, which the device imports. `fd` stays the caller's."""
+    """Import a dma-buf on the device, as memory of this process. `fd` stays the caller's."""
     device.require(Aspect.ext_oneapi_ipc_memory)
     whole = dma_buf_nbytes(fd)
     begin, length = piece("a dma-buf", whole, offset, nbytes)
@@ -61,8 +61,8 @@ def adopted(device: Device, fd: int, offset: int, nbytes: int | None) -> Range:
 
 
 def synchronized(source: Range) -> HostDmaBuf:
-    """The dma-buf in which memory lies that this process adopted, or opened."""
+    """Return the mapped dma-buf that memory lies in. Raises `InvalidArgumentError` if it lies in none."""
     driver = source.allocation.driver
     if not isinstance(driver, HostDmaBuf):
-        raise InvalidArgumentError("this memory is no dma-buf that the host has mapped: it needs no access()")
+        raise InvalidArgumentError("the host has not mapped this memory as a dma-buf, so it needs no access()")
     return driver

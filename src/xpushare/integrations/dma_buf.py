@@ -1,8 +1,8 @@
 """dma-bufs in and out: `xpushare.integrations.dma_buf`.
 
 A dma-buf is the kernel's file descriptor for memory that drivers share: cameras and video decoders (V4L2, VA-API), DRM,
-RDMA cards. `adopt` makes memory of one, which other processes open by a handle like any other. `memory_fd` makes one of
-memory.
+RDMA cards. `adopt` turns a dma-buf into memory, which other processes open by a handle like any other. `memory_fd`
+turns memory into a dma-buf.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ class MemoryFd(NamedTuple):
 
 
 def memory_fd(obj: Any) -> MemoryFd:
-    """A new file descriptor of a dma-buf that contains `obj`'s memory: a Memory, or an array as `xs.ipc.memory.get`
-    takes it. It keeps the memory itself in place, whatever is closed, in every process that has it.
+    """Return a new file descriptor of a dma-buf that contains `obj`'s memory. `obj` is a Memory, or an array that
+    `xs.ipc.memory.get` takes. The dma-buf keeps the memory in place, whatever is closed.
 
-    CUDA makes one of device memory, even if it is another library's, or was opened (except for `cudaMalloc` memory).
-    Level Zero and HIP share their memory by dma-bufs anyway. Of host memory the kernel makes one (`/dev/udmabuf`). But
-    for CUDA's device memory, only a process that owns the memory makes one: it allocated it, or attached it with
-    `own=True`.
+    CUDA makes dma-bufs of device memory, even if another library allocated it, or this process opened it (except for
+    opened `cudaMalloc` memory). Level Zero and HIP share their memory as dma-bufs anyway. The kernel makes them of host
+    memory (`/dev/udmabuf`). Except on CUDA, the process must own the memory: it allocated it, adopted it, or attached
+    it with `own=True`.
+
     Raises `FeatureNotSupportedError` with the reason if there is none, `InvalidArgumentError`, `DeviceError`,
     `OutOfMemoryError`.
     """
@@ -50,7 +51,7 @@ def memory_fd(obj: Any) -> MemoryFd:
 
 
 def adopt(fd: int, *, device: DeviceLike = "native_cpu:0", offset: int = 0, nbytes: int | None = None) -> Memory:
-    """Memory that lies in a dma-buf: `nbytes` (None: all) from `offset`. `fd` stays the caller's.
+    """Return memory that lies in a dma-buf: `nbytes` (None: all) from `offset`. `fd` stays the caller's.
 
     The host maps it (`native_cpu:0`), or a Level Zero device imports it. It is exported as that dma-buf, which
     importers map on the same device, or on `native_cpu:0`. Use `access` around what the host reads and writes there.

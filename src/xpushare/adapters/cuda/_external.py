@@ -57,7 +57,7 @@ def open_opaque(engine: Engine, gpu: Gpu, what: Import) -> DriverMemory:
 
 
 def dma_buf(gpu: Gpu, address: int, nbytes: int) -> tuple[OwnedFd, int]:
-    """A dma-buf of the pages that have these bytes, and where in it they begin."""
+    """Make a dma-buf of the pages that have these bytes. Returns it, and where in it they begin."""
     doing = f"making a dma-buf of {nbytes} bytes on {gpu}"
     if not gpu.attribute(Attribute.DMA_BUF_SUPPORTED):
         raise FeatureNotSupportedError(

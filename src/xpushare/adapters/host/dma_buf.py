@@ -38,7 +38,7 @@ def _name(fd: int) -> str:
 
 
 def dma_buf_nbytes(fd: int) -> int:
-    """The size of the dma-buf. Raises `InvalidArgumentError` if the file is something else."""
+    """Return the size of the dma-buf. Raises `InvalidArgumentError` if the file is something else."""
     try:
         what = _name(fd)
         if not what.startswith("/dmabuf:"):
@@ -49,7 +49,7 @@ def dma_buf_nbytes(fd: int) -> int:
 
 
 def of_memfd(doing: str, memfd: int, offset: int, nbytes: int) -> OwnedFd:
-    """A new dma-buf of whole pages of a memfd that cannot shrink (udmabuf)."""
+    """Make a dma-buf of whole pages of a memfd that cannot shrink (udmabuf)."""
     try:
         device = OwnedFd(os.open(UDMABUF, os.O_RDWR | os.O_CLOEXEC))
     except OSError as error:
@@ -72,13 +72,13 @@ def of_memfd(doing: str, memfd: int, offset: int, nbytes: int) -> OwnedFd:
 
 @final
 class HostDmaBuf(DriverMemory):
-    """A mapped dma-buf. The descriptor is kept: it is what another process gets, and what `begin` and `end` need."""
+    """A mapped dma-buf. It keeps the descriptor, which other processes get, and which `begin` and `end` need."""
 
     host_accessible = True
     lasting_export = True
 
     def __init__(self, doing: str, fd: OwnedFd, exposed_nbytes: int, nbytes: int, writable: bool = True) -> None:
-        """Take `fd` over if that succeeds."""
+        """Map the dma-buf, and take `fd` over if that succeeds."""
         try:
             self._mapping: system.Mapping | None = system.Mapping(fd.number, exposed_nbytes, 0, writable)
         except OSError as error:
@@ -107,6 +107,7 @@ class HostDmaBuf(DriverMemory):
         return made
 
     def dma_buf(self, address: int) -> tuple[OwnedFd, int]:
+        """Return a copy of the descriptor, and where in the dma-buf the address lies."""
         assert self._mapping is not None
         return OwnedFd.copied(self.fd.number), address - self._mapping.address
 
@@ -114,11 +115,11 @@ class HostDmaBuf(DriverMemory):
         return Export(self.nbytes, self._exposed, (self.fd.number,), form=Form.DMA_BUF)
 
     def begin(self, write: bool) -> None:
-        """The host is going to read, or to write, too: it finds what devices have written."""
+        """Let the host read, and write if `write`, what devices have written."""
         self._sync(_READ | _WRITE if write else _READ)
 
     def end(self, write: bool) -> None:
-        """The host has done so: devices find what it has written."""
+        """Let devices see what the host has written since `begin`."""
         self._sync((_READ | _WRITE if write else _READ) | _END)
 
     def _sync(self, flags: int) -> None:
