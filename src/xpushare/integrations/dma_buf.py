@@ -32,7 +32,8 @@ class MemoryFd(NamedTuple):
 
 def memory_fd(obj: Any) -> MemoryFd:
     """Return a new file descriptor of a dma-buf that contains `obj`'s memory. `obj` is a Memory, or an array that
-    `xs.ipc.memory.get` takes. The dma-buf keeps the memory in place, whatever is closed.
+    `xs.ipc.memory.get` takes. Keep the memory until the dma-buf is closed: it depends on the driver whether
+    the dma-buf alone keeps it.
 
     CUDA makes dma-bufs of device memory, even if another library allocated it, or this process opened it (except for
     opened `cudaMalloc` memory). Level Zero and HIP share their memory as dma-bufs anyway. The kernel makes them of host
