@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from xpushare._device import Device, DeviceLike
 from xpushare.arrays.description import range_of
-from xpushare.common.errors import from_os_error
+from xpushare.common.errors import doing
 from xpushare.core import dma_bufs as core
 from xpushare.objects.lifecycle import use
 from xpushare.objects.memory import Memory, memory_over
@@ -44,10 +44,8 @@ def memory_fd(obj: Any) -> MemoryFd:
     `OutOfMemoryError`.
     """
     source = use(obj) if isinstance(obj, Memory) else range_of(obj)
-    try:
+    with doing("making a dma-buf"):
         fd, offset = core.dma_buf_of(source)
-    except OSError as error:
-        raise from_os_error(error, "making a dma-buf") from error
     return MemoryFd(fd.take(), offset, source.nbytes)
 
 
@@ -61,7 +59,8 @@ def adopt(fd: int, *, device: DeviceLike = "native_cpu:0", offset: int = 0, nbyt
     """
     begin, length = operator.index(offset), None if nbytes is None else operator.index(nbytes)
     chosen = device if isinstance(device, Device) else Device(device)
-    return memory_over(core.adopted(chosen, operator.index(fd), begin, length))
+    with doing("importing a dma-buf"):
+        return memory_over(core.adopted(chosen, operator.index(fd), begin, length))
 
 
 @contextmanager

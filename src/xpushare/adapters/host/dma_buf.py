@@ -44,6 +44,8 @@ def dma_buf_nbytes(fd: int) -> int:
         if not what.startswith("/dmabuf:"):
             raise InvalidArgumentError(f"file descriptor {fd} is no dma-buf, but {what}")
         return os.lseek(fd, 0, os.SEEK_END)
+    except FileNotFoundError:
+        raise InvalidArgumentError(f"file descriptor {fd} is not open") from None
     except OSError as error:
         raise from_os_error(error, f"looking at file descriptor {fd}") from error
 
