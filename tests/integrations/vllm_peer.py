@@ -82,7 +82,7 @@ class Source:
 # --- the engine
 
 
-def serve(model: str, address: str, load_format: str, name: str) -> None:
+def serve(model: str, address: str, load_format: str, name: str, options: dict[str, Any]) -> None:
     """Serve until the process ends: requests of any number of clients, one after the other."""
     from vllm import LLM, SamplingParams
 
@@ -90,6 +90,7 @@ def serve(model: str, address: str, load_format: str, name: str) -> None:
         model=model, skip_tokenizer_init=True, load_format=load_format, max_model_len=128, enforce_eager=True,
         dtype="float32", distributed_executor_backend="uni", weight_transfer_config={"backend": "xpushare"},
         model_loader_extra_config={"name": name, "timeout": 60} if load_format == "xpushare" else {},
+        **options,
     )  # fmt: skip
     sampling = SamplingParams(max_tokens=TOKENS, temperature=0, detokenize=False, ignore_eos=True)
     asked: SimpleQueue[tuple[Connection, str, Any]] = SimpleQueue()

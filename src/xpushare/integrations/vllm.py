@@ -28,11 +28,15 @@ NAME = "xpushare"
 _registered = False
 
 
+def _module(name: str) -> Any:
+    return importlib.import_module(f"vllm.{name}")
+
+
 def register() -> None:
     """Make the transfer and the loader known to vLLM in this process. vLLM calls this in all of its own. Idempotent."""
     global _registered
     if not _registered:
-        factories = importlib.import_module("vllm.distributed.weight_transfer.factory")
+        factories = _module("distributed.weight_transfer.factory")
         factories.WeightTransferEngineFactory.register_engine(NAME, WorkerEngine)
         factories.WeightTransferTrainerFactory.register_engine(NAME, Trainer)
         _loaders.register_model_loader(NAME)(ModelLoader)
@@ -41,28 +45,26 @@ def register() -> None:
 
 @contextlib.contextmanager
 def _read_by_all_ranks(reader: Reader, version: int, model: Any) -> Iterator[dict[str, Any]]:
-    """Attach the tensors of a version that this rank has layers for. Raises on every rank if one cannot, and before
+    """Attach the tensors of a version that this rank has layers for. If one rank cannot, all of them raise, and before
     any of them has touched its model.
     """
-    world = importlib.import_module("vllm.distributed.parallel_state").get_world_group()
-    missing = importlib.import_module("vllm.model_executor.models.utils").is_pp_missing_parameter
+    world = _module("distributed.parallel_state").get_world_group()
+    missing = _module("model_executor.models.utils").is_pp_missing_parameter
     failed: Exception | None = None
+    weights: dict[str, Any] = {}
     with contextlib.ExitStack() as stack:
-        weights: dict[str, Any] = {}
         try:
             reading = reader.reading(version, only=lambda name: not missing(name, model), timeout=0)
             weights = stack.enter_context(reading)
         except (xs.XpuShareError, TimeoutError) as error:
             failed = error
-        reasons = [repr(failed) if failed else ""]
+        reasons = [repr(failed) if failed else ""] * world.world_size
         if world.world_size > 1:
-            reasons = [""] * world.world_size
-            torch.distributed.all_gather_object(reasons, repr(failed) if failed else "", group=world.cpu_group)
+            torch.distributed.all_gather_object(reasons, reasons[0], group=world.cpu_group)
         if any(reasons):
-            told = "; ".join(f"rank {rank}: {reason}" for rank, reason in enumerate(reasons) if reason)
             raise xs.HandleExpiredError(
-                f"version {version} of the weights was not loaded, and the model is as it was. Does the trainer live, "
-                f"as the same user on this machine? {told}"
+                f"version {version} of the weights was not loaded; the model is as it was. Does the publisher live, "
+                f"as the same user on this machine? Ranks: {reasons}"
             ) from failed
         yield weights
 
@@ -82,8 +84,8 @@ class UpdateInfo(_transfer.WeightTransferUpdateInfo):
 
 
 class WorkerEngine(_transfer.WeightTransferEngine):
-    """The side of a vLLM worker. A whole update happens in `receive_weights`, so a trainer that dies before or after
-    that leaves the model with one version.
+    """The side of a vLLM worker. A whole update happens in `receive_weights`, so that a trainer that dies before or
+    after it leaves the model with one version. Raises `HandleExpiredError` if a rank cannot attach the version.
     """
 
     init_info_cls = InitInfo
@@ -101,13 +103,10 @@ class WorkerEngine(_transfer.WeightTransferEngine):
         pass
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
-        """Attach the version, and load it through vLLM's own layerwise reload. Raises `HandleExpiredError` if a rank
-        cannot attach it; the model is then as it was.
-        """
         if self._reader is None:
             raise xs.InvalidArgumentError("call init_weight_transfer_engine before update_weights")
-        reload = importlib.import_module("vllm.model_executor.model_loader.reload")
-        mtp = importlib.import_module("vllm.model_executor.model_loader.mtp_validation")
+        reload = _module("model_executor.model_loader.reload")
+        mtp = _module("model_executor.model_loader.mtp_validation")
         with _read_by_all_ranks(self._reader, update_info.version, self.model) as weights:
             reload.initialize_layerwise_reload(self.model)
             with mtp.disable_mtp_completeness_check():
@@ -191,7 +190,7 @@ class ModelLoader(_loaders.DefaultModelLoader):
         pass
 
     def get_all_weights(self, model_config: Any, model: Any) -> Iterator[tuple[str, Any]]:  # noqa: ARG002
-        world = importlib.import_module("vllm.distributed.parallel_state").get_world_group()
+        world = _module("distributed.parallel_state").get_world_group()
         newest: Any = xs.lookup(self._name, timeout=self._patience) if world.is_first_rank else None
         version = world.broadcast_object(newest.version if newest else None, src=0)
         reader = Reader(self._name, torch.get_default_device())
