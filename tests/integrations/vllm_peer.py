@@ -86,12 +86,13 @@ def serve(model: str, address: str, load_format: str, name: str, options: dict[s
     """Serve until the process ends: requests of any number of clients, one after the other."""
     from vllm import LLM, SamplingParams
 
-    llm = LLM(
-        model=model, skip_tokenizer_init=True, load_format=load_format, max_model_len=128, enforce_eager=True,
-        dtype="float32", distributed_executor_backend="uni", weight_transfer_config={"backend": "xpushare"},
-        model_loader_extra_config={"name": name, "timeout": 60} if load_format == "xpushare" else {},
+    llm = LLM(**{
+        "model": model, "skip_tokenizer_init": True, "load_format": load_format, "max_model_len": 128,
+        "enforce_eager": True, "dtype": "float32", "distributed_executor_backend": "uni",
+        "weight_transfer_config": {"backend": "xpushare"},
+        "model_loader_extra_config": {"name": name, "timeout": 60} if load_format == "xpushare" else {},
         **options,
-    )  # fmt: skip
+    })  # fmt: skip
     sampling = SamplingParams(max_tokens=TOKENS, temperature=0, detokenize=False, ignore_eos=True)
     asked: SimpleQueue[tuple[Connection, str, Any]] = SimpleQueue()
 
@@ -198,6 +199,19 @@ class Deadly(Engine):
     def finish_weight_update(self, weight_version: str | None = None) -> None:
         super().finish_weight_update(weight_version)
         self._reached("finished")
+
+
+def train_over_http(url: str, name: str, numbers: list[int]) -> None:
+    """Send the weights of these numbers to vLLM's own server, by vLLM's own client."""
+    from vllm.distributed.weight_transfer import HTTPVLLMWeightSyncClient
+
+    from xpushare.integrations.vllm import Trainer, TrainerInfo
+
+    source = Source()
+    client = HTTPVLLMWeightSyncClient(url)
+    trainer = Trainer.trainer_init(TrainerInfo(rank=0, name=name), client=client, source=source)
+    for source.number in numbers:
+        trainer.send_weights()
 
 
 def train(address: str, name: str, keep: bool, numbers: list[int], death: str = "", victim: int = 0) -> None:

@@ -139,22 +139,24 @@ class WorkerExtension(_worker.VllmColocateWorkerExtension):
     """checkpoint-engine's extension of vLLM's worker, for addresses of both kinds: channels and sockets."""
 
     def update_weights_from_ipc(self, zmq_handles: dict[str, str]) -> None:
-        """Load what comes from the address that `zmq_handles` has for this worker's device."""
-        device = self.device
-        place = "cpu" if device.type == "cpu" else self._device_uuid
+        """Load what comes from the address that `zmq_handles` has for this worker's device, by vLLM's own reload."""
+        place = "cpu" if self.device.type == "cpu" else self._device_uuid
         if not zmq_handles[place].startswith(SCHEME):
             super().update_weights_from_ipc(zmq_handles)
             return
-        process = importlib.import_module("vllm.model_executor.model_loader.utils").process_weights_after_loading
+        reload = importlib.import_module("vllm.model_executor.model_loader.reload")
         drafter = getattr(getattr(self.model_runner, "drafter", None), "model", None)
         models = [self.model_runner.model, *([] if drafter is None else [drafter])]
 
         def load(weights: list[tuple[str, Any]]) -> None:
+            mine = [(name, tensor.clone()) for name, tensor in weights]  # vLLM holds what is not a whole layer yet
             for model in models:
-                model.load_weights(weights)
+                model.load_weights(mine)
 
         def processed() -> None:
             for model in models:
-                process(model, self.model_config, device)
+                reload.finalize_layerwise_reload(model, self.model_config)
 
+        for model in models:
+            reload.initialize_layerwise_reload(model)
         update_weights_from_channel(zmq_handles[place], run=load, post_hook=processed)
