@@ -16,6 +16,9 @@ from harness import Child, kept
 if importlib.util.find_spec("lmcache") is None:
     pytest.skip("LMCache is not installed: scripts/engines lmcache", allow_module_level=True)
 
+pytestmark = pytest.mark.timeout(600)
+SLOW: Any = {"timeout": 240.0}  # of a child that imports the engine on a busy machine
+
 
 def discovered() -> tuple[list[str], str, bool]:
     """What LMCache finds, and takes for CUDA's tensors."""
@@ -29,7 +32,7 @@ def discovered() -> tuple[list[str], str, bool]:
 
 
 def test_it_is_there_and_takes_no_part() -> None:
-    with Child(env={"LMCACHE_DEVICE_BACKEND": None}) as child:
+    with Child(env={"LMCACHE_DEVICE_BACKEND": None}, **SLOW) as child:
         names, chosen, plain = child.call(discovered)
     assert "xpushare" in names
     assert (chosen, plain) == ("cuda", True)
@@ -46,7 +49,10 @@ def test_it_refuses_where_it_cannot_work() -> None:
 
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    with Child(env={"LMCACHE_DEVICE_BACKEND": "xpushare"}) as child, pytest.raises(RuntimeError, match="not available"):
+    with (
+        Child(env={"LMCACHE_DEVICE_BACKEND": "xpushare"}, **SLOW) as child,
+        pytest.raises(RuntimeError, match="not available"),
+    ):
         child.call(without_a_gpu)
 
 
@@ -103,7 +109,7 @@ def dropped() -> int:
     from xpushare.integrations import lmcache
 
     del kept["layers"]
-    return len(lmcache._exports) + sum(each.kind == "array" for each in xs.shares())
+    return len(lmcache._exports)
 
 
 def recorded() -> bytes:
@@ -145,7 +151,7 @@ def timelines() -> int:
 
 
 def test_a_cache_and_its_events_go_to_the_server() -> None:
-    with Child(started) as engine, Child(started) as server:
+    with Child(started, **SLOW) as engine, Child(started, **SLOW) as server:
         raw = engine.call(cache)
         assert server.call(registered, raw) == [
             ((2, 16, 64, 8), "torch.bfloat16"),  # LMCache turns a view into the layout of its memory
@@ -162,13 +168,13 @@ def test_a_cache_and_its_events_go_to_the_server() -> None:
         assert all(server.call(awaited, each, "query") for each in points)
         assert server.call(timelines) == 1
 
-        engine.call(dropped)
+        assert engine.call(dropped) == 0
         with pytest.raises(xs.HandleExpiredError):
             server.call(registered, raw)
 
 
 def test_an_engines_death_ends_the_servers_wait() -> None:
-    with Child(started) as server, Child(started) as engine:
+    with Child(started, **SLOW) as server, Child(started, **SLOW) as engine:
         point = engine.call(recorded)
         assert not server.call(awaited, point, "query")
         pending = server.start(awaited, point, "synchronize")

@@ -19,6 +19,9 @@ from harness import Child, kept
 if importlib.util.find_spec("sglang") is None:
     pytest.skip("SGLang is not installed: scripts/engines sglang", allow_module_level=True)
 
+pytestmark = pytest.mark.timeout(600)
+SLOW: Any = {"timeout": 240.0}  # of a child that imports the engine on a busy machine
+
 
 def load() -> list[str]:
     """What a process of SGLang does first. Returns what its registry has patched."""
@@ -130,7 +133,10 @@ def forbidden() -> None:
 
 
 def test_buckets_and_tensors_go_by_handle() -> None:
-    with Child(env={"SGLANG_PLUGINS": "xpushare"}) as engine, Child(env={"SGLANG_PLUGINS": None}) as trainer:
+    with (
+        Child(env={"SGLANG_PLUGINS": "xpushare"}, **SLOW) as engine,
+        Child(env={"SGLANG_PLUGINS": None}, **SLOW) as trainer,
+    ):
         assert len(engine.call(load)) == 3
         trainer.call(install)
         raw, text, shares = trainer.call(serialized, 170)
@@ -161,5 +167,5 @@ def reductions() -> tuple[list[str], bool, bool]:
 
 @pytest.mark.parametrize("plugins", [None, "another"])
 def test_nothing_changes_until_sglang_names_it(plugins: str | None) -> None:
-    with Child(env={"SGLANG_PLUGINS": plugins}) as child:
+    with Child(env={"SGLANG_PLUGINS": plugins}, **SLOW) as child:
         assert child.call(reductions) == ([], False, False)
