@@ -91,13 +91,15 @@ async def _send_weights(self: Any, weights: Any) -> None:
     Raises `PeerLostError` if the receiver ends before, or fails.
     """
     with _channel(self.bucket_size) as channel, xs.Event(channel.device, enable_ipc=True) as done:
+        handle = xs.ipc.event.get(done)
         try:
             self._init_socket()
-            self.socket.send_pyobj((channel.handle, bytes(xs.ipc.event.get(done))))
+            self.socket.send_pyobj((channel.handle, bytes(handle)))
             self.socket.recv()  # both are open
             await _send(channel, weights)
             await done.reached(1)
         finally:
+            xs.ipc.event.put(handle)
             self._cleanup()
 
 
@@ -152,13 +154,15 @@ def _register(module: Any) -> None:
             self._is_master = is_master
             self._channel: xs.Channel | None = None
             self._done: list[xs.Event] = []  # of the master: one of each rank of the rollout
+            self._handles: list[xs.ipc.Handle] = []
 
         def prepare(self) -> dict[str, Any]:
             if self._is_master:
                 self._channel = _channel(self._bucket_size)
                 return {"channel": self._channel.handle}
             self._done = [xs.Event(_engines.device_of(_place()), enable_ipc=True, signals=True, label="verl")]
-            return {"done": bytes(xs.ipc.event.get(self._done[0]))}
+            self._handles = [xs.ipc.event.get(self._done[0])]
+            return {"done": bytes(self._handles[0])}
 
         @classmethod
         def build_topology(cls, trainers: int, rollouts: int, metadata: list[dict[str, Any]]) -> Any:
@@ -193,11 +197,13 @@ def _register(module: Any) -> None:
             _signal(self._done[0])
 
         def finalize(self) -> None:
+            for handle in self._handles:
+                xs.ipc.event.put(handle)
             for each in self._done:
                 each.close()
             if self._channel is not None:
                 self._channel.close()
-            self._channel, self._done = None, []
+            self._channel, self._done, self._handles = None, [], []
 
 
 after_import("verl.checkpoint_engine.base", _register)
