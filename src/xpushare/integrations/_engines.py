@@ -9,12 +9,12 @@ import contextlib
 import importlib
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import xpushare as xs
 from xpushare import adapters
 
-__all__ = ["META_NBYTES", "Publisher", "Reader", "device_of", "receive_buckets", "send_buckets", "snapshot"]
+__all__ = ["META_NBYTES", "Buckets", "Publisher", "Reader", "device_of", "receive_buckets", "send_buckets", "snapshot"]
 
 torch: Any = importlib.import_module("torch")  # type checkers take `import torch` for this package's module
 _ALIGNMENT: Final = 256
@@ -144,35 +144,62 @@ class Reader:
 # --- buckets: weights through a channel of bounded size, `Channel.create(…, (nbytes,), "uint8", slots=3, …)`
 
 
-def send_buckets(channel: xs.Channel, weights: Iterable[tuple[str, Any]], *, timeout: float | None = None) -> None:
-    """Copy tensors into frames, in order, as many as fit into each. The stream then ends (`finish`).
+class Buckets:
+    """Copies tensors into frames, in order, as many as fit into each: `with Buckets(channel) as to: to.add(…)`.
 
     The channel has frames of bytes (`shape=(nbytes,)`, dtype uint8) and `meta_nbytes=META_NBYTES`. On a GPU the copies
     are ordered behind the current stream, and the host does not wait for them. A slot is written again once every
-    reader's work with it has finished. Raises `InvalidArgumentError` for a tensor larger than a frame.
+    reader's work with it has finished. The stream of frames ends (`finish`) with the block, unless that raises.
     """
-    rest = iter(weights)
-    following = next(rest, None)
-    while following is not None:
-        with channel.loan(timeout) as loan:
-            slab = torch.from_dlpack(loan.array)
-            at, meta, room = 0, list[Any](), META_NBYTES
-            while following is not None:
-                name, tensor = following
-                room -= 2 * len(name) + 24 * tensor.ndim + 96
-                if meta and (at + tensor.nbytes > slab.nbytes or room < 0):
-                    break
-                if tensor.nbytes > slab.nbytes:
-                    raise xs.InvalidArgumentError(
-                        f"{name} has {tensor.nbytes} bytes, and a frame of this channel {slab.nbytes}: make buckets at "
-                        "least as large as the largest tensor"
-                    )
-                _view(slab, at, tensor.dtype, tensor.shape).copy_(tensor.detach(), non_blocking=True)
-                meta.append([name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape), at])
-                at += _padded(tensor.nbytes)
-                following = next(rest, None)
-            loan.meta = meta
-    channel.finish()
+
+    def __init__(self, channel: xs.Channel, *, timeout: float | None = None) -> None:
+        self._channel = channel
+        self._timeout = timeout
+        self._frame = contextlib.ExitStack()
+        self._loan: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def add(self, name: str, tensor: Any) -> None:
+        """Copy one tensor. Raises `InvalidArgumentError` if it is larger than a frame, and `TimeoutError`."""
+        room = 2 * len(name) + 24 * tensor.ndim + 96
+        if self._loan is not None and (self._at + tensor.nbytes > self._slab.nbytes or self._room < room):
+            self._send()
+        if self._loan is None:
+            self._loan = self._frame.enter_context(self._channel.loan(self._timeout))
+            self._slab = torch.from_dlpack(self._loan.array)
+            self._at, self._room = 0, META_NBYTES
+            self._meta: list[Any] = []
+        if tensor.nbytes > self._slab.nbytes:
+            raise xs.InvalidArgumentError(
+                f"{name} has {tensor.nbytes} bytes, and a frame of this channel {self._slab.nbytes}: make buckets at "
+                "least as large as the largest tensor"
+            )
+        _view(self._slab, self._at, tensor.dtype, tensor.shape).copy_(tensor.detach(), non_blocking=True)
+        self._meta.append([name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape), self._at])
+        self._at += _padded(tensor.nbytes)
+        self._room -= room
+
+    def _send(self) -> None:
+        if self._loan is not None:
+            self._loan.meta = self._meta
+            self._loan = self._slab = None
+            self._frame.close()
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is None:
+            self._send()
+            self._channel.finish()
+        else:
+            self._frame.__exit__(kind, error, trace)
+
+
+def send_buckets(channel: xs.Channel, weights: Iterable[tuple[str, Any]], *, timeout: float | None = None) -> None:
+    """Copy all these tensors into frames. See `Buckets`."""
+    with Buckets(channel, timeout=timeout) as to:
+        for name, tensor in weights:
+            to.add(name, tensor)
 
 
 def receive_buckets(channel: xs.Channel, *, timeout: float | None = None) -> Iterator[list[tuple[str, Any]]]:
