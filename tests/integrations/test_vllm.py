@@ -38,6 +38,13 @@ def _whole(answers: list[list[int]]) -> set[int]:
     return {answer[0] for answer in answers}
 
 
+def test_the_plugin_adds_names_and_loads_no_driver(context: Any) -> None:
+    process = context.Process(target=peer.load_plugins)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
 def test_updates_while_it_serves_and_trainers_that_are_killed(serving: Serving) -> None:
     serving.start("dummy")
     assert serving.train(False, [1]) == 0

@@ -168,6 +168,24 @@ class Engine:
         self.ask("finish_weight_update", (weight_version,))
 
 
+def load_plugins() -> None:
+    """Have vLLM load its plug-ins, as every process of it does. Exit status 0 says that ours only added its names."""
+    from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory, WeightTransferTrainerFactory
+    from vllm.model_executor.model_loader import _LOAD_FORMAT_TO_MODEL_LOADER
+    from vllm.plugins import load_general_plugins
+
+    registries: list[dict[str, Any]] = [
+        WeightTransferEngineFactory._registry, WeightTransferTrainerFactory._registry, _LOAD_FORMAT_TO_MODEL_LOADER
+    ]  # fmt: skip
+    before = [dict(each) for each in registries]
+    load_general_plugins()
+    for registry, old in zip(registries, before, strict=True):
+        assert {name: each for name, each in registry.items() if name != "xpushare"} == old
+        assert set(registry) == {*old, "xpushare"}
+    assert not [each for each in sys.modules if each.startswith("xpushare.adapters.") and each.endswith("._driver")]
+    assert "libcuda" not in Path("/proc/self/maps").read_text()
+
+
 # --- the trainer
 
 DEATHS = ("published", "started", "sent", "updated", "finished")

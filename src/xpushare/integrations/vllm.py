@@ -138,7 +138,9 @@ class Trainer(_transfer.TrainerWeightTransferEngine):
 
     def __init__(self, init_info: TrainerInfo, client: Any, source: Iterable[tuple[str, Any]]) -> None:
         super().__init__(client=client, source=source, is_sender=init_info.is_sender)
-        self._publisher = Publisher(init_info.name, keep=init_info.keep)
+        # Of another name than what is kept: an engine that starts must not find what is about to be written again.
+        self._name = init_info.name if init_info.keep else f"{init_info.name}.now"
+        self._publisher = Publisher(self._name, keep=init_info.keep)
         self._timeout = init_info.timeout
 
     @classmethod
@@ -147,7 +149,7 @@ class Trainer(_transfer.TrainerWeightTransferEngine):
             raise xs.InvalidArgumentError("the transfer needs a source of weights, such as ModuleSource(model)")
         engine = cls(init_info, client, source)
         if engine.is_sender:
-            client.init_weight_transfer_engine({"name": init_info.name})
+            client.init_weight_transfer_engine({"name": engine._name})
         return engine
 
     def send_weights(self) -> None:
@@ -193,7 +195,7 @@ class ModelLoader(_loaders.DefaultModelLoader):
         world = _module("distributed.parallel_state").get_world_group()
         newest: Any = xs.lookup(self._name, timeout=self._patience) if world.is_first_rank else None
         version = world.broadcast_object(newest.version if newest else None, src=0)
-        reader = Reader(self._name, torch.get_default_device())
+        reader = Reader(self._name, world.device)
         try:
             with _read_by_all_ranks(reader, version, model) as weights:
                 yield from weights.items()
