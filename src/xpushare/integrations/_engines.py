@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, Final, Self
 
 import xpushare as xs
@@ -113,7 +113,7 @@ class Reader:
     @contextlib.contextmanager
     def reading(
         self, version: int | None = None, *, only: Callable[[str], bool] | None = None, timeout: float | None = None
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Generator[dict[str, Any], None, None]:
         """Attach one version (None: the newest): all of it, or the tensors whose name `only` accepts.
 
         The block may use the tensors on torch's current stream. They are gone after it. Raises `HandleExpiredError` if
@@ -157,6 +157,9 @@ class Buckets:
         self._timeout = timeout
         self._frame = contextlib.ExitStack()
         self._loan: Any = None
+        self._slab: Any = None
+        self._meta: list[Any] = []
+        self._at = self._room = 0
 
     def __enter__(self) -> Self:
         return self
@@ -170,7 +173,7 @@ class Buckets:
             self._loan = self._frame.enter_context(self._channel.loan(self._timeout))
             self._slab = torch.from_dlpack(self._loan.array)
             self._at, self._room = 0, META_NBYTES
-            self._meta: list[Any] = []
+            self._meta = []
         if tensor.nbytes > self._slab.nbytes:
             raise xs.InvalidArgumentError(
                 f"{name} has {tensor.nbytes} bytes, and a frame of this channel {self._slab.nbytes}: make buckets at "

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from typing import Any, Final
 
 import xpushare as xs
@@ -47,7 +47,7 @@ class BucketSender:
         return SCHEME + self._name
 
     @contextlib.contextmanager
-    def bucket(self, items: Iterable[dict[str, Any]]) -> Iterator[Any]:
+    def bucket(self, items: Iterable[dict[str, Any]]) -> Generator[Any, None, None]:
         """Give the block a flat tensor to fill, on torch's current stream. The worker gets it after the block.
 
         `items` say what lies in it, as `checkpoint_engine.ps._to_named_tensor` describes it. The first bucket waits for

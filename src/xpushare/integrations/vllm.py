@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any, ClassVar, Self
 
 import xpushare as xs
@@ -44,7 +44,7 @@ def register() -> None:
 
 
 @contextlib.contextmanager
-def _read_by_all_ranks(reader: Reader, version: int, model: Any) -> Iterator[dict[str, Any]]:
+def _read_by_all_ranks(reader: Reader, version: int, model: Any) -> Generator[dict[str, Any], None, None]:
     """Attach the tensors of a version that this rank has layers for. If one rank cannot, all of them raise, and before
     any of them has touched its model.
     """
