@@ -15,7 +15,6 @@ torch: Any = pytest.importorskip("torch")
 from xpushare.integrations import _engines as engines  # noqa: E402
 
 pytestmark = pytest.mark.cuda
-NAME = f"gpu-weights-{os.getpid()}"
 
 
 def _weights(value: float) -> list[tuple[str, Any]]:
@@ -25,8 +24,12 @@ def _weights(value: float) -> list[tuple[str, Any]]:
     ]
 
 
-def _join() -> None:
-    kept["reader"] = engines.Reader(NAME, "cuda:0")
+def _name(what: str) -> str:
+    return f"gpu-{what}-{os.getpid()}"
+
+
+def _join(name: str) -> None:
+    kept["reader"] = engines.Reader(name, "cuda:0")
     kept["own"] = {name: torch.zeros_like(tensor) for name, tensor in _weights(0)}
 
 
@@ -47,10 +50,11 @@ def _leave() -> None:
 
 
 def test_a_trainer_writes_in_place_once_its_readers_are_done() -> None:
-    publisher, weights = engines.Publisher(NAME), _weights(0)
+    name, weights = _name("in-place"), _weights(0)
+    publisher = engines.Publisher(name)
     with Child(method="spawn") as one, Child(method="spawn") as two:
         for child in (one, two):
-            child.call(_join)
+            child.call(_join, name)
         for value in (1.0, 2.0, 3.0):
             for _, tensor in weights:
                 tensor.fill_(value)
@@ -66,18 +70,19 @@ def test_a_trainer_writes_in_place_once_its_readers_are_done() -> None:
             child.call(_leave)
 
 
-def _publish_kept(value: float) -> int:
-    kept["publisher"] = engines.Publisher(NAME, keep=True)
+def _publish_kept(name: str, value: float) -> int:
+    kept["publisher"] = engines.Publisher(name, keep=True)
     return kept["publisher"].publish(_weights(value))
 
 
 def test_what_is_kept_outlives_its_trainer() -> None:
+    name = _name("kept")
     try:
         with Child(method="spawn") as trainer:
-            version = trainer.call(_publish_kept, 7.0)
+            version = trainer.call(_publish_kept, name, 7.0)
             trainer.kill()
         with Child(method="spawn") as engine:
-            engine.call(_join)
+            engine.call(_join, name)
             engine.call(_load, None)
             assert engine.call(_values) == [7.0]
             engine.call(_load, version)

@@ -131,7 +131,7 @@ class Reader:
         if self._device.type == "cpu":
             self._done.signal()
         else:
-            stream = torch.accelerator.current_stream(self._device)
+            stream = getattr(torch, self._device.type).current_stream(self._device)
             xs.Queue.from_native(stream).signal(self._done)
 
     def close(self) -> None:
