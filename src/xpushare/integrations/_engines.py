@@ -157,6 +157,9 @@ class Buckets:
         self._timeout = timeout
         self._frame = contextlib.ExitStack()
         self._loan: Any = None
+        self._slab: Any = None
+        self._meta: list[Any] = []
+        self._at = self._room = 0
 
     def __enter__(self) -> Self:
         return self
@@ -169,8 +172,7 @@ class Buckets:
         if self._loan is None:
             self._loan = self._frame.enter_context(self._channel.loan(self._timeout))
             self._slab = torch.from_dlpack(self._loan.array)
-            self._at, self._room = 0, META_NBYTES
-            self._meta: list[Any] = []
+            self._at, self._room, self._meta = 0, META_NBYTES, []
         if tensor.nbytes > self._slab.nbytes:
             raise xs.InvalidArgumentError(
                 f"{name} has {tensor.nbytes} bytes, and a frame of this channel {self._slab.nbytes}: make buckets at "

@@ -55,7 +55,8 @@ async def _send(channel: xs.Channel, weights: Any) -> None:
 
 def _receive(channel: xs.Channel) -> Iterator[list[tuple[str, Any]]]:
     """The weights of each frame, good until the next ones are asked for."""
-    whole = flat = None
+    whole: Any = None
+    flat: Any = None
     for bucket in _engines.receive_buckets(channel):
         weights = []
         for name, tensor in bucket:
