@@ -74,15 +74,6 @@ def _receive(channel: xs.Channel) -> Iterator[list[tuple[str, Any]]]:
         yield weights
 
 
-def _signal(event: xs.Event) -> None:
-    """Signal once the work that is queued on this process's current stream has finished."""
-    place = _place()
-    if place.type == "cpu":
-        event.signal()
-    else:
-        xs.Queue.from_native(torch.accelerator.current_stream(place)).signal(event)
-
-
 # --- the bucketed transfer to the workers of an engine on the same GPU
 
 
@@ -123,7 +114,7 @@ def _receive_weights(self: Any, on_bucket_received: Callable[[list[tuple[str, An
             except BaseException:
                 del done  # dropped without `close()`: the sender's wait ends
                 raise
-            _signal(done)
+            _engines.signal(done, _place())
             done.close()
     finally:
         self._cleanup()
@@ -195,7 +186,7 @@ def _register(module: Any) -> None:
             for weights in _receive(self._channel):
                 while weights:
                     yield weights.pop(0)
-            _signal(self._done[0])
+            _engines.signal(self._done[0], _place())
 
         def finalize(self) -> None:
             for handle in self._handles:
