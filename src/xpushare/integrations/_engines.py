@@ -13,8 +13,19 @@ from typing import Any, Final, Self
 
 import xpushare as xs
 from xpushare import adapters
+from xpushare.arrays.consumers import torch_stream
 
-__all__ = ["META_NBYTES", "Buckets", "Publisher", "Reader", "device_of", "receive_buckets", "send_buckets", "snapshot"]
+__all__ = [
+    "META_NBYTES",
+    "Buckets",
+    "Publisher",
+    "Reader",
+    "device_of",
+    "receive_buckets",
+    "send_buckets",
+    "signal",
+    "snapshot",
+]
 
 torch: Any = importlib.import_module("torch")  # type checkers take `import torch` for this package's module
 _ALIGNMENT: Final = 256
@@ -28,6 +39,15 @@ def device_of(device: Any) -> xs.Device:
     if place.type not in backends:
         raise xs.InvalidArgumentError(f"xpushare has no backend for torch's devices of type {place.type!r}")
     return xs.Device(f"{backends[place.type]}:{place.index or 0}")
+
+
+def signal(event: xs.Event, device: Any) -> None:
+    """Signal once the work that is queued on torch's current stream of that device has finished."""
+    place = torch.device(device)
+    if place.type == "cpu":
+        event.signal()
+    else:  # torch.accelerator's streams do not say which stream of the driver they are
+        xs.Queue.from_native(torch_stream(place.type, place.index)).signal(event)
 
 
 def _padded(nbytes: int) -> int:
@@ -125,14 +145,7 @@ class Reader:
             yield tensors
         finally:
             tensors.clear()
-            self._signal()
-
-    def _signal(self) -> None:
-        if self._device.type == "cpu":
-            self._done.signal()
-        else:
-            stream = getattr(torch, self._device.type).current_stream(self._device)
-            xs.Queue.from_native(stream).signal(self._done)
+            signal(self._done, self._device)
 
     def close(self) -> None:
         """Say that this side reads no more. Idempotent."""
@@ -172,8 +185,7 @@ class Buckets:
         if self._loan is None:
             self._loan = self._frame.enter_context(self._channel.loan(self._timeout))
             self._slab = torch.from_dlpack(self._loan.array)
-            self._at, self._room = 0, META_NBYTES
-            self._meta = []
+            self._at, self._room, self._meta = 0, META_NBYTES, []
         if tensor.nbytes > self._slab.nbytes:
             raise xs.InvalidArgumentError(
                 f"{name} has {tensor.nbytes} bytes, and a frame of this channel {self._slab.nbytes}: make buckets at "

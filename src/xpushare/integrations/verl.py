@@ -55,7 +55,8 @@ async def _send(channel: xs.Channel, weights: Any) -> None:
 
 def _receive(channel: xs.Channel) -> Iterator[list[tuple[str, Any]]]:
     """The weights of each frame, good until the next ones are asked for."""
-    whole = flat = None
+    whole: Any = None
+    flat: Any = None
     for bucket in _engines.receive_buckets(channel):
         weights = []
         for name, tensor in bucket:
@@ -71,15 +72,6 @@ def _receive(channel: xs.Channel) -> Iterator[list[tuple[str, Any]]]:
                 weights.append((name, whole))
                 whole = flat = None
         yield weights
-
-
-def _signal(event: xs.Event) -> None:
-    """Signal once the work that is queued on this process's current stream has finished."""
-    place = _place()
-    if place.type == "cpu":
-        event.signal()
-    else:
-        xs.Queue.from_native(torch.accelerator.current_stream(place)).signal(event)
 
 
 # --- the bucketed transfer to the workers of an engine on the same GPU
@@ -122,7 +114,7 @@ def _receive_weights(self: Any, on_bucket_received: Callable[[list[tuple[str, An
             except BaseException:
                 del done  # dropped without `close()`: the sender's wait ends
                 raise
-            _signal(done)
+            _engines.signal(done, _place())
             done.close()
     finally:
         self._cleanup()
@@ -194,7 +186,7 @@ def _register(module: Any) -> None:
             for weights in _receive(self._channel):
                 while weights:
                     yield weights.pop(0)
-            _signal(self._done[0])
+            _engines.signal(self._done[0], _place())
 
         def finalize(self) -> None:
             for handle in self._handles:
