@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from xpushare import adapters
 from xpushare._device import Device, dlpack_of
@@ -23,8 +23,12 @@ from xpushare.objects.queue import Queue
 from xpushare.sharing.handle import COUNTED, PICKLED, fields_of, newest
 
 if TYPE_CHECKING:
+    import jax  # type: ignore[import-not-found, unused-ignore]  # unless it is installed
+    import torch  # type: ignore[import-not-found, unused-ignore]
+    from numpy.typing import NDArray
+
     from xpushare._device import DeviceLike
-    from xpushare.arrays.consumers import Consumer
+    from xpushare.arrays.consumers import Consumer, Library
     from xpushare.arrays.containers import Only
     from xpushare.core.memory import Range
     from xpushare.core.queue import Work
@@ -34,15 +38,49 @@ if TYPE_CHECKING:
 
 __all__ = ["attach", "attach_message"]
 
+_T = TypeVar("_T")
+_Types = Iterable[type[tuple[Any, ...]]]
+_Only = str | Iterable[str] | Callable[[str], bool] | None
 
+
+@overload
+def attach(
+    h: HandleLike, *, device: DeviceLike | None = None, stream: Any = None, like: None = None,
+    types: _Types = (), only: _Only = None, own: bool = False,
+) -> SharedArray: ...  # fmt: skip
+@overload
+def attach(
+    h: HandleLike, *, device: DeviceLike | None = None, stream: Any = None, like: Literal["numpy"],
+    types: _Types = (), only: _Only = None, own: bool = False,
+) -> NDArray[Any]: ...  # fmt: skip
+@overload
+def attach(
+    h: HandleLike, *, device: DeviceLike | None = None, stream: Any = None, like: Literal["torch"],
+    types: _Types = (), only: _Only = None, own: bool = False,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def attach(
+    h: HandleLike, *, device: DeviceLike | None = None, stream: Any = None, like: Literal["jax"],
+    types: _Types = (), only: _Only = None, own: bool = False,
+) -> jax.Array: ...  # fmt: skip
+@overload
+def attach(
+    h: HandleLike, *, device: DeviceLike | None = None, stream: Any = None, like: Literal["cupy"],
+    types: _Types = (), only: _Only = None, own: bool = False,
+) -> Any: ...  # fmt: skip
+@overload
+def attach(
+    h: HandleLike, *, device: DeviceLike | None = None, stream: Any = None,
+    like: Library[_T] | Callable[[SharedArray], _T], types: _Types = (), only: _Only = None, own: bool = False,
+) -> _T: ...  # fmt: skip
 def attach(
     h: HandleLike,
     *,
     device: DeviceLike | None = None,
     stream: Any = None,
     like: Any = None,
-    types: Iterable[type[tuple[Any, ...]]] = (),
-    only: str | Iterable[str] | Callable[[str], bool] | None = None,
+    types: _Types = (),
+    only: _Only = None,
     own: bool = False,
 ) -> Any:
     """The array behind a handle, mapped here: the same bytes, writable unless it was shared read-only. The handle of a
