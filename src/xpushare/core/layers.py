@@ -90,12 +90,26 @@ def _apply() -> None:
 
 
 def enable_layers(*names: str) -> None:
-    """Switch on these layers, by Unified Runtime's names, and all others off; `enable_layers()` switches all of them
-    off. Raises `InvalidArgumentError` for other names.
+    """Switch these layers on, and all others off.
 
-    The environment variable `UR_ENABLE_LAYERS` also switches layers on; it has their names, separated by commas. What
-    the layers find goes to stderr, or where `UR_LOG_VALIDATION` and `UR_LOG_TRACING` say. Leak checking tells what is
-    retained when it is switched off, and at the exit of the process. Parameter validation is always on.
+    The environment variable `UR_ENABLE_LAYERS` switches layers on, too; it has their names, separated
+    by commas. What the layers find goes to stderr, or where `UR_LOG_VALIDATION` and `UR_LOG_TRACING`
+    say. Leak checking reports what is left when it is switched off and when the process exits.
+    Parameter validation is always on.
+
+    Args:
+        names: Unified Runtime's names of layers. No name switches all off.
+
+    Raises:
+        InvalidArgumentError: There is no such layer.
+
+    Examples:
+        >>> xs.enable_layers("UR_LAYER_BOUNDS_CHECKING")
+        >>> xs.enable_layers()
+        >>> xs.enable_layers("SPELLING")
+        Traceback (most recent call last):
+        ...
+        xpushare.common.errors.InvalidArgumentError: there is no layer 'SPELLING'; they are ...
     """
     unknown = [name for name in names if name not in LAYERS]
     if unknown:

@@ -64,6 +64,7 @@ class Closable(Generic[S]):
 
     @property
     def closed(self) -> bool:
+        """Whether `close` was called."""
         return self.held is None
 
     def close(self) -> None:
@@ -148,11 +149,12 @@ class DeviceObject(Closable[D]):
 
     @property
     def device(self) -> Device:
-        """The device that the object was made on; for an import, the device that it was opened on."""
+        """The device that the object was made on, or that it was opened on."""
         return use(self).device
 
     @property
     def context(self) -> Context:
+        """The context that the object belongs to."""
         return use(self).context
 
 
@@ -166,11 +168,12 @@ class Exportable(DeviceObject[I]):
 
     @property
     def is_imported(self) -> bool:
+        """Whether the object was opened from a handle."""
         return use(self).handle is not None
 
     @property
     def handle(self) -> Handle:
-        """The handle that an import was opened from. Raises `InvalidArgumentError` for an object that was made here."""
+        """The handle that this object was opened from. An object that was made here raises `InvalidArgumentError`."""
         found = use(self).handle
         if found is None:
             name = type(self).__name__

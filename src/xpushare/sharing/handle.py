@@ -58,7 +58,13 @@ _STRUCT: Final = struct.Struct("<" + "".join(code for _name, code in FIELDS))
 
 
 class Exporter(NamedTuple):
-    """The process that made a handle."""
+    """The process that made a handle.
+
+    Attributes:
+        pid: Its pid, as it sees itself.
+        boot_id: The boot of its host.
+        pid_namespace: The inode of its PID namespace.
+    """
 
     pid: int
     boot_id: str
@@ -171,10 +177,22 @@ def bytes_of(handle: object, meant: str, advice: str = "") -> bytes:
 class Handle(HandleState, Named):
     """A verified handle: 256 bytes that name one export of one process of this user on this host.
 
-    `Handle(h)` takes a handle, its bytes (any bytes-like object) or its text, and raises `InvalidHandleError` for
-    anything else: wrong length, altered bytes, another version, another user's key, another boot or host. `bytes(h)`
-    and `str(h)` return the bytes and the text. Handles are compared by content, and can be hashed and pickled.
-    Verifying a handle touches no driver and no other process.
+    `bytes(h)` and `str(h)` are the whole handle. The text is safe in URLs, arguments and variables.
+    Handles compare by content, and can be hashed and pickled. Verifying one touches no driver and no
+    other process.
+
+    Args:
+        handle: A handle, its bytes or its text.
+
+    Raises:
+        InvalidHandleError: The length is wrong, the bytes were altered, or they belong to another
+            version, user, boot or host.
+
+    Examples:
+        >>> handle = xs.ipc.memory.get(xs.malloc_host(64, "native_cpu:0"))
+        >>> xs.ipc.Handle(str(handle)) == handle, len(bytes(handle))
+        (True, 256)
+        >>> xs.ipc.memory.put(handle)
     """
 
     __slots__ = ()
@@ -201,7 +219,7 @@ class Handle(HandleState, Named):
 
     @property
     def kind(self) -> str:
-        """ "memory", "physical_memory" or "event"."""
+        """`memory`, `physical_memory` or `event`."""
         return KINDS[self.fields.kind]
 
     @property
@@ -216,16 +234,17 @@ class Handle(HandleState, Named):
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes of the shared range (0 for an event)."""
+        """Bytes of the exported range; 0 for an event."""
         return self.fields.nbytes
 
     @property
     def exposed_nbytes(self) -> int:
-        """How many bytes an importer could reach: drivers map whole granules."""
+        """How many bytes an importer could reach, since drivers map whole granules."""
         return self.fields.exposed_nbytes
 
     @property
     def read_only(self) -> bool:
+        """Whether importers get no write access."""
         return bool(self.fields.flags & READ_ONLY)
 
     @property
