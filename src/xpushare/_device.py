@@ -147,7 +147,7 @@ class Device:
             return name
         if not isinstance(name, str):
             raise InvalidArgumentError(
-                f"a device is named by a string such as 'native_cpu:0', not {type(name).__name__}"
+                f"a device is named by a string such as 'native_cpu:0', 'cuda:0' or 'gpu', not {type(name).__name__}"
             )
         return _named(name)
 
@@ -494,7 +494,7 @@ def _selected(text: str) -> Device:
         if _is_backend(backend):
             known = adapters.known(backend)
             if not known or not _backend_devices(backend):
-                why = f" ({adapters.why_none(backend) if known else 'no adapter for that backend is installed'})"
+                why = f": {adapters.why_none(backend) if known else 'no adapter for that backend is installed'}"
         raise InvalidArgumentError(f"there is no device {text!r} here{why}. Visible: {_listing()}")
     return found[0]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xpushare import adapters
@@ -73,7 +75,8 @@ def new_array(
         found = memory.allocate(kind, max(nbytes, 1), device, None, isolated, small)
     except OutOfMemoryError as error:
         what = f"{readable(nbytes)} (shape {shape}, {dtype}) on {device}"
-        raise OutOfMemoryError(f"cannot allocate {what}: {error}", result=error.result, native=error.native) from error
+        why = os.strerror(errno.ENOMEM) if error.native == errno.ENOMEM and device.backend == adapters.HOST else error
+        raise OutOfMemoryError(f"cannot allocate {what}: {why}", result=error.result, native=error.native) from error
     return array_of(found.replace(nbytes=nbytes), shape, dtype, c_strides(shape, dtype.itemsize), 0)
 
 

@@ -94,6 +94,8 @@ def publish(name: str, obj: Any, *, replace: bool = False, versions: int = 1, ke
         [1.0, 2.0]
         >>> xs.unpublish("weights")
     """
+    if isinstance(obj, str) and not isinstance(name, str):
+        raise InvalidArgumentError("the name comes first: xs.publish(name, array)")
     naming.check_name(name)
     count = _versions_argument(versions)
     if keep:
@@ -710,8 +712,13 @@ class _Wait:
         waited = time.monotonic() - self._start
         if self._timeout is not None:
             if waited >= self._timeout:
-                what = f"no new version of {name!r} has come" if seen else f"nobody has published {name!r}"
-                raise TimeoutError(f"{what} within {self._timeout:g} s")
+                if seen:
+                    raise TimeoutError(f"no new version of {name!r} has come within {self._timeout:g} s")
+                others = ", ".join(published()) or "nothing"
+                raise TimeoutError(
+                    f"nobody has published {name!r} within {self._timeout:g} s (published now: {others}). Have the "
+                    f"other process call xs.publish({name!r}, array), or wait longer"
+                )
             return self._timeout - waited
         if seen or self._warned:
             return None

@@ -257,7 +257,9 @@ def opens_argument(opens: int) -> int:
     except TypeError:
         raise InvalidArgumentError(f"opens is an integer, not {type(opens).__name__}") from None
     if not 1 <= count <= _OPENS_MAX:
-        raise InvalidArgumentError(f"opens is from 1 to {_OPENS_MAX}, not {count}")
+        raise InvalidArgumentError(
+            f"opens is how often the handle may be attached, from 1 to {_OPENS_MAX}, not {count}"
+        )
     return count
 
 

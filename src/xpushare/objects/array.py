@@ -30,7 +30,7 @@ from xpushare.core.declare import closing, made, watchers
 from xpushare.core.memory import Range
 from xpushare.core.pickles import Implicit, Pickled, anew, forwards
 from xpushare.objects.array_handle import ArrayHandle, is_tree
-from xpushare.objects.lifecycle import Closable, Exportable, unpickles, use, why_unusable
+from xpushare.objects.lifecycle import Closable, Exportable, advise, unpickles, use, why_unusable
 from xpushare.objects.message import ONE_ARRAY, content_of, text_of
 from xpushare.objects.opened import arrays_of, give_back, open_message
 from xpushare.sharing import identity
@@ -641,6 +641,15 @@ class SharedArray(ArrayState, Closable[Range]):
         first = found.offset + self.first - fields.offset
         return _sealed(handle, place, self.kind, self.lengths, self.steps, first, None)
 
+
+_VIEW: Final = "np.asarray(a) is the same memory as a NumPy array, torch.from_dlpack(a) as a tensor"
+advise(
+    SharedArray,
+    **dict.fromkeys(
+        ("numpy", "copy", "fill", "tolist", "reshape", "item", "sum", "astype", "T", "buf", "cpu", "to"), _VIEW
+    ),
+    unlink="close() gives up this object's hold, and the memory is freed with the last one",
+)
 
 _PLACED_HERE: Final = _native.KINDS_MOST  # any number that is not of a kind that `Leaves` has seen
 

@@ -232,7 +232,14 @@ def is_tree(handle: ArrayHandle) -> bool:
 def expect_open(handle: ArrayHandle) -> None:
     """Raise `InvalidArgumentError` if the object is closed."""
     if handle.closed:
-        raise misused("lifetime", InvalidArgumentError("this ArrayHandle is closed"), handle)
+        raise misused(
+            "lifetime",
+            InvalidArgumentError(
+                "this ArrayHandle is closed: close() was called, or its `with` block has ended. Keep it open until the "
+                "receiver has attached"
+            ),
+            handle,
+        )
 
 
 def _unpickle(raw: bytes) -> ArrayHandle:

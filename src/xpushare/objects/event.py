@@ -10,7 +10,7 @@ from xpushare.core.declare import closing, made, watchers
 from xpushare.core.event import Opened, Times
 from xpushare.core.pickles import hope_for
 from xpushare.core.resources import Resource
-from xpushare.objects.lifecycle import Exportable, unpickles, use, why_unusable
+from xpushare.objects.lifecycle import Exportable, advise, unpickles, use, why_unusable
 from xpushare.sharing import node
 from xpushare.timeline.waiting import in_loop
 
@@ -308,6 +308,17 @@ class Event(Exportable[Opened]):
         if found.signals is not False:  # else nobody who opens it signals
             hope_for(found.timeline.slot)
         return (_reopen, (handle, False)) if found.signals is False else (_reopen, (handle,))
+
+
+advise(
+    Event,
+    set="signal() completes the next number",
+    is_set="done says whether the newest signal is complete, and value the number of it",
+    clear="signals are numbered and never taken back. wait(at_least=event.pending + 1) waits for the next one",
+    record="queue.signal(event) signals once the queue's work has finished",
+    query="done says whether the newest signal is complete",
+    synchronize="wait() waits for it",
+)
 
 
 def _hold(thing: Event, opened: Opened) -> None:

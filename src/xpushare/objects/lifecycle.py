@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from xpushare._device import Context, Device
     from xpushare.sharing.handle import Handle
 
-__all__ = ["Closable", "DeviceObject", "Exportable", "expect_opened", "unpickles", "use", "why_unusable"]
+__all__ = ["Closable", "DeviceObject", "Exportable", "advise", "expect_opened", "unpickles", "use", "why_unusable"]
 
 
 class OnDevice(Protocol):
@@ -92,6 +92,24 @@ class Closable(Generic[S]):
         raise TypeError(f"this {type(self).__name__} cannot be pickled: {self._pickle_advice}")
 
 
+class _Advice:
+    """In the place of an attribute that people look for and that is not there. (`__getattr__` would make each use of
+    any attribute slower.)
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __get__(self, _thing: object, _kind: type | None = None) -> NoReturn:
+        raise AttributeError(self._text)
+
+
+def advise(kind: type, **advice: str) -> None:
+    """Have attributes that a class lacks say what it has instead."""
+    for name, text in advice.items():
+        setattr(kind, name, _Advice(f"{kind.__name__} has no attribute {name!r}: {text}"))
+
+
 def why_unusable(held: object) -> str:
     """What `repr` says of an object that is closed, or that could not be opened."""
     return "closed" if held is None else f"not opened: {held}" if isinstance(held, Unopened) else ""
@@ -129,13 +147,16 @@ def unpickles(kind: Any) -> Callable[[F], F]:
     return wrap
 
 
+_CLOSED: Final = ": close() was called, or its `with` block has ended"
+
+
 def use(thing: Closable[S]) -> S:
     """Return what an open object holds. Raises `InvalidArgumentError` if it is closed, `ForkError` in a forked child of
     its process.
     """
     found = thing.held
     if found is None:
-        raise misused("lifetime", InvalidArgumentError(f"this {type(thing).__name__} is closed"), thing)
+        raise misused("lifetime", InvalidArgumentError(f"this {type(thing).__name__} is closed{_CLOSED}"), thing)
     if thing.forks != forks():
         expect_opened(found)
         raise ForkError(f"this {type(thing).__name__} {FORK_ADVICE}")

@@ -206,7 +206,9 @@ class Handle(HandleState, Named):
         elif isinstance(handle, str):
             raw = decode_text(handle)
         elif isinstance(handle, Named):
-            raise InvalidHandleError("this is a handle of an array: xs.attach opens it, its `handle` is its memory's")
+            raise InvalidHandleError(
+                "this is a handle of an array: xs.attach opens it, and its attribute `handle` is that of its memory"
+            )
         else:
             raw = bytes_of(handle, "a handle is a Handle, bytes or str")
         found = _verified.get(raw)
