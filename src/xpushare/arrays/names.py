@@ -264,11 +264,11 @@ def watch(name: str, *, timeout: float | None = None, lost: bool = False) -> Wat
 
 def survey_named() -> Survey:
     """What all processes of this user share, with the names that they have published."""
-    names: dict[tuple[bytes, int, int], str] = {}
+    names: dict[tuple[bytes, int, int], tuple[str, int]] = {}
     try:
         for name, handle in published().items():
             for fields in map(fields_of, _handles_of(handle)):
-                names[fields.cookie, fields.entry, fields.generation] = name
+                names[fields.cookie, fields.entry, fields.generation] = name, fields.nbytes
     except XpuShareError:
         pass  # no runtime folder that is to be trusted: nobody has names there
     return survey(names)
@@ -278,7 +278,7 @@ def shares() -> list[Row]:
     """List what all processes of this user share, as `xpushare ls` prints it.
 
     Returns:
-        One row per object, with `kind`, `state`, `nbytes`, `backend`, `device`, `exporter`,
+        One row per object, with `kind`, `state`, `nbytes`, `published_nbytes`, `backend`, `device`, `exporter`,
         `exporter_name`, `importers`, `handles`, `names`, `label`, `value`, `pending` and `age`. In
         a notebook the list is shown as a table.
 

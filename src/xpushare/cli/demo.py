@@ -27,6 +27,7 @@ from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
 import xpushare as xs
 from xpushare import Aspect, Device, Memory
+from xpushare.cli.screen import coloured
 
 __all__ = ["STEPS", "Demo", "Peer", "Side", "Step", "add_arguments", "run"]
 
@@ -612,5 +613,6 @@ def run(arguments: argparse.Namespace) -> int:
         result = Demo(device, file, arguments.timeout, arguments.json, folder).run()
     finally:
         shutil.rmtree(folder)
-    print(json.dumps(result, indent=2) if arguments.json else ("PASSED" if result["passed"] else "FAILED"), flush=True)
+    outcome = coloured("PASSED", "green") if result["passed"] else coloured("FAILED", "red")
+    print(json.dumps(result, indent=2) if arguments.json else outcome, flush=True)
     return 0 if result["passed"] else 1

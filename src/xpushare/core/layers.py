@@ -13,7 +13,16 @@ from typing import Any, Final
 from xpushare.common.errors import InvalidArgumentError
 from xpushare.core.declare import OPERATIONS, Operation, add_face, layers_changed, layers_on, watchers
 
-__all__ = ["LAYERS", "TRACE_FOLDER", "TRACING", "enable_layers", "operations", "print_retained", "records_calls"]
+__all__ = [
+    "LAYERS",
+    "TRACE_FOLDER",
+    "TRACING",
+    "enable_layers",
+    "operations",
+    "print_retained",
+    "records_calls",
+    "trace_by",
+]
 
 _CHECKS: Final = {
     "UR_LAYER_PARAMETER_VALIDATION": (),  # which is always on
@@ -64,7 +73,7 @@ def print_retained() -> int:
 
 def _apply() -> None:
     """Wrap what the layers that are on need, and nothing else."""
-    if not layers_on and not watchers:
+    if not layers_on and not watchers and not _tracers:
         for operation in operations():
             operation.install(operation.function)
         return
@@ -86,6 +95,8 @@ def _apply() -> None:
             call = validation.validated(operation, call)
         if TRACING in layers_on:
             call = _trace(operation, call)
+        for tracer in _tracers:
+            call = tracer(operation, call)
         operation.install(call)
 
 
@@ -115,6 +126,16 @@ def enable_layers(*names: str) -> None:
     if unknown:
         raise InvalidArgumentError(f"there is no layer {unknown[0]!r}; they are {', '.join(LAYERS)}")
     layers_on[:] = [name for name in LAYERS if name in names]
+    _faces_added()
+    layers_changed()
+
+
+_tracers: Final[list[Callable[[Operation, Callable[..., Any]], Callable[..., Any]]]] = []  # one or none
+
+
+def trace_by(tracer: Callable[[Operation, Callable[..., Any]], Callable[..., Any]] | None) -> None:
+    """Have each operation wrapped by `tracer` from now on, besides the layers; None: no longer."""
+    _tracers[:] = [] if tracer is None else [tracer]
     _faces_added()
     layers_changed()
 
