@@ -26,6 +26,6 @@ def revealed(handle: xs.ArrayHandle) -> None:
     reveal_type(xs.attach(handle, like=torch))  # Tensor
     reveal_type(xs.attach(handle, like=total))  # float
     reveal_type(xs.empty(3).device.name)  # str
-    reveal_type(xs.shares())  # list[Row]
+    reveal_type(xs.shares())  # Shares
     reveal_type(xs.Event().signal())  # int
     reveal_type(xs.Channel.open("frames").receive())  # Frame

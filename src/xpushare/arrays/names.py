@@ -16,7 +16,7 @@ from xpushare.arrays.changes import Awaitable, Changes
 from xpushare.arrays.keep import keep_by_name
 from xpushare.arrays.passing import passed_on
 from xpushare.arrays.share import shared
-from xpushare.common import system
+from xpushare.common import html, system
 from xpushare.common.errors import (
     DeviceError,
     ForkError,
@@ -27,6 +27,7 @@ from xpushare.common.errors import (
     doing,
 )
 from xpushare.common.fds import OwnedFd
+from xpushare.common.sizes import readable
 from xpushare.core import event, memory, physical
 from xpushare.objects.array import Memory
 from xpushare.objects.array_handle import ArrayHandle, expect_open
@@ -274,7 +275,26 @@ def survey_named() -> Survey:
     return survey(names)
 
 
-def shares() -> list[Row]:
+class Shares(list[Row]):
+    """Rows, which a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        columns = "state", "kind", "size", "exporter", "importers", "handles", "names", "label"
+        lines = [
+            (
+                row["state"], row["kind"], "" if row["kind"] == "event" else readable(row["nbytes"]),
+                f"{row['exporter']} {row['exporter_name'] or ''}", " ".join(map(str, row["importers"])), row["handles"],
+                " ".join(row["names"]), row["label"],
+            )
+            for row in self
+        ]  # fmt: skip
+        return html.table(columns, lines)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return html.bundle(self, include, exclude)
+
+
+def shares() -> Shares:
     """List what all processes of this user share, as `xpushare ls` prints it.
 
     Returns:
@@ -290,7 +310,7 @@ def shares() -> list[Row]:
         ...     [row["kind"] for row in xs.shares() if row["label"] == "scratch"]
         ['memory']
     """
-    return survey_named().rows
+    return Shares(survey_named().rows)
 
 
 # --- files

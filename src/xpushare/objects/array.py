@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, final
 from xpushare import _native, adapters
 from xpushare._device import adapter_of, dlpack_of, info_of
 from xpushare._native import ArrayState, BufferBase, Leaves, Span, dlpack_capsule
+from xpushare.common import html
 from xpushare.common.elements import (
     as_dtype,
     as_shape,
@@ -25,6 +26,7 @@ from xpushare.common.elements import (
     named_by_typestr,
 )
 from xpushare.common.errors import InvalidArgumentError, InvalidHandleError
+from xpushare.common.sizes import readable
 from xpushare.core import memory as core
 from xpushare.core.declare import closing, made, watchers
 from xpushare.core.memory import Range
@@ -588,6 +590,20 @@ class SharedArray(ArrayState, Closable[Range]):
             version=1,
             syclobj=protocol.syclobj(info_of(found.device)),
         )
+
+    def _repr_html_(self) -> str:
+        found = self.held
+        why = why_unusable(found)
+        if found is None or why:
+            return html.facts("SharedArray", {"state": why})
+        said = {
+            "shape": self.lengths, "dtype": self.kind, "size": readable(self.nbytes), "device": found.device,
+            "imported": "yes" if found.handle is not None else None, "read-only": "yes" if found.read_only else None,
+        }  # fmt: skip
+        return html.facts("SharedArray", said)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return html.bundle(self, include, exclude)
 
     def __repr__(self) -> str:
         found = self.held

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from xpushare import _native
 from xpushare._native import MessageState
+from xpushare.common import html
 from xpushare.common.errors import InvalidArgumentError, Unread, XpuShareError
+from xpushare.common.sizes import readable
 from xpushare.core.declare import closing, made, misused, watchers
 from xpushare.objects.lifecycle import Closable
 from xpushare.objects.message import ONE_ARRAY, content_of, read_message
@@ -191,6 +193,26 @@ class ArrayHandle(MessageState, Named, Closable["ArrayHandle"]):
 
     def __str__(self) -> str:
         return encode_text(self.raw)
+
+    def _repr_html_(self) -> str:
+        if self.unread is not None:
+            return html.facts("ArrayHandle", {"state": self.unread})
+        first = self.memory[0]
+        said: dict[str, Any] = {
+            "exporter": f"pid {first.fields.pid}", "backend": first.backend,
+            "read-only": "yes" if self.read_only else None, "closed": "yes" if self.closed else None,
+        }  # fmt: skip
+        try:
+            if is_tree(self):
+                said = {"arrays": self.count, "allocations": len(self.memory), "size": readable(self.nbytes), **said}
+            else:
+                said = {"shape": self.shape, "dtype": self.dtype, "size": readable(self.nbytes), **said}
+        except XpuShareError as error:
+            said["state"] = error
+        return html.facts("ArrayHandle", said)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return html.bundle(self, include, exclude)
 
     def __repr__(self) -> str:
         if self.unread is not None:

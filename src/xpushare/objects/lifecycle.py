@@ -20,7 +20,17 @@ if TYPE_CHECKING:
     from xpushare._device import Context, Device
     from xpushare.sharing.handle import Handle
 
-__all__ = ["Closable", "DeviceObject", "Exportable", "advise", "expect_opened", "unpickles", "use", "why_unusable"]
+__all__ = [
+    "Advice",
+    "Closable",
+    "DeviceObject",
+    "Exportable",
+    "advise",
+    "expect_opened",
+    "unpickles",
+    "use",
+    "why_unusable",
+]
 
 
 class OnDevice(Protocol):
@@ -92,7 +102,7 @@ class Closable(Generic[S]):
         raise TypeError(f"this {type(self).__name__} cannot be pickled: {self._pickle_advice}")
 
 
-class _Advice:
+class Advice:
     """In the place of an attribute that people look for and that is not there. (`__getattr__` would make each use of
     any attribute slower.)
     """
@@ -107,7 +117,7 @@ class _Advice:
 def advise(kind: type, **advice: str) -> None:
     """Have attributes that a class lacks say what it has instead."""
     for name, text in advice.items():
-        setattr(kind, name, _Advice(f"{kind.__name__} has no attribute {name!r}: {text}"))
+        setattr(kind, name, Advice(f"{kind.__name__} has no attribute {name!r}: {text}"))
 
 
 def why_unusable(held: object) -> str:

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, fi
 
 from xpushare import _native
 from xpushare._native import CONSTANTS, LAYOUT, MAGICS, STRUCTS, BufferBase, Fields, HandleState, fields_of
+from xpushare.common import html
 from xpushare.common.errors import InvalidArgumentError, InvalidHandleError, Unread, XpuShareError
+from xpushare.common.sizes import readable
 from xpushare.sharing import identity
 
 if TYPE_CHECKING:
@@ -261,6 +263,19 @@ class Handle(HandleState, Named):
 
     def __str__(self) -> str:
         return encode_text(self.raw)
+
+    def _repr_html_(self) -> str:
+        if self.unread is not None:
+            return html.facts("Handle", {"state": self.unread})
+        size = None if self.kind == "event" else readable(self.nbytes)
+        said = {
+            "kind": self.kind, "size": size, "backend": self.backend, "device": self.device_uuid,
+            "exporter": f"pid {self.fields.pid}", "read-only": "yes" if self.read_only else None,
+        }  # fmt: skip
+        return html.facts("Handle", said)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return html.bundle(self, include, exclude)
 
     def __repr__(self) -> str:
         if self.unread is not None:
