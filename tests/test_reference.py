@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import inspect
 import re
 import types
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -76,14 +78,46 @@ def sections(text: str) -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
+def described(there: dict[str, str]) -> list[str]:
+    return re.findall(r"^    (\w+)(?: \([^)]*\))?: ", there.get("Args", ""), re.MULTILINE)
+
+
+def native_methods() -> dict[str, str]:
+    """What the stub of the native part says of the public methods that are written in C."""
+    tree = ast.parse(Path(xs.__file__).with_name("_native.pyi").read_text(encoding="utf-8"))
+    bases = {"LockMember": ("release",), "AtomicMember": ("add", "load", "store"), "FrameBase": ("close",)}
+    return {
+        f"{base.name}.{each.name}": inspect.cleandoc(ast.get_docstring(each) or "")
+        for base in tree.body
+        if isinstance(base, ast.ClassDef) and base.name in bases
+        for each in base.body
+        if isinstance(each, ast.FunctionDef) and each.name in bases[base.name]
+    }
+
+
+@pytest.mark.parametrize("name", sorted(native_methods()))
+def test_native_methods(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = native_methods()[name]
+    assert "Examples" in sections(text)
+    if name != "FrameBase.close":
+        assert "Raises" in sections(text)
+    run(name, text, monkeypatch)
+
+
+@pytest.mark.parametrize("name", sorted(CLASSES))
+def test_arguments_of_classes(name: str) -> None:
+    there = described(sections(inspect.getdoc(CLASSES[name]) or ""))
+    if there:
+        assert there == list(inspect.signature(CLASSES[name]).parameters)
+
+
 @pytest.mark.parametrize("name", CALLABLES)
 def test_sections(name: str) -> None:
     found = CALLABLES[name]
     text = inspect.getdoc(found) or ""
     there = sections(text)
     parameters = [each for each in inspect.signature(found).parameters if each not in ("self", "cls")]
-    described = re.findall(r"^    (\w+): ", there.get("Args", ""), re.MULTILINE)
-    assert described == parameters
+    assert described(there) == parameters
     returns = inspect.signature(found).return_annotation
     assert ("Returns" in there) == (returns not in (None, "None"))
     if name.rpartition(".")[2] not in RAISE_NOTHING:
@@ -93,9 +127,12 @@ def test_sections(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted({**CALLABLES, **CLASSES}))
 def test_example(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It runs as it stands, on the host, and shows a result."""
+    run(name, inspect.getdoc({**CALLABLES, **CLASSES}[name]) or "", monkeypatch)
+
+
+def run(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The examples run as they stand, on the host, and show a result."""
     monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", "native_cpu:*")
-    text = inspect.getdoc({**CALLABLES, **CLASSES}[name]) or ""
     test = doctest.DocTestParser().get_doctest(text, {"np": np, "xs": xs}, name, None, 0)
     assert any(each.want for each in test.examples)
     said: list[str] = []

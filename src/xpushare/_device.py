@@ -120,7 +120,7 @@ class Device:
     ordinal. A `Device` can be pickled. Making one starts no driver.
 
     Args:
-        name: `"native_cpu:0"`, `"cuda:1"`, `"gpu"`, `"cpu"` or a uuid. Of several devices, as with
+        name (str | Device): `"native_cpu:0"`, `"cuda:1"`, `"gpu"`, `"cpu"` or a uuid. Of several devices, as with
             `"cuda"`, the first.
 
     Raises:

@@ -93,8 +93,8 @@ class Lock(_native.LockMember, _Shared):
     the order in which they came. It guards host memory; for work on a device use an `Event`.
 
     Args:
-        name: As for `publish`.
-        label: What `ls` calls this object.
+        name (str | None): As for `publish`.
+        label (str | None): What `ls` calls this object.
 
     Raises:
         InvalidArgumentError: The name is not one.
@@ -167,8 +167,8 @@ class Atomic(_native.AtomicMember, _Shared):
     travels by pickle. It lies in host memory, and its waits do not notice deaths.
 
     Args:
-        initial: The number, if this is the first object of that name.
-        name: As for `publish`.
+        initial (int): The number, if this is the first object of that name.
+        name (str | None): As for `publish`.
 
     Raises:
         InvalidArgumentError: The name is not one, or `initial` has more than 64 bits.

@@ -38,7 +38,7 @@ class ArrayHandle(MessageState, Named, Closable["ArrayHandle"]):
     `strides` and `dtype`.
 
     Args:
-        handle: An array handle, its bytes or its text.
+        handle (ArrayHandle | bytes | str): An array handle, its bytes or its text.
 
     Raises:
         InvalidHandleError: The bytes were altered, or belong to another user or boot.

@@ -153,11 +153,11 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
     at one address for its life, which `refresh` brings up to date.
 
     Args:
-        nbytes: How many addresses, a multiple of `device.memory_granularity()`.
-        device: Where. None means `default_device()`: the first GPU, if there is one.
-        context: The context to reserve in, by default the device's own.
-        address: Where the range should begin.
-        growable: Makes a range that maps memory of its own. Its length is 0 at first.
+        nbytes (int): How many addresses, a multiple of `device.memory_granularity()`.
+        device (Device | str | None): Where. None means `default_device()`: the first GPU, if there is one.
+        context (Context | None): The context to reserve in, by default the device's own.
+        address (int | None): Where the range should begin.
+        growable (bool): Makes a range that maps memory of its own. Its length is 0 at first.
 
     Raises:
         InvalidArgumentError: The size is no multiple of the granularity, or the address is taken.

@@ -184,7 +184,7 @@ class Handle(HandleState, Named):
     other process.
 
     Args:
-        handle: A handle, its bytes or its text.
+        handle (Handle | bytes | str): A handle, its bytes or its text.
 
     Raises:
         InvalidHandleError: The length is wrong, the bytes were altered, or they belong to another
