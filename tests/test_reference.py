@@ -8,6 +8,7 @@ import inspect
 import re
 import types
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -130,14 +131,34 @@ def test_example(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run(name, inspect.getdoc({**CALLABLES, **CLASSES}[name]) or "", monkeypatch)
 
 
-def run(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The examples run as they stand, on the host, and show a result."""
-    monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", "native_cpu:*")
+def run(name: str, text: str, monkeypatch: pytest.MonkeyPatch, devices: str = "native_cpu:*") -> None:
+    """The examples run as they stand, and show a result."""
+    monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", devices)
     test = doctest.DocTestParser().get_doctest(text, {"np": np, "xs": xs}, name, None, 0)
     assert any(each.want for each in test.examples)
     said: list[str] = []
     doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=said.append)
     assert not said, "".join(said)
+
+
+INTEGRATIONS = [
+    f"{library}.{name}" for library in ("torch", "cupy", "jax") for name in ("install", "uninstall", "pool")
+    if (library, name) != ("jax", "pool")
+] + ["otel.install", "otel.uninstall"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", INTEGRATIONS)
+def test_integrations(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    library, _, function = name.partition(".")
+    pytest.importorskip("opentelemetry.sdk" if library == "otel" else library)
+    found = getattr(import_module(f"xpushare.integrations.{library}"), function)
+    there = sections(inspect.getdoc(found) or "")
+    assert described(there) == list(inspect.signature(found).parameters)
+    if function != "uninstall":
+        assert "Raises" in there
+    if function == "pool" and not xs.devices("cuda:*"):
+        pytest.skip("its example needs a GPU")
+    run(name, inspect.getdoc(found) or "", monkeypatch, "cuda:*;native_cpu:*" if function == "pool" else "native_cpu:*")
 
 
 @pytest.mark.parametrize("name", ATTRIBUTES)

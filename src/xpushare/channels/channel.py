@@ -69,6 +69,7 @@ class Channel(Awaitable):
     name: str
     """The name; a dot and a number if it was given none."""
     closed: bool
+    """Whether `close` was called."""
     _changes: Changes | None
     _end: End
     _mode: int

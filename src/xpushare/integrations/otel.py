@@ -51,7 +51,13 @@ def install(provider: Any = None) -> None:
 
 
 def uninstall() -> None:
-    """Make no more spans. Idempotent."""
+    """Make no more spans. Idempotent.
+
+    Examples:
+        >>> from xpushare.integrations import otel
+        >>> otel.uninstall() is None
+        True
+    """
     trace_by(None)
 
 

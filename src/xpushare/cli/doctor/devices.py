@@ -49,9 +49,9 @@ def examine(selector: str | None) -> tuple[list[xs.Device], list[Check]]:
     checks: list[Check] = []
     for record in adapters.vendors():
         try:
-            said = list(record.examine()) or _listed(record)
+            told = list(record.examine()) or _listed(record)
             here = _in_machine(record)
-            checks += [each if here or each.state != "absent" else each._replace(fix=None) for each in said]
+            checks += [each if here or each.state != "absent" else each._replace(fix=None) for each in told]
         except Exception as error:  # an adapter from another package may do anything
             why = f"its own examination failed ({type(error).__name__}: {error})"
             checks.append(Check(group, f"adapter {record.backend}", "limited", why, "report it to whose adapter it is"))
