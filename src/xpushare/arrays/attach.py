@@ -1,4 +1,4 @@
-"""`attach`: the array, or the tree of arrays, behind a handle."""
+"""`attach` opens the array, or the tree of arrays, behind a handle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`share`: one message, one export an allocation, one event mark a stream, for an array or a tree of arrays."""
+"""`share` exports an array or a tree of arrays: one message, one export an allocation, one event mark a stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`wait_any` and `any_of`: the first of several events, channels and watches."""
+"""`wait_any` and `any_of` wait for the first of several events, channels and watches."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Two processes share a file's bytes in device memory, step by step, each step checked; prints PASSED or FAILED.
+"""Let two processes share a file's bytes in device memory, and check each step; prints PASSED or FAILED.
 
-One process (exporter) puts a file into shared memory, another (reader) hashes it there and writes an answer back. Three
-physical memories become one range, an event goes back and forth. Then the exporter is killed while the reader reads on
-and waits for it.
+One process (exporter) puts a file into shared memory. Another (reader) hashes it there and writes an answer back. Three
+physical memories become one range, and an event goes back and forth. Then the exporter is killed while the reader reads
+on and waits for it.
 """
 
 from __future__ import annotations

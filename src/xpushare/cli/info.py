@@ -1,7 +1,7 @@
-"""Devices, their aspects and the reasons, driver versions, and where this user's runtime folder and key are.
+"""List devices, their aspects and the reasons, driver versions, and your runtime folder and key.
 
-Changes nothing: a folder or key that is not there is reported, not made. Asking a device for its aspects may start its
-driver.
+It changes nothing: a folder or key that is missing is reported, not made. Asking a device for its aspects may start
+its driver. The exit status is 0 if there is a device, 1 if there is none, and 2 if the selector does not parse.
 """
 
 from __future__ import annotations

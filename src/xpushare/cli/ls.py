@@ -1,9 +1,9 @@
-"""Who shares what on this machine, for this user: objects, sizes, devices, exporters, importers, ages.
+"""List what the processes of this user share: objects, sizes, devices, exporters, importers and ages.
 
-Looks into every process of this user through /proc, read-only. State `shared`: handles of the object can be opened;
-`withdrawn`: they cannot any more, but importers have it open; `LEFT`: the same, and the exporter is dead: the object is
-freed when its last importer closes it or ends. Exit status 1 when a dead process left something, or when no process has
-the pid of --pid, else 0.
+It looks into every process of this user through /proc, read-only. State `shared`: handles open the object. State
+`withdrawn`: no handle opens it any more, but importers have it open. State `LEFT`: its exporter has died, and the
+object is freed when its last importer closes it or ends. The exit status is 1 if a dead process left something, or if
+no process has the pid of --pid.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""JAX arrays through `multiprocessing` by handle: `xpushare.integrations.jax.install()`."""
+"""Send JAX arrays through `multiprocessing` by handle: `xpushare.integrations.jax.install()`."""
 
 from __future__ import annotations
 

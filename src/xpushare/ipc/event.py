@@ -1,5 +1,6 @@
-"""`sycl::ext::oneapi::experimental::ipc::event`: handles of events. There is no `close`, since releasing an event
-closes it.
+"""Handles of events, as `sycl::ext::oneapi::experimental::ipc::event` has them.
+
+There is no `close`: the last reference to an event closes it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`sycl::ext::oneapi::experimental::ipc::memory`: handles of USM memory."""
+"""Handles of USM memory, as `sycl::ext::oneapi::experimental::ipc::memory` has them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""`sycl::ext::oneapi::experimental::ipc::physical_memory`: handles of physical memory. There is no `close`: the last
-release closes an import.
+"""Handles of physical memory, as `sycl::ext::oneapi::experimental::ipc::physical_memory` has them.
+
+There is no `close`: the last reference to an import closes it.
 """
 
 from __future__ import annotations

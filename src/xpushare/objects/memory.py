@@ -1,4 +1,4 @@
-"""The object face of USM memory: the three mallocs, and `Memory`, which is defined in `_array` beside its arrays."""
+"""The object face of USM memory: the three mallocs, and `Memory`, which `objects.array` defines beside its arrays."""
 
 from __future__ import annotations
 

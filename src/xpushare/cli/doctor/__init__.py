@@ -1,9 +1,9 @@
-"""What can and cannot be shared on this machine or in this container, tried for real, and what to change.
+"""Try what can be shared on this machine or in this container, and report what to change.
 
-Starts processes of its own that share memory, physical memory and events on each device by each route alone; they use
-a key and folder of their own. In your folder nothing changes: it is only tried whether a file could be written there.
-Exit status 0 when memory and events can be shared on every device by at least one route and the user's folder and key
-are sound, else 1. With --pid: can this process reach what that one shares, and if not, why.
+It starts processes of its own that share memory, physical memory and events on each device, by each route alone, with
+a key and a folder of their own. In your folder it only tries whether a file could be written. The exit status is 0 if
+memory and events can be shared on every device by at least one route and your folder and key are sound, else 1. With
+--pid it reports whether this process can reach what that one shares, and if not, why.
 """
 
 from __future__ import annotations
