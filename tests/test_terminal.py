@@ -93,6 +93,32 @@ def test_bash_completes() -> None:
     assert complete("xpushare nothing ") == []
 
 
+@pytest.mark.skipif(not shutil.which("zsh"), reason="zsh is not here")
+def test_zsh_completes(tmp_path: Path) -> None:
+    """The script gives zsh's own `_describe` the names and what they do."""
+    script = tmp_path / "_xpushare"
+    script.write_text(command("completion", "zsh").stdout)
+    source = f"compdef() {{}}; _describe() {{ print -rl -- ${{(P)2}} }}; source {script}; "
+    for words, wanted in (("xpushare do", "doctor:"), ("xpushare ls --", "--pid:"), ("xpushare completion f", "fish:")):
+        call = f"words=({words}); CURRENT={len(words.split())}; _xpushare"
+        done = subprocess.run(
+            ["zsh", "-f", "-c", source + call], capture_output=True, text=True, timeout=60, check=True
+        )
+        assert any(line.startswith(wanted) for line in done.stdout.splitlines())
+
+
+@pytest.mark.skipif(not shutil.which("fish"), reason="fish is not here")
+def test_fish_completes(tmp_path: Path) -> None:
+    script = tmp_path / "xpushare.fish"
+    script.write_text(command("completion", "fish").stdout)
+    for line, wanted in (("xpushare do", "doctor"), ("xpushare ls --p", "--pid"), ("xpushare completion f", "fish")):
+        call = ["fish", "--no-config", "-c", f"source {script}; complete -C '{line}'"]
+        done = subprocess.run(
+            call, capture_output=True, text=True, timeout=60, check=True, env={**os.environ, "HOME": str(tmp_path)}
+        )
+        assert wanted in [each.partition("\t")[0] for each in done.stdout.splitlines()]
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completions_parse(shell: str, tmp_path: Path) -> None:
     done = command("completion", shell)

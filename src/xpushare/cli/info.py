@@ -219,7 +219,7 @@ def _text(found: dict[str, Any]) -> str:
     if found["refused_devices"]:
         refused = ((name, why) for name, said in found["refused_devices"].items() for why in said)
         lines += ["", *(wrapped(f"{name}: not listed: ", why, 4) for name, why in refused)]
-    return "\n".join(lines)
+    return "\n".join(each if "\n" in each or "\x1b" in each else wrapped("", each, 18) for each in lines)
 
 
 def run(arguments: argparse.Namespace) -> int:

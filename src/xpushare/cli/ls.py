@@ -129,18 +129,17 @@ def _print_channels(found: list[dict[str, Any]]) -> None:
     """A line for each member of each channel."""
     devices = _device_names()
     for each in found:
-        print(
-            f"\nchannel {each['name'] or '(without a name)'}, {counted(each['sent'], 'frame')} sent, "
-            f"{counted(each['slots'], 'slot')}, "
-            f"{readable(each['nbytes'])} on {devices.get(each['device'], each['backend'])}"
-        )
+        where = devices.get(each["device"], each["backend"])
+        said = f"{counted(each['sent'], 'frame')} sent, {counted(each['slots'], 'slot')}"
+        line = f"channel {each['name'] or '(without a name)'}, {said}, {readable(each['nbytes'])} on {where}"
+        print(f"\n{wrapped('', line, 4)}")
         for member in each["members"]:
             does = (["finished writing" if member["finished"] else "writes"] if member["writes"] else []) + (
                 [f"reads {member['mode']}: {member['lag']} behind, {member['missed']} missed, {member['held']} held"]
                 if member["mode"]
                 else []
             )
-            print(f"  {_who(member['pid'], member['label'])} {', '.join(does)}")
+            print(wrapped("", f"  {_who(member['pid'], member['label'])} {', '.join(does)}", 6))
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -179,12 +178,17 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print("nothing is shared")
     if kept := kept_rows():
-        print(f"kept by process {kept[0]['keeper']}:", *kept_lines(kept), sep="\n  ")
+        print(f"kept by process {kept[0]['keeper']}:")
+        print(*(wrapped("", f"  {line}", 6) for line in kept_lines(kept)), sep="\n")
     _print_channels(open_channels)
     if left:
         size = readable(sum(row["nbytes"] for row in left))
         what = "1 of them, {}, was" if len(left) == 1 else f"{len(left)} of them, {{}}, were"
-        print(f"{what.format(size)} left by dead processes: they go when their importers close them or end")
+        print(
+            wrapped(
+                "", f"{what.format(size)} left by dead processes: they go when their importers close them or end", 4
+            )
+        )
     if found.unread:
         listed = ", ".join(f"{each.pid} {each.name}" for each in found.unread[:_LISTED])
         more = len(found.unread) - _LISTED

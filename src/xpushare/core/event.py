@@ -377,12 +377,8 @@ def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
     if state == LOST:
         _lost(slot, point)
     raise TimeoutError(
-        f"signal {point} of the event has not completed within {seconds:g} s: "
-        + (
-            f"{slot.pending} are submitted, {slot.value} complete"
-            if slot.pending >= point
-            else "nobody has submitted it"
-        )
+        f"signal {point} of the event has not completed within {seconds:g} s (value {slot.value}, "
+        f"pending {slot.pending})" + (": nobody has submitted it" if slot.pending < point else "")
     )
 
 
