@@ -204,14 +204,17 @@ class Mapping:
         afterwards.
         """
 
-    def keep(self, fd: OwnedFd, owned: bool, /) -> None:
+    def keep(self, fd: OwnedFd, owned: bool, /) -> int:
         """Give up the mapping and its fd. Both are kept if there has been no fork since and memory is not scarce: for
-        `owned`, or for `kept` if the memory was never exported. Nothing may use the mapping any more.
+        `owned`, or for `kept` if the memory was never exported. Nothing may use the mapping any more. Returns the
+        number under which it is kept; 0 if it was freed.
         """
 
     @classmethod
-    def owned(cls, address: int, nbytes: int, /) -> tuple[Mapping, OwnedFd] | None:
-        """The mapping at `address` that was kept as `owned`, with its content, and its fd. None if it was freed."""
+    def owned(cls, number: int, /) -> tuple[Mapping, OwnedFd] | None:
+        """Return the mapping that was kept as `owned` under that number, with its content, and its fd. None if it was
+        freed.
+        """
 
     @classmethod
     def kept(cls, nbytes: int, /) -> tuple[Mapping, OwnedFd] | None:

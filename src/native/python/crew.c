@@ -361,7 +361,13 @@ static PyObject *atomic_leave(PyObject *self, PyObject *Py_UNUSED(a))
 static int as_i64(PyObject *obj, int64_t *out)
 {
     *out = PyLong_AsLongLong(obj);
-    return *out == -1 && PyErr_Occurred() ? -1 : 0;
+    if (*out != -1 || !PyErr_Occurred())
+        return 0;
+    if (PyErr_ExceptionMatches(PyExc_OverflowError)) {
+        PyErr_Clear();
+        xp_unusable("an Atomic holds 64 bits, from -2**63 to 2**63 - 1: the number given is beyond that");
+    }
+    return -1;
 }
 
 static PyObject *atomic_add(PyObject *self, PyObject *arg)

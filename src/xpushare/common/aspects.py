@@ -1,4 +1,4 @@
-"""What a device can do, and how sure we are."""
+"""The capabilities of devices, and how each is known."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ class DeviceError(XpuShareError, RuntimeError):
 
 
 def exporter_gone(pid: int, how: str) -> HandleExpiredError:
-    """Return the error for a handle whose exporter has ended. `how`: by what this process knows it."""
+    """Return the error for a handle whose exporter has ended. `how` says how this process knows it."""
     return HandleExpiredError(
         f"the process that shared this (pid {pid}) has exited ({how}). Keep it running until the receiver has "
         "attached, or publish with keep=True"
@@ -166,7 +166,7 @@ def from_os_error(error: OSError, doing: str) -> XpuShareError:
 
 
 class doing(ContextDecorator):  # a clause: `with doing("publishing a name")`
-    """Translate a system call that fails within the block or the function, as `from_os_error` does."""
+    """Translate a failed system call within the block or the function, as `from_os_error` does."""
 
     __slots__ = ("_what",)
 
@@ -182,7 +182,7 @@ class doing(ContextDecorator):  # a clause: `with doing("publishing a name")`
 
 
 class Unread:
-    """Why the content of a pickle means nothing here. Unpickling never raises, so each use does."""
+    """The reason why a pickle's content is meaningless here. Unpickling never raises, so each use does."""
 
     __slots__ = ("_error",)
 

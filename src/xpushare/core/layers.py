@@ -1,5 +1,5 @@
-"""Layers: optional wrappers around the declared operations, for all three faces. While they are off there are no
-wrappers, so they cost nothing.
+"""Layers: optional wrappers around the declared operations, for all three faces. A layer that is off adds no wrapper
+and costs nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TRACE_FOLDER: Final = "XPUSHARE_TRACE_FOLDER"  # set by `xpushare trace`: tracin
 
 
 def operations() -> list[Operation]:
-    """All operations; their modules are loaded first."""
+    """Return all operations, after loading their modules."""
     from xpushare.core import event, growth, interop, memory, physical, queue
 
     assert {module.__name__ for module in (event, growth, interop, memory, physical, queue)}
@@ -57,7 +57,7 @@ def _trace(operation: Operation, call: Callable[..., Any]) -> Callable[..., Any]
 
 
 def records_calls() -> bool:
-    """Whether tracing records calls for `xpushare trace`, instead of writing text."""
+    """Return whether tracing records calls for `xpushare trace` instead of writing text."""
     return bool(os.environ.get(TRACE_FOLDER))
 
 
@@ -65,14 +65,14 @@ def records_calls() -> bool:
 
 
 def print_retained() -> int:
-    """Write what is retained now and where it was made, if leak checking is on; returns how much that is."""
+    """Write which objects are retained and where they were made, if leak checking is on. Returns how many there are."""
     from xpushare.core import validation
 
     return validation.print_retained() if "leaks" in validation.checks else 0
 
 
 def _apply() -> None:
-    """Wrap what the layers that are on need, and nothing else."""
+    """Install the wrappers that the active layers need, and remove all others."""
     if not layers_on and not watchers and not _tracers:
         for operation in operations():
             operation.install(operation.function)
@@ -142,12 +142,12 @@ def trace_by(tracer: Callable[[Operation, Callable[..., Any]], Callable[..., Any
 
 @functools.cache
 def _faces_added() -> None:
-    """Once: the layers apply to operations from now on."""
+    """Apply the layers to operations from now on. Runs once."""
     add_face(_apply)
 
 
 def from_environment() -> None:
-    """Switch on the layers that `UR_ENABLE_LAYERS` names, at the import of the package."""
+    """Switch on the layers that `UR_ENABLE_LAYERS` names, when the package is imported."""
     names = {name.strip() for name in os.environ.get("UR_ENABLE_LAYERS", "").split(",")} - {""}
     for name in sorted(names.difference(LAYERS)):
         _log.warning("UR_ENABLE_LAYERS: there is no layer %r here; they are %s", name, ", ".join(LAYERS))
