@@ -26,7 +26,7 @@ PAGES = [
     "docs/mistakes.md",
 ]
 # Classes that have a page though they are not in `xpushare`: what channels give, and an integration's.
-UNNAMED = {"channels.ends.Frame", "channels.ends.Loan", "integrations.batches.Batches"}
+UNNAMED = {"arrays.names.Watch", "channels.ends.Frame", "channels.ends.Loan", "integrations.batches.Batches"}
 # A python block, and the block of its output when one follows. What needs other libraries is a `py` block, and not run.
 BLOCK = re.compile(r"^```python\n(?P<source>.*?)^```\n(?:\n```text\n(?P<output>.*?)^```\n)?", re.MULTILINE | re.DOTALL)
 

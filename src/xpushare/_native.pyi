@@ -1356,7 +1356,20 @@ class LockMember:
     def take(self, timeout: float | None, /) -> Any:
         """`held`, `died`, or None if the time is over."""
 
-    def release(self) -> None: ...
+    def release(self) -> None:
+        """Release the lock.
+
+        Raises:
+            InvalidArgumentError: This thread does not hold it, or the object is closed.
+
+        Examples:
+            >>> lock = xs.Lock()
+            >>> lock.acquire().owner_died
+            False
+            >>> lock.release()
+            >>> lock.close()
+        """
+
     def leave(self) -> None: ...
     def __enter__(self) -> Any: ...
     def __exit__(self, *error: object) -> None: ...
@@ -1367,9 +1380,55 @@ class AtomicMember:
     def __new__(cls, crew: Crew | Exception, label: str = "", /) -> Self: ...
     @property
     def member(self) -> int: ...
-    def add(self, n: int, /) -> int: ...
-    def load(self) -> int: ...
-    def store(self, value: int, /) -> None: ...
+    def add(self, n: int, /) -> int:
+        """Add to the number.
+
+        Args:
+            n: What to add.
+
+        Returns:
+            The number before.
+
+        Raises:
+            InvalidArgumentError: `n` has more than 64 bits, or the object is closed.
+
+        Examples:
+            >>> with xs.Atomic(5) as number:
+            ...     number.add(-2), number.load()
+            (5, 3)
+        """
+
+    def load(self) -> int:
+        """Return the number.
+
+        Returns:
+            What the last change of any process left.
+
+        Raises:
+            InvalidArgumentError: The object is closed.
+
+        Examples:
+            >>> with xs.Atomic(5) as number:
+            ...     number.load()
+            5
+        """
+
+    def store(self, value: int, /) -> None:
+        """Replace the number.
+
+        Args:
+            value: The new number.
+
+        Raises:
+            InvalidArgumentError: `value` has more than 64 bits, or the object is closed.
+
+        Examples:
+            >>> with xs.Atomic(5) as number:
+            ...     number.store(7)
+            ...     number.load()
+            7
+        """
+
     def swap(self, old: int, value: int, /) -> bool: ...
     def wait_for(self, value: int, timeout: float | None, /) -> bool:
         """Wait until the value differs. False if the time is over."""
@@ -1504,4 +1563,13 @@ class FrameBase(_HeldBase):
     @property
     def closed(self) -> bool: ...
     def close(self) -> None:
-        """Give the slot back. Idempotent."""
+        """Give the slot back. In mode "one" that acknowledges the frame. Idempotent.
+
+        Examples:
+            >>> with xs.Channel.create("frames", 3) as writer, xs.Channel.open("frames") as reader:
+            ...     seq = writer.send([1.0, 2.0, 3.0])
+            ...     frame = reader.receive()
+            ...     frame.close()
+            ...     frame.closed
+            True
+        """
