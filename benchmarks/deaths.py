@@ -94,7 +94,8 @@ def _robust_mutex(words: Any) -> Callable[[], bool]:
     def acquire() -> bool:
         kept = words  # the memory lives while the mutex is used
         found: int = libc.pthread_mutex_lock(address)
-        assert kept is words and found in (0, _OWNER_DEAD)
+        assert kept is words
+        assert found in (0, _OWNER_DEAD)
         return found == _OWNER_DEAD
 
     return acquire
@@ -173,7 +174,8 @@ def successor(rounds: int) -> list[tuple[int, int, int]]:
             while len(arrivals) < 2 * k + 2:
                 time.sleep(0.0005)
             value, now = arrivals[2 * k + 1]
-            assert value == sent and begin < readable < sent
+            assert value == sent
+            assert begin < readable < sent
             found.append((sent, sent, now))
         writer.tell("end")
         writer.join()
