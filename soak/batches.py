@@ -40,6 +40,7 @@ def run(soak: Soak) -> None:
     with Batches(_BATCH * _SAMPLE, workers=_WORKERS) as batches:
         loader = data.DataLoader(Samples(count * _BATCH), _BATCH, num_workers=_WORKERS, collate_fn=batches.collate_fn)
         before = after = None
+        fds = ["", ""]
         seen = 0
         for batch in batches.of(loader):
             first = seen * _BATCH
@@ -47,14 +48,14 @@ def run(soak: Soak) -> None:
             soak.check(found == list(range(first, first + _BATCH)), f"batch {seen} holds {found}")
             seen += 1
             if seen == count // 10:
-                before = held()
-            elif seen == count:
-                after = held()
-    soak.check(before and after, f"{seen} of {count} batches came")
+                before, fds[0] = held(), describe_fds()
+            elif seen == count * 9 // 10:  # before the workers end
+                after, fds[1] = held(), describe_fds()
+    soak.check(seen == count, f"{seen} of {count} batches came")
     assert before is not None
     assert after is not None
-    soak.say(f"{count} batches of {_BATCH * _SAMPLE} bytes: after a tenth of them {before}; at the end {after}")
-    soak.check(after.fds <= before.fds, f"fds {before.fds} -> {after.fds}: {describe_fds()}")
+    soak.say(f"{count} batches of {_BATCH * _SAMPLE} bytes: after a tenth of them {before}; after nine tenths {after}")
+    soak.check(after.fds <= before.fds, f"fds {before.fds} -> {after.fds}: {fds[0]} -> {fds[1]}")
     soak.check(after.mappings <= before.mappings + 40, f"mappings {before.mappings} -> {after.mappings}")
     growth = after.resident - before.resident
     soak.check(growth < _MOST_GROWTH, f"resident memory grew by {growth} bytes")
