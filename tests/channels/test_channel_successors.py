@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,32 +11,23 @@ import pytest
 import xpushare as xs
 from harness import TIMEOUT, Child, kept
 from xpushare.adapters.base import Support
-from xpushare.adapters.mock.adapter import Mock
 
 DEVICE = "mock:0"
 NBYTES = 8
 
 
+MORTAL = Support("no", "the test says so")
+
+
 def mortal() -> None:
-    """Have this process find that memory of the mock devices ends with its maker."""
-    if "support" in kept:
-        return
-    kept["support"] = support = Mock.support
-
-    def mortal_support(self: Any, device: Any, aspect: Any) -> Any:
-        if aspect is xs.Aspect.outlives_exporter:
-            return Support("no", "the test says so")
-        return support(self, device, aspect)
-
-    Mock.support = mortal_support  # type: ignore[method-assign]
+    """Have this process find that memory of the device ends with its maker."""
+    xs.Device(DEVICE)._aspects[xs.Aspect.outlives_exporter] = MORTAL
 
 
 @pytest.fixture(autouse=True)
-def _mortal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _mortal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", "mock:*;native_cpu:*")
-    mortal()
-    yield
-    Mock.support = kept.pop("support")  # type: ignore[method-assign]
+    monkeypatch.setitem(xs.Device(DEVICE)._aspects, xs.Aspect.outlives_exporter, MORTAL)
 
 
 def create_there(**options: Any) -> None:
