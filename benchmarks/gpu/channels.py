@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -43,19 +44,31 @@ def _own_fds() -> int:
 # --- frames
 
 
-def _work(cycles: int) -> None:
-    """Keep the GPU busy on the current stream; the host goes on."""
-    if cycles:
-        torch.cuda._sleep(cycles)
+class _Work:
+    """Keeps the GPU busy for so many cycles a frame. The host goes on, eight frames ahead at most: it sleeps on an
+    event of torch then, since a driver whose queue is full spins.
+    """
+
+    def __init__(self, cycles: int) -> None:
+        self._cycles = cycles
+        self._ahead: deque[Any] = deque()
+
+    def __call__(self) -> None:
+        if self._cycles:
+            torch.cuda._sleep(self._cycles)
+            self._ahead.append(torch.cuda.Event(blocking=True))
+            self._ahead[-1].record()
+            if len(self._ahead) > 8:
+                self._ahead.popleft().synchronize()
 
 
 def _reader(device: str, pipe: Any, cycles: int) -> None:
-    total = torch.zeros((), dtype=torch.int64, device=_place(device))
+    total, work = torch.zeros((), dtype=torch.int64, device=_place(device)), _Work(cycles)
     with xs.Channel.open("bench-gpu", timeout=60) as ch:
         pipe.send("ready")
         begin, busy, count = time.perf_counter(), time.process_time(), 0
         for frame in ch:
-            _work(cycles)
+            work()
             total += torch.from_dlpack(frame)[-1]
             count += 1
         busy, wall = time.process_time() - busy, time.perf_counter() - begin
@@ -70,11 +83,11 @@ def frames(device: str, seconds: float, cycles: int = 0) -> bool:
         child = _CONTEXT.Process(target=_reader, args=(device, there, cycles))
         child.start()
         assert here.recv() == "ready"
-        count = total = 0
+        count, total, work = 0, 0, _Work(cycles)
         busy, begin = time.process_time(), time.perf_counter()
         while time.perf_counter() < begin + seconds:
             with ch.loan() as frame:
-                _work(cycles)
+                work()
                 torch.from_dlpack(frame).fill_(count % 251)
             total += count % 251
             count += 1
