@@ -1443,6 +1443,7 @@ CHANNEL_NO_ROOM: int
 CHANNEL_TWICE: int
 CHANNEL_NO_WRITER: int
 CHANNEL_SAID_END: int
+CHANNEL_MOVED: int
 CHANNEL_SPARE: int
 CHANNEL_TEXT: int
 
@@ -1456,6 +1457,9 @@ def channel_begin(crew: Crew, geometry: tuple[int, ...], text: bytes, /) -> None
 
 def channel_geometry(crew: Crew, /) -> tuple[tuple[int, ...], bytes]:
     """What a channel is that somebody else began. ValueError: its words do not fit."""
+
+def channel_move(crew: Crew, /) -> None:
+    """The slots of a channel have ended with their maker: send its readers to the next channel of that name."""
 
 def channel_survey(crew: Crew, /) -> tuple[list[tuple[Any, ...]], int]:
     """For people: (member, pid, role, cursor, missed, received, held, label) of each, and the seq of the next frame."""
@@ -1511,6 +1515,9 @@ class ChannelEnd:
 
     def since(self, member: int, /) -> int:
         """When a member joined; 0: nobody has."""
+
+    def unread(self) -> int:
+        """Of a channel that has moved: the frames that this reader missed, or has not received."""
 
     def leave(self) -> None: ...
 
