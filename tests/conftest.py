@@ -52,9 +52,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _prepared() -> None:
+def _prepared() -> Iterator[None]:
     """What forks children is there before a test counts what is open."""
     harness.prepare()
+    yield
+    gc.unfreeze()  # plugins that are loaded at the end ask for referrers
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -33,6 +33,11 @@ __all__ = ["TIMEOUT", "Child", "ChildDied", "HarnessError", "Pending", "become_a
            "withdraw_all"]  # fmt: skip
 
 TIMEOUT = 60.0  # of a child that imports torch on a busy machine
+# Variables that no module reads when it is imported.
+LATE = frozenset(
+    ("ONEAPI_DEVICE_SELECTOR", "XPUSHARE_KEY_FILE", "XPUSHARE_LINGER", "XPUSHARE_PICKLE_BYTES", "XPUSHARE_PICKLE_GRACE",
+     "XPUSHARE_RUNTIME_DIR")
+)  # fmt: skip
 
 
 class _Kept(dict[Any, Any]):
@@ -51,7 +56,9 @@ class Child(base.Child):
     `target` (a function without arguments, or source text) runs first. `method` is "fork" (of this process), "spawn" (a
     fresh interpreter), or "prepared" (of the `Forkserver`). `env` changes the environment (None removes a variable);
     `prefix` is a command that starts the interpreter, such as `["unshare", "--net"]` (`pid` and `kill` then mean the
-    process of the command). With either, and after a change of this process's environment, "prepared" is "spawn".
+    process of the command). With a prefix, or an environment in which more than `LATE` has changed, "prepared" is
+    "spawn".
+    `imports` are large modules that it uses, such as torch, which are loaded once for all such children.
     Leaving the `with` block ends the child in an orderly way and demands exit status 0, unless it was killed or the
     block failed.
     """
@@ -63,10 +70,14 @@ class Child(base.Child):
         method: Literal["prepared", "spawn", "fork"] = "prepared",
         env: Mapping[str, str | None] | None = None,
         prefix: Sequence[str] = (),
+        imports: Sequence[str] = (),
         timeout: float = TIMEOUT,
     ) -> None:
-        self._prefix = prefix
-        super().__init__(method="spawn" if prefix and method == "prepared" else method, env=env, timeout=timeout)
+        self._prefix, self._imports = prefix, tuple(imports)
+        self._late: dict[str, str | None] = {}
+        super().__init__(method=method, env=env, timeout=timeout)
+        if self._late:
+            self.call(_set_environment, self._late)
         if target is not None:
             try:
                 self.call(exec_source, target) if isinstance(target, str) else self.call(target)
@@ -74,8 +85,13 @@ class Child(base.Child):
                 self.kill()
                 raise
 
-    def _forkserver(self) -> Forkserver:
-        return _forkserver_of(os.getpid())
+    def _forkserver(self, env: Mapping[str, str | None]) -> Forkserver | None:
+        server = _forkserver_of(os.getpid(), self._imports)
+        changed = server.changed(env)
+        if self._prefix or changed is None or not changed.keys() <= LATE:
+            return None
+        self._late = changed
+        return server
 
     def _command(self, fd: int) -> list[str]:
         source = f"import sys; sys.path[:] = {sys.path!r}; import harness; harness._main({fd}, {os.getpid()})"
@@ -143,6 +159,11 @@ def exec_source(source: str) -> None:
     exec(compile(source, "<source of the child>", "exec"), kept)
 
 
+def _set_environment(changed: Mapping[str, str | None]) -> None:
+    for name, value in changed.items():
+        os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+
+
 def _serve_fork(parents: Connection, connection: Connection) -> None:
     parents.close()
     children.clear()  # the parent's, not ours
@@ -157,14 +178,15 @@ def _main(fd: int, _parent: int) -> None:
         exec(compile(_program, "<string>", "exec"), vars(sys.modules["__main__"]))
 
 
-@functools.lru_cache(1)  # a test that changes the environment changes it back
-def _forkserver_of(_pid: int) -> Forkserver:
-    return Forkserver("harness", "_main", ["xpushare.adapters.native_cpu", "xpushare.adapters.mock.adapter"])
+@functools.cache  # a test that changes the environment changes it back
+def _forkserver_of(_pid: int, imports: tuple[str, ...]) -> Forkserver:
+    known = ("xpushare.adapters.native_cpu", "xpushare.adapters.mock.adapter")
+    return Forkserver("harness", "_main", [*known, *imports])
 
 
 def prepare() -> None:
     """Start the process that forks children, so that a test that counts descriptors does not count its own."""
-    _forkserver_of(os.getpid())
+    _forkserver_of(os.getpid(), ())
 
 
 def become_another_user(uid: int) -> None:

@@ -118,7 +118,7 @@ def test_prepared_children_are_as_fresh_ones(monkeypatch: pytest.MonkeyPatch, tm
 def test_an_answer_that_nobody_waits_for_any_more_is_no_other_questions() -> None:
     """Ctrl-C came between a question to what forks and its answer."""
     with Child() as child:
-        server = harness._forkserver_of(os.getpid())
+        server = harness._forkserver_of(os.getpid(), ())
         server._number += 1
         server._socket.send(pickle.dumps((server._number, child.pid)))
         with Child() as another:

@@ -96,7 +96,7 @@ class Child:
         try:
             if method == "fork":
                 self.pid, self._exit_status = self._fork(here, there)
-            elif method == "prepared" and not env and (server := self._forkserver()).fits:
+            elif method == "prepared" and (server := self._forkserver(env or {})) is not None:
                 self.pid = server.fork(there.fileno())
                 self._exit_status = functools.partial(server.exit_status, self.pid)
             else:
@@ -115,8 +115,10 @@ class Child:
             there.close()
         children.add(self)
 
-    def _forkserver(self) -> Forkserver:
-        return _forkserver_of(os.getpid())
+    def _forkserver(self, env: Mapping[str, str | None]) -> Forkserver | None:
+        """What forks children with this environment; None if a fresh interpreter has to be started."""
+        server = _forkserver_of(os.getpid())
+        return server if server.changed(env) == {} else None
 
     def _command(self, fd: int) -> list[str]:
         """What starts a fresh interpreter that calls `main`."""
