@@ -38,6 +38,7 @@ import harness  # noqa: E402
 import xpushare as xs  # noqa: E402
 
 if TYPE_CHECKING:
+    from xpushare import _native
     from xpushare.core.declare import Operation
 
 # Folders in the order in which their files are given to the workers. The native part's tests look at all that a process
@@ -93,6 +94,20 @@ def exporting() -> None:
 
     with xs.malloc_device(4096, "native_cpu:0") as memory:
         xs.ipc.memory.put(xs.ipc.memory.get(memory))
+
+
+@pytest.fixture
+def new_slot(domain: _native.Domain) -> Iterator[Callable[[], _native.Slot]]:
+    made: list[_native.Slot] = []
+
+    def new() -> _native.Slot:
+        made.append(_native.Slot(domain, domain.new_slot()))
+        return made[-1]
+
+    yield new
+    for slot in made:
+        slot.detach()
+        domain.release_slot(slot.index)
 
 
 _undeclared: set[str] = set()
