@@ -489,6 +489,18 @@ class Adapter(abc.ABC):
         """A pool of device memory for another library's allocator."""
         raise FeatureNotSupportedError(f"{self.backend} has no memory for the allocators of other libraries")
 
+    def dma_buf(
+        self, device: DeviceInfo, memory: DriverMemory, address: int, nbytes: int
+    ) -> tuple[OwnedFd, int] | None:
+        """A new dma-buf that has these bytes of memory of this adapter's, also of another library's or of an import,
+        and where in it they begin. None: it can be made of what `memory.export` says, or not at all.
+        """
+        return None
+
+    def adopt_dma_buf(self, device: DeviceInfo, doing: str, fd: OwnedFd, nbytes: int) -> DriverMemory:
+        """Memory in a dma-buf of that size, which this process exports as its own. Takes `fd` over if that succeeds."""
+        raise FeatureNotSupportedError(f"{doing}: {self.backend} imports no dma-bufs of other drivers")
+
     @abc.abstractmethod
     def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:
         """The forms in which `import_memory` (`physical`: `import_physical`) takes what another backend exported, and

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from xpushare._device import DeviceLike
     from xpushare.common.fds import OwnedFd
 
-__all__ = ["Channel", "Frame", "Loan"]
+__all__ = ["Channel", "Frame", "Loan", "lock_pages"]
 
 _MAGIC: Final = b"XPUSHCHN"
 _MODES: Final = {"all": 1, "newest": 2, "one": 3}
@@ -333,6 +333,11 @@ class Channel(Awaitable):
 
     def __repr__(self) -> str:
         return f"<Channel {self.name!r} {'closed' if self.closed else describe(self._end.geometry)}>"
+
+
+def lock_pages(channel: Channel, device: DeviceLike) -> None:
+    """Have the driver of `device` page-lock the slots of a host channel in this process."""
+    channel._end.lock_pages(device)  # pyright: ignore[reportPrivateUsage]
 
 
 def _name_of(name_or_handle: str | bytes) -> str:

@@ -50,7 +50,8 @@ class End(ChannelEnd):
         cls, crew: Crew, native: _native.Crew, geometry: Geometry, label: str, mode: int, oldest: bool, writer: bool,
         reconnect: bool,
     ) -> End:  # fmt: skip
-        self = super().__new__(cls, native, label, mode, oldest, writer, reconnect, Loan, Frame)
+        functions = End.refuse, End.encoded, End.signalled
+        self = super().__new__(cls, native, label, mode, oldest, writer, reconnect, Loan, Frame, *functions)
         self.crew = crew
         self.geometry = geometry
         self.points = None

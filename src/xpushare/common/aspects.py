@@ -1,4 +1,4 @@
-"""What a device can do, and how sure we are."""
+"""The capabilities of devices, and how each is known."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ __all__ = ["Aspect", "Support"]
 
 
 class Aspect(StrEnum):
-    """Capabilities of a device; the `ext_oneapi_*` ones are SYCL's aspects of those names.
+    """Capabilities of a device. The `ext_oneapi_*` ones are SYCL's aspects of those names.
 
-    `doc` says what the device can do; `query` is the `ur.DeviceInfo` that asks for it, empty if Unified Runtime has
-    none.
+    `doc` describes the capability. `query` is the `ur.DeviceInfo` that asks for it, empty if Unified Runtime has none.
     """
 
     doc: str
@@ -57,7 +56,9 @@ class Aspect(StrEnum):
 
 
 class Support(NamedTuple):
-    """Whether a device has an aspect: asked of the driver or tried, never assumed. `reason` says how that is known."""
+    """Whether a device has an aspect. The answer comes from the driver or from a trial, never from an assumption.
+    `reason` says how it is known.
+    """
 
     state: Literal["yes", "no", "unknown"]
     reason: str

@@ -143,8 +143,18 @@ class DeviceError(XpuShareError, RuntimeError):
     default_result = Result.ERROR_ADAPTER_SPECIFIC
 
 
+def unusable(why: str | None) -> XpuShareError:
+    """Return the error for an object that this process cannot use; None: since it belongs to its parent."""
+    if why is not None:
+        return InvalidArgumentError(why)
+    return ForkError(
+        "this belongs to the parent of this process: after a fork the child cannot use it. Open its name here, or "
+        "start the child with spawn or forkserver and send it there"
+    )
+
+
 def exporter_gone(pid: int, how: str) -> HandleExpiredError:
-    """Return the error for a handle whose exporter has ended. `how`: by what this process knows it."""
+    """Return the error for a handle whose exporter has ended. `how` says how this process knows it."""
     return HandleExpiredError(
         f"the process that shared this (pid {pid}) has exited ({how}). Keep it running until the receiver has "
         "attached, or publish with keep=True"
@@ -166,7 +176,7 @@ def from_os_error(error: OSError, doing: str) -> XpuShareError:
 
 
 class doing(ContextDecorator):  # a clause: `with doing("publishing a name")`
-    """Translate a system call that fails within the block or the function, as `from_os_error` does."""
+    """Translate a failed system call within the block or the function, as `from_os_error` does."""
 
     __slots__ = ("_what",)
 
@@ -182,7 +192,7 @@ class doing(ContextDecorator):  # a clause: `with doing("publishing a name")`
 
 
 class Unread:
-    """Why the content of a pickle means nothing here. Unpickling never raises, so each use does."""
+    """The reason why a pickle's content is meaningless here. Unpickling never raises, so each use does."""
 
     __slots__ = ("_error",)
 

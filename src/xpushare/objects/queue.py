@@ -9,7 +9,6 @@ from xpushare.common.elements import c_strides
 from xpushare.common.errors import InvalidArgumentError
 from xpushare.core import queue as core
 from xpushare.core.declare import closing, made, watchers
-from xpushare.core.event import Opened
 from xpushare.core.memory import Range
 from xpushare.core.queue import Work
 from xpushare.objects.array import Memory, SharedArray, order_before, placed
@@ -46,10 +45,8 @@ def _order(work: Work, *operands: object) -> Work:
     return work
 
 
-def _event(event: Event) -> Opened:
-    if not isinstance(event, Event):
-        raise InvalidArgumentError(f"this takes an Event, not {type(event).__name__}")
-    return use(event)
+def _no_event(found: object) -> InvalidArgumentError:
+    return InvalidArgumentError(f"this takes an Event, not {type(found).__name__}")
 
 
 @final
@@ -108,13 +105,17 @@ class Queue(DeviceObject[Work]):
         While a point of another signaller is pending, the queue first waits for that point.
         (urEnqueueEventsWaitWithBarrierExt)
         """
-        return core.signal(use(self), _event(event))
+        if not isinstance(event, Event):
+            raise _no_event(event)
+        return core.signal(use(self), use(event))
 
     def wait(self, event: Event, *, at_least: int | None = None) -> None:
         """Hold back work that is queued later until the newest signal known now, or signal `at_least`, is complete.
         (urEnqueueEventsWait)
         """
-        core.wait(use(self), _event(event), at_least)
+        if not isinstance(event, Event):
+            raise _no_event(event)
+        core.wait(use(self), use(event), at_least)
 
     def synchronize(self, timeout: float | None = None) -> None:
         """Wait until everything queued has finished.

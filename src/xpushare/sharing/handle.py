@@ -66,7 +66,9 @@ class Exporter(NamedTuple):
 
 
 def pack(**values: Any) -> bytes:
-    """A handle without its seal. Fields that are not given have the value that all handles of this boot have, or 0."""
+    """Return a handle without its seal. Fields that are not given are 0, or the value that all handles of this boot
+    share.
+    """
     values = {"magic": MAGIC, "version": VERSION, "boot_id": identity.boot_id(), **values}
     return _STRUCT.pack(*(values.get(name, b"" if code.endswith("s") else 0) for name, code in FIELDS))
 
@@ -77,7 +79,7 @@ def keyed_hash(data: bytes) -> bytes:
 
 
 def wrong_seal(what: str, pid: int) -> str:
-    """Return why a seal does not fit. `pid`: of the exporter, if the bytes are right there."""
+    """Return why the seal is wrong. `pid` is the exporter's, if these bytes hold it."""
     owner = None
     with contextlib.suppress(OSError):
         owner = os.stat(f"/proc/{pid}").st_uid
@@ -95,7 +97,9 @@ def encode_text(raw: bytes) -> str:
 
 
 def decode_text(text: str) -> bytes:
-    """The bytes behind `text`. Accepts only the spelling that `encode_text` makes, with white space around it."""
+    """Return the bytes that `text` stands for. Accepts only the spelling of `encode_text`, with white space
+    around it.
+    """
     text = text.strip()  # a line of a file or of another program's output
     if len(text) <= NAME_LENGTH_MAX:
         raise InvalidHandleError(f"{text!r} is no handle. If it is a published name, attach(xs.lookup({text!r}))")
@@ -118,7 +122,7 @@ def _backend(field: bytes) -> str:
 
 
 class Named:
-    """A handle that may have been looked up by a name, and then follows it: see `following`."""
+    """A handle that was possibly looked up by a name, and then follows that name; see `following`."""
 
     __slots__ = ()  # the native bases of the classes have these two
 
@@ -134,8 +138,8 @@ class Named:
 
     @property
     def version(self) -> int | None:
-        """The number of the version, as `publish` returned it, that `lookup` or `watch` found; None for any other
-        handle. `attach` opens a newer version if this one was replaced meanwhile, unless `lookup(version=)` found it.
+        """The version that `lookup` or `watch` found, as `publish` returned it; None for any other handle. `attach`
+        opens a newer version if this one was replaced meanwhile, unless `lookup(version=)` found it.
         """
         found: int | None = getattr(self.newest, "version", None)
         return found
@@ -148,9 +152,9 @@ HandleLike: TypeAlias = "Named | ReadableBuffer | str"  # of what `lookup` gives
 
 
 def bytes_of(handle: object, meant: str, advice: str = "") -> bytes:
-    """Return the bytes of a handle that is neither an object of ours nor text. Raises `InvalidArgumentError`, which
-    says what is `meant`, for anything but a buffer of bytes. `advice`: for an object of this package, whose memory may
-    be read as bytes, and which is no handle.
+    """Return the bytes of a handle given as any buffer. Raises `InvalidArgumentError` for anything else; the message
+    says what is `meant`. `advice` is for an object of this package whose memory can be read as bytes but which is no
+    handle.
     """
     kind = type(handle)
     name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
@@ -234,7 +238,7 @@ class Handle(HandleState, Named):
         return Exporter(self.fields.pid, str(uuid.UUID(bytes=self.fields.boot_id)), self.fields.pid_namespace)
 
     def following(self, newest: Callable[[], Named | None]) -> Handle:
-        """The same handle as an object of its own: the one of these bytes is cached."""
+        """Return the same handle as a separate object, because the handle for given bytes is cached."""
         made: Handle = _native.handle(self.raw, newest)
         return made
 
@@ -275,8 +279,8 @@ _N = TypeVar("_N", bound=Named)
 
 
 def following(handle: _N, newest: Callable[[], Named]) -> _N:
-    """The handle as an object of its own that follows a name: `newest` gives what the name says now, and raises if
-    nobody has it.
+    """Return the handle as a separate object that follows a name. `newest` returns the name's current handle, and
+    raises if nobody publishes the name.
     """
     found: Any = handle.following(newest)
     named: _N = found
@@ -284,8 +288,8 @@ def following(handle: _N, newest: Callable[[], Named]) -> _N:
 
 
 def newest(handle: object) -> Any:
-    """What the name says by now that an expired handle was looked up by. None where there is none, or it says no other
-    handle. Raises `HandleExpiredError` if nobody has the name any more.
+    """Return the current handle of the name by which an expired handle was looked up. None if it was not looked up, or
+    the name still means the same handle. Raises `HandleExpiredError` if nobody publishes the name any more.
     """
     look = handle.newest if isinstance(handle, Named) else None
     found = None if look is None else look()
@@ -293,7 +297,7 @@ def newest(handle: object) -> Any:
 
 
 def parse(raw: bytes) -> Handle:
-    """The handle that these bytes are. `InvalidHandleError` unless they are one of this user and boot."""
+    """Return the handle with these bytes. Raises `InvalidHandleError` unless it is of this user and boot."""
     found: Handle | None = identity.sealing().read(raw)
     if found is None:
         raise InvalidHandleError(_why_bad(raw))
@@ -307,7 +311,7 @@ def expect_this_boot(boot_id: bytes) -> None:
 
 
 def _why_bad(raw: bytes) -> str:
-    """Why `Seal.read` refuses these bytes."""
+    """Return the reason why `Seal.read` refuses these bytes."""
     if len(raw) != Handle.NBYTES:
         return f"a handle has {Handle.NBYTES} bytes, this has {len(raw)}"
     fields = Fields(raw)

@@ -1,0 +1,60 @@
+"""dma-bufs of memory, and memory of dma-bufs."""
+
+from __future__ import annotations
+
+from xpushare._device import Device, adapter_of, info_of
+from xpushare.adapters.base import DriverMemory, Form, UsmKind
+from xpushare.adapters.host.dma_buf import HostDmaBuf, dma_buf_nbytes, of_memfd
+from xpushare.common import system
+from xpushare.common.aspects import Aspect
+from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError
+from xpushare.common.fds import OwnedFd
+from xpushare.core.memory import Range, never_again, piece
+from xpushare.core.opening import FORM_NAMES
+from xpushare.core.resources import Allocation
+
+__all__ = ["adopted", "dma_buf_of", "synchronized"]
+
+
+def dma_buf_of(source: Range) -> tuple[OwnedFd, int]:
+    """A new descriptor of a dma-buf that has these bytes, and where in it they begin."""
+    device, driver = source.device, source.allocation.driver
+    doing = f"making a dma-buf of {source.nbytes} bytes on {device}"
+    never_again(source)  # nobody tells when a dma-buf is closed
+    made = adapter_of(device).dma_buf(info_of(device), driver, source.address, source.nbytes)
+    if made is not None:
+        return made
+    export = driver.export(False)
+    begin = export.offset + source.address - driver.address
+    if export.form is Form.DMA_BUF and len(export.fds) == 1:
+        return OwnedFd.copied(export.fds[0]), begin
+    if export.form is not Form.MEMFD:
+        raise FeatureNotSupportedError(f"{doing}: it is shared as {FORM_NAMES[export.form]}, of which there is none")
+    page = system.page_nbytes()
+    first, last = begin // page * page, -(-(begin + source.nbytes) // page) * page
+    return of_memfd(doing, export.fds[0], first, last - first), begin - first
+
+
+def adopted(device: Device, fd: int, offset: int, nbytes: int | None) -> Range:
+    """Memory of this process that lies in a dma-buf, which the device imports. `fd` stays the caller's."""
+    device.require(Aspect.ext_oneapi_ipc_memory)
+    whole = dma_buf_nbytes(fd)
+    begin, length = piece("a dma-buf", whole, offset, nbytes)
+    if not length:
+        raise InvalidArgumentError("the memory has no bytes")
+    own = OwnedFd.copied(fd)
+    try:
+        doing = f"importing a dma-buf of {whole} bytes on {device}"
+        driver: DriverMemory = adapter_of(device).adopt_dma_buf(info_of(device), doing, own, whole)
+    finally:
+        own.close()
+    kind: UsmKind = "host" if driver.host_accessible else "device"
+    return Range(Allocation(device, driver, kind), begin, length, device, device.context, False, None, None)
+
+
+def synchronized(source: Range) -> HostDmaBuf:
+    """The dma-buf in which memory lies that this process adopted, or opened."""
+    driver = source.allocation.driver
+    if not isinstance(driver, HostDmaBuf):
+        raise InvalidArgumentError("this memory is no dma-buf that the host has mapped: it needs no access()")
+    return driver
