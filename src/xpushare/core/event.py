@@ -21,19 +21,17 @@ from xpushare.common.errors import (
     DeviceError,
     FeatureNotSupportedError,
     ForkError,
-    HandleExpiredError,
     InvalidArgumentError,
     InvalidHandleError,
     OutOfMemoryError,
     PeerLostError,
-    RouteError,
     doing,
     from_os_error,
 )
 from xpushare.core import memory
 from xpushare.core.declare import operation
 from xpushare.core.labels import label_argument, labels
-from xpushare.core.opening import event_device, own_export
+from xpushare.core.opening import OPEN_ERRORS, event_device, own_export
 from xpushare.core.resources import Timeline, release_slot
 from xpushare.sharing import node
 from xpushare.sharing.handle import PICKLED, Handle, HandleLike, fields_of
@@ -230,15 +228,7 @@ def get(source: Opened, context: Context | None = None, implicit: bool = False) 
 @operation(
     "ipc.event.open",
     rules=(2, 3, 4, 7, 8, 9),
-    raises=(
-        InvalidHandleError,
-        InvalidArgumentError,
-        HandleExpiredError,
-        RouteError,
-        FeatureNotSupportedError,
-        OutOfMemoryError,
-        DeviceError,
-    ),
+    raises=OPEN_ERRORS,
 )
 def open_(
     handle: HandleLike,

@@ -19,16 +19,14 @@ from xpushare.common.errors import (
     DeviceError,
     FeatureNotSupportedError,
     ForkError,
-    HandleExpiredError,
     InvalidArgumentError,
     InvalidHandleError,
     OutOfMemoryError,
-    RouteError,
 )
 from xpushare.common.system import mapped
 from xpushare.core import reuse
 from xpushare.core.declare import layers_on, misused, operation
-from xpushare.core.opening import Openers, give_open, import_own, opening_device, own_export
+from xpushare.core.opening import OPEN_ERRORS, Openers, give_open, import_own, opening_device, own_export
 from xpushare.core.resources import Allocation, End, imported
 from xpushare.sharing import layout, node
 from xpushare.sharing.handle import KIND_NUMBERS, Handle, HandleLike, fields_of
@@ -472,15 +470,7 @@ def expect_kind(handle: HandleLike, kind: str) -> Handle:
 @operation(
     "ipc.memory.open",
     rules=(2, 3, 4, 6, 8, 9),
-    raises=(
-        InvalidHandleError,
-        InvalidArgumentError,
-        HandleExpiredError,
-        RouteError,
-        FeatureNotSupportedError,
-        OutOfMemoryError,
-        DeviceError,
-    ),
+    raises=OPEN_ERRORS,
 )
 def open_(
     handle: HandleLike,

@@ -15,15 +15,13 @@ from xpushare.common.errors import (
     DeviceError,
     FeatureNotSupportedError,
     ForkError,
-    HandleExpiredError,
     InvalidArgumentError,
     InvalidHandleError,
     OutOfMemoryError,
-    RouteError,
 )
 from xpushare.core import memory
 from xpushare.core.declare import operation
-from xpushare.core.opening import Openers, import_own, opening_device, own_export
+from xpushare.core.opening import OPEN_ERRORS, Openers, import_own, opening_device, own_export
 from xpushare.core.resources import Pages, Pin, Pinned, Resource
 from xpushare.sharing import node
 from xpushare.sharing.handle import Handle, HandleLike, fields_of
@@ -101,15 +99,7 @@ def get(source: Held, context: Context | None = None, implicit: bool = False) ->
 @operation(
     "ipc.physical_memory.open",
     rules=(2, 3, 4, 6, 7, 8, 9),
-    raises=(
-        InvalidHandleError,
-        InvalidArgumentError,
-        HandleExpiredError,
-        RouteError,
-        FeatureNotSupportedError,
-        OutOfMemoryError,
-        DeviceError,
-    ),
+    raises=OPEN_ERRORS,
 )
 def open_(handle: HandleLike, device: DeviceLike | None = None, context: Context | None = None) -> Held:
     """Open a handle: physical memory over the same pages. The import outlives its source and can be exported again."""
