@@ -1,4 +1,4 @@
-"""What the site has from outside this folder: the examples, to be downloaded, and the page of all figures."""
+"""Add the examples to the site, to be downloaded, and link each page that names one to its file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         if example.suffix in {".py", ".cpp"} and "adapter" not in example.parts:
             where = f"examples/{example.relative_to(ROOT / 'examples')}"
             files.append(File.generated(config, where, abs_src_path=str(example)))
-    files.append(File.generated(config, "results.md", abs_src_path=str(ROOT / "results" / "README.md")))
     return files
 
 

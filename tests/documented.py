@@ -23,6 +23,8 @@ BLOCK = re.compile(
 # Explains the example adapter step by step: tests/conformance/test_example_adapter.py compares its blocks with that.
 ADAPTER = "docs/adding-an-adapter.md"
 
+LONG = {"ray", "distributed"}  # libraries whose start takes long
+
 
 class Block(NamedTuple):
     page: str
@@ -57,7 +59,7 @@ def blocks() -> list[Block]:
 def to_run(needs: str) -> list[object]:
     """Parameters of a test: the blocks that this device runs."""
     return [
-        pytest.param(block, id=f"{block.page}:{block.line}")
+        pytest.param(block, id=f"{block.page}:{block.line}", marks=[pytest.mark.exhaustive] * bool(block.libraries & LONG))
         for block in blocks()
         if block.needs == needs and block.file is None and (block.page != ADAPTER or "import" in block.source[:8])
     ]
@@ -76,11 +78,13 @@ def run(block: Block, folder: Path) -> None:
     command = [sys.executable, "-W", "error", str(script)]
     if re.search(r"^def test_", block.source, re.MULTILINE):
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(folder), str(script)]
+        if "harness" in block.libraries:  # a test of this project's own
+            command += ["-p", "conftest"]
     with tempfile.TemporaryDirectory(prefix="ray-") as short:  # Ray's sockets are in it
         if "ray" in block.libraries:
             environment |= {"RAY_TMPDIR": short, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 32}
             environment |= {"RAY_USAGE_STATS_ENABLED": "0"}
-            command.remove("-W"), command.remove("error")  # of Ray's own
+            command[1:3] = []  # warnings of Ray's own are none of ours
         done = subprocess.run(
             command,
             cwd=folder,
