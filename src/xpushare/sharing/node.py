@@ -1,4 +1,4 @@
-"""This process's place among the others: its table, its peers, its live objects. A forked child gets its own."""
+"""This process as a member among others: its table, its peers, its live objects. A forked child gets its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["AddressMap", "ByName", "Node", "current", "here", "left"]
 
 @final
 class AddressMap:
-    """The live allocations of this process, by address; it holds none of them."""
+    """The live allocations of this process, by address. It holds weak references."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # re-entrant: the garbage collector may call `remove` while it is held
@@ -38,7 +38,7 @@ class AddressMap:
                 insort(self._starts, address)
 
     def remove(self, address: int) -> None:
-        """Forget the allocation that died at `address`; a newer one there stays."""
+        """Forget the allocation that died at `address`, but not a newer one there."""
         with self._lock:
             found = self._by_start.get(address)
             if found is not None and found() is None:
@@ -47,7 +47,7 @@ class AddressMap:
                 del self._starts[at]
 
     def find(self, address: int) -> Any | None:
-        """The live allocation that contains `address`."""
+        """Return the live allocation that contains `address`, or None."""
         with self._lock:
             at = bisect_right(self._starts, address) - 1
             if at < 0:
@@ -94,7 +94,7 @@ class ByName:
 
 @final
 class Node:
-    """What `current()` returns."""
+    """The state that `current()` returns."""
 
     __slots__ = ("_lock", "allocations", "foreign", "peers", "table_if_any")
 
@@ -106,7 +106,7 @@ class Node:
         self.foreign = ByName()
 
     def table(self) -> Table:
-        """This process's table, made when it is first needed."""
+        """Return this process's table, and create it at the first use."""
         found = self.table_if_any
         if found is None:
             with self._lock:
@@ -122,14 +122,14 @@ class Node:
         return table is not None and table.cookie == cookie
 
     def meet(self, handle: Handle) -> Peer | None:
-        """The exporter of a handle that came first, the short way; see `Peers.meet`. None for a handle of our own."""
+        """Return the exporter of a handle by the fast path, as `Peers.meet` does. None for a handle of our own."""
         if self.is_own(fields_of(handle).cookie):
             return None
         self.peers.sweep()
         return self.peers.meet(handle)
 
     def leave(self) -> None:
-        """Clean exit: record what this process owes as lost, and hold nothing any more."""
+        """At a clean exit, record the signals that this process has not delivered as lost, and release everything."""
         self.peers.leave()
         if self.table_if_any is not None:
             self.table_if_any.leave()
@@ -142,12 +142,12 @@ def current() -> Node:
 
 
 def inherited(address: int) -> bool:
-    """Whether `address` lies in memory that this process has by a fork: it was made or opened by a parent."""
+    """Return whether `address` lies in memory that a parent process allocated or opened before a fork."""
     return any(each.allocations.find(address) is not None or each.peers.maps(address) for each in _parents)
 
 
 def leave(_deadline: float) -> None:
-    """Clean exit, also of a forked child."""
+    """Leave at a clean exit, also of a forked child."""
     here[0].peers.kept.end()
     _native.set_left(True)
     here[0].leave()

@@ -4,6 +4,7 @@ libraries in this process.
 
 from __future__ import annotations
 
+import os
 import struct
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +15,7 @@ from xpushare._native import Recogniser, name_handles, open_handles
 from xpushare.adapters.base import DeviceInfo, DriverMemory, Export, Foreign, Form, Import
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._driver import Driver, Gpu, struct_bytes, struct_from
-from xpushare.adapters.cuda._numbers import Attribute, Pointer
+from xpushare.adapters.cuda._numbers import Attribute, Error, Pointer
 from xpushare.adapters.cuda._protocols import in_use_here
 from xpushare.adapters.stream.payload import described, export_of, read_head, unsized
 from xpushare.adapters.virtual_memory.engine import Engine
@@ -114,9 +115,17 @@ def _open_legacy(engine: Engine, gpu: Gpu, found: Sequence[Import], handles: byt
 def _not_opened(error: XpuShareError) -> XpuShareError:
     if not isinstance(error, DeviceError):
         return error
+    if error.native == Error.INVALID_CONTEXT:  # so the driver answers to a handle of the process itself
+        why = (
+            f"the driver takes a handle of cudaMalloc memory for this process's own if its exporter has the same pid "
+            f"({os.getpid()} here) in another PID namespace: share the PID namespace (--pid=container:…, hostPID, "
+            "shareProcessNamespace), give one of the programs another pid"
+        )
+    else:
+        why = "the driver refuses the exporter's handle of cudaMalloc memory: see that both see the same GPU"
     return DeviceError(
-        f"{error}; handles of cudaMalloc memory do not cross PID namespaces or containers: memory of "
-        "xs.malloc_device and of PyTorch's expandable_segments:True does",
+        f"{error}; {why}, or use memory that travels as a file descriptor: xs.malloc_device, xs.empty, PyTorch's "
+        "expandable_segments:True",
         native=error.native,
     )
 
