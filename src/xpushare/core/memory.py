@@ -516,8 +516,8 @@ def _open_others(wanted: list[_Wanted], opened: list[Range]) -> None:
     """
     peers, again = node.here[0].peers, False
     taken: list[tuple[Any, Lease]] = []
-    allocation: Allocation | None = None
-    lease: Lease | None = None
+    allocation: Any = None
+    lease: Any = None
     try:
         try:
             peers.acquire(wanted, taken)
