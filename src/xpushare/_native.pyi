@@ -1356,7 +1356,20 @@ class LockMember:
     def take(self, timeout: float | None, /) -> Any:
         """`held`, `died`, or None if the time is over."""
 
-    def release(self) -> None: ...
+    def release(self) -> None:
+        """Release the lock.
+
+        Raises:
+            InvalidArgumentError: This thread does not hold it, or the object is closed.
+
+        Examples:
+            >>> lock = xs.Lock()
+            >>> lock.acquire().owner_died
+            False
+            >>> lock.release()
+            >>> lock.close()
+        """
+
     def leave(self) -> None: ...
     def __enter__(self) -> Any: ...
     def __exit__(self, *error: object) -> None: ...
@@ -1367,9 +1380,55 @@ class AtomicMember:
     def __new__(cls, crew: Crew | Exception, label: str = "", /) -> Self: ...
     @property
     def member(self) -> int: ...
-    def add(self, n: int, /) -> int: ...
-    def load(self) -> int: ...
-    def store(self, value: int, /) -> None: ...
+    def add(self, n: int, /) -> int:
+        """Add to the number.
+
+        Args:
+            n: What to add.
+
+        Returns:
+            The number before.
+
+        Raises:
+            InvalidArgumentError: `n` has more than 64 bits, or the object is closed.
+
+        Examples:
+            >>> with xs.Atomic(5) as number:
+            ...     number.add(-2), number.load()
+            (5, 3)
+        """
+
+    def load(self) -> int:
+        """Return the number.
+
+        Returns:
+            What the last change of any process left.
+
+        Raises:
+            InvalidArgumentError: The object is closed.
+
+        Examples:
+            >>> with xs.Atomic(5) as number:
+            ...     number.load()
+            5
+        """
+
+    def store(self, value: int, /) -> None:
+        """Replace the number.
+
+        Args:
+            value: The new number.
+
+        Raises:
+            InvalidArgumentError: `value` has more than 64 bits, or the object is closed.
+
+        Examples:
+            >>> with xs.Atomic(5) as number:
+            ...     number.store(7)
+            ...     number.load()
+            7
+        """
+
     def swap(self, old: int, value: int, /) -> bool: ...
     def wait_for(self, value: int, timeout: float | None, /) -> bool:
         """Wait until the value differs. False if the time is over."""
@@ -1384,6 +1443,7 @@ CHANNEL_NO_ROOM: int
 CHANNEL_TWICE: int
 CHANNEL_NO_WRITER: int
 CHANNEL_SAID_END: int
+CHANNEL_MOVED: int
 CHANNEL_SPARE: int
 CHANNEL_TEXT: int
 
@@ -1397,6 +1457,9 @@ def channel_begin(crew: Crew, geometry: tuple[int, ...], text: bytes, /) -> None
 
 def channel_geometry(crew: Crew, /) -> tuple[tuple[int, ...], bytes]:
     """What a channel is that somebody else began. ValueError: its words do not fit."""
+
+def channel_move(crew: Crew, /) -> None:
+    """The slots of a channel have ended with their maker: send its readers to the next channel of that name."""
 
 def channel_survey(crew: Crew, /) -> tuple[list[tuple[Any, ...]], int]:
     """For people: (member, pid, role, cursor, missed, received, held, label) of each, and the seq of the next frame."""
@@ -1453,6 +1516,9 @@ class ChannelEnd:
     def since(self, member: int, /) -> int:
         """When a member joined; 0: nobody has."""
 
+    def unread(self) -> int:
+        """Of a channel that has moved: the frames that this reader missed, or has not received."""
+
     def leave(self) -> None: ...
 
 class _HeldBase:
@@ -1504,4 +1570,13 @@ class FrameBase(_HeldBase):
     @property
     def closed(self) -> bool: ...
     def close(self) -> None:
-        """Give the slot back. Idempotent."""
+        """Give the slot back. In mode "one" that acknowledges the frame. Idempotent.
+
+        Examples:
+            >>> with xs.Channel.create("frames", 3) as writer, xs.Channel.open("frames") as reader:
+            ...     seq = writer.send([1.0, 2.0, 3.0])
+            ...     frame = reader.receive()
+            ...     frame.close()
+            ...     frame.closed
+            True
+        """

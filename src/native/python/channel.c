@@ -80,6 +80,16 @@ static PyObject *channel_geometry(PyObject *Py_UNUSED(m), PyObject *o_crew)
                          (Py_ssize_t)strnlen(w->text, XP_CHANNEL_TEXT));
 }
 
+static PyObject *channel_move(PyObject *Py_UNUSED(m), PyObject *o_crew)
+{
+    xp_geometry g;
+    xp_crew *c = begun(o_crew, &g);
+    if (c == NULL)
+        return NULL;
+    xp_channel_move(c);
+    Py_RETURN_NONE;
+}
+
 /* --- ChannelEnd --------------------------------------------------------------------------------------------------- */
 
 static PyObject *end_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
@@ -285,6 +295,12 @@ static PyObject *end_lost(PyObject *self, void *Py_UNUSED(c))
     return PyLong_FromUnsignedLongLong(XP_RELAXED(&((xp_end_object *)self)->e.w->lost_pid));
 }
 
+static PyObject *end_unread(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    xp_end *e = xp_end_of(self);
+    return e ? PyLong_FromUnsignedLongLong(xp_end_unread(e)) : NULL;
+}
+
 /* use_arrays(list, buffers) */
 static PyObject *end_use_arrays(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
@@ -319,6 +335,7 @@ static PyMethodDef end_methods[] = {
     {"write", end_write, METH_NOARGS, NULL},
     {"reads", end_reads, METH_O, NULL},
     {"since", end_since, METH_O, NULL},
+    {"unread", end_unread, METH_NOARGS, NULL},
     {"leave", end_leave, METH_NOARGS, NULL},
     {"use_arrays", XP_FAST(end_use_arrays), METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
@@ -339,6 +356,7 @@ static PyMethodDef functions[] = {
     {"channel_nbytes", channel_nbytes, METH_O, NULL},
     {"channel_begin", channel_begin, METH_VARARGS, NULL},
     {"channel_geometry", channel_geometry, METH_O, NULL},
+    {"channel_move", channel_move, METH_O, NULL},
     {"channel_survey", channel_survey, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
@@ -349,7 +367,7 @@ static const struct {
 } constants[] = {
     {"CHANNEL_OVER", XP_OVER}, {"CHANNEL_LOST", XP_LOST_END}, {"CHANNEL_WAIT", XP_WAIT}, {"CHANNEL_GOT", XP_GOT},
     {"CHANNEL_NO_ROOM", XP_NO_ROOM}, {"CHANNEL_TWICE", XP_TWICE}, {"CHANNEL_NO_WRITER", XP_NO_WRITER},
-    {"CHANNEL_SAID_END", XP_SAID_END}, {"CHANNEL_SPARE", XP_CHANNEL_SPARE}, {"CHANNEL_TEXT", XP_CHANNEL_TEXT},
+    {"CHANNEL_SAID_END", XP_SAID_END}, {"CHANNEL_MOVED", XP_MOVED}, {"CHANNEL_SPARE", XP_CHANNEL_SPARE}, {"CHANNEL_TEXT", XP_CHANNEL_TEXT},
 };
 
 int xp_init_channel(PyObject *module)

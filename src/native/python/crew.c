@@ -323,7 +323,7 @@ static PyGetSetDef lock_getset[] = {
 
 static PyMethodDef lock_methods[] = {
     {"take", lock_acquire, METH_O, NULL},
-    {"release", lock_release, METH_NOARGS, NULL},
+    {"release", lock_release, METH_NOARGS, PyDoc_STR("Release the lock.")},
     {"leave", lock_leave, METH_NOARGS, NULL},
     {"__enter__", lock_enter, METH_NOARGS, NULL},
     {"__exit__", XP_FAST(lock_exit), METH_FASTCALL, NULL},
@@ -422,9 +422,9 @@ static PyObject *atomic_wait(PyObject *self, PyObject *const *args, Py_ssize_t n
 }
 
 static PyMethodDef atomic_methods[] = {
-    {"add", atomic_add, METH_O, NULL},
-    {"load", atomic_load, METH_NOARGS, NULL},
-    {"store", atomic_store, METH_O, NULL},
+    {"add", atomic_add, METH_O, PyDoc_STR("Add to the number, and return the number before.")},
+    {"load", atomic_load, METH_NOARGS, PyDoc_STR("Return the number.")},
+    {"store", atomic_store, METH_O, PyDoc_STR("Replace the number.")},
     {"swap", XP_FAST(atomic_swap), METH_FASTCALL, NULL},
     {"wait_for", XP_FAST(atomic_wait), METH_FASTCALL, NULL},
     {"leave", atomic_leave, METH_NOARGS, NULL},

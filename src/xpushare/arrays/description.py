@@ -502,7 +502,7 @@ def range_at(where: Located, array: Any, known: Sequence[Allocation] = ()) -> Ra
         _check_known(array, where)
     raise FeatureNotSupportedError(
         f"the memory of {what} is private to its library and this process: make the array with xs.empty, or copy it "
-        "into shared memory with xs.share(array, copy=True)"
+        "into shared memory, with xs.array(x) or xs.share(x, copy=True)"
     )
 
 

@@ -70,6 +70,14 @@ class _Shared:
 
 
 def _close(self: Any) -> None:
+    """Leave the lock or the number. Closing a lock that is held is its owner's death. Idempotent.
+
+    Examples:
+        >>> number = xs.Atomic(5)
+        >>> number.close()
+        >>> number
+        <Atomic closed>
+    """
     if crews.first_close(self):
         self.leave()
         if self.crew is not None:
@@ -78,13 +86,25 @@ def _close(self: Any) -> None:
 
 @final
 class Lock(_native.LockMember, _Shared):
-    """A lock between processes, whose owner may die.
+    """A lock between processes whose owner may die.
 
-    `with lock as held:` acquires it; `held.owner_died` tells you that the last owner died, exited or closed its object
-    while it held the lock. Objects with the same `name` are one lock, which lives while anybody has it open; a lock
-    without a name travels by pickle. It is not re-entrant: acquiring it again in the same thread raises
-    `InvalidArgumentError`. Waiters are served in about the order in which they came. It guards host memory; for work
-    on a device use an `Event`. `label` is shown by `xpushare ls`.
+    `with lock as held:` acquires it. Objects of the same name are one lock, which lives while anybody has
+    it open. A lock without a name travels by pickle. It is not re-entrant. Waiters are served in about
+    the order in which they came. It guards host memory; for work on a device use an `Event`.
+
+    Args:
+        name (str | None): As for `publish`.
+        label (str | None): What `ls` calls this object.
+
+    Raises:
+        InvalidArgumentError: The name is not one.
+
+    Examples:
+        >>> lock = xs.Lock("database")
+        >>> with lock as held:
+        ...     held.owner_died
+        False
+        >>> lock.close()
     """
 
     __slots__ = ("__weakref__", "closed", "crew", "pickle")
@@ -93,9 +113,27 @@ class Lock(_native.LockMember, _Shared):
         return _open_lock(cls, crews.check_name(name), crews.check_label(label), create=True)
 
     def acquire(self, timeout: float | None = None) -> Held:
-        """Acquire the lock; `TimeoutError` after `timeout` seconds (None: as long as it takes).
+        """Acquire the lock.
 
-        A dead owner's lock goes to the next process within milliseconds of the death.
+        The lock of an owner that died goes to the next process within milliseconds.
+
+        Args:
+            timeout: Seconds to wait. None waits as long as it takes.
+
+        Returns:
+            An object whose `owner_died` says whether the last owner died, exited or closed its object
+            while it held the lock. What the lock guards may then be half done.
+
+        Raises:
+            TimeoutError: Another process or thread held the lock all the time.
+            InvalidArgumentError: This thread holds the lock already, or the object is closed.
+
+        Examples:
+            >>> lock = xs.Lock()
+            >>> lock.acquire(timeout=1).owner_died
+            False
+            >>> lock.release()
+            >>> lock.close()
         """
         found: Held | None = self.take(events.timeout_argument(timeout))
         if found is None:
@@ -111,10 +149,22 @@ class Lock(_native.LockMember, _Shared):
 
 @final
 class Atomic(_native.AtomicMember, _Shared):
-    """A 64-bit signed number that processes change at the same time. It wraps around.
+    """A signed number of 64 bits that processes change at the same time. It wraps around.
 
-    Objects with the same `name` are one number, which lives while anybody has it open. `initial` counts for the first.
-    Without a name it travels by pickle. It lies in host memory, and knows nothing of deaths.
+    Objects of the same name are one number, which lives while anybody has it open. Without a name it
+    travels by pickle. It lies in host memory, and its waits do not notice deaths.
+
+    Args:
+        initial (int): The number, if this is the first object of that name.
+        name (str | None): As for `publish`.
+
+    Raises:
+        InvalidArgumentError: The name is not one, or `initial` has more than 64 bits.
+
+    Examples:
+        >>> with xs.Atomic(5) as number:
+        ...     number.add(2), number.load()
+        (5, 7)
     """
 
     __slots__ = ("__weakref__", "closed", "crew", "pickle")
@@ -125,11 +175,44 @@ class Atomic(_native.AtomicMember, _Shared):
         return _open_atomic(cls, crews.check_name(name), initial, create=True)
 
     def compare_exchange(self, old: int, new: int) -> bool:
-        """Store `new` if the value is `old`, and say whether it was."""
+        """Store a number if the current one is as expected.
+
+        Args:
+            old: The number that is expected.
+            new: The number to store.
+
+        Returns:
+            Whether it was stored.
+
+        Raises:
+            InvalidArgumentError: A number has more than 64 bits, or the object is closed.
+
+        Examples:
+            >>> with xs.Atomic(1) as number:
+            ...     number.compare_exchange(1, 2), number.compare_exchange(1, 3), number.load()
+            (True, False, 2)
+        """
         return self.swap(old, new)
 
     def wait(self, value: int, timeout: float | None = None) -> None:
-        """Return once the number differs from `value`; `TimeoutError` after `timeout` seconds (None: never)."""
+        """Wait until the number differs from the one given.
+
+        Args:
+            value: The number that is waited away from.
+            timeout: Seconds to wait. None waits as long as it takes.
+
+        Raises:
+            TimeoutError: The number did not change in time.
+            InvalidArgumentError: The object is closed.
+
+        Examples:
+            >>> import threading
+            >>> with xs.Atomic(0) as number:
+            ...     threading.Thread(target=number.add, args=(1,)).start()
+            ...     number.wait(0)
+            ...     number.load()
+            1
+        """
         if not self.wait_for(value, events.timeout_argument(timeout)):
             raise TimeoutError(f"the number was {value} for {timeout:g} s")
 

@@ -1,4 +1,4 @@
-"""The errors, all of them:
+"""All errors of the package:
 
 XpuShareError(.result: ur.Result, .native: int | None, .reasons: tuple[str, ...])
  ├─ InvalidArgumentError (ValueError)               misuse by the caller
@@ -100,7 +100,7 @@ class HandleExpiredError(XpuShareError):
 
 
 class FeatureNotSupportedError(XpuShareError, NotImplementedError):
-    """The device lacks an aspect (SYCL: errc::feature_not_supported)."""
+    """The device, or the memory, cannot do that (SYCL: errc::feature_not_supported). The message says what can."""
 
     default_result = Result.ERROR_UNSUPPORTED_FEATURE
 
@@ -114,13 +114,13 @@ class RouteError(XpuShareError, PermissionError):
 
 
 class PeerLostError(XpuShareError, ConnectionError):
-    """The process that owed a signal died, or its queue failed."""
+    """The process that should have signalled has died, or its queue has failed."""
 
     default_result = Result.ERROR_IN_EVENT_LIST_EXEC_STATUS
 
 
 class ChannelFull(XpuShareError):
-    """Readers hold or have yet to read every slot, and the channel was created with `on_full="raise"`."""
+    """Readers hold, or have yet to read, every slot, and the channel was created with `on_full="raise"`."""
 
     default_result = Result.ERROR_OUT_OF_RESOURCES
 

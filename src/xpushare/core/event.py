@@ -214,7 +214,7 @@ def get(source: Opened, context: Context | None = None, implicit: bool = False) 
             "an imported event cannot be exported again: send on the handle that it was opened from (`.handle`)"
         )
     if not source.ipc_enabled:
-        raise InvalidArgumentError("this event was not made for sharing: Event(enable_ipc=True)")
+        raise InvalidArgumentError("this event was not made for sharing: make it with xs.Event(enable_ipc=True)")
     if context is not None:
         resolve_context(source.device, context)
     timeline = source.timeline
@@ -379,7 +379,8 @@ def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
     if state == LOST:
         _lost(slot, point)
     raise TimeoutError(
-        f"point {point} of the event has not come within {seconds:g} s (value {slot.value}, pending {slot.pending})"
+        f"signal {point} of the event has not completed within {seconds:g} s (value {slot.value}, "
+        f"pending {slot.pending})" + (": nobody has submitted it" if slot.pending < point else "")
     )
 
 

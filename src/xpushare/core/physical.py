@@ -84,7 +84,9 @@ def get(source: Held, context: Context | None = None, implicit: bool = False) ->
     """Export physical memory that was created with `enable_ipc=True`, or imported. The handle keeps it until `put`."""
     pages = source.pages
     if not pages.ipc_enabled:
-        raise InvalidArgumentError("this physical memory was not made for sharing: PhysicalMemory(…, enable_ipc=True)")
+        raise InvalidArgumentError(
+            "this physical memory was not made for sharing: make it with xs.PhysicalMemory(…, enable_ipc=True)"
+        )
     if context is not None:
         resolve_context(source.device, context)
     what = pages.driver.export()

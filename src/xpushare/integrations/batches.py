@@ -136,9 +136,17 @@ class Batches:
     def of(self, loader: Any, to: Any = None) -> Iterator[Any]:
         """Iterate over one epoch of a DataLoader that was made with `collate_fn` of this object.
 
-        Without `to`, a batch's tensors lie in its slot, which is written again once the next batch is asked for. With
-        `to`, a torch device, they are copied there on its current stream, and are yours; this process does not wait.
-        Raises `InvalidArgumentError` for a DataLoader with other workers than this object was made for.
+        Args:
+            loader: The DataLoader.
+            to: A torch device. Batches are copied there on its current stream, and are yours; this
+                process does not wait. Without it, a batch's tensors lie in its slot, which is written
+                again once the next batch is asked for.
+
+        Returns:
+            An iterator of batches.
+
+        Raises:
+            InvalidArgumentError: The DataLoader has other workers than this object was made for.
         """
         if (
             loader.collate_fn is not self._collate_fn

@@ -225,11 +225,11 @@ class Cuda(VirtualMemoryAdapter):
         return None if memory.host_accessible else dma_buf(self.device(device), address, nbytes)
 
     def fabric(self, device: DeviceInfo) -> Support:
-        """Whether memory of the device can have a fabric handle."""
+        """Return whether memory of the device can have a fabric handle."""
         return _fabric.support(self.device(device))
 
     def fabric_handle(self, device: DeviceInfo, address: int) -> bytes:
-        """The fabric handle of the allocation at an address. Raises `FeatureNotSupportedError` if it has none."""
+        """Return the fabric handle of an allocation. Raises `FeatureNotSupportedError` if it has none."""
         return _fabric.fabric_handle(self.device(device), address)
 
     def pool(self, device: DeviceInfo) -> DriverPool:

@@ -219,3 +219,25 @@ def test_order(pair: Pair, peer: Child, name: str) -> None:
         assert peer.call(_copied) == b"b" * _NBYTES
         queue.synchronize(TIMEOUT)
         peer.call(actions.drop)
+
+
+@rule("10.6", "Readers that reconnect get the next writer's frames, whether the slots outlive their maker or not")
+def test_successors(pair: Pair, name: str) -> None:
+    with Child() as writer, Child() as successor:
+        writer.call(_begin, name, pair.exporter)
+        with xs.Channel.open(name, reconnect=True, timeout=TIMEOUT) as reader:
+            kept["all"] = reader
+            writer.call(_send_kept, 1)
+            assert _receive("all") == (1, 0)
+            writer.kill()
+            successor.call(_begin, name, pair.exporter)
+            successor.call(_send_kept, 2)
+            assert _receive("all") == (2, 0)
+
+
+def _begin(name: str, device: str) -> None:
+    kept["channel"] = _create(name, device)
+
+
+def _send_kept(value: int) -> None:
+    _send(kept["channel"], value)
