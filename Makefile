@@ -19,6 +19,7 @@ DEVICE_ARGUMENT := $(if $(DEVICE),--device $(DEVICE))
 
 .PHONY: demo test test-all coverage quick libraries bench soak sanitize fuzz lint format types docs model wheel gpu level-zero opencl hip ur-loader vulkan engines clean
 .DELETE_ON_ERROR:
+unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes import the same modules
 
 demo: $(VENV)/installed ## two processes share FILE (default: README.md) on DEVICE
 	$(BIN)/xpushare demo --file "$(FILE)" $(DEVICE_ARGUMENT) $(ARGS)

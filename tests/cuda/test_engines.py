@@ -114,8 +114,9 @@ def test_ranks_name_their_gpus_by_uuid(own: bool) -> None:
                 assert rank.call(seen, trainer.call(messages, device)) == [(0, 3.0 + device)] * 2
                 assert trainer.call(last, device) == 4.0 + device
                 rank.call(open_channel, trainer.call(bucket_channel, device))
-                trainer.call(fill_channel, device)
+                filling = trainer.start(fill_channel, device)
                 assert rank.call(read_channel) == (300, {3.0 + device})
+                filling.result()
 
 
 # --- LMCache's events

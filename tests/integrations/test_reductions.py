@@ -668,7 +668,7 @@ def torch_before_and_after() -> None:
 
 
 def test_uninstall_gives_torch_its_methods_back() -> None:
-    with Child() as child:
+    with Child(imports=["torch"]) as child:
         child.call(torch_before_and_after)
 
 
@@ -685,7 +685,7 @@ def test_a_message_is_received_as_often_as_install_says(opens: int) -> None:
         made = torch.from_dlpack(xs.array([1.0, 2.0]))
         data = bytes(ForkingPickler.dumps(made))
         del made
-        with Child() as first, Child() as second:
+        with Child(imports=["torch"]) as first, Child(imports=["torch"]) as second:
             for turn in range(opens):
                 assert (first, second)[turn % 2].call(received, data) == [1.0, 2.0]
             for each in (first, second):

@@ -9,9 +9,14 @@ __all__ = ["Aspect", "Support"]
 
 
 class Aspect(StrEnum):
-    """Capabilities of a device. The `ext_oneapi_*` ones are SYCL's aspects of those names.
+    """What a device may be able to do. The `ext_oneapi_*` aspects are SYCL's.
 
-    `doc` describes the capability. `query` is the `ur.DeviceInfo` that asks for it, empty if Unified Runtime has none.
+    `doc` says what a device that has the aspect can do. `query` is the `ur.DeviceInfo` that asks for it,
+    empty if Unified Runtime has none.
+
+    Examples:
+        >>> xs.Aspect.two_way_events.doc
+        "an importer's queue can signal, too"
     """
 
     doc: str
@@ -56,8 +61,15 @@ class Aspect(StrEnum):
 
 
 class Support(NamedTuple):
-    """Whether a device has an aspect. The answer comes from the driver or from a trial, never from an assumption.
-    `reason` says how it is known.
+    """Whether a device has an aspect, asked of the driver or tried, never assumed.
+
+    Attributes:
+        state: "yes", "no" or "unknown".
+        reason: How that is known.
+
+    Examples:
+        >>> xs.Support("no", "the driver cannot export it").state
+        'no'
     """
 
     state: Literal["yes", "no", "unknown"]

@@ -1,4 +1,4 @@
-"""The errors, all of them:
+"""All errors of the package:
 
 XpuShareError(.result: ur.Result, .native: int | None, .reasons: tuple[str, ...])
  ├─ InvalidArgumentError (ValueError)               misuse by the caller
@@ -100,7 +100,7 @@ class HandleExpiredError(XpuShareError):
 
 
 class FeatureNotSupportedError(XpuShareError, NotImplementedError):
-    """The device lacks an aspect (SYCL: errc::feature_not_supported)."""
+    """The device, or the memory, cannot do that (SYCL: errc::feature_not_supported). The message says what can."""
 
     default_result = Result.ERROR_UNSUPPORTED_FEATURE
 
@@ -114,13 +114,13 @@ class RouteError(XpuShareError, PermissionError):
 
 
 class PeerLostError(XpuShareError, ConnectionError):
-    """The process that owed a signal died, or its queue failed."""
+    """The process that should have signalled has died, or its queue has failed."""
 
     default_result = Result.ERROR_IN_EVENT_LIST_EXEC_STATUS
 
 
 class ChannelFull(XpuShareError):
-    """Readers hold or have yet to read every slot, and the channel was created with `on_full="raise"`."""
+    """Readers hold, or have yet to read, every slot, and the channel was created with `on_full="raise"`."""
 
     default_result = Result.ERROR_OUT_OF_RESOURCES
 
@@ -141,6 +141,16 @@ class DeviceError(XpuShareError, RuntimeError):
     """A driver call failed (SYCL: errc::runtime); the message has the driver's name and number for the failure."""
 
     default_result = Result.ERROR_ADAPTER_SPECIFIC
+
+
+def unusable(why: str | None) -> XpuShareError:
+    """Return the error for an object that this process cannot use; None: since it belongs to its parent."""
+    if why is not None:
+        return InvalidArgumentError(why)
+    return ForkError(
+        "this belongs to the parent of this process: after a fork the child cannot use it. Open its name here, or "
+        "start the child with spawn or forkserver and send it there"
+    )
 
 
 def exporter_gone(pid: int, how: str) -> HandleExpiredError:

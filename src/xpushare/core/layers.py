@@ -13,7 +13,16 @@ from typing import Any, Final
 from xpushare.common.errors import InvalidArgumentError
 from xpushare.core.declare import OPERATIONS, Operation, add_face, layers_changed, layers_on, watchers
 
-__all__ = ["LAYERS", "TRACE_FOLDER", "TRACING", "enable_layers", "operations", "print_retained", "records_calls"]
+__all__ = [
+    "LAYERS",
+    "TRACE_FOLDER",
+    "TRACING",
+    "enable_layers",
+    "operations",
+    "print_retained",
+    "records_calls",
+    "trace_by",
+]
 
 _CHECKS: Final = {
     "UR_LAYER_PARAMETER_VALIDATION": (),  # which is always on
@@ -64,7 +73,7 @@ def print_retained() -> int:
 
 def _apply() -> None:
     """Install the wrappers that the active layers need, and remove all others."""
-    if not layers_on and not watchers:
+    if not layers_on and not watchers and not _tracers:
         for operation in operations():
             operation.install(operation.function)
         return
@@ -86,21 +95,47 @@ def _apply() -> None:
             call = validation.validated(operation, call)
         if TRACING in layers_on:
             call = _trace(operation, call)
+        for tracer in _tracers:
+            call = tracer(operation, call)
         operation.install(call)
 
 
 def enable_layers(*names: str) -> None:
-    """Switch on these layers, by Unified Runtime's names, and switch off all others. `enable_layers()` switches all of
-    them off. Raises `InvalidArgumentError` for an unknown name.
+    """Switch these layers on, and all others off.
 
-    The environment variable `UR_ENABLE_LAYERS` also switches layers on. It lists their names, separated by commas.
-    Layers write to stderr, or to where `UR_LOG_VALIDATION` and `UR_LOG_TRACING` point. Leak checking reports what is
-    retained when it is switched off and when the process exits. Parameter validation is always on.
+    The environment variable `UR_ENABLE_LAYERS` switches layers on, too; it has their names, separated
+    by commas. What the layers find goes to stderr, or where `UR_LOG_VALIDATION` and `UR_LOG_TRACING`
+    say. Leak checking reports what is left when it is switched off and when the process exits.
+    Parameter validation is always on.
+
+    Args:
+        names: Unified Runtime's names of layers. No name switches all off.
+
+    Raises:
+        InvalidArgumentError: There is no such layer.
+
+    Examples:
+        >>> xs.enable_layers("UR_LAYER_BOUNDS_CHECKING")
+        >>> xs.enable_layers()
+        >>> xs.enable_layers("SPELLING")
+        Traceback (most recent call last):
+        ...
+        xpushare.common.errors.InvalidArgumentError: there is no layer 'SPELLING'; they are ...
     """
     unknown = [name for name in names if name not in LAYERS]
     if unknown:
         raise InvalidArgumentError(f"there is no layer {unknown[0]!r}; they are {', '.join(LAYERS)}")
     layers_on[:] = [name for name in LAYERS if name in names]
+    _faces_added()
+    layers_changed()
+
+
+_tracers: Final[list[Callable[[Operation, Callable[..., Any]], Callable[..., Any]]]] = []  # one or none
+
+
+def trace_by(tracer: Callable[[Operation, Callable[..., Any]], Callable[..., Any]] | None) -> None:
+    """Have each operation wrapped by `tracer` from now on, besides the layers; None: no longer."""
+    _tracers[:] = [] if tracer is None else [tracer]
     _faces_added()
     layers_changed()
 

@@ -242,7 +242,7 @@ def fill(queue: Work, dst: tuple[Range, int, int], pattern: bytes, nbytes: int |
     try:
         pattern = bytes(memoryview(pattern))
     except TypeError:
-        raise InvalidArgumentError(f"a pattern is bytes, not {type(pattern).__name__}") from None
+        raise InvalidArgumentError(f"a pattern is bytes such as b'\\0', not {type(pattern).__name__}") from None
     except ValueError as error:  # a memoryview that was released, a closed mmap
         raise InvalidArgumentError(f"a pattern is bytes, not this {type(pattern).__name__}: {error}") from error
     target = operand(queue, "dst", *dst, nbytes, True)
@@ -263,7 +263,8 @@ def submit(queue: Work, function: Callable[..., object], arguments: tuple[Any, .
 @operation("Queue.signal", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))
 def signal(queue: Work, event: Opened) -> int:
     """Signal the event once the work queued before has finished. Returns the number of the signal."""
-    may_signal(event)
+    if event.signals is False:
+        may_signal(event)  # which says why not
     if event.queue_refusal:
         raise FeatureNotSupportedError(event.queue_refusal)
     queue.reach(event)

@@ -33,7 +33,7 @@ from xpushare.core.physical import Held
 from xpushare.core.resources import Resource
 from xpushare.sharing.handle import Handle, fields_of
 
-__all__ = ["brief", "record"]
+__all__ = ["arguments_of", "brief", "record", "result_of"]
 
 _TEXT_MAX: Final = 200
 _NAME_MAX: Final = 64
@@ -164,7 +164,8 @@ def brief(value: Any) -> Any:
     return getattr(value, "__qualname__", None) or type(value).__qualname__
 
 
-def _arguments(operation: Operation) -> Callable[[tuple[Any, ...], dict[str, Any]], dict[str, Any]]:
+def arguments_of(operation: Operation) -> Callable[[tuple[Any, ...], dict[str, Any]], dict[str, Any]]:
+    """Return what describes the arguments of a call."""
     names = tuple(inspect.signature(operation.function).parameters)
     waits = operation.name in ("Event.wait", "Event.reached")
 
@@ -178,7 +179,8 @@ def _arguments(operation: Operation) -> Callable[[tuple[Any, ...], dict[str, Any
     return described
 
 
-def _result(operation: Operation, value: Any) -> dict[str, Any]:
+def result_of(operation: Operation, value: Any) -> dict[str, Any]:
+    """Describe the result of a call."""
     found = {} if value is None else {"result": brief(value)}
     handle = value if isinstance(value, Handle) else getattr(value, "handle", None)
     if isinstance(handle, Handle) and operation.name.endswith((".get", ".open")):
@@ -193,7 +195,7 @@ def _failure(error: BaseException) -> dict[str, Any]:
 def record(operation: Operation, call: Callable[..., Any], folder: str) -> Callable[..., Any]:
     """Wrap `call` so that its beginning and end are written to this process's file in `folder`."""
     _file.folder = folder
-    described = _arguments(operation)
+    described = arguments_of(operation)
     clock = time.monotonic_ns
     is_async = inspect.iscoroutinefunction(operation.function)
 
@@ -208,7 +210,7 @@ def record(operation: Operation, call: Callable[..., Any], folder: str) -> Calla
         except BaseException as error:
             _file.write("end", tid, at, start, clock(), _failure(error))
             raise
-        _file.write("end", tid, at, start, clock(), _result(operation, result[0]))
+        _file.write("end", tid, at, start, clock(), result_of(operation, result[0]))
 
     @functools.wraps(operation.function)
     async def recorded_async(*values: Any, **options: Any) -> Any:

@@ -59,6 +59,8 @@ def _register() -> None:
 
 def _patch(original: Callable[[], None]) -> None:
     """Let SGLang register its reductions of torch's tensors below ours, which leave to them what has no handle."""
+    if hasattr(importlib.import_module("torch.multiprocessing.reductions"), "_reduce_tensor_original"):
+        return  # SGLang's mark: it has
     ours = importlib.import_module("xpushare.integrations.torch")
     ours.uninstall()
     try:

@@ -117,6 +117,7 @@ def _receive_weights(self: Any, on_bucket_received: Callable[[list[tuple[str, An
             _engines.signal(done, _place())
             done.close()
     finally:
+        xs.trim()  # the engine wants the bucket's memory now
         self._cleanup()
 
 

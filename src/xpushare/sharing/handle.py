@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, fi
 
 from xpushare import _native
 from xpushare._native import CONSTANTS, LAYOUT, MAGICS, STRUCTS, BufferBase, Fields, HandleState, fields_of
+from xpushare.common import html
 from xpushare.common.errors import InvalidArgumentError, InvalidHandleError, Unread, XpuShareError
+from xpushare.common.sizes import readable
 from xpushare.sharing import identity
 
 if TYPE_CHECKING:
@@ -58,7 +60,13 @@ _STRUCT: Final = struct.Struct("<" + "".join(code for _name, code in FIELDS))
 
 
 class Exporter(NamedTuple):
-    """The process that made a handle."""
+    """The process that made a handle.
+
+    Attributes:
+        pid: Its pid, as it sees itself.
+        boot_id: The boot of its host.
+        pid_namespace: The inode of its PID namespace.
+    """
 
     pid: int
     boot_id: str
@@ -175,10 +183,22 @@ def bytes_of(handle: object, meant: str, advice: str = "") -> bytes:
 class Handle(HandleState, Named):
     """A verified handle: 256 bytes that name one export of one process of this user on this host.
 
-    `Handle(h)` takes a handle, its bytes (any bytes-like object) or its text, and raises `InvalidHandleError` for
-    anything else: wrong length, altered bytes, another version, another user's key, another boot or host. `bytes(h)`
-    and `str(h)` return the bytes and the text. Handles are compared by content, and can be hashed and pickled.
-    Verifying a handle touches no driver and no other process.
+    `bytes(h)` and `str(h)` are the whole handle. The text is safe in URLs, arguments and variables.
+    Handles compare by content, and can be hashed and pickled. Verifying one touches no driver and no
+    other process.
+
+    Args:
+        handle (Handle | bytes | str): A handle, its bytes or its text.
+
+    Raises:
+        InvalidHandleError: The length is wrong, the bytes were altered, or they belong to another
+            version, user, boot or host.
+
+    Examples:
+        >>> handle = xs.ipc.memory.get(xs.malloc_host(64, "native_cpu:0"))
+        >>> xs.ipc.Handle(str(handle)) == handle, len(bytes(handle))
+        (True, 256)
+        >>> xs.ipc.memory.put(handle)
     """
 
     __slots__ = ()
@@ -192,7 +212,9 @@ class Handle(HandleState, Named):
         elif isinstance(handle, str):
             raw = decode_text(handle)
         elif isinstance(handle, Named):
-            raise InvalidHandleError("this is a handle of an array: xs.attach opens it, its `handle` is its memory's")
+            raise InvalidHandleError(
+                "this is a handle of an array: xs.attach opens it, and its attribute `handle` is that of its memory"
+            )
         else:
             raw = bytes_of(handle, "a handle is a Handle, bytes or str")
         found = _verified.get(raw)
@@ -205,7 +227,7 @@ class Handle(HandleState, Named):
 
     @property
     def kind(self) -> str:
-        """ "memory", "physical_memory" or "event"."""
+        """`memory`, `physical_memory` or `event`."""
         return KINDS[self.fields.kind]
 
     @property
@@ -220,16 +242,17 @@ class Handle(HandleState, Named):
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes of the shared range (0 for an event)."""
+        """Bytes of the exported range; 0 for an event."""
         return self.fields.nbytes
 
     @property
     def exposed_nbytes(self) -> int:
-        """How many bytes an importer could reach: drivers map whole granules."""
+        """How many bytes an importer could reach, since drivers map whole granules."""
         return self.fields.exposed_nbytes
 
     @property
     def read_only(self) -> bool:
+        """Whether importers get no write access."""
         return bool(self.fields.flags & READ_ONLY)
 
     @property
@@ -244,6 +267,19 @@ class Handle(HandleState, Named):
 
     def __str__(self) -> str:
         return encode_text(self.raw)
+
+    def _repr_html_(self) -> str:
+        if self.unread is not None:
+            return html.facts("Handle", {"state": self.unread})
+        size = None if self.kind == "event" else readable(self.nbytes)
+        said = {
+            "kind": self.kind, "size": size, "backend": self.backend, "device": self.device_uuid,
+            "exporter": f"pid {self.fields.pid}", "read-only": "yes" if self.read_only else None,
+        }  # fmt: skip
+        return html.facts("Handle", said)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return html.bundle(self, include, exclude)
 
     def __repr__(self) -> str:
         if self.unread is not None:

@@ -102,7 +102,9 @@ def check_folder(path: Path) -> None:
 
 def _check_private(name: str, found: os.stat_result, mode: str) -> None:
     if found.st_uid != os.geteuid():
-        raise InvalidArgumentError(f"{name} belongs to user {found.st_uid}, not to {os.geteuid()}")
+        raise InvalidArgumentError(
+            f"{name} belongs to user {found.st_uid}, not to {os.geteuid()}: set XPUSHARE_RUNTIME_DIR to one of yours"
+        )
     if found.st_mode & 0o077:
         raise InvalidArgumentError(
             f"{name} is open to other users (mode {stat.S_IMODE(found.st_mode):04o}): chmod {mode} it"

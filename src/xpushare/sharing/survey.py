@@ -38,6 +38,8 @@ class Row(TypedDict):
     same, and its exporter has died.
     """
     nbytes: int
+    published_nbytes: int | None
+    """How much of it is published under `names`; None if nothing is."""
     backend: str | None
     device: str | None
     """The device's uuid."""
@@ -85,7 +87,8 @@ class _Open(NamedTuple):
 
 
 _Found = dict[int, list[_Open]]  # by inode
-_Names = Mapping[tuple[bytes, int, int], str]  # by the cookie of the table, the entry's number and its generation
+# Names and how many bytes they stand for, by the cookie of the table, the entry's number and its generation.
+_Names = Mapping[tuple[bytes, int, int], tuple[str, int]]
 
 
 def _expect_resources(error: OSError) -> None:
@@ -310,9 +313,10 @@ def _rows(table: int, cookie: bytes, members: _Members, claimed: int, names: _Na
                 if row is None:
                     backend, device_uuid = device_of(device)
                     row = rows[key] = {
-                        "kind": name, "state": "withdrawn" if alive else "left", "nbytes": nbytes, "backend": backend,
-                        "device": device_uuid, "exporter": pid or claimed, "exporter_name": who, "importers": [],
-                        "handles": 0, "names": [], "label": "", "value": None, "pending": None,
+                        "kind": name, "state": "withdrawn" if alive else "left", "nbytes": nbytes,
+                        "published_nbytes": None, "backend": backend, "device": device_uuid,
+                        "exporter": pid or claimed, "exporter_name": who, "importers": [], "handles": 0,
+                        "names": [], "label": "", "value": None, "pending": None,
                         "age": max(now - since, 0) if since else None,
                     }  # fmt: skip
                     if name == "event":
@@ -324,7 +328,8 @@ def _rows(table: int, cookie: bytes, members: _Members, claimed: int, names: _Na
                     row["handles"] += 1
                     named = names.get((cookie, first + number, generation)) if names else None
                     if named is not None:
-                        row["names"].append(named)
+                        row["names"].append(named[0])
+                        row["published_nbytes"] = min((row["published_nbytes"] or 0) + named[1], row["nbytes"])
                     if labelled:
                         row["label"] = row["label"] or _label(table, first + number, generation)
                 if importers:
