@@ -287,9 +287,9 @@ def tried(
     box: Box,
     folder: Path,
     key: bytes,
-    load: Callable[[], object],
     export: Callable[[], dict[str, Any]],
     attempts: Mapping[str, Callable[[Any], None]],
+    load: Callable[[], object] = lambda: None,
     timeout: float = 60.0,
 ) -> dict[str, Outcome]:
     """Have one process export, and try each form in another. `attempts` raise what goes wrong; `load` imports all that

@@ -668,5 +668,5 @@ def test_hardware_goes_through_the_table() -> None:
     with Child() as child:
         handle = child.call(export)
         with nothing_left(), pytest.raises(xs.FeatureNotSupportedError, match="seen"):
-            node.current().peers.acquire([(handle, Opener(Export, admit, True))], lambda *_opened: None)
+            node.current().peers.acquire([(handle, Opener(Export, admit, True))], [])
     assert seen == [(Form.MEMFD, Hardware("mock", xs.Device("mock:0").uuid, PCI, TWO))]

@@ -399,7 +399,7 @@ class ScriptedDriver:
 
     def cuMemGetHandleForAddressRange(self, address: int, nbytes: int, kind: int, flags: int) -> tuple[Any, ...]:
         held = [(at, size) for at, (size, _handle) in self.pieces.items()]
-        held += [(found.start, found.nbytes) for found in self.foreign]
+        held += [(each.start, each.nbytes) for each in self.foreign if each.start not in self.live["legacy"]]
         if kind != 1 or flags or address % 4096 or nbytes % 4096:
             return 1, None
         if not any(start <= address and address + nbytes <= start + size for start, size in held):

@@ -1,4 +1,6 @@
-"""dma-bufs and fabric handles of CUDA's memory: the adapter's logic against a scripted driver, and a real GPU."""
+"""How CUDA's memory leaves the process by other ways than its own descriptors: the adapter's logic against a scripted
+driver, and a real GPU.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from scripted_driver import MIB2, Range, ScriptedDriver
 
 import xpushare as xs
 from harness import Child, kept
-from xpushare.adapters.base import DeviceInfo
+from xpushare.adapters.base import DeviceInfo, Import
 from xpushare.adapters.cuda import _driver
 from xpushare.adapters.cuda._adapter import Cuda
 from xpushare.adapters.cuda._numbers import Attribute
@@ -64,6 +66,17 @@ def test_memory_of_other_libraries(cuda: Cuda, driver: ScriptedDriver, gpu: Devi
     found[0].close()
 
 
+def test_cuda_malloc_memory_of_another_process(cuda: Cuda, driver: ScriptedDriver, gpu: DeviceInfo) -> None:
+    driver.foreign.append(Range(0x5000_0000, MIB2, 0, legacy=1))
+    foreign = cuda.foreign(0x5000_0000)
+    assert foreign is not None
+    export = foreign.memory.export(False)
+    opened = cuda.import_memory(gpu, Import(export.nbytes, export.exposed_nbytes, export.payload, [], False))
+    with pytest.raises(xs.FeatureNotSupportedError, match="in the process that allocated it"):
+        cuda.dma_buf(gpu, opened, opened.address, 4096)
+    opened.release()
+
+
 def test_host_memory_is_the_kernels_matter(cuda: Cuda, gpu: DeviceInfo) -> None:
     memory = cuda.allocate(gpu, "host", 4096)
     assert cuda.dma_buf(gpu, memory, memory.address, 4096) is None
@@ -80,10 +93,32 @@ def test_a_gpu_without_dma_bufs(cuda: Cuda, driver: ScriptedDriver, gpu: DeviceI
 
 def test_a_dma_buf_that_the_driver_refuses(cuda: Cuda, driver: ScriptedDriver, gpu: DeviceInfo) -> None:
     memory = cuda.allocate(gpu, "device", MIB2)
-    driver.fail_named["cuMemGetHandleForAddressRange"] = 1
+    driver.fail_named["cuMemGetHandleForAddressRange"] = 999
     with pytest.raises(xs.DeviceError, match=r"making a dma-buf of 1 bytes .*cuMemGetHandleForAddressRange"):
         cuda.dma_buf(gpu, memory, memory.address, 1)
     memory.release()
+
+
+# --- handles of cudaMalloc memory -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(201, ("PID namespace", f"the same pid ({os.getpid()} here)", "--pid=container")), (205, ("see the same GPU",))],
+)
+def test_the_driver_refuses_a_peers_handle(
+    cuda: Cuda, driver: ScriptedDriver, gpu: DeviceInfo, code: int, words: tuple[str, ...]
+) -> None:
+    driver.foreign.append(Range(0x5000_0000, MIB2, 0, legacy=1))
+    foreign = cuda.foreign(0x5000_0000)
+    assert foreign is not None
+    export = foreign.memory.export(False)
+    driver.fail_named["cuIpcOpenMemHandle"] = code
+    with pytest.raises(xs.DeviceError, match="cuIpcOpenMemHandle") as caught:
+        cuda.import_memory(gpu, Import(export.nbytes, export.exposed_nbytes, export.payload, [], False))
+    assert caught.value.native == code
+    for word in (*words, "expandable_segments:True"):
+        assert word in str(caught.value)
 
 
 # --- fabric handles ---------------------------------------------------------------------------------------------
@@ -201,7 +236,7 @@ def test_other_devices_have_none() -> None:
     assert fabric.support("native_cpu:0").state == "no"
     with (
         xs.malloc_device(4096, "native_cpu:0") as memory,
-        pytest.raises(xs.FeatureNotSupportedError, match="CUDA's alone"),
+        pytest.raises(xs.FeatureNotSupportedError, match="only CUDA memory"),
     ):
         fabric.handle(memory)
 
@@ -230,9 +265,12 @@ def look(fd: int, offset: int) -> tuple[bool, int]:
         os.close(fd)
 
 
-def of_opened(raw: bytes) -> tuple[bool, int]:
+def of_opened(raw: bytes) -> tuple[bool, int] | str:
     with xs.ipc.memory.open(raw) as memory:
-        found = dma_buf.memory_fd(memory)
+        try:
+            found = dma_buf.memory_fd(memory)
+        except xs.FeatureNotSupportedError as error:
+            return str(error)
         return look(found.fd, found.offset)
 
 
@@ -253,7 +291,11 @@ def test_the_gpus_memory_as_a_dma_buf(make: Callable[[], Any]) -> None:
     assert look(found.fd, found.offset) == (True, NBYTES)
     with Child(timeout=90) as child:
         handle = xs.ipc.memory.get(made)
-        assert child.call(of_opened, bytes(handle)) == (True, NBYTES)
+        there = child.call(of_opened, bytes(handle))
+        if make is own:
+            assert there == (True, NBYTES)
+        else:
+            assert "in the process that allocated it" in there
         xs.ipc.memory.put(handle)
     kept.clear()
 

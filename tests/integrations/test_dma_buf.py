@@ -30,7 +30,8 @@ class SoftwareKernel:
         self.synchronized: list[int] = []  # flags
         self.fail: list[int] = []  # errors of the next calls
 
-    def ioctl(self, _fd: int, number: int, raw: bytes) -> int:
+    def ioctl(self, _fd: int, number: int, raw: bytearray) -> int:
+        assert isinstance(raw, bytearray)  # else the real one returns no number
         if self.fail:
             raise OSError(code := self.fail.pop(0), os.strerror(code))
         if number == SYNC:
@@ -138,7 +139,7 @@ def test_what_is_no_dma_buf(fd: int) -> None:
     before = fd_count()
     with pytest.raises(xs.InvalidArgumentError, match="no dma-buf, but /memfd:stand-in"):
         dma_buf.adopt(fd)
-    with pytest.raises(xs.XpuShareError, match="file descriptor 99999"):
+    with pytest.raises(xs.InvalidArgumentError, match="file descriptor 99999 is not open"):
         dma_buf.adopt(99999)
     assert fd_count() == before
 
@@ -223,9 +224,24 @@ def test_opened_host_memory_has_none() -> None:
     with (
         Child() as child,
         xs.ipc.memory.open(child.call(share)) as memory,
-        pytest.raises(xs.FeatureNotSupportedError, match="exporting imported memory"),
+        pytest.raises(xs.FeatureNotSupportedError, match="attach it with own=True"),
     ):
         dma_buf.memory_fd(memory)
+
+
+def test_owned_memory_has_one(kernel: SoftwareKernel) -> None:
+    def share() -> bytes:
+        array = kept["array"] = xs.zeros(NBYTES, "u1")
+        np.asarray(array)[5000] = 9
+        return bytes(xs.share(array))
+
+    with Child() as child:
+        array = xs.attach(child.call(share), own=True)
+        child.kill()
+    found = dma_buf.memory_fd(array)
+    assert kernel.made == [(0, NBYTES)]
+    assert os.pread(found.fd, 1, found.offset + 5000) == b"\t"
+    os.close(found.fd)
 
 
 def test_no_udmabuf(monkeypatch: pytest.MonkeyPatch) -> None:

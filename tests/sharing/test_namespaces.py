@@ -69,7 +69,7 @@ def test_host_memory(name: str, folder: Path) -> None:
     box = boxes.BOXES[name]
     if why := boxes.lacking(box):
         pytest.skip(why)
-    found = boxes.tried(box, folder, identity.user_key(), load, export, {HOST: attempt})[HOST]
+    found = boxes.tried(box, folder, identity.user_key(), export, {HOST: attempt}, load)[HOST]
     said = boxes.rows()[name][HOST]
     assert found.outcome == said.outcome, found
     for word in said.words:

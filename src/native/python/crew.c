@@ -80,17 +80,10 @@ static void crew_dealloc(PyObject *self)
 
 void xp_crew_unusable(const xp_crew *c, const char *wrong)
 {
-    if (c && c->born != XP_RELAXED(&xp_fork_count)) {
-        PyObject *errors = PyImport_ImportModule("xpushare.common.errors");
-        PyObject *error = errors ? PyObject_GetAttrString(errors, "ForkError") : NULL;
-        if (error)
-            PyErr_SetString(error, "this belongs to the parent of this process: after a fork the child cannot use it. "
-                                   "Open its name here, or start the child with spawn or forkserver and send it there");
-        Py_XDECREF(error);
-        Py_XDECREF(errors);
-    } else {
+    if (c && c->born != XP_RELAXED(&xp_fork_count))
+        xp_unusable(NULL);
+    else
         xp_unusable(wrong ? wrong : "it is closed");
-    }
 }
 
 static xp_crew *crew(PyObject *self)

@@ -492,13 +492,13 @@ class Adapter(abc.ABC):
     def dma_buf(
         self, device: DeviceInfo, memory: DriverMemory, address: int, nbytes: int
     ) -> tuple[OwnedFd, int] | None:
-        """A new dma-buf that has these bytes of memory of this adapter's, also of another library's or of an import,
-        and where in it they begin. None: it can be made of what `memory.export` says, or not at all.
+        """Make a dma-buf that has these bytes of this adapter's memory, which may be another library's or an import.
+        Returns it, and where in it the bytes begin; or None if only the descriptors of `memory.export` can serve.
         """
         return None
 
     def adopt_dma_buf(self, device: DeviceInfo, doing: str, fd: OwnedFd, nbytes: int) -> DriverMemory:
-        """Memory in a dma-buf of that size, which this process exports as its own. Takes `fd` over if that succeeds."""
+        """Import a dma-buf of that size as memory that this process exports as its own. Takes `fd` over on success."""
         raise FeatureNotSupportedError(f"{doing}: {self.backend} imports no dma-bufs of other drivers")
 
     @abc.abstractmethod

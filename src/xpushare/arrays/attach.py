@@ -17,7 +17,7 @@ from xpushare.core import memory
 from xpushare.core.ordering import work_on
 from xpushare.objects.array_handle import ArrayHandle, expect_open
 from xpushare.objects.lifecycle import use
-from xpushare.objects.message import ONE_ARRAY, content_of
+from xpushare.objects.message import ONE_ARRAY, content_of, read_message
 from xpushare.objects.opened import Orders, Part, arrays_of, give_back, open_message
 from xpushare.objects.queue import Queue
 from xpushare.sharing.handle import COUNTED, PICKLED, fields_of, newest
@@ -130,7 +130,7 @@ def attach(
     """
     consumer = None if like is None else consumer_of(like)
     chosen = None if only is None else only_argument(only)
-    found = ArrayHandle.__new__(ArrayHandle, h)  # calling the type is slower
+    found = read_message(h) if type(h) is bytes else ArrayHandle(h)
     while True:
         try:
             return attach_message(found, device, stream, consumer, types, chosen, bool(own))

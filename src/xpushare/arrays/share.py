@@ -12,10 +12,11 @@ from xpushare.arrays.passing import OWN
 from xpushare.arrays.place import Placing
 from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError, XpuShareError
 from xpushare.core import memory
+from xpushare.core.declare import made as tell_made
+from xpushare.core.declare import watchers
 from xpushare.core.labels import label_argument
 from xpushare.core.ordering import finish, mark
 from xpushare.core.pickles import ImplicitAll
-from xpushare.objects.array import SharedArray
 from xpushare.objects.array_handle import ArrayHandle
 from xpushare.objects.message import ONE_ARRAY, text_of
 from xpushare.objects.physical_memory import VirtualRange
@@ -133,23 +134,16 @@ def shared(
     return handle
 
 
-def _grows(array: Any) -> bool:
-    return isinstance(array, VirtualRange) and array.growth is not None
-
-
 def _placed(array: Any, read_only: bool, copy: bool, stream: Any, lasting: bool) -> tuple[Placing, Any, bool]:
     """Place an array or the arrays of a tree. Returns with the tree whether all of the memory is shared read-only."""
-    if type(array) is SharedArray:
-        found, tree = [array], ONE_ARRAY
-    elif _grows(array):
-        directory, tree = described(array, read_only)
-        found, read_only = [directory], True
-    elif isinstance(array, _CONTAINERS):
+    found, tree = [array], ONE_ARRAY
+    if isinstance(array, _CONTAINERS):
         found, tree = flatten(array)
         if not found:  # its export is that of an array of no bytes, which the tree does not mention
             found = [empty(0, "uint8")]
-    else:
-        found, tree = [array], ONE_ARRAY
+    elif isinstance(array, VirtualRange) and array.growth is not None:
+        directory, tree = described(array, read_only)
+        found, read_only = [directory], True
     placing = Placing(found, read_only, copy, stream, (), lasting)
     try:
         placing.place()
@@ -178,7 +172,7 @@ class Placed:
 
 def placed_for_others(array: Any) -> Placed:
     """Place an array or a tree of arrays, and wait until what produces the content has finished."""
-    if _grows(array):
+    if isinstance(array, VirtualRange) and array.growth is not None:
         raise FeatureNotSupportedError("the memory of a range that grows ends with the process that made it")
     placing, tree, _read_only = _placed(array, False, False, None, lasting=True)
     for work in placing.works():
@@ -190,19 +184,26 @@ def _sealed(placing: Placing, tree: Any, read_only: bool, opens: int | None, ttl
     """Export what was placed, and make the handle, which owns the exports. The first export holds all others and the
     events', and is the one that `opens` and `ttl` count.
     """
-    works = placing.works()
+    works = placing.works() if placing.streams or placing.named else []
     marks = [mark(work, work.device) for work in works] if works else []
-    ranges = placing.groups(works)
+    ranges = placing.groups(works) if works else placing.leaves.groups({}, -1, False)
     if placing.passes_on:
         return _passed_on(placing, tree, ranges, opens is not None or ttl is not None)
     first, handles = ranges[0], []
     if len(ranges) > 1 or marks:
-        held = ImplicitAll(memory.get_all(ranges[1:], read_only))
-        handles = held.handles
-        first = first.replace(lease=(first.lease, held, *[each.export for each in marks]))
+        held: list[object] = [each.export for each in marks]
+        if len(ranges) > 1:
+            others = ImplicitAll(memory.get_all(ranges[1:], read_only))
+            handles = others.handles
+            held.append(others)
+        first = first.replace(lease=(first.lease, *held))
     gate = memory.get(first, None, read_only, opens, False, ttl)
     try:
-        return _message(placing, tree, [gate, *handles], marks).owning()
+        made = _message(placing, tree, [gate, *handles], marks)
+        made.own()
+        if watchers:
+            tell_made(made, listed=False)
+        return made
     except BaseException:
         node.current().table().withdraw(gate, layout.REASON_PUT)
         raise
@@ -224,9 +225,8 @@ def _passed_on(placing: Placing, tree: Any, ranges: list[Range], limited: bool) 
 
 def _message(placing: Placing, tree: Any, handles: list[Handle], marks: list[Mark]) -> ArrayHandle:
     events = [(each.handle, each.point) for each in marks] if marks else []
-    made: ArrayHandle | None = placing.leaves.seal(
-        identity.sealing(), handles, events, text_of(placing.leaves.dtypes, tree), placing.copied
-    )
+    leaves, seal = placing.leaves, identity.sealings[0] if identity.sealings else identity.sealing()
+    made: ArrayHandle | None = leaves.seal(seal, handles, events, text_of(leaves.dtypes, tree), placing.copied)
     if made is None:
         raise too_large()
     return made

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from errno import EBUSY
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, final
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, TypeVar, final
 
 from xpushare import _native
 from xpushare._device import Device
 from xpushare.arrays.changes import Awaitable, Changes
 from xpushare.channels import crews
 from xpushare.channels.crews import CHANNEL, Crew
-from xpushare.channels.ends import End, Frame, Loan, too_many_writers
+from xpushare.channels.ends import End, Frame, Loan, Moved, too_many_writers
 from xpushare.channels.frames import laid_out
 from xpushare.channels.geometry import Geometry, choice, describe, read_geometry, wanted
 from xpushare.channels.survey import surveyed
@@ -26,11 +27,13 @@ if TYPE_CHECKING:
     from xpushare._device import DeviceLike
     from xpushare.common.fds import OwnedFd
 
-__all__ = ["Channel", "Frame", "Loan"]
+__all__ = ["Channel", "Frame", "Loan", "lock_pages"]
 
 _MAGIC: Final = b"XPUSHCHN"
 _MODES: Final = {"all": 1, "newest": 2, "one": 3}
 _LOOK: Final = 1.0
+
+_T = TypeVar("_T")
 
 
 @final
@@ -64,7 +67,7 @@ class Channel(Awaitable):
         (4.0, {'t': 0.5})
     """
 
-    __slots__ = ("__weakref__", "_changes", "_end", "_mode", "closed", "name")
+    __slots__ = ("__weakref__", "_changes", "_end", "_label", "_mode", "_watched", "closed", "name")
 
     name: str
     """The name; a dot and a number if it was given none."""
@@ -72,7 +75,9 @@ class Channel(Awaitable):
     """Whether `close` was called."""
     _changes: Changes | None
     _end: End
+    _label: str
     _mode: int
+    _watched: Crew | None  # whose file `_changes` looks at; None: at the folder
 
     def __init__(self, *_arguments: object) -> None:
         raise TypeError("a Channel is made by Channel.create and Channel.open")
@@ -192,20 +197,8 @@ class Channel(Awaitable):
         name = _name_of(name_or_handle)
         seconds = events.timeout_argument(timeout)
         label = crews.check_label(label)
-        made = cls._try_open(name, label, number, oldest, reconnect)
-        if made is not None:
-            return made
-        end = None if seconds is None else time.monotonic() + seconds
-        changes = Changes(crews.folder())
-        try:
-            while made is None:
-                left = None if end is None else end - time.monotonic()
-                if left is not None and left <= 0:
-                    raise TimeoutError(f"nobody has created the channel {name!r} within {seconds:g} s")
-                changes.wait(_LOOK if left is None else min(left, _LOOK), None, False)
-                made = cls._try_open(name, label, number, oldest, reconnect)
-        finally:
-            changes.close()
+        made = _created(name, seconds, lambda: cls._try_open(name, label, number, oldest, reconnect))
+        assert made is not None
         return made
 
     @classmethod
@@ -234,8 +227,10 @@ class Channel(Awaitable):
             raise
         self.closed = False
         self.name = crew.name
+        self._label = label
         self._mode = mode
         self._changes = None
+        self._watched = None
         self._end.begin()
         return self
 
@@ -379,13 +374,33 @@ class Channel(Awaitable):
         """
         if timeout is not None:
             timeout = events.timeout_argument(timeout)
-        end = self._end
-        frame: Frame = end.receive(timeout)
-        while end.points is not None and not end.points.stands(frame):
+        while True:
+            end = self._end
+            try:
+                frame: Frame = end.receive(timeout)
+            except Moved:
+                _created(self.name, timeout, self._follow)
+                continue
+            if end.points is None or end.points.stands(frame):
+                return frame
             frame.close()  # what its writer's device was to write is lost
             end.lost += 1
-            frame = end.receive(timeout)
-        return frame
+
+    def _follow(self) -> bool:
+        """Move to the channel that was made in the place of this one, from its oldest frame on. False: there is none
+        yet.
+        """
+        with crews.alone():
+            end = self._use()
+            if end.peek() != _native.CHANNEL_MOVED:
+                return True  # another thread has moved
+            made = self._try_open(self.name, self._label, self._mode, True, True)
+            if made is None:
+                return False
+            made._end.lost = end.lost + end.unread()
+            self._end, made._end = made._end, end
+        made.close()  # with the end of before
+        return True
 
     def failed(self) -> list[Frame]:
         """Return the frames that no reader could finish in `redeliver` deliveries. The last four are kept.
@@ -435,13 +450,19 @@ class Channel(Awaitable):
         if not self._mode:
             raise InvalidArgumentError("this object was made by create, to write: it has no frames to wait for")
         found: int = self._use().peek()
+        if found == _native.CHANNEL_MOVED:
+            return self._follow() and self.ready()
         return found != _native.CHANNEL_WAIT
 
     def changes(self) -> tuple[Changes, OwnedFd | None, bool]:
         """What `wait_any` waits for."""
-        self._use()
-        if self._changes is None:
-            self._changes = Changes(self._end.crew.path, file=True)
+        end = self._use()
+        crew = None if end.peek() == _native.CHANNEL_MOVED else end.crew
+        if self._changes is None or self._watched is not crew:
+            former, self._watched = self._changes, crew
+            self._changes = Changes(crews.folder()) if crew is None else Changes(crew.path, file=True)
+            if former is not None:
+                former.close()
         return self._changes, None, False
 
     # --- the end
@@ -485,6 +506,26 @@ class Channel(Awaitable):
 
     def __repr__(self) -> str:
         return f"<Channel {self.name!r} {'closed' if self.closed else describe(self._end.geometry)}>"
+
+
+def lock_pages(channel: Channel, device: DeviceLike) -> None:
+    """Have the driver of `device` page-lock the slots of a host channel in this process."""
+    channel._end.lock_pages(device)  # pyright: ignore[reportPrivateUsage]
+
+
+def _created(name: str, seconds: float | None, attempt: Callable[[], _T]) -> _T:
+    """What an attempt gives, once another process has created the channel."""
+    if made := attempt():
+        return made
+    end = None if seconds is None else time.monotonic() + seconds
+    with contextlib.closing(Changes(crews.folder())) as changes:
+        while not made:
+            left = None if end is None else end - time.monotonic()
+            if left is not None and left <= 0:
+                raise TimeoutError(f"nobody has created the channel {name!r} within {seconds:g} s")
+            changes.wait(_LOOK if left is None else min(left, _LOOK), None, False)
+            made = attempt()
+    return made
 
 
 def _name_of(name_or_handle: str | bytes) -> str:

@@ -13,7 +13,7 @@ from xpushare.adapters import HOST
 from xpushare.arrays.copies import values_of
 from xpushare.channels.frames import decode_meta, encode_meta, rebuilt
 from xpushare.common.elements import as_dtype, c_strides
-from xpushare.common.errors import ChannelFull, InvalidArgumentError, PeerLostError
+from xpushare.common.errors import ChannelFull, HandleExpiredError, InvalidArgumentError, PeerLostError
 from xpushare.core import memory
 from xpushare.core.pickles import Implicit
 from xpushare.objects.array import SharedArray, array_of
@@ -25,7 +25,11 @@ if TYPE_CHECKING:
     from xpushare.channels.geometry import Geometry
     from xpushare.core.memory import Range
 
-__all__ = ["End", "Frame", "Loan", "too_many_writers"]
+__all__ = ["End", "Frame", "Loan", "Moved", "too_many_writers"]
+
+
+class Moved(Exception):
+    """The slots of a channel ended with their maker: a reader that reconnects goes to the next channel of its name."""
 
 
 def too_many_writers(name: str, writers: int) -> InvalidArgumentError:
@@ -50,7 +54,8 @@ class End(ChannelEnd):
         cls, crew: Crew, native: _native.Crew, geometry: Geometry, label: str, mode: int, oldest: bool, writer: bool,
         reconnect: bool,
     ) -> End:  # fmt: skip
-        self = super().__new__(cls, native, label, mode, oldest, writer, reconnect, Loan, Frame)
+        functions = End.refuse, End.encoded, End.signalled
+        self = super().__new__(cls, native, label, mode, oldest, writer, reconnect, Loan, Frame, *functions)
         self.crew = crew
         self.geometry = geometry
         self.points = None
@@ -114,6 +119,13 @@ class End(ChannelEnd):
                 raise PeerLostError(
                     f"the last writer of {name!r} (pid {self.lost_pid}) went without finish(). Open the channel with "
                     "reconnect=True to wait for the next one"
+                )
+            case _native.CHANNEL_MOVED if wanted == "frame":
+                raise Moved
+            case _native.CHANNEL_MOVED:
+                raise HandleExpiredError(
+                    f"the slots of {name!r} ended with the process that made them, and another process has created "
+                    "the channel again: create or open it again, too"
                 )
             case _native.CHANNEL_NO_ROOM:
                 raise ChannelFull(f"readers of {name!r} have yet to read, or hold, all of its slots")

@@ -1,11 +1,8 @@
 """`Lock` and `Atomic`: in host memory, between processes."""
 
-# pyright: reportPrivateUsage=false
-# (pickles reopen what a class opens)
-
 from __future__ import annotations
 
-from typing import Any, Final, NoReturn, Self, final
+from typing import Any, Final, NoReturn, Self, TypeVar, final
 
 from xpushare import _native
 from xpushare.channels import crews
@@ -15,6 +12,9 @@ from xpushare.core import event as events
 from xpushare.core import memory
 
 __all__ = ["Atomic", "Lock"]
+
+_L = TypeVar("_L", bound="Lock")
+_A = TypeVar("_A", bound="Atomic")
 
 _NBYTES: Final = 0x4000 + 4096  # of the control words
 
@@ -110,19 +110,7 @@ class Lock(_native.LockMember, _Shared):
     __slots__ = ("__weakref__", "closed", "crew", "pickle")
 
     def __new__(cls, name: str | None = None, *, label: str | None = None) -> Self:
-        return cls._open(crews.check_name(name), crews.check_label(label), create=True)
-
-    @classmethod
-    def _open(cls, name: str, label: str, *, create: bool) -> Self:
-        with crews.meet(LOCK, name, _allocate if create else None) as found:
-            if found is None:
-                raise _gone("lock")
-            crew, _fresh = found
-            self = crew.admit(lambda native: super(Lock, cls).__new__(cls, native, label, _HELD, _DIED), _member)
-            self.closed = False
-            self.crew = crew
-            self.pickle = (_reopen_lock, (name, label))
-            return self
+        return _open_lock(cls, crews.check_name(name), crews.check_label(label), create=True)
 
     def acquire(self, timeout: float | None = None) -> Held:
         """Acquire the lock.
@@ -184,19 +172,7 @@ class Atomic(_native.AtomicMember, _Shared):
     def __new__(cls, initial: int = 0, name: str | None = None) -> Self:
         if type(initial) is not int or not -(1 << 63) <= initial < 1 << 63:
             raise InvalidArgumentError(f"initial is an int of 64 bits, not {initial!r:.100}")
-        return cls._open(crews.check_name(name), initial, create=True)
-
-    @classmethod
-    def _open(cls, name: str, initial: int, *, create: bool) -> Self:
-        with crews.meet(ATOMIC, name, _allocate if create else None, initial) as found:
-            if found is None:
-                raise _gone("atomic")
-            crew, _fresh = found
-            self = crew.admit(lambda native: super(Atomic, cls).__new__(cls, native, ""), _member)
-            self.closed = False
-            self.crew = crew
-            self.pickle = (_reopen_atomic, (name,))
-            return self
+        return _open_atomic(cls, crews.check_name(name), initial, create=True)
 
     def compare_exchange(self, old: int, new: int) -> bool:
         """Store a number if the current one is as expected.
@@ -258,9 +234,33 @@ def _member(found: _native.LockMember | _native.AtomicMember) -> int:
     return found.member
 
 
+def _open_lock(kind: type[_L], name: str, label: str, *, create: bool) -> _L:
+    with crews.meet(LOCK, name, _allocate if create else None) as found:
+        if found is None:
+            raise _gone("lock")
+        crew, _fresh = found
+        made = crew.admit(lambda native: _native.LockMember.__new__(kind, native, label, _HELD, _DIED), _member)
+        made.closed = False
+        made.crew = crew
+        made.pickle = (_reopen_lock, (name, label))
+        return made
+
+
+def _open_atomic(kind: type[_A], name: str, initial: int, *, create: bool) -> _A:
+    with crews.meet(ATOMIC, name, _allocate if create else None, initial) as found:
+        if found is None:
+            raise _gone("atomic")
+        crew, _fresh = found
+        made = crew.admit(lambda native: _native.AtomicMember.__new__(kind, native, ""), _member)
+        made.closed = False
+        made.crew = crew
+        made.pickle = (_reopen_atomic, (name,))
+        return made
+
+
 def _reopen_lock(name: str, label: str) -> Lock:
     try:
-        return Lock._open(name, label, create=False)
+        return _open_lock(Lock, name, label, create=False)
     except XpuShareError as error:
         late: Lock = _unopened(Lock, _native.LockMember, error, (_reopen_lock, (name, label)))
         return late
@@ -268,7 +268,7 @@ def _reopen_lock(name: str, label: str) -> Lock:
 
 def _reopen_atomic(name: str) -> Atomic:
     try:
-        return Atomic._open(name, 0, create=False)
+        return _open_atomic(Atomic, name, 0, create=False)
     except XpuShareError as error:
         late: Atomic = _unopened(Atomic, _native.AtomicMember, error, (_reopen_atomic, (name,)))
         return late

@@ -31,15 +31,15 @@ COMMANDS: Final = (
 )  # fmt: skip
 
 
-def parser() -> argparse.ArgumentParser:
-    """Make the parser of all commands."""
+def parser(wanted: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
+    """Make the parser of these commands. The module of each is loaded."""
     made = argparse.ArgumentParser(
         prog="xpushare", description="Share accelerator memory, physical memory and events between processes."
     )
     made.add_argument("--version", action="version", version=f"xpushare {xpushare.__version__}")
     commands = made.add_subparsers(metavar="command", required=True)
     missing = native_part_missing()
-    for name in COMMANDS:
+    for name in wanted:
         module = import_module(module_of(name)) if missing is None or name in _WITHOUT_NATIVE_PART else None
         text = _docstring(name) if module is None else module.__doc__ or ""
         summary, _, rest = text.partition("\n")
@@ -92,7 +92,8 @@ def _terminated(_number: int, _frame: object) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line (default: this process's); returns the exit status."""
-    arguments = parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    arguments = parser([each for each in COMMANDS if each in words[:1]] or COMMANDS).parse_args(words)
     unhandled = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     handles = unhandled and threading.current_thread() is threading.main_thread()
     if handles:

@@ -143,6 +143,16 @@ class DeviceError(XpuShareError, RuntimeError):
     default_result = Result.ERROR_ADAPTER_SPECIFIC
 
 
+def unusable(why: str | None) -> XpuShareError:
+    """Return the error for an object that this process cannot use; None: since it belongs to its parent."""
+    if why is not None:
+        return InvalidArgumentError(why)
+    return ForkError(
+        "this belongs to the parent of this process: after a fork the child cannot use it. Open its name here, or "
+        "start the child with spawn or forkserver and send it there"
+    )
+
+
 def exporter_gone(pid: int, how: str) -> HandleExpiredError:
     """Return the error for a handle whose exporter has ended. `how` says how this process knows it."""
     return HandleExpiredError(

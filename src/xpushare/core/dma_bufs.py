@@ -9,7 +9,7 @@ from xpushare.common import system
 from xpushare.common.aspects import Aspect
 from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError
 from xpushare.common.fds import OwnedFd
-from xpushare.core.memory import Range, never_again, piece
+from xpushare.core.memory import Range, never_again, piece, said_by
 from xpushare.core.opening import FORM_NAMES
 from xpushare.core.resources import Allocation
 
@@ -17,26 +17,34 @@ __all__ = ["adopted", "dma_buf_of", "synchronized"]
 
 
 def dma_buf_of(source: Range) -> tuple[OwnedFd, int]:
-    """A new descriptor of a dma-buf that has these bytes, and where in it they begin."""
+    """Return a new descriptor of a dma-buf that has these bytes, and where in it they begin."""
     device, driver = source.device, source.allocation.driver
     doing = f"making a dma-buf of {source.nbytes} bytes on {device}"
-    never_again(source)  # nobody tells when a dma-buf is closed
-    made = adapter_of(device).dma_buf(info_of(device), driver, source.address, source.nbytes)
+    never_again(source)  # no one is notified when a dma-buf is closed
+    made: tuple[OwnedFd, int] | None = adapter_of(device).dma_buf(
+        info_of(device), driver, source.address, source.nbytes
+    )
     if made is not None:
         return made
-    export = driver.export(False)
+    if source.borrowed:
+        raise FeatureNotSupportedError(
+            f"{doing}: it was opened by a handle: attach it with own=True, or make the dma-buf in the process that "
+            "allocated it"
+        )
+    _device, export = said_by(source.allocation)
     begin = export.offset + source.address - driver.address
     if export.form is Form.DMA_BUF and len(export.fds) == 1:
+        dma_buf_nbytes(export.fds[0])  # raises if the driver's is none
         return OwnedFd.copied(export.fds[0]), begin
     if export.form is not Form.MEMFD:
-        raise FeatureNotSupportedError(f"{doing}: it is shared as {FORM_NAMES[export.form]}, of which there is none")
+        raise FeatureNotSupportedError(f"{doing}: it is shared as {FORM_NAMES[export.form]}, of which none can be made")
     page = system.page_nbytes()
     first, last = begin // page * page, -(-(begin + source.nbytes) // page) * page
     return of_memfd(doing, export.fds[0], first, last - first), begin - first
 
 
 def adopted(device: Device, fd: int, offset: int, nbytes: int | None) -> Range:
-    """Memory of this process that lies in a dma-buf, which the device imports. `fd` stays the caller's."""
+    """Import a dma-buf on the device, as memory of this process. `fd` stays the caller's."""
     device.require(Aspect.ext_oneapi_ipc_memory)
     whole = dma_buf_nbytes(fd)
     begin, length = piece("a dma-buf", whole, offset, nbytes)
@@ -53,8 +61,8 @@ def adopted(device: Device, fd: int, offset: int, nbytes: int | None) -> Range:
 
 
 def synchronized(source: Range) -> HostDmaBuf:
-    """The dma-buf in which memory lies that this process adopted, or opened."""
+    """Return the mapped dma-buf that memory lies in. Raises `InvalidArgumentError` if it lies in none."""
     driver = source.allocation.driver
     if not isinstance(driver, HostDmaBuf):
-        raise InvalidArgumentError("this memory is no dma-buf that the host has mapped: it needs no access()")
+        raise InvalidArgumentError("the host has not mapped this memory as a dma-buf, so it needs no access()")
     return driver

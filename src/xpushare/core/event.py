@@ -21,19 +21,17 @@ from xpushare.common.errors import (
     DeviceError,
     FeatureNotSupportedError,
     ForkError,
-    HandleExpiredError,
     InvalidArgumentError,
     InvalidHandleError,
     OutOfMemoryError,
     PeerLostError,
-    RouteError,
     doing,
     from_os_error,
 )
 from xpushare.core import memory
 from xpushare.core.declare import operation
 from xpushare.core.labels import label_argument, labels
-from xpushare.core.opening import event_device, own_export
+from xpushare.core.opening import OPEN_ERRORS, event_device, own_export
 from xpushare.core.resources import Timeline, release_slot
 from xpushare.sharing import node
 from xpushare.sharing.handle import PICKLED, Handle, HandleLike, fields_of
@@ -50,7 +48,6 @@ __all__ = [
     "get",
     "may_signal",
     "open_",
-    "opened_on",
     "put",
     "quiet_if_leaving",
     "reached",
@@ -65,6 +62,7 @@ __all__ = [
 ]
 
 
+_new: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
 _NO_MEMORY: Final = Export(0, 0)
 _LAST: Final = (1 << 43) - 1  # a point has 43 bits
 
@@ -95,9 +93,9 @@ def refusal(device: Device, *aspects: Aspect) -> str:
     return ""
 
 
-opened_on: Final[dict[int, tuple[Device, Context, str, str]]] = {}
+_opened_on: Final[dict[int, tuple[Device, Context, str, str]]] = {}
 """The devices, by their ids, that have opened events as they are by default, which never changes: the device, its
-context, and what `_refusals` says. Native code reads it.
+context, and what `_refusals` says.
 """
 
 
@@ -220,7 +218,7 @@ def get(source: Opened, context: Context | None = None, implicit: bool = False) 
     if context is not None:
         resolve_context(source.device, context)
     timeline = source.timeline
-    table = node.current().table()
+    table = node.here[0].table_if_any or node.here[0].table()
     prepared = timeline.prepared
     if prepared is None or timeline.foreign_process:
         prepared = timeline.prepared = table.prepare("event", info_of(source.device), _NO_MEMORY, 0)
@@ -230,15 +228,7 @@ def get(source: Opened, context: Context | None = None, implicit: bool = False) 
 @operation(
     "ipc.event.open",
     rules=(2, 3, 4, 7, 8, 9),
-    raises=(
-        InvalidHandleError,
-        InvalidArgumentError,
-        HandleExpiredError,
-        RouteError,
-        FeatureNotSupportedError,
-        OutOfMemoryError,
-        DeviceError,
-    ),
+    raises=OPEN_ERRORS,
 )
 def open_(
     handle: HandleLike,
@@ -248,23 +238,29 @@ def open_(
 ) -> Opened:
     """Open a handle. The new event shares its state with the exporter's: both ends can signal it and wait on it."""
     found = memory.expect_kind(handle, "event")
-    check_signals(signals)
-    chosen, chosen_context = event_device(found, device, context)
-    for each in chosen_context.devices:
-        each.require(Aspect.ext_oneapi_ipc_event)
-    known = opened_on.get(id(chosen))
+    if signals is not None and signals is not False:
+        check_signals(signals)
+    known = None
+    if context is None and type(device) is Device:
+        known = _opened_on.get(id(device))
     if known is None:
-        known = opened_on[id(chosen)] = chosen, chosen.context, *_refusals(chosen)
-    refusals = known[2:]
-    here = node.current()
+        chosen, chosen_context = event_device(found, device, context)
+        for each in chosen_context.devices:
+            each.require(Aspect.ext_oneapi_ipc_event)
+        known = chosen, chosen_context, *_refusals(chosen)
+        if chosen_context is chosen.context:
+            _opened_on[id(chosen)] = known
+    chosen, chosen_context, queue_refusal, host_refusal = known
+    here = node.here[0]
     fields = fields_of(found)
     pickle = bool(fields.flags & PICKLED)
-    if here.is_own(fields.cookie):
+    table = here.table_if_any
+    if table is not None and table.cookie == fields.cookie:
         own: Timeline = own_export(here, found).source
         role = role_of(own.driver, own.slot.index, signals)
         if pickle:
             own.slot.taken()
-        return Opened(own, chosen, chosen_context, False, None, found, None, *refusals, signals, role)
+        return Opened(own, chosen, chosen_context, False, None, found, None, queue_refusal, host_refusal, signals, role)
 
     def make(domain: Domain, index: int) -> Timeline:
         try:
@@ -276,7 +272,9 @@ def open_(
     role = role_of(timeline.driver, timeline.slot.index, signals)
     if pickle:
         timeline.slot.taken()
-    return Opened(timeline, chosen, chosen_context, False, None, found, lease, *refusals, signals, role)
+    facts = timeline, chosen, chosen_context, False, None, found, lease, queue_refusal, host_refusal, signals, role
+    opened: Opened = _new(Opened, facts)
+    return opened
 
 
 @operation(

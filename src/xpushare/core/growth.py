@@ -20,12 +20,12 @@ from xpushare.common.errors import (
     InvalidArgumentError,
     InvalidHandleError,
     OutOfMemoryError,
-    RouteError,
 )
 from xpushare.core import event, memory, physical
 from xpushare.core.declare import operation
 from xpushare.core.event import Opened
 from xpushare.core.memory import Range
+from xpushare.core.opening import OPEN_ERRORS
 from xpushare.core.physical import Held, Reserved
 from xpushare.core.pickles import Implicit
 from xpushare.core.queue import any_unfinished, pause
@@ -216,15 +216,7 @@ def shrink(reserved: Reserved, growth: Growth, nbytes: int) -> None:
 
 @operation(
     "VirtualRange.refresh",
-    raises=(
-        InvalidHandleError,
-        InvalidArgumentError,
-        HandleExpiredError,
-        RouteError,
-        FeatureNotSupportedError,
-        OutOfMemoryError,
-        DeviceError,
-    ),
+    raises=OPEN_ERRORS,
 )
 def refresh(reserved: Reserved, growth: Growth) -> None:
     """Follow the other range: unmap the pieces it removed, map those it added."""

@@ -19,16 +19,14 @@ from xpushare.common.errors import (
     DeviceError,
     FeatureNotSupportedError,
     ForkError,
-    HandleExpiredError,
     InvalidArgumentError,
     InvalidHandleError,
     OutOfMemoryError,
-    RouteError,
 )
 from xpushare.common.system import mapped
 from xpushare.core import reuse
 from xpushare.core.declare import layers_on, misused, operation
-from xpushare.core.opening import Openers, give_open, import_own, opening_device, own_export
+from xpushare.core.opening import OPEN_ERRORS, Openers, give_open, import_own, opening_device, own_export
 from xpushare.core.resources import Allocation, End, imported
 from xpushare.sharing import layout, node
 from xpushare.sharing.handle import KIND_NUMBERS, Handle, HandleLike, fields_of
@@ -349,7 +347,7 @@ def expect_exportable(source: Range, implicit: bool = False) -> Allocation:
     for a pickle, which can export an import anew.
     """
     allocation = source.allocation
-    if source.borrowed and not implicit:
+    if source.handle is not None and not allocation.owned and not implicit:
         raise InvalidArgumentError(
             "imported memory cannot be exported again: attach it with xs.attach(…, own=True), which makes this process "
             "an owner, or pass on what it was opened from (`.handle`), which is good while its exporter lives"
@@ -383,7 +381,7 @@ def get(
     """
     if context is not None:
         resolve_context(source.device, context)
-    table = node.current().table()
+    table = node.here[0].table_if_any or node.here[0].table()
     exported = table.of_range(source, None, read_only, implicit)
     if exported is None:
         prepared = prepared_by(expect_exportable(source, implicit), table, read_only)
@@ -472,15 +470,7 @@ def expect_kind(handle: HandleLike, kind: str) -> Handle:
 @operation(
     "ipc.memory.open",
     rules=(2, 3, 4, 6, 8, 9),
-    raises=(
-        InvalidHandleError,
-        InvalidArgumentError,
-        HandleExpiredError,
-        RouteError,
-        FeatureNotSupportedError,
-        OutOfMemoryError,
-        DeviceError,
-    ),
+    raises=OPEN_ERRORS,
 )
 def open_(
     handle: HandleLike,
@@ -524,21 +514,29 @@ def _open_others(wanted: list[_Wanted], opened: list[Range]) -> None:
     """Open handles of other processes in order, and append their ranges to `opened` until one fails. If memory or
     descriptors run out, give up cached memory and try the rest once more.
     """
-    peers, before, again = node.current().peers, len(opened), False
-
-    def take(each: _Wanted, allocation: Allocation, lease: Lease) -> None:
-        handle, _opener, device, context = each
-        allocation.opened_by(handle)
-        opened.append(Range.opened(handle, allocation, device, context, lease) or _misfit(handle))
-
+    peers, again = node.here[0].peers, False
+    taken: list[tuple[Any, Lease]] = []
+    allocation: Allocation | None = None
+    lease: Lease | None = None
     try:
-        peers.acquire(wanted, take)
-    except OutOfMemoryError:
-        again = trim() > 0
-        if not again:
-            raise
-    if again:
-        peers.acquire(wanted[len(opened) - before :], take)
+        try:
+            peers.acquire(wanted, taken)
+        except OutOfMemoryError:
+            again = trim() > 0
+            if not again:
+                raise
+        if again:
+            peers.acquire(wanted[len(taken) :], taken)
+    finally:
+        try:
+            for (handle, _opener, device, context), (allocation, lease) in zip(wanted, taken, strict=False):
+                before = allocation.opened_by(handle)
+                if before is not None:
+                    allocation.note(before)
+                opened.append(Range.opened(handle, allocation, device, context, lease) or _misfit(handle))
+        finally:
+            taken.clear()  # here, not with the traceback
+            allocation = lease = None
 
 
 def _misfit(handle: Handle) -> NoReturn:
@@ -550,7 +548,8 @@ def _misfit(handle: Handle) -> NoReturn:
 
 def open_all(handles: Sequence[Handle], device: DeviceLike | None, opened: list[Range], own: bool = False) -> None:
     """Open memory handles of one process in order, and append what `open_` returns to the list until one fails."""
-    if layers_on or node.current().is_own(fields_of(handles[0]).cookie):
+    table = node.here[0].table_if_any
+    if layers_on or (table is not None and table.cookie == fields_of(handles[0]).cookie):
         for each in handles:
             opened.append(open_(each, device, own=own))  # noqa: PERF401 - those before an error must be given back
         return
@@ -583,8 +582,11 @@ def import_on(device: Device, what: Import, own: bool = False) -> Allocation:
         if owned is not None:
             owned.close()
         raise
-    end = End(driver.release) if what.use is None else _import_end(device, driver, what)
-    return imported(device, driver, kind, end, owned)
+    end = End(driver.release) if what.use is None else End(_close, device, driver, what.use)
+    made: Allocation = _native.imported(
+        device, driver, kind, driver.address, driver.nbytes, driver.host_accessible, owned, end
+    )
+    return made
 
 
 def _import_end(device: Device, driver: DriverMemory, what: Import) -> End:

@@ -24,9 +24,13 @@ from xpushare.adapters.base import Export, Form, Hardware, Import, Same
 from xpushare.common import system
 from xpushare.common.aspects import Aspect
 from xpushare.common.errors import (
+    DeviceError,
     FeatureNotSupportedError,
     HandleExpiredError,
     InvalidArgumentError,
+    InvalidHandleError,
+    OutOfMemoryError,
+    RouteError,
     XpuShareError,
     from_os_error,
 )
@@ -41,6 +45,7 @@ from xpushare.sharing.table import Exported
 
 __all__ = [
     "FORM_NAMES",
+    "OPEN_ERRORS",
     "Openers",
     "event_device",
     "expect_importable",
@@ -52,6 +57,11 @@ __all__ = [
     "room_of",
 ]
 
+OPEN_ERRORS: Final = (
+    InvalidHandleError, InvalidArgumentError, HandleExpiredError, RouteError, FeatureNotSupportedError,
+    OutOfMemoryError, DeviceError,
+)  # fmt: skip
+"""What opening a handle raises."""
 FORM_NAMES: Final = {
     Form.DRIVER: "the driver's own handle",
     Form.MEMFD: "a memfd",

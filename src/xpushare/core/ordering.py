@@ -21,6 +21,8 @@ from xpushare.sharing.handle import Handle
 
 __all__ = ["Mark", "Order", "current_work", "finish", "mark", "work_on"]
 
+_new: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
+
 
 def work_on(device: Device, stream: object, array: object = None) -> Work | None:
     """Return the queue over `stream`: another library's object, a DLPack number, or (None) the current stream of the
@@ -123,7 +125,8 @@ def mark(work: Work, device: Device) -> Mark:
     if export is None:
         export = Implicit(events.get(kept.event, implicit=True))
         kept.export = ref(export)
-    return Mark(export, point)
+    made: Mark = _new(Mark, (export, point))
+    return made
 
 
 def finish(work: Work, device: Device) -> None:

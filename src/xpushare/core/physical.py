@@ -15,19 +15,16 @@ from xpushare.common.errors import (
     DeviceError,
     FeatureNotSupportedError,
     ForkError,
-    HandleExpiredError,
     InvalidArgumentError,
     InvalidHandleError,
     OutOfMemoryError,
-    RouteError,
 )
 from xpushare.core import memory
 from xpushare.core.declare import operation
-from xpushare.core.opening import Openers, import_own, opening_device, own_export
+from xpushare.core.opening import OPEN_ERRORS, Openers, import_own, opening_device, own_export
 from xpushare.core.resources import Pages, Pin, Pinned, Resource
 from xpushare.sharing import node
 from xpushare.sharing.handle import Handle, HandleLike, fields_of
-from xpushare.sharing.peers import Opener
 from xpushare.sharing.table import Exported
 
 __all__ = [
@@ -102,15 +99,7 @@ def get(source: Held, context: Context | None = None, implicit: bool = False) ->
 @operation(
     "ipc.physical_memory.open",
     rules=(2, 3, 4, 6, 7, 8, 9),
-    raises=(
-        InvalidHandleError,
-        InvalidArgumentError,
-        HandleExpiredError,
-        RouteError,
-        FeatureNotSupportedError,
-        OutOfMemoryError,
-        DeviceError,
-    ),
+    raises=OPEN_ERRORS,
 )
 def open_(handle: HandleLike, device: DeviceLike | None = None, context: Context | None = None) -> Held:
     """Open a handle: physical memory over the same pages. The import outlives its source and can be exported again."""
@@ -119,19 +108,14 @@ def open_(handle: HandleLike, device: DeviceLike | None = None, context: Context
     opener = _openers.on(chosen, found)
     here = node.current()
     if not here.is_own(fields_of(found).cookie):
-        opened: list[Held] = []
-        here.peers.acquire([(found, opener, chosen, chosen_context)], partial(_take, opened))
-        return opened.pop()
+        taken: list[tuple[Pages, Lease]] = []
+        here.peers.acquire([(found, opener)], taken)
+        return Held(taken[0][0], chosen, chosen_context, found, taken[0][1])
     exported = own_export(here, found)
     pages: Pages = exported.source
     if opener.admit is not None:
         pages = import_own(here, found, opener, pages, pages.driver.export)
     return Held(pages, chosen, chosen_context, found, exported.keep)
-
-
-def _take(opened: list[Held], wanted: tuple[Handle, Opener, Device, Context], pages: Pages, lease: Lease) -> None:
-    handle, _opener, device, context = wanted
-    opened.append(Held(pages, device, context, handle, lease))
 
 
 def import_on(device: Device, what: Import) -> Pages:

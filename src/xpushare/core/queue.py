@@ -263,7 +263,8 @@ def submit(queue: Work, function: Callable[..., object], arguments: tuple[Any, .
 @operation("Queue.signal", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))
 def signal(queue: Work, event: Opened) -> int:
     """Signal the event once the work queued before has finished. Returns the number of the signal."""
-    may_signal(event)
+    if event.signals is False:
+        may_signal(event)  # which says why not
     if event.queue_refusal:
         raise FeatureNotSupportedError(event.queue_refusal)
     queue.reach(event)

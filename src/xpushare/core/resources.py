@@ -25,7 +25,6 @@ __all__ = [
     "Timeline",
     "imported",
     "release_slot",
-    "reopened",
 ]
 
 _EARLIER: Final = 64  # handles by which an allocation was opened before; of so many those that ended are forgotten
@@ -72,25 +71,21 @@ class Allocation(AllocationBase):
     def serial(self) -> int:
         """The number that names this allocation in importers' caches; assigned at the first export."""
         if not self.known_serial:
-            table = node.current().table()
+            table = node.here[0].table_if_any or node.here[0].table()
             self.known_serial = table.new_object() if self.name is None else table.object_named(self.name)
         return self.known_serial
 
-    def opened_by(self, handle: Handle) -> None:
-        """Note the newest handle by which an import was opened."""
-        before, self.newest = self.newest, handle
-        if before is None:
-            return
+    def note(self, before: Handle) -> None:
+        """Note a handle by which an import was opened before, as `opened_by` returns it."""
         key: Hashable = told_apart(before)
-        if key != told_apart(handle):
-            self.earlier.pop(key, None)
-            self.earlier[key] = before
-            number = len(self.earlier)
-            if number >= _EARLIER and number & (number - 1) == 0:  # now and then, since it looks at all of them
-                peers = node.current().peers
-                for key, each in list(self.earlier.items()):
-                    if not peers.stands(each):
-                        self.earlier.pop(key, None)
+        self.earlier.pop(key, None)
+        self.earlier[key] = before
+        number = len(self.earlier)
+        if number >= _EARLIER and number & (number - 1) == 0:  # now and then, since it looks at all of them
+            peers = node.current().peers
+            for key, each in list(self.earlier.items()):
+                if not peers.stands(each):
+                    self.earlier.pop(key, None)
 
     def handle_covering(self, offset: int, nbytes: int) -> Handle | None:
         """Return the newest handle of this import that covers these bytes and whose export has not ended, else the
@@ -107,7 +102,11 @@ class Allocation(AllocationBase):
         return newest
 
     def reopener(self) -> Callable[[End], Allocation] | None:
-        return partial(reopened, self.device, self.driver, self.kind) if self.driver.keepable else None
+        driver = self.driver
+        if not driver.keepable:
+            return None
+        facts = driver.address, driver.nbytes, driver.host_accessible, None
+        return partial(_native.imported, self.device, driver, self.kind, *facts)
 
     def hold(self, piece: Any) -> tuple[object, bool]:
         """Return what keeps a piece in place, as `Range.hold` does: the piece itself keeps this allocation."""
@@ -162,13 +161,9 @@ _native.register(Allocation=Allocation)
 def imported(device: Device, driver: DriverMemory, kind: UsmKind, end: End, owned: object = None) -> Allocation:
     """Make the owner of memory that another process exported. `owned` is what this process needs to export it."""
     found: Allocation = _native.imported(
-        device, driver, end, kind, driver.address, driver.nbytes, driver.host_accessible, owned
+        device, driver, kind, driver.address, driver.nbytes, driver.host_accessible, owned, end
     )
     return found
-
-
-def reopened(device: Device, driver: DriverMemory, kind: UsmKind, end: End) -> Allocation:
-    return imported(device, driver, kind, end)
 
 
 def _free(driver: DriverMemory) -> None:

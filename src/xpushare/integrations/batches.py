@@ -1,8 +1,5 @@
 """Batches of torch's DataLoader in a channel: `xpushare.integrations.torch.Batches`."""
 
-# pyright: reportPrivateUsage=false
-# (page-locking belongs to the channel's end, and is no option of channels)
-
 from __future__ import annotations
 
 import importlib
@@ -12,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Self, final
 
 from xpushare.arrays.containers import flatten, unflatten
-from xpushare.channels.channel import Channel
+from xpushare.channels.channel import Channel, lock_pages
 from xpushare.channels.crews import new_name
 from xpushare.channels.frames import laid_out
 from xpushare.common.errors import InvalidArgumentError
@@ -126,7 +123,7 @@ class Batches:
         self._writer = Channel.create(name, **options)  # so that the stream goes on when an epoch's workers end
         self._reader = Channel.open(name, label=label)
         if device is not None:
-            self._reader._end.lock_pages(device)
+            lock_pages(self._reader, device)
         self._collate_fn = _CollateFn(name, options)
         self._ahead: dict[int, Frame] = {}  # frames of batches that come later in the DataLoader's order
         self._iterating = False

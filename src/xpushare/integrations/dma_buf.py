@@ -1,20 +1,20 @@
 """dma-bufs in and out: `xpushare.integrations.dma_buf`.
 
 A dma-buf is the kernel's file descriptor for memory that drivers share: cameras and video decoders (V4L2, VA-API), DRM,
-RDMA cards. `adopt` makes memory of one, which other processes open by a handle like any other. `memory_fd` makes one of
-memory.
+RDMA cards. `adopt` turns a dma-buf into memory, which other processes open by a handle like any other. `memory_fd`
+turns memory into a dma-buf.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from xpushare._device import Device, DeviceLike
 from xpushare.arrays.description import range_of
-from xpushare.common.errors import from_os_error
+from xpushare.common.errors import doing
 from xpushare.core import dma_bufs as core
 from xpushare.objects.lifecycle import use
 from xpushare.objects.memory import Memory, memory_over
@@ -31,24 +31,26 @@ class MemoryFd(NamedTuple):
 
 
 def memory_fd(obj: Any) -> MemoryFd:
-    """A new file descriptor of a dma-buf that contains `obj`'s memory: a Memory, or an array as `xs.ipc.memory.get`
-    takes it. It keeps the memory itself in place, whatever is closed, in every process that has it.
+    """Return a new file descriptor of a dma-buf that contains `obj`'s memory. `obj` is a Memory, or an array that
+    `xs.ipc.memory.get` takes. Keep the memory until the dma-buf is closed: it depends on the driver whether
+    the dma-buf alone keeps it.
 
-    CUDA makes one of any device memory, even if it was opened or is another library's. Level Zero and HIP share their
-    memory by dma-bufs anyway. Of host memory the kernel makes one (`/dev/udmabuf`), in the process that allocated it.
+    CUDA makes dma-bufs of device memory, even if another library allocated it, or this process opened it (except for
+    opened `cudaMalloc` memory). Level Zero and HIP share their memory as dma-bufs anyway. The kernel makes them of host
+    memory (`/dev/udmabuf`). Except on CUDA, the process must own the memory: it allocated it, adopted it, or attached
+    it with `own=True`.
+
     Raises `FeatureNotSupportedError` with the reason if there is none, `InvalidArgumentError`, `DeviceError`,
     `OutOfMemoryError`.
     """
     source = use(obj) if isinstance(obj, Memory) else range_of(obj)
-    try:
+    with doing("making a dma-buf"):
         fd, offset = core.dma_buf_of(source)
-    except OSError as error:
-        raise from_os_error(error, "making a dma-buf") from error
     return MemoryFd(fd.take(), offset, source.nbytes)
 
 
 def adopt(fd: int, *, device: DeviceLike = "native_cpu:0", offset: int = 0, nbytes: int | None = None) -> Memory:
-    """Memory that lies in a dma-buf: `nbytes` (None: all) from `offset`. `fd` stays the caller's.
+    """Return memory that lies in a dma-buf: `nbytes` (None: all) from `offset`. `fd` stays the caller's.
 
     The host maps it (`native_cpu:0`), or a Level Zero device imports it. It is exported as that dma-buf, which
     importers map on the same device, or on `native_cpu:0`. Use `access` around what the host reads and writes there.
@@ -57,11 +59,12 @@ def adopt(fd: int, *, device: DeviceLike = "native_cpu:0", offset: int = 0, nbyt
     """
     begin, length = operator.index(offset), None if nbytes is None else operator.index(nbytes)
     chosen = device if isinstance(device, Device) else Device(device)
-    return memory_over(core.adopted(chosen, operator.index(fd), begin, length))
+    with doing("importing a dma-buf"):
+        return memory_over(core.adopted(chosen, operator.index(fd), begin, length))
 
 
 @contextmanager
-def access(memory: Memory, *, write: bool = True) -> Iterator[Memory]:
+def access(memory: Memory, *, write: bool = True) -> Generator[Memory]:
     """Keep the host's caches and the device's in step while the block reads the memory, or (`write`) changes it, too:
     DMA_BUF_IOCTL_SYNC.
 

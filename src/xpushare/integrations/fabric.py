@@ -33,8 +33,8 @@ class FabricHandle(NamedTuple):
 
 
 def support(device: DeviceLike = "cuda:0") -> Support:
-    """Whether memory of the device can have a fabric handle, and why not. The driver is asked, and then one allocation
-    is tried, whether or not `XPUSHARE_CUDA_FABRIC` is set.
+    """Return whether memory of the device can have a fabric handle, and the reason. This asks the driver, then tries
+    one allocation, whether or not `XPUSHARE_CUDA_FABRIC` is set.
     """
     chosen = device if isinstance(device, Device) else Device(device)
     if chosen.backend != _BACKEND:
@@ -45,16 +45,16 @@ def support(device: DeviceLike = "cuda:0") -> Support:
 
 
 def handle(obj: Any) -> FabricHandle:
-    """The fabric handle of the allocation that `obj`, a Memory or an array, lies in.
+    """Return the fabric handle of the allocation that `obj`, a Memory or an array, lies in.
 
-    Keep the memory for as long as another node uses it: a fabric handle does not. The handle opens the whole
+    Keep the memory for as long as another node uses it: a fabric handle does not keep it. The handle opens the whole
     allocation. Raises `FeatureNotSupportedError` for memory that was made without one, `InvalidArgumentError`,
     `DeviceError`.
     """
     source = use(obj) if isinstance(obj, Memory) else range_of(obj)
     if source.device.backend != _BACKEND:
-        raise FeatureNotSupportedError(f"memory on {source.device} has no fabric handle: CUDA's alone has")
-    never_again(source)  # nobody tells when another node has closed it
+        raise FeatureNotSupportedError(f"memory on {source.device} has no fabric handle: only CUDA memory has one")
+    never_again(source)  # no one is notified when another node closes it
     driver = source.allocation.driver
     adapter: Any = adapter_of(source.device)
     raw = adapter.fabric_handle(info_of(source.device), source.address)

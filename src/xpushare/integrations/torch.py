@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import functools
 import importlib
+import pickle
 import threading
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, Final, final
 
 import xpushare as xs
@@ -76,6 +79,11 @@ def install(*, opens: int = 1) -> None:
             if name not in _before:
                 _before[name] = vars(torch.UntypedStorage).get(name)
                 setattr(torch.UntypedStorage, name, method)
+        register = getattr(_torch_reductions, "register_ipc_tensor_reducer", None)  # of pytorch/pytorch#194568
+        for kind in _backends():
+            if register is not None and kind not in ("cpu", "cuda", *_offered):  # torch has reducers for these
+                register(kind, _reduced, pickle.loads)
+                _offered.add(kind)
 
 
 def uninstall() -> None:
@@ -105,6 +113,27 @@ def uninstall() -> None:
 
 _lock: Final = threading.RLock()
 _before: dict[str, Any] = {}  # the methods of torch, by name; None: inherited
+_offered: Final[set[str]] = set()  # types of devices whose reducer in torch is ours
+
+
+class _Busy(threading.local):
+    reducing = False
+
+
+_busy: Final = _Busy()
+
+
+def _reduced(tensor: Any) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
+    """What torch's `reduce_tensor` makes of a tensor of a type of device that torch itself copies through the host."""
+    if _busy.reducing:  # asked again, for memory that has no handle
+        raise xs.FeatureNotSupportedError(
+            f"this tensor's memory on {tensor.device} cannot be shared: `xpushare.share(tensor)` says why"
+        )
+    _busy.reducing = True
+    try:
+        return pickle.loads, (bytes(ForkingPickler.dumps(tensor)),)
+    finally:
+        _busy.reducing = False
 
 
 def _plain(name: str) -> Any:

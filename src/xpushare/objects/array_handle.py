@@ -13,7 +13,7 @@ from xpushare._native import MessageState
 from xpushare.common import html
 from xpushare.common.errors import InvalidArgumentError, Unread, XpuShareError
 from xpushare.common.sizes import readable
-from xpushare.core.declare import closing, made, misused, watchers
+from xpushare.core.declare import closing, misused, watchers
 from xpushare.objects.lifecycle import Closable
 from xpushare.objects.message import ONE_ARRAY, content_of, read_message
 from xpushare.sharing import layout, node
@@ -70,13 +70,6 @@ class ArrayHandle(MessageState, Named, Closable["ArrayHandle"]):
             )
         found: ArrayHandle = read_message(raw)
         return found
-
-    def owning(self) -> ArrayHandle:
-        """The same object, which owns the exports from now on: it was sealed over them."""
-        self.own()
-        if watchers:
-            made(self, listed=False)
-        return self
 
     def _one(self, name: str) -> Content:
         """What it says of its only array. AttributeError if it names a tree."""

@@ -19,6 +19,7 @@ __all__ = ["Kept", "Room"]
 SECONDS: Final = 2.0  # for which it stays, unless `XPUSHARE_KEEP_SECONDS` says otherwise
 _MOST: Final = 1024  # mappings; each may have a file descriptor
 _log: Final = logging.getLogger("xpushare")
+_new: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
 
 
 @final
@@ -93,7 +94,7 @@ class Kept:
     def __init__(self, sweep: Callable[[], object]) -> None:
         self._sweep = sweep  # calls `give_up` for the exporters that have died
         self._lock = threading.RLock()  # the garbage collector may close something while it is held
-        self._items: OrderedDict[Hashable, _Item] = OrderedDict()  # the oldest first, which `popitem` takes at one go
+        self.items: OrderedDict[Hashable, _Item] = OrderedDict()  # the oldest first, which `popitem` takes at one go
         self._of: dict[Room, _OfRoom] = {}
         self._descriptors = 0  # how many this process may use for what is kept
         self._ended = False
@@ -102,10 +103,10 @@ class Kept:
         self, key: Hashable, cookie: bytes, nbytes: int, room: Room, reopen: Callable[[Any], Any], end: object
     ) -> None:
         """Cache `end`, from which `reopen` remakes the import, or release it if there is no room."""
-        item = _Item(time.monotonic() + room.seconds, nbytes, cookie, room, end, reopen)
+        item: _Item = _new(_Item, (time.monotonic() + room.seconds, nbytes, cookie, room, end, reopen))
         dropped: list[_Item | None] = []  # they die outside the lock
         with self._lock:
-            if self._ended or nbytes > room.most_nbytes or key in self._items:
+            if self._ended or nbytes > room.most_nbytes or key in self.items:
                 return
             if not room.looked_after:
                 limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -115,17 +116,17 @@ class Kept:
             of = self._of.get(room) or self._of.setdefault(room, _OfRoom())
             of.keys[key] = None
             of.nbytes += nbytes
-            self._items[key] = item  # last: what is kept meanwhile may take the room
+            self.items[key] = item  # last: what is kept meanwhile may take the room
             while of.keys and of.nbytes > room.most_nbytes:
                 dropped.append(self._pop(of.keys.popitem(last=False)[0]))
-            while len(self._items) > min(_MOST, self._descriptors):
-                oldest, item = self._items.popitem(last=False)
+            while len(self.items) > min(_MOST, self._descriptors):
+                oldest, item = self.items.popitem(last=False)
                 self._leave(oldest, item)
                 dropped.append(item)
 
     def _pop(self, key: Hashable) -> _Item | None:
         """Remove an import from the cache. The caller holds the lock."""
-        item = self._items.pop(key, None)
+        item = self.items.pop(key, None)
         if item is not None:
             self._leave(key, item)
         return item
@@ -135,21 +136,23 @@ class Kept:
         of.keys.pop(key, None)
         of.nbytes -= item.nbytes
 
-    def has(self, key: Hashable) -> bool:
-        return key in self._items
-
     def take(self, key: Hashable) -> Any:
         """Return the import that was cached under `key`, open again, or None."""
-        if key not in self._items:
+        if key not in self.items:
             return None
         with self._lock:
-            item = self._pop(key)
-        return None if item is None else item.reopen(item.end)
+            item = self.items.pop(key, None)
+            if item is None:
+                return None
+            of = self._of[item.room]
+            of.keys.pop(key, None)
+            of.nbytes -= item.nbytes
+        return item.reopen(item.end)
 
     def give_up(self, wanted: Callable[[_Item], bool] = lambda _item: True) -> int:
         """Release the cached imports that are `wanted`, by default all. Returns their size in bytes."""
         with self._lock:
-            gone = {key: item for key, item in self._items.copy().items() if wanted(item)}
+            gone = {key: item for key, item in self.items.copy().items() if wanted(item)}
             for key in gone:
                 self._pop(key)
         return sum(item.nbytes for item in gone.values())  # they die here, outside the lock
@@ -161,7 +164,7 @@ class Kept:
 
     def forget(self, cookie: bytes) -> None:
         """Release the imports of an exporter that has died."""
-        if self._items:
+        if self.items:
             self.give_up(lambda item: item.cookie == cookie)
 
     @property
@@ -172,7 +175,7 @@ class Kept:
     def _counted(self, room: Room) -> int:
         """Count the cached bytes of that device anew: an interrupt may have come between a removal and its count."""
         with self._lock:
-            found = [(key, item.nbytes) for key, item in self._items.copy().items() if item.room is room]
+            found = [(key, item.nbytes) for key, item in self.items.copy().items() if item.room is room]
             of = self._of.setdefault(room, _OfRoom())
             of.keys = OrderedDict((key, None) for key, _nbytes in found)
             of.nbytes = sum(nbytes for _key, nbytes in found)

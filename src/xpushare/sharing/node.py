@@ -6,8 +6,9 @@ import os
 import threading
 from bisect import bisect_right, insort
 from collections.abc import Hashable
+from functools import partial
 from typing import Any, Final, final
-from weakref import WeakValueDictionary, ref
+from weakref import ref
 
 from xpushare import _native
 from xpushare._native import left
@@ -16,7 +17,7 @@ from xpushare.sharing.handle import Handle, fields_of
 from xpushare.sharing.peers import Peer, Peers
 from xpushare.sharing.table import Table
 
-__all__ = ["AddressMap", "Node", "current", "here", "left"]
+__all__ = ["AddressMap", "ByName", "Node", "current", "here", "left"]
 
 
 @final
@@ -63,34 +64,62 @@ class AddressMap:
 
 
 @final
+class ByName:
+    """The live allocations of other libraries, by what names them; it holds none of them."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, ref[Any]] = {}
+
+    def get(self, name: Hashable) -> Any | None:
+        found = self._known.get(name)
+        return None if found is None else found()
+
+    def add(self, name: Hashable, made: Any) -> Any:
+        """Return the live allocation of that name, which is `made` unless there is one."""
+        own: ref[Any] = ref(made, partial(self._forget, name))
+        while (known := self._known.setdefault(name, own)) is not own:
+            found = known()
+            if found is not None:
+                return found
+            self._forget(name, known)
+        return made
+
+    def _forget(self, name: Hashable, dead: ref[Any]) -> None:
+        """Forget an allocation that died; a newer one of that name stays."""
+        if self._known.get(name) is dead:
+            forgotten = self._known.pop(name, dead)  # the handler of a signal, or a finaliser, may have been here
+            if forgotten is not dead:
+                self._known.setdefault(name, forgotten)
+
+
+@final
 class Node:
     """The state that `current()` returns."""
 
-    __slots__ = ("_lock", "_table", "allocations", "foreign", "peers")
+    __slots__ = ("_lock", "allocations", "foreign", "peers", "table_if_any")
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # re-entrant: for the handlers of signals
-        self._table: Table | None = None
+        self.table_if_any: Table | None = None
         self.peers = Peers()
         self.allocations = AddressMap()
-        self.foreign: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()  # other libraries' allocations
+        self.foreign = ByName()
 
     def table(self) -> Table:
         """Return this process's table, and create it at the first use."""
-        if self._table is None:
+        found = self.table_if_any
+        if found is None:
             with self._lock:
-                if self._table is None:
+                if self.table_if_any is None:
                     made = Table()
-                    if self._table is None:  # the handler of a signal may have been first
-                        self._table = made
-        return self._table
-
-    @property
-    def table_if_any(self) -> Table | None:
-        return self._table
+                    if self.table_if_any is None:  # the handler of a signal may have been first
+                        self.table_if_any = made
+                found = self.table_if_any
+        return found
 
     def is_own(self, cookie: bytes) -> bool:
-        return self._table is not None and self._table.cookie == cookie
+        table = self.table_if_any
+        return table is not None and table.cookie == cookie
 
     def meet(self, handle: Handle) -> Peer | None:
         """Return the exporter of a handle by the fast path, as `Peers.meet` does. None for a handle of our own."""
@@ -102,8 +131,8 @@ class Node:
     def leave(self) -> None:
         """At a clean exit, record the signals that this process has not delivered as lost, and release everything."""
         self.peers.leave()
-        if self._table is not None:
-            self._table.leave()
+        if self.table_if_any is not None:
+            self.table_if_any.leave()
         _native.close_warden()
         _native.close_relay()
 
@@ -125,7 +154,7 @@ def leave(_deadline: float) -> None:
 
 
 here: Final[list[Node]] = [Node()]
-"""What `current` returns, alone; native code reads it."""
+"""What `current` returns, alone, for whoever reads it without a call."""
 
 
 def _after_fork() -> None:

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar, final
-from weakref import WeakValueDictionary, ref
+from weakref import ref
 
 from xpushare import _native
 from xpushare._native import Fields, Lease, load64
@@ -33,9 +33,9 @@ from xpushare.sharing.kept import Kept, Room
 __all__ = ["Opener", "Peer", "Peers", "Turn"]
 
 T = TypeVar("T")
-_W = TypeVar("_W", bound=tuple[Any, ...])
 _FORMS: Final = tuple(Form)  # by their numbers
 _TOGETHER: Final = 128  # descriptors of what is made at one go
+_RLock: Final = type(threading.RLock())  # without the function around it
 _PCI: Final = re.compile(rb"(?:[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])?")
 
 
@@ -151,7 +151,8 @@ class Peer:
     """
 
     __slots__ = (
-        "_direct", "_mapping", "_pidfd_number", "_table_fd", "address", "cookie", "domain", "pid", "pidfd", "table",
+        "_direct", "_entries", "_mapping", "_pidfd_number", "_table_fd", "address", "cookie", "domain", "pid", "pidfd",
+        "table",
     )  # fmt: skip
 
     def __init__(self, handle: Handle, met: routes.Met) -> None:
@@ -161,6 +162,7 @@ class Peer:
         self.domain = met.domain
         self.pidfd = met.pidfd
         self.address = met.mapping.address
+        self._entries = self.address + layout.TABLE_ENTRIES
         self._mapping = met.mapping
         self._table_fd = met.table
         self._pidfd_number = -1 if met.pidfd is None else met.pidfd.number
@@ -174,7 +176,11 @@ class Peer:
         return _native.lock_holder(self.domain.fd, layout.LIFE) is not None
 
     def entry_address(self, entry: int) -> int:
-        return self.address + layout.TABLE_ENTRIES + entry * layout.ENTRY_NBYTES
+        return self._entries + entry * layout.ENTRY_NBYTES
+
+    def stands(self, fields: Fields) -> bool:
+        """Whether the entry is still that of the handle with these fields."""
+        return load64(self._entries + fields.entry * layout.ENTRY_NBYTES) == fields.generation
 
     def ends(self, entry: int) -> bool:
         """Return whether the entry has a deadline, as a pickle's has once its object has died."""
@@ -281,7 +287,7 @@ class Turn:
         """`keys` name the objects that are made together."""
         self.keys = keys
         self.over = False  # what was made together, or natively, is made: each key has a turn of its own again
-        self.lock = threading.RLock()
+        self.lock = _RLock()
         # What the last `RouteError` says. Not the error: its traceback holds what failed, and so may that of a copy
         # (tblib, which Dask imports, has copies keep theirs).
         self.refusal: tuple[str, tuple[str, ...]] | None = None
@@ -304,24 +310,34 @@ class Peers:
     holds weak references, so it never evicts an object in use and keeps nothing alive.
     """
 
-    __slots__ = ("_cache", "_lock", "_opening", "_peers", "_pidfds", "_together", "_turns", "kept")
+    __slots__ = ("_cache", "_lock", "_peers", "_pidfds", "_together", "_turns", "kept")
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # re-entrant: what dies while it is held may call `forget`
         self._peers: dict[bytes, Peer] = {}
         self._cache: dict[Hashable, ref[Any]] = {}
-        self._turns: WeakValueDictionary[Hashable, Turn] = WeakValueDictionary()
-        self._opening: dict[Hashable, Turn] = {}  # the turns of native code, which are not in `_turns`
+        self._turns: dict[Hashable, ref[Turn]] = {}
         self._together: tuple[ref[Turn], ...] = ()  # those for several keys, which are not in `_turns`, either
         self._pidfds: list[int] = []  # of the peers that have one
         self.kept = Kept(self.sweep)
 
     def _turn(self, key: Hashable) -> Turn:
-        with self._lock:  # two threads would get two turns: `setdefault` is written in Python
-            for turn in self._turns_together():
+        with self._lock:
+            for turn in self._turns_together() if self._together else ():
                 if key in turn.keys:
                     return turn
-            return self._opening.get(key) or self._turns.setdefault(key, Turn())
+            known = self._turns.get(key)
+            found = None if known is None else known()
+            if found is None:
+                found = Turn()
+                self._turns[key] = ref(found, partial(self._over, key))
+            return found
+
+    def _over(self, key: Hashable, turn: ref[Turn]) -> None:
+        """Nobody has the turn any more; a newer one stays."""
+        with self._lock:
+            if self._turns.get(key) is turn:
+                del self._turns[key]
 
     def _turns_together(self) -> list[Turn]:
         return [turn for each in self._together if (turn := each()) is not None and not turn.over]
@@ -330,7 +346,7 @@ class Peers:
         """Take one turn for those of the keys that have none now."""
         with self._lock:
             others = self._turns_together()
-            taken = (self._opening, self._turns, *(other.keys for other in others))
+            taken = (self._turns, *(other.keys for other in others))
             turn = Turn(frozenset(key for key in keys if not any(key in each for each in taken)))
             self._together = (*map(ref, others), ref(turn))
         return turn
@@ -450,7 +466,7 @@ class Peers:
         resource: Any = made
         own: ref[Any] = ref(resource)
         keep = None
-        if room is not None and (reopen := resource.reopener()) is not None and room.prepare():
+        if room is not None and (reopen := resource.reopener()) is not None and (room.most_nbytes or room.prepare()):
             keep = partial(self._keep, key, resource.nbytes, room, reopen)
         resource.on_death(self.forget, key, keep)
         if self._cache.setdefault(key, own) is own:
@@ -477,20 +493,16 @@ class Peers:
                 if forgotten is not None and forgotten is not known:
                     self._cache.setdefault(key, forgotten)
 
-    def acquire(self, wanted: Sequence[_W], take: Callable[[_W, Any, Lease], object]) -> None:
-        """Open what `wanted` names, each a tuple that begins with a handle and its opener, and call `take` with the
-        tuple, what the opener made of the object, now or for an earlier open, and the lease that belongs to it.
+    def acquire(self, wanted: Sequence[tuple[Any, ...]], taken: list[tuple[Any, Lease]]) -> None:
+        """Open what `wanted` names, each a tuple that begins with a handle and its opener. Appends to `taken` what the
+        opener made of the object, now or for an earlier open, and the lease that belongs to it.
 
         Objects of known exporters are opened by native calls, and those without file descriptors together. An object
         that these calls cannot open is opened step by step, which says what is wrong. If an error is raised, the
         objects in front of the bad one have been taken.
         """
         first = wanted[0]  # opening this one meets the exporter
-        made, lease = self._acquire(first[0], first[1])
-        try:
-            take(first, made, lease)
-        finally:
-            del made, lease  # here, not with the traceback
+        taken.append(self._acquire(first[0], first[1]))
         if len(wanted) == 1:
             return
         wanted = wanted[1:]
@@ -503,7 +515,7 @@ class Peers:
                     opened = self._acquire(each[0], each[1])
                 else:
                     self.count(opened[1].peer, fields_of(each[0]), each[1].own)
-                take(each, *opened)
+                taken.append(opened)
         finally:
             together.clear()  # here, not with the traceback
             opened = None
@@ -568,12 +580,7 @@ class Peers:
         """Return whether the export behind a handle has not ended. False if its exporter is unknown or dead."""
         fields = fields_of(handle)
         peer = self.known(fields.cookie)
-        return peer is not None and self._stands(peer, fields)
-
-    @staticmethod
-    def _stands(peer: Peer, fields: Fields) -> bool:
-        """Return whether the entry still belongs to the handle."""
-        return load64(peer.entry_address(fields.entry)) == fields.generation
+        return peer is not None and peer.stands(fields)
 
     def _open(self, key: Any, fields: Fields, opener: Opener) -> tuple[Any, Lease] | None:
         """Open an object of a known exporter by one native call. Returns None if that call cannot."""
@@ -581,7 +588,7 @@ class Peers:
         peer = peers.get(key[0]) if len(peers) == 1 else self.known(key[0])
         if peer is None:
             return None
-        if key in self._cache or (opener.room is not None and self.kept.has(key)):
+        if key in self._cache or key in self.kept.items:
             return self._held(peer, fields, key, opener)
         if opener.admit is not None:
             return None
@@ -608,7 +615,7 @@ class Peers:
         """
         opened: list[tuple[Any, Lease] | None] = [None] * len(wanted)
         known: dict[bytes, Peer | None] = {}
-        cache, kept = self._cache, self.kept
+        cache, kept = self._cache, self.kept.items
         together: dict[tuple[Peer, Opener], dict[Any, tuple[int, Handle]]] = {}
         try:
             for index, (handle, opener, *_others) in enumerate(wanted):
@@ -620,7 +627,7 @@ class Peers:
                 peer = known[cookie]
                 if peer is None:
                     continue
-                if key in cache or (opener.room is not None and kept.has(key)):
+                if key in cache or key in kept:
                     opened[index] = self._held(peer, fields, key, opener)
                 elif opener.make_all is None or opener.admit is not None or (opener.maps and not key[3] & PICKLED):
                     try:
@@ -688,7 +695,7 @@ class Peers:
             made = opener.make_all([each.what for each in later])
             for at, (key, fields, what, lease) in enumerate(later):
                 close_all(what.fds)
-                if self._stands(peer, fields):  # else as in `_open_new`
+                if peer.stands(fields):  # else as in `_open_new`
                     opened[opening[key][0]] = self._remember(key, made[at], opener.room), lease
             later.clear()
         finally:
@@ -719,7 +726,7 @@ class Peers:
         finally:
             if fds:
                 close_all(fds)
-        if mapping is None and not self._stands(peer, fields):
+        if mapping is None and not peer.stands(fields):
             return None  # withdrawn meanwhile: a driver may have taken it for something else
         return self._remember(key, made, opener.room), lease
 
@@ -764,9 +771,14 @@ class Peers:
         held = None if known is None else known.table.hold(fields, known)
         if known is not None and held is not None:
             holding, index = held
-            found = self.cached((known.cookie, "slot", index), lambda: make(known.domain, index))
-            if self._stands(known, fields):
-                self.count(known, fields)
+            key = known.cookie, "slot", index
+            cached = self._cache.get(key)
+            found = None if cached is None else cached()
+            if found is None:  # two threads may make it: one is kept
+                found = self._remember(key, make(known.domain, index))
+            if known.stands(fields):
+                if fields.flags & PICKLED:
+                    self.count(known, fields)
                 return found, holding
         self.sweep()
         new = fields.cookie not in self._peers

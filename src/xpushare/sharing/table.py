@@ -169,7 +169,7 @@ class Table:
             raise InvalidArgumentError(f"more than {layout.FDS_INLINE} fds are handed out on demand only")
         if len(payload) > layout.PAYLOAD_NBYTES:
             raise InvalidArgumentError(f"an export's payload is at most {layout.PAYLOAD_NBYTES} bytes")
-        names, number = self._device(device)
+        names, number = self._devices.get((device.backend, device.uuid)) or self._device(device)
         if kind == "memory" and isinstance(device, DeviceInfo):
             self.exporting[id(device)] = device, names, number
         return self._entries.prepare(
@@ -185,7 +185,8 @@ class Table:
             self.ready(len(exports))
         deadline = 0 if ttl is None else deadline_in(ttl)
         try:
-            handles = self._entries.export(identity.sealing(), exports, opens, deadline)
+            seal = identity.sealings[0] if identity.sealings else identity.sealing()
+            handles = self._entries.export(seal, exports, opens, deadline)
             if handles is None:
                 raise OutOfMemoryError(
                     f"this process has {layout.ENTRY_COUNT} live exports: put the ones no longer needed"
@@ -216,7 +217,7 @@ class Table:
                     self._start()
         if self._lingering or self._ending:
             with self._lock:
-                ended = self._sweep_for(count)
+                ended = self._sweep(_ENDING_TRIES - 1 + count)  # as much as that many separate calls
         del ended  # outside the lock: their release may call us
 
     def _start(self) -> None:

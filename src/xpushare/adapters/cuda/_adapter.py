@@ -213,9 +213,11 @@ class Cuda(VirtualMemoryAdapter):
         return {} if physical else {Form.MEMFD: Same.HOST, Form.OPAQUE_FD: Same.DEVICE}
 
     def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory:
+        gpu = self._driver.gpu(device)
         if what.form is Form.OPAQUE_FD:
-            return open_opaque(self.memory_engine, self.device(device), what)
-        return super().import_memory(device, what)
+            return open_opaque(self.memory_engine, gpu, what)
+        opened = _memory.open_legacy(self.memory_engine, gpu, [what])
+        return super().import_memory(device, what) if opened is None else opened[0]
 
     def dma_buf(
         self, device: DeviceInfo, memory: DriverMemory, address: int, nbytes: int
@@ -223,11 +225,11 @@ class Cuda(VirtualMemoryAdapter):
         return None if memory.host_accessible else dma_buf(self.device(device), address, nbytes)
 
     def fabric(self, device: DeviceInfo) -> Support:
-        """Whether memory of the device can have a fabric handle."""
+        """Return whether memory of the device can have a fabric handle."""
         return _fabric.support(self.device(device))
 
     def fabric_handle(self, device: DeviceInfo, address: int) -> bytes:
-        """The fabric handle of the allocation at an address. Raises `FeatureNotSupportedError` if it has none."""
+        """Return the fabric handle of an allocation. Raises `FeatureNotSupportedError` if it has none."""
         return _fabric.fabric_handle(self.device(device), address)
 
     def pool(self, device: DeviceInfo) -> DriverPool:

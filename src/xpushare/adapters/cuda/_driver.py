@@ -8,7 +8,7 @@ import os
 import stat
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
 from xpushare import _native
@@ -96,6 +96,7 @@ class Driver(ProcessDriver["Gpu"]):
         self.relaxed: Scopes
         self._functions: dict[str, int] = {}  # addresses
         self._stream_functions: dict[str, int] | None = None
+        self.opens_legacy: tuple[int, int] | None = None  # once they are needed
         self.channels = _CHANNELS
         self.legacy: dict[int, Any] = {}  # buffer id -> cudaMalloc memory of another library, with its handle
 
@@ -216,6 +217,11 @@ class Driver(ProcessDriver["Gpu"]):
             self._stream_functions = {name: self.function(name) for name in _STREAM_FUNCTIONS}
         return self._stream_functions
 
+    def legacy_functions(self) -> tuple[int, int]:
+        """Those that open other processes' memory of cudaMalloc, and ask for its size."""
+        self.opens_legacy = self.function("cuIpcOpenMemHandle"), self.function("cuPointerGetAttribute")
+        return self.opens_legacy
+
     def posix_fd(self) -> Any:
         return self.api.CUmemAllocationHandleType(n.POSIX_FD)
 
@@ -261,6 +267,7 @@ class Gpu:
         self.uuid = name
         self._lock = threading.Lock()
         self._context: Context | None = None
+        self.current: Callable[[], Scope] = self._current_first  # of the context, once there is one
         self._attributes: dict[int, int] = {}
         self._lacking: dict[Feature, str] = {}
         self._page = RegisteredPage()  # for `drain`
@@ -297,6 +304,7 @@ class Gpu:
                     with self.driver.relaxed():
                         handle = self.driver(f"starting GPU {self.ordinal}", "cuDevicePrimaryCtxRetain", self.handle)
                     self._context = Context(self.driver, self, handle)
+                    self.current = self._context.current
         return self._context
 
     @property
@@ -335,9 +343,8 @@ class Gpu:
     def error(self, doing: str, call: str, code: int) -> XpuShareError:
         return self.driver.error(doing, call, code)
 
-    def current(self) -> Scope:
-        context = self._context
-        return (self.context if context is None else context).current()
+    def _current_first(self) -> Scope:
+        return self.context.current()
 
     def lacking(self, feature: Feature) -> str:
         found = self._lacking.get(feature)
@@ -391,7 +398,7 @@ class Gpu:
         return self.driver(doing, "cuMemCreate", nbytes, self._properties(n.POSIX_FD if shareable else 0), 0)
 
     def create_for_fabric(self, doing: str, nbytes: int) -> Any:
-        """An allocation with a fabric handle beside the file descriptor."""
+        """Make an allocation that has a fabric handle beside the file descriptor."""
         doing = f"{doing}, with a fabric handle ({FABRIC}=1)"
         if not self.attribute(Attribute.HANDLE_TYPE_FABRIC_SUPPORTED):
             raise FeatureNotSupportedError(

@@ -12,12 +12,12 @@ from weakref import WeakKeyDictionary
 from xpushare.adapters.base import DriverMemory, Import, TimelinePoint, TimelineSemaphore
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._driver import Gpu
-from xpushare.adapters.cuda._numbers import Attribute
+from xpushare.adapters.cuda._numbers import Attribute, Error
 from xpushare.adapters.stream.hooks import Calls
 from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.adapters.virtual_memory.memory import Mapped
 from xpushare.common import system
-from xpushare.common.errors import FeatureNotSupportedError
+from xpushare.common.errors import DeviceError, FeatureNotSupportedError
 from xpushare.common.fds import OwnedFd
 
 __all__ = ["Point", "dma_buf", "open_opaque"]
@@ -57,7 +57,7 @@ def open_opaque(engine: Engine, gpu: Gpu, what: Import) -> DriverMemory:
 
 
 def dma_buf(gpu: Gpu, address: int, nbytes: int) -> tuple[OwnedFd, int]:
-    """A dma-buf of the pages that have these bytes, and where in it they begin."""
+    """Make a dma-buf of the pages that have these bytes. Returns it, and where in it they begin."""
     doing = f"making a dma-buf of {nbytes} bytes on {gpu}"
     if not gpu.attribute(Attribute.DMA_BUF_SUPPORTED):
         raise FeatureNotSupportedError(
@@ -67,8 +67,17 @@ def dma_buf(gpu: Gpu, address: int, nbytes: int) -> tuple[OwnedFd, int]:
     driver, page = gpu.driver, system.page_nbytes()
     first, last = address // page * page, -(-(address + nbytes) // page) * page
     kind = driver.api.CUmemRangeHandleType(n.RANGE_DMA_BUF)
-    with gpu.current():
-        fd = OwnedFd(int(driver(doing, "cuMemGetHandleForAddressRange", first, last - first, kind, 0)))
+    try:
+        with gpu.current():
+            fd = OwnedFd(int(driver(doing, "cuMemGetHandleForAddressRange", first, last - first, kind, 0)))
+    except DeviceError as error:
+        if error.native != Error.INVALID_VALUE:
+            raise
+        raise FeatureNotSupportedError(
+            f"{doing}: {error}; the driver makes dma-bufs of whole pages of cudaMalloc memory in the process that "
+            "allocated it, and of memory of xs.malloc_device, xs.empty and expandable_segments:True in every process",
+            native=error.native,
+        ) from error
     os.set_inheritable(fd.number, False)
     return fd, address - first
 

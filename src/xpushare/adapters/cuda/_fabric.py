@@ -15,7 +15,7 @@ __all__ = ["fabric_handle", "support"]
 
 
 def support(gpu: Gpu) -> Support:
-    """Whether allocations with both handles can be made: the driver is asked, then it is tried."""
+    """Return whether allocations with both handles can be made: ask the driver, then try one."""
     doing = "trying an allocation with a fabric handle"
     try:
         with gpu.current():
@@ -26,7 +26,7 @@ def support(gpu: Gpu) -> Support:
 
 
 def fabric_handle(gpu: Gpu, address: int) -> bytes:
-    """The fabric handle (CUmemFabricHandle) of the allocation that is mapped at an address."""
+    """Return the fabric handle (CUmemFabricHandle) of the allocation that is mapped at an address."""
     doing, driver = f"asking for a fabric handle on {gpu}", gpu.driver
     kind = driver.api.CUmemAllocationHandleType(n.FABRIC)
     allocation = gpu.retain(doing, address)

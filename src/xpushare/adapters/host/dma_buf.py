@@ -38,18 +38,20 @@ def _name(fd: int) -> str:
 
 
 def dma_buf_nbytes(fd: int) -> int:
-    """The size of the dma-buf. Raises `InvalidArgumentError` if the file is something else."""
+    """Return the size of the dma-buf. Raises `InvalidArgumentError` if the file is something else."""
     try:
         what = _name(fd)
         if not what.startswith("/dmabuf:"):
             raise InvalidArgumentError(f"file descriptor {fd} is no dma-buf, but {what}")
         return os.lseek(fd, 0, os.SEEK_END)
+    except FileNotFoundError:
+        raise InvalidArgumentError(f"file descriptor {fd} is not open") from None
     except OSError as error:
         raise from_os_error(error, f"looking at file descriptor {fd}") from error
 
 
 def of_memfd(doing: str, memfd: int, offset: int, nbytes: int) -> OwnedFd:
-    """A new dma-buf of whole pages of a memfd that cannot shrink (udmabuf)."""
+    """Make a dma-buf of whole pages of a memfd that cannot shrink (udmabuf)."""
     try:
         device = OwnedFd(os.open(UDMABUF, os.O_RDWR | os.O_CLOEXEC))
     except OSError as error:
@@ -58,7 +60,8 @@ def of_memfd(doing: str, memfd: int, offset: int, nbytes: int) -> OwnedFd:
             f"the user's group open it; in containers: --device {UDMABUF}"
         ) from error
     try:
-        return OwnedFd(fcntl.ioctl(device.number, _CREATE, _CREATION.pack(memfd, _CLOEXEC, offset, nbytes)))
+        wanted = bytearray(_CREATION.pack(memfd, _CLOEXEC, offset, nbytes))  # for bytes, ioctl returns bytes
+        return OwnedFd(fcntl.ioctl(device.number, _CREATE, wanted))
     except OSError as error:
         if error.errno == errno.EINVAL:  # nothing else that is wrong here
             raise FeatureNotSupportedError(
@@ -71,13 +74,13 @@ def of_memfd(doing: str, memfd: int, offset: int, nbytes: int) -> OwnedFd:
 
 @final
 class HostDmaBuf(DriverMemory):
-    """A mapped dma-buf. The descriptor is kept: it is what another process gets, and what `begin` and `end` need."""
+    """A mapped dma-buf. It keeps the descriptor, which other processes get, and which `begin` and `end` need."""
 
     host_accessible = True
     lasting_export = True
 
     def __init__(self, doing: str, fd: OwnedFd, exposed_nbytes: int, nbytes: int, writable: bool = True) -> None:
-        """Take `fd` over if that succeeds."""
+        """Map the dma-buf, and take `fd` over if that succeeds."""
         try:
             self._mapping: system.Mapping | None = system.Mapping(fd.number, exposed_nbytes, 0, writable)
         except OSError as error:
@@ -105,21 +108,26 @@ class HostDmaBuf(DriverMemory):
         made.address += what.offset
         return made
 
+    def dma_buf(self, address: int) -> tuple[OwnedFd, int]:
+        """Return a copy of the descriptor, and where in the dma-buf the address lies."""
+        assert self._mapping is not None
+        return OwnedFd.copied(self.fd.number), address - self._mapping.address
+
     def export(self, read_only: bool) -> Export:
         return Export(self.nbytes, self._exposed, (self.fd.number,), form=Form.DMA_BUF)
 
     def begin(self, write: bool) -> None:
-        """The host is going to read, or to write, too: it finds what devices have written."""
+        """Let the host read, and write if `write`, what devices have written."""
         self._sync(_READ | _WRITE if write else _READ)
 
     def end(self, write: bool) -> None:
-        """The host has done so: devices find what it has written."""
+        """Let devices see what the host has written since `begin`."""
         self._sync((_READ | _WRITE if write else _READ) | _END)
 
     def _sync(self, flags: int) -> None:
         while True:
             try:
-                fcntl.ioctl(self.fd.number, _SYNC, _FLAGS.pack(flags))
+                fcntl.ioctl(self.fd.number, _SYNC, bytearray(_FLAGS.pack(flags)))
             except (InterruptedError, BlockingIOError):
                 continue  # as its documentation says
             except OSError as error:

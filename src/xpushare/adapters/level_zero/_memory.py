@@ -167,7 +167,7 @@ class Adopted(Mapped):
 
 
 def _import(engine: Engine, gpu: Gpu, doing: str, fd: int, nbytes: int) -> int:
-    """The address of an allocation in a dma-buf, which stays the caller's."""
+    """Allocate memory in a dma-buf, which stays the caller's. Returns its address."""
     with DriverFds() as fds:
         try:
             imported = ze.ze_external_memory_import_fd_t(flags=n.DMA_BUF, fd=fds.give(doing, fd))

@@ -110,6 +110,11 @@ class NativeCpu(Adapter):
     def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory:
         return HostDmaBuf.imported(what) if what.form is Form.DMA_BUF else HostMemory.imported(self.calls, what)
 
+    def dma_buf(
+        self, device: DeviceInfo, memory: DriverMemory, address: int, nbytes: int
+    ) -> tuple[OwnedFd, int] | None:
+        return memory.dma_buf(address) if isinstance(memory, HostDmaBuf) else None
+
     def adopt_dma_buf(self, device: DeviceInfo, doing: str, fd: OwnedFd, nbytes: int) -> DriverMemory:
         return HostDmaBuf(doing, fd, nbytes, nbytes)
 
