@@ -92,8 +92,8 @@ def held(pid: int | None = None) -> Held:
     return Held(len(os.listdir(folder / "fd")) - (pid is None), shared, len(maps), resident)
 
 
-def describe_fds(pid: int | None = None) -> str:
-    """The open fds, for a failure's text; of a pidfd, whose it is (-1: that process has ended)."""
+def describe_held(pid: int | None = None) -> str:
+    """The open fds and our mappings, for a failure's text; of a pidfd, whose it is (-1: that process has ended)."""
     folder = Path(f"/proc/{pid or os.getpid()}")
     found = []
     for name in sorted(os.listdir(folder / "fd"), key=int):
@@ -103,7 +103,8 @@ def describe_fds(pid: int | None = None) -> str:
                 lines = (folder / "fdinfo" / name).read_text().splitlines()
                 what += next(f" of {line.split()[1]}" for line in lines if line.startswith("Pid:"))
             found.append(f"{name}={what}")
-    return " ".join(found)
+    lines = (folder / "maps").read_text().splitlines()
+    return " ".join([*found, *(",".join(line.split()) for line in lines if "memfd:xpushare" in line)])
 
 
 def wait_until(true: Callable[[], object], timeout: float) -> bool:

@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Any
 
-from soak.common import DEVICE, Held, Soak, describe_fds, held, main
+from soak.common import DEVICE, Held, Soak, describe_held, held, main
 
 Kept = dict[str, Any]
 _NBYTES = 65536
@@ -31,7 +31,7 @@ def _export(kept: Kept, count: int) -> list[bytes]:
 
 def _flat(soak: Soak, what: str, before: Held, after: Held) -> None:
     soak.say(f"{what}: before {before}; after {after}")
-    soak.check(after.fds <= before.fds, f"{what}: fds {before.fds} -> {after.fds}: {describe_fds()}")
+    soak.check(after.fds <= before.fds, f"{what}: fds {before.fds} -> {after.fds}: {describe_held()}")
     soak.check(after.shared <= before.shared, f"{what}: shared mappings {before.shared} -> {after.shared}")
     soak.check(after.mappings <= before.mappings + 40, f"{what}: mappings {before.mappings} -> {after.mappings}")
     growth = after.resident - before.resident

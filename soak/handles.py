@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from soak.common import DEVICE, Soak, describe_fds, held, main
+from soak.common import DEVICE, Soak, describe_held, held, main
 
 Kept = dict[str, Any]
 _NBYTES = 3 * 4096 + 100  # no whole pages: there is a rest behind the object
@@ -260,7 +260,7 @@ def run(soak: Soak) -> None:
         soak.say(f"before {base}; after {after}")
         problems = [f"{count} x {what}" for what, count in wrong.most_common(20)]
         if after.fds != base.fds:
-            problems.append(f"fds {base.fds} -> {after.fds}: {describe_fds()}")
+            problems.append(f"fds {base.fds} -> {after.fds}: {describe_held()}")
         if after.shared != base.shared or after.mappings > base.mappings + 40:
             problems.append(f"mappings {base.shared}/{base.mappings} -> {after.shared}/{after.mappings}")
         if os.getpid() not in exporter.call(_members_alive):

@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 from statistics import median
 from typing import Any
 
-from soak.common import DEVICE, Held, Soak, describe_fds, held, main, wait_until
+from soak.common import DEVICE, Held, Soak, describe_held, held, main, wait_until
 
 Kept = dict[str, Any]
 _MOST = 1.0  # seconds for one call of the survivor
@@ -231,7 +231,7 @@ def _nothing_left(soak: Soak, base: Held, what: str) -> None:
     """No more fds and mappings than before; what the warden has in hand may take it a moment."""
     if not wait_until(lambda: held().fds <= base.fds and held().shared <= base.shared, _MOST):
         now = held()
-        soak.fail(f"{what}: before {base}; after {now}: {describe_fds()}")
+        soak.fail(f"{what}: before {base}; after {now}: {describe_held()}")
 
 
 def run(soak: Soak) -> None:

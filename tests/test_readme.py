@@ -2,77 +2,47 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
+import documented
 import xpushare as xs
+from documented import PAGES, ROOT, Block
 
-ROOT = Path(__file__).parent.parent
-PAGES = [
-    "README.md",
-    "docs/index.md",
-    "docs/guide.md",
-    "docs/guide-arrays.md",
-    "docs/weights.md",
-    "docs/keeper.md",
-    "docs/forks-and-servers.md",
-    "docs/which-call.md",
-    "docs/coming-from.md",
-    "docs/mistakes.md",
-]
 # Classes that have a page though they are not in `xpushare`: what channels give, and an integration's.
-UNNAMED = {"channels.ends.Frame", "channels.ends.Loan", "integrations.batches.Batches"}
-# A python block, and the block of its output when one follows. What needs other libraries is a `py` block, and not run.
-BLOCK = re.compile(r"^```python\n(?P<source>.*?)^```\n(?:\n```text\n(?P<output>.*?)^```\n)?", re.MULTILINE | re.DOTALL)
+UNNAMED = {"arrays.names.Watch", "channels.ends.Frame", "channels.ends.Loan", "integrations.batches.Batches"}
 
 
-def examples() -> list[object]:
-    found: list[object] = []
+@pytest.mark.parametrize("block", documented.to_run("native_cpu"))
+def test_example(block: Block, tmp_path: Path) -> None:
+    documented.run(block, tmp_path)
+
+
+def test_every_block_is_run_somewhere() -> None:
+    """No page has python in a block that no test knows."""
     for page in PAGES:
         text = (ROOT / page).read_text()
-        for match in BLOCK.finditer(text):
-            line = text.count("\n", 0, match.start()) + 2
-            found.append(pytest.param(match["source"], match["output"], id=f"{page}:{line}"))
-    return found
+        starts = re.findall(r"^```(?:py|python)\b.*$", text, re.MULTILINE)
+        assert len(starts) == sum(block.page == page for block in documented.blocks()), page
 
 
-@pytest.mark.parametrize(("source", "output"), examples())
-def test_example(source: str, output: str | None, tmp_path: Path) -> None:
-    script = tmp_path / "example.py"
-    script.write_text(source)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path if path)}
-    if "keep=True" in source:  # a keeper of its own, which the page leaves running
-        environment["XPUSHARE_RUNTIME_DIR"] = str(tmp_path)
-        tmp_path.chmod(0o700)
-    done = subprocess.run(
-        [sys.executable, "-W", "error", script],
-        cwd=tmp_path,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=environment,
-    )
-    if "keep=True" in source:
-        subprocess.run([sys.executable, "-m", "xpushare", "keep", "--stop"], env=environment, check=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    if output is not None:
-        assert done.stdout == output
+@pytest.mark.parametrize("block", [block for block in documented.blocks() if block.file], ids=lambda block: block.file)
+def test_an_excerpt_is_in_the_file_that_it_names(block: Block) -> None:
+    assert block.file is not None
+    file = (ROOT / block.file).read_text()
+    assert any(textwrap.indent(block.source, " " * 4 * depth) in file for depth in range(4))
 
 
 def test_the_readme_has_an_example_with_output() -> None:
-    assert any(match["output"] for match in BLOCK.finditer((ROOT / "README.md").read_text()))
+    assert any(block.output for block in documented.blocks() if block.page == "README.md")
 
 
 def test_named_make_targets_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    for page in [*PAGES, "CONTRIBUTING.md"]:
+    for page in PAGES:
         for target in re.findall(r"(?:^\$ |`)make ([a-z-]+)", (ROOT / page).read_text(), re.MULTILINE):
             assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{page} names make {target}"
 

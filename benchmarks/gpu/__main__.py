@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 
 import xpushare as xs
 from benchmarks import show
-from benchmarks.gpu import events, footprint, memory, tensors
+from benchmarks.gpu import events, footprint, memory, placement, tensors
 from xpushare import adapters
 from xpushare.bench.measure import Row, machine
 
@@ -53,6 +53,7 @@ GROUPS: Final = {
     "buffers": Group(memory.buffers, 1, 50),
     "events_busy": Group(events.events_busy, 1, 50),
     "events_two": Group(events.events_two, 2, 60),
+    "placement": Group(placement.placement, 2, 60),
     "copies": Group(memory.copies, 1, 40),
     "footprint": Group(footprint.footprint, 1, 90),
 }

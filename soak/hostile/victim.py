@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import xpushare as xs
-from soak.common import describe_fds, held
+from soak.common import describe_held, held
 from soak.forked import Served
 from xpushare.sharing import node
 
@@ -244,4 +244,4 @@ class Victim(Served):
         for handle in self._handles:
             getattr(xs.ipc, handle.kind).put(handle)
         self._handles.clear()
-        return self._held(), self._base, describe_fds()
+        return self._held(), self._base, describe_held()

@@ -5,7 +5,7 @@ without some of its steps, for as long as `--shrink` says. `--schedule` plays a 
 
 Queues copy, too. Before a queue signals an event, it writes to the event's *board*, which is shared memory. Queues that
 waited for the event copy the board, and what they find there is compared with what the event promises. With `--device`
-they do so on that device, beside `native_cpu`.
+they do so on that device, beside `native_cpu`; with `--other-device` every second process does so there.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def devices(selector: str | None) -> dict[Kind, str]:
     return {"host": _DEVICES["host"], kind: f"{found.backend}:{found.ordinal}"}
 
 
-def play(zygote: Zygote, on: Mapping[Kind, str], steps: Sequence[Step], counts: Counter[str]) -> None:
+def play(zygote: Zygote, on: Sequence[Mapping[Kind, str]], steps: Sequence[Step], counts: Counter[str]) -> None:
     """One schedule, whose failure tells what has happened."""
     world = World(zygote, on, counts)
     counts["schedules"] += 1
@@ -85,11 +85,12 @@ def shrunk(steps: list[Step], fails: Callable[[list[Step]], bool], until: float)
 
 
 def _command(soak: Soak, *options: str) -> str:
-    device = ["--device", soak.options.device] if soak.options.device else []
-    return shlex.join(["python", "-m", "soak.schedules", *device, *options])
+    found = {"--device": soak.options.device, "--other-device": soak.options.other_device}
+    devices = [word for option, device in found.items() if device for word in (option, device)]
+    return shlex.join(["python", "-m", "soak.schedules", *devices, *options])
 
 
-def _failed(soak: Soak, zygote: Zygote, on: Mapping[Kind, str], steps: list[Step], failure: Failure) -> str:
+def _failed(soak: Soak, zygote: Zygote, on: Sequence[Mapping[Kind, str]], steps: list[Step], failure: Failure) -> str:
     """Shrink; what to tell."""
     last = failure
 
@@ -109,8 +110,12 @@ def _failed(soak: Soak, zygote: Zygote, on: Mapping[Kind, str], steps: list[Step
 
 def run(soak: Soak) -> None:
     between = _QUICK_STEPS if soak.quick else _STEPS
-    on = devices(soak.options.device)
-    selector = ";".join(sorted({f"{device.partition(':')[0]}:*" for device in on.values()}))
+    on = [devices(soak.options.device)]
+    if soak.options.other_device is not None:
+        on.append(devices(soak.options.other_device))
+    if len({tuple(each) for each in on}) > 1:
+        sys.exit("queues of both devices must wait in the same way: on the host, or on the device")
+    selector = ";".join(sorted({f"{device.partition(':')[0]}:*" for each in on for device in each.values()}))
     with counting(soak, Actor, selector=selector) as (zygote, counts):
         if soak.options.schedule is not None:
             for _ in range(soak.options.times):
@@ -130,6 +135,7 @@ def run(soak: Soak) -> None:
 
 def _declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", metavar="SELECTOR", help="for queues and boards (default: three software devices)")
+    parser.add_argument("--other-device", metavar="SELECTOR", help="the same for every second process")
     parser.add_argument("--schedule", metavar="JSON", help="play this schedule, as a failure prints it")
     parser.add_argument("--times", type=int, default=1, metavar="N", help="so often")
     parser.add_argument("--shrink", type=float, default=60, metavar="SECONDS", help="how long a schedule is shrunk")

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 import xpushare as xs
-from soak.common import describe_fds, held
+from soak.common import describe_held, held
 from soak.forked import Served
 from xpushare.sharing import node
 
@@ -226,4 +226,4 @@ class Actor(Served):
         return found
 
     def describe(self) -> str:
-        return describe_fds()
+        return describe_held()

@@ -58,10 +58,11 @@ class _Running:
 class World:
     """One schedule."""
 
-    def __init__(self, zygote: Zygote, devices: Mapping[Kind, str], counts: Counter[str]) -> None:
+    def __init__(self, zygote: Zygote, devices: Sequence[Mapping[Kind, str]], counts: Counter[str]) -> None:
+        """`devices`: of the processes in turn, with the same kinds."""
         self._zygote = zygote
         self._devices = devices
-        others: list[Kind] = [kind for kind in devices if kind != "host"]
+        others: list[Kind] = [kind for kind in devices[0] if kind != "host"]
         self._kinds: list[Kind] = [*(others * 2)[:2], "host"]
         self._counts = counts
         self._model = Model(self._completed)
@@ -106,6 +107,10 @@ class World:
                 time.sleep(0.1)
         self._fail(f"process {self._name(process)}: {text}")
 
+    def _on(self, process: Process) -> Mapping[Kind, str]:
+        """Its devices."""
+        return self._devices[process.slot % len(self._devices)]
+
     @staticmethod
     def _name(process: Process) -> str:
         return f"{'abcdef'[process.slot]}{process.number}"
@@ -131,7 +136,12 @@ class World:
             running = self._running[found] = _Running(pid, connection)
             self._model.processes.append(found)
             self._slots[slot] = found
-            running.base = self._ask(found, "warm_up", list(self._devices.values()), timeout=START)
+            running.base = self._ask(
+                found,
+                "warm_up",
+                sorted({each for devices in self._devices for each in devices.values()}),
+                timeout=START,
+            )
             self._counts["processes"] += 1
             self._tell(f"{self._name(found)} starts (process {pid})")
         return None if found.stopped else found
@@ -140,7 +150,7 @@ class World:
         if process.exports is not None:
             return None
         number, event = next(self._numbers), Event(next(self._numbers), process, self._kind(which))
-        signals, device = _SIGNALS[extra % 4], self._devices[event.kind]
+        signals, device = _SIGNALS[extra % 4], self._on(process)[event.kind]
         handles = self._ask(process, "create", number, event.number, f"event-{process.slot}", device, signals)
         if not isinstance(handles, tuple):
             self._fail(f"{self._name(process)}: the name is not free: {handles}")
@@ -158,7 +168,7 @@ class World:
         if not exporter.alive or exporter.stopped:
             return None
         wanted, board = self._handles[event]
-        name, device = f"event-{exporter.slot}", self._devices[kind]
+        name, device = f"event-{exporter.slot}", self._on(process)[kind]
         handle = self._ask(process, "open", number, event.number, name, device, signals, board)
         if handle != wanted:
             self._fail(f"{self._name(process)} cannot open event {event.number} by its name: {handle!r:.100}")
@@ -185,7 +195,7 @@ class World:
             if queue.kind == kind:
                 return queue
         found = Queue(next(self._numbers), process, kind, Event(next(self._numbers), process, kind))
-        self._ask(process, "queue", found.number, self._devices[kind])
+        self._ask(process, "queue", found.number, self._on(process)[kind])
         process.queues[found.number] = found
         return found
 

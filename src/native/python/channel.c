@@ -94,12 +94,12 @@ static PyObject *channel_move(PyObject *Py_UNUSED(m), PyObject *o_crew)
 
 static PyObject *end_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
-    PyObject *o_crew, *loan, *frame;
+    PyObject *o_crew, *loan, *frame, *refuse, *encode, *signal;
     const char *label;
     int mode, oldest, writer, reconnect, rc;
     xp_geometry g;
-    if (!PyArg_ParseTuple(args, "OsipppO!O!", &o_crew, &label, &mode, &oldest, &writer, &reconnect, &PyType_Type, &loan,
-                          &PyType_Type, &frame))
+    if (!PyArg_ParseTuple(args, "OsipppO!O!OOO", &o_crew, &label, &mode, &oldest, &writer, &reconnect, &PyType_Type,
+                          &loan, &PyType_Type, &frame, &refuse, &encode, &signal))
         return NULL;
     if (!xp_is_loan((PyTypeObject *)loan) || !xp_is_frame((PyTypeObject *)frame)) {
         PyErr_SetString(PyExc_TypeError, "the classes of loans and frames derive from LoanBase and FrameBase");
@@ -127,6 +127,9 @@ static PyObject *end_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED
     self->crew = Py_NewRef(o_crew);
     self->loan = (PyTypeObject *)Py_NewRef(loan);
     self->frame = (PyTypeObject *)Py_NewRef(frame);
+    self->refuse = Py_NewRef(refuse);
+    self->encode = Py_NewRef(encode);
+    self->signal = Py_NewRef(signal);
     return (PyObject *)self;
 }
 
@@ -143,6 +146,9 @@ static void end_dealloc(PyObject *self)
     Py_XDECREF(o->crew);
     Py_XDECREF((PyObject *)o->loan);
     Py_XDECREF((PyObject *)o->frame);
+    Py_XDECREF(o->refuse);
+    Py_XDECREF(o->encode);
+    Py_XDECREF(o->signal);
     Py_XDECREF(o->arrays);
     xp_free(self);
 }

@@ -58,7 +58,7 @@ int xp_end_until(PyObject *self, xp_end *e, xp_attempt try, void *argument, PyOb
 
 PyObject *xp_end_refused(PyObject *self, int got, const char *wanted, PyObject *timeout)
 {
-    PyObject *found = PyObject_CallMethod(self, "refuse", "isO", got, wanted, timeout);
+    PyObject *found = PyObject_CallFunction(((xp_end_object *)self)->refuse, "OisO", self, got, wanted, timeout);
     if (found)
         PyErr_SetString(PyExc_RuntimeError, "nothing came of it");
     Py_XDECREF(found);

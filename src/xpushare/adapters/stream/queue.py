@@ -10,7 +10,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, final
 from weakref import ref
@@ -21,6 +21,7 @@ from xpushare._native import (
     NOT_HELD,
     PENDING,
     SYSTEM,
+    Scopes,
     Slot,
     Span,
     StreamQueue,
@@ -46,6 +47,8 @@ __all__ = ["AdoptedQueues", "DeviceQueue"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_NOTHING: Final = Scopes(lambda _step, _code: AssertionError())  # around calls; native, so no frame of Python's
+_new: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
 _WAITS_KEPT: Final = 64  # waits remembered before the settled ones are sorted out
 _SPIN: Final = 100e-6  # seconds of asking the driver again and again before sleeping
 _NAP_FIRST: Final = 20e-6
@@ -71,7 +74,7 @@ class DeviceQueue(DriverQueue):
         # Points are submitted in the order in which they are queued. A full stream blocks whoever queues more.
         self._order = threading.Lock()
         # Around calls by recipe, inside `_order`.
-        self._around: Callable[[], AbstractContextManager[object]] = stream.around_calls or nullcontext
+        self._around: Callable[[], AbstractContextManager[object]] = stream.around_calls or _NOTHING
         self._releasing = threading.RLock()  # while operands are released; taken before `_state`
         self._state = threading.RLock()  # what follows; never held while anything blocks
         self._marks = [_Mark(mark, 0) for mark in marks]  # to be used again
@@ -274,7 +277,7 @@ class DeviceQueue(DriverQueue):
             self._owed[id(slot)] = slot
             if after or code or self._broken is not None:
                 self._finish_signal(slot, word, point, after, code)
-            self._signalled = _Signal(ref(slot), point)
+            self._signalled = _new(_Signal, (ref(slot), point))
             if self._stream.calls.host_runs_late:
                 self._late.append(self._signalled)
                 self._forget_run()
@@ -325,7 +328,8 @@ class DeviceQueue(DriverQueue):
             if code:
                 raise self._failed("waiting", self._stream.calls.wait, code)
             with self._state:
-                self._waits.append(_Wait(slot, point, self._kept_ever, self._signalled, self._newest_own()))
+                own = self._newest_own() if self._timelines else None
+                self._waits.append(_new(_Wait, (slot, point, self._kept_ever, self._signalled, own)))
         if len(self._waits) > self._sort_at:
             self._sort_waits()
             self._sort_at = max(_WAITS_KEPT, 2 * len(self._waits))

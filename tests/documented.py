@@ -1,0 +1,115 @@
+"""The python blocks of the documentation, and how each is run as it stands."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = ["README.md", "CONTRIBUTING.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
+# A python block, and the block of its output, which may come after a paragraph.
+BLOCK = re.compile(
+    r"^```python(?: title=\"from (?P<file>[^\"]+)\")?\n(?P<source>.*?)^```\n"
+    r"(?:\n(?:(?:[^\n`#][^\n]*\n)+\n)?```text\n(?P<output>.*?)^```\n)?",
+    re.MULTILINE | re.DOTALL,
+)
+# Explains the example adapter step by step: tests/conformance/test_example_adapter.py compares its blocks with that.
+ADAPTER = "docs/adding-an-adapter.md"
+
+LONG = {"ray", "distributed"}  # libraries whose start takes long
+
+
+class Block(NamedTuple):
+    page: str
+    line: int
+    file: str | None  # that it is an excerpt of
+    source: str
+    output: str | None
+
+    @property
+    def needs(self) -> str:
+        """The device it needs: native_cpu, cuda or opencl."""
+        code = re.sub(r"#.*", "", self.source)
+        if re.search(r"cuda:0|^import cupy|^from cuda\.", code, re.MULTILINE):
+            return "cuda"
+        return "opencl" if "import pyopencl" in code else "native_cpu"
+
+    @property
+    def libraries(self) -> set[str]:
+        return set(re.findall(r"^(?:import|from) (\w+)", self.source, re.MULTILINE))
+
+
+def blocks() -> list[Block]:
+    found = []
+    for page in PAGES:
+        text = (ROOT / page).read_text()
+        for match in BLOCK.finditer(text):
+            line = text.count("\n", 0, match.start()) + 2
+            found.append(Block(page, line, match["file"], match["source"], match["output"]))
+    return found
+
+
+def to_run(needs: str) -> list[object]:
+    """Parameters of a test: the blocks that this device runs."""
+    return [
+        pytest.param(
+            block, id=f"{block.page}:{block.line}", marks=[pytest.mark.exhaustive] * bool(block.libraries & LONG)
+        )
+        for block in blocks()
+        if block.needs == needs and block.file is None and (block.page != ADAPTER or "import" in block.source[:8])
+    ]
+
+
+def run(block: Block, folder: Path) -> None:
+    """Run a block in a process of its own: it ends well, is silent on stderr, and prints what the page says."""
+    for library in block.libraries:
+        pytest.importorskip(library)
+    script = folder / "example.py"
+    script.write_text(block.source)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path if path)}
+    if "keep=True" in block.source:  # a keeper of its own, which the page leaves running
+        environment["XPUSHARE_RUNTIME_DIR"] = str(folder)
+        folder.chmod(0o700)
+    command = [sys.executable, "-W", "error", str(script)]
+    if re.search(r"^def test_", block.source, re.MULTILINE):
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "--rootdir",
+            str(folder),
+            str(script),
+        ]
+        if "harness" in block.libraries:  # a test of this project's own
+            command += ["-p", "conftest"]
+    with tempfile.TemporaryDirectory(prefix="ray-") as short:  # Ray's sockets are in it
+        if "ray" in block.libraries:
+            environment |= {"RAY_TMPDIR": short, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 32}
+            environment |= {"RAY_USAGE_STATS_ENABLED": "0"}
+            command[1:3] = []  # warnings of Ray's own are none of ours
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            env=environment,
+        )
+    if "keep=True" in block.source:
+        subprocess.run([sys.executable, "-m", "xpushare", "keep", "--stop"], env=environment, check=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    if "ray" not in block.libraries:  # which logs to stderr
+        assert done.stderr == ""
+    if block.output is not None:
+        assert done.stdout == block.output
