@@ -84,7 +84,7 @@ def drawn() -> str:
             f"<figure><figcaption>{html.escape(bar.what)}</figcaption>\n",
             f'<div class="ours" style="--part: {ours / longest:.4f}"><span>xpushare {our_text}</span></div>\n',
             f'<div style="--part: {theirs / longest:.4f}"><span>{html.escape(bar.name)} {their_text}</span></div>\n',
-            f"<small>{MACHINES[bar.machine]}, 2026-{row[2]}, "
+            f"<small>{MACHINES[bar.machine]}, 2026-{row[2]}, ",
             f"<code>{html.escape(bar.command)}</code></small></figure>\n",
         ]
     return "".join([*lines, "</div>\n"])
