@@ -516,7 +516,7 @@ def _open_others(wanted: list[_Wanted], opened: list[Range]) -> None:
     """
     peers, again = node.here[0].peers, False
     taken: list[tuple[Any, Lease]] = []
-    allocation: Allocation | None = None
+    allocation: Any = None
     lease: Lease | None = None
     try:
         try:

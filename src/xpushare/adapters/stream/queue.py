@@ -277,9 +277,10 @@ class DeviceQueue(DriverQueue):
             self._owed[id(slot)] = slot
             if after or code or self._broken is not None:
                 self._finish_signal(slot, word, point, after, code)
-            self._signalled = _new(_Signal, (ref(slot), point))
+            signalled: _Signal = _new(_Signal, (ref(slot), point))
+            self._signalled = signalled
             if self._stream.calls.host_runs_late:
-                self._late.append(self._signalled)
+                self._late.append(signalled)
                 self._forget_run()
         if not self._watched:
             self._watch()
