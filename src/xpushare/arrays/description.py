@@ -492,7 +492,7 @@ def range_at(where: Located, array: Any, known: Sequence[Allocation] = ()) -> Ra
             finally:
                 del answer, answers  # its traceback has this frame, which would keep the array
         key = (adapter.backend, answer.identity)
-        allocation: Any = here.foreign.get(key)
+        allocation = here.foreign.get(key)
         if allocation is None:
             device = known_device(adapter, answer.device)
             made = Allocation(device, answer.memory, answer.kind, foreign=True, source=answer.keep, name=key)
