@@ -517,7 +517,7 @@ def _open_others(wanted: list[_Wanted], opened: list[Range]) -> None:
     peers, again = node.here[0].peers, False
     taken: list[tuple[Any, Lease]] = []
     allocation: Any = None
-    lease: Lease | None = None
+    lease: Any = None
     try:
         try:
             peers.acquire(wanted, taken)

@@ -7,7 +7,7 @@ import threading
 from bisect import bisect_right, insort
 from collections.abc import Hashable
 from functools import partial
-from typing import Any, Final, final
+from typing import Any, Final, TypeVar, final
 from weakref import ref
 
 from xpushare import _native
@@ -18,6 +18,8 @@ from xpushare.sharing.peers import Peer, Peers
 from xpushare.sharing.table import Table
 
 __all__ = ["AddressMap", "ByName", "Node", "current", "here", "left"]
+
+T = TypeVar("T")
 
 
 @final
@@ -74,11 +76,11 @@ class ByName:
         found = self._known.get(name)
         return None if found is None else found()
 
-    def add(self, name: Hashable, made: Any) -> Any:
+    def add(self, name: Hashable, made: T) -> T:
         """Return the live allocation of that name, which is `made` unless there is one."""
         own: ref[Any] = ref(made, partial(self._forget, name))
         while (known := self._known.setdefault(name, own)) is not own:
-            found = known()
+            found: T | None = known()
             if found is not None:
                 return found
             self._forget(name, known)
