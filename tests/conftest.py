@@ -36,9 +36,9 @@ import pytest  # noqa: E402
 
 import harness  # noqa: E402
 import xpushare as xs  # noqa: E402
+from xpushare import _native  # noqa: E402
 
 if TYPE_CHECKING:
-    from xpushare import _native
     from xpushare.core.declare import Operation
 
 # Folders in the order in which their files are given to the workers. The native part's tests look at all that a process
