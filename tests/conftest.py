@@ -98,10 +98,12 @@ def exporting() -> None:
 
 @pytest.fixture
 def new_slot(domain: _native.Domain) -> Iterator[Callable[[], _native.Slot]]:
-    made: list[_native.Slot] = []
+    from xpushare._native import Slot
 
-    def new() -> _native.Slot:
-        made.append(_native.Slot(domain, domain.new_slot()))
+    made: list[Slot] = []
+
+    def new() -> Slot:
+        made.append(Slot(domain, domain.new_slot()))
         return made[-1]
 
     yield new
