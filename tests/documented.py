@@ -59,7 +59,9 @@ def blocks() -> list[Block]:
 def to_run(needs: str) -> list[object]:
     """Parameters of a test: the blocks that this device runs."""
     return [
-        pytest.param(block, id=f"{block.page}:{block.line}", marks=[pytest.mark.exhaustive] * bool(block.libraries & LONG))
+        pytest.param(
+            block, id=f"{block.page}:{block.line}", marks=[pytest.mark.exhaustive] * bool(block.libraries & LONG)
+        )
         for block in blocks()
         if block.needs == needs and block.file is None and (block.page != ADAPTER or "import" in block.source[:8])
     ]
@@ -77,7 +79,17 @@ def run(block: Block, folder: Path) -> None:
         folder.chmod(0o700)
     command = [sys.executable, "-W", "error", str(script)]
     if re.search(r"^def test_", block.source, re.MULTILINE):
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(folder), str(script)]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "--rootdir",
+            str(folder),
+            str(script),
+        ]
         if "harness" in block.libraries:  # a test of this project's own
             command += ["-p", "conftest"]
     with tempfile.TemporaryDirectory(prefix="ray-") as short:  # Ray's sockets are in it
