@@ -17,8 +17,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE $(shell find src -name '*.py' -o -name '*.pyi' -o -name 'py.typed' -o -name '*.[ch]')
 DEVICE_ARGUMENT := $(if $(DEVICE),--device $(DEVICE))
 
-.PHONY: demo test test-all coverage quick libraries bench soak sanitize fuzz lint format types docs model wheel release gpu level-zero opencl hip ur-loader vulkan clean
+.PHONY: demo test test-all coverage quick libraries bench soak sanitize fuzz lint format types docs model wheel release gpu level-zero opencl hip ur-loader vulkan engines clean
 .DELETE_ON_ERROR:
+unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes import the same modules
 
 demo: $(VENV)/installed ## two processes share FILE (default: README.md) on DEVICE
 	$(BIN)/xpushare demo --file "$(FILE)" $(DEVICE_ARGUMENT) $(ARGS)
@@ -73,6 +74,9 @@ ur-loader: $(VENV)/installed $(VENV)/test ## a C++ SYCL program and Python share
 
 vulkan: $(VENV)/installed $(VENV)/test $(VENV)/vulkan ## memory of Vulkan programs, on Mesa's software driver; results into build/results/
 	PYTHON=$(BIN)/python scripts/vulkan $(ARGS)
+
+engines: $(VENV)/made ## plug-ins for inference engines against the real vLLM and checkpoint-engine, in an environment of their own
+	PYTHON=$(BIN)/python scripts/engines $(ARGS)
 
 lint: $(VENV)/lint
 	$(BIN)/ruff check .

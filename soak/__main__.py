@@ -9,7 +9,7 @@ from soak.common import end_on_sigterm
 
 PROGRAMS = (
     "handles", "kills", "channel_kills", "cycles", "many_events", "lost_peers", "schedules", "hostile", "arenas",
-    "reuse", "interrupts", "keeper_kills",
+    "reuse", "interrupts", "keeper_kills", "batches",
 )  # fmt: skip
 MOST_SECONDS = 3600  # for one program: a hang must end
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import itertools
 import random
 import sys
-import time
 
 from soak.common import Soak, main
-from soak.looking import Kept, expect, fork, join
+from soak.looking import Kept, expect, fork, join, play
 from xpushare.bench.worker import Worker
 
 _READERS = 3
@@ -135,15 +134,7 @@ class _World:
 
 
 def run(soak: Soak) -> None:
-    world = _World(soak)
-    end, steps, compared = time.monotonic() + soak.lasting(300, 3), 0, 0
-    while time.monotonic() < end or steps < 100:
-        world.step(soak.random)
-        steps += 1
-        if steps % 10 == 0:
-            compared += world.look()
-    world.end()
-    soak.say(f"{steps} steps, {compared} comparisons of an array")
+    soak.say(play(soak, _World(soak), 10))
 
 
 if __name__ == "__main__":

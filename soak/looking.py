@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
-__all__ = ["Kept", "Stranger", "expect", "fork", "join"]
+from soak.common import Soak
+
+__all__ = ["Kept", "Stranger", "World", "expect", "fork", "join", "play"]
 
 Kept = dict[str, Any]
 
@@ -51,3 +54,27 @@ def join(kept: Kept) -> None:
     children.clear()
     if any(codes):
         raise Stranger("a forked child has seen another array in place of one that it inherited")
+
+
+class World(Protocol):
+    """Processes with arrays."""
+
+    def step(self, pick: random.Random) -> None: ...
+
+    def look(self) -> int:
+        """How many arrays were compared."""
+        ...
+
+    def end(self) -> None: ...
+
+
+def play(soak: Soak, world: World, steps_a_look: int) -> str:
+    """Step for five minutes, or as long as the program is told, and look now and then. Returns what was done."""
+    end, steps, compared = time.monotonic() + soak.lasting(300, 3), 0, 0
+    while time.monotonic() < end or steps < 100:
+        world.step(soak.random)
+        steps += 1
+        if steps % steps_a_look == 0:
+            compared += world.look()
+    world.end()
+    return f"{steps} steps, {compared} comparisons of an array"

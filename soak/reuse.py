@@ -11,11 +11,10 @@ from __future__ import annotations
 import itertools
 import random
 import sys
-import time
 from typing import Any
 
 from soak.common import Soak, main
-from soak.looking import Kept, Stranger, expect, fork, join
+from soak.looking import Kept, Stranger, expect, fork, join, play
 
 _WORKERS = 4
 _MOST_ARRAYS = 24  # of one process
@@ -170,14 +169,8 @@ class _World:
 
 def run(soak: Soak) -> None:
     world = _World(soak)
-    end, steps, compared = time.monotonic() + soak.lasting(300, 3), 0, 0
-    while time.monotonic() < end or steps < 100:
-        world.step(soak.random)
-        steps += 1
-        if steps % 5 == 0:
-            compared += world.look()
-    world.end()
-    soak.say(f"{steps} steps, {compared} comparisons of an array, {world.again} arrays in memory that served before")
+    done = play(soak, world, 5)
+    soak.say(f"{done}, {world.again} arrays in memory that served before")
     soak.check(world.again, "no memory ever served again")
 
 

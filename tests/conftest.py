@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 # Before any test module imports xpushare; children inherit it.
 _runtime_dir = tempfile.mkdtemp(prefix="xpushare-tests-")
@@ -37,6 +37,10 @@ import pytest  # noqa: E402
 import harness  # noqa: E402
 import xpushare as xs  # noqa: E402
 
+if TYPE_CHECKING:
+    from xpushare import _native
+    from xpushare.core.declare import Operation
+
 # Folders in the order in which their files are given to the workers. The native part's tests look at all that a process
 # has open, and so come before it has anything of others'. Then the longest files: whatever begins last should be short.
 # Last are the tests that import other libraries, as with JAX or Ray in a process every fork takes longer.
@@ -49,18 +53,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _prepared() -> None:
+def _prepared() -> Iterator[None]:
     """What forks children is there before a test counts what is open."""
     harness.prepare()
+    yield
+    gc.unfreeze()  # plugins that are loaded at the end ask for referrers
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _frozen() -> Iterator[None]:
-    """Spare every `gc.collect` in a test what pytest and the imports hold for good: that is nearly all there is."""
+def _frozen() -> None:
+    """Spare every `gc.collect` in a test what pytest and the imports hold for good: that is nearly all there is.
+
+    It stays frozen between the files: looking through all of it again takes a quarter of a second.
+    """
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -90,17 +97,26 @@ def exporting() -> None:
 
 
 @pytest.fixture
-def declared_errors() -> Iterator[None]:
-    """The test fails when an operation raises an error of this package, or a time-out, that it does not declare."""
-    import xpushare as xs
-    from xpushare.core.declare import Operation, layers_on
+def new_slot(domain: _native.Domain) -> Iterator[Callable[[], _native.Slot]]:
+    made: list[_native.Slot] = []
+
+    def new() -> _native.Slot:
+        made.append(_native.Slot(domain, domain.new_slot()))
+        return made[-1]
+
+    yield new
+    for slot in made:
+        slot.detach()
+        domain.release_slot(slot.index)
+
+
+_undeclared: set[str] = set()
+
+
+@functools.cache
+def _watched() -> tuple[tuple[Operation, Callable[..., Any]], ...]:
+    """Each operation, and the function that notes in `_undeclared` what it raises and does not declare."""
     from xpushare.core.layers import operations
-
-    if layers_on:  # they wrap the operations themselves
-        yield
-        return
-
-    undeclared: set[str] = set()
 
     @contextmanager
     def noting(operation: Operation) -> Iterator[None]:
@@ -108,7 +124,7 @@ def declared_errors() -> Iterator[None]:
             yield
         except (xs.XpuShareError, TimeoutError) as error:
             if not isinstance(error, operation.raises):
-                undeclared.add(f"{operation.name} raised {type(error).__name__}: {error}")
+                _undeclared.add(f"{operation.name} raised {type(error).__name__}: {error}")
             raise
 
     def watched(operation: Operation) -> Callable[..., Any]:
@@ -124,12 +140,24 @@ def declared_errors() -> Iterator[None]:
 
         return watch_async if inspect.iscoroutinefunction(operation.function) else watch
 
-    for each in operations():
-        each.install(watched(each))
+    return tuple((each, watched(each)) for each in operations())
+
+
+@pytest.fixture
+def declared_errors() -> Iterator[None]:
+    """The test fails when an operation raises an error of this package, or a time-out, that it does not declare."""
+    from xpushare.core.declare import layers_on
+
+    if layers_on:  # they wrap the operations themselves
+        yield
+        return
+    _undeclared.clear()
+    for operation, watch in _watched():
+        operation.install(watch)
     yield
-    for each in operations():
-        each.install(each.function)
-    assert not undeclared
+    for operation, _watch in _watched():
+        operation.install(operation.function)
+    assert not _undeclared
 
 
 @pytest.fixture

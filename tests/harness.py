@@ -13,29 +13,31 @@ import functools
 import io
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
-import threading
-import time
-import traceback
+import tempfile
 import warnings
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import BuiltinImporter, FrozenImporter
 from multiprocessing.connection import Connection
-from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import cloudpickle  # type: ignore[import-untyped]
 
+from xpushare.conformance import harness as base
 from xpushare.conformance.forkserver import Forkserver
+from xpushare.conformance.harness import ChildDied, HarnessError, Pending, children, serve
 
 __all__ = ["TIMEOUT", "Child", "ChildDied", "HarnessError", "Pending", "become_another_user", "children", "command",
-           "fd_count", "kept", "mapping_count", "new_fds", "open_fds", "prepare", "rss", "wait_until",
+           "fd_count", "kept", "mapping_count", "new_fds", "open_fds", "prepare", "program", "rss", "wait_until",
            "withdraw_all"]  # fmt: skip
 
 TIMEOUT = 60.0  # of a child that imports torch on a busy machine
+# Variables that no module reads when it is imported.
+LATE = frozenset(
+    ("ONEAPI_DEVICE_SELECTOR", "XPUSHARE_KEY_FILE", "XPUSHARE_LINGER", "XPUSHARE_PICKLE_BYTES", "XPUSHARE_PICKLE_GRACE",
+     "XPUSHARE_RUNTIME_DIR")
+)  # fmt: skip
 
 
 class _Kept(dict[Any, Any]):
@@ -46,48 +48,17 @@ class _Kept(dict[Any, Any]):
 
 
 kept = _Kept()  # for functions that run in a child: what must live until the child ends
-children: set[Child] = set()  # those not ended yet
 
 
-class HarnessError(AssertionError):
-    """The child did not do as asked in time. No `TimeoutError`, which tests expect of the code under test."""
-
-
-class ChildDied(HarnessError):
-    """The child ended before it answered."""
-
-
-class Pending:
-    """The answer of `Child.start`."""
-
-    def __init__(self, child: Child) -> None:
-        self._child = child
-        self._reply: tuple[bool, Any, str] | None = None
-
-    def done(self) -> bool:
-        """Whether the answer has come; does not wait."""
-        self._child._receive(self, 0)
-        return self._reply is not None
-
-    def result(self, timeout: float = TIMEOUT) -> Any:
-        """The function's value; its exception is raised here, with the child's traceback as a note."""
-        self._child._receive(self, timeout)
-        if self._reply is None:
-            raise HarnessError(f"child {self._child.pid} has not answered within {timeout} s")
-        good, value, trace = self._reply
-        if good:
-            return value
-        value.add_note(f"In child {self._child.pid}:\n{trace}")
-        raise value
-
-
-class Child:
+class Child(base.Child):
     """A process that runs what it is sent, one call after the other, in its main thread.
 
     `target` (a function without arguments, or source text) runs first. `method` is "fork" (of this process), "spawn" (a
     fresh interpreter), or "prepared" (of the `Forkserver`). `env` changes the environment (None removes a variable);
     `prefix` is a command that starts the interpreter, such as `["unshare", "--net"]` (`pid` and `kill` then mean the
-    process of the command). With either, and after a change of this process's environment, "prepared" is "spawn".
+    process of the command). With a prefix, or an environment in which more than `LATE` has changed, "prepared" is
+    "spawn".
+    `imports` are large modules that it uses, such as torch, which are loaded once for all such children.
     Leaving the `with` block ends the child in an orderly way and demands exit status 0, unless it was killed or the
     block failed.
     """
@@ -99,47 +70,14 @@ class Child:
         method: Literal["prepared", "spawn", "fork"] = "prepared",
         env: Mapping[str, str | None] | None = None,
         prefix: Sequence[str] = (),
+        imports: Sequence[str] = (),
         timeout: float = TIMEOUT,
     ) -> None:
-        self._lock = threading.RLock()
-        self._waiting: deque[Pending] = deque()
-        self._timeout = timeout
-        self._status: int | None = None
-        here, there = multiprocessing.Pipe()
-        self._connection = here
-        try:
-            if method == "fork":
-                assert not env
-                assert not prefix
-                fork: Any = multiprocessing.get_context("fork").Process(target=_serve_fork, args=(here, there))
-                with warnings.catch_warnings():
-                    warnings.simplefilter(
-                        "ignore", DeprecationWarning
-                    )  # from 3.12 on: forking with threads is what is tested
-                    fork.start()
-                self.pid: int = fork.pid
-                self._exit_status: Callable[[], int | None] = lambda: fork.exitcode
-            elif method == "prepared" and not env and not prefix and (server := _forkserver_of(os.getpid())).fits:
-                self.pid = server.fork(there.fileno())
-                self._exit_status = functools.partial(server.exit_status, self.pid)
-            else:
-                changed = {**os.environ, **(env or {})}
-                arguments = there.fileno(), os.getpid()
-                source = f"import sys; sys.path[:] = {sys.path!r}; import harness; harness._main{arguments}"
-                process = subprocess.Popen(
-                    [*prefix, sys.executable, "-c", source],
-                    env={name: value for name, value in changed.items() if value is not None},
-                    stdin=subprocess.DEVNULL,
-                    pass_fds=[there.fileno()],
-                )
-                self.pid = process.pid
-                self._exit_status = process.poll
-        except BaseException:
-            here.close()
-            raise
-        finally:
-            there.close()
-        children.add(self)
+        self._prefix, self._imports = prefix, tuple(imports)
+        self._late: dict[str, str | None] = {}
+        super().__init__(method=method, env=env, timeout=timeout)
+        if self._late:
+            self.call(_set_environment, self._late)
         if target is not None:
             try:
                 self.call(exec_source, target) if isinstance(target, str) else self.call(target)
@@ -147,100 +85,61 @@ class Child:
                 self.kill()
                 raise
 
-    def start(self, function: Callable[..., Any], *args: Any, **options: Any) -> Pending:
-        """Have the child call `function`; it queues behind earlier calls."""
-        message = cloudpickle.dumps((function, args, options))
-        with self._lock:
-            pending = Pending(self)
-            try:
-                self._connection.send_bytes(message)
-            except OSError as error:
-                raise ChildDied(f"child {self.pid} is gone (exit status {self._poll()})") from error
-            self._waiting.append(pending)
-        return pending
+    def _forkserver(self, env: Mapping[str, str | None]) -> Forkserver | None:
+        server = _forkserver_of(os.getpid(), self._imports)
+        changed = server.changed(env)
+        if self._prefix or changed is None or not changed.keys() <= LATE:
+            return None
+        self._late = changed
+        return server
 
-    def call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """`start` and wait for the result, no longer than the child's time-out."""
-        return self.start(function, *args, **options).result(self._timeout)
+    def _command(self, fd: int) -> list[str]:
+        source = f"import sys; sys.path[:] = {sys.path!r}; import harness; harness._main({fd}, {os.getpid()})"
+        return [*self._prefix, sys.executable, "-c", source]
 
-    def _receive(self, wanted: Pending, timeout: float) -> None:
-        """Take answers until that of `wanted` has come or the time is over."""
-        end = time.monotonic() + timeout
-        with self._lock:
-            while wanted._reply is None:
-                left = end - time.monotonic()
-                try:
-                    if self._connection.poll(max(0.0, min(left, 0.2))):
-                        reply = cloudpickle.loads(self._connection.recv_bytes())
-                        self._waiting.popleft()._reply = reply
-                        continue
-                except (EOFError, OSError) as error:
-                    self._wait(self._timeout)
-                    raise ChildDied(f"child {self.pid} ended without an answer (exit status {self._status})") from error
-                if self._poll() is not None and not self._connection.poll(0):
-                    raise ChildDied(f"child {self.pid} ended without an answer (exit status {self._status})")
-                if left <= 0:
-                    return
+    def _fork(self, here: Connection, there: Connection) -> tuple[int, Callable[[], int | None]]:
+        """A process of multiprocessing, which runs what that has registered for the end."""
+        forked: Any = multiprocessing.get_context("fork").Process(target=_serve_fork, args=(here, there))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12 on: forking with threads is what is tested
+            forked.start()
+        return forked.pid, lambda: forked.exitcode
 
-    def _poll(self) -> int | None:
-        if self._status is None:
-            self._status = self._exit_status()
-            if self._status is not None:
-                children.discard(self)
-        return self._status
-
-    def _wait(self, timeout: float) -> int | None:
-        end = time.monotonic() + timeout
-        while self._poll() is None and time.monotonic() < end:
-            time.sleep(0.002)
-        return self._status
-
-    @property
-    def alive(self) -> bool:
-        return self._poll() is None
-
-    def signal(self, number: int) -> None:
-        """Send the child a signal, such as SIGINT or SIGSTOP."""
-        if self._poll() is None:  # until it is reaped here, the pid is this child's
-            os.kill(self.pid, number)
-
-    def kill(self) -> None:
-        """SIGKILL, and wait for the end. Nothing happens to a child that has ended."""
-        self.signal(signal.SIGKILL)
-        if self._wait(self._timeout) is None:
-            raise HarnessError(f"child {self.pid} survives SIGKILL")
-        self._connection.close()
-
-    def exit(self, timeout: float | None = None) -> int:
-        """Let the interpreter end in its orderly way, after the calls sent before; its exit status."""
-        with contextlib.suppress(OSError):
-            self._connection.send_bytes(b"")
-        if self._wait(self._timeout if timeout is None else timeout) is None:
-            self.kill()
-            raise HarnessError(f"child {self.pid} did not end when asked to; killed")
-        self._connection.close()
-        assert self._status is not None
-        return self._status
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None or not self.alive or any(not pending.done() for pending in list(self._waiting)):
-            self.kill()
-        elif status := self.exit():
-            raise HarnessError(f"child {self.pid} ended with exit status {status}")
-
-    def __repr__(self) -> str:
-        return f"<Child {self.pid} {'alive' if self.alive else f'ended with {self._status}'}>"
+    def _dumps(self, call: object) -> bytes:
+        message: bytes = cloudpickle.dumps(call)
+        return message
 
 
 def command(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run the command `xpushare` with these arguments in a child."""
     with Child() as child:
         return subprocess.CompletedProcess(arguments, *child.call(_command, arguments, env or {}))
+
+
+def program(source: str, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run `source` as `python -c` would, in a child that has imported the package: it is the main module, and its end
+    is that of the interpreter. `env` adds to the environment.
+    """
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors, Child() as child:
+        outputs = [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in (output, errors)]
+        child.call(_become, source, arguments, env or {}, outputs)
+        status = child.exit()
+        for file in (output, errors):
+            file.seek(0)
+        return subprocess.CompletedProcess(arguments, status, output.read().decode(), errors.read().decode())
+
+
+_program: str | None = None  # what this child runs at its end
+
+
+def _become(source: str, arguments: Sequence[str], env: Mapping[str, str], outputs: Sequence[str]) -> None:
+    global _program
+    _program, sys.argv[:] = source, ["-c", *arguments]
+    os.environ.update(env)
+    for number, path in enumerate(outputs, 1):
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND)
+        os.dup2(fd, number)
+        os.close(fd)
 
 
 def _command(arguments: Sequence[str], env: Mapping[str, str]) -> tuple[int, str, str]:
@@ -260,51 +159,34 @@ def exec_source(source: str) -> None:
     exec(compile(source, "<source of the child>", "exec"), kept)
 
 
-def _serve(connection: Connection) -> None:
-    while True:
-        try:
-            message = connection.recv_bytes()
-        except EOFError:  # the parent is gone
-            return
-        if not message:
-            return
-        try:
-            function, args, options = cloudpickle.loads(message)
-            reply = cloudpickle.dumps((True, function(*args, **options), ""))
-        except BaseException as error:
-            trace = traceback.format_exc()
-            try:
-                reply = cloudpickle.dumps((False, error, trace))
-                cloudpickle.loads(reply)
-            except Exception:
-                reply = cloudpickle.dumps((False, RuntimeError(f"{type(error).__name__}: {error}"), trace))
-            del error
-        function = args = options = None
-        try:
-            connection.send_bytes(reply)
-        except BrokenPipeError:
-            return
+def _set_environment(changed: Mapping[str, str | None]) -> None:
+    for name, value in changed.items():
+        os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
 def _serve_fork(parents: Connection, connection: Connection) -> None:
     parents.close()
     children.clear()  # the parent's, not ours
-    _serve(connection)
+    serve(connection, cloudpickle.loads, cloudpickle.dumps)
 
 
 def _main(fd: int, _parent: int) -> None:
     os.set_inheritable(fd, False)
-    _serve(Connection(fd))
+    with Connection(fd) as connection:
+        serve(connection, cloudpickle.loads, cloudpickle.dumps)
+    if _program is not None:
+        exec(compile(_program, "<string>", "exec"), vars(sys.modules["__main__"]))
 
 
-@functools.lru_cache(1)  # a test that changes the environment changes it back
-def _forkserver_of(_pid: int) -> Forkserver:
-    return Forkserver("harness", "_main", ["xpushare.adapters.native_cpu", "xpushare.adapters.mock.adapter"])
+@functools.cache  # a test that changes the environment changes it back
+def _forkserver_of(_pid: int, imports: tuple[str, ...]) -> Forkserver:
+    known = ("xpushare.adapters.native_cpu", "xpushare.adapters.mock.adapter")
+    return Forkserver("harness", "_main", [*known, *imports])
 
 
 def prepare() -> None:
     """Start the process that forks children, so that a test that counts descriptors does not count its own."""
-    _forkserver_of(os.getpid())
+    _forkserver_of(os.getpid(), ())
 
 
 def become_another_user(uid: int) -> None:
@@ -362,8 +244,4 @@ def withdraw_all() -> None:
 
 def wait_until(predicate: Callable[[], object], timeout: float = TIMEOUT, what: str = "") -> None:
     """Return as soon as `predicate()` is true; `HarnessError` when it is not within `timeout` seconds."""
-    end = time.monotonic() + timeout
-    while not predicate():
-        if time.monotonic() > end:
-            raise HarnessError(f"not within {timeout} s: {what or predicate}")
-        time.sleep(0.002)
+    base.wait_until(predicate, what or str(predicate), timeout)

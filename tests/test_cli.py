@@ -140,7 +140,7 @@ def test_info_without_devices() -> None:
 
 def test_info_with_a_wrong_selector() -> None:
     done = command("info", "--device", "nonsense")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.startswith("xpushare: device selector 'nonsense'")
 
 

@@ -8,7 +8,6 @@ import json
 import os
 import platform
 import resource
-import shutil
 import struct
 import subprocess
 import sys
@@ -19,7 +18,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+import boxes
 import xpushare as xs
+from boxes import NEW_PIDS, SETPRIV, works
 from harness import Child, become_another_user, kept
 from xpushare import _native, adapters
 from xpushare.adapters.cuda import _adapter, _listing
@@ -30,16 +31,8 @@ from xpushare.cli.doctor import folder, kernel, routes, sharing
 
 DEVICE = "native_cpu:0"
 PR_SET_DUMPABLE = 4
-SETPRIV = ["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace"]
-NEW_PIDS = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
 PIDFD_OPEN, PIDFD_GETFD = 434, 438
 NUMBERS = {"x86_64": {"memfd_create": 319, "connect": 42}, "aarch64": {"memfd_create": 279, "connect": 203}}
-
-
-def works(*command: str) -> bool:
-    if shutil.which(command[0]) is None:
-        return False
-    return subprocess.run([*command, "true"], capture_output=True, check=False, timeout=10).returncode == 0
 
 
 needs_setpriv = pytest.mark.skipif(not works(*SETPRIV), reason="needs setpriv and the right to use it")
@@ -89,31 +82,12 @@ def examine(
     return Result(done.returncode, found["wrong"], {check.name: check for check in checks})
 
 
-SECCOMP = """
-import ctypes, os, struct, sys
-count = int(sys.argv[1])
-numbers = [int(text) for text in sys.argv[3 : 3 + count]]
-code = struct.pack("<HBBI", 0x20, 0, 0, 0)  # load the number of the call
-for number in numbers:
-    code += struct.pack("<HBBI", 0x15, 0, 1, number) + struct.pack("<HBBI", 0x06, 0, 0, 0x00050000 | int(sys.argv[2]))
-code += struct.pack("<HBBI", 0x06, 0, 0, 0x7FFF0000)  # all others are allowed
-buffer = ctypes.create_string_buffer(code, len(code))
-class Program(ctypes.Structure):
-    _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
-program = Program(len(code) // 8, ctypes.addressof(buffer))
-libc = ctypes.CDLL(None)
-if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, ctypes.byref(program), 0, 0):
-    sys.exit("no filter")
-os.execvp(sys.argv[3 + count], sys.argv[3 + count :])
-"""
-
-
-def filtered(error: int, *numbers: int) -> list[str]:
+def refusing(error: int, *numbers: int) -> list[str]:
     """A prefix under which these system calls fail with `error`."""
-    return [sys.executable, "-c", SECCOMP, str(len(numbers)), str(error), *map(str, numbers)]
+    return boxes.filtered(dict.fromkeys(numbers, error))
 
 
-needs_seccomp = pytest.mark.skipif(not works(*filtered(1, PIDFD_GETFD)), reason="needs seccomp filters")
+needs_seccomp = pytest.mark.skipif(not works(*refusing(1, PIDFD_GETFD)), reason="needs seccomp filters")
 needs_numbers = pytest.mark.skipif(platform.machine() not in NUMBERS, reason="needs this machine's call numbers")
 
 
@@ -159,7 +133,7 @@ def test_two_devices_of_another_backend() -> None:
 @needs_seccomp
 @pytest.mark.parametrize("error", [pytest.param(errno.ENOSYS, marks=pytest.mark.exhaustive), errno.EPERM])
 def test_seccomp_blocks_pidfd_getfd(error: int) -> None:
-    found = examine(prefix=filtered(error, PIDFD_GETFD))
+    found = examine(prefix=refusing(error, PIDFD_GETFD))
     assert found.status == 0
     route = found.checks["pidfd_getfd"]
     assert route.state == "limited"
@@ -174,7 +148,7 @@ def test_seccomp_blocks_pidfd_getfd(error: int) -> None:
 @needs_seccomp
 @needs_numbers
 def test_no_route_at_all() -> None:
-    found = examine(prefix=filtered(errno.EPERM, PIDFD_GETFD, NUMBERS[platform.machine()]["connect"]))
+    found = examine(prefix=refusing(errno.EPERM, PIDFD_GETFD, NUMBERS[platform.machine()]["connect"]))
     assert found.status == 1
     assert found.wrong == [f"{DEVICE}: memory", f"{DEVICE}: event"]
     assert found.state("pidfd_getfd") == found.state("socket") == "fails"
@@ -187,7 +161,7 @@ def test_no_route_at_all() -> None:
 @needs_numbers
 @pytest.mark.exhaustive
 def test_memfd_create_is_blocked() -> None:
-    found = examine(prefix=filtered(errno.EPERM, NUMBERS[platform.machine()]["memfd_create"]))
+    found = examine(prefix=refusing(errno.EPERM, NUMBERS[platform.machine()]["memfd_create"]))
     assert found.status == 1
     assert found.state("memfd_create") == "fails"
     assert "seccomp" in str(found.checks["memfd_create"].fix)

@@ -34,7 +34,7 @@ def test_calls(no_fd_leak: None) -> None:  # noqa: ARG001
         with pytest.raises(ValueError, match="no") as caught:
             child.call(refuse)
         assert "in refuse" in caught.value.__notes__[0]
-        with pytest.raises(RuntimeError, match="odd"):
+        with pytest.raises(HarnessError, match="odd"):
             child.call(unpicklable)
     assert not child.alive
 
@@ -118,7 +118,7 @@ def test_prepared_children_are_as_fresh_ones(monkeypatch: pytest.MonkeyPatch, tm
 def test_an_answer_that_nobody_waits_for_any_more_is_no_other_questions() -> None:
     """Ctrl-C came between a question to what forks and its answer."""
     with Child() as child:
-        server = harness._forkserver_of(os.getpid())
+        server = harness._forkserver_of(os.getpid(), ())
         server._number += 1
         server._socket.send(pickle.dumps((server._number, child.pid)))
         with Child() as another:
@@ -131,6 +131,14 @@ def test_a_prepared_child_writes_where_this_process_does(capfd: pytest.CaptureFi
         child.call(os.write, 1, b"out")
         child.call(os.write, 2, b"err")
     assert capfd.readouterr() == ("out", "err")
+
+
+def test_a_program_ends_as_an_interpreter_does() -> None:
+    says = "atexit.register(print, 'at exit'); print(__name__, *sys.argv, os.environ['XS_A']); 1 / 0"
+    done = harness.program(f"import atexit, os, sys; {says}", "a", env={"XS_A": "1"})
+    assert (done.returncode, done.stdout) == (1, "__main__ -c a 1\nat exit\n")
+    assert done.stderr.endswith("ZeroDivisionError: division by zero\n")
+    assert harness.program("raise SystemExit(3)").returncode == 3
 
 
 def test_environment_and_prefix() -> None:

@@ -13,7 +13,7 @@ import xpushare as xs
 from documented import PAGES, ROOT, Block
 
 # Classes that have a page though they are not in `xpushare`: what channels give, and an integration's.
-UNNAMED = {"channels.ends.Frame", "channels.ends.Loan", "integrations.batches.Batches"}
+UNNAMED = {"arrays.names.Watch", "channels.ends.Frame", "channels.ends.Loan", "integrations.batches.Batches"}
 
 
 @pytest.mark.parametrize("block", documented.to_run("native_cpu"))

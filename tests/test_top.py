@@ -7,13 +7,17 @@ import os
 import pty
 import re
 import select
+import shlex
+import shutil
 import signal
 import struct
+import subprocess
 import sys
 import termios
 import time
 from collections.abc import Iterator
 from fcntl import ioctl
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -131,6 +135,43 @@ def test_a_terminal(frames: xs.Channel) -> None:
         assert terminal.end() == 0
         xs.ipc.event.put(shared)
         child.call(close_there)
+
+
+@pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not here")
+def test_under_tmux(frames: xs.Channel, tmp_path: Path) -> None:
+    """What tmux has on its screen after the keys, and that it has back what was there before."""
+
+    def tmux(*arguments: str) -> str:
+        command = ["tmux", "-S", str(tmp_path / "socket"), "-f", "/dev/null", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+    def expect(pattern: str, absent: str = "$^") -> str:
+        until = time.monotonic() + DEADLINE
+        while True:
+            screen = tmux("capture-pane", "-p", "-t", "top")
+            if re.search(pattern, screen, re.MULTILINE) and not re.search(absent, screen):
+                return screen
+            assert time.monotonic() < until, screen
+
+    send(frames)
+    python = [sys.executable, "-m", "xpushare", "top", "--interval", "0.1"]
+    environment = [f"-e{key}={text}" for key, text in os.environ.items() if key.startswith(("XPUSHARE", "PYTHON"))]
+    tmux("new-session", "-d", "-s", "top", "-x", "90", "-y", "12", *environment, "sh")
+    try:
+        tmux("send-keys", "-t", "top", f"PS1='ready> '; {shlex.join(python)}; echo ended $?", "Enter")
+        screen = expect(r"^top-frames +\d+ +camera +writes +1 ")
+        assert max(map(len, screen.split("\n"))) <= 90
+        tmux("send-keys", "-t", "top", "/nothing-has-this", "Enter")
+        expect(r"filter: nothing-has-this$", absent="camera")
+        tmux("send-keys", "-t", "top", "o")
+        expect("^objects: ")
+        tmux("resize-window", "-t", "top", "-x", "60", "-y", "8")
+        expect("^p processes")
+        tmux("send-keys", "-t", "top", "q")
+        screen = expect(r"^ended 0$")
+        assert "filter:" not in screen  # the screen of before is back
+    finally:
+        tmux("kill-server")
 
 
 @pytest.mark.usefixtures("frames")

@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -43,12 +44,31 @@ def _own_fds() -> int:
 # --- frames
 
 
-def _reader(device: str, pipe: Any) -> None:
-    total = torch.zeros((), dtype=torch.int64, device=_place(device))
+class _Work:
+    """Keeps the GPU busy for so many cycles a frame. The host goes on, eight frames ahead at most: it sleeps on an
+    event of torch then, since a driver whose queue is full spins.
+    """
+
+    def __init__(self, cycles: int) -> None:
+        self._cycles = cycles
+        self._ahead: deque[Any] = deque()
+
+    def __call__(self) -> None:
+        if self._cycles:
+            torch.cuda._sleep(self._cycles)
+            self._ahead.append(torch.cuda.Event(blocking=True))
+            self._ahead[-1].record()
+            if len(self._ahead) > 8:
+                self._ahead.popleft().synchronize()
+
+
+def _reader(device: str, pipe: Any, cycles: int) -> None:
+    total, work = torch.zeros((), dtype=torch.int64, device=_place(device)), _Work(cycles)
     with xs.Channel.open("bench-gpu", timeout=60) as ch:
         pipe.send("ready")
         begin, busy, count = time.perf_counter(), time.process_time(), 0
         for frame in ch:
+            work()
             total += torch.from_dlpack(frame)[-1]
             count += 1
         busy, wall = time.process_time() - busy, time.perf_counter() - begin
@@ -56,16 +76,18 @@ def _reader(device: str, pipe: Any) -> None:
         pipe.send((count, int(total), busy / wall))
 
 
-def frames(device: str, seconds: float) -> bool:
+def frames(device: str, seconds: float, cycles: int = 0) -> bool:
+    """With `cycles` of GPU work on each side of a frame, the figure is how little the hosts do meanwhile."""
     here, there = _CONTEXT.Pipe()
     with xs.Channel.create("bench-gpu", FRAME, "uint8", device=device, slots=16) as ch:
-        child = _CONTEXT.Process(target=_reader, args=(device, there))
+        child = _CONTEXT.Process(target=_reader, args=(device, there, cycles))
         child.start()
         assert here.recv() == "ready"
-        count = total = 0
+        count, total, work = 0, 0, _Work(cycles)
         busy, begin = time.process_time(), time.perf_counter()
         while time.perf_counter() < begin + seconds:
             with ch.loan() as frame:
+                work()
                 torch.from_dlpack(frame).fill_(count % 251)
             total += count % 251
             count += 1
@@ -76,7 +98,8 @@ def frames(device: str, seconds: float) -> bool:
         wall = time.perf_counter() - begin
         child.join()
     right = (seen, summed) == (count, total)
-    print(f"frames of 8 MiB, torch fills and reads   {count / wall:10.0f} a second (wanted 9130)   CPU time: writer "
+    what = f"{cycles} cycles of GPU work on each side" if cycles else "torch fills and reads (wanted 9130)"
+    print(f"frames of 8 MiB, {what}   {count / wall:10.0f} a second   CPU time: writer "
           f"{busy / wall:4.0%}, reader {reader_busy:4.0%}   {'right' if right else 'WRONG'}", flush=True)  # fmt: skip
     return right
 
@@ -168,6 +191,7 @@ def main() -> int:
     device: str = given.device
     parts: list[Callable[[], bool]] = [
         lambda: frames(device, given.seconds),
+        *([] if _place(device) == "cpu" else [lambda: frames(device, given.seconds, 2_000_000)]),
         lambda: dataloader(device, given.batches, given.mib, given.workers),
         lambda: descriptors(device, given.flat, given.workers),
     ]

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 SECTIONS = (
@@ -29,6 +30,8 @@ SECTIONS = (
     "pool",
     "register",
     "channels",
+    "fabric",
+    "dma_buf",
 )
 RELAXED = 2
 
@@ -692,6 +695,81 @@ def channels() -> None:
         say(waiting=waiting, **runs, released_newest_first_each_went_on=f"{sum(alone)} of {waiting}: {alone}")
         for stream in (*earlier, *blocked, *later):
             ok(d.cuStreamDestroy(stream))
+
+
+def fabric() -> None:
+    """Allocations with a fabric handle, and what is there of what they need."""
+    dev, _ctx = start()
+    say(attribute=128, fabric=ok(d.cuDeviceGetAttribute(d.CUdevice_attribute(128), dev)))
+    say(channels=[str(path) for path in Path("/dev/nvidia-caps-imex-channels").glob("*")])
+    for types in (1, 8, 9):
+        p = prop()
+        ctypes.c_int.from_address(int(p.getPtr()) + 4).value = types  # the enumeration has no combinations
+        say(types=types, granularity=str(d.cuMemGetAllocationGranularity(p, d.CUmemAllocationGranularity_flags(0))))
+        made = d.cuMemCreate(1 << 21, p, 0)
+        say(types=types, create=rc(made))
+        if not rc(made):
+            for kind in (1, 8):
+                out = d.cuMemExportToShareableHandle(made[1], d.CUmemAllocationHandleType(kind), 0)
+                say(types=types, exported_as=kind, code=rc(out), kind=type(out[1]).__name__)
+
+
+def dma_buf() -> None:
+    """Which memory the driver gives a dma-buf of, and what can be done with that."""
+    dev, _ctx = start()
+    say(attribute=124, dma_buf=ok(d.cuDeviceGetAttribute(d.CUdevice_attribute(124), dev)))
+    say(udmabuf=os.path.exists("/dev/udmabuf"), heaps=os.path.exists("/dev/dma_heap"))
+    kind = d.CUmemRangeHandleType(1)
+
+    def one(what: str, address: int, nbytes: int, flags: int = 0) -> None:
+        got = d.cuMemGetHandleForAddressRange(address, nbytes, kind, flags)
+        say(of=what, nbytes=nbytes, flags=flags, code=rc(got), value=str(got[1]))
+        if rc(got):
+            return
+        fd = int(got[1])
+        say(of=what, link=os.readlink(f"/proc/self/fd/{fd}"), size=os.lseek(fd, 0, os.SEEK_END),
+            inheritable=os.get_inheritable(fd))  # fmt: skip
+        try:
+            mmap.mmap(fd, 4096).close()
+            say(of=what, mmap="works")
+        except OSError as error:
+            say(of=what, mmap=str(error))
+        again = d.cuMemGetHandleForAddressRange(address, nbytes, kind, flags)
+        say(of=what, again=rc(again), same=os.fstat(fd).st_ino == os.fstat(int(again[1])).st_ino)
+        for number in (1, 9, 11):  # opaque fd, timeline, dma-buf
+            try:
+                wanted = d.CUDA_EXTERNAL_MEMORY_HANDLE_DESC()
+                wanted.type = d.CUexternalMemoryHandleType(number)
+                wanted.handle.fd = os.dup(fd)
+                wanted.size = nbytes
+                say(of=what, imported_as=number, code=rc(d.cuImportExternalMemory(wanted)))
+            except Exception as error:
+                say(of=what, imported_as=number, error=repr(error))
+        imported = d.cuMemImportFromShareableHandle(fd, d.CUmemAllocationHandleType(1))
+        say(of=what, imported_as="VMM fd", code=rc(imported))
+
+    plain = int(ok(d.cuMemAlloc(1 << 21)))
+    for nbytes in (1 << 21, 1 << 16, 4096, 100):
+        one("cudaMalloc", plain, nbytes)
+    one("cudaMalloc + 4096", plain + 4096, 4096)
+    one("cudaMalloc + 100", plain + 100, 4096)
+    one("cudaMalloc", plain, 1 << 21, 1)  # over PCIe
+    small = int(ok(d.cuMemAlloc(1000)))
+    one(f"small cudaMalloc at {small % 4096} of its page", small // 4096 * 4096, 4096)
+    handle = ok(d.cuMemCreate(1 << 22, prop(), 0))
+    at = int(ok(d.cuMemAddressReserve(1 << 22, 0, 0, 0)))
+    ok(d.cuMemMap(at, 1 << 22, 0, handle, 0))
+    ok(d.cuMemSetAccess(at, 1 << 22, [access(3)], 1))
+    one("VMM", at, 1 << 22)
+    one("VMM + 4096", at + 4096, 8192)
+    fd = ok(d.cuMemExportToShareableHandle(handle, d.CUmemAllocationHandleType(1), 0))
+    imported = ok(d.cuMemImportFromShareableHandle(int(fd), d.CUmemAllocationHandleType(1)))
+    place = int(ok(d.cuMemAddressReserve(1 << 22, 0, 0, 0)))
+    ok(d.cuMemMap(place, 1 << 22, 0, imported, 0))
+    ok(d.cuMemSetAccess(place, 1 << 22, [access(3)], 1))
+    one("VMM, imported", place, 1 << 22)
+    host, _m = registered(1 << 16)
+    one("registered host memory", host, 1 << 16)
 
 
 if __name__ == "__main__":

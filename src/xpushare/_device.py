@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, NamedTuple, final
 
 from xpushare import adapters
 from xpushare.adapters.vendor import UR_BACKENDS, Vendor
+from xpushare.common import html
 from xpushare.common.aspects import Aspect, Support
 from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError, Unread, XpuShareError
 
@@ -113,12 +114,22 @@ def _parse(text: str) -> _Selector:
 
 @final
 class Device:
-    """One device: `Device("native_cpu:0")`, `Device("gpu")`, `Device("cpu")` or `Device("<uuid>")`; of several, as of
-    `Device("cuda")` and `Device("*:gpu")`, the first.
+    """A device of this process.
 
-    Devices are equal if their backends and uuids are: a physical device has the same uuid under any ordinal. A `Device`
-    can be pickled (by backend and uuid). Raises `InvalidArgumentError` if the name means no visible device. Making a
-    `Device` starts no driver.
+    Devices are equal if their backends and uuids are: a physical device has the same uuid under any
+    ordinal. A `Device` can be pickled. Making one starts no driver.
+
+    Args:
+        name (str | Device): `"native_cpu:0"`, `"cuda:1"`, `"gpu"`, `"cpu"` or a uuid. Of several devices, as with
+            `"cuda"`, the first.
+
+    Raises:
+        InvalidArgumentError: The name means no device that this process can see.
+
+    Examples:
+        >>> device = xs.Device("cpu")
+        >>> device.backend, device.type, str(device)
+        ('native_cpu', 'cpu', 'native_cpu:0')
     """
 
     __slots__ = ("__weakref__", "_adapter", "_aspects", "_context", "_dlpacks", "_hash", "_info", "_names", "_unread")
@@ -137,7 +148,7 @@ class Device:
             return name
         if not isinstance(name, str):
             raise InvalidArgumentError(
-                f"a device is named by a string such as 'native_cpu:0', not {type(name).__name__}"
+                f"a device is named by a string such as 'native_cpu:0', 'cuda:0' or 'gpu', not {type(name).__name__}"
             )
         return _named(name)
 
@@ -160,10 +171,12 @@ class Device:
 
     @property
     def backend(self) -> str:
+        """`native_cpu`, `cuda`, `level_zero`, `hip`, `opencl`, `vulkan` or that of an adapter of yours."""
         return str(info_of(self).backend)
 
     @property
     def name(self) -> str:
+        """The driver's name for the device."""
         return str(info_of(self).name)
 
     @property
@@ -173,28 +186,63 @@ class Device:
 
     @property
     def type(self) -> Literal["cpu", "gpu", "accelerator"]:
+        """`cpu`, `gpu` or `accelerator`."""
         found: Literal["cpu", "gpu", "accelerator"] = info_of(self).type
         return found
 
     @property
     def ordinal(self) -> int:
+        """Its number among the devices of its backend in this process. Variables such as
+        `CUDA_VISIBLE_DEVICES` change it.
+        """
         return int(info_of(self).ordinal)
 
     @property
     def driver_version(self) -> str:
+        """Version of the driver, as the driver spells it."""
         return str(info_of(self).driver_version)
 
     @property
     def aspects(self) -> frozenset[Aspect]:
-        """What this device can certainly do."""
+        """The aspects that this device has for certain."""
         return frozenset(aspect for aspect in Aspect if self.has(aspect))
 
     def has(self, aspect: Aspect | str) -> bool:
-        """Whether `support` answers "yes"."""
+        """Return whether the device has an aspect for certain.
+
+        Args:
+            aspect: An `Aspect` or its name.
+
+        Returns:
+            True if `support` answers "yes".
+
+        Raises:
+            InvalidArgumentError: There is no such aspect.
+
+        Examples:
+            >>> xs.Device("native_cpu:0").has("outlives_exporter")
+            True
+        """
         return self.support(aspect).state == "yes"
 
     def support(self, aspect: Aspect | str) -> Support:
-        """Whether the device has the aspect and how that is known. May start the driver."""
+        """Return whether the device has an aspect, and how that is known.
+
+        Asking may start the driver.
+
+        Args:
+            aspect: An `Aspect` or its name.
+
+        Returns:
+            The state, "yes", "no" or "unknown", and the reason.
+
+        Raises:
+            InvalidArgumentError: There is no such aspect.
+
+        Examples:
+            >>> xs.Device("native_cpu:0").support(xs.Aspect.ext_oneapi_ipc_memory).state
+            'yes'
+        """
         try:
             wanted = Aspect(aspect)
         except ValueError:
@@ -222,8 +270,21 @@ class Device:
         return self._context
 
     def memory_granularity(self, recommended: bool = False) -> int:
-        """The number of bytes of which the sizes of physical memory and mappings are multiples, or should be if
-        `recommended`. (urVirtualMemGranularityGetInfo)
+        """Return the granule of physical memory and mappings, whose sizes are multiples of it.
+
+        Args:
+            recommended: Asks for the granule that the driver recommends instead of the smallest.
+
+        Returns:
+            A number of bytes. (urVirtualMemGranularityGetInfo)
+
+        Raises:
+            FeatureNotSupportedError: The device has no virtual memory.
+            DeviceError: The driver failed.
+
+        Examples:
+            >>> xs.Device("native_cpu:0").memory_granularity() % 4096
+            0
         """
         return int(adapter_of(self).granularity(info_of(self), recommended))
 
@@ -234,6 +295,17 @@ class Device:
 
     def __hash__(self) -> int:
         return self._hash
+
+    def _repr_html_(self) -> str:
+        if hasattr(self, "_unread"):
+            return html.facts("Device", {"state": f"not visible here: {self._unread}"})
+        said = {
+            "name": self.name, "type": self.type, "driver": self.driver_version, "uuid": self.uuid,
+        }  # fmt: skip
+        return html.facts(f"Device {self}", said)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return html.bundle(self, include, exclude)
 
     def __repr__(self) -> str:
         if hasattr(self, "_unread"):
@@ -307,11 +379,24 @@ def _backend_devices(backend: str) -> list[Device]:
 
 
 def devices(selector: str | None = None) -> list[Device]:
-    """The devices of this process, in the order of their backends, and of the selector's filters within one.
+    """List the devices of this process.
 
-    `selector` has the grammar of `ONEAPI_DEVICE_SELECTOR`; a device must match both. Some backends (`mock`) exist only
-    if one of the two names them. Starts no driver that would make a later fork unsafe. Raises `InvalidArgumentError`
-    for a selector that does not parse.
+    It starts no driver that would make a later fork unsafe. Some backends (`mock`) exist only if a
+    selector names them.
+
+    Args:
+        selector: Which devices, in the grammar of `ONEAPI_DEVICE_SELECTOR`. A device has to match
+            the environment variable, too.
+
+    Returns:
+        The devices, in the order of their backends and of the selector's filters.
+
+    Raises:
+        InvalidArgumentError: The selector, or the environment variable, does not parse.
+
+    Examples:
+        >>> xs.devices("native_cpu:*")[0].type
+        'cpu'
     """
     if not isinstance(selector, str | None):
         raise InvalidArgumentError(f"a selector is a string such as 'native_cpu:*', not {type(selector).__name__}")
@@ -421,13 +506,22 @@ def _selected(text: str) -> Device:
         if _is_backend(backend):
             known = adapters.known(backend)
             if not known or not _backend_devices(backend):
-                why = f" ({adapters.why_none(backend) if known else 'no adapter for that backend is installed'})"
+                why = f": {adapters.why_none(backend) if known else 'no adapter for that backend is installed'}"
         raise InvalidArgumentError(f"there is no device {text!r} here{why}. Visible: {_listing()}")
     return found[0]
 
 
 def default_device() -> Device:
-    """The first gpu, else `native_cpu:0`."""
+    """Return the first GPU of this process, or the host if there is none.
+
+    Returns:
+        The device that `malloc_*`, `Event`, `Queue` and `PhysicalMemory` take by default. Arrays of
+        `empty` lie on the host.
+
+    Examples:
+        >>> xs.default_device() in xs.devices()
+        True
+    """
     found = devices()
     for device in found:
         if device.type == "gpu":
@@ -472,8 +566,19 @@ def device_for_handle(backend: str, device_uuid: bytes) -> Device:
 
 @final
 class Context:
-    """Devices of one backend that share objects (SYCL's context, `urContextCreate`). Contexts are equal if their
-    devices are; they cannot be pickled.
+    """Devices of one backend that share objects, SYCL's context.
+
+    Contexts are equal if their devices are. Where a call takes `context=`, None means the device's own.
+
+    Args:
+        devices: One device or several.
+
+    Raises:
+        InvalidArgumentError: There is no device, one is named twice, or their backends differ.
+
+    Examples:
+        >>> xs.Context("native_cpu:0")
+        <Context native_cpu:0>
     """
 
     __slots__ = ("__weakref__", "_devices")
@@ -493,6 +598,7 @@ class Context:
 
     @property
     def devices(self) -> tuple[Device, ...]:
+        """The devices, as they were given."""
         return self._devices
 
     def __eq__(self, other: object) -> bool:

@@ -7,7 +7,7 @@ holds the GIL while it blocks.
 
 from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import Any, Final, Literal, Self, TypeVar, final, overload
+from typing import Any, Final, Literal, NoReturn, Self, TypeVar, final, overload
 
 from xpushare.common.errors import Unread
 
@@ -149,6 +149,9 @@ def open_handles(open: int, flags: int, ask: int, attribute: int, handles: bytes
     what `int ask(void *value, int attribute, uint64 address)` tells of it, the greatest uint64 where that fails.
     """
 
+def query(function: int, handle: int, /) -> int:
+    """Call a driver's function that asks for the state of `handle`. Returns its code."""
+
 @final
 class Recogniser:
     """Finds other libraries' allocations, and asks for their handles, as `ask_all` and `name_handles` with the
@@ -156,8 +159,8 @@ class Recogniser:
 
     `attributes` are an allocation's number, which no other has, also not later, its start, its size and its device's
     ordinal, and then those that have to be as `wanted` says. The payload of an export is `payload`, with the size at
-    `size_at`, and the handle of 64 bytes behind it. `make(place, start, nbytes, number, handle)` makes the adapter's
-    `DriverMemory`.
+    `size_at`, and the handle of 64 bytes behind it. `make(place, start, nbytes, number, payload)` makes the adapter's
+    `DriverMemory`. What it remembers is for `Leaves.next`.
     """
 
     def __init__(
@@ -174,10 +177,11 @@ class Recogniser:
     def add(self, ordinal: int, info: object, scopes: Scopes, place: object, /) -> None:
         """Find memory on that device, too, which `info` describes; handles are asked for within a scope."""
 
-    def find(self, info: object, address: int, nbytes: int, /) -> Any:
+    def find(self, info: object, address: int, nbytes: int, known: bool, /) -> Any:
         """Return what was remembered of the allocation that has these bytes, on the device that `info` describes. Of an
         allocation that can be exported and is new, return its identity (ordinal, start, nbytes, number) and what `make`
-        makes of it. None: the adapter has to look.
+        makes of it. None: the adapter has to look. `known`: ask first whether it is one that is remembered, as
+        `Leaves.next` does.
         """
 
     def remember(self, identity: tuple[int, int, int, int], allocation: object, /) -> None:
@@ -204,14 +208,17 @@ class Mapping:
         afterwards.
         """
 
-    def keep(self, fd: OwnedFd, owned: bool, /) -> None:
+    def keep(self, fd: OwnedFd, owned: bool, /) -> int:
         """Give up the mapping and its fd. Both are kept if there has been no fork since and memory is not scarce: for
-        `owned`, or for `kept` if the memory was never exported. Nothing may use the mapping any more.
+        `owned`, or for `kept` if the memory was never exported. Nothing may use the mapping any more. Returns the
+        number under which it is kept; 0 if it was freed.
         """
 
     @classmethod
-    def owned(cls, address: int, nbytes: int, /) -> tuple[Mapping, OwnedFd] | None:
-        """The mapping at `address` that was kept as `owned`, with its content, and its fd. None if it was freed."""
+    def owned(cls, number: int, /) -> tuple[Mapping, OwnedFd] | None:
+        """Return the mapping that was kept as `owned` under that number, with its content, and its fd. None if it was
+        freed.
+        """
 
     @classmethod
     def kept(cls, nbytes: int, /) -> tuple[Mapping, OwnedFd] | None:
@@ -565,6 +572,11 @@ class AllocationBase(Resource):
     newest: Any
     known_serial: int  # 0 before the first export
 
+    def opened_by(self, handle: Handle, /) -> Handle | None:
+        """Note the handle by which an import was opened, which is its newest one now. Returns the one before, or None
+        if the new one does for that, too.
+        """
+
 class PagesBase(Resource):
     """Physical memory."""
 
@@ -575,7 +587,7 @@ class PagesBase(Resource):
     known_serial: int  # 0 before the first export
 
 def imported(
-    device: Any, driver: Any, end: End, kind: str, address: int, nbytes: int, host_accessible: bool, owned: object, /
+    device: Any, driver: Any, kind: str, address: int, nbytes: int, host_accessible: bool, owned: object, end: End, /
 ) -> Any:
     """Make the `Allocation` of memory that another process exported. `owned`: by which this process can export it, or
     None.
@@ -688,6 +700,12 @@ def following_message(message: ArrayHandle, newest: Callable[[], Any], /) -> Arr
 KINDS_MOST: Final[int]
 
 @final
+class Kinds:
+    """What `Leaves.settle` and `Leaves.produce` have said of kinds of arrays, for later calls of `share`."""
+
+    def clear(self) -> None: ...
+
+@final
 class Leaves:
     """The arrays of one `share`, until they are sealed as a message.
 
@@ -696,15 +714,15 @@ class Leaves:
     KINDS_MOST on.
     """
 
-    def __init__(self, arrays: list[Any], read_only: bool) -> None:
-        """`read_only`: all of it becomes so."""
+    def __init__(self, arrays: list[Any], read_only: bool, known: Kinds = ...) -> None:
+        """`read_only`: all of it becomes so. `known`: kinds that need not be asked for."""
 
     dtypes: list[Any]  # by their numbers in the message
 
-    def view(self) -> list[tuple[int, Any, Any, tuple[int, int, int, int, int] | None]]:
-        """Look at the arrays. Returns, for each kind, its number, an array of it, and the device. For another library's
-        kind, it returns None instead of the device, and DLPack's device type and number, and the code, bits and lanes
-        of an element.
+    def view(self, ordered: bool = True, /) -> list[tuple[int, Any, Any, tuple[int, int, int, int, int] | None]]:
+        """Look at the arrays. Returns, for each kind that is not known, its number, an array of it, and the device. For
+        another library's kind, it returns None instead of the device, and DLPack's device type and number, and the
+        code, bits and lanes of an element. `ordered`: a kind is known only if the stream is that produces its arrays.
         """
 
     def stream(self, kind: int, /) -> int | None:
@@ -713,13 +731,26 @@ class Leaves:
     def settle(self, kind: int, dtype: Any, device: Any, context: Any, /) -> None:
         """Tell the dtype and the device of the arrays of another library's kind."""
 
-    def next(self) -> int | None:
-        """Place the arrays in allocations that are known. Returns the index of the next array that is in none; None if
-        there is none.
+    def finds(self, kind: int, finder: Recogniser, info: Any, /) -> None:
+        """Tell who finds the memory of the kind's arrays, and calls their device `info`."""
+
+    def produce(self, kind: int, work: Resource | None, number: int | None, lasting: bool, /) -> None:
+        """Tell which queue is over the stream that produces the kind's arrays, and what `stream` said then. `lasting`:
+        the queue is the same whenever `stream` says so.
         """
 
-    def where(self) -> tuple[int, int, int] | None:
-        """The kind, address and bytes of the array that `next` returned; None if its kind is not settled."""
+    def producers(self) -> dict[int, Any]:
+        """What produces the arrays, by kind. Kinds with the same queue have the same object."""
+
+    def next(self) -> int | None:
+        """Place the arrays in allocations that are known, here or to the kind's finder. Returns the index of the next
+        array that is in none; None if there is none.
+        """
+
+    def where(self) -> tuple[int, int, int, Any, Any, Recogniser | None] | None:
+        """The kind, address and bytes of the array that `next` returned, its device and context, and who finds the
+        kind's memory; None if the kind is not settled.
+        """
 
     def learn(self, allocation: Any, context: Any, /) -> None:
         """Arrays may lie in that allocation."""
@@ -1325,7 +1356,20 @@ class LockMember:
     def take(self, timeout: float | None, /) -> Any:
         """`held`, `died`, or None if the time is over."""
 
-    def release(self) -> None: ...
+    def release(self) -> None:
+        """Release the lock.
+
+        Raises:
+            InvalidArgumentError: This thread does not hold it, or the object is closed.
+
+        Examples:
+            >>> lock = xs.Lock()
+            >>> lock.acquire().owner_died
+            False
+            >>> lock.release()
+            >>> lock.close()
+        """
+
     def leave(self) -> None: ...
     def __enter__(self) -> Any: ...
     def __exit__(self, *error: object) -> None: ...
@@ -1336,9 +1380,55 @@ class AtomicMember:
     def __new__(cls, crew: Crew | Exception, label: str = "", /) -> Self: ...
     @property
     def member(self) -> int: ...
-    def add(self, n: int, /) -> int: ...
-    def load(self) -> int: ...
-    def store(self, value: int, /) -> None: ...
+    def add(self, n: int, /) -> int:
+        """Add to the number.
+
+        Args:
+            n: What to add.
+
+        Returns:
+            The number before.
+
+        Raises:
+            InvalidArgumentError: `n` has more than 64 bits, or the object is closed.
+
+        Examples:
+            >>> with xs.Atomic(5) as number:
+            ...     number.add(-2), number.load()
+            (5, 3)
+        """
+
+    def load(self) -> int:
+        """Return the number.
+
+        Returns:
+            What the last change of any process left.
+
+        Raises:
+            InvalidArgumentError: The object is closed.
+
+        Examples:
+            >>> with xs.Atomic(5) as number:
+            ...     number.load()
+            5
+        """
+
+    def store(self, value: int, /) -> None:
+        """Replace the number.
+
+        Args:
+            value: The new number.
+
+        Raises:
+            InvalidArgumentError: `value` has more than 64 bits, or the object is closed.
+
+        Examples:
+            >>> with xs.Atomic(5) as number:
+            ...     number.store(7)
+            ...     number.load()
+            7
+        """
+
     def swap(self, old: int, value: int, /) -> bool: ...
     def wait_for(self, value: int, timeout: float | None, /) -> bool:
         """Wait until the value differs. False if the time is over."""
@@ -1353,6 +1443,7 @@ CHANNEL_NO_ROOM: int
 CHANNEL_TWICE: int
 CHANNEL_NO_WRITER: int
 CHANNEL_SAID_END: int
+CHANNEL_MOVED: int
 CHANNEL_SPARE: int
 CHANNEL_TEXT: int
 
@@ -1367,14 +1458,17 @@ def channel_begin(crew: Crew, geometry: tuple[int, ...], text: bytes, /) -> None
 def channel_geometry(crew: Crew, /) -> tuple[tuple[int, ...], bytes]:
     """What a channel is that somebody else began. ValueError: its words do not fit."""
 
+def channel_move(crew: Crew, /) -> None:
+    """The slots of a channel have ended with their maker: send its readers to the next channel of that name."""
+
 def channel_survey(crew: Crew, /) -> tuple[list[tuple[Any, ...]], int]:
     """For people: (member, pid, role, cursor, missed, received, held, label) of each, and the seq of the next frame."""
 
 class ChannelEnd:
     """One member of a channel's crew; whoever makes one holds the join byte. OSError (EBUSY): no room for a writer.
 
-    A subclass has `refuse(outcome, wanted, timeout)`, which raises what an outcome means, `encoded(meta)` and
-    `signalled(order)`.
+    `refuse(end, outcome, wanted, timeout)` raises what an outcome means, `encode(end, meta)` returns the bytes that go
+    with a frame, and `signal(end, order)` the point that work on a frame signals when it is done (0: there is none).
     """
 
     lost: int
@@ -1390,6 +1484,9 @@ class ChannelEnd:
         reconnect: bool,
         loan: type[LoanBase],
         frame: type[FrameBase],
+        refuse: Callable[[Any, int, str, float | None], NoReturn],
+        encode: Callable[[Any, Any], bytes],
+        signal: Callable[[Any, Any], int],
         /,
     ) -> Self: ...
     @property
@@ -1418,6 +1515,9 @@ class ChannelEnd:
 
     def since(self, member: int, /) -> int:
         """When a member joined; 0: nobody has."""
+
+    def unread(self) -> int:
+        """Of a channel that has moved: the frames that this reader missed, or has not received."""
 
     def leave(self) -> None: ...
 
@@ -1470,4 +1570,13 @@ class FrameBase(_HeldBase):
     @property
     def closed(self) -> bool: ...
     def close(self) -> None:
-        """Give the slot back. Idempotent."""
+        """Give the slot back. In mode "one" that acknowledges the frame. Idempotent.
+
+        Examples:
+            >>> with xs.Channel.create("frames", 3) as writer, xs.Channel.open("frames") as reader:
+            ...     seq = writer.send([1.0, 2.0, 3.0])
+            ...     frame = reader.receive()
+            ...     frame.close()
+            ...     frame.closed
+            True
+        """

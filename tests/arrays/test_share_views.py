@@ -14,7 +14,7 @@ import xpushare as xs
 from exchange import Tensor, capsule
 from xpushare.adapters.mock import ForeignArray, MockStream
 from xpushare.adapters.mock.others import default_stream
-from xpushare.arrays import description
+from xpushare.arrays import description, place
 from xpushare.sharing import node
 from xpushare.sharing.handle import fields_of
 
@@ -154,7 +154,8 @@ _capsule = capsule(Rows.fill, _stream)
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> type[Rows]:
     """`Rows` are arrays of a library of mock devices, and say all by its exchange API."""
-    kind = np.dtype("u1"), xs.Device("mock:0"), "mock"
+    kind = np.dtype("u1"), xs.Device("mock:0")
+    place._kinds.clear()  # it is told anew what they are
     monkeypatch.setattr(Rows, "__dlpack_c_exchange_api__", _capsule, raising=False)
     monkeypatch.setattr(description, "kind_of", lambda own, *_of: kind if own is Rows else None)
     return Rows
@@ -207,7 +208,8 @@ def test_what_counts_is_where_it_lies(
     xs.share(xs.empty(3, device="mock:0"), ttl=60)
     monkeypatch.setattr(description, "exchange_of", lambda _kind: None)  # as for a vendor with an array interface
     foreign = ForeignArray(100)
-    for kind in (np.dtype("u1"), xs.Device("mock:1"), "mock"), None:
+    for kind in (np.dtype("u1"), xs.Device("mock:1")), None:
+        place._kinds.clear()
         monkeypatch.setattr(description, "kind_of", lambda *_of, kind=kind: kind)
         with xs.share(library(foreign)) as handle:
             assert export_of(handle).source.device == xs.Device("mock:0")

@@ -12,6 +12,7 @@ import pytest
 
 import xpushare as xs
 from harness import TIMEOUT, Child, kept
+from xpushare.conformance.actions import Gate
 
 NBYTES = 16
 
@@ -26,23 +27,6 @@ DEVICES = pytest.mark.parametrize("device", ["mock:0", "mock:1"])  # waits on th
 
 def create(device: str, **options: Any) -> xs.Channel:
     return xs.Channel.create("test", NBYTES, "uint8", device=device, **options)
-
-
-class Gate:
-    """A queue whose work waits until it is opened."""
-
-    def __init__(self, device: str) -> None:
-        self.queue = xs.Queue(device)
-        self._event = xs.Event("native_cpu:0")
-        self.queue.wait(self._event, at_least=1)
-
-    def open(self) -> None:
-        self._event.signal()
-        self.queue.synchronize(TIMEOUT)
-
-    def close(self) -> None:
-        self.queue.close()
-        self._event.close()
 
 
 def create_there(device: str) -> None:

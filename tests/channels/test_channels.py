@@ -532,6 +532,17 @@ def test_a_reader_dies_while_it_blocks_the_writer() -> None:
         assert sent == [4]
 
 
+def test_a_reader_dies_holding_all_it_may_and_the_writer_would_rather_raise() -> None:
+    with channel(slots=3, on_full="raise") as ch, Child() as child:
+        child.call(open_there)
+        send(ch, 0, 1, 2)
+        assert child.call(hold_there) == 0
+        with pytest.raises(xs.ChannelFull):
+            send(ch, 3)
+        child.kill()
+        send(ch, 3)
+
+
 # --- takeover
 
 

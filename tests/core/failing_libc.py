@@ -18,6 +18,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+import numpy  # noqa: F401 - no child should import it anew
+
 import xpushare as xs
 
 FAILURES = {

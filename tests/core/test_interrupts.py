@@ -105,7 +105,8 @@ CASES: dict[str, Case] = {
     "publish": (setup_memory, publish, lambda _none: xs.unpublish("interrupts")),
 }  # fmt: skip
 
-SHORT = ("first get", "signal", "open")  # the others have more points
+# What `make test` runs: operations with few points, and the distance of those that are tried.
+SHORT = {"first get": 6, "signal": 1, "open": 6}
 
 
 def left_over() -> dict[str, Any]:
@@ -183,9 +184,9 @@ def in_child(case: Case, nth: int, reference: dict[str, Any] | None) -> tuple[bo
     return interrupted, answer
 
 
-def at_every_point(name: str) -> int:
-    """In a process that forks quickly, having little memory: interrupt the operation at each of its points, which are
-    so many.
+def at_points(name: str, step: int) -> int:
+    """In a process that forks quickly, having little memory: interrupt the operation at its points, the first and
+    every `step`-th after it. Returns how many points it has.
     """
     warnings.simplefilter("error")
     warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12 on: of a fork with threads
@@ -198,7 +199,7 @@ def at_every_point(name: str) -> int:
     case = CASES[name]
     _, reference = in_child(case, 0, None)
     assert isinstance(reference, dict), reference
-    for nth in range(1, 2000):
+    for nth in range(1, 2000, step):
         if name == "attach counted":
             kept["counted"].close()
             kept["counted"] = xs.share(np.zeros(10), copy=True, opens=3)
@@ -212,11 +213,15 @@ def at_every_point(name: str) -> int:
 
 @pytest.mark.timeout(900)  # some hundred processes
 @pytest.mark.parametrize(
-    "name", [pytest.param(each, marks=() if each in SHORT else pytest.mark.exhaustive) for each in CASES]
+    ("name", "step"),
+    [
+        *SHORT.items(),
+        *(pytest.param(each, 1, marks=pytest.mark.exhaustive) for each in CASES if SHORT.get(each) != 1),
+    ],
 )
-def test_an_interrupt_leaves_nothing_and_breaks_nothing(name: str) -> None:
+def test_an_interrupt_leaves_nothing_and_breaks_nothing(name: str, step: int) -> None:
     with Child(timeout=850) as child:
-        assert child.call(at_every_point, name) >= 3
+        assert child.call(at_points, name, step) >= 3
 
 
 class Handler:

@@ -17,6 +17,7 @@ from peering import PAGE, exported, exported_event, exported_physical, nothing_l
 
 import xpushare as xs
 from harness import Child, kept
+from xpushare.objects.lifecycle import Advice
 
 CPU = "native_cpu:0"
 
@@ -132,7 +133,7 @@ def test_use_after_close(thing: Any) -> None:
     for name, member in inspect.getmembers_static(type(thing)):
         if name.startswith("_") or name in ALWAYS or (name in OF_ARRAYS and isinstance(thing, xs.SharedArray)):
             continue
-        if hasattr(member, "__objclass__") or name in ("following", "owning"):
+        if isinstance(member, Advice) or hasattr(member, "__objclass__") or name == "following":
             continue  # the state that native code keeps, and what the package makes of it
         if name in OF_HANDLES and isinstance(thing, xs.ArrayHandle):
             getattr(thing, name)

@@ -14,6 +14,7 @@ from peering import nothing_kept  # noqa: F401 - used by every test here
 
 import xpushare as xs
 from harness import Child, kept, wait_until
+from xpushare import _native
 from xpushare.core import memory as core
 from xpushare.core import reuse
 from xpushare.sharing import node
@@ -339,3 +340,39 @@ def test_trim_comes_to_what_a_device_may_still_use(monkeypatch: pytest.MonkeyPat
         assert xs.trim() >= NBYTES
         assert not reuse._waiting
         assert not reuse._finishing
+
+
+def keeps_a_view(handle: bytes) -> None:
+    kept.setdefault("views", []).append(np.asarray(xs.attach(handle)))
+
+
+def drops_the_first_view() -> None:
+    del kept["views"][0]
+
+
+def of_the_last_view() -> int:
+    return int(kept["views"][-1][0])
+
+
+def test_memory_that_came_to_the_address_of_what_was_given_back_is_another() -> None:
+    """Memory waits while an importer has it, and is given back. Other memory comes to its address, and waits, too."""
+    with Child() as child:
+        first = Shared()
+        child.call(keeps_a_view, bytes(first.handle))
+        first.end()
+        _native.trim()  # as the warden does after a while
+        arrays: list[xs.SharedArray] = []
+        while not arrays or arrays[-1].memory.ptr != first.address:
+            assert len(arrays) < 100, "no memory comes to the address"
+            arrays.append(xs.empty(NBYTES, "uint8"))
+        second = arrays[-1]
+        np.asarray(second)[:] = 8
+        handle = xs.share(second)
+        child.call(keeps_a_view, bytes(handle))
+        child.call(drops_the_first_view)
+        handle.close()
+        second.close()  # nobody has the first any more, but the child has the second
+        for _ in range(3):
+            arrays.append(xs.empty(NBYTES, "uint8"))
+            np.asarray(arrays[-1])[:] = 9
+        assert child.call(of_the_last_view) == 8

@@ -37,6 +37,44 @@ def read_at(address: int, nbytes: int) -> bytes:
     return found.raw
 
 
+class CudaMalloc:
+    """Memory of the driver's plain allocator on the process's first GPU, each byte with the same value."""
+
+    def __init__(self, nbytes: int, byte: int, pool: bool = False) -> None:
+        """`pool`: of a stream-ordered pool that was made to be shared."""
+        from cuda.bindings import driver
+
+        self._driver = driver
+        self._do("cuInit", 0)
+        self._do("cuCtxPushCurrent", self._do("cuDevicePrimaryCtxRetain", self._do("cuDeviceGet", 0)))
+        try:
+            self.address = int(self._from_pool(nbytes) if pool else self._do("cuMemAlloc", nbytes))
+            self._do("cuMemsetD8", self.address, byte, nbytes)
+            self._do("cuCtxSynchronize")
+        finally:
+            self._do("cuCtxPopCurrent")
+        self.__cuda_array_interface__ = {
+            "version": 3, "shape": (nbytes,), "typestr": "|u1", "data": (self.address, False), "strides": None,
+        }  # fmt: skip
+
+    def _do(self, name: str, *arguments: object) -> Any:
+        code, *found = getattr(self._driver, name)(*arguments)
+        assert not int(code), (name, code)
+        return found[0] if found else None
+
+    def _from_pool(self, nbytes: int) -> Any:
+        driver = self._driver
+        wanted = driver.CUmemPoolProps()
+        wanted.allocType = driver.CUmemAllocationType(1)
+        wanted.handleTypes = driver.CUmemAllocationHandleType(1)
+        wanted.location.type = driver.CUmemLocationType(1)
+        wanted.location.id = 0
+        stream = self._do("cuStreamCreate", 1)
+        found = self._do("cuMemAllocFromPoolAsync", nbytes, self._do("cuMemPoolCreate", wanted), stream)
+        self._do("cuStreamSynchronize", stream)
+        return found
+
+
 def share(nbytes: int, byte: int, device: str = "cuda:0", offset: int = 0) -> bytes:
     memory = xs.malloc_device(nbytes, device)
     queue(device).fill(memory, bytes([byte]))

@@ -90,8 +90,14 @@ class Range:
         self.reserved = reserved or (start, nbytes)
 
 
+class Allocation(PROPERTIES):  # type: ignore[misc, valid-type]
+    def getPtr(self) -> int:
+        return ctypes.addressof(self)
+
+
 class ScriptedDriver:
-    CUmemAllocationProp = CUmemAccessDesc = Fields
+    CUmemAllocationProp = Allocation
+    CUmemAccessDesc = Fields
     CUipcMemHandle = CUmemPoolPtrExportData = Struct
     CUDA_EXTERNAL_MEMORY_HANDLE_DESC = CUDA_EXTERNAL_MEMORY_BUFFER_DESC = Description
 
@@ -115,6 +121,7 @@ class ScriptedDriver:
         self.pieces: dict[int, tuple[int, int]] = {}  # address -> (bytes, handle)
         self.references: dict[int, int] = defaultdict(int)
         self.homes: dict[int, int] = {}
+        self.types: dict[int, int] = {}  # of handles that an allocation has
         self.access: dict[int, dict[int, int]] = defaultdict(dict)
         self.foreign: list[Range] = []
         self.files: dict[tuple[int, int], int] = {}  # (device, inode) of an exported fd -> handle
@@ -198,7 +205,7 @@ class ScriptedDriver:
     # numbers stand for themselves
     CUdevice_attribute = CUpointer_attribute = CUstreamCaptureMode = CUmemAllocationHandleType = staticmethod(int)
     CUmemAllocationType = CUmemLocationType = CUmemAccess_flags = CUmemAllocationGranularity_flags = staticmethod(int)
-    CUresult = CUstream = CUmemoryPool = CUexternalMemoryHandleType = staticmethod(int)
+    CUresult = CUstream = CUmemoryPool = CUexternalMemoryHandleType = CUmemRangeHandleType = staticmethod(int)
 
     def __getattribute__(self, name: str) -> Any:
         found = object.__getattribute__(self, name)
@@ -302,6 +309,7 @@ class ScriptedDriver:
         if nbytes % MIB2 or prop.type != 1 or prop.location.type != 1:
             return 1, None
         handle = self.new("handle")
+        self.types[handle] = prop.requestedHandleTypes
         self.sizes[handle], self.homes[handle] = nbytes, prop.location.id
         self.references[handle] = 1
         return 0, handle
@@ -326,8 +334,10 @@ class ScriptedDriver:
         return 1, None
 
     def cuMemExportToShareableHandle(self, handle: int, kind: int, _flags: int) -> tuple[Any, ...]:
-        if kind != 1 or handle not in self.sizes:
+        if handle not in self.sizes or not kind & self.types[handle]:
             return 1, None
+        if kind == 8:
+            return 0, Struct(handle.to_bytes(8, "little") + b"fabric".ljust(56))
         master, slave = os.openpty()  # a character device, as the driver's fds are
         os.close(master)
         self.files[os.fstat(slave).st_dev, os.fstat(slave).st_rdev] = handle
@@ -386,6 +396,17 @@ class ScriptedDriver:
                 self.access[at][one.location.id] = one.flags
             at += self.pieces[at][0]
         return (0,)
+
+    def cuMemGetHandleForAddressRange(self, address: int, nbytes: int, kind: int, flags: int) -> tuple[Any, ...]:
+        held = [(at, size) for at, (size, _handle) in self.pieces.items()]
+        held += [(each.start, each.nbytes) for each in self.foreign if each.start not in self.live["legacy"]]
+        if kind != 1 or flags or address % 4096 or nbytes % 4096:
+            return 1, None
+        if not any(start <= address and address + nbytes <= start + size for start, size in held):
+            return 1, None
+        fd = os.memfd_create("dma-buf", 0)  # as the driver's, it is inherited
+        os.ftruncate(fd, nbytes)
+        return 0, fd
 
     # --- other memory
     def cuMemAllocManaged(self, nbytes: int, _flags: int) -> tuple[Any, ...]:

@@ -6,9 +6,8 @@ import gc
 import os
 import sys
 import threading
-import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 from scripted_driver import MIB2, Range, ScriptedDriver
 
 import xpushare as xs
+from harness import wait_until
 from xpushare import _native
 from xpushare.adapters.base import DeviceInfo, Export, Import
 from xpushare.adapters.cuda import _listing
@@ -27,36 +27,9 @@ from xpushare.sharing import node
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 
 
-@pytest.fixture
-def driver() -> Iterator[ScriptedDriver]:
-    scripted = ScriptedDriver()
-    yield scripted
-    until(lambda: scripted.balanced)  # no context stayed pushed, no capture mode exchanged
-    assert not scripted.unsafe, "these calls would have ended another thread's capture"
-
-
-@pytest.fixture
-def cuda(driver: ScriptedDriver) -> Cuda:
-    made = Cuda(driver)
-    made.devices()
-    return made
-
-
-@pytest.fixture
-def gpu(cuda: Cuda) -> DeviceInfo:
-    return cuda.devices()[0]
-
-
 def settled(cuda: Cuda) -> None:
     gc.collect()
     assert cuda.engine.teardown.settle(5)
-
-
-def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def as_import(export: Export, read_only: bool = False) -> Import:
@@ -69,20 +42,6 @@ def domain(cuda: Cuda, gpu: DeviceInfo) -> _native.Domain:
     found = node.current().table().domain
     cuda.adopt_domain(gpu, found)
     return found
-
-
-@pytest.fixture
-def new_slot(domain: _native.Domain) -> Iterator[Callable[[], _native.Slot]]:
-    made: list[_native.Slot] = []
-
-    def new() -> _native.Slot:
-        made.append(_native.Slot(domain, domain.new_slot()))
-        return made[-1]
-
-    yield new
-    for slot in made:
-        slot.detach()
-        domain.release_slot(slot.index)
 
 
 @pytest.fixture
@@ -258,7 +217,7 @@ def scenario_queue(cuda: Cuda) -> None:
             queue.synchronize(5)
         finally:
             queue.release()
-            until(lambda: not queue._released)
+            wait_until(lambda: not queue._released)
     finally:
         memory.release()
 
@@ -297,7 +256,7 @@ def test_each_failing_call_leaves_nothing_behind(scenario: Callable[[Cuda], None
         settled(cuda)
         left = {kind: found for kind, found in driver.left.items() if kind not in ("page", "stream")}
         assert not left, f"failing call {index}, {name}, left {left}"
-        until(lambda driver=driver: driver.balanced)
+        wait_until(lambda driver=driver: driver.balanced)
     assert failed
 
 
@@ -464,15 +423,15 @@ def test_a_quarter_of_the_connections_waits_on_the_device(
     assert driver.calls.count("cuStreamWaitValue64") == int(connections) // 4
     gate.signal()
     for queue in queues:
-        until(lambda queue=queue: (driver.settle(), not queue._native.held)[-1])
+        wait_until(lambda queue=queue: (driver.settle(), not queue._native.held)[-1])
         queue.synchronize(5)
         queue.release()
     assert view[:12].tolist() == view[100:112].tolist() == list(range(1, 13))
-    until(lambda: not any(queue._released for queue in queues))
+    wait_until(lambda: not any(queue._released for queue in queues))
     assert driver.relays
     assert {driver.stacks[thread][-1] for thread in driver.relays} == {driver.contexts[0]}
     assert {driver.modes[thread] for thread in driver.relays} == {2}
-    until(lambda: driver.balanced)  # our watch asks the driver, too
+    wait_until(lambda: driver.balanced)  # our watch asks the driver, too
     assert not driver.unsafe
 
 
@@ -484,7 +443,7 @@ def test_a_broken_context_loses_what_is_owed(
     queue.wait(gate, 1)
     queue.signal(slot, None)
     driver.sticky = 700
-    until(lambda: slot.state(1) == _native.LOST)  # the watch sees it; nobody called
+    wait_until(lambda: slot.state(1) == _native.LOST)  # the watch sees it; nobody called
     assert slot.blame()[0] == 2
     with pytest.raises(xs.DeviceError, match="ILLEGAL_ADDRESS"):
         queue.synchronize(5)
@@ -498,7 +457,7 @@ def test_properties_are_the_drivers(cuda: Cuda, gpu: DeviceInfo, driver: Scripte
     found = cuda.properties(gpu)
     assert found[:5] == ("NVIDIA Corporation", 132, 1 << 37, 1 << 36, False)
     assert (found.vendor_id, found.clock_mhz, found.sub_group_sizes) == (0x10DE, 1980, (32,))
-    until(lambda: driver.balanced)
+    wait_until(lambda: driver.balanced)
 
 
 def test_native_handles(cuda: Cuda, gpu: DeviceInfo, driver: ScriptedDriver) -> None:
@@ -532,8 +491,8 @@ def test_streams_and_events_by_their_handles(
     del keep
     queue.synchronize(5)
     queue.release()
-    until(lambda: not queue._released)  # type: ignore[attr-defined]
-    until(lambda: (stream in driver.live["stream"], event in driver.live["event"]) == (not owned, not owned))
+    wait_until(lambda: not queue._released)  # type: ignore[attr-defined]
+    wait_until(lambda: (stream in driver.live["stream"], event in driver.live["event"]) == (not owned, not owned))
     if not owned:
         driver.cuStreamDestroy(stream)
         driver.cuEventDestroy(event)
@@ -553,7 +512,7 @@ def test_captures_are_refused(cuda: Cuda, gpu: DeviceInfo, driver: ScriptedDrive
     driver.capturing.clear()
     assert queue.signal(slot, None) == 1
     queue.release()
-    until(lambda: not queue._released)  # type: ignore[attr-defined]
+    wait_until(lambda: not queue._released)  # type: ignore[attr-defined]
     assert "cuStreamDestroy" not in driver.calls
 
 

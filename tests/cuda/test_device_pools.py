@@ -22,7 +22,6 @@ from xpushare.adapters.cuda._adapter import Cuda
 
 sys.path += [str(Path(__file__).parent.parent / each) for each in ("arrays", "keeper")]
 
-import vendor_drivers
 from keepers import stop_keeper
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
@@ -30,26 +29,6 @@ CHUNK = 64 << 20  # the first of a pool
 
 
 # --- the functions
-
-
-@pytest.fixture
-def driver() -> Iterator[ScriptedDriver]:
-    scripted = ScriptedDriver()
-    yield scripted
-    assert scripted.balanced  # no context stayed pushed, no capture mode exchanged
-    assert not scripted.unsafe, "these calls would have ended another thread's capture"
-
-
-@pytest.fixture
-def cuda(driver: ScriptedDriver) -> Cuda:
-    made = Cuda(driver)
-    made.devices()
-    return made
-
-
-@pytest.fixture
-def gpu(cuda: Cuda) -> DeviceInfo:
-    return cuda.devices()[0]
 
 
 class Calls:
@@ -216,25 +195,6 @@ def test_sixteen_pools_each_with_functions_of_its_own(cuda: Cuda, gpu: DeviceInf
 
 
 # --- whole paths
-
-
-@pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return vendor_drivers.build(tmp_path_factory.mktemp("drivers"))
-
-
-@pytest.fixture
-def owner(environment: dict[str, str]) -> Iterator[Child]:
-    with Child(env=environment) as child:
-        child.call(vendor_drivers.begin)
-        yield child
-
-
-@pytest.fixture
-def reader(environment: dict[str, str]) -> Iterator[Child]:
-    with Child(env=environment) as child:
-        child.call(vendor_drivers.begin)
-        yield child
 
 
 SIZES = [4096 * number for number in range(1, 40)]

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType, SimpleNamespace
 from typing import Any
-from weakref import WeakValueDictionary
 
 import pytest
 from scripted_driver import MIB2, Range, ScriptedDriver
@@ -58,7 +57,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuda]:
     driver = ScriptedDriver()
     made = Cuda(driver)
     monkeypatch.setattr(_device, "_known", {})
-    monkeypatch.setattr(node.current(), "foreign", WeakValueDictionary())
+    monkeypatch.setattr(node.current(), "foreign", node.ByName())
     monkeypatch.setattr(vendor, "_loaded", {*vendor._loaded, "libcuda.so.1"})
     monkeypatch.setitem(adapters._adapters, "cuda", made)
     made.devices()
@@ -163,7 +162,7 @@ def test_memory_is_one_object_however_it_is_found(
         assert found is not None
         assert found.source is export_of(handle).source
         assert driver.calls.count("cuIpcGetMemHandle") == 1 + address_first
-        assert node.current().foreign["cuda", (0, start, MIB2, 71)] is found.source
+        assert node.current().foreign.get(("cuda", (0, start, MIB2, 71))) is found.source
         driver.calls.clear()
         xs.share(array).close()
         assert driver.calls == ["cuPointerGetAttribute", *IDLE], "it is known however it was found"
@@ -176,7 +175,7 @@ def test_an_allocation_that_is_found(library: type[OfALibrary], driver: Scripted
     with xs.share(library(START + MIB2)) as handle:
         found = export_of(handle).source
         name = "cuda", (0, START + MIB2, MIB2, 71)
-        assert node.current().foreign[name] is found
+        assert node.current().foreign.get(name) is found
         assert (found.kind, found.imported, found.foreign, found.host_accessible) == ("device", False, True, False)
         assert (found.name, found.newest, found.earlier) == (name, None, {})
         driver.calls.clear()

@@ -5,40 +5,21 @@ of all of them.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import vmm_tree_peer as peer
 
 from harness import Child
 
-sys.path.append(str(Path(__file__).parent.parent / "arrays"))
-
-import vendor_drivers
-
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 NUMBER = 135  # more than are made at one go
 CONTENT = [bytes([value % 256]) * 64 for value in range(NUMBER)]
 
 
-@pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return vendor_drivers.build(tmp_path_factory.mktemp("drivers"))
-
-
 @pytest.fixture
-def handle(environment: dict[str, str]) -> Iterator[str]:
-    with Child(env=environment) as child:
-        child.call(vendor_drivers.begin)
-        yield child.call(peer.make, NUMBER)
-
-
-@pytest.fixture
-def reader(environment: dict[str, str]) -> Iterator[Child]:
-    with Child(env=environment) as child:
-        child.call(vendor_drivers.begin)
-        yield child
+def handle(owner: Child) -> str:
+    found: str = owner.call(peer.make, NUMBER)
+    return found
 
 
 def test_the_access_of_all_is_set_by_few_calls(handle: str, reader: Child) -> None:

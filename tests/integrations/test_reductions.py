@@ -668,7 +668,7 @@ def torch_before_and_after() -> None:
 
 
 def test_uninstall_gives_torch_its_methods_back() -> None:
-    with Child() as child:
+    with Child(imports=["torch"]) as child:
         child.call(torch_before_and_after)
 
 
@@ -685,7 +685,7 @@ def test_a_message_is_received_as_often_as_install_says(opens: int) -> None:
         made = torch.from_dlpack(xs.array([1.0, 2.0]))
         data = bytes(ForkingPickler.dumps(made))
         del made
-        with Child() as first, Child() as second:
+        with Child(imports=["torch"]) as first, Child(imports=["torch"]) as second:
             for turn in range(opens):
                 assert (first, second)[turn % 2].call(received, data) == [1.0, 2.0]
             for each in (first, second):
@@ -707,3 +707,29 @@ def _passed_on(opens: int) -> bytes:
     reductions.install(opens=opens)
     kept["tensor"] = torch.from_dlpack(xs.array([1.0, 2.0]))
     return bytes(ForkingPickler.dumps(kept["tensor"]))
+
+
+def test_torchs_own_seam_for_reducers(ask_torch: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pytorch/pytorch#194568, which no release has: a type of device registers its reducer."""
+    from xpushare.integrations import torch as integration
+
+    registered: dict[str, Any] = {}
+
+    def register(kind: str, reduce: Any, rebuild: Any) -> None:
+        registered[kind] = reduce, rebuild
+
+    monkeypatch.setattr(torch.multiprocessing.reductions, "register_ipc_tensor_reducer", register, raising=False)
+    monkeypatch.setattr(integration, "_offered", set())
+    integration.install()
+    integration.install()
+    assert list(registered) == ["xpu"]  # not those that torch has reducers for
+    reduce, rebuild = registered["xpu"]
+    whole = tensor(4)
+    function, arguments = reduce(whole)
+    assert function is rebuild
+    assert ask_torch("call_and_add", pickle.dumps((function, arguments))) == 1.0
+    assert float(whole[0]) == 1.0
+
+    monkeypatch.setitem(ForkingPickler._extra_reducers, torch.Tensor, reduce)  # as torch's, for memory without a handle
+    with pytest.raises(xs.FeatureNotSupportedError, match="cannot be shared"):
+        reduce(torch.zeros(4))

@@ -87,7 +87,7 @@ def looked_at(thing):
     for name in dir(thing):
         with contextlib.suppress(Exception):
             found = getattr(thing, name)
-            if callable(found) and name not in ("__class__", "__init_subclass__", "own", "owning"):
+            if callable(found) and name not in ("__class__", "__init_subclass__", "own"):
                 found()
     for function in repr, str, bytes, hash, memoryview, np.asarray, gc.get_referents, weakref.ref:
         with contextlib.suppress(Exception):
@@ -132,7 +132,8 @@ def test_what_is_half_made_cannot_be_used():
                 use(each)
     with pytest.raises(TypeError, match="no message"):
         message.following(list)
-    assert message.owning().end()
+    message.own()
+    assert message.end()
     for each in half_made():
         looked_at(each)
 
@@ -292,7 +293,7 @@ def one(name):
 
 def verbs_of(thing):
     names = [name for name in dir(type(thing)) if not name.startswith("_") or name in ("__bytes__", "__eq__")]
-    return [name for name in names if callable(getattr(type(thing), name)) and name not in ("close", "own", "owning")]
+    return [name for name in names if callable(getattr(type(thing), name)) and name not in ("close", "own")]
 
 
 @settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
@@ -440,12 +441,12 @@ if __name__ == "__main__":
 
 
 def test_an_import_has_what_it_was_made_with():
-    made = _native.imported("device", "driver", _native.End(None), "host", 4096, 512, True, None)
+    made = _native.imported("device", "driver", "host", 4096, 512, True, None, _native.End(None))
     assert type(made) is resources.Allocation
     assert (made.device, made.driver, made.kind, made.address, made.nbytes) == ("device", "driver", "host", 4096, 512)
     assert (made.imported, made.foreign, made.owned, made.newest) == (True, False, False, None)
-    assert _native.imported("device", "driver", _native.End(None), "host", 0, 0, False, "owned").owned
-    for wrong in ((), ("device", "driver", None, "host", 0, 0, True, None), ("device",) * 8):
+    assert _native.imported("device", "driver", "host", 0, 0, False, "owned", _native.End(None)).owned
+    for wrong in ((), ("device", "driver", "host", 0, 0, True, None, None), ("device",) * 8):
         with pytest.raises(TypeError):
             _native.imported(*wrong)
 
@@ -454,7 +455,7 @@ def test_the_range_of_a_handle_lies_in_its_allocation():
     memory = xs.malloc_host(4096, "native_cpu:0")
     handle = xs.ipc.memory.get(memory.slice(1024, 512), read_only=True)
     for nbytes, fits in (4096, True), (1536, True), (1535, False), (0, False):
-        opened = _native.imported("device", "driver", _native.End(None), "host", 0, nbytes, True, None)
+        opened = _native.imported("device", "driver", "host", 0, nbytes, True, None, _native.End(None))
         found = memories.Range.opened(handle, opened, "device", "context", "lease")
         assert (found is not None) == fits
         if found is not None:

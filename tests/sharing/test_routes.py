@@ -9,7 +9,6 @@ import os
 import select
 import shutil
 import signal
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +30,7 @@ from peering import (
 )
 
 import xpushare as xs
+from boxes import NEW_PIDS, SETPRIV, works
 from harness import Child, become_another_user, fd_count, kept, wait_until
 from xpushare.common import system
 from xpushare.sharing import door, identity, routes
@@ -38,14 +38,6 @@ from xpushare.sharing.handle import fields_of
 from xpushare.sharing.routes import pidfd, socket
 
 PR_SET_DUMPABLE, PR_SET_PTRACER, PR_CAPBSET_DROP, CAP_SYS_PTRACE = 4, 0x59616D61, 24, 19
-SETPRIV = ["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace"]
-NEW_PIDS = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
-
-
-def works(*command: str) -> bool:
-    if shutil.which(command[0]) is None:
-        return False
-    return subprocess.run([*command, "true"], capture_output=True, check=False, timeout=10).returncode == 0
 
 
 needs_setpriv = pytest.mark.skipif(not works(*SETPRIV), reason="needs setpriv and the right to use it")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -26,17 +26,3 @@ def until() -> Callable[..., None]:
 @pytest.fixture
 def domain() -> _native.Domain:
     return node.current().table().domain
-
-
-@pytest.fixture
-def new_slot(domain: _native.Domain) -> Iterator[Callable[[], _native.Slot]]:
-    made: list[_native.Slot] = []
-
-    def new() -> _native.Slot:
-        made.append(_native.Slot(domain, domain.new_slot()))
-        return made[-1]
-
-    yield new
-    for slot in made:
-        slot.detach()
-        domain.release_slot(slot.index)

@@ -166,7 +166,7 @@ def test_it_ends_by_itself(until: Until, monkeypatch: pytest.MonkeyPatch, dies: 
 
 
 def times() -> list[float]:
-    return [item.until for item in node.current().peers.kept._items.values()]
+    return [item.until for item in node.current().peers.kept.items.values()]
 
 
 def test_a_refused_open_renews_nothing(peer: Child) -> None:
@@ -240,17 +240,18 @@ def test_an_interrupt_miscounts_for_a_moment_only(monkeypatch: pytest.MonkeyPatc
     keeper.look()
     found.keep(1, b"", 60, room, lambda end: end, object())
     with monkeypatch.context() as patch:
-        patch.setattr(Kept, "_leave", interrupt)
+        patch.setattr(found, "_of", Interrupting(found._of))
         with pytest.raises(KeyboardInterrupt):
             found.take(1)
-    assert not found.has(1)
+    assert 1 not in found.items
     keeper.look()
     assert found.nbytes == 0
     assert not keeper.looks
 
 
-def interrupt(*_arguments: object) -> None:
-    raise KeyboardInterrupt
+class Interrupting(dict[object, object]):
+    def __getitem__(self, key: object) -> object:
+        raise KeyboardInterrupt
 
 
 def test_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,7 +321,7 @@ def test_the_settings_bound_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert room.prepare()  # the device is not asked
     for number, nbytes in ((1, 31), (2, 20), (3, 10)):
         found.keep(number, b"", nbytes, room, lambda end: end, object())
-    assert [found.has(number) for number in (1, 2, 3)] == [False, True, True]
+    assert [number in found.items for number in (1, 2, 3)] == [False, True, True]
     now += 5
     keeper.look()
     assert found.nbytes == 30

@@ -50,6 +50,14 @@ bool xp_channel_geometry(const xp_crew *c, xp_geometry *g)
     return nbytes && nbytes <= c->nbytes;
 }
 
+/* One store, by whoever finds the slots gone; and again by the next one, if it dies before it has rung. */
+void xp_channel_move(xp_crew *c)
+{
+    XP_STORE(&words(c)->moved, 1);
+    __atomic_fetch_add(&words(c)->changes, 1, __ATOMIC_SEQ_CST);
+    xp_ring_all(c);
+}
+
 /* --- slots -------------------------------------------------------------------------------------------------------- */
 
 static inline xp_slot_words *slot_at(const xp_end *e, uint32_t i) { return &e->w->slots[i]; }
@@ -317,6 +325,8 @@ static uint64_t wanted_from(const xp_end *e, bool *newest)
 
 int xp_end_loan(xp_end *e, uint32_t *slot)
 {
+    if (XP_UNLIKELY(XP_LOAD(&e->w->moved)))
+        return XP_MOVED;
     if (!lock(e))
         return XP_UNUSABLE;
     xp_channel_words *w = e->w;
@@ -461,8 +471,21 @@ static void describe(const xp_end *e, uint32_t slot, uint64_t missed, xp_frame *
         frame->text_nbytes = e->g.text_nbytes;
 }
 
+uint64_t xp_end_unread(const xp_end *e)
+{
+    const xp_end_words *mine = &e->w->ends[e->m];
+    if (e->mode != XP_MODE_ONE)
+        return missed_by(mine) + (e->w->next_seq - mine->cursor);
+    uint64_t found = e->w->group_missed;
+    for (uint32_t i = 0; i < total(&e->g); i++)
+        found += state_of(slot_at(e, i)->word) == XP_FULL && job_of(slot_at(e, i)) == XP_QUEUED;
+    return found;
+}
+
 int xp_end_receive(xp_end *e, xp_frame *frame, bool take)
 {
+    if (XP_UNLIKELY(XP_LOAD(&e->w->moved))) /* what is left in the slots has ended with them */
+        return e->reconnect ? XP_MOVED : XP_LOST_END;
     if (!lock(e))
         return XP_UNUSABLE;
     xp_channel_words *w = e->w;

@@ -61,7 +61,8 @@ typedef struct {
     uint32_t last_gone, top; /* top: no member at or above it was ever an end */
     xp_geometry geometry;
     char text[XP_CHANNEL_TEXT];
-    uint8_t room[448];
+    uint32_t moved; /* 1: the slots ended with their maker, and there is, or will be, another channel of this name */
+    uint8_t room[444];
     xp_end_words ends[XP_CREW_MEMBERS];
     xp_slot_words slots[];
 } xp_channel_words;
@@ -91,6 +92,7 @@ enum {
     XP_TWICE,     /* this thread has a loan already */
     XP_NO_WRITER, /* there is no room for one more writer */
     XP_SAID_END,  /* this end has said that it had finished */
+    XP_MOVED,     /* the channel has ended with its slots: there is, or will be, another one of its name */
     XP_UNUSABLE   /* the lock is not to be had: look at the crew and at signals, and try again */
 };
 
@@ -102,6 +104,7 @@ typedef struct {
 uint64_t xp_channel_nbytes(const xp_geometry *g); /* of all words; 0: no channel can be so */
 void xp_channel_begin(xp_crew *c, const xp_geometry *g, const char *text, uint32_t n); /* fresh words */
 bool xp_channel_geometry(const xp_crew *c, xp_geometry *g);                            /* false: they do not fit */
+void xp_channel_move(xp_crew *c); /* the slots have ended; for words whose geometry was read */
 
 /* With the join byte. 0 or errno. `writer`: one more writer, EBUSY where there is no room. `mode`: of a reader, or none. */
 int xp_end_join(xp_end *e, xp_crew *c, const xp_geometry *g, const char *label, int mode, bool oldest, bool writer);
@@ -117,6 +120,7 @@ void xp_end_fill(xp_end *e, uint32_t slot, const char *meta, uint32_t meta_nbyte
 int xp_end_send(xp_end *e, uint32_t slot, uint64_t nbytes, uint64_t point, uint64_t *seq);
 int xp_end_drop(xp_end *e, uint32_t slot);
 int xp_end_receive(xp_end *e, xp_frame *frame, bool take); /* `take` false: only whether there is one */
+uint64_t xp_end_unread(const xp_end *e); /* of a channel that has moved: frames that this end would have got or counted as missed */
 int xp_end_release(xp_end *e, uint32_t slot, bool done, uint64_t point);
 int xp_end_failed(xp_end *e, xp_frame *frame);
 int xp_end_finish(xp_end *e);

@@ -316,10 +316,10 @@ xp_node *xp_due(void);        /* a list for the caller to free; clears the notif
 extern uint64_t xp_kept_ns; /* for how long; tests make it short */
 extern unsigned xp_forks_begun; /* of this process and those before it; read with XP_RELAXED */
 /* Keep freed memory for the next allocation of that size; `forks`: xp_forks_begun at its allocation. `owned`: it waits for
- * whoever kept it, who names it by its address. False: the caller has to free it. */
-bool xp_keep(char *base, uint64_t nbytes, int fd, unsigned forks, bool owned);
+ * whoever kept it, who names it by the number returned. 0: the caller has to free it. */
+uint64_t xp_keep(char *base, uint64_t nbytes, int fd, unsigned forks, bool owned);
 bool xp_take_kept(uint64_t nbytes, char **base, int *fd); /* zeroed; false: there is none. Blocks */
-bool xp_take_owned(char *base, uint64_t nbytes, int *fd); /* as it was kept; false: it was given back. Blocks */
+bool xp_take_owned(uint64_t number, char **base, uint64_t *nbytes, int *fd); /* as kept; false: given back. Blocks */
 uint64_t xp_trim(void); /* give all of it back: how many bytes. Blocks */
 uint64_t xp_trim_old(uint64_t now); /* and what is too much; returns when to call it again. Blocks */
 uint64_t xp_kept_nbytes(void);

@@ -19,7 +19,7 @@
 
 typedef struct {
     char *base;
-    uint64_t nbytes, until;
+    uint64_t nbytes, until, number; /* another mapping may come to the address once this one is gone */
     int fd;
     dev_t dev;
     ino_t ino;
@@ -32,7 +32,7 @@ uint64_t xp_kept_ns = 5000000000u;
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER; /* innermost */
 static kept items[MOST];                                 /* the oldest first; mu, as for all below */
 static unsigned count;
-static uint64_t total, most, look_at;
+static uint64_t total, most, look_at, numbers;
 static uint64_t due = XP_FOREVER; /* when the warden comes next */
 
 /* --- how much is free --------------------------------------------------------------------------------------------- */
@@ -152,12 +152,12 @@ static void look_around(uint64_t now)
     most = least(MOST_BYTES, (free + total) / SHARE);
 }
 
-bool xp_keep(char *base, uint64_t nbytes, int fd, unsigned forks, bool owned)
+uint64_t xp_keep(char *base, uint64_t nbytes, int fd, unsigned forks, bool owned)
 {
     kept gone[MOST], new = {.base = base, .nbytes = nbytes, .fd = fd, .owned = owned};
     struct stat st;
     if (!xp_loop_running() || nbytes > MOST_BYTES || fstat(fd, &st) < 0)
-        return false;
+        return 0;
     uint64_t now = xp_now();
     new.until = now + xp_kept_ns;
     new.dev = st.st_dev;
@@ -167,6 +167,7 @@ bool xp_keep(char *base, uint64_t nbytes, int fd, unsigned forks, bool owned)
     bool keep = nbytes <= most && forks == XP_RELAXED(&xp_forks_begun), early = due > new.until;
     unsigned n = keep ? take_out(0, too_many(nbytes, 1), gone) : 0;
     if (keep) {
+        new.number = ++numbers;
         items[count++] = new;
         total += nbytes;
         due = least(due, new.until);
@@ -175,7 +176,7 @@ bool xp_keep(char *base, uint64_t nbytes, int fd, unsigned forks, bool owned)
     give_back(gone, n);
     if (keep && early)
         xp_loop_kick();
-    return keep;
+    return new.number;
 }
 
 /* Of what was taken out; else it is given back. */
@@ -204,17 +205,19 @@ bool xp_take_kept(uint64_t nbytes, char **base, int *fd)
     return true;
 }
 
-bool xp_take_owned(char *base, uint64_t nbytes, int *fd)
+bool xp_take_owned(uint64_t number, char **base, uint64_t *nbytes, int *fd)
 {
     kept found;
     unsigned n = 0;
     pthread_mutex_lock(&mu);
     for (unsigned i = count; i > 0 && n == 0; i--)
-        if (items[i - 1].owned && items[i - 1].base == base && items[i - 1].nbytes == nbytes)
+        if (items[i - 1].owned && items[i - 1].number == number)
             n = take_out(i - 1, i, &found);
     pthread_mutex_unlock(&mu);
     if (n == 0 || !usable(&found))
         return false;
+    *base = found.base;
+    *nbytes = found.nbytes;
     *fd = found.fd;
     return true;
 }

@@ -11,6 +11,7 @@ typedef struct {
     char raw[XP_DRIVER_HANDLE];
 } driver_handle;
 typedef int (*opens)(uint64_t *address, driver_handle handle, unsigned flags);
+typedef int (*queries)(uint64_t handle);
 typedef int (*tells)(void *value, int attribute, uint64_t address);
 typedef int (*tells_all)(unsigned count, const int *attributes, void **values, uint64_t address);
 typedef int (*names)(driver_handle *handle, uint64_t address);
@@ -61,6 +62,19 @@ static PyObject *open_handles(PyObject *Py_UNUSED(m), PyObject *const *args, Py_
     PyBuffer_Release(&handles);
     PyBuffer_Release(&into);
     return going ? PyLong_FromLong(code) : NULL;
+}
+
+/* query(function, handle): see _native.pyi */
+static PyObject *query(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
+{
+    uint64_t function, handle;
+    int code;
+    if (xp_arity("query", n, 2, 2) < 0 || xp_as_u64(args[0], &function) < 0 || xp_as_u64(args[1], &handle) < 0)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    code = ((queries)(uintptr_t)function)(handle);
+    Py_END_ALLOW_THREADS
+    return PyLong_FromLong(code);
 }
 
 /* ask(function, attribute, address): see _native.pyi. Drivers write some attributes in fewer than 8 bytes. */
@@ -142,6 +156,7 @@ static PyObject *name_handles(PyObject *Py_UNUSED(m), PyObject *const *args, Py_
 }
 
 static PyMethodDef functions[] = {
+    {"query", XP_FAST(query), METH_FASTCALL, NULL},
     {"ask", XP_FAST(ask), METH_FASTCALL, NULL},
     {"ask_all", XP_FAST(ask_all), METH_FASTCALL, NULL},
     {"name_handles", XP_FAST(name_handles), METH_FASTCALL, NULL},

@@ -80,16 +80,26 @@ static PyObject *channel_geometry(PyObject *Py_UNUSED(m), PyObject *o_crew)
                          (Py_ssize_t)strnlen(w->text, XP_CHANNEL_TEXT));
 }
 
+static PyObject *channel_move(PyObject *Py_UNUSED(m), PyObject *o_crew)
+{
+    xp_geometry g;
+    xp_crew *c = begun(o_crew, &g);
+    if (c == NULL)
+        return NULL;
+    xp_channel_move(c);
+    Py_RETURN_NONE;
+}
+
 /* --- ChannelEnd --------------------------------------------------------------------------------------------------- */
 
 static PyObject *end_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
-    PyObject *o_crew, *loan, *frame;
+    PyObject *o_crew, *loan, *frame, *refuse, *encode, *signal;
     const char *label;
     int mode, oldest, writer, reconnect, rc;
     xp_geometry g;
-    if (!PyArg_ParseTuple(args, "OsipppO!O!", &o_crew, &label, &mode, &oldest, &writer, &reconnect, &PyType_Type, &loan,
-                          &PyType_Type, &frame))
+    if (!PyArg_ParseTuple(args, "OsipppO!O!OOO", &o_crew, &label, &mode, &oldest, &writer, &reconnect, &PyType_Type,
+                          &loan, &PyType_Type, &frame, &refuse, &encode, &signal))
         return NULL;
     if (!xp_is_loan((PyTypeObject *)loan) || !xp_is_frame((PyTypeObject *)frame)) {
         PyErr_SetString(PyExc_TypeError, "the classes of loans and frames derive from LoanBase and FrameBase");
@@ -117,6 +127,9 @@ static PyObject *end_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED
     self->crew = Py_NewRef(o_crew);
     self->loan = (PyTypeObject *)Py_NewRef(loan);
     self->frame = (PyTypeObject *)Py_NewRef(frame);
+    self->refuse = Py_NewRef(refuse);
+    self->encode = Py_NewRef(encode);
+    self->signal = Py_NewRef(signal);
     return (PyObject *)self;
 }
 
@@ -133,6 +146,9 @@ static void end_dealloc(PyObject *self)
     Py_XDECREF(o->crew);
     Py_XDECREF((PyObject *)o->loan);
     Py_XDECREF((PyObject *)o->frame);
+    Py_XDECREF(o->refuse);
+    Py_XDECREF(o->encode);
+    Py_XDECREF(o->signal);
     Py_XDECREF(o->arrays);
     xp_free(self);
 }
@@ -279,6 +295,12 @@ static PyObject *end_lost(PyObject *self, void *Py_UNUSED(c))
     return PyLong_FromUnsignedLongLong(XP_RELAXED(&((xp_end_object *)self)->e.w->lost_pid));
 }
 
+static PyObject *end_unread(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    xp_end *e = xp_end_of(self);
+    return e ? PyLong_FromUnsignedLongLong(xp_end_unread(e)) : NULL;
+}
+
 /* use_arrays(list, buffers) */
 static PyObject *end_use_arrays(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
@@ -313,6 +335,7 @@ static PyMethodDef end_methods[] = {
     {"write", end_write, METH_NOARGS, NULL},
     {"reads", end_reads, METH_O, NULL},
     {"since", end_since, METH_O, NULL},
+    {"unread", end_unread, METH_NOARGS, NULL},
     {"leave", end_leave, METH_NOARGS, NULL},
     {"use_arrays", XP_FAST(end_use_arrays), METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
@@ -333,6 +356,7 @@ static PyMethodDef functions[] = {
     {"channel_nbytes", channel_nbytes, METH_O, NULL},
     {"channel_begin", channel_begin, METH_VARARGS, NULL},
     {"channel_geometry", channel_geometry, METH_O, NULL},
+    {"channel_move", channel_move, METH_O, NULL},
     {"channel_survey", channel_survey, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
@@ -343,7 +367,7 @@ static const struct {
 } constants[] = {
     {"CHANNEL_OVER", XP_OVER}, {"CHANNEL_LOST", XP_LOST_END}, {"CHANNEL_WAIT", XP_WAIT}, {"CHANNEL_GOT", XP_GOT},
     {"CHANNEL_NO_ROOM", XP_NO_ROOM}, {"CHANNEL_TWICE", XP_TWICE}, {"CHANNEL_NO_WRITER", XP_NO_WRITER},
-    {"CHANNEL_SAID_END", XP_SAID_END}, {"CHANNEL_SPARE", XP_CHANNEL_SPARE}, {"CHANNEL_TEXT", XP_CHANNEL_TEXT},
+    {"CHANNEL_SAID_END", XP_SAID_END}, {"CHANNEL_MOVED", XP_MOVED}, {"CHANNEL_SPARE", XP_CHANNEL_SPARE}, {"CHANNEL_TEXT", XP_CHANNEL_TEXT},
 };
 
 int xp_init_channel(PyObject *module)

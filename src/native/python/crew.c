@@ -80,17 +80,10 @@ static void crew_dealloc(PyObject *self)
 
 void xp_crew_unusable(const xp_crew *c, const char *wrong)
 {
-    if (c && c->born != XP_RELAXED(&xp_fork_count)) {
-        PyObject *errors = PyImport_ImportModule("xpushare.common.errors");
-        PyObject *error = errors ? PyObject_GetAttrString(errors, "ForkError") : NULL;
-        if (error)
-            PyErr_SetString(error, "this belongs to the parent of this process: after a fork the child cannot use it. "
-                                   "Open its name here, or start the child with spawn or forkserver and send it there");
-        Py_XDECREF(error);
-        Py_XDECREF(errors);
-    } else {
+    if (c && c->born != XP_RELAXED(&xp_fork_count))
+        xp_unusable(NULL);
+    else
         xp_unusable(wrong ? wrong : "it is closed");
-    }
 }
 
 static xp_crew *crew(PyObject *self)
@@ -330,7 +323,7 @@ static PyGetSetDef lock_getset[] = {
 
 static PyMethodDef lock_methods[] = {
     {"take", lock_acquire, METH_O, NULL},
-    {"release", lock_release, METH_NOARGS, NULL},
+    {"release", lock_release, METH_NOARGS, PyDoc_STR("Release the lock.")},
     {"leave", lock_leave, METH_NOARGS, NULL},
     {"__enter__", lock_enter, METH_NOARGS, NULL},
     {"__exit__", XP_FAST(lock_exit), METH_FASTCALL, NULL},
@@ -429,9 +422,9 @@ static PyObject *atomic_wait(PyObject *self, PyObject *const *args, Py_ssize_t n
 }
 
 static PyMethodDef atomic_methods[] = {
-    {"add", atomic_add, METH_O, NULL},
-    {"load", atomic_load, METH_NOARGS, NULL},
-    {"store", atomic_store, METH_O, NULL},
+    {"add", atomic_add, METH_O, PyDoc_STR("Add to the number, and return the number before.")},
+    {"load", atomic_load, METH_NOARGS, PyDoc_STR("Return the number.")},
+    {"store", atomic_store, METH_O, PyDoc_STR("Replace the number.")},
     {"swap", XP_FAST(atomic_swap), METH_FASTCALL, NULL},
     {"wait_for", XP_FAST(atomic_wait), METH_FASTCALL, NULL},
     {"leave", atomic_leave, METH_NOARGS, NULL},

@@ -4,7 +4,7 @@
 int xp_end_until(PyObject *self, xp_end *e, xp_attempt try, void *argument, PyObject *timeout)
 {
     uint64_t ns, finish = 0;
-    bool timed = false, last = false;
+    bool timed = false, last = false, looked = false;
     for (;;) {
         uint32_t changes = XP_LOAD(&e->w->changes);
         xp_end_hurry = true;
@@ -14,6 +14,15 @@ int xp_end_until(PyObject *self, xp_end *e, xp_attempt try, void *argument, PyOb
             Py_BEGIN_ALLOW_THREADS
             got = try(e, argument);
             Py_END_ALLOW_THREADS
+        }
+        if (got == XP_NO_ROOM && !looked) { /* whoever holds the slots may be dead, and nobody else may look */
+            int watch;
+            looked = true;
+            Py_BEGIN_ALLOW_THREADS
+            watch = xp_end_watch(e);
+            Py_END_ALLOW_THREADS
+            if (watch == XP_CREW_GONE)
+                continue;
         }
         if (got != XP_WAIT && got != XP_UNUSABLE)
             return got;
@@ -49,7 +58,7 @@ int xp_end_until(PyObject *self, xp_end *e, xp_attempt try, void *argument, PyOb
 
 PyObject *xp_end_refused(PyObject *self, int got, const char *wanted, PyObject *timeout)
 {
-    PyObject *found = PyObject_CallMethod(self, "refuse", "isO", got, wanted, timeout);
+    PyObject *found = PyObject_CallFunction(((xp_end_object *)self)->refuse, "OisO", self, got, wanted, timeout);
     if (found)
         PyErr_SetString(PyExc_RuntimeError, "nothing came of it");
     Py_XDECREF(found);

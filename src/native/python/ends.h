@@ -10,6 +10,7 @@ typedef struct {
     PyObject_HEAD
     PyObject *weakrefs, *crew;
     PyTypeObject *loan, *frame; /* the classes of its loans and frames */
+    PyObject *refuse, *encode, *signal; /* functions of the end: see _native.pyi */
     PyObject *arrays;           /* NULL, or a list: NumPy's array over each slot */
     uint64_t lost;              /* frames whose writer's device had not finished when it died */
     bool joined, buffers;       /* buffers: those arrays say their dtype in a buffer's format */

@@ -1,6 +1,6 @@
-/* Recogniser: what an adapter looks for at an address, in one call. It asks the driver what `ask_all` and `ask` in
- * allocations.c ask, once for each hand-over: of what it knows already, only for the number. */
-#include "objects.h"
+/* Recogniser: what an adapter looks for at an address. It asks the driver what `ask_all` and `ask` in allocations.c ask,
+ * once for each hand-over: of what it knows already, only for the number. */
+#include "foreign.h"
 #include "scope.h"
 
 #include <pthread.h>
@@ -233,23 +233,32 @@ static bool name(const xp_recogniser *self, const xp_scope *scope, xp_foreign *f
     return code == 0;
 }
 
+bool xp_is_recogniser(const xp_types *types, PyObject *object) { return Py_TYPE(object) == types->recogniser; }
+
+PyObject *xp_recognised(PyObject *recogniser, PyObject *info, uint64_t address, uint64_t nbytes)
+{
+    xp_recogniser *self = (xp_recogniser *)recogniser;
+    xp_foreign f = {.allocation = NULL};
+    uint64_t number = 0, guess = self->forks == XP_RELAXED(&xp_fork_count) ? guessed(self, address) : 0;
+    bool good;
+    if (guess == 0)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    good = self->ask(&number, self->attributes[NUMBER], address) == 0;
+    Py_END_ALLOW_THREADS
+    if (good && number == guess)
+        find(self, info, address, nbytes, number, &f);
+    return f.allocation;
+}
+
 /* Whether `nbytes` at `address` are of an allocation that can be shared, on the device that `info` describes. False
  * without an exception: Python has to look. */
 static bool recognise(xp_recogniser *self, const xp_types *types, PyObject *info, uint64_t address, uint64_t nbytes,
                       xp_foreign *f)
 {
-    uint64_t number, guess = guessed(self, address);
     bool good;
     if (self->forks != XP_RELAXED(&xp_fork_count))
         return false;
-    if (guess) {
-        number = 0;
-        Py_BEGIN_ALLOW_THREADS
-        good = self->ask(&number, self->attributes[NUMBER], address) == 0;
-        Py_END_ALLOW_THREADS
-        if (good && number == guess && find(self, info, address, nbytes, number, f))
-            return true;
-    }
     Py_BEGIN_ALLOW_THREADS
     good = ask_all(self, address, f);
     Py_END_ALLOW_THREADS
@@ -270,21 +279,23 @@ static bool recognise(xp_recogniser *self, const xp_types *types, PyObject *info
     return good;
 }
 
-/* find(info, address, nbytes): see _native.pyi */
+/* find(info, address, nbytes, known): see _native.pyi */
 static PyObject *recogniser_find(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     xp_recogniser *self = (xp_recogniser *)object;
     xp_foreign f = {.allocation = NULL};
     uint64_t address, nbytes;
-    if (xp_arity("find", n, 3, 3) < 0 || xp_as_u64(args[1], &address) < 0 || xp_as_u64(args[2], &nbytes) < 0)
+    if (xp_arity("find", n, 4, 4) < 0 || xp_as_u64(args[1], &address) < 0 || xp_as_u64(args[2], &nbytes) < 0)
         return NULL;
+    if (args[3] == Py_True && (f.allocation = xp_recognised(object, args[0], address, nbytes)))
+        return f.allocation;
     if (!recognise(self, PyType_GetModuleState(Py_TYPE(object)), args[0], address, nbytes, &f))
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     if (f.allocation)
         return f.allocation;
     unsigned long long start = f.start, size = f.nbytes, number = f.number, ordinal = f.ordinal;
     PyObject *memory = PyObject_CallFunction(self->make, "OKKKy#", self->devices[ordinal].place, start, size, number,
-                                             f.payload + self->handle_at, (Py_ssize_t)HANDLE_NBYTES);
+                                             f.payload, (Py_ssize_t)(self->handle_at + HANDLE_NBYTES));
     return memory ? Py_BuildValue("((KKKK)N)", ordinal, start, size, number, memory) : NULL;
 }
 

@@ -36,7 +36,7 @@ static int point_of(xp_held_object *o, uint64_t *point)
     *point = 0;
     if (XP_LIKELY(o->order == NULL))
         return 0;
-    PyObject *found = PyObject_CallMethod(o->end, "signalled", "(O)", o->order);
+    PyObject *found = PyObject_CallFunctionObjArgs(((xp_end_object *)o->end)->signal, o->end, o->order, NULL);
     int rc = found ? xp_as_u64(found, point) : -1;
     Py_XDECREF(found);
     return rc;
@@ -180,7 +180,7 @@ static int encoded(xp_held_object *o, PyObject **text)
     if (meta == NULL)
         return 0;
     if (meta != Py_None)
-        *text = PyObject_CallMethod(o->end, "encoded", "(O)", meta);
+        *text = PyObject_CallFunctionObjArgs(((xp_end_object *)o->end)->encode, o->end, meta, NULL);
     int rc = meta == Py_None || *text ? 0 : -1;
     Py_XDECREF(xp_set_once(&o->meta, meta));
     return rc;

@@ -17,4 +17,13 @@ typedef struct {
 PyObject *xp_handle_new(const xp_types *types, const xp_handle *h); /* an instance of the class that was registered */
 const xp_handle *xp_handle_of(const xp_types *types, PyObject *object); /* borrowed; NULL without an exception: it is none */
 
+/* Whether a handle does for an earlier one of the same object: those of the same bytes do. Those of pickles end one by
+ * one. */
+static inline bool xp_does_for(const xp_handle *h, const xp_handle *earlier)
+{
+    if ((h->flags | earlier->flags) & XP_ENTRY_PICKLED)
+        return (h->flags & earlier->flags & XP_ENTRY_PICKLED) && h->generation == earlier->generation;
+    return h->offset == earlier->offset && h->nbytes == earlier->nbytes;
+}
+
 #endif

@@ -1,7 +1,8 @@
 /* Leaves: the arrays of one `share`, until they are sealed as a message. It looks at arrays of ours, and at those whose
  * library has DLPack's exchange API; Python places the others. */
 #include "array.h"
-#include "dlpack.h"
+#include "foreign.h"
+#include "kinds.h"
 #include "message.h"
 #include "resources.h"
 
@@ -9,18 +10,15 @@
 #define EXCHANGE_NAME "__dlpack_c_exchange_api__"
 #define DIFFERS_NAME "requires_grad" /* torch's: the view of a tensor does not say it, and `__dlpack__` refuses it */
 
-/* Arrays that are described alike: ours of one device and dtype, or of another library's type, DLPack device and type
- * of element. */
+/* Arrays that are described alike. */
 typedef struct {
-    PyTypeObject *type;      /* of another library; NULL: ours */
-    PyObject *device, *dtype; /* of ours; borrowed from `first` */
-    dl_device on;
-    dl_dtype elements;
+    xp_kind_key key; /* borrowed from `first` */
     const dl_exchange *api;
     uint32_t itemsize;
-    uint32_t number;             /* of its dtype in the message, once it is settled */
-    PyObject *first;             /* the first array of the kind; borrowed from `arrays` */
-    PyObject *settled, *context; /* owned: on which device, once Python has said so; NULL: Python places them */
+    uint32_t number;        /* of its dtype in the message, once it is settled */
+    PyObject *first;        /* the first array of the kind; borrowed from `arrays` */
+    PyObject *on, *context; /* on which device, and its context; borrowed from `first` or `said`; NULL: not settled */
+    xp_kind said;
 } leaf_kind;
 
 /* An allocation in which arrays lie, and the access to it; or what a handle of another process's covers, which is passed
@@ -47,6 +45,7 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     PyObject *arrays; /* a tuple */
+    PyObject *known;  /* Kinds, or NULL: nothing is known */
     Py_ssize_t n, at; /* at: the first that is not placed */
     leaf *leaves, one;
     PyObject *dtypes; /* a list, by their numbers in the message */
@@ -64,10 +63,9 @@ static int leaves_traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(Py_TYPE(object));
     Py_VISIT(self->arrays);
     Py_VISIT(self->dtypes);
-    for (uint32_t i = 0; i < self->kind_count; i++) {
-        Py_VISIT(self->kinds[i].settled);
-        Py_VISIT(self->kinds[i].context);
-    }
+    Py_VISIT(self->known);
+    for (uint32_t i = 0; i < self->kind_count; i++)
+        XP_KIND_VISIT(&self->kinds[i].said);
     for (uint32_t i = 0; i < self->place_count; i++) {
         Py_VISIT(self->places[i].allocation);
         Py_VISIT(self->places[i].device);
@@ -83,10 +81,8 @@ static void leaves_dealloc(PyObject *object)
 {
     xp_leaves *self = (xp_leaves *)object;
     PyObject_GC_UnTrack(object);
-    for (uint32_t i = 0; i < self->kind_count; i++) {
-        Py_XDECREF(self->kinds[i].settled);
-        Py_XDECREF(self->kinds[i].context);
-    }
+    for (uint32_t i = 0; i < self->kind_count; i++)
+        xp_kind_drop(&self->kinds[i].said);
     for (uint32_t i = 0; i < self->place_count; i++) {
         PyObject *all[] = {self->places[i].allocation, self->places[i].device, self->places[i].context,
                            self->places[i].handle, self->places[i].keep};
@@ -94,6 +90,7 @@ static void leaves_dealloc(PyObject *object)
             Py_XDECREF(all[j]);
     }
     Py_XDECREF(self->arrays);
+    Py_XDECREF(self->known);
     Py_XDECREF(self->dtypes);
     if (self->leaves != &self->one)
         PyMem_Free(self->leaves);
@@ -105,15 +102,17 @@ static void leaves_dealloc(PyObject *object)
 
 static PyObject *leaves_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"arrays", "read_only", NULL};
-    PyObject *arrays;
+    static char *names[] = {"arrays", "read_only", "known", NULL};
+    PyObject *arrays, *known = NULL;
     int read_only;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!p", names, &PyList_Type, &arrays, &read_only))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!p|O!", names, &PyList_Type, &arrays, &read_only,
+                                     ((const xp_types *)PyType_GetModuleState(type))->kinds, &known))
         return NULL;
     xp_leaves *self = (xp_leaves *)PyType_GenericAlloc(type, 0);
     if (self == NULL)
         return NULL;
     self->read_only = read_only != 0;
+    self->known = Py_XNewRef(known);
     self->arrays = PyList_AsTuple(arrays); /* nobody changes it while we look at it */
     self->n = self->arrays ? PyTuple_Size(self->arrays) : 0;
     self->dtypes = PyList_New(0);
@@ -236,17 +235,17 @@ static bool put_into(leaf_place *p, leaf *l, uint64_t first, uint64_t last, PyOb
 /* The kind like this one, now or from now on; NULL where there are too many, or with an exception set. */
 static leaf_kind *kind_like(xp_leaves *self, const leaf_kind *wanted)
 {
-    for (uint32_t i = 0; i < self->kind_count; i++) {
-        const leaf_kind *k = &self->kinds[i];
-        if (k->type == wanted->type && k->device == wanted->device && k->dtype == wanted->dtype &&
-            k->on.type == wanted->on.type && k->on.id == wanted->on.id && k->elements.code == wanted->elements.code &&
-            k->elements.bits == wanted->elements.bits && k->elements.lanes == wanted->elements.lanes)
+    for (uint32_t i = 0; i < self->kind_count; i++)
+        if (xp_same_kind(&self->kinds[i].key, &wanted->key))
             return &self->kinds[i];
-    }
     if (self->kind_count == KINDS_MOST || !grow(&self->kinds, self->kind_count, &self->kind_room, sizeof *self->kinds))
         return NULL;
-    self->kinds[self->kind_count] = *wanted;
-    return &self->kinds[self->kind_count++];
+    leaf_kind *made = &self->kinds[self->kind_count];
+    *made = *wanted;
+    if (self->known)
+        xp_known_kind(self->known, &made->key, &made->said);
+    self->kind_count++;
+    return made;
 }
 
 /* The number of a dtype in the message, by identity: structures that compare equal may differ. -1 with an exception set */
@@ -269,7 +268,7 @@ static int view_own(xp_leaves *self, const xp_types *types, leaf *l, PyObject *a
     if (m == NULL || m->resource.forks != XP_RELAXED(&xp_fork_count) || r->read_only ||
         (m->owned ? a->order && a->order != Py_None : m->imported || r->handle != Py_None || r->lease != Py_None))
         return 0;
-    leaf_kind wanted = {.device = r->device, .dtype = a->dtype, .first = array};
+    leaf_kind wanted = {.key = {.device = r->device, .dtype = a->dtype}, .first = array};
     leaf_kind *kind = kind_like(self, &wanted);
     if (kind && kind->itemsize == 0) {
         PyObject *itemsize = PyObject_GetAttr(a->dtype, types->itemsize);
@@ -277,8 +276,8 @@ static int view_own(xp_leaves *self, const xp_types *types, leaf *l, PyObject *a
         Py_XDECREF(itemsize);
         if (rc < 0 || dtype_number(self, a->dtype, &kind->number) < 0)
             return -1;
-        kind->settled = Py_NewRef(r->device);
-        kind->context = Py_NewRef(r->context);
+        kind->on = r->device;
+        kind->context = r->context;
     }
     int64_t lengths[XP_MAX_DIMS], steps[XP_MAX_DIMS];
     int ndim, nsteps;
@@ -325,8 +324,8 @@ static int view_other(xp_leaves *self, leaf *l, PyObject *array, const dl_exchan
         return 0;
     if ((dims = room_for(self, 2 * (size_t)t.ndim)) == NULL)
         return -1;
-    leaf_kind wanted = {.type = Py_TYPE(array), .on = t.device, .elements = t.dtype, .api = api, .itemsize = itemsize,
-                        .first = array};
+    leaf_kind wanted = {.key = {.type = Py_TYPE(array), .on = t.device, .elements = t.dtype}, .api = api,
+                        .itemsize = itemsize, .first = array};
     leaf_kind *kind = xp_viewed_dims(&t, itemsize, dims, &l->low, &l->high) ? kind_like(self, &wanted) : NULL;
     if (kind == NULL) {
         self->pool_used = used;
@@ -356,31 +355,74 @@ static const dl_exchange *exchange_of(PyTypeObject *type)
     return api && api->view ? api : NULL;
 }
 
-/* For each kind: its number, an array of it, the device of ours or None, and None or of another library's DLPack's device type and
- * number, code, bits and lanes of an element. */
-static PyObject *kinds_of(const xp_leaves *self)
+/* The stream that the kind's library works on now, by its number. false: it has none that it tells, perhaps with an
+ * exception set */
+static bool stream_of(const leaf_kind *k, uint64_t *number)
 {
-    PyObject *found = PyList_New(self->kind_count);
+    void *stream = NULL;
+    if (k->api == NULL || k->api->stream == NULL || k->api->stream(k->key.on.type, k->key.on.id, &stream) != 0) {
+        if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception))
+            PyErr_Clear();
+        return false;
+    }
+    *number = (uint64_t)(uintptr_t)stream;
+    return true;
+}
+
+/* Whether Python need not be asked about a kind: what it said before is settled. `ordered`: somebody waits for what
+ * produces the arrays. -1 with an exception set */
+static int is_decided(xp_leaves *self, leaf_kind *k, bool ordered)
+{
+    uint64_t number;
+    if (k->key.type && k->said.device == NULL)
+        return 0;
+    if (k->key.type && k->on == NULL) {
+        if (dtype_number(self, k->said.dtype, &k->number) < 0)
+            return -1;
+        k->on = k->said.device;
+        k->context = k->said.context;
+    }
+    if (ordered && k->said.stream == XP_STREAM_NUMBERED) {
+        bool same = stream_of(k, &number) && number == k->said.number;
+        return PyErr_Occurred() ? -1 : same;
+    }
+    return !ordered || k->said.stream != XP_STREAM_UNKNOWN;
+}
+
+/* For each kind that is not decided: its number, an array of it, the device of ours or None, and None or of another
+ * library's DLPack's device type and number, code, bits and lanes of an element. */
+static PyObject *undecided(xp_leaves *self, bool ordered)
+{
+    PyObject *found = PyList_New(0);
     for (uint32_t i = 0; found && i < self->kind_count; i++) {
-        const leaf_kind *k = &self->kinds[i];
-        PyObject *all[] = {PyLong_FromUnsignedLong(i), Py_NewRef(k->first), Py_NewRef(k->device ? k->device : Py_None),
-                           k->device ? Py_NewRef(Py_None)
-                                     : Py_BuildValue("(iibbH)", k->on.type, k->on.id, k->elements.code,
-                                                     k->elements.bits, k->elements.lanes)};
+        leaf_kind *k = &self->kinds[i];
+        int decided = is_decided(self, k, ordered);
+        if (decided > 0)
+            continue;
+        Py_CLEAR(k->said.work); /* of a stream that its library does not work on now */
+        PyObject *device = k->key.device;
+        PyObject *all[] = {PyLong_FromUnsignedLong(i), Py_NewRef(k->first), Py_NewRef(device ? device : Py_None),
+                           device ? Py_NewRef(Py_None)
+                                  : Py_BuildValue("(iibbH)", k->key.on.type, k->key.on.id, k->key.elements.code,
+                                                  k->key.elements.bits, k->key.elements.lanes)};
         PyObject *item = xp_tuple_of(all, 4);
-        if (item == NULL || PyList_SetItem(found, i, item) < 0)
+        if (decided < 0 || item == NULL || PyList_Append(found, item) < 0)
             Py_CLEAR(found);
+        Py_XDECREF(item);
     }
     return found;
 }
 
-/* view(): look at the arrays, and return their kinds */
-static PyObject *leaves_view(PyObject *object, PyObject *Py_UNUSED(none))
+/* view(ordered=True): look at the arrays, and return the kinds that are not decided */
+static PyObject *leaves_view(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     xp_leaves *self = (xp_leaves *)object;
     const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
     PyTypeObject *last = NULL;
     const dl_exchange *api = NULL;
+    int ordered = xp_arity("view", n, 0, 1) < 0 ? -1 : n == 0 || args[0] == Py_True;
+    if (ordered < 0)
+        return NULL;
     for (Py_ssize_t i = 0; i < self->n; i++) {
         PyObject *array = PyTuple_GetItem(self->arrays, i);
         int rc = view_own(self, types, &self->leaves[i], array);
@@ -389,7 +431,8 @@ static PyObject *leaves_view(PyObject *object, PyObject *Py_UNUSED(none))
         if (rc > 0 || xp_array_of(types, array))
             continue;
         if (Py_TYPE(array) != last) {
-            api = exchange_of(Py_TYPE(array));
+            api = self->known ? xp_known_exchange(self->known, Py_TYPE(array)) : NULL;
+            api = api ? api : exchange_of(Py_TYPE(array));
             if (PyErr_Occurred())
                 return NULL;
             last = Py_TYPE(array);
@@ -405,7 +448,7 @@ static PyObject *leaves_view(PyObject *object, PyObject *Py_UNUSED(none))
         if (other < 0 || (other == 0 && view_other(self, &self->leaves[i], array, api) < 0))
             return NULL;
     }
-    return kinds_of(self);
+    return undecided(self, ordered);
 }
 
 /* The kind of that number. NULL with an exception set */
@@ -424,65 +467,159 @@ static leaf_kind *kind_arg(const xp_leaves *self, PyObject *number)
 static PyObject *leaves_stream(PyObject *object, PyObject *number)
 {
     const leaf_kind *k = kind_arg((xp_leaves *)object, number);
-    void *stream = NULL;
+    uint64_t stream;
     if (k == NULL)
         return NULL;
-    if (k->api == NULL || k->api->stream == NULL || k->api->stream(k->on.type, k->on.id, &stream) != 0) {
-        if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
-            return NULL;
-        PyErr_Clear();
-        Py_RETURN_NONE;
-    }
-    return PyLong_FromVoidPtr(stream);
+    if (stream_of(k, &stream))
+        return PyLong_FromUnsignedLongLong(stream);
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
+
+static void know(const xp_leaves *self, const leaf_kind *k)
+{
+    if (self->known)
+        xp_learn_kind(self->known, &k->key, &k->said);
 }
 
 /* settle(kind, dtype, device, context): the kind's arrays have that dtype, and are on that device */
 static PyObject *leaves_settle(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
-    leaf_kind *k = xp_arity("settle", n, 4, 4) < 0 ? NULL : kind_arg((xp_leaves *)object, args[0]);
+    xp_leaves *self = (xp_leaves *)object;
+    leaf_kind *k = xp_arity("settle", n, 4, 4) < 0 ? NULL : kind_arg(self, args[0]);
     if (k == NULL)
         return NULL;
-    if (k->settled == NULL) {
-        if (dtype_number((xp_leaves *)object, args[1], &k->number) < 0)
+    if (k->on == NULL) {
+        if (dtype_number(self, args[1], &k->number) < 0)
             return NULL;
-        k->settled = Py_NewRef(args[2]);
-        k->context = Py_NewRef(args[3]);
+        k->said = (xp_kind){.dtype = Py_NewRef(args[1]), .device = Py_NewRef(args[2]), .context = Py_NewRef(args[3]),
+                            .api = k->api};
+        k->on = k->said.device;
+        k->context = k->said.context;
+        know(self, k);
     }
     Py_RETURN_NONE;
 }
 
+/* finds(kind, finder, info): a Recogniser finds the memory of the kind's arrays, and calls their device `info` */
+static PyObject *leaves_finds(PyObject *object, PyObject *const *args, Py_ssize_t n)
+{
+    xp_leaves *self = (xp_leaves *)object;
+    leaf_kind *k = xp_arity("finds", n, 3, 3) < 0 ? NULL : kind_arg(self, args[0]);
+    if (k == NULL)
+        return NULL;
+    if (!xp_is_recogniser(PyType_GetModuleState(Py_TYPE(object)), args[1]) || k->said.device == NULL) {
+        PyErr_SetString(PyExc_TypeError, "finds() takes a kind that is settled, and a Recogniser");
+        return NULL;
+    }
+    if (k->said.finder == NULL) {
+        k->said.finder = Py_NewRef(args[1]);
+        k->said.info = Py_NewRef(args[2]);
+        know(self, k);
+    }
+    Py_RETURN_NONE;
+}
+
+/* produce(kind, work, number, lasting): a queue over the stream that produces the kind's arrays, or None, and the number of
+ * the stream in its library, or None. lasting: it is the same whenever that is the number */
+static PyObject *leaves_produce(PyObject *object, PyObject *const *args, Py_ssize_t n)
+{
+    xp_leaves *self = (xp_leaves *)object;
+    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
+    leaf_kind *k = xp_arity("produce", n, 4, 4) < 0 ? NULL : kind_arg(self, args[0]);
+    if (k == NULL || (args[2] != Py_None && xp_as_u64(args[2], &k->said.number) < 0))
+        return NULL;
+    if (args[1] != Py_None && !xp_is_resource(types, args[1])) {
+        PyErr_SetString(PyExc_TypeError, "that is no Resource");
+        return NULL;
+    }
+    PyObject *before = k->said.work;
+    k->said.work = args[1] == Py_None ? NULL : Py_NewRef(args[1]);
+    Py_XDECREF(before);
+    if (args[3] != Py_True)
+        k->said.stream = XP_STREAM_UNKNOWN;
+    else if (k->said.work == NULL)
+        k->said.stream = XP_STREAM_NONE;
+    else
+        k->said.stream = args[2] == Py_None ? XP_STREAM_ALWAYS : XP_STREAM_NUMBERED;
+    if (args[3] == Py_True)
+        know(self, k);
+    Py_RETURN_NONE;
+}
+
+/* producers(): by kind, what produces its arrays: the same object for each queue */
+static PyObject *leaves_producers(PyObject *object, PyObject *Py_UNUSED(none))
+{
+    const xp_leaves *self = (xp_leaves *)object;
+    PyObject *found = PyDict_New();
+    for (uint32_t i = 0; found && i < self->kind_count; i++) {
+        PyObject *work = self->kinds[i].said.work;
+        for (uint32_t j = 0; work && j < i; j++) {
+            PyObject *other = self->kinds[j].said.work;
+            if (other && ((const xp_resource *)other)->driver == ((const xp_resource *)work)->driver) {
+                work = other;
+                break;
+            }
+        }
+        PyObject *number = work ? PyLong_FromUnsignedLong(i) : NULL;
+        if (work && (number == NULL || PyDict_SetItem(found, number, work) < 0))
+            Py_CLEAR(found);
+        Py_XDECREF(number);
+    }
+    return found;
+}
+
 /* --- placing them ------------------------------------------------------------------------------------------------- */
+
+/* The place of bytes that are of another library's allocation which its finder knows, from now on. NULL with or without an
+ * exception */
+static leaf_place *found_place(xp_leaves *self, const xp_types *types, uint32_t kind, uint64_t first, uint64_t last)
+{
+    xp_kind *said = &self->kinds[kind].said;
+    PyObject *found = said->finder ? xp_recognised(said->finder, said->info, first, last - first) : NULL;
+    const xp_allocation *m = found ? xp_allocation_of(types, found) : NULL;
+    leaf_place *p = NULL;
+    if (m && m->foreign && m->resource.device == said->device)
+        p = learn(self, m->address, m->nbytes, false, true, found, said->device, said->context, NULL);
+    Py_XDECREF(found);
+    return p;
+}
 
 /* next(): place the arrays that lie in places that are known, up to the next at which somebody has to look: its index,
  * or None */
 static PyObject *leaves_next(PyObject *object, PyObject *Py_UNUSED(none))
 {
     xp_leaves *self = (xp_leaves *)object;
+    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
     for (; self->at < self->n; self->at++) {
         leaf *l = &self->leaves[self->at];
         if (l->placed)
             continue;
-        if (!l->viewed || self->kinds[l->kind].settled == NULL)
+        if (!l->viewed || self->kinds[l->kind].on == NULL)
             return PyLong_FromSsize_t(self->at);
         uint64_t first = l->address + (uint64_t)l->low, last = l->address + (uint64_t)l->high;
         leaf_place *p = place_of(self, first, last);
-        if (p == NULL || p->device != self->kinds[l->kind].settled)
-            return PyLong_FromSsize_t(self->at);
+        if (p == NULL)
+            p = found_place(self, types, l->kind, first, last);
+        if (p == NULL || p->device != self->kinds[l->kind].on)
+            return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(self->at);
         if (!put_into(p, l, first, last, p->foreign ? PyTuple_GetItem(self->arrays, self->at) : NULL))
             return NULL;
     }
     Py_RETURN_NONE;
 }
 
-/* where(): (kind, address of the lowest byte, bytes) of the array that `next` named, if its kind is settled; else None */
+/* where(): (kind, address of the lowest byte, bytes, device, context, finder or None) of the array that `next` named, if its kind is
+ * settled; else None */
 static PyObject *leaves_where(PyObject *object, PyObject *Py_UNUSED(none))
 {
     const xp_leaves *self = (xp_leaves *)object;
     const leaf *l = self->at < self->n ? &self->leaves[self->at] : NULL;
-    if (l == NULL || !l->viewed || self->kinds[l->kind].settled == NULL)
+    const leaf_kind *k = l && l->viewed ? &self->kinds[l->kind] : NULL;
+    if (k == NULL || k->said.device == NULL)
         Py_RETURN_NONE;
-    return Py_BuildValue("(IKK)", l->kind, (unsigned long long)(l->address + (uint64_t)l->low),
-                         (unsigned long long)(l->high - l->low));
+    return Py_BuildValue("(IKKOOO)", l->kind, (unsigned long long)(l->address + (uint64_t)l->low),
+                         (unsigned long long)(l->high - l->low), k->said.device, k->said.context,
+                         k->said.finder ? k->said.finder : Py_None);
 }
 
 /* learn(allocation, context): arrays may lie there */
@@ -705,9 +842,12 @@ static PyObject *leaves_seal(PyObject *object, PyObject *const *args, Py_ssize_t
 }
 
 static PyMethodDef leaves_methods[] = {
-    {"view", leaves_view, METH_NOARGS, NULL},
+    {"view", XP_FAST(leaves_view), METH_FASTCALL, NULL},
     {"stream", leaves_stream, METH_O, NULL},
     {"settle", XP_FAST(leaves_settle), METH_FASTCALL, NULL},
+    {"finds", XP_FAST(leaves_finds), METH_FASTCALL, NULL},
+    {"produce", XP_FAST(leaves_produce), METH_FASTCALL, NULL},
+    {"producers", leaves_producers, METH_NOARGS, NULL},
     {"next", leaves_next, METH_NOARGS, NULL},
     {"where", leaves_where, METH_NOARGS, NULL},
     {"learn", XP_FAST(leaves_learn), METH_FASTCALL, NULL},

@@ -283,17 +283,19 @@ static PyObject *mapping_keep(PyObject *self, PyObject *const *args, Py_ssize_t 
     }
     int fd = xp_take_fd(o_fd);
     char *base = r->base;
+    uint64_t number = 0;
     r->base = NULL;
     if (base == NULL)
-        Py_RETURN_NONE;
+        return PyLong_FromLong(0);
     Py_BEGIN_ALLOW_THREADS
-    if (!xp_keep(base, r->nbytes, fd, r->forks, owned)) {
+    number = xp_keep(base, r->nbytes, fd, r->forks, owned);
+    if (number == 0) {
         munmap(base, r->nbytes);
         if (fd >= 0)
             xp_close_received(fd);
     }
     Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
+    return PyLong_FromUnsignedLongLong(number);
 }
 
 /* (mapping, fd), which take over both. */
@@ -324,26 +326,26 @@ static PyObject *mapping_kept(PyObject *cls, PyObject *arg)
     return with_fd((PyTypeObject *)cls, base, nbytes, number);
 }
 
-static PyObject *mapping_owned(PyObject *cls, PyObject *const *args, Py_ssize_t n)
+static PyObject *mapping_owned(PyObject *cls, PyObject *arg)
 {
-    uint64_t address, nbytes;
-    int number;
+    uint64_t number, nbytes;
+    char *base;
+    int fd;
     bool found;
-    if (xp_arity("owned", n, 2, 2) < 0 || xp_as_u64(args[0], &address) < 0 || xp_as_u64(args[1], &nbytes) < 0)
+    if (xp_as_u64(arg, &number) < 0)
         return NULL;
-    char *base = (char *)(uintptr_t)address;
     Py_BEGIN_ALLOW_THREADS
-    found = xp_take_owned(base, nbytes, &number);
+    found = xp_take_owned(number, &base, &nbytes, &fd);
     Py_END_ALLOW_THREADS
     if (!found)
         Py_RETURN_NONE;
-    return with_fd((PyTypeObject *)cls, base, nbytes, number);
+    return with_fd((PyTypeObject *)cls, base, nbytes, fd);
 }
 
 static PyMethodDef mapping_methods[] = {
     {"keep", XP_FAST(mapping_keep), METH_FASTCALL, NULL},
     {"kept", mapping_kept, METH_O | METH_CLASS, NULL},
-    {"owned", XP_FAST(mapping_owned), METH_FASTCALL | METH_CLASS, NULL},
+    {"owned", mapping_owned, METH_O | METH_CLASS, NULL},
     {"imported", mapping_imported, METH_VARARGS | METH_CLASS, NULL},
     {"fetched", mapping_fetched, METH_VARARGS | METH_CLASS, NULL},
     {NULL, NULL, 0, NULL},

@@ -26,7 +26,8 @@ PyObject *xp_set_once(PyObject **place, PyObject *made);
 PyObject *xp_oserror(const char *call);
 PyObject *xp_oserror_of(int error, const char *call);
 PyObject *xp_raise(const xp_error *error); /* OSError, MemoryError or ValueError */
-void xp_unusable(const char *why); /* InvalidArgumentError: the process, not a peer, is why the object cannot be used */
+/* InvalidArgumentError: this process, not a peer, is why the object cannot be used. NULL: ForkError, it is the parent's */
+void xp_unusable(const char *why);
 int xp_seconds(PyObject *obj, uint64_t *ns); /* None: XP_FOREVER; -1 with an exception set */
 void xp_free(PyObject *self);                /* tp_free and the type's reference */
 void xp_no_such(PyObject *unread, const char *name); /* raise why there is no such attribute; unread: see xp_handle_object */
@@ -78,7 +79,7 @@ PyObject *xp_made(PyTypeObject *class, const char *name);
 /* Each of these files adds its own functions and types: xp_init_process and so on. */
 #define XP_EVERY_PART(X)                                                                                              \
     X(process) X(register) X(fds) X(memory) X(span) X(array) X(dlpack) X(fields) X(handle) X(domain) X(peer) X(exports) X(exposure) \
-    X(seal) X(slot) X(queue) X(warden) X(serve) X(scope) X(message) X(leaves) X(containers) X(allocations) X(foreign)   \
+    X(seal) X(slot) X(queue) X(warden) X(serve) X(scope) X(message) X(kinds) X(leaves) X(containers) X(allocations) X(foreign)   \
     X(resources) X(crew) X(channel) X(frames)
 #define XP_INIT(name) int xp_init_##name(PyObject *module);
 XP_EVERY_PART(XP_INIT)

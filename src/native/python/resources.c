@@ -341,6 +341,28 @@ static void allocation_dealloc(PyObject *self)
     resource_free(self);
 }
 
+/* opened_by(handle): note the handle by which an import was opened. Returns the one by which it was before, or None if the
+ * new one does for that, too */
+static PyObject *allocation_opened_by(PyObject *self, PyObject *handle)
+{
+    xp_allocation *a = (xp_allocation *)self;
+    const xp_types *types = types_of(Py_TYPE(self));
+    const xp_handle *h = xp_handle_of(types, handle);
+    if (h == NULL) {
+        PyErr_SetString(PyExc_TypeError, "opened_by() takes a Handle");
+        return NULL;
+    }
+    PyObject *before = xp_exchange(a, &a->handle, Py_NewRef(handle));
+    const xp_handle *b = before && before != Py_None ? xp_handle_of(types, before) : NULL;
+    if (b && !xp_does_for(h, b))
+        return before;
+    Py_XDECREF(before);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef allocation_methods[] = {
+    {"opened_by", allocation_opened_by, METH_O, NULL}, {NULL, NULL, 0, NULL},
+};
 static PyMemberDef allocation_members[] = {
     OBJECT(xp_allocation, kind),
     OBJECT(xp_allocation, source),
@@ -360,7 +382,8 @@ static PyMemberDef allocation_members[] = {
 };
 static PyType_Slot allocation_slots[] = {
     {Py_tp_new, allocation_new},     {Py_tp_dealloc, allocation_dealloc}, {Py_tp_traverse, allocation_traverse},
-    {Py_tp_clear, allocation_clear}, {Py_tp_members, allocation_members}, {0, NULL},
+    {Py_tp_clear, allocation_clear}, {Py_tp_members, allocation_members}, {Py_tp_methods, allocation_methods},
+    {0, NULL},
 };
 static PyType_Spec allocation_spec = {"xpushare._native.AllocationBase", sizeof(xp_allocation), 0,
                                       Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, allocation_slots};
@@ -570,19 +593,19 @@ static PyType_Spec range_spec = {"xpushare._native.RangeBase", sizeof(xp_range),
 
 /* --- functions ---------------------------------------------------------------------------------------------------- */
 
-/* imported(device, driver, end, kind, address, nbytes, host_accessible, owned): the Allocation of an import */
+/* imported(device, driver, kind, address, nbytes, host_accessible, owned, end): the Allocation of an import */
 static PyObject *imported(PyObject *module, PyObject *const *args, Py_ssize_t n)
 {
     const xp_types *types = xp_types_of(module);
     xp_allocation rest = {.imported = true};
-    if (xp_arity("imported", n, 8, 8) < 0 || !is_end(types, args[2]) || xp_as_u64(args[4], &rest.address) < 0 ||
-        xp_as_u64(args[5], &rest.nbytes) < 0 || !as_flag(args[6], &rest.host_accessible))
+    if (xp_arity("imported", n, 8, 8) < 0 || !is_end(types, args[7]) || xp_as_u64(args[3], &rest.address) < 0 ||
+        xp_as_u64(args[4], &rest.nbytes) < 0 || !as_flag(args[5], &rest.host_accessible))
         return NULL;
-    rest.kind = args[3];
-    rest.source = args[7];
-    rest.owned = args[7] != Py_None;
+    rest.kind = args[2];
+    rest.source = args[6];
+    rest.owned = args[6] != Py_None;
     PyTypeObject *class = registered(types->allocation, "Allocation");
-    return class ? allocation_make(class, args[0], args[1], args[2], &rest) : NULL;
+    return class ? allocation_make(class, args[0], args[1], args[7], &rest) : NULL;
 }
 
 static PyMethodDef functions[] = {{"imported", XP_FAST(imported), METH_FASTCALL, NULL}, {NULL, NULL, 0, NULL}};

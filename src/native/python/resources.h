@@ -67,7 +67,13 @@ static inline xp_allocation *xp_allocation_of(const xp_types *types, PyObject *o
     return Py_TYPE(object) == types->allocation ? (xp_allocation *)object : NULL;
 }
 
-/* The same for a range. */
+/* Whether it is of `Resource`, or of a subclass. */
+static inline bool xp_is_resource(const xp_types *types, PyObject *object)
+{
+    return PyObject_TypeCheck(object, types->resource);
+}
+
+/* As `xp_allocation_of`, for a range. */
 static inline xp_range *xp_range_of(const xp_types *types, PyObject *object)
 {
     return Py_TYPE(object) == types->range ? (xp_range *)object : NULL;

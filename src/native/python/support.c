@@ -28,10 +28,13 @@ PyObject *xp_raise(const xp_error *error)
 void xp_unusable(const char *why)
 {
     PyObject *errors = PyImport_ImportModule("xpushare.common.errors");
-    PyObject *error = errors ? PyObject_GetAttrString(errors, "InvalidArgumentError") : NULL;
-    if (error == NULL)
+    PyObject *error = errors ? PyObject_CallMethod(errors, "unusable", "z", why) : NULL;
+    if (error) {
+        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+    } else {
         PyErr_Clear(); /* the interpreter is going */
-    PyErr_SetString(error ? error : PyExc_ValueError, why);
+        PyErr_SetString(PyExc_ValueError, why ? why : "it is another process's");
+    }
     Py_XDECREF(error);
     Py_XDECREF(errors);
 }

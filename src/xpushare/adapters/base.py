@@ -489,6 +489,18 @@ class Adapter(abc.ABC):
         """A pool of device memory for another library's allocator."""
         raise FeatureNotSupportedError(f"{self.backend} has no memory for the allocators of other libraries")
 
+    def dma_buf(
+        self, device: DeviceInfo, memory: DriverMemory, address: int, nbytes: int
+    ) -> tuple[OwnedFd, int] | None:
+        """Make a dma-buf that has these bytes of this adapter's memory, which may be another library's or an import.
+        Returns it, and where in it the bytes begin; or None if only the descriptors of `memory.export` can serve.
+        """
+        return None
+
+    def adopt_dma_buf(self, device: DeviceInfo, doing: str, fd: OwnedFd, nbytes: int) -> DriverMemory:
+        """Import a dma-buf of that size as memory that this process exports as its own. Takes `fd` over on success."""
+        raise FeatureNotSupportedError(f"{doing}: {self.backend} imports no dma-bufs of other drivers")
+
     @abc.abstractmethod
     def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:
         """The forms in which `import_memory` (`physical`: `import_physical`) takes what another backend exported, and

@@ -1,10 +1,10 @@
-"""`attach`: the array, or the tree of arrays, behind a handle."""
+"""`attach` opens the array, or the tree of arrays, behind a handle."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from xpushare import adapters
 from xpushare._device import Device, dlpack_of
@@ -17,14 +17,18 @@ from xpushare.core import memory
 from xpushare.core.ordering import work_on
 from xpushare.objects.array_handle import ArrayHandle, expect_open
 from xpushare.objects.lifecycle import use
-from xpushare.objects.message import ONE_ARRAY, content_of
+from xpushare.objects.message import ONE_ARRAY, content_of, read_message
 from xpushare.objects.opened import Orders, Part, arrays_of, give_back, open_message
 from xpushare.objects.queue import Queue
 from xpushare.sharing.handle import COUNTED, PICKLED, fields_of, newest
 
 if TYPE_CHECKING:
+    import jax  # type: ignore[import-not-found, unused-ignore]  # unless it is installed
+    import torch  # type: ignore[import-not-found, unused-ignore]
+    from numpy.typing import NDArray
+
     from xpushare._device import DeviceLike
-    from xpushare.arrays.consumers import Consumer
+    from xpushare.arrays.consumers import Consumer, Library
     from xpushare.arrays.containers import Only
     from xpushare.core.memory import Range
     from xpushare.core.queue import Work
@@ -34,46 +38,99 @@ if TYPE_CHECKING:
 
 __all__ = ["attach", "attach_message"]
 
+_T = TypeVar("_T")
+_Types = Iterable[type[tuple[Any, ...]]]
+_Only = str | Iterable[str] | Callable[[str], bool] | None
 
+
+@overload
+def attach(
+    h: HandleLike, *, device: DeviceLike | None = None, stream: Any = None, like: None = None,
+    types: _Types = (), only: _Only = None, own: bool = False,
+) -> SharedArray: ...  # fmt: skip
+@overload
+def attach(
+    h: HandleLike, *, device: DeviceLike | None = None, stream: Any = None, like: Literal["numpy"],
+    types: _Types = (), only: _Only = None, own: bool = False,
+) -> NDArray[Any]: ...  # fmt: skip
+@overload
+def attach(
+    h: HandleLike, *, device: DeviceLike | None = None, stream: Any = None, like: Literal["torch"],
+    types: _Types = (), only: _Only = None, own: bool = False,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def attach(
+    h: HandleLike, *, device: DeviceLike | None = None, stream: Any = None, like: Literal["jax"],
+    types: _Types = (), only: _Only = None, own: bool = False,
+) -> jax.Array: ...  # fmt: skip
+@overload
+def attach(
+    h: HandleLike, *, device: DeviceLike | None = None, stream: Any = None, like: Literal["cupy"],
+    types: _Types = (), only: _Only = None, own: bool = False,
+) -> Any: ...  # fmt: skip
+@overload
+def attach(
+    h: HandleLike, *, device: DeviceLike | None = None, stream: Any = None,
+    like: Library[_T] | Callable[[SharedArray], _T], types: _Types = (), only: _Only = None, own: bool = False,
+) -> _T: ...  # fmt: skip
 def attach(
     h: HandleLike,
     *,
     device: DeviceLike | None = None,
     stream: Any = None,
     like: Any = None,
-    types: Iterable[type[tuple[Any, ...]]] = (),
-    only: str | Iterable[str] | Callable[[str], bool] | None = None,
+    types: _Types = (),
+    only: _Only = None,
     own: bool = False,
 ) -> Any:
-    """The array behind a handle, mapped here: the same bytes, writable unless it was shared read-only. The handle of a
-    tree gives the tree.
+    """Open an array that `share` exported, in any process of this user.
 
-    `device=None` opens on the device that the handle names. Readers are ordered after the producer's stream: `stream`
-    (a `Queue`, another library's stream, a raw one) waits for it on the device from now on. So do the stream of a
-    consumer's `__dlpack__(stream=…)`, queues that get the array as an operand, and the host before it makes a view.
-    `stream=-1` opts out of all that.
+    The elements are the same bytes, not a copy. They are writable unless the array was shared
+    read-only. The result keeps the memory mapped, and so do NumPy arrays and tensors made from it.
 
-    Arrays are `SharedArray`, or what `like` makes of one: `torch`, `cupy`, `jax`, `numpy` (the module or its name), or
-    a function. In a tree, named tuples are of the classes in `types` with their names, or of new classes.
+    The handle of a tree gives the tree. Its type is known only at run time:
+    `tree = typing.cast("dict[str, xs.SharedArray]", xs.attach(handle))`. The handle of a growable
+    `VirtualRange` gives a range that follows it.
 
-    `only` opens a part of a tree: the arrays at or below these paths, or those whose path the function accepts. A path
-    joins keys and indices by dots: `"layers.0"` stands for everything below `tree["layers"][0]`, and for the keys that
-    begin with `layers.0.` in a flat dict. The other arrays are absent from dicts, and None in lists and tuples. The
-    memory in which only other arrays lie is not opened, except the first of the handle, which counts `opens`.
-    `InvalidArgumentError` if there is no array at a path.
+    Args:
+        h: What `share` or `lookup` returned, or its bytes or text. If the handle was looked up and
+            its name has a newer version by now, that version is opened.
+        device: Where to open the memory. None means the device that the handle names.
+        stream: A `Queue`, another library's stream or a raw one, which waits on the device for
+            the producer's work. By default the consumer's `__dlpack__(stream=…)`, the queue that
+            gets the array as an operand, or the host waits before it reads. -1 waits for nothing.
+        like: `numpy`, `torch`, `cupy` or `jax` (the module or its name), or a function of a
+            `SharedArray`. The result then consists of that library's arrays, or of what the
+            function returns.
+        types: Classes of the named tuples in a tree. Others come back as new classes.
+        only: Opens a part of a tree: paths such as `"layers.0"`, or a function that says of a path
+            whether it is wanted. A path joins keys and indices by dots, and stands for everything
+            below it. Other arrays are absent from dicts, and None in lists and tuples.
+        own: Makes this process an owner of the memory. It can then share, publish and pickle the
+            array even after the process that made it has ended.
 
-    With `own=True`, this process becomes an owner of the memory: it holds descriptors of its own, so that it can
-    `share`, `publish` and pickle what it attached even after the process that shared it has ended. The memory lives as
-    long as any owner or reader does. An array that was shared read-only stays read-only. `FeatureNotSupportedError` for
-    memory that ends with the process that made it (`cudaMalloc`, say).
+    Returns:
+        A `SharedArray`, or what `like` makes of it.
 
-    The result owns the mapping; views and capsules keep it. What raises leaves nothing open. Raises
-    `InvalidHandleError` for anything but an array handle of this user and boot that fits the memory it names,
-    `HandleExpiredError` after `close` or the exporter's end, and what `ipc.memory.open` raises.
+    Raises:
+        InvalidArgumentError: `h` is not the handle of an array, or is closed, or `only` matches
+            no array.
+        InvalidHandleError: The bytes were altered, or belong to another user or boot.
+        HandleExpiredError: The exporter has closed the handle, or has exited.
+        RouteError: Every way to the exporter's memory is blocked. `reasons` says how to open one.
+        FeatureNotSupportedError: The device cannot open this memory, or the memory cannot outlive
+            its maker and `own=True` was given.
+        OutOfMemoryError: Memory or file descriptors ran out.
+
+    Examples:
+        >>> handle = xs.share(xs.array([1, 2, 3]))
+        >>> xs.attach(handle, like="numpy")
+        array([1, 2, 3])
+        >>> handle.close()
     """
     consumer = None if like is None else consumer_of(like)
     chosen = None if only is None else only_argument(only)
-    found = ArrayHandle.__new__(ArrayHandle, h)  # calling the type is slower
+    found = read_message(h) if type(h) is bytes else ArrayHandle(h)
     while True:
         try:
             return attach_message(found, device, stream, consumer, types, chosen, bool(own))

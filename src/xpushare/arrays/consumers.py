@@ -6,14 +6,35 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 from xpushare.common.errors import InvalidArgumentError
 from xpushare.objects.array import SharedArray
 
-__all__ = ["Consumer", "consumer_of", "exchange_of", "torch_stream"]
+__all__ = ["Consumer", "Library", "consumer_of", "exchange_of", "torch_stream"]
 
 Consumer = Callable[[SharedArray], Any]
+
+# To type checkers, the modules of libraries, by the class that each has of its arrays.
+T_co = TypeVar("T_co", covariant=True)
+
+
+class _NumPy(Protocol[T_co]):  # and CuPy
+    @property
+    def ndarray(self) -> type[T_co]: ...
+
+
+class _Torch(Protocol[T_co]):
+    @property
+    def Tensor(self) -> type[T_co]: ...
+
+
+class _Jax(Protocol[T_co]):
+    @property
+    def Array(self) -> type[T_co]: ...
+
+
+Library = _NumPy[T_co] | _Torch[T_co] | _Jax[T_co]
 
 # Imported when the caller asks for them.
 _CONSUMERS: Final = {

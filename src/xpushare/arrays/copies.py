@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xpushare import adapters
@@ -73,7 +75,8 @@ def new_array(
         found = memory.allocate(kind, max(nbytes, 1), device, None, isolated, small)
     except OutOfMemoryError as error:
         what = f"{readable(nbytes)} (shape {shape}, {dtype}) on {device}"
-        raise OutOfMemoryError(f"cannot allocate {what}: {error}", result=error.result, native=error.native) from error
+        why = os.strerror(errno.ENOMEM) if error.native == errno.ENOMEM and device.backend == adapters.HOST else error
+        raise OutOfMemoryError(f"cannot allocate {what}: {why}", result=error.result, native=error.native) from error
     return array_of(found.replace(nbytes=nbytes), shape, dtype, c_strides(shape, dtype.itemsize), 0)
 
 
@@ -242,22 +245,35 @@ def empty(
     isolated: bool = False,
     label: str | None = None,
 ) -> SharedArray:
-    """A C-ordered array in new memory on `device`, which other processes can attach once it is shared.
+    """Make an array in memory that other processes can attach once it is shared.
 
-    `dtype` is a NumPy dtype or its name; bfloat16 and the float8 family have their `ml_dtypes` names. The elements are
-    unspecified: the memory may have served earlier arrays of this process (`zeros` is for elements that are zero). The
-    array owns the memory; views and exports keep it.
+    The elements are unspecified: the memory may have served earlier arrays of this process. `zeros`
+    clears them. The array owns the memory, and views and exports keep it.
 
-    Memory serves again once nobody has it: every handle is withdrawn, every process that opened one has closed it or
-    ended, and no process that had it was forked. Someone who opened it and does not play by the rules may then still
-    read and write what lies in it, and `read_only` is not enforced there.
+    Small arrays on the host (up to 16 KiB) lie together in allocations of 256 KiB. A process that
+    opens one of them can read and write its neighbours, too: `handle.exposed_nbytes` says how many
+    bytes it can reach. Use `isolated=True` where that matters.
 
-    Small arrays on the host (up to 16 KiB) share allocations of 256 KiB, so that an array does not cost a file
-    descriptor. A process that opens one of them can reach the whole allocation (`handle.exposed_nbytes`), which is
-    freed with the last of its arrays. `isolated=True` gives the array an allocation of its own, which never served
-    another array and never will. `ls` and `shares` show the `label` of what is shared of it; it has at most 56 bytes,
-    and such an array has an allocation of its own, too. Raises `InvalidArgumentError` (also for arrays of Python
-    objects), `OutOfMemoryError`, `DeviceError`.
+    Args:
+        shape: Number of elements per dimension.
+        dtype: A NumPy dtype or its name. bfloat16 and the float8 family have their `ml_dtypes` names.
+        device: Where the array lies. The default is the host, even if there is a GPU.
+        isolated: Gives the array an allocation of its own that never serves another array.
+        label: What `ls` and `shares` call the array, at most 56 bytes. It also isolates the array.
+
+    Returns:
+        A C-ordered array.
+
+    Raises:
+        InvalidArgumentError: The shape or dtype is not one, or the elements are Python objects.
+        OutOfMemoryError: The device or the host has not enough memory.
+        DeviceError: The driver failed.
+
+    Examples:
+        >>> a = xs.empty((2, 3), "float32")
+        >>> np.asarray(a)[:] = 1
+        >>> a
+        <SharedArray (2, 3) float32 on native_cpu:0>
     """
     found = as_dtype(dtype)
     check_dtype(found)
@@ -276,7 +292,27 @@ def zeros(
     isolated: bool = False,
     label: str | None = None,
 ) -> SharedArray:
-    """Like `empty`, with elements that are zero on every device when the call returns."""
+    """Make an array of zeros in memory that other processes can attach once it is shared.
+
+    Args:
+        shape: Number of elements per dimension.
+        dtype: A NumPy dtype or its name.
+        device: Where the array lies. The default is the host, even if there is a GPU.
+        isolated: Gives the array an allocation of its own that never serves another array.
+        label: What `ls` and `shares` call the array, at most 56 bytes.
+
+    Returns:
+        A C-ordered array, complete when the call returns.
+
+    Raises:
+        InvalidArgumentError: The shape or dtype is not one, or the elements are Python objects.
+        OutOfMemoryError: The device or the host has not enough memory.
+        DeviceError: The driver failed.
+
+    Examples:
+        >>> np.asarray(xs.zeros(3, int)).tolist()
+        [0, 0, 0]
+    """
     made = empty(shape, dtype, device=device, isolated=isolated, label=label)
     covered, _ = covered_by(made)
     if not made.nbytes or memory.is_zero(covered):
@@ -291,12 +327,26 @@ def zeros(
 
 
 def array(x: Any, *, dtype: Any = None, device: DeviceLike | None = None) -> SharedArray:
-    """A copy of `x` in new memory that other processes can attach once it is shared.
+    """Copy an array into memory that other processes can attach once it is shared.
 
-    `x` is whatever `share` takes, also where it is private to its library, or what NumPy makes an array of (lists,
-    numbers, pandas columns). `dtype`: of the copy, by default that of `x`. `device`: where it lies, by default on the
-    device of `x`, which is the host for what is no array. The content is complete when the call returns. Raises
-    `InvalidArgumentError` (also for elements that are Python objects), `OutOfMemoryError`, `DeviceError`.
+    Args:
+        x: Anything that `share` takes, or that NumPy makes an array of: lists, numbers, columns of
+            a data frame.
+        dtype: Type of the copy's elements, by default that of `x`.
+        device: Where the copy lies, by default the device of `x`. Lists go to the host.
+
+    Returns:
+        The copy, complete when the call returns.
+
+    Raises:
+        InvalidArgumentError: NumPy makes no array of `x`, or its elements are Python objects.
+        OutOfMemoryError: The device or the host has not enough memory.
+        DeviceError: The driver failed.
+
+    Examples:
+        >>> a = xs.array([1, 2, 3], dtype="float32")
+        >>> np.asarray(a).sum()
+        np.float32(6.0)
     """
     wanted = None if dtype is None else as_dtype(dtype)
     own = own_array(x)

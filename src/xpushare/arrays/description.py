@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from xpushare import adapters
-from xpushare._device import Device, adapter_of, info_of, known_device
-from xpushare._native import DLTensor, dlpack_view
+from xpushare._device import Device, info_of, known_device
+from xpushare._native import DLTensor, Recogniser, dlpack_view
 from xpushare.adapters.base import Adapter, Foreign
 from xpushare.adapters.vendor import ArrayInterface, Vendor
 from xpushare.common.aspects import Aspect
@@ -272,18 +272,16 @@ def _viewed(array: Any) -> Described | None:
 
 
 @functools.lru_cache(256)
-def kind_of(
-    own: type, on: int, ordinal: int, code: int, bits: int, lanes: int
-) -> tuple[Any, Device, str | None] | None:
-    """Return the dtype, the device and the backend of all arrays of a type, on a DLPack device, with elements of a
-    DLPack type. None if they have to be described one by one, since they name their stream, say.
+def kind_of(own: type, on: int, ordinal: int, code: int, bits: int, lanes: int) -> tuple[Any, Device] | None:
+    """Return the dtype and the device of all arrays of a type, on a DLPack device, with elements of a DLPack type. None
+    if they have to be described one by one, since they name their stream, say.
     """
     record = viewable(own, on)
     if record is None or any(hasattr(own, name) for name in record.stream_methods):
         return None
     backend = _backend(own, record)
     device = Device(f"{adapters.HOST}:0" if backend is None else f"{backend}:{ordinal}")
-    return _dtype_of_dlpack(code, bits, lanes), device, backend
+    return _dtype_of_dlpack(code, bits, lanes), device
 
 
 @functools.lru_cache(64)
@@ -434,24 +432,25 @@ def range_of(array: Any) -> Range:
     return range_at(where, array)
 
 
-def allocation_at(where: Located, device: Device) -> Allocation:
-    """Return the allocation on a device that has these bytes of another library, as `range_at` does. One native call
-    recognises most of them.
+def allocation_at(
+    address: int, nbytes: int, device: Device, finder: Recogniser | None, known: bool = True
+) -> Allocation:
+    """Return the allocation on a device that has these bytes of another library, as `range_at` does. The finder
+    recognises most of them by one native call. `known`: it may know the allocation, and was not asked yet.
     """
-    here = node.current()
-    recogniser = adapter_of(device).recogniser
-    if recogniser is None or here.allocations.find(where.address) is not None or here.peers.maps(where.address):
-        return range_at(where, None).allocation
-    found = recogniser.find(info_of(device), where.address, where.nbytes)
-    if found is None:
-        return range_at(where, None).allocation
+    here, info = node.here[0], info_of(device)
+    backend = info.backend
+    found = None
+    if finder is not None and here.allocations.find(address) is None and here.peers.mapping_at(address) is None:
+        found = finder.find(info, address, nbytes, known)
+    if found is None or finder is None:
+        return range_at(Located(address, nbytes, False, None if backend == adapters.HOST else backend), None).allocation
     if isinstance(found, Allocation):
         return found
     identity, memory = found
-    key = device.backend, identity
-    made = Allocation(device, memory, "device", foreign=True, name=key)
-    allocation: Allocation = here.foreign.setdefault(key, made)
-    recogniser.remember(identity, allocation)
+    key = backend, identity
+    allocation: Allocation = here.foreign.add(key, Allocation(device, memory, "device", foreign=True, name=key))
+    finder.remember(identity, allocation)
     return allocation
 
 
@@ -496,14 +495,14 @@ def range_at(where: Located, array: Any, known: Sequence[Allocation] = ()) -> Ra
         allocation = here.foreign.get(key)
         if allocation is None:
             device = known_device(adapter, answer.device)
-            allocation = Allocation(device, answer.memory, answer.kind, foreign=True, source=answer.keep, name=key)
-            here.foreign[key] = allocation
+            made = Allocation(device, answer.memory, answer.kind, foreign=True, source=answer.keep, name=key)
+            allocation = here.foreign.add(key, made)
         return _within(allocation, answer.offset, where, array)
     if where.backend is not None:
         _check_known(array, where)
     raise FeatureNotSupportedError(
         f"the memory of {what} is private to its library and this process: make the array with xs.empty, or copy it "
-        "into shared memory with xs.share(array, copy=True)"
+        "into shared memory, with xs.array(x) or xs.share(x, copy=True)"
     )
 
 

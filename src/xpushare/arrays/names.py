@@ -16,7 +16,7 @@ from xpushare.arrays.changes import Awaitable, Changes
 from xpushare.arrays.keep import keep_by_name
 from xpushare.arrays.passing import passed_on
 from xpushare.arrays.share import shared
-from xpushare.common import system
+from xpushare.common import html, system
 from xpushare.common.errors import (
     DeviceError,
     ForkError,
@@ -27,6 +27,7 @@ from xpushare.common.errors import (
     doing,
 )
 from xpushare.common.fds import OwnedFd
+from xpushare.common.sizes import readable
 from xpushare.core import event, memory, physical
 from xpushare.objects.array import Memory
 from xpushare.objects.array_handle import ArrayHandle, expect_open
@@ -45,7 +46,12 @@ WARN_AFTER: Final = 10.0  # seconds of waiting for a name that nobody has
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What a watch with `lost=True` yields when the process that published the last version has ended."""
+    """The end of a publisher, as `watch(lost=True)` yields it.
+
+    Examples:
+        >>> xs.Lost(4711)
+        Lost(pid=4711)
+    """
 
     pid: int
     """Its pid as seen from here, 0 if it cannot be seen."""
@@ -56,28 +62,41 @@ _V = TypeVar("_V", bound="Handle | ArrayHandle | Lost")
 
 @doing("publishing a name")
 def publish(name: str, obj: Any, *, replace: bool = False, versions: int = 1, keep: bool = False) -> int:
-    """Give `obj` a name by which every process of this user (with this runtime folder) finds its handle with `lookup`.
+    """Give something a name by which every process of this user finds it with `lookup`.
 
-    `obj` is an array or a tree that `share` takes, a `Memory`, `PhysicalMemory` or `Event`, or a handle that this
-    process made. The name, and the export that `publish` makes, last until `unpublish` or the end of this process, even
-    by SIGKILL. A name consists of 1 to 128 of the characters `A-Z a-z 0-9 . _ -` and does not begin with a dot. Raises
-    `InvalidArgumentError` for a name that a living process has published.
+    The name lasts until `unpublish` or the end of this process, and so does the export that
+    `publish` makes. A process that looks the name up during a replacement sees the old or the new
+    version, and whatever is open stays open.
 
-    `replace=True` puts `obj` in the place of what this process has published under the name, if anything. Whoever looks
-    sees the old or the new version; `watch` yields the new one, and handles of the old one that were looked up open it.
-    The export that `publish` made for the old version then ends; what is open stays open.
+    Args:
+        name: 1 to 128 of the characters `A-Z a-z 0-9 . _ -`, not beginning with a dot.
+        obj: An array or tree that `share` takes, a `Memory`, `PhysicalMemory` or `Event`, or a
+            handle that this process made.
+        replace: Puts `obj` in the place of what this process has published under the name.
+        versions: How many versions to keep for `lookup(version=)`, this one included, at most 64.
+            Each keeps its memory.
+        keep: Hands the memory to the keeper, a process of this user that is started if none runs.
+            It holds the memory until `xpushare keep --drop NAME`, even after this process has
+            ended. Everything is kept, or nothing.
 
-    Returns the number of the version, which `lookup` gives as `handle.version`. Numbers grow, also from one publisher
-    of a name to the next. `versions=n` (up to 64) keeps the last n versions, this one included, for `lookup(version=)`;
-    each keeps its memory. Processes that have to agree on a version look the name up, agree on one number, and look
-    that version up.
+    Returns:
+        The number of the version, which `lookup` gives as `handle.version`. Numbers grow, even from
+        one publisher of a name to the next.
 
-    With `keep=True`, the keeper publishes it: a process of this user without a device, which is started if none runs,
-    and holds the memory when every process that used it has ended, until `xpushare keep --drop NAME`. The content is
-    complete when this returns, and the whole of `obj` is kept, or nothing. A name that is kept already needs
-    `replace=True`. Raises `OutOfMemoryError` if the keeper may not keep so much, and `FeatureNotSupportedError` for
-    events and for memory that ends with the process that made it (`cudaMalloc`, say).
+    Raises:
+        InvalidArgumentError: The name is not one, or a living process has published it, or `obj`
+            cannot be shared under a name.
+        FeatureNotSupportedError: The memory cannot be shared, or cannot be kept (`cudaMalloc`, say).
+        OutOfMemoryError: The keeper may not keep so much, or memory ran out.
+
+    Examples:
+        >>> version = xs.publish("weights", xs.array([1.0, 2.0]))
+        >>> np.asarray(xs.attach(xs.lookup("weights"))).tolist()
+        [1.0, 2.0]
+        >>> xs.unpublish("weights")
     """
+    if isinstance(obj, str) and not isinstance(name, str):
+        raise InvalidArgumentError("the name comes first: xs.publish(name, array)")
     naming.check_name(name)
     count = _versions_argument(versions)
     if keep:
@@ -95,9 +114,21 @@ def _versions_argument(versions: int) -> int:
 
 @doing("unpublishing a name")
 def unpublish(name: str) -> None:
-    """Remove a name of this process, and withdraw the export that `publish` made for it; what is open stays open.
+    """Remove a name of this process, and withdraw the export that `publish` made for it.
 
-    Raises `InvalidArgumentError` for a name that this process has not published.
+    What other processes have opened stays open.
+
+    Args:
+        name: A name that this process has published.
+
+    Raises:
+        InvalidArgumentError: This process has not published that name.
+
+    Examples:
+        >>> version = xs.publish("short-lived", xs.zeros(3))
+        >>> xs.unpublish("short-lived")
+        >>> "short-lived" in xs.published()
+        False
     """
     naming.check_name(name)
     naming.unpublish(name)
@@ -105,9 +136,21 @@ def unpublish(name: str) -> None:
 
 @doing("looking for names")
 def published() -> dict[str, Handle | ArrayHandle]:
-    """The names that living processes of this user have published, and their handles.
+    """List the names that living processes of this user have published.
 
-    Handles that this version cannot read are left out, and whatever else lies in the folder; `lookup` says why.
+    Handles of another version of the package are left out; `lookup` says why.
+
+    Returns:
+        The handles by name.
+
+    Raises:
+        DeviceError: The runtime folder cannot be read.
+
+    Examples:
+        >>> version = xs.publish("frames", xs.zeros(3))
+        >>> xs.published()["frames"].shape
+        (3,)
+        >>> xs.unpublish("frames")
     """
     folder = naming.names_folder()
     found: dict[str, Handle | ArrayHandle] = {}
@@ -126,16 +169,31 @@ def published() -> dict[str, Handle | ArrayHandle]:
 
 @doing("looking for a name")
 def lookup(name: str, *, timeout: float | None = None, version: int | None = None) -> Handle | ArrayHandle:
-    """The handle that a living process has published under `name`; waits until there is one.
+    """Find what a living process has published, and wait until there is something.
 
-    Raises `TimeoutError` after `timeout` seconds; None waits as long as it takes (and says so in the log after a
-    while), 0 does not wait. `KeyboardInterrupt` interrupts the wait. `attach` or `ipc.*.open` takes the result. If it
-    was replaced meanwhile, they open what the name says then; if its publisher has ended, they raise
-    `HandleExpiredError`. The result's bytes, text and pickle are the handle alone and follow no name.
+    `attach` or `ipc.*.open` takes the result. If the name was replaced meanwhile, they open its
+    newest version. The result's bytes, text and pickle are the handle alone, without the name.
 
-    `handle.version` is the number that `publish` returned. `version=` finds that version and no other, whatever is
-    published meanwhile: it waits for one that is still to come, and raises `HandleExpiredError` for one that is not
-    kept any more (see `publish(versions=)`).
+    Args:
+        name: The name that was given to `publish`.
+        timeout: Seconds to wait. None waits as long as it takes and says so in the log after a
+            while; 0 does not wait.
+        version: Finds that version and no other. It waits for a version that is still to come.
+
+    Returns:
+        The handle. Its `version` is the number that `publish` returned.
+
+    Raises:
+        TimeoutError: Nobody has published the name in time.
+        HandleExpiredError: That version is not kept any more.
+        InvalidArgumentError: The name is not one.
+
+    Examples:
+        >>> version = xs.publish("frames", xs.zeros((2, 2)))
+        >>> handle = xs.lookup("frames", timeout=5)
+        >>> handle.version == version, handle.shape
+        (True, (2, 2))
+        >>> xs.unpublish("frames")
     """
     naming.check_name(name)
     if version is not None:
@@ -173,16 +231,31 @@ def watch(name: str, *, timeout: float | None = None, lost: Literal[False] = Fal
 @overload
 def watch(name: str, *, timeout: float | None = None, lost: bool) -> Watch[Handle | ArrayHandle | Lost]: ...
 def watch(name: str, *, timeout: float | None = None, lost: bool = False) -> Watch[Any]:
-    """Every version of what is published under `name`: the newest at once, then each new one as it comes.
+    """Iterate over the versions of a name: the newest at once, then each new one as it comes.
 
-    For `for` and `async for` (under asyncio and trio). It waits while there is none, and never ends by itself: `break`,
-    `close` or cancel it. Each wait raises `TimeoutError` after `timeout` seconds (None: never), after which you may
-    go on with the watch. `close` in another thread ends a wait with `InvalidArgumentError`. A version that was replaced
-    before it was asked for is left out, since it cannot be attached any more. Each item is as from `lookup`.
+    It works in `for` and, under asyncio and trio, in `async for`. It waits while nobody has
+    published the name, and never ends by itself: `break`, `close` or cancel it. Versions that were
+    replaced before you asked for them are left out.
 
-    `lost=True` also yields `Lost(pid)`, once, when the process that published the last version has ended, whether it
-    crashed or exited. The next item is a version of the next publisher. If the publisher's pid cannot be seen from
-    here, taking the name back counts as its end.
+    Args:
+        name: The name that was given to `publish`.
+        timeout: Seconds that each step waits. None waits as long as it takes.
+        lost: Yields `Lost(pid)`, too, when the process that published the last version has ended.
+            The next item is then a version of the next publisher.
+
+    Returns:
+        An iterator of handles, as from `lookup`. It may be closed, also by `with`.
+
+    Raises:
+        TimeoutError: No version came in time. You may go on with the watch.
+        InvalidArgumentError: The name is not one, or another thread closed the watch.
+
+    Examples:
+        >>> version = xs.publish("weights", xs.zeros(3))
+        >>> with xs.watch("weights", timeout=5) as versions:
+        ...     next(versions).version == version
+        True
+        >>> xs.unpublish("weights")
     """
     return Watch(name, event.timeout_argument(timeout), bool(lost))
 
@@ -192,19 +265,52 @@ def watch(name: str, *, timeout: float | None = None, lost: bool = False) -> Wat
 
 def survey_named() -> Survey:
     """What all processes of this user share, with the names that they have published."""
-    names: dict[tuple[bytes, int, int], str] = {}
+    names: dict[tuple[bytes, int, int], tuple[str, int]] = {}
     try:
         for name, handle in published().items():
             for fields in map(fields_of, _handles_of(handle)):
-                names[fields.cookie, fields.entry, fields.generation] = name
+                names[fields.cookie, fields.entry, fields.generation] = name, fields.nbytes
     except XpuShareError:
         pass  # no runtime folder that is to be trusted: nobody has names there
     return survey(names)
 
 
-def shares() -> list[Row]:
-    """What all processes of this user share: one row per object, as `xpushare ls --json` prints them."""
-    return survey_named().rows
+class Shares(list[Row]):
+    """Rows, which a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        columns = "state", "kind", "size", "exporter", "importers", "handles", "names", "label"
+        lines = [
+            (
+                row["state"], row["kind"], "" if row["kind"] == "event" else readable(row["nbytes"]),
+                f"{row['exporter']} {row['exporter_name'] or ''}", " ".join(map(str, row["importers"])), row["handles"],
+                " ".join(row["names"]), row["label"],
+            )
+            for row in self
+        ]  # fmt: skip
+        return html.table(columns, lines)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return html.bundle(self, include, exclude)
+
+
+def shares() -> Shares:
+    """List what all processes of this user share, as `xpushare ls` prints it.
+
+    Returns:
+        One row per object, with `kind`, `state`, `nbytes`, `published_nbytes`, `backend`, `device`, `exporter`,
+        `exporter_name`, `importers`, `handles`, `names`, `label`, `value`, `pending` and `age`. In
+        a notebook the list is shown as a table.
+
+    Raises:
+        FeatureNotSupportedError: There is no /proc.
+
+    Examples:
+        >>> with xs.share(xs.zeros(1000), label="scratch"):
+        ...     [row["kind"] for row in xs.shares() if row["label"] == "scratch"]
+        ['memory']
+    """
+    return Shares(survey_named().rows)
 
 
 # --- files
@@ -427,7 +533,13 @@ class _Publisher:
 
 @final
 class Watch(Awaitable, Generic[_V]):
-    """The versions of a name, as `watch` says. Each goes to one of those that iterate over this object."""
+    """The versions of a name, as `watch` returns them. Each goes to one of those that iterate over this object.
+
+    Examples:
+        >>> with xs.watch("weights") as versions:
+        ...     versions
+        <Watch of 'weights'>
+    """
 
     __slots__ = (
         "_awaited", "_changes", "_closed", "_folder", "_forks", "_lost", "_name", "_publisher", "_seen", "_timeout",
@@ -447,7 +559,25 @@ class Watch(Awaitable, Generic[_V]):
         self._forks = _native.forks()
 
     def next(self, timeout: float | None = None) -> _V:
-        """The next item, `TimeoutError` after `timeout` seconds (None: those of the watch)."""
+        """Wait for the next item.
+
+        Args:
+            timeout: Seconds to wait, by default those of the watch.
+
+        Returns:
+            A handle, or `Lost`.
+
+        Raises:
+            TimeoutError: Nothing came in time.
+            InvalidArgumentError: The watch is closed.
+
+        Examples:
+            >>> version = xs.publish("weights", xs.zeros(3))
+            >>> with xs.watch("weights") as versions:
+            ...     versions.next(timeout=5).shape
+            (3,)
+            >>> xs.unpublish("weights")
+        """
         wait = _Wait(self._timeout if timeout is None else event.timeout_argument(timeout))
         while (found := self._newer()) is None:
             self._watching().wait(wait.left(self._name, self._seen is not None), *self._end())
@@ -501,7 +631,19 @@ class Watch(Awaitable, Generic[_V]):
         return _following(raw, self._name, self._newest, found.version)  # it may have been replaced by now, too
 
     def ready(self) -> bool:
-        """Whether `next` has an item now; it stays to be yielded."""
+        """Return whether there is a next item now. It stays to be taken.
+
+        Returns:
+            True if `next` would return at once.
+
+        Raises:
+            InvalidArgumentError: The watch is closed.
+
+        Examples:
+            >>> with xs.watch("nobody-has-this-name") as versions:
+            ...     versions.ready()
+            False
+        """
         self._expect_usable()
         with naming.lock:
             publisher, seen = self._publisher, self._seen
@@ -533,7 +675,14 @@ class Watch(Awaitable, Generic[_V]):
         return (None, False) if publisher is None else (publisher.pidfd, publisher.pidfd is None)
 
     def close(self) -> None:
-        """Give back what the waits needed, and end those of other threads. Idempotent."""
+        """End the watch, and the waits of other threads. Idempotent.
+
+        Examples:
+            >>> versions = xs.watch("weights")
+            >>> versions.close()
+            >>> versions
+            <Watch of 'weights' closed>
+        """
         with naming.lock:
             self._closed = True
             changes, self._changes = self._changes, None
@@ -583,8 +732,13 @@ class _Wait:
         waited = time.monotonic() - self._start
         if self._timeout is not None:
             if waited >= self._timeout:
-                what = f"no new version of {name!r} has come" if seen else f"nobody has published {name!r}"
-                raise TimeoutError(f"{what} within {self._timeout:g} s")
+                if seen:
+                    raise TimeoutError(f"no new version of {name!r} has come within {self._timeout:g} s")
+                others = ", ".join(published()) or "nothing"
+                raise TimeoutError(
+                    f"nobody has published {name!r} within {self._timeout:g} s (published now: {others}). Have the "
+                    f"other process call xs.publish({name!r}, array), or wait longer"
+                )
             return self._timeout - waited
         if seen or self._warned:
             return None

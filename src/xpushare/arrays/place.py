@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import operator
+import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 from xpushare import adapters
-from xpushare._device import Device, adapter_of
-from xpushare._native import KINDS_MOST, Leaves, Span
+from xpushare._device import Context, Device, adapter_of, info_of
+from xpushare._native import KINDS_MOST, Kinds, Leaves, Recogniser, Span
 from xpushare.arrays import description
 from xpushare.arrays.copies import (
     Source,
@@ -50,6 +51,8 @@ _ALIGNMENT: Final = 64  # of copies in one allocation
 
 
 _address: Final = operator.attrgetter("address")
+_kinds: Final = Kinds()
+os.register_at_fork(after_in_child=_kinds.clear)  # the parent's streams have no threads here
 
 
 class _Private(NamedTuple):
@@ -133,7 +136,7 @@ class Placing:
 
     __slots__ = (
         "_at", "_copy", "_copying", "_current", "_found", "_known", "_lasting", "_ordered", "_passed_on", "_private",
-        "_produced", "_read_only", "_settled", "_stream", "_works", "copied", "leaves", "passes_on",
+        "_produced", "_read_only", "_stream", "copied", "leaves", "named", "passes_on", "streams",
     )  # fmt: skip
 
     # Of arrays that native code does not place, from the first one on:
@@ -153,7 +156,7 @@ class Placing:
         """`known`: allocations that arrays lie in, which the driver need not be asked for. `lasting`: as for
         `passed_on`.
         """
-        self.leaves: Final = Leaves(found, read_only)
+        self.leaves: Final = Leaves(found, read_only, _kinds)
         self.copied = 0
         self.passes_on = False  # whether memory of other processes is among what `groups` returns
         self._found = found
@@ -162,16 +165,16 @@ class Placing:
         self._lasting = lasting
         self._stream = stream
         self._ordered = stream is None or not is_unordered(stream)
-        self._settled: dict[int, tuple[Device, str | None]] = {}  # another library's kinds: device, backend or host
+        self.named = stream is not None and self._ordered
         self._produced: dict[int, Work] = {}  # by kind: what produces its arrays
-        self._works: list[Work] = []
+        self.streams: list[Work] = []  # that produce the arrays
         self._copying: tuple[Work, ...] = ()  # streams that copy what is shared
         self._at = 0
         self._known: Sequence[Allocation] = ()
         if known:
             self._known = sorted(known, key=_address)
             for allocation in self._known:
-                self._learn(allocation)
+                self.leaves.learn(allocation, allocation.device.context)
 
     def current(self) -> Any:
         """The array that is being placed."""
@@ -183,11 +186,12 @@ class Placing:
         """Place all arrays; what is private to its library is copied if that was asked for."""
         leaves = self.leaves
         if self._stream is None or not self._ordered:  # a stream that is named stands for all
-            for number, array, device, element in leaves.view():
-                if element is not None:
-                    self._settle(number, array, element)
-                elif self._ordered and adapter_of(device).has_streams:
-                    self._produce(number, current_work(device, array))
+            for number, array, device, element in leaves.view(self._ordered):
+                self._settle(number, array, device, element)
+            if self._ordered:
+                self._produced = leaves.producers()
+                if self._produced:
+                    self.streams = list(dict.fromkeys(self._produced.values()))
         index = leaves.next()
         if index is None:
             return
@@ -201,42 +205,46 @@ class Placing:
         if self._private:
             self._copy_private()
 
-    def _settle(self, number: int, array: Any, element: tuple[int, int, int, int, int]) -> None:
-        """Tell `leaves` on which device the arrays of another library's kind are, unless they have to be described one
-        by one.
+    def _settle(
+        self, number: int, array: Any, device: Device | None, element: tuple[int, int, int, int, int] | None
+    ) -> None:
+        """Tell `leaves` on which device the arrays of a kind are, unless another library's have to be described one by
+        one, and what produces them.
         """
-        own: Any = type(array)
-        found = description.kind_of(own, *element)
-        if found is None:
+        leaves = self.leaves
+        if element is not None:
+            own: Any = type(array)
+            found = description.kind_of(own, *element)
+            if found is None:
+                return
+            dtype, device = found
+            leaves.settle(number, dtype, device, device.context)
+        assert device is not None  # those of ours say theirs
+        if not self._ordered:
             return
-        dtype, device, backend = found
-        self.leaves.settle(number, dtype, device, device.context)
-        self._settled[number] = device, backend
-        if self._ordered and adapter_of(device).has_streams:
-            self._produce(number, current_work(device, array, None if backend is None else self.leaves.stream(number)))
+        if not adapter_of(device).has_streams:
+            leaves.produce(number, None, None, True)
+            return
+        stream = None if element is None or device.backend == adapters.HOST else leaves.stream(number)
+        work = current_work(device, array, stream)
+        leaves.produce(number, work, stream, work is not None and work.driver.lasting)
 
-    def _produce(self, number: int, work: Work | None) -> None:
-        """Note which stream produces the arrays of a kind."""
-        distinct = self._distinct(work)
-        if distinct is not None:
-            self._produced[number] = distinct
-
-    def _locate(self, kind: int, low: int, nbytes: int) -> bool:
+    def _locate(
+        self, kind: int, low: int, nbytes: int, device: Device, context: Context, finder: Recogniser | None
+    ) -> bool:
         """Tell `leaves` in which allocation these bytes of another library's array lie, whose kind is settled."""
-        device, backend = self._settled[kind]
         try:
-            allocation = description.allocation_at(description.Located(low, nbytes, False, backend), device)
+            allocation = description.allocation_at(low, nbytes, device, finder, known=False)
             if self._copy:
                 memory.prepared_by(allocation, node.current().table(), False)
         except XpuShareError:
             return False  # `_describe` says what is wrong, or copies it
+        if finder is None and (recogniser := adapter_of(device).recogniser) is not None:
+            self.leaves.finds(kind, recogniser, info_of(device))
         if allocation.device is not device or (allocation.imported and not allocation.owned):
             return False
-        self._learn(allocation)
+        self.leaves.learn(allocation, context)
         return True
-
-    def _learn(self, allocation: Allocation) -> None:
-        self.leaves.learn(allocation, allocation.device.context)
 
     def _describe(self, index: int) -> tuple[Source, Work | None] | tuple[None, None]:
         """Where an array lies, and what produces it; None for one that has to be copied."""
@@ -311,7 +319,7 @@ class Placing:
             raise InvalidArgumentError(f"an array has at most {NDIM_MAX} dimensions, this has {len(source.shape)}")
         kind = KINDS_MOST  # of the arrays that nobody produces; those of each stream are another
         if work is not None:
-            kind += 1 + self._works.index(work)
+            kind += 1 + self.streams.index(work)
             self._produced[kind] = work
         self.leaves.put(index, source.covered, source.offset, source.shape, source.strides, source.dtype, kind)
 
@@ -321,10 +329,10 @@ class Placing:
         """One object for each stream."""
         if work is None:
             return None
-        for known in self._works:
+        for known in self.streams:
             if known.driver is work.driver:
                 return known
-        self._works.append(work)
+        self.streams.append(work)
         return work
 
     def _work(self, array: Any, found: description.Described | None, device: Device) -> Work | None:
@@ -356,13 +364,16 @@ class Placing:
 
     def works(self) -> list[Work]:
         """The streams that readers have to wait for."""
-        if not self._works and self._stream is None:
-            return self._works
-        named = self._stream is not None and self._ordered
-        if named and not self._works and self._current:
+        if self._stream is None and not self._copying:
+            busy: list[Work] = []
+            for work in self.streams:
+                if not work.driver.idle():
+                    busy.append(work)  # noqa: PERF401 - without a function of its own
+            return busy
+        if self.named and not self.streams and self._current:
             device = next(iter(self._current))
             work_on(device, self._stream)  # raises what says why it is no stream
-        return list(filter(self._busy, self._works))
+        return list(filter(self._busy, self.streams))
 
     def _busy(self, work: Work) -> bool:
         return isinstance(self._stream, Queue) or work in self._copying or not work.driver.idle()

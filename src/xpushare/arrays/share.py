@@ -1,4 +1,4 @@
-"""`share`: one message, one export an allocation, one event mark a stream, for an array or a tree of arrays."""
+"""`share` exports an array or a tree of arrays: one message, one export an allocation, one event mark a stream."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from xpushare.arrays.passing import OWN
 from xpushare.arrays.place import Placing
 from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError, XpuShareError
 from xpushare.core import memory
+from xpushare.core.declare import made as tell_made
+from xpushare.core.declare import watchers
 from xpushare.core.labels import label_argument
 from xpushare.core.ordering import finish, mark
 from xpushare.core.pickles import ImplicitAll
-from xpushare.objects.array import SharedArray
 from xpushare.objects.array_handle import ArrayHandle
 from xpushare.objects.message import ONE_ARRAY, text_of
 from xpushare.objects.physical_memory import VirtualRange
@@ -47,39 +48,50 @@ def share(
     ttl: float | None = None,
     label: str | None = None,
 ) -> ArrayHandle:
-    """Export `array`, or a tree of arrays, where it is, without a copy: a handle for `attach` in any process of this
-    user.
+    """Export an array, or a tree of arrays, without copying it.
 
-    `array` is a `SharedArray`, a `Memory`, or any array that tells where its memory is (NumPy, torch, CuPy, JAX, a
-    buffer, …). Its memory must be shareable: made by `empty` or `malloc_*`, or by a library whose driver can export it.
-    For other memory, `FeatureNotSupportedError` says what to do. With `copy=True`, the elements of such memory are
-    copied into new shared memory, which the export owns; `handle.copied_nbytes` and the log (`xpushare`, INFO) say how
-    many bytes that were.
+    Memory can be shared if it was made by `empty`, `array`, `zeros` or `malloc_*`, or by a library
+    whose driver can export it. The export holds the memory until the handle is closed, until this
+    process ends, or until `opens` or `ttl` end it. A handle that is lost without any of these emits
+    a `ResourceWarning`.
 
-    With `read_only`, importers get no writable view; torch ignores that, crashes at a write, and is
-    warned. `stream` says which queued work produces the content: a `Queue`, a
-    stream of another library or a raw one, or None for the stream that the array's library works on now. With -1 the
-    content is there already, and nobody waits for anything. With `opens=n`, the handle withdraws itself once it has
-    been attached n times, with `ttl=seconds` after that time; the memory is released once the last of these arrays is
-    gone and this process allocates or exports something again.
+    A tree is a dict, list, tuple or named tuple, up to 64 deep. Its keys are str or int. Besides
+    arrays it may hold None, bool, int of 64 bits, float, complex, str, bytes and NumPy scalars, and
+    each comes back as its own type. One handle stands for the whole tree.
 
-    A tree is a dict, list, tuple or named tuple of arrays, nested up to 64 deep. Its keys are str or int; it may also
-    contain None, bool, int of 64 bits, float, complex, str, bytes and NumPy scalars, each of which comes back as its
-    own type, and it may have no array. With `copy=True`, views of one memory stay views of one copy, strides are kept
-    (gaps between the elements of a single array are left out), and torch's parameters are taken as their data. A tree
-    has one handle, one export for each allocation that the arrays
-    lie in (`handle.handles`), and one event for each stream. `opens` and `ttl` count the whole.
+    An array that this process attached is passed on by the handle that it came by, as long as its
+    exporter lives and has not withdrawn it. Closing the new handle then withdraws nothing. After
+    `attach(…, own=True)` this process exports the array itself.
 
-    The export holds the array's memory until the returned handle's `close()` or the end of this process, or until
-    `opens` or `ttl` end it. With neither, losing the handle without closing it is a `ResourceWarning`.
+    Args:
+        array: A `SharedArray`, a `Memory`, an array of NumPy, torch, CuPy, JAX or any library with
+            DLPack or an array interface, a growable `VirtualRange`, or a tree of these.
+        read_only: Gives receivers no writable view. PyTorch ignores that: writing to such a tensor
+            crashes the process, so `torch.from_dlpack` emits a warning.
+        copy: Copies elements that cannot be shared in place into new shared memory, which the
+            export owns. `handle.copied_nbytes` says how many bytes that were.
+        stream: The stream that produces the content: a `Queue`, another library's stream or a raw
+            one. None means the stream that the array's library works on now. -1 means that the
+            content is complete.
+        opens: Ends the export after it was attached that many times.
+        ttl: Ends the export after that many seconds.
+        label: What `ls` and `shares` call the export, at most 56 bytes.
 
-    `ls` and `shares` show the `label`, which has at most 56 bytes.
+    Returns:
+        A handle that `attach` opens. Its bytes and text may be sent through any channel.
 
-    An array that was attached, or came by a pickle, is passed on by the handle that it came by, as long as the process
-    that made the handle lives and has not withdrawn it. Closing the result then withdraws nothing, and `opens` and
-    `ttl` raise `InvalidArgumentError`. After `attach(…, own=True)` it is exported from here instead, like an array
-    of this process. A tree is passed on as a whole: all of its arrays are of one process, or all are exported from
-    here. With `copy=True`, arrays that this process does not own are copied.
+    Raises:
+        FeatureNotSupportedError: The memory cannot be shared. The message says what to do instead.
+        InvalidArgumentError: `array` is no array or tree, or is closed, or an option does not fit.
+        HandleExpiredError: The array was attached, and its exporter has withdrawn the handle.
+        OutOfMemoryError: Memory or file descriptors ran out.
+        ForkError: The array belongs to the parent of this process.
+
+    Examples:
+        >>> with xs.share({"x": xs.zeros(3), "step": 7}) as handle:
+        ...     tree = xs.attach(handle)
+        >>> tree["x"].shape, tree["step"]
+        ((3,), 7)
     """
     text = None if label is None else label_argument(label)
     handle = shared(array, read_only, copy, stream, opens, ttl)
@@ -122,23 +134,16 @@ def shared(
     return handle
 
 
-def _grows(array: Any) -> bool:
-    return isinstance(array, VirtualRange) and array.growth is not None
-
-
 def _placed(array: Any, read_only: bool, copy: bool, stream: Any, lasting: bool) -> tuple[Placing, Any, bool]:
     """Place an array or the arrays of a tree. Returns with the tree whether all of the memory is shared read-only."""
-    if type(array) is SharedArray:
-        found, tree = [array], ONE_ARRAY
-    elif _grows(array):
-        directory, tree = described(array, read_only)
-        found, read_only = [directory], True
-    elif isinstance(array, _CONTAINERS):
+    found, tree = [array], ONE_ARRAY
+    if isinstance(array, _CONTAINERS):
         found, tree = flatten(array)
         if not found:  # its export is that of an array of no bytes, which the tree does not mention
             found = [empty(0, "uint8")]
-    else:
-        found, tree = [array], ONE_ARRAY
+    elif isinstance(array, VirtualRange) and array.growth is not None:
+        directory, tree = described(array, read_only)
+        found, read_only = [directory], True
     placing = Placing(found, read_only, copy, stream, (), lasting)
     try:
         placing.place()
@@ -167,7 +172,7 @@ class Placed:
 
 def placed_for_others(array: Any) -> Placed:
     """Place an array or a tree of arrays, and wait until what produces the content has finished."""
-    if _grows(array):
+    if isinstance(array, VirtualRange) and array.growth is not None:
         raise FeatureNotSupportedError("the memory of a range that grows ends with the process that made it")
     placing, tree, _read_only = _placed(array, False, False, None, lasting=True)
     for work in placing.works():
@@ -179,19 +184,26 @@ def _sealed(placing: Placing, tree: Any, read_only: bool, opens: int | None, ttl
     """Export what was placed, and make the handle, which owns the exports. The first export holds all others and the
     events', and is the one that `opens` and `ttl` count.
     """
-    works = placing.works()
+    works = placing.works() if placing.streams or placing.named else []
     marks = [mark(work, work.device) for work in works] if works else []
-    ranges = placing.groups(works)
+    ranges = placing.groups(works) if works else placing.leaves.groups({}, -1, False)
     if placing.passes_on:
         return _passed_on(placing, tree, ranges, opens is not None or ttl is not None)
     first, handles = ranges[0], []
     if len(ranges) > 1 or marks:
-        held = ImplicitAll(memory.get_all(ranges[1:], read_only))
-        handles = held.handles
-        first = first.replace(lease=(first.lease, held, *[each.export for each in marks]))
+        held: list[object] = [each.export for each in marks]
+        if len(ranges) > 1:
+            others = ImplicitAll(memory.get_all(ranges[1:], read_only))
+            handles = others.handles
+            held.append(others)
+        first = first.replace(lease=(first.lease, *held))
     gate = memory.get(first, None, read_only, opens, False, ttl)
     try:
-        return _message(placing, tree, [gate, *handles], marks).owning()
+        made = _message(placing, tree, [gate, *handles], marks)
+        made.own()
+        if watchers:
+            tell_made(made, listed=False)
+        return made
     except BaseException:
         node.current().table().withdraw(gate, layout.REASON_PUT)
         raise
@@ -213,9 +225,8 @@ def _passed_on(placing: Placing, tree: Any, ranges: list[Range], limited: bool) 
 
 def _message(placing: Placing, tree: Any, handles: list[Handle], marks: list[Mark]) -> ArrayHandle:
     events = [(each.handle, each.point) for each in marks] if marks else []
-    made: ArrayHandle | None = placing.leaves.seal(
-        identity.sealing(), handles, events, text_of(placing.leaves.dtypes, tree), placing.copied
-    )
+    leaves, seal = placing.leaves, identity.sealings[0] if identity.sealings else identity.sealing()
+    made: ArrayHandle | None = leaves.seal(seal, handles, events, text_of(leaves.dtypes, tree), placing.copied)
     if made is None:
         raise too_large()
     return made
@@ -246,7 +257,9 @@ def opens_argument(opens: int) -> int:
     except TypeError:
         raise InvalidArgumentError(f"opens is an integer, not {type(opens).__name__}") from None
     if not 1 <= count <= _OPENS_MAX:
-        raise InvalidArgumentError(f"opens is from 1 to {_OPENS_MAX}, not {count}")
+        raise InvalidArgumentError(
+            f"opens is how often the handle may be attached, from 1 to {_OPENS_MAX}, not {count}"
+        )
     return count
 
 

@@ -1,4 +1,4 @@
-"""`wait_any` and `any_of`: the first of several events, channels and watches."""
+"""`wait_any` and `any_of` wait for the first of several events, channels and watches."""
 
 from __future__ import annotations
 
@@ -21,13 +21,29 @@ _LOOK: Final = 1.0  # seconds between looks at what wakes nobody: an object that
 
 
 def wait_any(objects: Iterable[Any], timeout: float | None = None) -> list[Any]:
-    """Wait for the first of several things, and return those that are ready, in their order and as they were given.
+    """Wait for the first of several events, channels and watches.
 
-    Each of `objects` is an `Event` (its newest signal known now), a tuple `(event, number)` (that signal), a `Channel`
-    (its next frame, or its end), or what `watch` returned (its next item). Frames and items stay to be taken. Raises
-    `TimeoutError` after `timeout` seconds (None: as long as it takes), `PeerLostError` if one of the points is lost and
-    none before it in the list is ready, and `InvalidArgumentError` for an empty list, for anything else in it, and
-    within a second of another thread's `close`.
+    Frames of channels and items of watches stay to be taken.
+
+    Args:
+        objects: Events (the newest signal known now), tuples `(event, number)` (that signal),
+            channels (the next frame, or the end) and what `watch` returned (the next item).
+        timeout: Seconds to wait. None waits as long as it takes.
+
+    Returns:
+        Those that are ready, in their order and as they were given.
+
+    Raises:
+        TimeoutError: Nothing was ready in time.
+        PeerLostError: One of the signals is lost, and none before it in the list is ready.
+        InvalidArgumentError: The list is empty, holds anything else, or another thread closed one
+            of the objects.
+
+    Examples:
+        >>> with xs.Event("native_cpu:0") as slow, xs.Event("native_cpu:0") as fast:
+        ...     number = fast.signal()
+        ...     [each is fast for each, _ in xs.wait_any([(slow, 1), (fast, number)])]
+        [True]
     """
     wanted = _Wanted(objects)
     seconds = events.timeout_argument(timeout)
@@ -40,8 +56,27 @@ def wait_any(objects: Iterable[Any], timeout: float | None = None) -> list[Any]:
 
 
 async def any_of(objects: Iterable[Any]) -> list[Any]:
-    """`wait_any` for event loops (asyncio, trio): it can be cancelled and needs no thread. For time-outs use
-    `asyncio.timeout` or `trio.move_on_after`.
+    """Wait in an event loop for the first of several events, channels and watches.
+
+    It can be cancelled and needs no thread. For time-outs use `asyncio.timeout` or
+    `trio.move_on_after`.
+
+    Args:
+        objects: As for `wait_any`.
+
+    Returns:
+        Those that are ready, in their order and as they were given.
+
+    Raises:
+        PeerLostError: One of the signals is lost, and none before it in the list is ready.
+        InvalidArgumentError: As for `wait_any`.
+
+    Examples:
+        >>> import asyncio
+        >>> with xs.Event("native_cpu:0") as event:
+        ...     number = event.signal()
+        ...     len(asyncio.run(xs.any_of([(event, number)])))
+        1
     """
     wanted = _Wanted(objects)
     while not (found := wanted.ready()):

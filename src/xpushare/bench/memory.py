@@ -349,7 +349,7 @@ def _look(kept: Kept) -> None:
     pipe = kept["pipe"]
     while message := pipe.recv_bytes():
         if message[:1] == b"h":
-            opened = xs.attach(message[1:])
+            opened: Any = xs.attach(message[1:])
         else:
             opened = SharedMemory(message[1:].decode(), **_ATTACH) if message[:1] == b"n" else pickle.loads(message[1:])
         values = _view(opened, opened.size) if isinstance(opened, SharedMemory) else numpy.asarray(opened)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from errno import EBUSY
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, final
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, TypeVar, final
 
 from xpushare import _native
 from xpushare._device import Device
 from xpushare.arrays.changes import Awaitable, Changes
 from xpushare.channels import crews
 from xpushare.channels.crews import CHANNEL, Crew
-from xpushare.channels.ends import End, Frame, Loan, too_many_writers
+from xpushare.channels.ends import End, Frame, Loan, Moved, too_many_writers
 from xpushare.channels.frames import laid_out
 from xpushare.channels.geometry import Geometry, choice, describe, read_geometry, wanted
 from xpushare.channels.survey import surveyed
@@ -26,11 +27,13 @@ if TYPE_CHECKING:
     from xpushare._device import DeviceLike
     from xpushare.common.fds import OwnedFd
 
-__all__ = ["Channel", "Frame", "Loan"]
+__all__ = ["Channel", "Frame", "Loan", "lock_pages"]
 
 _MAGIC: Final = b"XPUSHCHN"
 _MODES: Final = {"all": 1, "newest": 2, "one": 3}
 _LOOK: Final = 1.0
+
+_T = TypeVar("_T")
 
 
 @final
@@ -46,24 +49,35 @@ _CLOSED: Final[Any] = _Closed()
 
 @final
 class Channel(Awaitable):
-    """Frames in shared slots, found by name or handle, from writers to readers, on any device.
+    """Frames in shared slots, from writers to readers, on any device.
 
-    `create` makes a channel and its first writer, or joins one as a further writer; `open` makes a reader. A writer
-    `loan`s a slot, fills it in place, and the frame is sent at the end of the block; or it `send`s a copy. A reader
-    holds a frame until it closes it. All readers together hold at most `slots - 1 - writers` frames.
+    `create` makes a channel and its first writer, or joins one as a further writer. `open` makes a
+    reader. Writers fill a slot in place with `loan`, or copy into one with `send`. Readers hold a frame
+    until they close it; all together hold at most `slots - 1 - writers`.
 
-    The stream ends for readers when all writers that are left have said `finish()`: iteration stops, `receive` raises
-    `EOFError`. If the last writer goes without that, readers get what was sent, and then `PeerLostError`.
+    The stream ends when all writers that are left have said `finish()`: iteration stops, and `receive`
+    raises `EOFError`. If the last writer goes without that, readers get what was sent, and then
+    `PeerLostError`.
+
+    Examples:
+        >>> with xs.Channel.create("frames", (2, 2)) as writer, xs.Channel.open("frames") as reader:
+        ...     seq = writer.send(np.ones((2, 2)), meta={"t": 0.5})
+        ...     with reader.receive() as frame:
+        ...         float(np.asarray(frame).sum()), frame.meta
+        (4.0, {'t': 0.5})
     """
 
-    __slots__ = ("__weakref__", "_changes", "_end", "_mode", "closed", "name")
+    __slots__ = ("__weakref__", "_changes", "_end", "_label", "_mode", "_watched", "closed", "name")
 
     name: str
     """The name; a dot and a number if it was given none."""
     closed: bool
+    """Whether `close` was called."""
     _changes: Changes | None
     _end: End
+    _label: str
     _mode: int
+    _watched: Crew | None  # whose file `_changes` looks at; None: at the folder
 
     def __init__(self, *_arguments: object) -> None:
         raise TypeError("a Channel is made by Channel.create and Channel.open")
@@ -87,17 +101,38 @@ class Channel(Awaitable):
         redeliver: int = 3,
         label: str | None = None,
     ) -> Self:
-        """Make a channel under that name, with this object as a writer; or join the one that is there.
+        """Make a channel with this object as a writer, or join the one of that name.
 
-        Frames are arrays of `shape` and `dtype`, or, with `nbytes`, any array or tree of at most so many bytes. `slots`
-        is how many frames there are at a time, `history` how many of the last are kept for readers that begin at the
-        oldest, `writers` how many processes may write at a time, `meta_nbytes` the room for metadata of a frame.
-        `on_full` says what a writer does when readers in mode "all" or "one" have yet to read, or hold, all slots:
-        "block", "overwrite" (the oldest frame that nobody holds) or "raise" (`ChannelFull`). A frame that no reader in
-        mode "one" has acknowledged after `redeliver` deliveries goes to `failed()`; 0 delivers it without end.
+        A channel whose writers are all gone is taken over, slots and readers included.
 
-        A channel whose writers are all gone is taken over, slots and readers included. Raises `InvalidArgumentError` if
-        as many writers live as there may be, or if the channel is there with another geometry.
+        Args:
+            name: As for `publish`. None makes a channel that is found by its `handle` only.
+            shape: Shape of every frame.
+            dtype: Type of the elements of every frame, by default float64.
+            nbytes: Instead of `shape`: frames are arrays or trees of at most so many bytes.
+            device: Where the slots lie. The default is the host, even if there is a GPU.
+            slots: How many frames there are at a time.
+            on_full: What a writer does if readers in mode "all" or "one" have yet to read, or hold, all
+                slots: "block", "overwrite" the oldest frame that nobody holds, or "raise" `ChannelFull`.
+            history: How many of the last frames are kept for readers that begin at the oldest.
+            writers: How many processes may write at a time.
+            meta_nbytes: Room for the metadata of a frame.
+            redeliver: After so many deliveries without an acknowledgement, a frame goes to `failed()`.
+                0 delivers it without end.
+            label: What `ls` calls this writer.
+
+        Returns:
+            The writer. It may receive, too, once it is opened.
+
+        Raises:
+            InvalidArgumentError: As many writers live as there may be, the channel has other frames or
+                slots, or an option does not fit.
+            OutOfMemoryError: There is not enough memory for the slots.
+
+        Examples:
+            >>> with xs.Channel.create("camera", (480, 640, 3), "uint8", slots=4) as camera:
+            ...     camera
+            <Channel 'camera' of (480, 640, 3) uint8, slots=4, writers=1 on native_cpu:0>
         """
         geometry = wanted(
             shape, dtype, nbytes, Device(device), slots, on_full, history, writers, meta_nbytes, redeliver
@@ -131,32 +166,39 @@ class Channel(Awaitable):
         timeout: float | None = None,
         label: str | None = None,
     ) -> Self:
-        """Open a channel as a reader; waits `timeout` seconds for it to be created (None: as long as it takes).
+        """Open a channel as a reader, and wait until somebody has created it.
 
-        In mode "all" a reader sees every frame, in "newest" only the latest; readers in mode "one" share the frames out
-        among them. `start` is where it begins: at the next frame, or at the oldest one in a slot. With `reconnect`, it
-        waits for the next writer when the last one has died. Whoever opens may also write, where there is room for one
-        more writer; an object that only writes is waited for by nobody.
+        Whoever opens a channel may write, too, if there is room for another writer.
+
+        Args:
+            name_or_handle: The name, or the `handle` of a channel.
+            mode: "all" sees every frame, "newest" only the latest. Readers in mode "one" share the
+                frames out among them.
+            start: Begins with the "next" frame, or with the "oldest" one in a slot.
+            reconnect: Waits for the next writer if the last one has died.
+            timeout: Seconds to wait for the channel. None waits as long as it takes.
+            label: What `ls` calls this reader.
+
+        Returns:
+            The reader.
+
+        Raises:
+            TimeoutError: Nobody has created the channel in time.
+            InvalidHandleError: The bytes are no handle of a channel.
+            InvalidArgumentError: The name is not one, or an option does not fit.
+
+        Examples:
+            >>> with xs.Channel.create("frames", 3) as writer, xs.Channel.open("frames", timeout=5) as reader:
+            ...     reader.name
+            'frames'
         """
         number = choice("mode", mode, _MODES)
         oldest = bool(choice("start", start, {"next": 0, "oldest": 1}))
         name = _name_of(name_or_handle)
         seconds = events.timeout_argument(timeout)
         label = crews.check_label(label)
-        made = cls._try_open(name, label, number, oldest, reconnect)
-        if made is not None:
-            return made
-        end = None if seconds is None else time.monotonic() + seconds
-        changes = Changes(crews.folder())
-        try:
-            while made is None:
-                left = None if end is None else end - time.monotonic()
-                if left is not None and left <= 0:
-                    raise TimeoutError(f"nobody has created the channel {name!r} within {seconds:g} s")
-                changes.wait(_LOOK if left is None else min(left, _LOOK), None, False)
-                made = cls._try_open(name, label, number, oldest, reconnect)
-        finally:
-            changes.close()
+        made = _created(name, seconds, lambda: cls._try_open(name, label, number, oldest, reconnect))
+        assert made is not None
         return made
 
     @classmethod
@@ -185,8 +227,10 @@ class Channel(Awaitable):
             raise
         self.closed = False
         self.name = crew.name
+        self._label = label
         self._mode = mode
         self._changes = None
+        self._watched = None
         self._end.begin()
         return self
 
@@ -200,11 +244,23 @@ class Channel(Awaitable):
 
     @property
     def device(self) -> Device:
-        """The device that the slots lie on, as opened here."""
+        """The device that the slots lie on."""
         return self._end.geometry.device
 
     def statistics(self) -> dict[str, Any]:
-        """Who writes and who reads: for each member its pid, label, mode, lag, missed and held frames."""
+        """Report who writes and who reads.
+
+        Returns:
+            The geometry and, for each member, its pid, label, mode, lag, missed and held frames.
+
+        Raises:
+            InvalidArgumentError: The channel is closed.
+
+        Examples:
+            >>> with xs.Channel.create("frames", 3, label="source") as writer:
+            ...     [each["label"] for each in writer.statistics()["members"]]
+            ['source']
+        """
         return surveyed(self._use().crew)
 
     def _use(self) -> End:
@@ -217,16 +273,50 @@ class Channel(Awaitable):
     # --- writing
 
     def loan(self, timeout: float | None = None) -> Loan:
-        """A slot to fill: `with ch.loan() as frame:` sends it at the end of the block, unless that raises.
+        """Borrow a slot to fill in place. It is sent at the end of the `with` block, unless that raises.
 
-        Entering the block waits for a slot, at most `timeout` seconds (`TimeoutError`), or raises `ChannelFull`.
+        Entering the block waits for a slot.
+
+        Args:
+            timeout: Seconds to wait. None waits as long as it takes.
+
+        Returns:
+            The slot, for `with`. Entering raises `TimeoutError`, or `ChannelFull` under `on_full="raise"`.
+
+        Raises:
+            InvalidArgumentError: The channel is closed, or as many others write as there may be.
+
+        Examples:
+            >>> with xs.Channel.create("frames", 3) as writer, xs.Channel.open("frames") as reader:
+            ...     with writer.loan() as frame:
+            ...         np.asarray(frame)[:] = 7
+            ...     np.asarray(reader.receive().array).tolist()
+            [7.0, 7.0, 7.0]
         """
         made: Loan = self._end.loan(None if timeout is None else events.timeout_argument(timeout))
         return made
 
     def send(self, array_or_tree: Any, meta: Any = None, timeout: float | None = None) -> int:
-        """Copy an array, or a tree where the channel was created with `nbytes`, into a slot and send it. Returns its
-        `seq`.
+        """Copy an array into a slot and send it.
+
+        Args:
+            array_or_tree: An array of the channel's shape and dtype, or any array or tree if the channel
+                was created with `nbytes`.
+            meta: None, bool, int, float, str, bytes, or lists, tuples and dicts of these.
+            timeout: Seconds to wait for a slot. None waits as long as it takes.
+
+        Returns:
+            The number of the frame, `frame.seq`.
+
+        Raises:
+            TimeoutError: No slot became free in time.
+            ChannelFull: No slot is free, and the channel was created with `on_full="raise"`.
+            InvalidArgumentError: The array does not fit, or the channel is closed.
+
+        Examples:
+            >>> with xs.Channel.create("frames", 3) as writer:
+            ...     writer.send([1.0, 2.0, 3.0]), writer.send([4.0, 5.0, 6.0])
+            (1, 2)
         """
         geometry = self._end.geometry
         layout = laid_out(array_or_tree, geometry.numbers[0]) if geometry.dtype is None else None
@@ -239,7 +329,18 @@ class Channel(Awaitable):
         return frame.seq
 
     def finish(self) -> None:
-        """Say that this writer sends no more. When all have, readers drain what was sent, and stop."""
+        """Say that this writer sends no more. Once all have, readers get what was sent, and then the end.
+
+        Raises:
+            InvalidArgumentError: The channel is closed, or as many others write as there may be.
+
+        Examples:
+            >>> with xs.Channel.create("frames", 3) as writer, xs.Channel.open("frames") as reader:
+            ...     seq = writer.send([1.0, 2.0, 3.0])
+            ...     writer.finish()
+            ...     [frame.seq for frame in reader]
+            [1]
+        """
         end = self._use()
         if end.finish() == _native.CHANNEL_NO_WRITER:
             raise too_many_writers(self.name, end.geometry.numbers[3])
@@ -247,27 +348,74 @@ class Channel(Awaitable):
     # --- reading
 
     def receive(self, timeout: float | None = None) -> Frame:
-        """The next frame; waits `timeout` seconds for it at most (`TimeoutError`).
+        """Return the next frame, and wait until there is one.
 
-        At the end of the stream it raises `EOFError`; where the last writer has gone without `finish()`,
-        `PeerLostError`. Use it as `with ch.receive() as frame:`, or close it: the slot is free after that. In mode
-        "one", leaving the block or `close()` acknowledges the frame. If the block raises, if the frame is dropped
-        unclosed, or if the process dies, another reader gets it.
+        Use it as `with ch.receive() as frame:`, or close the frame. In mode "one" that acknowledges it. If
+        the block raises, the frame is dropped unclosed, or the process dies, another reader gets it.
+
+        Args:
+            timeout: Seconds to wait. None waits as long as it takes.
+
+        Returns:
+            The frame, which holds its slot until it is closed.
+
+        Raises:
+            TimeoutError: No frame came in time.
+            EOFError: The stream has ended.
+            PeerLostError: The last writer has gone without `finish()`.
+            InvalidArgumentError: The channel is closed.
+
+        Examples:
+            >>> with xs.Channel.create("frames", 3) as writer, xs.Channel.open("frames") as reader:
+            ...     seq = writer.send([1.0, 2.0, 3.0])
+            ...     with reader.receive(timeout=5) as frame:
+            ...         frame.seq, np.asarray(frame).tolist()
+            (1, [1.0, 2.0, 3.0])
         """
         if timeout is not None:
             timeout = events.timeout_argument(timeout)
-        end = self._end
-        frame: Frame = end.receive(timeout)
-        while end.points is not None and not end.points.stands(frame):
+        while True:
+            end = self._end
+            try:
+                frame: Frame = end.receive(timeout)
+            except Moved:
+                _created(self.name, timeout, self._follow)
+                continue
+            if end.points is None or end.points.stands(frame):
+                return frame
             frame.close()  # what its writer's device was to write is lost
             end.lost += 1
-            frame = end.receive(timeout)
-        return frame
+
+    def _follow(self) -> bool:
+        """Move to the channel that was made in the place of this one, from its oldest frame on. False: there is none
+        yet.
+        """
+        with crews.alone():
+            end = self._use()
+            if end.peek() != _native.CHANNEL_MOVED:
+                return True  # another thread has moved
+            made = self._try_open(self.name, self._label, self._mode, True, True)
+            if made is None:
+                return False
+            made._end.lost = end.lost + end.unread()
+            self._end, made._end = made._end, end
+        made.close()  # with the end of before
+        return True
 
     def failed(self) -> list[Frame]:
-        """Frames that no reader could finish in `redeliver` deliveries, the oldest first. The last four are kept.
+        """Return the frames that no reader could finish in `redeliver` deliveries. The last four are kept.
 
-        They are held, and gone once you close them; one that is dropped unclosed is listed again.
+        Returns:
+            The frames, the oldest first. Closing one removes it; one that is dropped unclosed is listed
+            again.
+
+        Raises:
+            InvalidArgumentError: The channel is closed.
+
+        Examples:
+            >>> with xs.Channel.create("jobs", 3) as writer:
+            ...     writer.failed()
+            []
         """
         end = self._use()
         found: list[Frame] = []
@@ -284,26 +432,51 @@ class Channel(Awaitable):
     # --- waiting for several
 
     def ready(self) -> bool:
-        """Whether `receive` would return or raise now."""
+        """Return whether `receive` would return or raise at once.
+
+        Returns:
+            True if there is a frame, or the stream is over.
+
+        Raises:
+            InvalidArgumentError: The object was made by `create`, to write, or is closed.
+
+        Examples:
+            >>> with xs.Channel.create("frames", 3) as writer, xs.Channel.open("frames") as reader:
+            ...     before = reader.ready()
+            ...     seq = writer.send([1.0, 2.0, 3.0])
+            ...     before, reader.ready()
+            (False, True)
+        """
         if not self._mode:
             raise InvalidArgumentError("this object was made by create, to write: it has no frames to wait for")
         found: int = self._use().peek()
+        if found == _native.CHANNEL_MOVED:
+            return self._follow() and self.ready()
         return found != _native.CHANNEL_WAIT
 
     def changes(self) -> tuple[Changes, OwnedFd | None, bool]:
         """What `wait_any` waits for."""
-        self._use()
-        if self._changes is None:
-            self._changes = Changes(self._end.crew.path, file=True)
+        end = self._use()
+        crew = None if end.peek() == _native.CHANNEL_MOVED else end.crew
+        if self._changes is None or self._watched is not crew:
+            former, self._watched = self._changes, crew
+            self._changes = Changes(crews.folder()) if crew is None else Changes(crew.path, file=True)
+            if former is not None:
+                former.close()
         return self._changes, None, False
 
     # --- the end
 
     def close(self) -> None:
-        """Leave the channel, as a death does but at once: a writer without `finish()` is lost to its readers.
+        """Leave the channel. A writer that has not said `finish()` is lost to its readers. Idempotent.
 
-        Frames of this object that are still open are given back. The memory of the slots is released here, unless
-        frames or arrays over them are still referenced. Idempotent.
+        Frames of this object that are open are given back. Arrays over their slots keep the memory.
+
+        Examples:
+            >>> channel = xs.Channel.create("frames", 3)
+            >>> channel.close()
+            >>> channel
+            <Channel 'frames' closed>
         """
         if not crews.first_close(self):
             return
@@ -333,6 +506,26 @@ class Channel(Awaitable):
 
     def __repr__(self) -> str:
         return f"<Channel {self.name!r} {'closed' if self.closed else describe(self._end.geometry)}>"
+
+
+def lock_pages(channel: Channel, device: DeviceLike) -> None:
+    """Have the driver of `device` page-lock the slots of a host channel in this process."""
+    channel._end.lock_pages(device)  # pyright: ignore[reportPrivateUsage]
+
+
+def _created(name: str, seconds: float | None, attempt: Callable[[], _T]) -> _T:
+    """What an attempt gives, once another process has created the channel."""
+    if made := attempt():
+        return made
+    end = None if seconds is None else time.monotonic() + seconds
+    with contextlib.closing(Changes(crews.folder())) as changes:
+        while not made:
+            left = None if end is None else end - time.monotonic()
+            if left is not None and left <= 0:
+                raise TimeoutError(f"nobody has created the channel {name!r} within {seconds:g} s")
+            changes.wait(_LOOK if left is None else min(left, _LOOK), None, False)
+            made = attempt()
+    return made
 
 
 def _name_of(name_or_handle: str | bytes) -> str:

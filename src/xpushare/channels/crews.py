@@ -116,6 +116,10 @@ class Crew:
         self.number: Final = fd.number
         self.native: Final = _native.Crew(fd, memoryview(memory_over(ranges[0])), kind, fresh, initial)
 
+    def ended(self) -> bool:
+        """Whether memory of the crew has ended with its maker, so that nobody can join any more."""
+        return any(map(_ended, self.ranges))
+
     def handles(self) -> list[Handle]:
         """By which others open what the crew shares: exports of this process, also of what it has imported. Memory that
         ends with its maker is opened by the maker's handle.
@@ -162,13 +166,29 @@ class Crew:
                 self.end()
 
     def end(self) -> None:
-        _known.pop(self.path.name, None)
+        if _known.get(self.path.name) is self:
+            del _known[self.path.name]
         with contextlib.suppress(XpuShareError, OSError):
             if _joining(self.number, self.path, 0.1):
                 _remove_if_empty(self.path, self.number, self.inode)
         self.native.close()
         self.exports.clear()
         self._handles.clear()
+
+
+def _ended(place: Range) -> bool:
+    if place.handle is None or place.device.has(Aspect.outlives_exporter):
+        return False
+    try:
+        memory.open_(place.handle)
+    except HandleExpiredError:
+        return True
+    return False
+
+
+def alone() -> threading.RLock:  # type: ignore[valid-type]
+    """The lock under which this process joins and leaves crews."""
+    return _lock
 
 
 def _file(kind: int, name: str) -> str:
@@ -253,6 +273,15 @@ def meet(
         crew = _known.get(path.name)
         if crew is not None and (crew.inode != _inode_at(path) or not crew.count):
             crew = None  # its file was removed; the name is another's by now
+        if crew is not None and crew.ended():
+            if create is None:
+                yield None
+                return
+            if not _joining(crew.number, path, _JOIN_MOST):
+                raise _stuck(crew.number, path)
+            _give_up(crew.native, path, crew.inode)
+            _joined(crew.number)
+            crew = None
         made = crew is None
         fresh = False
         if crew is None:
@@ -284,6 +313,15 @@ def _stuck(number: int, path: Path) -> InvalidArgumentError:
     )
 
 
+def _give_up(native: _native.Crew, path: Path, inode: tuple[int, int]) -> None:
+    """With the join byte: have the members of a channel whose slots have ended look for the next one of that name. They
+    are told before the name is free, so that a death in between leaves nobody who waits in vain.
+    """
+    _native.channel_move(native)
+    if _inode_at(path) == inode:
+        os.unlink(path)
+
+
 def _begin(
     kind: int, name: str, path: Path, create: Callable[[], Sequence[Range]] | None, initial: int
 ) -> tuple[Crew, bool] | None:
@@ -295,22 +333,29 @@ def _begin(
         if not _joining(fd.number, path, _JOIN_MOST):
             raise _stuck(fd.number, path)
         found = os.fstat(fd.number)
-        if _inode_at(path) == (found.st_dev, found.st_ino):
-            break  # else whoever had it has removed it meanwhile
-    ranges = _shared_by_any(fd, path)
-    if ranges is None:
-        if create is None:
-            _remove_if_empty(path, fd.number, (found.st_dev, found.st_ino))
+        inode = found.st_dev, found.st_ino
+        if _inode_at(path) != inode:
+            continue  # whoever had it has removed it meanwhile
+        ranges, ended = _shared_by_any(fd, path)
+        if ranges is None:
+            if create is None:
+                _remove_if_empty(path, fd.number, inode)
+                return None
+            with doing(f"writing {path}"):
+                os.ftruncate(fd.number, 0)
+            return Crew(kind, name, fd, create(), True, initial), True
+        if ended and create is None:
             return None
-        with doing(f"writing {path}"):
-            os.ftruncate(fd.number, 0)
-        return Crew(kind, name, fd, create(), True, initial), True
-    try:
-        return Crew(kind, name, fd, ranges, False, initial), False
-    except ValueError as error:
-        if isinstance(error, XpuShareError):
-            raise
-        raise InvalidHandleError(f"{path.name}: {error}") from error
+        try:
+            if not ended:
+                return Crew(kind, name, fd, ranges, False, initial), False
+            native = _native.Crew(fd, memoryview(memory_over(ranges[0])), kind, False, 0)
+            _give_up(native, path, inode)
+            native.close()
+        except ValueError as error:
+            if isinstance(error, XpuShareError):
+                raise
+            raise InvalidHandleError(f"{path.name}: {error}") from error
 
 
 def names(kind: int) -> list[str]:
@@ -334,7 +379,7 @@ def looked_into(kind: int, name: str) -> Generator[Crew | None]:
             yield known
             return
         fd = _opened(path, False)
-        ranges = None if fd is None else _shared_by_any(fd, path, 1)
+        ranges = None if fd is None else _shared_by_any(fd, path, 1)[0]
         if fd is None or ranges is None:
             yield None
             return
@@ -345,21 +390,31 @@ def looked_into(kind: int, name: str) -> Generator[Crew | None]:
             crew.native.close()
 
 
-def _shared_by_any(fd: OwnedFd, path: Path, most: int = 2) -> list[Range] | None:
-    """What a living member shares, at most so much of it, opened here; None if nobody lives."""
+def _shared_by_any(fd: OwnedFd, path: Path, most: int = 2) -> tuple[list[Range] | None, bool]:
+    """What a living member shares, at most so much of it, opened here; None if nobody lives. True: the control words
+    only, since the slots have ended with their maker.
+    """
     if not _anybody(fd.number):
-        return None
+        return None, False
     last: XpuShareError | None = None
+    words: Range | None = None
     for member in living(fd.number):
         raw = os.pread(fd.number, _RECORD, _RECORDS + member * _RECORD)
         parts = [raw[at : at + Handle.NBYTES] for at in range(0, len(raw), Handle.NBYTES)]
+        opened: list[Range] = []
         try:
-            return [memory.open_(part) for part in parts[:most] if any(part)]
+            opened.extend(memory.open_(part) for part in parts[:most] if any(part))
         except XpuShareError as error:
             last = error
+            if opened and isinstance(error, HandleExpiredError):
+                words = opened[0]
+        else:
+            return opened, False
     if last is None or isinstance(last, HandleExpiredError):  # they died meanwhile, or are dying
         if not _anybody(fd.number):
-            return None
+            return None, False
+        if words is not None:
+            return [words], True
         raise last or DeviceError(f"nobody who has {path.name!r} open shares it")
     raise last
 

@@ -13,7 +13,7 @@ from xpushare.adapters import HOST
 from xpushare.arrays.copies import values_of
 from xpushare.channels.frames import decode_meta, encode_meta, rebuilt
 from xpushare.common.elements import as_dtype, c_strides
-from xpushare.common.errors import ChannelFull, InvalidArgumentError, PeerLostError
+from xpushare.common.errors import ChannelFull, HandleExpiredError, InvalidArgumentError, PeerLostError
 from xpushare.core import memory
 from xpushare.core.pickles import Implicit
 from xpushare.objects.array import SharedArray, array_of
@@ -25,7 +25,11 @@ if TYPE_CHECKING:
     from xpushare.channels.geometry import Geometry
     from xpushare.core.memory import Range
 
-__all__ = ["End", "Frame", "Loan", "too_many_writers"]
+__all__ = ["End", "Frame", "Loan", "Moved", "too_many_writers"]
+
+
+class Moved(Exception):
+    """The slots of a channel ended with their maker: a reader that reconnects goes to the next channel of its name."""
 
 
 def too_many_writers(name: str, writers: int) -> InvalidArgumentError:
@@ -50,7 +54,8 @@ class End(ChannelEnd):
         cls, crew: Crew, native: _native.Crew, geometry: Geometry, label: str, mode: int, oldest: bool, writer: bool,
         reconnect: bool,
     ) -> End:  # fmt: skip
-        self = super().__new__(cls, native, label, mode, oldest, writer, reconnect, Loan, Frame)
+        functions = End.refuse, End.encoded, End.signalled
+        self = super().__new__(cls, native, label, mode, oldest, writer, reconnect, Loan, Frame, *functions)
         self.crew = crew
         self.geometry = geometry
         self.points = None
@@ -115,6 +120,13 @@ class End(ChannelEnd):
                     f"the last writer of {name!r} (pid {self.lost_pid}) went without finish(). Open the channel with "
                     "reconnect=True to wait for the next one"
                 )
+            case _native.CHANNEL_MOVED if wanted == "frame":
+                raise Moved
+            case _native.CHANNEL_MOVED:
+                raise HandleExpiredError(
+                    f"the slots of {name!r} ended with the process that made them, and another process has created "
+                    "the channel again: create or open it again, too"
+                )
             case _native.CHANNEL_NO_ROOM:
                 raise ChannelFull(f"readers of {name!r} have yet to read, or hold, all of its slots")
             case _native.CHANNEL_TWICE:
@@ -162,10 +174,18 @@ class _Content:
 
 @final
 class Loan(LoanBase, _Content):
-    """A slot that a writer fills: `np.asarray(frame)`, `torch.from_dlpack(frame)`, or `frame.array`.
+    """A slot that a writer fills: `np.asarray(frame)`, `torch.from_dlpack(frame)` or `frame.array`.
 
-    `frame.meta` may be set to plain data, which the readers get with the frame. After the block, `frame.seq` is the
-    number of the frame.
+    Attributes:
+        meta: Plain data that readers get with the frame. Set it before the end of the block.
+        seq: The number of the frame, after the block.
+
+    Examples:
+        >>> with xs.Channel.create("frames", 3) as writer:
+        ...     with writer.loan() as frame:
+        ...         np.asarray(frame)[:] = 0
+        ...     frame.seq
+        1
     """
 
     __slots__ = ()
@@ -227,13 +247,23 @@ class Loan(LoanBase, _Content):
 class Frame(FrameBase, _Content):
     """A frame that a reader holds: `np.asarray(frame)`, `torch.from_dlpack(frame)` or `frame.array`.
 
-    `seq` is its number in the channel, from 1 on; `writer` the pid of the process that sent it, as that process sees
-    itself. `missed` says how many frames sent since this reader opened the channel were overwritten before it saw
-    them; with `start="oldest"`, frames that were in a slot at the opening count, too. In mode "one", `missed` counts
-    for all readers in that mode, and `deliveries` says how often the frame has been handed out, this time included.
+    Once the frame is closed its slot may be written again, and views of it then see later frames. A
+    reader that writes to a frame changes what other readers see.
 
-    The slot may be written again once the frame is closed, and whoever still looks at it then sees later frames. A
-    reader that writes to a frame changes what other readers see. Closing it in mode "one" acknowledges it.
+    Attributes:
+        seq: The number of the frame in the channel, from 1 on.
+        missed: How many frames were overwritten before this reader saw them, since it opened the
+            channel. In mode "one" this counts for all readers in that mode.
+        deliveries: In mode "one", how often the frame has been handed out, this time included.
+        writer: The pid of the process that sent it, as that process sees itself.
+        closed: Whether the frame was given back.
+
+    Examples:
+        >>> with xs.Channel.create("frames", 3) as writer, xs.Channel.open("frames") as reader:
+        ...     seq = writer.send([1.0, 2.0, 3.0], meta="first")
+        ...     frame = reader.receive()
+        ...     frame.seq, frame.meta, frame.missed
+        (1, 'first', 0)
     """
 
     __slots__ = ()

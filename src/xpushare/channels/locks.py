@@ -1,11 +1,8 @@
 """`Lock` and `Atomic`: in host memory, between processes."""
 
-# pyright: reportPrivateUsage=false
-# (pickles reopen what a class opens)
-
 from __future__ import annotations
 
-from typing import Any, Final, NoReturn, Self, final
+from typing import Any, Final, NoReturn, Self, TypeVar, final
 
 from xpushare import _native
 from xpushare.channels import crews
@@ -15,6 +12,9 @@ from xpushare.core import event as events
 from xpushare.core import memory
 
 __all__ = ["Atomic", "Lock"]
+
+_L = TypeVar("_L", bound="Lock")
+_A = TypeVar("_A", bound="Atomic")
 
 _NBYTES: Final = 0x4000 + 4096  # of the control words
 
@@ -70,6 +70,14 @@ class _Shared:
 
 
 def _close(self: Any) -> None:
+    """Leave the lock or the number. Closing a lock that is held is its owner's death. Idempotent.
+
+    Examples:
+        >>> number = xs.Atomic(5)
+        >>> number.close()
+        >>> number
+        <Atomic closed>
+    """
     if crews.first_close(self):
         self.leave()
         if self.crew is not None:
@@ -78,36 +86,54 @@ def _close(self: Any) -> None:
 
 @final
 class Lock(_native.LockMember, _Shared):
-    """A lock between processes, whose owner may die.
+    """A lock between processes whose owner may die.
 
-    `with lock as held:` acquires it; `held.owner_died` tells you that the last owner died, exited or closed its object
-    while it held the lock. Objects with the same `name` are one lock, which lives while anybody has it open; a lock
-    without a name travels by pickle. It is not re-entrant: acquiring it again in the same thread raises
-    `InvalidArgumentError`. Waiters are served in about the order in which they came. It guards host memory; for work
-    on a device use an `Event`. `label` is shown by `xpushare ls`.
+    `with lock as held:` acquires it. Objects of the same name are one lock, which lives while anybody has
+    it open. A lock without a name travels by pickle. It is not re-entrant. Waiters are served in about
+    the order in which they came. It guards host memory; for work on a device use an `Event`.
+
+    Args:
+        name (str | None): As for `publish`.
+        label (str | None): What `ls` calls this object.
+
+    Raises:
+        InvalidArgumentError: The name is not one.
+
+    Examples:
+        >>> lock = xs.Lock("database")
+        >>> with lock as held:
+        ...     held.owner_died
+        False
+        >>> lock.close()
     """
 
     __slots__ = ("__weakref__", "closed", "crew", "pickle")
 
     def __new__(cls, name: str | None = None, *, label: str | None = None) -> Self:
-        return cls._open(crews.check_name(name), crews.check_label(label), create=True)
-
-    @classmethod
-    def _open(cls, name: str, label: str, *, create: bool) -> Self:
-        with crews.meet(LOCK, name, _allocate if create else None) as found:
-            if found is None:
-                raise _gone("lock")
-            crew, _fresh = found
-            self = crew.admit(lambda native: super(Lock, cls).__new__(cls, native, label, _HELD, _DIED), _member)
-            self.closed = False
-            self.crew = crew
-            self.pickle = (_reopen_lock, (name, label))
-            return self
+        return _open_lock(cls, crews.check_name(name), crews.check_label(label), create=True)
 
     def acquire(self, timeout: float | None = None) -> Held:
-        """Acquire the lock; `TimeoutError` after `timeout` seconds (None: as long as it takes).
+        """Acquire the lock.
 
-        A dead owner's lock goes to the next process within milliseconds of the death.
+        The lock of an owner that died goes to the next process within milliseconds.
+
+        Args:
+            timeout: Seconds to wait. None waits as long as it takes.
+
+        Returns:
+            An object whose `owner_died` says whether the last owner died, exited or closed its object
+            while it held the lock. What the lock guards may then be half done.
+
+        Raises:
+            TimeoutError: Another process or thread held the lock all the time.
+            InvalidArgumentError: This thread holds the lock already, or the object is closed.
+
+        Examples:
+            >>> lock = xs.Lock()
+            >>> lock.acquire(timeout=1).owner_died
+            False
+            >>> lock.release()
+            >>> lock.close()
         """
         found: Held | None = self.take(events.timeout_argument(timeout))
         if found is None:
@@ -123,10 +149,22 @@ class Lock(_native.LockMember, _Shared):
 
 @final
 class Atomic(_native.AtomicMember, _Shared):
-    """A 64-bit signed number that processes change at the same time. It wraps around.
+    """A signed number of 64 bits that processes change at the same time. It wraps around.
 
-    Objects with the same `name` are one number, which lives while anybody has it open. `initial` counts for the first.
-    Without a name it travels by pickle. It lies in host memory, and knows nothing of deaths.
+    Objects of the same name are one number, which lives while anybody has it open. Without a name it
+    travels by pickle. It lies in host memory, and its waits do not notice deaths.
+
+    Args:
+        initial (int): The number, if this is the first object of that name.
+        name (str | None): As for `publish`.
+
+    Raises:
+        InvalidArgumentError: The name is not one, or `initial` has more than 64 bits.
+
+    Examples:
+        >>> with xs.Atomic(5) as number:
+        ...     number.add(2), number.load()
+        (5, 7)
     """
 
     __slots__ = ("__weakref__", "closed", "crew", "pickle")
@@ -134,26 +172,47 @@ class Atomic(_native.AtomicMember, _Shared):
     def __new__(cls, initial: int = 0, name: str | None = None) -> Self:
         if type(initial) is not int or not -(1 << 63) <= initial < 1 << 63:
             raise InvalidArgumentError(f"initial is an int of 64 bits, not {initial!r:.100}")
-        return cls._open(crews.check_name(name), initial, create=True)
-
-    @classmethod
-    def _open(cls, name: str, initial: int, *, create: bool) -> Self:
-        with crews.meet(ATOMIC, name, _allocate if create else None, initial) as found:
-            if found is None:
-                raise _gone("atomic")
-            crew, _fresh = found
-            self = crew.admit(lambda native: super(Atomic, cls).__new__(cls, native, ""), _member)
-            self.closed = False
-            self.crew = crew
-            self.pickle = (_reopen_atomic, (name,))
-            return self
+        return _open_atomic(cls, crews.check_name(name), initial, create=True)
 
     def compare_exchange(self, old: int, new: int) -> bool:
-        """Store `new` if the value is `old`, and say whether it was."""
+        """Store a number if the current one is as expected.
+
+        Args:
+            old: The number that is expected.
+            new: The number to store.
+
+        Returns:
+            Whether it was stored.
+
+        Raises:
+            InvalidArgumentError: A number has more than 64 bits, or the object is closed.
+
+        Examples:
+            >>> with xs.Atomic(1) as number:
+            ...     number.compare_exchange(1, 2), number.compare_exchange(1, 3), number.load()
+            (True, False, 2)
+        """
         return self.swap(old, new)
 
     def wait(self, value: int, timeout: float | None = None) -> None:
-        """Return once the number differs from `value`; `TimeoutError` after `timeout` seconds (None: never)."""
+        """Wait until the number differs from the one given.
+
+        Args:
+            value: The number that is waited away from.
+            timeout: Seconds to wait. None waits as long as it takes.
+
+        Raises:
+            TimeoutError: The number did not change in time.
+            InvalidArgumentError: The object is closed.
+
+        Examples:
+            >>> import threading
+            >>> with xs.Atomic(0) as number:
+            ...     threading.Thread(target=number.add, args=(1,)).start()
+            ...     number.wait(0)
+            ...     number.load()
+            1
+        """
         if not self.wait_for(value, events.timeout_argument(timeout)):
             raise TimeoutError(f"the number was {value} for {timeout:g} s")
 
@@ -175,9 +234,33 @@ def _member(found: _native.LockMember | _native.AtomicMember) -> int:
     return found.member
 
 
+def _open_lock(kind: type[_L], name: str, label: str, *, create: bool) -> _L:
+    with crews.meet(LOCK, name, _allocate if create else None) as found:
+        if found is None:
+            raise _gone("lock")
+        crew, _fresh = found
+        made = crew.admit(lambda native: _native.LockMember.__new__(kind, native, label, _HELD, _DIED), _member)
+        made.closed = False
+        made.crew = crew
+        made.pickle = (_reopen_lock, (name, label))
+        return made
+
+
+def _open_atomic(kind: type[_A], name: str, initial: int, *, create: bool) -> _A:
+    with crews.meet(ATOMIC, name, _allocate if create else None, initial) as found:
+        if found is None:
+            raise _gone("atomic")
+        crew, _fresh = found
+        made = crew.admit(lambda native: _native.AtomicMember.__new__(kind, native, ""), _member)
+        made.closed = False
+        made.crew = crew
+        made.pickle = (_reopen_atomic, (name,))
+        return made
+
+
 def _reopen_lock(name: str, label: str) -> Lock:
     try:
-        return Lock._open(name, label, create=False)
+        return _open_lock(Lock, name, label, create=False)
     except XpuShareError as error:
         late: Lock = _unopened(Lock, _native.LockMember, error, (_reopen_lock, (name, label)))
         return late
@@ -185,7 +268,7 @@ def _reopen_lock(name: str, label: str) -> Lock:
 
 def _reopen_atomic(name: str) -> Atomic:
     try:
-        return Atomic._open(name, 0, create=False)
+        return _open_atomic(Atomic, name, 0, create=False)
     except XpuShareError as error:
         late: Atomic = _unopened(Atomic, _native.AtomicMember, error, (_reopen_atomic, (name,)))
         return late

@@ -20,21 +20,26 @@ from typing import Final
 
 import xpushare
 from xpushare import FeatureNotSupportedError
+from xpushare.cli.screen import Help
 
-__all__ = ["COMMANDS", "main", "module_of", "native_part_missing", "write_file"]
+__all__ = ["COMMANDS", "main", "module_of", "native_part_missing", "parser", "write_file"]
 
 _WITHOUT_NATIVE_PART: Final = ("info",)
-COMMANDS: Final = ("demo", "info", "doctor", "ls", "top", "keep", "bench", "trace", "conformance", "ur-adapter")
+COMMANDS: Final = (
+    "demo", "info", "doctor", "ls", "top", "metrics", "keep", "bench", "trace", "conformance", "ur-adapter",
+    "completion",
+)  # fmt: skip
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser(wanted: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
+    """Make the parser of these commands. The module of each is loaded."""
+    made = argparse.ArgumentParser(
         prog="xpushare", description="Share accelerator memory, physical memory and events between processes."
     )
-    parser.add_argument("--version", action="version", version=f"xpushare {xpushare.__version__}")
-    commands = parser.add_subparsers(metavar="command", required=True)
+    made.add_argument("--version", action="version", version=f"xpushare {xpushare.__version__}")
+    commands = made.add_subparsers(metavar="command", required=True)
     missing = native_part_missing()
-    for name in COMMANDS:
+    for name in wanted:
         module = import_module(module_of(name)) if missing is None or name in _WITHOUT_NATIVE_PART else None
         text = _docstring(name) if module is None else module.__doc__ or ""
         summary, _, rest = text.partition("\n")
@@ -42,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
             name,
             help=summary.rstrip("."),
             description=f"{summary}\n{rest}".strip(),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=Help,
         )
         if module is None:
             command.add_argument("arguments", nargs=argparse.REMAINDER)
@@ -50,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
         else:
             module.add_arguments(command)
             command.set_defaults(run=module.run)
-    return parser
+    return made
 
 
 def module_of(command: str) -> str:
@@ -87,7 +92,8 @@ def _terminated(_number: int, _frame: object) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line (default: this process's); returns the exit status."""
-    arguments = _parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    arguments = parser([each for each in COMMANDS if each in words[:1]] or COMMANDS).parse_args(words)
     unhandled = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     handles = unhandled and threading.current_thread() is threading.main_thread()
     if handles:

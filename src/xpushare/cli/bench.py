@@ -1,7 +1,7 @@
-"""Latency and bandwidth against what a user would pick instead, as ratios in one run.
+"""Measure latency and bandwidth against what you would use instead, as ratios within one run.
 
-Ours and theirs do the same work, in turn, in the same run; a median stands with its quartiles. The ratio is ours /
-theirs. Exit status 0 unless something broke: to be slower is no failure.
+Both sides do the same work in turn. Each median is shown with its quartiles, and a ratio is ours / theirs. The exit
+status is 0 unless something broke, even if xpushare is slower.
 """
 
 from __future__ import annotations

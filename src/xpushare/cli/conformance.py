@@ -1,7 +1,7 @@
-"""The conformance suite against a device: every rule of the contract, across real processes.
+"""Check a device against every rule of the contract, across real processes.
 
-Prints rule by rule passed, failed, or not supported with the aspect and the reason. The exit status is 0 only if
-nothing failed. Needs pytest: pip install 'xpushare[conformance]'. The rules are in docs/conformance.md and `--list`.
+For each rule it prints passed, failed, or not supported with the aspect and the reason. The exit status is 0 only if
+nothing failed. It needs pytest: pip install 'xpushare[conformance]'. `--list` and docs/conformance.md list the rules.
 """
 
 from __future__ import annotations

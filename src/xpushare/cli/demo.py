@@ -1,8 +1,8 @@
-"""Two processes share a file's bytes in device memory, step by step, each step checked; prints PASSED or FAILED.
+"""Let two processes share a file's bytes in device memory, and check each step; prints PASSED or FAILED.
 
-One process (exporter) puts a file into shared memory, another (reader) hashes it there and writes an answer back. Three
-physical memories become one range, an event goes back and forth. Then the exporter is killed while the reader reads on
-and waits for it.
+One process (exporter) puts a file into shared memory. Another (reader) hashes it there and writes an answer back. Three
+physical memories become one range, and an event goes back and forth. Then the exporter is killed while the reader reads
+on and waits for it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
 import xpushare as xs
 from xpushare import Aspect, Device, Memory
+from xpushare.cli.screen import coloured
 
 __all__ = ["STEPS", "Demo", "Peer", "Side", "Step", "add_arguments", "run"]
 
@@ -612,5 +613,6 @@ def run(arguments: argparse.Namespace) -> int:
         result = Demo(device, file, arguments.timeout, arguments.json, folder).run()
     finally:
         shutil.rmtree(folder)
-    print(json.dumps(result, indent=2) if arguments.json else ("PASSED" if result["passed"] else "FAILED"), flush=True)
+    outcome = coloured("PASSED", "green") if result["passed"] else coloured("FAILED", "red")
+    print(json.dumps(result, indent=2) if arguments.json else outcome, flush=True)
     return 0 if result["passed"] else 1

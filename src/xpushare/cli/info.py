@@ -1,7 +1,7 @@
-"""Devices, their aspects and the reasons, driver versions, and where this user's runtime folder and key are.
+"""List devices, their aspects and the reasons, driver versions, and your runtime folder and key.
 
-Changes nothing: a folder or key that is not there is reported, not made. Asking a device for its aspects may start its
-driver.
+It changes nothing: a folder or key that is missing is reported, not made. Asking a device for its aspects may start
+its driver. The exit status is 0 if there is a device, 1 if there is none, and 2 if the selector does not parse.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import importlib.metadata
 import json
 import os
 import platform
+import sys
 from pathlib import Path
 from typing import Any
 
 import xpushare
 from xpushare import Aspect, Device, adapters
 from xpushare.cli import native_part_missing
+from xpushare.cli.screen import coloured, wrapped
 
 __all__ = ["add_arguments", "collect", "run"]
 
@@ -34,6 +36,9 @@ _VARIABLES = (
     "UR_LOG_VALIDATION",
     "UR_LOG_TRACING",
 )
+
+
+_COLOURS = {"yes": "green", "no": "dim", "unknown": "yellow"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -199,22 +204,32 @@ def _text(found: dict[str, Any]) -> str:
         )
         width = max(map(len, device["aspects"]))
         for name, support in device["aspects"].items():
-            lines.append(f"  {support['state']:<7}  {name:<{width}}  {support['reason']}")
+            line = wrapped(f"  {support['state']:<7}  {name:<{width}}  ", support["reason"])
+            lines.append(line.replace(support["state"], coloured(support["state"], _COLOURS[support["state"]]), 1))
         if "queries" in device:
             lines += ["", "  urDeviceGetInfo"]
             lines += [f"  {name}: {_line(value)}" for name, value in device["queries"].items()]
     if not found["devices"]:
         lines += ["", "no device"]
     if found["backends_without_devices"]:
-        lines += ["", *(f"{name}: no device: {why}" for name, why in found["backends_without_devices"].items())]
+        lines += [
+            "",
+            *(wrapped(f"{name}: no device: ", why, 4) for name, why in found["backends_without_devices"].items()),
+        ]
     if found["refused_devices"]:
         refused = ((name, why) for name, said in found["refused_devices"].items() for why in said)
-        lines += ["", *(f"{name}: not listed: {why}" for name, why in refused)]
-    return "\n".join(lines)
+        lines += ["", *(wrapped(f"{name}: not listed: ", why, 4) for name, why in refused)]
+    return "\n".join(each if "\n" in each or "\x1b" in each else wrapped("", each, 18) for each in lines)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 where there is a device, else 1."""
-    found = collect(arguments.device, arguments.verbose)
+    """0 if there is a device, 1 if there is none, 2 if the selector does not parse."""
+    try:
+        found = collect(arguments.device, arguments.verbose)
+    except xpushare.InvalidArgumentError as error:
+        if arguments.device is None:
+            raise
+        print(f"xpushare: {error}", file=sys.stderr)
+        return 2
     print(json.dumps(found, indent=2) if arguments.json else _text(found))
     return 0 if found["devices"] else 1

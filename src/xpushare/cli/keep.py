@@ -1,8 +1,8 @@
-"""The keeper: keeps what is published with `keep=True` when the processes that published it have ended.
+"""Keep what was published with `keep=True` after the processes that published it have ended.
 
 Without an option, this command is the keeper, until Ctrl-C, SIGTERM or `--stop`. `publish(keep=True)` starts one in the
-background if none runs; there is one for each runtime folder. Exit status 1 if there is no keeper, nothing of that
-name, or another keeper already.
+background if none runs. There is one keeper for each runtime folder. The exit status is 1 if no keeper runs, if nothing
+has that name, or if another keeper runs already.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Who shares what on this machine, for this user: objects, sizes, devices, exporters, importers, ages.
+"""List what the processes of this user share: objects, sizes, devices, exporters, importers and ages.
 
-Looks into every process of this user through /proc, read-only. State `shared`: handles of the object can be opened;
-`withdrawn`: they cannot any more, but importers have it open; `LEFT`: the same, and the exporter is dead: the object is
-freed when its last importer closes it or ends. Exit status 1 when a dead process left something, else 0.
+It looks into every process of this user through /proc, read-only. State `shared`: handles open the object. State
+`withdrawn`: no handle opens it any more, but importers have it open. State `LEFT`: its exporter has died, and the
+object is freed when its last importer closes it or ends. The exit status is 1 if a dead process left something, or if
+no process has the pid of --pid.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
+import sys
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
@@ -17,6 +20,7 @@ import xpushare
 from xpushare.arrays.names import survey_named
 from xpushare.channels.survey import channels
 from xpushare.cli.keep import age, kept_lines, kept_rows
+from xpushare.cli.screen import coloured, counted, wrapped
 from xpushare.common.sizes import readable
 from xpushare.sharing.survey import Row, Survey, command_line
 
@@ -65,13 +69,20 @@ def _grouped(rows: list[Row], every: bool) -> list[list[Row]]:
     ]
 
 
+def _size(group: list[Row]) -> str:
+    """How much is shared; of an allocation that holds more than what is published: how much of how much."""
+    whole = sum(each["nbytes"] for each in group)
+    part = sum(each["nbytes"] if each["published_nbytes"] is None else each["published_nbytes"] for each in group)
+    return readable(whole) if part == whole else f"{readable(part)} of {readable(whole)}"
+
+
 def _line(group: list[Row], devices: dict[str, str]) -> tuple[str, ...]:
     row = group[0]
     ages = [each["age"] for each in group if each["age"] is not None]
     return (
         "LEFT" if row["state"] == "left" else row["state"],
         row["kind"] if len(group) == 1 else f"{len(group)} x {row['kind']}",
-        "-" if row["kind"] == "event" else readable(sum(each["nbytes"] for each in group)),
+        "-" if row["kind"] == "event" else _size(group),
         devices.get(row["device"] or "", f"{row['backend'] or '?'} {(row['device'] or '?')[:8]}"),
         f"{row['exporter']} (dead)" if row["state"] == "left" else _who(row["exporter"], row["exporter_name"]),
         " ".join(str(pid or "?") for pid in row["importers"]) or "-",
@@ -92,7 +103,8 @@ def _print_table(groups: list[list[Row]]) -> None:
             text.rjust(width) if title in ("SIZE", "HANDLES", "AGE") else text.ljust(width)
             for title, text, width in zip(header, line, widths, strict=True)
         ]
-        print("  ".join(cells).rstrip())
+        text = wrapped("", "  ".join(cells), 4)
+        print(coloured(text, "bold" if line is header else "red" if line[0] == "LEFT" else ""))
 
 
 def _processes(rows: list[Row]) -> dict[int, str]:
@@ -117,26 +129,29 @@ def _print_channels(found: list[dict[str, Any]]) -> None:
     """A line for each member of each channel."""
     devices = _device_names()
     for each in found:
-        print(
-            f"\nchannel {each['name'] or '(without a name)'}, {each['sent']} frames sent, {each['slots']} slots, "
-            f"{readable(each['nbytes'])} on {devices.get(each['device'], each['backend'])}"
-        )
+        where = devices.get(each["device"], each["backend"])
+        said = f"{counted(each['sent'], 'frame')} sent, {counted(each['slots'], 'slot')}"
+        line = f"channel {each['name'] or '(without a name)'}, {said}, {readable(each['nbytes'])} on {where}"
+        print(f"\n{wrapped('', line, 4)}")
         for member in each["members"]:
             does = (["finished writing" if member["finished"] else "writes"] if member["writes"] else []) + (
                 [f"reads {member['mode']}: {member['lag']} behind, {member['missed']} missed, {member['held']} held"]
                 if member["mode"]
                 else []
             )
-            print(f"  {_who(member['pid'], member['label'])} {', '.join(does)}")
+            print(wrapped("", f"  {_who(member['pid'], member['label'])} {', '.join(does)}", 6))
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0, or 1 when a dead process left something."""
+    """0, or 1 if a dead process left something or no process has the `--pid`."""
     found = _found()
     rows = [row for row in found.rows if _wanted(row, arguments)]
     left = [row for row in rows if row["state"] == "left"]
     processes = _processes(rows)
     some = arguments.pid, arguments.name
+    if arguments.pid is not None and not rows and not os.path.exists(f"/proc/{arguments.pid}"):
+        print(f"xpushare ls: no process has pid {arguments.pid}", file=sys.stderr)
+        return 1
     open_channels = [
         each
         for each in channels()
@@ -154,24 +169,30 @@ def run(arguments: argparse.Namespace) -> int:
         _print_table(_grouped(rows, arguments.all))
         print()
         for pid, line in processes.items():
-            print(f"{pid}: {line if len(line) <= _LINE else line[: _LINE - 1] + '…'}")
+            print(wrapped(f"{pid}: ", line if len(line) <= _LINE else line[: _LINE - 1] + "…"))
         total = sum(row["nbytes"] for row in rows)
         exporters = len({row["exporter"] for row in rows})
-        print(f"\n{len(rows)} objects of {exporters} processes, {readable(total)}")
+        print(f"\n{counted(len(rows), 'object')} of {counted(exporters, 'process', 'processes')}, {readable(total)}")
     elif found.rows:
-        print(f"nothing of that is shared ({len(found.rows)} other objects are)")
+        print(f"nothing of that is shared ({counted(len(found.rows), 'other object')} shared)")
     else:
         print("nothing is shared")
     if kept := kept_rows():
-        print(f"kept by process {kept[0]['keeper']}:", *kept_lines(kept), sep="\n  ")
+        print(f"kept by process {kept[0]['keeper']}:")
+        print(*(wrapped("", f"  {line}", 6) for line in kept_lines(kept)), sep="\n")
     _print_channels(open_channels)
     if left:
         size = readable(sum(row["nbytes"] for row in left))
-        print(f"{len(left)} of them, {size}, were left by dead processes: they go "
-              "when their importers close them or end")  # fmt: skip
+        what = "1 of them, {}, was" if len(left) == 1 else f"{len(left)} of them, {{}}, were"
+        print(
+            wrapped(
+                "", f"{what.format(size)} left by dead processes: they go when their importers close them or end", 4
+            )
+        )
     if found.unread:
         listed = ", ".join(f"{each.pid} {each.name}" for each in found.unread[:_LISTED])
         more = len(found.unread) - _LISTED
-        print(f"could not be looked into (it takes the right to ptrace them), so may share more: {listed}"
-              + (f" and {more} others" if more > 0 else ""))  # fmt: skip
+        rest = f" and {counted(more, 'other')}" if more > 0 else ""
+        said = "could not be looked into (it takes the right to ptrace them), so may share more: "
+        print(wrapped("", f"{said}{listed}{rest}", 4))
     return 1 if left else 0

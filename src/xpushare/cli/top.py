@@ -23,9 +23,10 @@ from typing import Any, Final, NamedTuple
 import xpushare
 from xpushare.arrays.names import survey_named
 from xpushare.channels.survey import channels
+from xpushare.cli.screen import counted
 from xpushare.sharing.survey import command_line
 
-__all__ = ["Look", "add_arguments", "run", "tables"]
+__all__ = ["Look", "add_arguments", "look", "run", "tables"]
 
 _MIB: Final = 1 << 20
 
@@ -48,7 +49,8 @@ class Look(NamedTuple):
     channels: list[dict[str, Any]]
 
 
-def _look() -> Look:
+def look() -> Look:
+    """Look at what is shared now."""
     return Look(time.monotonic(), [dict(row) for row in survey_named().rows], channels())
 
 
@@ -210,11 +212,12 @@ class _Screen:
             for line in cells
         ]
 
-    def status(self, look: Look) -> str:
-        total = sum(row["nbytes"] for row in look.rows) / _MIB
+    def status(self, seen: Look) -> str:
+        total = sum(row["nbytes"] for row in seen.rows) / _MIB
         state = f"filter: {self.text}_" if self.typing else f"filter: {self.text}" if self.text else ""
         return (
-            f"{self.view}: {len(look.rows)} objects, {total:.1f} MiB, {len(look.channels)} channels"
+            f"{self.view}: {counted(len(seen.rows), 'object')}, {total:.1f} MiB, "
+            f"{counted(len(seen.channels), 'channel')}"
             f"{'  PAUSED' if self.paused else ''}  {state}"
         ).rstrip()
 
@@ -227,10 +230,10 @@ def _text(value: Any) -> str:
     return "-" if value is None else str(value)
 
 
-def _draw(screen: _Screen, shown: dict[str, Table], look: Look) -> None:
+def _draw(screen: _Screen, shown: dict[str, Table], seen: Look) -> None:
     width, height = shutil.get_terminal_size()
     keys = "p processes  o objects  c channels  < > sort  r reverse  / filter  space stop  q quit"
-    body = [screen.status(look), *screen.lines(shown)][: height - 1]
+    body = [screen.status(seen), *screen.lines(shown)][: height - 1]
     text = "".join(f"{line[:width]}\x1b[K\r\n" for line in body)
     sys.stdout.write(f"\x1b[H{text}\x1b[J\x1b[{height};1H{keys[: width - 1]}\x1b[K")
     sys.stdout.flush()
@@ -252,7 +255,7 @@ def _terminal() -> Generator[None]:
 
 def _live(screen: _Screen, interval: float) -> None:
     with _terminal():
-        old = new = _look()
+        old = new = look()
         while not screen.ended:
             _draw(screen, tables(new, old), new)
             ready, _, _ = select.select([0], [], [], max(new.at + interval - time.monotonic(), 0))
@@ -267,7 +270,7 @@ def _live(screen: _Screen, interval: float) -> None:
                     new = new._replace(at=time.monotonic())
                     old = old._replace(at=new.at)
                 else:
-                    old, new = new, _look()
+                    old, new = new, look()
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -277,9 +280,9 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.json and sys.stdin.isatty() and sys.stdout.isatty():
         _live(screen, interval)
         return 0
-    old = _look()
+    old = look()
     time.sleep(interval)
-    new = _look()
+    new = look()
     shown = tables(new, old)
     if arguments.json:
         found = {

@@ -1,4 +1,4 @@
-"""What a device can do, and how sure we are."""
+"""The capabilities of devices, and how each is known."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ __all__ = ["Aspect", "Support"]
 
 
 class Aspect(StrEnum):
-    """Capabilities of a device; the `ext_oneapi_*` ones are SYCL's aspects of those names.
+    """What a device may be able to do. The `ext_oneapi_*` aspects are SYCL's.
 
-    `doc` says what the device can do; `query` is the `ur.DeviceInfo` that asks for it, empty if Unified Runtime has
-    none.
+    `doc` says what a device that has the aspect can do. `query` is the `ur.DeviceInfo` that asks for it,
+    empty if Unified Runtime has none.
+
+    Examples:
+        >>> xs.Aspect.two_way_events.doc
+        "an importer's queue can signal, too"
     """
 
     doc: str
@@ -57,7 +61,16 @@ class Aspect(StrEnum):
 
 
 class Support(NamedTuple):
-    """Whether a device has an aspect: asked of the driver or tried, never assumed. `reason` says how that is known."""
+    """Whether a device has an aspect, asked of the driver or tried, never assumed.
+
+    Attributes:
+        state: "yes", "no" or "unknown".
+        reason: How that is known.
+
+    Examples:
+        >>> xs.Support("no", "the driver cannot export it").state
+        'no'
+    """
 
     state: Literal["yes", "no", "unknown"]
     reason: str

@@ -1,4 +1,4 @@
-"""The elements of an array: their types, and how they lie in memory. Imports nothing of the package but its errors."""
+"""The elements of an array: their types and their layout in memory. Imports nothing of the package but its errors."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def as_shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:
 
 @functools.lru_cache(1024)
 def c_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Strides in bytes of a C-ordered array."""
+    """Return the strides in bytes of a C-ordered array."""
     strides: list[int] = []
     step = itemsize
     for length in reversed(shape):
@@ -68,7 +68,7 @@ def c_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 
 @functools.lru_cache(1024)
 def extent(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> tuple[int, int]:
-    """First and one-past-last byte that an array touches, relative to its first element."""
+    """Return the first and one-past-last byte that an array touches, relative to its first element."""
     if 0 in shape:
         return 0, 0
     steps = [(length - 1) * stride for length, stride in zip(shape, strides, strict=True)]
@@ -77,7 +77,7 @@ def extent(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> t
 
 @functools.lru_cache(1024)
 def in_elements(strides: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Strides as DLPack counts them; BufferError where it cannot."""
+    """Return the strides in elements, as DLPack counts them. Raises BufferError if they are not whole elements."""
     found = []
     for stride in strides:  # no generator: this is on the hot path
         step, rest = divmod(stride, itemsize or 1)
@@ -91,7 +91,7 @@ def in_elements(strides: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 
 
 def as_dtype(dtype: Any) -> Any:
-    """The NumPy dtype of that name; bfloat16 and the float8 family by their `ml_dtypes` names."""
+    """Return the NumPy dtype of that name. bfloat16 and the float8 family go by their `ml_dtypes` names."""
     import numpy
 
     try:
@@ -111,12 +111,13 @@ def as_dtype(dtype: Any) -> Any:
 
 
 def check_dtype(dtype: Any) -> None:
-    """`InvalidArgumentError` for element types that hold Python objects, which are addresses of this process, and for
-    sub-arrays, whose shape NumPy makes part of the array's.
+    """Raise `InvalidArgumentError` for element types that hold Python objects, which are addresses of this process, and
+    for sub-arrays, whose shape NumPy makes part of the array's.
     """
     if dtype.hasobject:
         raise InvalidArgumentError(
-            "arrays of Python objects cannot be shared: their elements are addresses of this process"
+            "arrays of Python objects cannot be shared, since their elements are addresses of this process. Convert "
+            "the array to numbers: x.astype(float), say"
         )
     if dtype.subdtype is not None:
         raise InvalidArgumentError(f"{dtype} is a sub-array: give its shape as part of the shape")
@@ -124,7 +125,9 @@ def check_dtype(dtype: Any) -> None:
 
 @functools.cache
 def named_by_typestr(dtype: Any) -> bool:
-    """Whether `dtype.str` says all of the dtype: not of a structure, nor of bfloat16 and its like."""
+    """Return whether `dtype.str` describes the dtype completely. It does not for structures, nor for bfloat16 and
+    similar types.
+    """
     import numpy
 
     try:
@@ -135,7 +138,7 @@ def named_by_typestr(dtype: Any) -> bool:
 
 @functools.cache
 def memoryview_format(dtype: Any) -> str:
-    """PEP 3118's code of a dtype; BufferError where it has none."""
+    """Return PEP 3118's code of a dtype. Raises BufferError if it has none."""
     import numpy
 
     if not dtype.itemsize:
@@ -152,7 +155,7 @@ def memoryview_format(dtype: Any) -> str:
 
 @functools.lru_cache(256)
 def dlpack_type(dtype: Any) -> tuple[int, int, int]:
-    """DLPack's (code, bits, lanes) of a dtype; BufferError where it has none."""
+    """Return DLPack's (code, bits, lanes) of a dtype. Raises BufferError if it has none."""
     if not dtype.isnative:
         raise BufferError(f"DLPack has no type for the foreign byte order of {dtype}")
     if dtype.name in DLPACK_NAMED:

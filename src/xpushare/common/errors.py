@@ -1,4 +1,4 @@
-"""The errors, all of them:
+"""All errors of the package:
 
 XpuShareError(.result: ur.Result, .native: int | None, .reasons: tuple[str, ...])
  ├─ InvalidArgumentError (ValueError)               misuse by the caller
@@ -100,7 +100,7 @@ class HandleExpiredError(XpuShareError):
 
 
 class FeatureNotSupportedError(XpuShareError, NotImplementedError):
-    """The device lacks an aspect (SYCL: errc::feature_not_supported)."""
+    """The device, or the memory, cannot do that (SYCL: errc::feature_not_supported). The message says what can."""
 
     default_result = Result.ERROR_UNSUPPORTED_FEATURE
 
@@ -114,13 +114,13 @@ class RouteError(XpuShareError, PermissionError):
 
 
 class PeerLostError(XpuShareError, ConnectionError):
-    """The process that owed a signal died, or its queue failed."""
+    """The process that should have signalled has died, or its queue has failed."""
 
     default_result = Result.ERROR_IN_EVENT_LIST_EXEC_STATUS
 
 
 class ChannelFull(XpuShareError):
-    """Readers hold or have yet to read every slot, and the channel was created with `on_full="raise"`."""
+    """Readers hold, or have yet to read, every slot, and the channel was created with `on_full="raise"`."""
 
     default_result = Result.ERROR_OUT_OF_RESOURCES
 
@@ -143,8 +143,18 @@ class DeviceError(XpuShareError, RuntimeError):
     default_result = Result.ERROR_ADAPTER_SPECIFIC
 
 
+def unusable(why: str | None) -> XpuShareError:
+    """Return the error for an object that this process cannot use; None: since it belongs to its parent."""
+    if why is not None:
+        return InvalidArgumentError(why)
+    return ForkError(
+        "this belongs to the parent of this process: after a fork the child cannot use it. Open its name here, or "
+        "start the child with spawn or forkserver and send it there"
+    )
+
+
 def exporter_gone(pid: int, how: str) -> HandleExpiredError:
-    """Return the error for a handle whose exporter has ended. `how`: by what this process knows it."""
+    """Return the error for a handle whose exporter has ended. `how` says how this process knows it."""
     return HandleExpiredError(
         f"the process that shared this (pid {pid}) has exited ({how}). Keep it running until the receiver has "
         "attached, or publish with keep=True"
@@ -166,7 +176,7 @@ def from_os_error(error: OSError, doing: str) -> XpuShareError:
 
 
 class doing(ContextDecorator):  # a clause: `with doing("publishing a name")`
-    """Translate a system call that fails within the block or the function, as `from_os_error` does."""
+    """Translate a failed system call within the block or the function, as `from_os_error` does."""
 
     __slots__ = ("_what",)
 
@@ -182,7 +192,7 @@ class doing(ContextDecorator):  # a clause: `with doing("publishing a name")`
 
 
 class Unread:
-    """Why the content of a pickle means nothing here. Unpickling never raises, so each use does."""
+    """The reason why a pickle's content is meaningless here. Unpickling never raises, so each use does."""
 
     __slots__ = ("_error",)
 

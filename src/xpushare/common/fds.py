@@ -11,7 +11,7 @@ __all__ = ["OwnedFd", "close_all", "own_fd"]
 
 
 def own_fd(call: Callable[..., int], *arguments: object) -> OwnedFd:
-    """Own the fd that `call`, a function of C, opens: no interrupt comes in between."""
+    """Own the fd that `call`, a C function, opens. No interrupt can come in between."""
     return next(map(OwnedFd, starmap(call, (arguments,))))
 
 

@@ -1,7 +1,7 @@
-"""The clean exit of this process: what it still does, in one bounded time, before it is gone for the others.
+"""The clean exit of this process: the work it still finishes, within one bounded time, before it is gone for its peers.
 
-It comes after `multiprocessing` has sent what its queues hold and joined its children, also in forked children, which
-run no `atexit` before Python 3.13.
+It runs after `multiprocessing` has sent what its queues hold and joined its children. It also runs in forked children,
+which run no `atexit` before Python 3.13.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _log: Final = logging.getLogger("xpushare")
 
 
 class Stage(enum.IntEnum):
-    """What a callback does; the stages come in this order."""
+    """The purpose of a callback. The stages run in this order."""
 
     WITHDRAW = 0  # others find no more of this process than they know
     REPORT = 1  # the leak layer tells what the program has left
@@ -44,18 +44,17 @@ _over = False
 
 
 def at_leave(callback: Callable[[float], object], stage: Stage) -> None:
-    """Have `callback(deadline)` called at the clean exit of this process, and of its forked children.
+    """Call `callback(deadline)` at the clean exit of this process, and of its forked children.
 
-    The callback may block until `deadline`, in seconds of `time.monotonic`, and not longer; it must not need a new
-    thread. Where Ctrl-C interrupts it, it is called once more with a deadline that has passed. What it raises is
-    logged. In one stage the callbacks run in the order in which they were given; a callback that was given before is
-    not given again.
+    The callback may block until `deadline`, in seconds of `time.monotonic`, but not longer, and must not need a new
+    thread. If Ctrl-C interrupts it, it is called once more with a deadline that has passed. Exceptions are logged.
+    Within a stage, callbacks run in the order of registration; registering one twice has no effect.
     """
     _callbacks.setdefault(callback, stage)
 
 
 def leave() -> None:
-    """Run the callbacks, once in the life of a process. Never raises: the exit status stays what it is."""
+    """Run the callbacks, once in the life of a process. Never raises, so that the exit status stays the same."""
     global _over
     if _over:
         return
@@ -77,7 +76,7 @@ def leave() -> None:
 
 
 def _hush() -> None:
-    """Have the threads that the exit cuts short, which are daemons, end without a traceback of our errors."""
+    """Let the daemon threads that the exit cuts short end without a traceback of our errors."""
     before = threading.excepthook
 
     def hook(args: threading.ExceptHookArgs) -> None:
@@ -100,7 +99,7 @@ def _linger() -> float:
 
 
 def _interrupted() -> bool:
-    """Whether Ctrl-C is why this process ends."""
+    """Return whether Ctrl-C is the reason why this process ends."""
     ended_by = sys.exc_info()[0] or (None if hasattr(sys, "ps1") else getattr(sys, "last_type", None))
     return ended_by is KeyboardInterrupt
 
@@ -109,7 +108,7 @@ def _interrupted() -> bool:
 
 
 def _hook(_anchor: object = None) -> None:
-    """Have `leave` called at the exit, after multiprocessing's own work there."""
+    """Register `leave` to run at exit, after multiprocessing's own work."""
     global _by_atexit, _remembered
     util: Any = sys.modules.get("multiprocessing.util")
     if util is None:

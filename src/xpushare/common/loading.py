@@ -1,4 +1,4 @@
-"""Loading the package's own modules when they are first needed."""
+"""Loading the package's own modules at their first use."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _loading: dict[int, bool] = {}  # the threads that load a module now
 
 @doing("loading a module of xpushare")
 def load(name: str) -> ModuleType:
-    """The module of that name.
+    """Return the module of that name, loading it if necessary.
 
-    No module asks for another one in this way while it loads. So if this thread is loading one already, the handler of
-    a signal, or a finaliser, has come in between. It would build on modules that are half made, or load the same one
-    twice. That raises `ImportError`.
+    Modules do not load each other this way while they are being loaded. If this thread is already loading one, then a
+    signal handler or a finaliser has interrupted it. Going on would use half-made modules, or load the same one twice.
+    That raises `ImportError`.
     """
     me = get_ident()
     if me in _loading:

@@ -1,4 +1,4 @@
-"""File descriptors that are made when somebody asks for them."""
+"""File descriptors that are made when an importer asks for them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ __all__ = ["OnDemand"]
 
 
 class OnDemand(NamedTuple):
-    """Fds made one by one when an importer asks: `int function(int *fd, uint64 objects[i], int64 a, uint64 b)`, 0 is
-    success.
+    """Descriptors that are made one by one when an importer asks, by `int function(int *fd, uint64 objects[i], int64 a,
+    uint64 b)`, which returns 0 for success.
 
-    The function is called by a thread that holds neither the GIL nor a current context."""
+    The calling thread holds neither the GIL nor a current context.
+    """
 
     function: int
     objects: Sequence[int]

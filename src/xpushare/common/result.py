@@ -1,4 +1,4 @@
-"""`Result`: Unified Runtime's result codes. Imported early by everything, so it needs `enum` only."""
+"""`Result`: Unified Runtime's result codes. Every module imports it early, so it needs `enum` only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Result"]
 
 
 class Result(IntEnum):
-    """`ur_result_t`: what a Unified Runtime function answers.
+    """`ur_result_t`: the result of a Unified Runtime function.
 
     The numbers are those of Unified Runtime's `ur_api.h` of 2026-08-22 (commit 578c2a84).
     """

@@ -1,4 +1,4 @@
-"""Environment variables that are numbers. They are read when needed, so a program can set them at its start."""
+"""Environment variables that are numbers or switches. They are read at use, so a program can set them once it runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 
 from xpushare.common.errors import InvalidArgumentError
 
-__all__ = ["nbytes", "seconds"]
+__all__ = ["nbytes", "seconds", "switch"]
 
 
 @functools.lru_cache(64)
@@ -30,12 +30,22 @@ def _nbytes(name: str, text: str) -> int:
 
 
 def seconds(name: str, default: float) -> float:
-    """A finite number of seconds, 0 or more. Raises `InvalidArgumentError` for any other text."""
+    """Return a finite number of seconds, 0 or more. Raises `InvalidArgumentError` for any other text."""
     text = os.environ.get(name)
     return _seconds(name, text) if text else default
 
 
 def nbytes(name: str) -> int | None:
-    """A number of bytes; None if the variable is not set. Raises `InvalidArgumentError` for any other text."""
+    """Return a number of bytes, or None if the variable is not set. Raises `InvalidArgumentError` for any
+    other text.
+    """
     text = os.environ.get(name)
     return _nbytes(name, text) if text else None
+
+
+def switch(name: str) -> bool:
+    """Return whether the variable is 1. Raises `InvalidArgumentError` for any other text than 0, or none."""
+    text = os.environ.get(name, "")
+    if text not in ("", "0", "1"):
+        raise InvalidArgumentError(f"{name} is 0 or 1, not {text!r}")
+    return text == "1"

@@ -1,4 +1,4 @@
-"""Sizes in the units that people read."""
+"""Sizes in readable units."""
 
 from __future__ import annotations
 

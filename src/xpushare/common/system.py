@@ -71,7 +71,7 @@ range_protect = Reservation.protect
 
 
 def page_nbytes() -> int:
-    """Bytes of a page of memory, of which mappings are made: 4096 here, 65536 there."""
+    """Return the size of a memory page, the unit of mappings: 4096 bytes on most machines, 65536 on some."""
     return os.sysconf("SC_PAGE_SIZE")
 
 
@@ -80,7 +80,7 @@ boot_ids: Final[list[bytes]] = []
 
 
 def boot_id() -> bytes:
-    """The kernel's id of this boot, 16 bytes: what tells two hosts, and two boots of one, apart."""
+    """Return the kernel's id of this boot, 16 bytes. It distinguishes two hosts, and two boots of one host."""
     if not boot_ids:
         try:
             with open(BOOT_ID, encoding="ascii") as file:
@@ -95,7 +95,9 @@ def boot_id() -> bytes:
 
 
 def join(commons: OwnedFd, bell: OwnedFd, cookie: bytes, owner: bool) -> Domain:
-    """The membership, which takes both fds over: in one call of C, so that no interrupt leaves them two owners."""
+    """Join a commons. The membership takes over both descriptors in one C call, so that no interrupt leaves them with
+    two owners.
+    """
     steps: tuple[Callable[[], Any], ...] = (
         partial(Domain, commons.number, bell.number, cookie, owner),
         commons.take,
@@ -112,9 +114,9 @@ def seal(fd: int, seals: int) -> None:
 
 
 def connect(address: bytes | str, timeout: float) -> socket.socket:
-    """A SOCK_SEQPACKET connection to the abstract address (bytes, without its leading NUL) or the path (a str).
+    """Open a SOCK_SEQPACKET connection to the abstract address (bytes, without its leading NUL) or the path (a str).
 
-    Where the backlog is full, which a socket with a time-out tells at once, it is tried again until `timeout`.
+    If the backlog is full, which a socket with a time-out reports at once, try again until `timeout`.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     try:
@@ -142,7 +144,7 @@ def send(connection: socket.socket, message: bytes) -> None:
 
 
 def receive(connection: socket.socket, nbytes: int) -> tuple[bytes, list[OwnedFd]]:
-    """One packet and the fds that came with it, within the connection's time-out."""
+    """Receive one packet and its descriptors, within the connection's time-out."""
     timeout = connection.gettimeout()
     readable = select.poll()
     readable.register(connection, select.POLLIN)
@@ -152,7 +154,7 @@ def receive(connection: socket.socket, nbytes: int) -> tuple[bytes, list[OwnedFd
 
 
 def is_wsl() -> bool:
-    """Whether this Linux runs in Windows."""
+    """Return whether this Linux runs inside Windows (WSL)."""
     import platform  # slow to import
 
     return "microsoft" in platform.release().lower() or os.path.exists("/dev/dxg")

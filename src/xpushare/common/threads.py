@@ -1,7 +1,7 @@
-"""Threads of our own that run Python code.
+"""The package's own threads that run Python code.
 
-`threading.Thread.start` waits until the new thread says that it has begun, which one that finds no memory for its first
-call never does; and an interrupt of that wait leaves a thread that runs, but counts as not started.
+`threading.Thread.start` waits until the new thread reports that it runs. A thread that finds no memory for its first
+call never does, and an interrupt of that wait leaves a running thread that counts as not started.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _names: dict[int, str] = {}  # of the threads that run, by their identity
 
 @final
 class _Life:
-    """Lives as long as the thread that it is given to."""
+    """An object that lives as long as the thread it is given to."""
 
     __slots__ = ("__weakref__",)
 
@@ -43,11 +43,11 @@ class Worker:
         self._lock = threading.RLock()  # re-entrant: for the handlers of signals, and for finalisers
 
     def alive(self) -> bool:
-        """Whether the thread runs, or is about to."""
+        """Return whether the thread runs, or is about to."""
         return self._life() is not None
 
     def start(self, work: Callable[[], None]) -> None:
-        """Have the thread run `work`, unless it runs. Raises `OutOfMemoryError` if there is no thread to be had."""
+        """Run `work` in the thread unless it runs already. Raises `OutOfMemoryError` if no thread can be created."""
         with self._lock:
             if self.alive():
                 return
@@ -76,5 +76,5 @@ def _run(work: Callable[[], None], name: str, begun: _thread.LockType, _life: _L
 
 
 def name_here() -> str:
-    """The name of the current thread."""
+    """Return the name of the current thread."""
     return _names.get(_thread.get_ident()) or threading.current_thread().name

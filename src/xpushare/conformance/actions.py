@@ -17,9 +17,9 @@ from xpushare.conformance.harness import TIMEOUT, kept
 from xpushare.sharing import node
 
 __all__ = [
-    "KINDS", "NBYTES", "attempt", "close", "drop", "export", "get", "granule", "held", "importers", "make", "numbers",
-    "open_",
-    "outcome", "put", "read", "read_bytes", "runs_callables", "signal_", "verbs", "wait", "write", "write_bytes",
+    "KINDS", "NBYTES", "Gate", "attempt", "close", "drop", "export", "get", "granule", "held", "importers", "make",
+    "numbers", "open_", "outcome", "put", "read", "read_bytes", "runs_callables", "signal_", "verbs", "wait",
+    "write", "write_bytes",
 ]  # fmt: skip
 
 KINDS = ("memory", "physical_memory", "event")
@@ -96,6 +96,23 @@ def write_bytes(thing: Any, content: bytes, offset: int = 0, device: str | None 
 
 
 # --- objects by name --------------------------------------------------------------------------------------------------
+
+
+class Gate:
+    """A queue whose work waits on the device until the host opens it."""
+
+    def __init__(self, device: xs.Device | str) -> None:
+        self.queue = xs.Queue(device)
+        self._event = xs.Event(device)
+        self.queue.wait(self._event, at_least=1)
+
+    def open(self) -> None:
+        self._event.signal()
+        self.queue.synchronize(TIMEOUT)
+
+    def close(self) -> None:
+        self.queue.close()
+        self._event.close()
 
 
 def make(kind: str, device: str, nbytes: int = 0) -> Any:

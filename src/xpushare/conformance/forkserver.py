@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 __all__ = ["Forkserver", "die_with", "run"]
@@ -72,10 +72,16 @@ class Forkserver:
         atexit.register(self._end)
         self._ask(None)  # it has imported: none of that happens while somebody counts or measures
 
-    @property
-    def fits(self) -> bool:
-        """Whether this process still has the environment, folder and import path that the children get."""
-        return self._surroundings == _surroundings()
+    def changed(self, env: Mapping[str, str | None]) -> dict[str, str | None] | None:
+        """The variables that this process's environment, with `env`, has otherwise than the children; None if they have
+        another folder or import path. None as a value stands for no variable.
+        """
+        before, *others = self._surroundings
+        now, *others_now = _surroundings()
+        if others != others_now:
+            return None
+        wanted = {**now, **env}
+        return {name: wanted.get(name) for name in wanted.keys() | before if wanted.get(name) != before.get(name)}
 
     def fork(self, fd: int) -> int:
         """Fork a child that has a copy of `fd`; its pid."""

@@ -12,9 +12,11 @@ import importlib
 import io
 import os
 import pickle
+import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 import warnings
@@ -28,7 +30,7 @@ from typing import Any, Final, Literal, Self
 from xpushare.conformance.forkserver import Forkserver, die_with
 
 __all__ = ["TIMEOUT", "Child", "ChildDied", "HarnessError", "Pending", "children", "die_with", "fd_count", "kept",
-           "prepare", "set_up", "wait_until"]  # fmt: skip
+           "prepare", "serve", "set_up", "wait_until"]  # fmt: skip
 
 TIMEOUT: Final = 30.0  # of a child on a busy machine
 _SETUP: Final = "XPUSHARE_CONFORMANCE_SETUP"
@@ -57,8 +59,9 @@ class Pending:
         self._child.receive(self, 0)
         return self.reply is not None
 
-    def result(self, timeout: float = TIMEOUT) -> Any:
+    def result(self, timeout: float | None = None) -> Any:
         """The function's value; its exception is raised here, with the child's traceback as a note."""
+        timeout = self._child.timeout if timeout is None else timeout
         self._child.receive(self, timeout)
         if self.reply is None:
             raise HarnessError(f"child {self._child.pid} has not answered within {timeout:g} s")
@@ -74,7 +77,7 @@ class Child:
 
     `method` "prepared" is a child of the `Forkserver`; "spawn" is a fresh interpreter, as it is with `env`, which
     changes the environment (None removes a variable); "fork" is a copy of this one. Leaving the `with` block ends the
-    child in an orderly way and demands exit status 0, unless it was killed.
+    child in an orderly way and demands exit status 0, unless it was killed or the block failed.
     """
 
     def __init__(
@@ -82,32 +85,29 @@ class Child:
         *,
         method: Literal["prepared", "spawn", "fork"] = "prepared",
         env: Mapping[str, str | None] | None = None,
+        timeout: float = TIMEOUT,
     ) -> None:
+        self._lock = threading.RLock()
         self._waiting: deque[Pending] = deque()
+        self.timeout = timeout
         self._status: int | None = None
         here, there = Pipe()
         self._connection = here
         try:
             if method == "fork":
-                self.pid = _fork(here, there)
-                self._exit_status: Callable[[], int | None] = functools.partial(_exit_status, self.pid)
-            elif method == "prepared" and not env and (server := _forkserver_of(os.getpid())).fits:
+                self.pid, self._exit_status = self._fork(here, there)
+            elif method == "prepared" and (server := self._forkserver(env or {})) is not None:
                 self.pid = server.fork(there.fileno())
                 self._exit_status = functools.partial(server.exit_status, self.pid)
             else:
                 changed = {**os.environ, **(env or {})}
-                source = (
-                    f"import sys; sys.path[:] = {sys.path!r}; from xpushare.conformance import harness; "
-                    f"harness.main({there.fileno()}, {os.getpid()})"
-                )
                 process = subprocess.Popen(
-                    [sys.executable, "-c", source],
+                    self._command(there.fileno()),
                     env={name: value for name, value in changed.items() if value is not None},
                     stdin=subprocess.DEVNULL,
                     pass_fds=[there.fileno()],
                 )
-                self.pid = process.pid
-                self._exit_status = process.poll
+                self.pid, self._exit_status = process.pid, process.poll
         except BaseException:
             here.close()
             raise
@@ -115,38 +115,61 @@ class Child:
             there.close()
         children.add(self)
 
+    def _forkserver(self, env: Mapping[str, str | None]) -> Forkserver | None:
+        """What forks children with this environment; None if a fresh interpreter has to be started."""
+        server = _forkserver_of(os.getpid())
+        return server if server.changed(env) == {} else None
+
+    def _command(self, fd: int) -> list[str]:
+        """What starts a fresh interpreter that calls `main`."""
+        source = (
+            f"import sys; sys.path[:] = {sys.path!r}; from xpushare.conformance import harness; "
+            f"harness.main({fd}, {os.getpid()})"
+        )
+        return [sys.executable, "-c", source]
+
+    def _fork(self, here: Connection, there: Connection) -> tuple[int, Callable[[], int | None]]:
+        """The pid of a copy of this process, and what finds its exit status."""
+        pid = _fork(here, there)
+        return pid, functools.partial(_exit_status, pid)
+
+    def _dumps(self, call: object) -> bytes:
+        return pickle.dumps(call)
+
     def start(self, function: Callable[..., Any], *args: Any, **options: Any) -> Pending:
         """Have the child call `function` (of a module, by name); it queues behind earlier calls."""
-        message = pickle.dumps((function, args, options))
-        pending = Pending(self)
-        try:
-            self._connection.send_bytes(message)
-        except OSError as error:
-            raise ChildDied(f"child {self.pid} is gone (exit status {self._poll()})") from error
-        self._waiting.append(pending)
+        message = self._dumps((function, args, options))
+        with self._lock:
+            pending = Pending(self)
+            try:
+                self._connection.send_bytes(message)
+            except OSError as error:
+                raise ChildDied(f"child {self.pid} is gone (exit status {self._poll()})") from error
+            self._waiting.append(pending)
         return pending
 
     def call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """`start`, and wait for the result."""
+        """`start`, and wait for the result, no longer than the child's time-out."""
         return self.start(function, *args, **options).result()
 
     def receive(self, wanted: Pending, timeout: float) -> None:
         """Take answers until that of `wanted` has come or the time is over."""
         end = time.monotonic() + timeout
-        while wanted.reply is None:
-            left = end - time.monotonic()
-            try:
-                if self._connection.poll(max(0.0, min(left, 0.2))):
-                    message = self._connection.recv_bytes()
-                    self._waiting.popleft().reply = pickle.loads(message)
-                    continue
-            except (EOFError, OSError) as error:
-                self.ended(TIMEOUT)
-                raise ChildDied(f"child {self.pid} ended without an answer (exit status {self._status})") from error
-            if self._poll() is not None and not self._connection.poll(0):
-                raise ChildDied(f"child {self.pid} ended without an answer (exit status {self._status})")
-            if left <= 0:
-                return
+        with self._lock:
+            while wanted.reply is None:
+                left = end - time.monotonic()
+                try:
+                    if self._connection.poll(max(0.0, min(left, 0.2))):
+                        message = self._connection.recv_bytes()
+                        self._waiting.popleft().reply = pickle.loads(message)
+                        continue
+                except (EOFError, OSError) as error:
+                    self.ended()
+                    raise ChildDied(f"child {self.pid} ended without an answer (exit status {self._status})") from error
+                if self._poll() is not None and not self._connection.poll(0):
+                    raise ChildDied(f"child {self.pid} ended without an answer (exit status {self._status})")
+                if left <= 0:
+                    return
 
     def _poll(self) -> int | None:
         if self._status is None:
@@ -155,11 +178,11 @@ class Child:
                 children.discard(self)
         return self._status
 
-    def ended(self, timeout: float = TIMEOUT) -> int | None:
+    def ended(self, timeout: float | None = None) -> int | None:
         """The exit status, once the child has ended; None when it has not in time."""
-        end = time.monotonic() + timeout
-        while self._poll() is None and time.monotonic() < end:
-            time.sleep(0.002)  # the granularity of the poll, nothing depends on it
+        end = time.monotonic() + (self.timeout if timeout is None else timeout)
+        while self._poll() is None and (left := end - time.monotonic()) > 0:
+            _wait_for_end(self.pid, left)
         return self._status
 
     @property
@@ -172,21 +195,22 @@ class Child:
         return any(not pending.done() for pending in list(self._waiting))
 
     def signal(self, number: int) -> None:
+        """Send the child a signal, such as SIGINT or SIGSTOP."""
         if self._poll() is None:  # until it is reaped here, the pid is this child's
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """SIGKILL, and wait for the end."""
+        """SIGKILL, and wait for the end. Nothing happens to a child that has ended."""
         self.signal(signal.SIGKILL)
         if self.ended() is None:
             raise HarnessError(f"child {self.pid} survives SIGKILL")
         self._connection.close()
 
-    def exit(self) -> int:
+    def exit(self, timeout: float | None = None) -> int:
         """Let the interpreter end in its orderly way, after the calls sent before; its exit status."""
         with contextlib.suppress(OSError):
             self._connection.send_bytes(b"")
-        status = self.ended()
+        status = self.ended(timeout)
         if status is None:
             self.kill()
             raise HarnessError(f"child {self.pid} did not end when asked to; killed")
@@ -217,21 +241,26 @@ class _Reader(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def _answer(message: bytes) -> bytes:
+def _answer(message: bytes, loads: Callable[[bytes], Any], dumps: Callable[[object], bytes]) -> bytes:
     try:
-        function, args, options = _Reader(io.BytesIO(message)).load()
-        return pickle.dumps((True, function(*args, **options), ""))
+        function, args, options = loads(message)
+        return dumps((True, function(*args, **options), ""))
     except BaseException as error:
         trace = traceback.format_exc()
         try:
-            reply = pickle.dumps((False, error, trace))
-            pickle.loads(reply)
+            reply = dumps((False, error, trace))
+            loads(reply)
         except Exception:
-            return pickle.dumps((False, HarnessError(f"unpicklable {type(error).__name__}: {error}"), trace))
+            return dumps((False, HarnessError(f"unpicklable {type(error).__name__}: {error}"), trace))
         return reply
 
 
-def _serve(connection: Connection) -> None:
+def serve(
+    connection: Connection,
+    loads: Callable[[bytes], Any] = lambda message: _Reader(io.BytesIO(message)).load(),
+    dumps: Callable[[object], bytes] = pickle.dumps,
+) -> None:
+    """Answer calls until none is to come."""
     while True:
         try:
             message = connection.recv_bytes()
@@ -241,7 +270,7 @@ def _serve(connection: Connection) -> None:
             continue
         if not message:
             return
-        reply = _answer(message)
+        reply = _answer(message, loads, dumps)
         try:
             connection.send_bytes(reply)
         except BrokenPipeError:
@@ -269,10 +298,25 @@ def _fork(here: Connection, there: Connection) -> int:
         signal.setitimer(signal.ITIMER_REAL, 0)
         here.close()
         children.clear()  # the parent's, not ours
-        _serve(there)
+        serve(there)
         status = 0
     finally:
         os._exit(status)
+
+
+def _wait_for_end(pid: int, seconds: float) -> None:
+    """Return once the process, which nobody has reaped, has ended, or earlier."""
+    try:
+        fd = os.pidfd_open(pid)
+    except OSError:  # no descriptor is left
+        time.sleep(0.002)
+        return
+    try:
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        poll.poll(1000 * seconds)
+    finally:
+        os.close(fd)
 
 
 def _exit_status(pid: int) -> int | None:
@@ -295,7 +339,7 @@ def main(fd: int, parent: int) -> None:
     die_with(parent)
     os.set_inheritable(fd, False)
     set_up()
-    _serve(Connection(fd))
+    serve(Connection(fd))
 
 
 def fd_count() -> int:

@@ -236,6 +236,8 @@ _TABLE: Final = (
     Rule("10.4", "A lock has one holder, and tells the next one of its death; an atomic counts every addition"),
     Rule("10.5", "Device work on a frame follows its writer's, a slot's next writer that of its readers; no host waits",
          (MEMORY, EVENT, TWO_WAY, HOST, ADOPTED)),
+    Rule("10.6", "Readers that reconnect get the next writer's frames, whether the slots outlive their maker or not",
+         (MEMORY, EVENT, TWO_WAY)),
 )  # fmt: skip
 
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"

@@ -1,10 +1,10 @@
-"""How an operation is declared, and where the declarations are found.
+"""How operations are declared, and the table of declarations.
 
 An operation is a function of `core` decorated with `@operation`. The decorator returns the function itself, so a call
-costs nothing more. A layer binds a wrapper to the operation's name in its module, and the function again when it is
-switched off. So callers look an operation up in its module at each call (`memory.get(…)`), and none keeps the function
-(`from xpushare.core.memory import get`); tests/test_layers.py sees to that. The declarations in `xpushare.ur` say which
-functions of Unified Runtime an operation serves.
+costs nothing extra. A layer that is switched on binds a wrapper to the operation's name in its module, and binds the
+function again when it is switched off. Callers therefore look an operation up in its module at each call
+(`memory.get(…)`) and never keep the function itself (`from xpushare.core.memory import get`); tests/test_layers.py
+checks this. The declarations in `xpushare.ur` name the functions of Unified Runtime that each operation serves.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ layers_on: Final[list[str]] = []
 
 @final
 class Point:
-    """A name that all callers of a function look up at each call, so that a layer can bind a wrapper to it."""
+    """A name that every caller looks up at each call, so that a layer can bind a wrapper to it."""
 
     __slots__ = ("_name", "_names", "_off", "plain")
 
     def __init__(self, names: dict[str, Any], name: str, plain: Callable[..., Any], off: object) -> None:
-        """`names`: the globals that have the name; `plain`: the function without its wrapper; `off`: what the name is
-        bound to while there is no wrapper.
+        """`names` are the globals that contain the name, `plain` is the function without its wrapper, and `off` is what
+        the name is bound to while there is no wrapper.
         """
         self._names = names
         self._name = name
@@ -60,7 +60,7 @@ class Point:
         return self._names[self._name] is not self._off
 
     def wrap(self, wrapper: Callable[..., Any] | None) -> None:
-        """Have every caller call `wrapper`; None: the function itself again."""
+        """Make every caller call `wrapper`; None restores the function itself."""
         self._names[self._name] = self._off if wrapper is None else wrapper
 
 
@@ -77,7 +77,7 @@ class Operation:
 
     @property
     def function(self) -> Callable[..., Any]:
-        """What it does, without layers."""
+        """The operation without layers."""
         return self.point.plain
 
     @property
@@ -85,7 +85,7 @@ class Operation:
         return self.function.__doc__ or ""
 
     def install(self, function: Callable[..., Any]) -> None:
-        """Have every caller call `function` (a layer's wrapper, or `self.function` again)."""
+        """Make every caller call `function`: a layer's wrapper, or `self.function` to restore."""
         self.point.wrap(None if function is self.function else function)
 
 
@@ -129,20 +129,22 @@ watchers: Final[list[Watcher]] = []
 
 
 def misused(layer: Literal["lifetime", "bounds"], error: E, subject: object = None) -> E:
-    """Tell the layers that are on why `error` is going to be raised: `subject` is closed, say. Returns `error`."""
+    """Tell the active layers why `error` is about to be raised (for example, `subject` is closed). Returns `error`."""
     for each in watchers:
         each.misused(layer, error, subject)
     return error
 
 
 def made(thing: object, *, listed: bool = True) -> None:
-    """Tell the layers of a new object that has to be closed; `listed`: it is retained until then."""
+    """Tell the active layers about a new object that has to be closed. If it is `listed`, it counts as retained until
+    then.
+    """
     for each in watchers:
         each.made(thing, listed)
 
 
 def closing(thing: object, handles: Iterable[Handle] = ()) -> None:
-    """Tell the layers that an object is going to be closed, and with it the exports of these handles withdrawn."""
+    """Tell the active layers that an object is about to be closed, which withdraws the exports of these handles."""
     for each in watchers:
         each.closing(thing, handles)
 
@@ -151,13 +153,15 @@ _faces: Final[list[Callable[[], None]]] = []
 
 
 def add_face(apply: Callable[[], None]) -> None:
-    """Have `apply` called now, if layers are on, and whenever others are: it wraps what is not an operation."""
+    """Call `apply` whenever the set of active layers changes, and now if any is active. It wraps functions that are not
+    operations.
+    """
     _faces.append(apply)
     if layers_on:
         apply()
 
 
 def layers_changed() -> None:
-    """Call all that `add_face` was given."""
+    """Call every function that was given to `add_face`."""
     for each in _faces:
         each()

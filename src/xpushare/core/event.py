@@ -21,19 +21,17 @@ from xpushare.common.errors import (
     DeviceError,
     FeatureNotSupportedError,
     ForkError,
-    HandleExpiredError,
     InvalidArgumentError,
     InvalidHandleError,
     OutOfMemoryError,
     PeerLostError,
-    RouteError,
     doing,
     from_os_error,
 )
 from xpushare.core import memory
 from xpushare.core.declare import operation
 from xpushare.core.labels import label_argument, labels
-from xpushare.core.opening import event_device, own_export
+from xpushare.core.opening import OPEN_ERRORS, event_device, own_export
 from xpushare.core.resources import Timeline, release_slot
 from xpushare.sharing import node
 from xpushare.sharing.handle import PICKLED, Handle, HandleLike, fields_of
@@ -50,7 +48,6 @@ __all__ = [
     "get",
     "may_signal",
     "open_",
-    "opened_on",
     "put",
     "quiet_if_leaving",
     "reached",
@@ -65,6 +62,7 @@ __all__ = [
 ]
 
 
+_new: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
 _NO_MEMORY: Final = Export(0, 0)
 _LAST: Final = (1 << 43) - 1  # a point has 43 bits
 
@@ -86,7 +84,7 @@ class Opened(NamedTuple):
 
 
 def refusal(device: Device, *aspects: Aspect) -> str:
-    """Why the device refuses what needs these aspects; empty if it has them."""
+    """Return why the device cannot do what these aspects stand for, or an empty string if it has them."""
     try:
         for aspect in aspects:
             device.require(aspect)
@@ -95,26 +93,28 @@ def refusal(device: Device, *aspects: Aspect) -> str:
     return ""
 
 
-opened_on: Final[dict[int, tuple[Device, Context, str, str]]] = {}
+_opened_on: Final[dict[int, tuple[Device, Context, str, str]]] = {}
 """The devices, by their ids, that have opened events as they are by default, which never changes: the device, its
-context, and what `_refusals` says. Native code reads it.
+context, and what `_refusals` says.
 """
 
 
 def _refusals(device: Device) -> tuple[str, str]:
-    """Why queues, and why the host, may not signal an event that was opened on that device; empty if they may."""
+    """Return why queues, and why the host, may not signal an event opened on that device; empty strings if they may."""
     one_way = refusal(device, Aspect.two_way_events)
     return one_way, one_way or refusal(device, Aspect.host_signal_events)
 
 
 def check_signals(signals: object) -> None:
-    """`InvalidArgumentError` unless an event can be made, or opened, with that."""
+    """Raise `InvalidArgumentError` unless an event can be created or opened with this `signals=`."""
     if signals is not None and not isinstance(signals, bool):
         raise InvalidArgumentError(f"signals is None, True or False, not {signals!r}")
 
 
 def role_of(domain: Domain, index: int, signals: bool | None) -> Slot:
-    """An end's own slot, by which it waits, and which counts it among those that may signal unless it only waits."""
+    """Return this object's own slot. The object waits through it, and unless it only waits, the slot counts it as a
+    possible signaller.
+    """
     try:
         return Slot(domain, index, signals)
     except ValueError as error:
@@ -122,13 +122,15 @@ def role_of(domain: Domain, index: int, signals: bool | None) -> Slot:
 
 
 def may_signal(event: Opened) -> None:
-    """Refuse an end that only waits: nobody relies on it."""
+    """Raise `InvalidArgumentError` if the event was opened with `signals=False`: nobody relies on such an object to
+    signal.
+    """
     if event.signals is False:
         raise InvalidArgumentError("this event was opened with signals=False: it only waits")
 
 
 def point_argument(at_least: int | None, slot: Slot) -> int:
-    """The point that a wait is for: the newest one known now, or `at_least`."""
+    """Return the point to wait for: `at_least`, or the newest one known now."""
     if at_least is None:
         return slot.pending
     try:
@@ -141,7 +143,7 @@ def point_argument(at_least: int | None, slot: Slot) -> int:
 
 
 def timeout_argument(timeout: float | None) -> float | None:
-    """`timeout` as a number of seconds, which may be infinite; None: as long as it takes."""
+    """Return `timeout` as a number of seconds, which may be infinite; None means to wait without a limit."""
     if timeout is None:
         return None
     try:
@@ -166,7 +168,7 @@ def create(
     signals: bool | None = None,
     label: str | None = None,
 ) -> Opened:
-    """A new event, complete (both numbers 0)."""
+    """Create an event. It is complete: both numbers are 0."""
     check_signals(signals)
     text = label_argument(label)
     chosen, chosen_context = resolve(device, context)
@@ -206,17 +208,17 @@ def create(
     makes="event handle",
 )
 def get(source: Opened, context: Context | None = None, implicit: bool = False) -> Handle:
-    """Export an event that was made here with `enable_ipc=True`; the handle holds the event until `put`."""
+    """Export an event that was created here with `enable_ipc=True`. The handle keeps the event until `put`."""
     if source.handle is not None:
         raise InvalidArgumentError(
             "an imported event cannot be exported again: send on the handle that it was opened from (`.handle`)"
         )
     if not source.ipc_enabled:
-        raise InvalidArgumentError("this event was not made for sharing: Event(enable_ipc=True)")
+        raise InvalidArgumentError("this event was not made for sharing: make it with xs.Event(enable_ipc=True)")
     if context is not None:
         resolve_context(source.device, context)
     timeline = source.timeline
-    table = node.current().table()
+    table = node.here[0].table_if_any or node.here[0].table()
     prepared = timeline.prepared
     if prepared is None or timeline.foreign_process:
         prepared = timeline.prepared = table.prepare("event", info_of(source.device), _NO_MEMORY, 0)
@@ -226,15 +228,7 @@ def get(source: Opened, context: Context | None = None, implicit: bool = False) 
 @operation(
     "ipc.event.open",
     rules=(2, 3, 4, 7, 8, 9),
-    raises=(
-        InvalidHandleError,
-        InvalidArgumentError,
-        HandleExpiredError,
-        RouteError,
-        FeatureNotSupportedError,
-        OutOfMemoryError,
-        DeviceError,
-    ),
+    raises=OPEN_ERRORS,
 )
 def open_(
     handle: HandleLike,
@@ -242,25 +236,31 @@ def open_(
     context: Context | None = None,
     signals: bool | None = None,
 ) -> Opened:
-    """Open a handle: an event that shares its state with the exporter's, signalled and waited on from both ends."""
+    """Open a handle. The new event shares its state with the exporter's: both ends can signal it and wait on it."""
     found = memory.expect_kind(handle, "event")
-    check_signals(signals)
-    chosen, chosen_context = event_device(found, device, context)
-    for each in chosen_context.devices:
-        each.require(Aspect.ext_oneapi_ipc_event)
-    known = opened_on.get(id(chosen))
+    if signals is not None and signals is not False:
+        check_signals(signals)
+    known = None
+    if context is None and type(device) is Device:
+        known = _opened_on.get(id(device))
     if known is None:
-        known = opened_on[id(chosen)] = chosen, chosen.context, *_refusals(chosen)
-    refusals = known[2:]
-    here = node.current()
+        chosen, chosen_context = event_device(found, device, context)
+        for each in chosen_context.devices:
+            each.require(Aspect.ext_oneapi_ipc_event)
+        known = chosen, chosen_context, *_refusals(chosen)
+        if chosen_context is chosen.context:
+            _opened_on[id(chosen)] = known
+    chosen, chosen_context, queue_refusal, host_refusal = known
+    here = node.here[0]
     fields = fields_of(found)
     pickle = bool(fields.flags & PICKLED)
-    if here.is_own(fields.cookie):
+    table = here.table_if_any
+    if table is not None and table.cookie == fields.cookie:
         own: Timeline = own_export(here, found).source
         role = role_of(own.driver, own.slot.index, signals)
         if pickle:
             own.slot.taken()
-        return Opened(own, chosen, chosen_context, False, None, found, None, *refusals, signals, role)
+        return Opened(own, chosen, chosen_context, False, None, found, None, queue_refusal, host_refusal, signals, role)
 
     def make(domain: Domain, index: int) -> Timeline:
         try:
@@ -272,7 +272,9 @@ def open_(
     role = role_of(timeline.driver, timeline.slot.index, signals)
     if pickle:
         timeline.slot.taken()
-    return Opened(timeline, chosen, chosen_context, False, None, found, lease, *refusals, signals, role)
+    facts = timeline, chosen, chosen_context, False, None, found, lease, queue_refusal, host_refusal, signals, role
+    opened: Opened = _new(Opened, facts)
+    return opened
 
 
 @operation(
@@ -288,7 +290,7 @@ def put(handle: Handle | bytes | str) -> None:
 
 @operation("Event.signal", raises=(InvalidArgumentError, FeatureNotSupportedError))
 def signal(event: Opened) -> int:
-    """The host signals: the next point, complete at once; its number."""
+    """Signal from the host. The new point is complete at once; returns its number."""
     if event.signals is False:
         may_signal(event)  # which says why not
     if event.host_refusal:
@@ -307,7 +309,7 @@ def signal(event: Opened) -> int:
 
 
 class Times(NamedTuple):
-    """When a signal was handled, in nanoseconds of the device's clock."""
+    """The times at which a signal was processed, in nanoseconds of the device's clock."""
 
     queued: int
     submit: int
@@ -316,7 +318,7 @@ class Times(NamedTuple):
 
 
 def times(event: Opened) -> Times:
-    """The times of the newest signal of a profiling event."""
+    """Return the times of a profiling event's newest signal."""
     profile = event.profile
     if profile is None:
         raise InvalidArgumentError("this event is not profiled: Event(enable_profiling=True)")
@@ -326,18 +328,18 @@ def times(event: Opened) -> Times:
 
 
 def quiet_if_leaving() -> None:
-    """When the interpreter ends, a thread that waits ends with it, quietly."""
+    """End a waiting thread without a traceback if the interpreter is shutting down."""
     if node.left() and threading.current_thread() is not threading.main_thread():
         raise SystemExit from None
 
 
 def waited_by(event: Opened) -> Slot:
-    """By which slot this end waits: a close ends that."""
+    """Return the slot through which this object waits. `close` ends that wait."""
     return event.timeline.slot if event.role is None else event.role
 
 
 def _detached(error: Exception) -> NoReturn:
-    """The slot was given up while somebody waited."""
+    """Raise the error for an object that was closed during a wait."""
     quiet_if_leaving()
     raise InvalidArgumentError(str(error)) from None
 
@@ -377,14 +379,15 @@ def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
     if state == LOST:
         _lost(slot, point)
     raise TimeoutError(
-        f"point {point} of the event has not come within {seconds:g} s (value {slot.value}, pending {slot.pending})"
+        f"signal {point} of the event has not completed within {seconds:g} s (value {slot.value}, "
+        f"pending {slot.pending})" + (": nobody has submitted it" if slot.pending < point else "")
     )
 
 
 @operation("Event.done", raises=(PeerLostError, OutOfMemoryError, DeviceError))
 def done(event: Opened, at_least: int | None = None) -> bool:
-    """Whether the newest point known now, or `at_least`, is complete. Raises if it was lost, so that nobody polls for
-    ever.
+    """Return whether the newest point known now, or `at_least`, is complete. Raises `PeerLostError` if it was lost, so
+    that no caller polls for ever.
     """
     slot = event.timeline.slot
     point = slot.pending if at_least is None else at_least
@@ -414,7 +417,9 @@ async def reached(event: Opened, at_least: int | None) -> None:
 
 
 def _recovered(event: Opened) -> bool:
-    """Whether nothing that is yet to be signalled is lost. Raises if it is for good: its exporter is gone."""
+    """Return whether nothing is lost at the moment. Raises `PeerLostError` if the loss is final, because the exporter
+    is gone.
+    """
     slot = waited_by(event)
     try:
         lost = slot.state(slot.pending + 1) == LOST
@@ -430,7 +435,7 @@ _LOOK: Final = 1.0  # seconds between looks at what wakes nobody: the exporter's
 
 @operation("Event.recovered", raises=(InvalidArgumentError, PeerLostError, TimeoutError, OutOfMemoryError, DeviceError))
 def recovered(event: Opened, timeout: float | None) -> None:
-    """Wait on the host until a loss has ended."""
+    """Wait on the host until a loss has ended: another process can signal again."""
     seconds = timeout_argument(timeout)
     end = math.inf if seconds is None else time.monotonic() + seconds
     while not _recovered(event):
@@ -443,7 +448,7 @@ def recovered(event: Opened, timeout: float | None) -> None:
 
 
 async def recovered_in_loop(event: Opened) -> None:
-    """`recovered`, in an event loop."""
+    """Wait as `recovered` does, inside an event loop."""
     while not _recovered(event):
         with doing("waiting for an event"), select.epoll() as poll, _told(event, poll) as told:
             await readable(poll.fileno(), _LOOK)
@@ -452,7 +457,7 @@ async def recovered_in_loop(event: Opened) -> None:
 
 @contextlib.contextmanager
 def _told(event: Opened, poll: select.epoll) -> Generator[Told]:
-    """Have `poll` become readable once the loss may have ended."""
+    """Register file descriptors with `poll` that become readable once the loss may have ended."""
     try:
         with Told([(waited_by(event), None)]) as told:
             for fd in told.fds:

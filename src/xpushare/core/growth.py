@@ -1,9 +1,9 @@
-"""Ranges that grow and shrink, and those of other processes that follow them.
+"""Ranges that grow and shrink, and ranges of other processes that follow them.
 
-A range that grows maps pieces of physical memory one behind the other. Its *directory*, a little memory of the host
-that followers read, lists the pieces by their handles. It has two headers, of which the word at its beginning says
-which one holds: what is new is written beside it, and counts once the word has been stored. So a reader that finds the
-same word before and after has read what was there at one moment, however the writer ends.
+A growing range maps pieces of physical memory one behind the other. Its *directory*, a small block of host memory that
+followers read, lists the pieces by their handles. The directory has two headers, and its first word says which one is
+valid. An update is written into the other header and becomes valid when the word is stored. A reader that finds the
+same word before and after has therefore read one consistent state, even if the writer dies half-way.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from xpushare.common.errors import (
     InvalidArgumentError,
     InvalidHandleError,
     OutOfMemoryError,
-    RouteError,
 )
 from xpushare.core import event, memory, physical
 from xpushare.core.declare import operation
 from xpushare.core.event import Opened
 from xpushare.core.memory import Range
+from xpushare.core.opening import OPEN_ERRORS
 from xpushare.core.physical import Held, Reserved
 from xpushare.core.pickles import Implicit
 from xpushare.core.queue import any_unfinished, pause
@@ -50,7 +50,7 @@ class _Piece(NamedTuple):
 
 @final
 class Growth:
-    """The pieces of a range that grows, or follows one that does. With `lock`."""
+    """The pieces of a range that grows, or that follows one. The caller holds `lock`."""
 
     __slots__ = ("_bytes", "changed", "directory", "follows", "lock", "nbytes", "pieces", "read_only", "telling")
 
@@ -67,7 +67,7 @@ class Growth:
         self.lock: Final = threading.RLock()
 
     def told_by(self) -> Handle:
-        """The handle of the event that tells followers of a change."""
+        """The handle of the event that notifies followers of a change."""
         with self.lock:
             if self.telling is None:
                 self.telling = Implicit(event.get(self.changed, None, True))
@@ -77,12 +77,12 @@ class Growth:
         return sum(each.nbytes for each in self.pieces)
 
     def write(self, place: int, raw: bytes) -> None:
-        """An entry that no header counts."""
+        """Write a directory entry. It is invisible until a header counts it."""
         at = _ENTRIES + place * Handle.NBYTES
         self._bytes[at : at + Handle.NBYTES] = raw
 
     def publish(self, count: int, nbytes: int) -> None:
-        """What followers read from now on; they are told."""
+        """Make the new state visible to followers, and notify them."""
         address = self.directory.address
         turn = load64(address) + 1
         header = address + _HEADERS + 16 * (turn % 2)
@@ -93,7 +93,9 @@ class Growth:
         event.signal(self.changed)
 
     def read(self) -> tuple[int, int, list[bytes]]:
-        """What the directory says at one moment: a number that changes with it, the bytes, the pieces' handles."""
+        """Read one consistent state of the directory: its version number, the length in bytes, and the handles of the
+        pieces.
+        """
         address = self.directory.address
         for _ in range(_TRIES):
             turn = load64(address)
@@ -108,14 +110,14 @@ class Growth:
 
 
 def start(reserved: Reserved) -> Growth:
-    """A range begins to grow, from nothing."""
+    """Make a range growable, with no pieces yet."""
     reserved.device.require(Aspect.ext_oneapi_ipc_physical_memory)
     directory = memory.allocate("host", DIRECTORY_NBYTES, HOST, None)
     return Growth(directory, event.create(HOST, None, True, False, True), False, False)
 
 
 def follow(directory: Range, changed: Opened, read_only: bool) -> Growth:
-    """A range begins to follow, with nothing mapped yet."""
+    """Make a range follow another one, with nothing mapped yet."""
     if directory.nbytes != DIRECTORY_NBYTES:
         raise InvalidHandleError(f"the directory of a range has {DIRECTORY_NBYTES} bytes, not {directory.nbytes}")
     return Growth(directory, changed, True, read_only)
@@ -139,7 +141,7 @@ def _amount(nbytes: int) -> int:
     raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError),
 )
 def grow(reserved: Reserved, growth: Growth, nbytes: int) -> None:
-    """So many bytes more, at the end."""
+    """Append this many bytes."""
     _own(growth, "grow")
     count = _amount(nbytes)
     with growth.lock:
@@ -162,7 +164,9 @@ def grow(reserved: Reserved, growth: Growth, nbytes: int) -> None:
 
 
 def _wait_for_work(reserved: Reserved, at: int, nbytes: int) -> None:
-    """Wait until no queue operation holds these mappings, unless a view does, too, which no wait would end."""
+    """Wait until no queue operation uses these mappings. Return at once if a view uses them, because no wait would end
+    that.
+    """
     while True:
         going_on = any_unfinished()
         with reserved.lock:
@@ -175,7 +179,7 @@ def _wait_for_work(reserved: Reserved, at: int, nbytes: int) -> None:
 
 
 def _drop(reserved: Reserved, growth: Growth, keep: int) -> None:
-    """Unmap the pieces from number `keep` on, once the queue operations of this process have released them."""
+    """Unmap the pieces from number `keep` on, once this process's queue operations have released them."""
     at = sum(each.nbytes for each in growth.pieces[:keep])
     nbytes = growth.mapped() - at
     if nbytes:
@@ -185,7 +189,7 @@ def _drop(reserved: Reserved, growth: Growth, keep: int) -> None:
 
 
 def _first_beyond(growth: Growth, nbytes: int) -> int:
-    """The first piece of which no byte is among the first `nbytes`."""
+    """Return the index of the first piece that lies wholly beyond the first `nbytes`."""
     end = 0
     for place, each in enumerate(growth.pieces):
         if end >= nbytes:
@@ -196,7 +200,7 @@ def _first_beyond(growth: Growth, nbytes: int) -> int:
 
 @operation("VirtualRange.shrink", raises=(InvalidArgumentError, OutOfMemoryError, DeviceError))
 def shrink(reserved: Reserved, growth: Growth, nbytes: int) -> None:
-    """So many bytes less, at the end. Whole pieces go; followers keep them until they refresh."""
+    """Remove this many bytes from the end, in whole pieces. Followers keep the removed pieces until they refresh."""
     _own(growth, "shrink")
     count = _amount(nbytes)
     with growth.lock:
@@ -212,18 +216,10 @@ def shrink(reserved: Reserved, growth: Growth, nbytes: int) -> None:
 
 @operation(
     "VirtualRange.refresh",
-    raises=(
-        InvalidHandleError,
-        InvalidArgumentError,
-        HandleExpiredError,
-        RouteError,
-        FeatureNotSupportedError,
-        OutOfMemoryError,
-        DeviceError,
-    ),
+    raises=OPEN_ERRORS,
 )
 def refresh(reserved: Reserved, growth: Growth) -> None:
-    """Follow the other range: unmap the pieces that went, map those that came."""
+    """Follow the other range: unmap the pieces it removed, map those it added."""
     if not growth.follows:
         raise InvalidArgumentError("refresh is for a range that was attached; this one is the original")
     with growth.lock:
@@ -257,7 +253,7 @@ def _map(reserved: Reserved, growth: Growth, raw: bytes) -> None:
 
 
 def _add(reserved: Reserved, growth: Growth, held: Held, piece: _Piece, access: str) -> None:
-    """Map one piece more, behind the others. What fails, or is interrupted, maps nothing."""
+    """Map one more piece behind the others. A failure or an interrupt leaves nothing mapped."""
     at, count = growth.mapped(), len(growth.pieces)
     try:
         physical.map_(reserved, held, at, 0, None, access)

@@ -19,7 +19,7 @@ __all__ = ["adopt_event", "adopt_event_handle", "adopt_stream_handle", "record_n
 
 @operation("Event.from_native", raises=(FeatureNotSupportedError, OutOfMemoryError, DeviceError))
 def adopt_event(native: object) -> Opened:
-    """An event whose one signal completes when the other library's event does, as it is recorded now."""
+    """Return an event whose single signal completes when the other library's event, as recorded now, completes."""
     for record in adapters.search():
         if record.event_of(native) is None:
             continue
@@ -34,7 +34,7 @@ def adopt_event(native: object) -> Opened:
 
 
 def _complete_with(opened: Opened, raw: Any, keep: object) -> None:
-    """Have an event signalled once the driver's event has completed."""
+    """Signal an event once the driver's event has completed."""
     device = opened.device
     queue = Work(device, device.context, adapter_of(device).queue(info_of(device)))
     queue.reach(opened)
@@ -43,8 +43,8 @@ def _complete_with(opened: Opened, raw: Any, keep: object) -> None:
 
 
 def adopt_event_handle(device: Device, context: Context, handle: int, owned: bool) -> tuple[Opened, object]:
-    """As `adopt_event`, by the driver's handle of the event; and what has to be kept. `owned`: the driver's event is
-    destroyed with that.
+    """Adopt an event by the driver's handle, as `adopt_event` does. Also returns the object that must be kept alive
+    with it. If `owned`, dropping that object destroys the driver's event.
     """
     opened = core_event.create(device, context, enable_ipc=False, enable_profiling=False)
     raw, keep = adapter_of(device).native_event(info_of(device), handle, owned)
@@ -53,7 +53,7 @@ def adopt_event_handle(device: Device, context: Context, handle: int, owned: boo
 
 
 def adopt_stream_handle(device: Device, context: Context, handle: int, owned: bool) -> Work:
-    """A queue over the driver's stream of that handle. `owned`: the stream is destroyed after the queue."""
+    """Return a queue over the driver's stream with that handle. If `owned`, the stream is destroyed after the queue."""
     info, driver = adapter_of(device).native_queue(info_of(device), handle, False)
     there = known_device(adapter_of(device), info)
     if there != device:  # it stays the caller's
@@ -67,7 +67,7 @@ def adopt_stream_handle(device: Device, context: Context, handle: int, owned: bo
 
 @operation("Event.native_ipc_handle", raises=(FeatureNotSupportedError, OutOfMemoryError, DeviceError))
 def record_native(event: Opened, point: int | None = None) -> Resource:
-    """A driver event that completes with the newest signal known now, or with `point`."""
+    """Return a driver event that completes with `point`, or with the newest signal known now."""
     device = event.device
     queue = Work(device, device.context, adapter_of(device).queue(info_of(device)))
     slot = event.timeline.slot

@@ -1,4 +1,4 @@
-"""What people call the memory and the events that they share. `ls` and `shares` show it."""
+"""Labels that users give to shared memory and events. `ls` and `shares` show them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST: Final = layout.LABEL_NBYTES - 8
 
 
 def label_argument(label: str | None) -> str | None:
-    """A label that can be shown. Raises `InvalidArgumentError`."""
+    """Check that a label can be displayed. Raises `InvalidArgumentError`."""
     if label is None:
         return None
     if not isinstance(label, str):

@@ -1,5 +1,5 @@
-"""Layers: optional wrappers around the declared operations, for all three faces. While they are off there are no
-wrappers, so they cost nothing.
+"""Layers: optional wrappers around the declared operations, for all three faces. A layer that is off adds no wrapper
+and costs nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,16 @@ from typing import Any, Final
 from xpushare.common.errors import InvalidArgumentError
 from xpushare.core.declare import OPERATIONS, Operation, add_face, layers_changed, layers_on, watchers
 
-__all__ = ["LAYERS", "TRACE_FOLDER", "TRACING", "enable_layers", "operations", "print_retained", "records_calls"]
+__all__ = [
+    "LAYERS",
+    "TRACE_FOLDER",
+    "TRACING",
+    "enable_layers",
+    "operations",
+    "print_retained",
+    "records_calls",
+    "trace_by",
+]
 
 _CHECKS: Final = {
     "UR_LAYER_PARAMETER_VALIDATION": (),  # which is always on
@@ -29,7 +38,7 @@ TRACE_FOLDER: Final = "XPUSHARE_TRACE_FOLDER"  # set by `xpushare trace`: tracin
 
 
 def operations() -> list[Operation]:
-    """All operations; their modules are loaded first."""
+    """Return all operations, after loading their modules."""
     from xpushare.core import event, growth, interop, memory, physical, queue
 
     assert {module.__name__ for module in (event, growth, interop, memory, physical, queue)}
@@ -48,7 +57,7 @@ def _trace(operation: Operation, call: Callable[..., Any]) -> Callable[..., Any]
 
 
 def records_calls() -> bool:
-    """Whether tracing records calls for `xpushare trace`, instead of writing text."""
+    """Return whether tracing records calls for `xpushare trace` instead of writing text."""
     return bool(os.environ.get(TRACE_FOLDER))
 
 
@@ -56,15 +65,15 @@ def records_calls() -> bool:
 
 
 def print_retained() -> int:
-    """Write what is retained now and where it was made, if leak checking is on; returns how much that is."""
+    """Write which objects are retained and where they were made, if leak checking is on. Returns how many there are."""
     from xpushare.core import validation
 
     return validation.print_retained() if "leaks" in validation.checks else 0
 
 
 def _apply() -> None:
-    """Wrap what the layers that are on need, and nothing else."""
-    if not layers_on and not watchers:
+    """Install the wrappers that the active layers need, and remove all others."""
+    if not layers_on and not watchers and not _tracers:
         for operation in operations():
             operation.install(operation.function)
         return
@@ -86,16 +95,32 @@ def _apply() -> None:
             call = validation.validated(operation, call)
         if TRACING in layers_on:
             call = _trace(operation, call)
+        for tracer in _tracers:
+            call = tracer(operation, call)
         operation.install(call)
 
 
 def enable_layers(*names: str) -> None:
-    """Switch on these layers, by Unified Runtime's names, and all others off; `enable_layers()` switches all of them
-    off. Raises `InvalidArgumentError` for other names.
+    """Switch these layers on, and all others off.
 
-    The environment variable `UR_ENABLE_LAYERS` also switches layers on; it has their names, separated by commas. What
-    the layers find goes to stderr, or where `UR_LOG_VALIDATION` and `UR_LOG_TRACING` say. Leak checking tells what is
-    retained when it is switched off, and at the exit of the process. Parameter validation is always on.
+    The environment variable `UR_ENABLE_LAYERS` switches layers on, too; it has their names, separated
+    by commas. What the layers find goes to stderr, or where `UR_LOG_VALIDATION` and `UR_LOG_TRACING`
+    say. Leak checking reports what is left when it is switched off and when the process exits.
+    Parameter validation is always on.
+
+    Args:
+        names: Unified Runtime's names of layers. No name switches all off.
+
+    Raises:
+        InvalidArgumentError: There is no such layer.
+
+    Examples:
+        >>> xs.enable_layers("UR_LAYER_BOUNDS_CHECKING")
+        >>> xs.enable_layers()
+        >>> xs.enable_layers("SPELLING")
+        Traceback (most recent call last):
+        ...
+        xpushare.common.errors.InvalidArgumentError: there is no layer 'SPELLING'; they are ...
     """
     unknown = [name for name in names if name not in LAYERS]
     if unknown:
@@ -105,14 +130,24 @@ def enable_layers(*names: str) -> None:
     layers_changed()
 
 
+_tracers: Final[list[Callable[[Operation, Callable[..., Any]], Callable[..., Any]]]] = []  # one or none
+
+
+def trace_by(tracer: Callable[[Operation, Callable[..., Any]], Callable[..., Any]] | None) -> None:
+    """Have each operation wrapped by `tracer` from now on, besides the layers; None: no longer."""
+    _tracers[:] = [] if tracer is None else [tracer]
+    _faces_added()
+    layers_changed()
+
+
 @functools.cache
 def _faces_added() -> None:
-    """Once: the layers apply to operations from now on."""
+    """Apply the layers to operations from now on. Runs once."""
     add_face(_apply)
 
 
 def from_environment() -> None:
-    """Switch on the layers that `UR_ENABLE_LAYERS` names, at the import of the package."""
+    """Switch on the layers that `UR_ENABLE_LAYERS` names, when the package is imported."""
     names = {name.strip() for name in os.environ.get("UR_ENABLE_LAYERS", "").split(",")} - {""}
     for name in sorted(names.difference(LAYERS)):
         _log.warning("UR_ENABLE_LAYERS: there is no layer %r here; they are %s", name, ", ".join(LAYERS))

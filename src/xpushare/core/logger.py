@@ -1,5 +1,5 @@
-"""The layers' loggers. Unified Runtime's variables set them up: `UR_LOG_VALIDATION` and `UR_LOG_TRACING`, each
-`level:<level>;flush:<level>;output:stdout|stderr|file,<path>;fileline:<bool>`.
+"""The layers' loggers, configured by Unified Runtime's variables `UR_LOG_VALIDATION` and `UR_LOG_TRACING`, each in the
+form `level:<level>;flush:<level>;output:stdout|stderr|file,<path>;fileline:<bool>`.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _loggers: Final[list[Logger]] = []
 class Logger:
     """Writes the messages of one layer.
 
-    Without its variable it writes messages of `default` and above to stderr. Unified Runtime's own loggers are quiet
-    then; here a layer that somebody switches on says what it finds. What is buffered is flushed by a message of the
-    level `flush` (by default `error`) or above, before a fork, and at the exit.
+    Without its variable, it writes messages of `default` and above to stderr. (Unified Runtime's own loggers are silent
+    then, but a user who switches a layer on wants to see its findings.) Buffered messages are flushed by a message of
+    level `flush` (default `error`) or above, before a fork, and at exit.
     """
 
     def __init__(self, name: str, default: Level, prefix: bool = True) -> None:
@@ -84,7 +84,7 @@ class Logger:
         self._output = output
 
     def log(self, level: Level, text: str, place: str = "") -> None:
-        """Write a message; `place` is where the program was, which `fileline:true` adds."""
+        """Write a message. `place` is the program's source location, which `fileline:true` adds."""
         if level < self.level or self.level is Level.QUIET:
             return
         for each in listeners:

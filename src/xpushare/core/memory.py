@@ -19,16 +19,14 @@ from xpushare.common.errors import (
     DeviceError,
     FeatureNotSupportedError,
     ForkError,
-    HandleExpiredError,
     InvalidArgumentError,
     InvalidHandleError,
     OutOfMemoryError,
-    RouteError,
 )
 from xpushare.common.system import mapped
 from xpushare.core import reuse
 from xpushare.core.declare import layers_on, misused, operation
-from xpushare.core.opening import Openers, give_open, import_own, opening_device, own_export
+from xpushare.core.opening import OPEN_ERRORS, Openers, give_open, import_own, opening_device, own_export
 from xpushare.core.resources import Allocation, End, imported
 from xpushare.sharing import layout, node
 from xpushare.sharing.handle import KIND_NUMBERS, Handle, HandleLike, fields_of
@@ -72,9 +70,9 @@ FORK_ADVICE = (
 
 @final
 class Range(RangeBase):
-    """A piece of an allocation, and what keeps it open: the whole state of a `Memory`.
+    """A piece of an allocation and the objects that keep it open: the whole state of a `Memory`.
 
-    Only an import has a handle and a lease. For another library's memory, the lease is its array.
+    Only an import has a handle and a lease. For another library's memory, the lease is that library's array.
     """
 
     __slots__ = ()
@@ -90,12 +88,12 @@ class Range(RangeBase):
 
     @property
     def borrowed(self) -> bool:
-        """Whether it was opened by a handle, and only the process that made the handle exports it."""
+        """Whether it was opened from a handle without ownership, so that only the original exporter can export it."""
         return self.handle is not None and not self.allocation.owned
 
     def hold(self) -> tuple[object, bool]:
-        """What keeps these bytes in place for a buffer, a capsule or a queue operation, and whether they are
-        read-only.
+        """Return the object that keeps these bytes in place for a buffer, a capsule or a queue operation, and whether
+        they are read-only.
         """
         return self.allocation.hold(self)
 
@@ -104,7 +102,7 @@ _native.register(Range=Range)
 
 
 class HostBytes:
-    """Ordinary memory of this process, which nobody here allocated. Whoever queues work on it keeps it."""
+    """Ordinary memory of this process that xpushare did not allocate. Whoever queues work on it keeps it alive."""
 
     host_accessible = True
     imported = False
@@ -120,7 +118,7 @@ class HostBytes:
 
 
 def host_bytes(address: int, nbytes: int, device: Device, context: Context) -> Range | None:
-    """Those bytes of this process, whoever allocated them; None if not all of them are there."""
+    """Return these bytes of this process, whoever allocated them, or None if some of them are not mapped."""
     access = mapped(address, nbytes)
     if not access:
         return None
@@ -140,7 +138,7 @@ def size_argument(nbytes: int, name: str = "nbytes") -> int:
 
 
 def piece(what: str, total: int, offset: int, nbytes: int | None) -> tuple[int, int]:
-    """`offset` and `nbytes` (None: to the end), checked to lie in [0, total)."""
+    """Check that `offset` and `nbytes` (None: to the end) lie in [0, total)."""
     try:
         offset = operator.index(offset)
         nbytes = total - offset if nbytes is None else operator.index(nbytes)
@@ -153,14 +151,15 @@ def piece(what: str, total: int, offset: int, nbytes: int | None) -> tuple[int, 
 
 
 def _aligned(nbytes: int) -> int:
-    """Bytes of the part of an arena that has so many."""
+    """Return the bytes that a part of an arena with `nbytes` takes up."""
     return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
 class _Arena:
-    """An allocation that small arrays share. No part of it is used twice, so nobody ever finds another array at the
-    place of one that was freed. The whole may serve again when the last array is gone; the one of which the next arrays
-    will be parts goes by `trim`.
+    """An allocation that small arrays share.
+
+    No part of it is used twice, so an array never occupies the place of a freed one. The whole arena can be reused
+    after its last array has gone. `trim` releases the arena that the next arrays would use.
     """
 
     def __init__(self, allocation: Allocation) -> None:
@@ -168,7 +167,7 @@ class _Arena:
         self._begin = [0]  # of what is unused. Whoever takes the number out, a signal's handler too, has its turn
 
     def take(self, nbytes: int) -> int | None:
-        """Where the next `nbytes` lie; None if they do not fit."""
+        """Return the offset of the next `nbytes`, or None if they do not fit."""
         try:
             begin = self._begin.pop()
         except IndexError:
@@ -179,7 +178,7 @@ class _Arena:
         return begin if fits else None
 
     def left(self) -> int:
-        """How many bytes the next arrays can be parts of."""
+        """The bytes that are left for new arrays."""
         begin = self._begin[-1:]
         return self.allocation.nbytes - begin[0] if begin else 0
 
@@ -212,9 +211,11 @@ def allocate(
     isolated: bool = True,
     small: bool = False,
 ) -> Range:
-    """Allocate USM memory of that kind. If `isolated`, its bytes are zero on the host, unspecified on other devices.
-    Else it may be memory that served such arrays before, with whatever these held. `small`: little memory of the host
-    may be a part of an allocation that it shares with other such memory.
+    """Allocate USM memory of the given kind.
+
+    If `isolated`, its bytes are zero on the host and unspecified on other devices. Otherwise it may be memory that
+    earlier arrays used, with their content. If `small`, host memory may be part of an allocation that it shares with
+    other small arrays.
     """
     chosen, chosen_context = resolve(device, context)
     nbytes = size_argument(nbytes)
@@ -256,14 +257,14 @@ def _allocate(kind: UsmKind, nbytes: int, device: Device, table: Table | None, i
 
 
 def is_zero(source: Range) -> bool:
-    """Whether memory that was just allocated is certainly zero."""
+    """Return whether newly allocated memory is certainly zero."""
     allocation = source.allocation
     block = allocation.exposure
     return adapter_of(source.device).maps_memfds and (block is None or not block.used)
 
 
 def never_again(source: Range) -> None:
-    """The memory never serves other arrays: somebody may reach it for longer than this process can tell."""
+    """Exclude the memory from reuse: somebody may reach it for longer than this process can know."""
     if isinstance(source.allocation, Allocation):
         _spoil(source.allocation)
 
@@ -274,7 +275,7 @@ def _spoil(allocation: Allocation) -> None:
 
 
 def with_trim(take: Callable[[], T], table: Table | None = None) -> T:
-    """What `take` returns; where memory or descriptors are short, once more after giving up what is kept."""
+    """Return `take()`. If memory or descriptors run out, give up cached memory and try once more."""
     try:
         return take()
     except OutOfMemoryError:
@@ -285,13 +286,13 @@ def with_trim(take: Callable[[], T], table: Table | None = None) -> T:
 
 
 def kept_nbytes() -> int:
-    """How much this process keeps for later: of freed memory, of closed memory of others, and for small arrays."""
+    """Return how many bytes this process caches: freed memory, closed imports, and space for small arrays."""
     arenas = sum(arena.left() for arena in list(_arenas.values()))
     return _native.kept_nbytes() + node.current().peers.kept.nbytes + reuse.nbytes() + arenas
 
 
 def _trim_host() -> int:
-    """Also the arenas of which no part is used, some of which are kept then."""
+    """Release cached host memory, including unused arenas."""
     gone = 0
     with _arenas_lock:
         before = _native.kept_nbytes()
@@ -306,7 +307,9 @@ def _trim_imports() -> int:
 
 
 def _trim_exports() -> int:
-    """Other libraries' arrays that importers have closed. They are not counted: their libraries know what is free."""
+    """Release other libraries' arrays that all importers have closed. They do not count towards the result, since only
+    their libraries know when the memory is free.
+    """
     table = None if node.left() else node.current().table_if_any
     if table is not None:
         table.sweep(everything=True)
@@ -317,33 +320,34 @@ _trimmers: list[Callable[[], int]] = [_trim_exports, _trim_host, _trim_imports, 
 
 
 def on_trim(function: Callable[[], int]) -> None:
-    """Have `trim` call `function` too, which gives back what it keeps and returns how many bytes that was."""
+    """Make `trim` call `function`, which releases its cache and returns the number of bytes."""
     _trimmers.append(function)
 
 
 @operation("trim", raises=())
 def trim() -> int:
-    """Give back freed memory that this process keeps for later allocations, the allocation that the next small arrays
-    would be parts of, if none is yet, and closed memory of other processes that is still mapped here; returns how many
-    bytes that was. A device's mappings end as after a close, off the caller's thread. Other libraries' arrays that were
-    held for importers are let go, too, where these have closed them.
+    """Give back the memory that this process caches: freed memory kept for later allocations, the allocation for the
+    next small arrays if it is unused, and closed imports that are still mapped.
+
+    Returns the number of bytes. Mappings on a device end as after a close, in the background. Other libraries' arrays
+    that were kept alive for importers are released too, if the importers have closed them.
     """
     return sum(function() for function in _trimmers)
 
 
 @operation("memory.slice", raises=(InvalidArgumentError,))
 def slice_(source: Range, offset: int, nbytes: int) -> Range:
-    """The piece [offset, offset + nbytes) of a range; shares its ownership."""
+    """Return the piece [offset, offset + nbytes) of a range; it shares the range's ownership."""
     offset, nbytes = piece("memory", source.nbytes, offset, nbytes)
     return source.replace(offset=source.offset + offset, nbytes=nbytes)
 
 
 def expect_exportable(source: Range, implicit: bool = False) -> Allocation:
-    """Return the allocation of a range that this process can export. Raises the error for any other. `implicit`: for a
-    pickle, which can export an import anew.
+    """Return the allocation of a range that this process can export, or raise the reason why it cannot. `implicit` is
+    for a pickle, which can export an import anew.
     """
     allocation = source.allocation
-    if source.borrowed and not implicit:
+    if source.handle is not None and not allocation.owned and not implicit:
         raise InvalidArgumentError(
             "imported memory cannot be exported again: attach it with xs.attach(…, own=True), which makes this process "
             "an owner, or pass on what it was opened from (`.handle`), which is good while its exporter lives"
@@ -372,12 +376,12 @@ def get(
     implicit: bool = False,
     ttl: int | None = None,
 ) -> Handle:
-    """Export a range of an allocation of this process; every call makes a distinct handle, which holds the allocation
+    """Export a range of an allocation of this process. Every call makes a distinct handle, which keeps the allocation
     until `put`.
     """
     if context is not None:
         resolve_context(source.device, context)
-    table = node.current().table()
+    table = node.here[0].table_if_any or node.here[0].table()
     exported = table.of_range(source, None, read_only, implicit)
     if exported is None:
         prepared = prepared_by(expect_exportable(source, implicit), table, read_only)
@@ -386,7 +390,7 @@ def get(
 
 
 def get_each(sources: list[Range], read_only: bool, implicit: bool = False) -> list[Handle]:
-    """`get` of each: all of them, or none."""
+    """Export each range: all of them, or none."""
     made: list[Handle] = []
     try:
         for each in sources:
@@ -398,7 +402,7 @@ def get_each(sources: list[Range], read_only: bool, implicit: bool = False) -> l
 
 
 def get_all(sources: list[Range], read_only: bool, implicit: bool = False) -> list[Handle]:
-    """`get` of each: all of them, or none."""
+    """Export all ranges, or none."""
     if layers_on:
         return get_each(sources, read_only, implicit)  # they wrap `get`
     table = node.current().table()
@@ -426,7 +430,7 @@ _SHARED: Final = Aspect.ext_oneapi_ipc_memory  # a global of its own: a member o
 
 
 def said_by(allocation: Allocation) -> tuple[DeviceInfo | Hardware, Export]:
-    """What an export of an allocation says, and of which device it is."""
+    """Return what an export of an allocation says about it, and of which device it is."""
     allocation.device.require(_SHARED)
     owned = allocation.source
     if isinstance(owned, Owned):
@@ -435,7 +439,9 @@ def said_by(allocation: Allocation) -> tuple[DeviceInfo | Hardware, Export]:
 
 
 def prepared_by(allocation: Allocation, table: Table, read_only: bool) -> Template:
-    """What all exports of an allocation say; kept with it where its driver says the same each time."""
+    """Return the facts that all exports of an allocation share. They are cached if the driver reports the same every
+    time.
+    """
     prepared = None if read_only else allocation.prepared
     if prepared is None:
         device = allocation.device
@@ -453,7 +459,7 @@ def prepared_by(allocation: Allocation, table: Table, read_only: bool) -> Templa
 
 
 def expect_kind(handle: HandleLike, kind: str) -> Handle:
-    """The verified handle, which must be of that kind."""
+    """Return the verified handle. Raises `InvalidHandleError` if it is of another kind."""
     found = handle if type(handle) is Handle else Handle.__new__(Handle, handle)  # calling the type is slower
     if fields_of(found).kind != KIND_NUMBERS[kind]:
         text = f"this is a handle of {found.kind}, not of {kind}: open it with ipc.{found.kind}.open"
@@ -464,15 +470,7 @@ def expect_kind(handle: HandleLike, kind: str) -> Handle:
 @operation(
     "ipc.memory.open",
     rules=(2, 3, 4, 6, 8, 9),
-    raises=(
-        InvalidHandleError,
-        InvalidArgumentError,
-        HandleExpiredError,
-        RouteError,
-        FeatureNotSupportedError,
-        OutOfMemoryError,
-        DeviceError,
-    ),
+    raises=OPEN_ERRORS,
 )
 def open_(
     handle: HandleLike,
@@ -481,9 +479,9 @@ def open_(
     anew: bool = False,
     own: bool = False,
 ) -> Range:
-    """Open a handle: exactly that range, mapped here. This is cheap if this process has the allocation open already.
+    """Open a handle: map exactly that range here. This is cheap if this process has the allocation open already.
 
-    `anew`: what this process allocated itself is mapped once more, at an address of its own. `own`: this process can
+    With `anew`, this process's own allocation is mapped once more, at a second address. With `own`, this process can
     export it.
     """
     found = expect_kind(handle, "memory")
@@ -513,34 +511,45 @@ _Wanted = tuple[Handle, Opener, Device, Context]
 
 
 def _open_others(wanted: list[_Wanted], opened: list[Range]) -> None:
-    """Append the range of each handle of other processes to `opened`, as far as there is no error. If memory or
-    descriptors are short, the rest is tried once more after giving up what is kept.
+    """Open handles of other processes in order, and append their ranges to `opened` until one fails. If memory or
+    descriptors run out, give up cached memory and try the rest once more.
     """
-    peers, before, again = node.current().peers, len(opened), False
-
-    def take(each: _Wanted, allocation: Allocation, lease: Lease) -> None:
-        handle, _opener, device, context = each
-        allocation.opened_by(handle)
-        opened.append(Range.opened(handle, allocation, device, context, lease) or _misfit(handle))
-
+    peers, again = node.here[0].peers, False
+    taken: list[tuple[Any, Lease]] = []
+    allocation: Allocation | None = None
+    lease: Lease | None = None
     try:
-        peers.acquire(wanted, take)
-    except OutOfMemoryError:
-        again = trim() > 0
-        if not again:
-            raise
-    if again:
-        peers.acquire(wanted[len(opened) - before :], take)
+        try:
+            peers.acquire(wanted, taken)
+        except OutOfMemoryError:
+            again = trim() > 0
+            if not again:
+                raise
+        if again:
+            peers.acquire(wanted[len(taken) :], taken)
+    finally:
+        try:
+            for (handle, _opener, device, context), (allocation, lease) in zip(wanted, taken, strict=False):
+                before = allocation.opened_by(handle)
+                if before is not None:
+                    allocation.note(before)
+                opened.append(Range.opened(handle, allocation, device, context, lease) or _misfit(handle))
+        finally:
+            taken.clear()  # here, not with the traceback
+            allocation = lease = None
 
 
 def _misfit(handle: Handle) -> NoReturn:
-    """Another handle of the object has opened the allocation, and this one reaches beyond its end."""
+    """Raise `InvalidHandleError` for a handle that reaches beyond the end of the allocation that another handle has
+    opened.
+    """
     raise InvalidHandleError(f"the handle does not fit what process {fields_of(handle).pid} exports under it")
 
 
 def open_all(handles: Sequence[Handle], device: DeviceLike | None, opened: list[Range], own: bool = False) -> None:
-    """Append what `open_` returns for each memory handle, as far as there is no error. All are of one process."""
-    if layers_on or node.current().is_own(fields_of(handles[0]).cookie):
+    """Open memory handles of one process in order, and append what `open_` returns to the list until one fails."""
+    table = node.here[0].table_if_any
+    if layers_on or (table is not None and table.cookie == fields_of(handles[0]).cookie):
         for each in handles:
             opened.append(open_(each, device, own=own))  # noqa: PERF401 - those before an error must be given back
         return
@@ -564,7 +573,7 @@ def _expect_reach(handle: Handle, device: Device, home: Device) -> None:
 
 
 def import_on(device: Device, what: Import, own: bool = False) -> Allocation:
-    """The allocation of an import. `own`: with descriptors by which this process can export it."""
+    """Import an allocation on a device. With `own`, keep descriptors so that this process can export it."""
     kind: UsmKind = "host" if what.exporter is not None and what.form is Form.MEMFD else "device"
     owned = Owned.of(what) if own else None
     try:
@@ -573,8 +582,11 @@ def import_on(device: Device, what: Import, own: bool = False) -> Allocation:
         if owned is not None:
             owned.close()
         raise
-    end = End(driver.release) if what.use is None else _import_end(device, driver, what)
-    return imported(device, driver, kind, end, owned)
+    end = End(driver.release) if what.use is None else End(_close, device, driver, what.use)
+    made: Allocation = _native.imported(
+        device, driver, kind, driver.address, driver.nbytes, driver.host_accessible, owned, end
+    )
+    return made
 
 
 def _import_end(device: Device, driver: DriverMemory, what: Import) -> End:
@@ -582,7 +594,7 @@ def _import_end(device: Device, driver: DriverMemory, what: Import) -> End:
 
 
 def _close(device: Device, driver: DriverMemory, use: Lease) -> None:
-    """Close an import. Its exporter sees it in use until device work of before has finished."""
+    """Close an import. The exporter sees it as in use until the device work submitted before has finished."""
     driver.release()
     after_work = adapter_of(device).after_work
     if after_work is not None:
@@ -590,11 +602,11 @@ def _close(device: Device, driver: DriverMemory, use: Lease) -> None:
 
 
 def _drop(use: Lease) -> None:
-    """Let `use` die with the arguments."""
+    """Do nothing: `use` ends with this call's arguments."""
 
 
 def _import_all_on(device: Device, found: Sequence[Import]) -> list[Allocation]:
-    """The allocations of several imports from the device's own backend."""
+    """Import several allocations from the device's own backend."""
     drivers: list[DriverMemory] = adapter_of(device).import_all(info_of(device), found)
     ends: list[End] = []
     try:
@@ -615,7 +627,7 @@ decided: dict[bytes, tuple[Opener, Device, Context]] = {}
 def opener_for(
     handle: Handle, device: DeviceLike | None, context: Context | None, own: bool = False
 ) -> tuple[Opener, Device, Context]:
-    """On which device a handle is opened, and how."""
+    """Return the device on which a handle is opened, and its opener."""
     names = None
     if own:
         chosen, chosen_context = opening_device(handle, device, context)
@@ -639,12 +651,12 @@ def opener_for(
     ends="memory handle",
 )
 def put(handle: Handle | bytes | str) -> None:
-    """Withdraw a handle of this process for new opens; what is open stays open."""
+    """Withdraw a handle of this process for new opens. Objects that are open stay open."""
     withdraw(handle, "memory")
 
 
 def withdraw(handle: Handle | bytes | str, kind: str) -> None:
-    """What `put` of each kind does."""
+    """Withdraw a handle of any kind."""
     found = expect_kind(handle, kind)
     table = node.current().table_if_any
     if table is None:

@@ -1,4 +1,6 @@
-"""Which device opens a handle, whether it can, and how; the same for memory, physical memory and events."""
+"""Choosing the device that opens a handle, checking that it can, and opening it. The same code serves memory, physical
+memory and events.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,13 @@ from xpushare.adapters.base import Export, Form, Hardware, Import, Same
 from xpushare.common import system
 from xpushare.common.aspects import Aspect
 from xpushare.common.errors import (
+    DeviceError,
     FeatureNotSupportedError,
     HandleExpiredError,
     InvalidArgumentError,
+    InvalidHandleError,
+    OutOfMemoryError,
+    RouteError,
     XpuShareError,
     from_os_error,
 )
@@ -39,6 +45,7 @@ from xpushare.sharing.table import Exported
 
 __all__ = [
     "FORM_NAMES",
+    "OPEN_ERRORS",
     "Openers",
     "event_device",
     "expect_importable",
@@ -50,6 +57,11 @@ __all__ = [
     "room_of",
 ]
 
+OPEN_ERRORS: Final = (
+    InvalidHandleError, InvalidArgumentError, HandleExpiredError, RouteError, FeatureNotSupportedError,
+    OutOfMemoryError, DeviceError,
+)  # fmt: skip
+"""What opening a handle raises."""
 FORM_NAMES: Final = {
     Form.DRIVER: "the driver's own handle",
     Form.MEMFD: "a memfd",
@@ -60,7 +72,7 @@ FORM_NAMES: Final = {
 
 
 def opening_device(handle: Handle, device: DeviceLike | None, context: Context | None) -> tuple[Device, Context]:
-    """The device to open on: the one that was asked for, else the one that the handle names if the context has it, else
+    """Return the device to open on: the requested one, else the one that the handle names if the context has it, else
     the context's first.
     """
     if device is not None:
@@ -75,7 +87,9 @@ def opening_device(handle: Handle, device: DeviceLike | None, context: Context |
 
 
 def event_device(handle: Handle, device: DeviceLike | None, context: Context | None) -> tuple[Device, Context]:
-    """`opening_device` for an event, which every device can open: the host if the named device is not visible here."""
+    """Return `opening_device` for an event. Every device can open one; if the named device is not visible here, the
+    host opens it.
+    """
     try:
         return opening_device(handle, device, context)
     except InvalidArgumentError:
@@ -111,7 +125,7 @@ def expect_importable(device: Device, physical: bool, form: Form, exporter: Hard
 
 @functools.cache
 def memory_nbytes(device: Device) -> int:
-    """How much memory the device has."""
+    """Return the size of the device's memory."""
     nbytes: int = adapter_of(device).properties(info_of(device)).memory_nbytes
     return nbytes
 
@@ -123,7 +137,7 @@ def _free_nbytes(device: Device) -> int:
 
 @functools.cache
 def room_of(device: Device) -> Room | None:
-    """Where memory of the device that was closed or freed may stay for a moment. None: nothing looks after it."""
+    """Return the cache for the device's closed or freed memory, or None if nothing manages one."""
     look_after = adapter_of(device).look_after
     return (
         None if look_after is None else Room(partial(memory_nbytes, device), partial(_free_nbytes, device), look_after)
@@ -131,9 +145,10 @@ def room_of(device: Device) -> Room | None:
 
 
 class Openers:
-    """How exports of one kind are opened on each device: `make` imports there, and `make_all` several at one go.
-    `aspect` is what a device of the exporter's own backend needs for that; other backends say in `Adapter.imports` what
-    they can import. `own`: this process can export what it opens.
+    """The functions that open exports of one kind on each device: `make` imports one, `make_all` several in one call.
+
+    `aspect` is what a device needs to import from its own backend; for other backends, `Adapter.imports` says what it
+    can import. With `own`, this process can export what it opens.
     """
 
     def __init__(
@@ -150,7 +165,9 @@ class Openers:
         self._known: dict[tuple[int, bool], Opener] = {}  # by the id of the device, which the opener holds
 
     def on(self, device: Device, handle: Handle) -> Opener:
-        """The opener for handles like this one. It is always the same object, since it is part of a cache's key."""
+        """Return the opener for handles like this one. It is always the same object, because it is part of a cache's
+        key.
+        """
         abroad = device.backend != handle.backend
         if not abroad:
             device.require(self._aspect)
@@ -178,7 +195,7 @@ class Openers:
 
 
 def own_export(here: Node, handle: Handle) -> Exported:
-    """The export behind a handle that this process made. Takes one of its opens if they are counted."""
+    """Return the export behind a handle that this process made. Uses up one of its opens if they are counted."""
     table = here.table()
     exported = table.find(handle)
     fields = fields_of(handle)
@@ -190,7 +207,7 @@ def own_export(here: Node, handle: Handle) -> Exported:
 
 
 def import_own(here: Node, handle: Handle, opener: Opener, source: Resource, export: Callable[[], Export]) -> Any:
-    """What a device makes of an object of this process: one of another backend, or the same one once more."""
+    """Import an object of this process on a device of another backend, or a second time on its own."""
     fields = fields_of(handle)
     key = fields.cookie, fields.object, opener, fields.flags & READ_ONLY  # not of a pickle: it is exported already
     exporter = None if opener.admit is None else info_of(source.device).hardware
@@ -228,7 +245,7 @@ def _import_own(handle: Handle, export: Export, exporter: Hardware | None, opene
 
 
 def give_open(handle: Handle) -> None:
-    """Give back an open of a handle that came to nothing, if its opens are counted."""
+    """Return one open to a handle whose opens are counted, after the open failed."""
     here = node.current()
     fields = fields_of(handle)
     if fields.flags & (COUNTED | PICKLED):

@@ -1,4 +1,6 @@
-"""How readers are ordered after a producer's stream: by an event, and the point at which the content is there."""
+"""How readers are ordered after a producer's stream: by an event, and the point of it that marks the content as
+complete.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,14 @@ from xpushare.sharing.handle import Handle
 
 __all__ = ["Mark", "Order", "current_work", "finish", "mark", "work_on"]
 
+_new: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
+
 
 def work_on(device: Device, stream: object, array: object = None) -> Work | None:
-    """The queue over `stream`: another library's object, a DLPack number, or (None) the current stream of the array's
-    library.
+    """Return the queue over `stream`: another library's object, a DLPack number, or (None) the current stream of the
+    array's library.
 
-    None if no stream was asked for and the device has none.
+    Returns None if no stream was asked for and the device has none.
     """
     if isinstance(stream, Work):
         return stream
@@ -49,9 +53,9 @@ os.register_at_fork(after_in_child=_lasting.clear)  # the parent's have no threa
 
 
 def current_work(device: Device, array: object, number: int | None = None) -> Work | None:
-    """The queue over the stream on which the library of `array` works now; None if the device has no streams.
+    """Return the queue over the stream that the library of `array` uses now, or None if the device has no streams.
 
-    `number`: what the library calls that stream now; None for an array of ours, whose stream is the device's default.
+    `number` is that stream's number in the library; None for an array of ours, which uses the device's default stream.
     """
     key = id(device), type(array), number  # two libraries may call different streams the same
     known = _lasting.get(key)
@@ -70,8 +74,8 @@ def _other(device: Device, info: Any) -> Device:
 
 
 class Mark(NamedTuple):
-    """The producer's side: an event that is signalled when the content is complete. Whoever wants others to open it
-    holds `export`.
+    """The producer's side: an event that is signalled when the content is complete. It stays open for others as long as
+    somebody holds `export`.
     """
 
     export: Implicit
@@ -84,7 +88,7 @@ class Mark(NamedTuple):
 
 @final
 class _Signalled:
-    """The event that a queue signals: one for everything that it produces, as long as nobody else signals it."""
+    """The event that a queue signals for all arrays it produces, as long as nobody else signals it."""
 
     __slots__ = ("event", "export", "point")
 
@@ -94,8 +98,8 @@ class _Signalled:
         self.point = 0
 
     def serves(self, device: Device) -> bool:
-        """Whether the event can be signalled once more. Not after a loss, which a further signal would hide, nor after
-        an importer's signal, for which the queue would have to wait.
+        """Return whether the event can be signalled once more. It cannot after a loss, which a further signal would
+        hide, nor after an importer's signal, for which the queue would have to wait.
         """
         timeline = self.event.timeline
         slot = timeline.slot
@@ -112,7 +116,7 @@ def _none() -> None:
 
 
 def mark(work: Work, device: Device) -> Mark:
-    """Have `work` signal its event once what is queued on it now has finished."""
+    """Make `work` signal its event once everything queued on it so far has finished."""
     kept: _Signalled | None = work.driver.signalled
     if kept is None or not kept.serves(device):
         kept = work.driver.signalled = _Signalled(events.create(device, None, True, False))
@@ -121,11 +125,12 @@ def mark(work: Work, device: Device) -> Mark:
     if export is None:
         export = Implicit(events.get(kept.event, implicit=True))
         kept.export = ref(export)
-    return Mark(export, point)
+    made: Mark = _new(Mark, (export, point))
+    return made
 
 
 def finish(work: Work, device: Device) -> None:
-    """Wait here until what is queued on `work` now has finished."""
+    """Wait on the host until everything queued on `work` so far has finished."""
     point = mark(work, device).point
     signalled: _Signalled = work.driver.signalled
     events.wait(signalled.event, None, point)
@@ -133,7 +138,7 @@ def finish(work: Work, device: Device) -> None:
 
 @final
 class Order:
-    """The importer's side: nothing may read the array before `point` of `event` is done."""
+    """The importer's side: nothing may read the array before `point` of `event` is complete."""
 
     __slots__ = ("_event", "_point")
 
@@ -147,14 +152,16 @@ class Order:
         return self._event.device
 
     def settled(self) -> bool:
-        """Whether the content is there."""
+        """Return whether the content is complete."""
         return self._event.timeline.slot.state(self._point) == DONE
 
     def before(self, work: Work) -> None:
-        """Let work that is queued on `work` from now on read the content: the device waits for it."""
+        """Make work queued on `work` from now on wait, on the device, until the content is complete."""
         queues.wait(work, self._event, self._point)
 
     def before_host(self) -> None:
-        """Wait here; `PeerLostError` when the producer died before its work had finished."""
+        """Wait on the host until the content is complete. Raises `PeerLostError` if the producer died before its work
+        had finished.
+        """
         if not self.settled():
             events.wait(self._event, None, self._point)

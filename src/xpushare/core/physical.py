@@ -15,19 +15,16 @@ from xpushare.common.errors import (
     DeviceError,
     FeatureNotSupportedError,
     ForkError,
-    HandleExpiredError,
     InvalidArgumentError,
     InvalidHandleError,
     OutOfMemoryError,
-    RouteError,
 )
 from xpushare.core import memory
 from xpushare.core.declare import operation
-from xpushare.core.opening import Openers, import_own, opening_device, own_export
+from xpushare.core.opening import OPEN_ERRORS, Openers, import_own, opening_device, own_export
 from xpushare.core.resources import Pages, Pin, Pinned, Resource
 from xpushare.sharing import node
 from xpushare.sharing.handle import Handle, HandleLike, fields_of
-from xpushare.sharing.peers import Opener
 from xpushare.sharing.table import Exported
 
 __all__ = [
@@ -47,7 +44,7 @@ __all__ = [
 
 
 class Held(NamedTuple):
-    """Physical memory of this process and what keeps it: the whole state of a `PhysicalMemory`."""
+    """Physical memory of this process and the objects that keep it: the whole state of a `PhysicalMemory`."""
 
     pages: Pages
     device: Device
@@ -63,7 +60,7 @@ def multiple(name: str, value: int, granularity: int) -> None:
 
 @operation("PhysicalMemory", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))
 def create(nbytes: int, device: DeviceLike | None, context: Context | None, enable_ipc: bool) -> Held:
-    """New physical memory: pages without an address, whole granules."""
+    """Allocate physical memory: whole granules, without an address."""
     chosen, chosen_context = resolve(device, context)
     chosen.require(Aspect.ext_oneapi_virtual_mem)
     enable_ipc = bool(enable_ipc)
@@ -84,10 +81,12 @@ def create(nbytes: int, device: DeviceLike | None, context: Context | None, enab
     makes="physical memory handle",
 )
 def get(source: Held, context: Context | None = None, implicit: bool = False) -> Handle:
-    """Export physical memory that was made with `enable_ipc=True`, or imported. The handle holds it until `put`."""
+    """Export physical memory that was created with `enable_ipc=True`, or imported. The handle keeps it until `put`."""
     pages = source.pages
     if not pages.ipc_enabled:
-        raise InvalidArgumentError("this physical memory was not made for sharing: PhysicalMemory(…, enable_ipc=True)")
+        raise InvalidArgumentError(
+            "this physical memory was not made for sharing: make it with xs.PhysicalMemory(…, enable_ipc=True)"
+        )
     if context is not None:
         resolve_context(source.device, context)
     what = pages.driver.export()
@@ -100,28 +99,18 @@ def get(source: Held, context: Context | None = None, implicit: bool = False) ->
 @operation(
     "ipc.physical_memory.open",
     rules=(2, 3, 4, 6, 7, 8, 9),
-    raises=(
-        InvalidHandleError,
-        InvalidArgumentError,
-        HandleExpiredError,
-        RouteError,
-        FeatureNotSupportedError,
-        OutOfMemoryError,
-        DeviceError,
-    ),
+    raises=OPEN_ERRORS,
 )
 def open_(handle: HandleLike, device: DeviceLike | None = None, context: Context | None = None) -> Held:
-    """Open a handle: physical memory over the same pages. It is an ordinary object, which outlives its source and can
-    be exported again.
-    """
+    """Open a handle: physical memory over the same pages. The import outlives its source and can be exported again."""
     found = memory.expect_kind(handle, "physical_memory")
     chosen, chosen_context = opening_device(found, device, context)
     opener = _openers.on(chosen, found)
     here = node.current()
     if not here.is_own(fields_of(found).cookie):
-        opened: list[Held] = []
-        here.peers.acquire([(found, opener, chosen, chosen_context)], partial(_take, opened))
-        return opened.pop()
+        taken: list[tuple[Pages, Lease]] = []
+        here.peers.acquire([(found, opener)], taken)
+        return Held(taken[0][0], chosen, chosen_context, found, taken[0][1])
     exported = own_export(here, found)
     pages: Pages = exported.source
     if opener.admit is not None:
@@ -129,13 +118,8 @@ def open_(handle: HandleLike, device: DeviceLike | None = None, context: Context
     return Held(pages, chosen, chosen_context, found, exported.keep)
 
 
-def _take(opened: list[Held], wanted: tuple[Handle, Opener, Device, Context], pages: Pages, lease: Lease) -> None:
-    handle, _opener, device, context = wanted
-    opened.append(Held(pages, device, context, handle, lease))
-
-
 def import_on(device: Device, what: Import) -> Pages:
-    """The physical memory of an import."""
+    """Import physical memory on a device."""
     if what.exporter is not None and what.nbytes % device.memory_granularity():
         raise FeatureNotSupportedError(
             f"physical memory of {what.exporter.backend} cannot be opened on {device}: its {what.nbytes} bytes are no "
@@ -154,13 +138,13 @@ _openers = Openers(Aspect.ext_oneapi_ipc_physical_memory, import_on)
     ends="physical memory handle",
 )
 def put(handle: Handle | bytes | str) -> None:
-    """Withdraw a handle of this process for new opens; what is open stays open."""
+    """Withdraw a handle of this process for new opens. Objects that are open stay open."""
     memory.withdraw(handle, "physical_memory")
 
 
 @final
 class Mapped(Pinned):
-    """One mapping in a range: holds its pages, and knows the buffers and operations that look at it."""
+    """One mapping in a range. It keeps its pages, and knows the buffers and operations that use it."""
 
     __slots__ = ("access", "at", "held", "nbytes")
 
@@ -174,7 +158,7 @@ class Mapped(Pinned):
 
 @final
 class Reserved(Resource):
-    """Reserved addresses and what is mapped in them, in order. In a `Range` it takes the place of an allocation."""
+    """Reserved addresses and their mappings, in order. In a `Range` it takes the place of an allocation."""
 
     __slots__ = ("address", "context", "granularity", "kind", "lock", "mapped", "nbytes", "starts")
 
@@ -207,7 +191,7 @@ class Reserved(Resource):
         return self.driver.host_accessible
 
     def check(self, at: int, nbytes: int) -> tuple[int, int]:
-        """Check a place in the range: whole granules."""
+        """Check that a place in the range consists of whole granules."""
         at, nbytes = memory.piece("the range", self.nbytes, at, nbytes)
         if not nbytes:
             raise InvalidArgumentError("nbytes must be positive")
@@ -227,7 +211,7 @@ class Reserved(Resource):
         return found
 
     def whole(self, at: int, nbytes: int) -> list[Mapped]:
-        """The mappings that exactly fill [at, at + nbytes)."""
+        """Return the mappings that fill [at, at + nbytes) exactly."""
         at, nbytes = self.check(at, nbytes)
         found = self.overlapping(at, nbytes)
         end = at
@@ -241,7 +225,7 @@ class Reserved(Resource):
         return found
 
     def hold(self, piece: Any) -> tuple[object, bool]:
-        """Pin the mappings under a piece, every byte of which must be mapped with access."""
+        """Pin the mappings under a piece. Every byte of it must be mapped with access."""
         with self.lock:
             found = self.overlapping(piece.offset, max(piece.nbytes, 1))
             end = piece.offset
@@ -303,7 +287,7 @@ def reserve(nbytes: int, device: DeviceLike | None, context: Context | None, add
     raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError),
 )
 def map_(reserved: Reserved, source: Held, at: int, offset: int, nbytes: int | None, access: str) -> None:
-    """Map physical memory, or part of it, at `at` bytes into the range; the mapping holds the pages."""
+    """Map physical memory, or part of it, at `at` bytes into the range. The mapping keeps the pages."""
     wanted = access_argument(access)
     offset, nbytes = memory.piece("the physical memory", source.pages.nbytes, offset, nbytes)
     if offset:
@@ -325,8 +309,8 @@ def map_(reserved: Reserved, source: Held, at: int, offset: int, nbytes: int | N
 
 
 def settle(reserved: Reserved, at: int, nbytes: int) -> None:
-    """Have operations that have finished release these mappings. Not with the range's lock, which another thread that
-    is releasing them needs.
+    """Release these mappings from operations that have finished. Must not be called with the range's lock, which
+    another releasing thread may need.
     """
     with reserved.lock:
         pinned = any(mapped.pins for mapped in reserved.whole(at, nbytes))
@@ -335,7 +319,7 @@ def settle(reserved: Reserved, at: int, nbytes: int) -> None:
 
 
 def expect_free(found: list[Mapped]) -> None:
-    """Raise unless nothing looks at these mappings."""
+    """Raise `InvalidArgumentError` if a buffer or an operation uses these mappings."""
     if any(mapped.pins for mapped in found):
         raise InvalidArgumentError(
             "arrays, buffers or unfinished queue operations still look at these bytes: drop them first"
@@ -344,7 +328,7 @@ def expect_free(found: list[Mapped]) -> None:
 
 @operation("VirtualRange.unmap", raises=(InvalidArgumentError, OutOfMemoryError, DeviceError))
 def unmap(reserved: Reserved, at: int, nbytes: int) -> None:
-    """Unmap one or several whole mappings; refused while a buffer or an unfinished queue operation looks at them."""
+    """Unmap one or several whole mappings. Refused while a buffer or an unfinished queue operation uses them."""
     settle(reserved, at, nbytes)
     with reserved.lock:
         found = reserved.whole(at, nbytes)
@@ -372,7 +356,7 @@ def set_access(reserved: Reserved, at: int, nbytes: int, access: str) -> None:
 
 @operation("VirtualRange.access", raises=(InvalidArgumentError,))
 def access_of(reserved: Reserved, at: int) -> Access:
-    """The access of the byte at `at`; "none" if nothing is mapped there."""
+    """Return the access of the byte at `at`; "none" if nothing is mapped there."""
     at, _ = memory.piece("the range", reserved.nbytes, at, 1)
     with reserved.lock:
         found = reserved.overlapping(at, 1)

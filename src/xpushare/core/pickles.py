@@ -1,4 +1,4 @@
-"""What pickling exports, how long that is good, and what a pickle becomes that cannot be opened."""
+"""What pickling exports, how long a pickle stays valid, and what a pickle that cannot be opened turns into."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ _warned: Final[WeakSet[object]] = WeakSet()  # of what cannot be exported anew; 
 
 
 def _grace() -> int:
-    """How long a pickle is good once its object has died, in nanoseconds."""
+    """Return how long a pickle stays valid after its object has died, in nanoseconds."""
     return int(min(settings.seconds(_GRACE, 60.0) * _NANOSECONDS, 1 << 62))
 
 
 def _most_nbytes(device: Device) -> int:
-    """How many bytes of a device may wait for the first open of a pickle whose object has died."""
+    """Return how many bytes of a device may wait for the first open of a pickle whose object has died."""
     most = settings.nbytes(_BYTES)
     return memory_nbytes(device) // 4 if most is None else most
 
@@ -87,7 +87,7 @@ def _withdraw_all(handles: list[Handle]) -> None:
 
 @final
 class Pickled:
-    """The handle that pickling an object makes. Its export outlives the object for a while: see `Table.outlive`."""
+    """The handle that pickling an object makes. Its export outlives the object for a while; see `Table.outlive`."""
 
     # Two threads that pickle one object must make only one export, else one thread's bytes would expire. Re-entrant,
     # since the garbage collector may run inside.
@@ -101,7 +101,7 @@ class Pickled:
         self._end = End(_outlive, handle, self._limits)
 
     def sent(self, device: Device) -> Handle | None:
-        """The handle, for one pickle more. None if its export has ended: who has a pickle can `put` the handle."""
+        """Return the handle for one more pickle, or None if its export has ended because somebody called `put`."""
         self._limits[:] = _grace(), _most_nbytes(device)
         return self.handle if node.left() or node.current().table().give_open(self.handle) else None
 
@@ -113,13 +113,13 @@ def _outlive(handle: Handle, limits: list[int]) -> None:
 
 
 def hope_for(slot: Slot) -> None:
-    """A pickle was made of an event, whose signals may come from whoever opens it; for as long as it is good."""
+    """Note that a pickle of an event was made. While it is valid, whoever opens it may signal the event."""
     if not node.left():
         slot.pickled(deadline_in(_grace()))
 
 
 def sent(made: dict[Device, list[Handle]], opens: int) -> None:
-    """The handles were made for one pickle, and nobody else has them: as if their objects had died since."""
+    """Note that these handles were made for one pickle and nobody else has them, as if their objects had died since."""
     if node.left():
         return
     limits = {device: (_grace(), _most_nbytes(device)) for device in made}  # first: they may be wrong
@@ -131,15 +131,15 @@ def sent(made: dict[Device, list[Handle]], opens: int) -> None:
 
 
 def taken_back(made: dict[Device, list[Handle]]) -> None:
-    """The handles were made for a pickle that nobody gets."""
+    """Withdraw handles that were made for a pickle that nobody will get."""
     table = node.current().table_if_any
     if table is not None:
         table.withdraw_all([handle for handles in made.values() for handle in handles], layout.REASON_FREED)
 
 
 def forwards(handle: Handle) -> bool:
-    """Whether a pickle of an import carries the handle that it was opened from, which is renewed. False where whoever
-    exported it is gone.
+    """Return whether pickling an import forwards the handle it was opened from, and renew that handle. False if its
+    exporter is gone.
     """
     here = node.current()
     fields = fields_of(handle)
@@ -156,8 +156,8 @@ def forwards(handle: Handle) -> bool:
 
 
 def anew(source: object, device: Device, get: Callable[[], Handle]) -> Pickled | None:
-    """An export of what was opened from a process that is gone; None where the device or its driver cannot do that,
-    which the log says once for each `source`. With `Pickled.lock`.
+    """Export an import whose exporter is gone. Returns None if the device or its driver cannot do that, which is logged
+    once for each `source`. The caller holds `Pickled.lock`.
     """
     if node.left() or not device.has(Aspect.outlives_exporter):
         return None
@@ -176,8 +176,10 @@ def anew(source: object, device: Device, get: Callable[[], Handle]) -> Pickled |
 
 
 def wait_for_all(deadline: float) -> None:
-    """Wait until each pickle of this process has been opened or has expired; at most until `deadline`, in seconds of
-    `time.monotonic`. For a clean exit, which is the end of every object: no pickle is good for longer than the grace.
+    """Wait until each pickle of this process has been opened or has expired, at most until `deadline` (seconds of
+    `time.monotonic`).
+
+    For a clean exit, which ends every object: no pickle stays valid for longer than the grace.
     """
     table = node.current().table_if_any
     if table is not None and table.pickles_wait():
@@ -186,7 +188,7 @@ def wait_for_all(deadline: float) -> None:
 
 @final
 class Unopened(Unread):
-    """The state of an object whose pickle could not be opened. It can be pickled on."""
+    """The state of an object whose pickle could not be opened. It can be pickled again."""
 
     __slots__ = ("pickle",)
 

@@ -1,4 +1,4 @@
-"""The text of the tracing layer: a call and its arguments, by name, as Unified Runtime writes them."""
+"""The tracing layer's text: a call and its named arguments, in Unified Runtime's format."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def logger() -> Logger:
 
 
 def _result_of(error: BaseException) -> str:
-    """The name of the result that a function answers instead of this error."""
+    """Return the name of the result code that a function reports for this error."""
     return f"UR_RESULT_{(error.result if isinstance(error, XpuShareError) else Result.ERROR_UNKNOWN).name}"
 
 
 @contextmanager
 def logged(name: str, arguments: Callable[[], Iterable[tuple[str, str]]]) -> Generator[list[tuple[str, str]]]:
-    """Log the beginning and the end of a call. Whoever makes the call adds its outputs to what this yields."""
+    """Log the beginning and the end of a call. The caller adds its outputs to the list that this yields."""
     log = logger()
     place = shown(here()) if log.fileline else ""
     log.log(Level.INFO, f"   ---> {name}", place)
@@ -55,7 +55,7 @@ def _text(value: Any) -> str:
 
 
 def traced(operation: Operation, call: Callable[..., Any]) -> Callable[..., Any]:
-    """`call`, logged. Not inside a function of `xpushare.ur`, which is logged itself."""
+    """Wrap `call` so that it is logged. Calls inside a function of `xpushare.ur`, which is logged itself, are not."""
     names = tuple(inspect.signature(operation.function).parameters)
 
     def given(values: tuple[Any, ...], options: Mapping[str, Any]) -> Iterable[tuple[str, str]]:

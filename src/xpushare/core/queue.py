@@ -50,7 +50,9 @@ _log: Final = logging.getLogger("xpushare")
 
 
 class _Queues:
-    """The driver queues of this process, also those that were closed and finish their work. It holds none of them."""
+    """The driver queues of this process, including closed ones that still finish their work. It holds only weak
+    references.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # re-entrant: for the handlers of signals
@@ -61,7 +63,7 @@ class _Queues:
             self._queues[queue] = device
 
     def all(self, device: Device | None = None) -> list[DriverQueue]:
-        """Those of a device, or of all devices."""
+        """Return the queues of a device, or of all devices."""
         with self._lock:
             return [queue for queue, of in self._queues.items() if device is None or of == device]
 
@@ -70,7 +72,7 @@ _queues = _Queues()
 
 
 def _goes_on(unfinished: bool | tuple[Slot, int]) -> bool:
-    """Whether a queue finishes more without somebody who signals, or another queue of this process."""
+    """Return whether a queue can progress without a signal from somebody else or from another queue of this process."""
     if isinstance(unfinished, bool):
         return unfinished
     slot, point = unfinished
@@ -81,10 +83,10 @@ def _goes_on(unfinished: bool | tuple[Slot, int]) -> bool:
 
 
 def _finish(deadline: float) -> None:
-    """Clean exit: wait until the queues have finished what they can finish.
+    """At a clean exit, wait until the queues have finished what they can finish.
 
-    A queue cannot go on by itself where it waits for a point that nobody has submitted, or that another queue of this
-    process owes. It is over when no queue goes on, and none has moved since the last look.
+    A queue cannot progress by itself while it waits for a point that nobody has submitted, or that another queue of
+    this process has yet to signal. The wait ends when no queue progresses and none has moved since the last look.
     """
     before: dict[int, bool | tuple[Slot, int]] | None = None
     while True:
@@ -102,19 +104,19 @@ def _finish(deadline: float) -> None:
 
 
 def any_unfinished() -> bool:
-    """Whether a queue of this process has work. All queues release the operands of what has finished."""
+    """Return whether a queue of this process has work. All queues release the operands of finished work."""
     unfinished = [queue.unfinished() for queue in _queues.all()]
     return any(each is not False for each in unfinished)
 
 
 def pause() -> None:
-    """Between two looks at queues."""
+    """Sleep for a moment between two looks at queues."""
     time.sleep(_PAUSE)
 
 
 def wait_for_device(device: Device) -> None:
-    """Return once the queues that this process has on the device have finished, those that were closed, too. What went
-    wrong in them is theirs to report.
+    """Wait until this process's queues on the device have finished, including closed ones. Their own `synchronize`
+    reports errors.
     """
     for queue in _queues.all(device):
         while queue.unfinished() is not False:
@@ -148,7 +150,7 @@ class Work(Resource):
         return self
 
     def reach(self, event: Opened) -> None:
-        """Make the event's slot reachable for this queue's device."""
+        """Make the event's slot accessible to this queue's device."""
         domain = event.timeline.driver
         known = self._reached.get(id(domain))
         if known is None or known() is not domain:
@@ -157,7 +159,7 @@ class Work(Resource):
 
 
 class Operand(NamedTuple):
-    """Bytes that a queue operation reads or writes, and what keeps them in place."""
+    """The bytes that a queue operation reads or writes, and the object that keeps them in place."""
 
     address: int
     nbytes: int
@@ -167,15 +169,15 @@ class Operand(NamedTuple):
 
 @operation("Queue", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))
 def create(device: DeviceLike | None, context: Context | None) -> Work:
-    """A new in-order queue."""
+    """Create an in-order queue."""
     chosen, chosen_context = resolve(device, context)
     return Work(chosen, chosen_context, adapter_of(chosen).queue(info_of(chosen)))
 
 
 @operation("Queue.from_native", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))
 def adopt(native: object) -> Work:
-    """A queue over another library's stream, in order with what is queued there; the stream still belongs to that
-    library.
+    """Return a queue over another library's stream, in order with the work queued there. The stream still belongs to
+    that library.
     """
     from xpushare import adapters
 
@@ -240,7 +242,7 @@ def fill(queue: Work, dst: tuple[Range, int, int], pattern: bytes, nbytes: int |
     try:
         pattern = bytes(memoryview(pattern))
     except TypeError:
-        raise InvalidArgumentError(f"a pattern is bytes, not {type(pattern).__name__}") from None
+        raise InvalidArgumentError(f"a pattern is bytes such as b'\\0', not {type(pattern).__name__}") from None
     except ValueError as error:  # a memoryview that was released, a closed mmap
         raise InvalidArgumentError(f"a pattern is bytes, not this {type(pattern).__name__}: {error}") from error
     target = operand(queue, "dst", *dst, nbytes, True)
@@ -260,8 +262,9 @@ def submit(queue: Work, function: Callable[..., object], arguments: tuple[Any, .
 
 @operation("Queue.signal", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))
 def signal(queue: Work, event: Opened) -> int:
-    """Signal the event when the work queued before has finished; the number of the signal."""
-    may_signal(event)
+    """Signal the event once the work queued before has finished. Returns the number of the signal."""
+    if event.signals is False:
+        may_signal(event)  # which says why not
     if event.queue_refusal:
         raise FeatureNotSupportedError(event.queue_refusal)
     queue.reach(event)
@@ -275,7 +278,7 @@ def signal(queue: Work, event: Opened) -> int:
 
 @operation("Queue.wait", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))
 def wait(queue: Work, event: Opened, at_least: int | None) -> None:
-    """Hold back the work queued later until the newest point known now, or `at_least`, is done."""
+    """Hold back work queued later until the newest point known now, or `at_least`, is complete."""
     queue.reach(event)
     slot = event.timeline.slot
     queue.driver.wait(slot, point_argument(at_least, slot))
@@ -285,7 +288,7 @@ def wait(queue: Work, event: Opened, at_least: int | None) -> None:
     "Queue.synchronize", raises=(InvalidArgumentError, TimeoutError, PeerLostError, OutOfMemoryError, DeviceError)
 )
 def synchronize(queue: Work, timeout: float | None) -> None:
-    """Wait on the host until everything queued has finished. Raises what went wrong since the last call."""
+    """Wait on the host until everything queued has finished. Raises the errors since the last call."""
     timeout = timeout_argument(timeout)
     if timeout is not None and timeout < 0:
         raise InvalidArgumentError("timeout is not negative")

@@ -1,5 +1,5 @@
-"""What the tracing layer records for `xpushare trace`. Each process appends every record at once to a file of its own,
-so that what a killed process did is kept. `cli/trace.py` reads the files.
+"""The records that the tracing layer makes for `xpushare trace`. Each process appends every record to its own file at
+once, so that the records of a killed process survive. `cli/trace.py` reads the files.
 
 A file has one JSON array a line: `["process", pid, name]` first; `["thread", tid, name]` before a thread's first
 operation; `["begin", tid, at, operation, is_async, details]`; `["end", tid, at of the beginning, start, end, details]`.
@@ -33,7 +33,7 @@ from xpushare.core.physical import Held
 from xpushare.core.resources import Resource
 from xpushare.sharing.handle import Handle, fields_of
 
-__all__ = ["brief", "record"]
+__all__ = ["arguments_of", "brief", "record", "result_of"]
 
 _TEXT_MAX: Final = 200
 _NAME_MAX: Final = 64
@@ -41,7 +41,7 @@ _ITEMS_MAX: Final = 8
 
 
 class _File:
-    """This process's file; opened at its first record, and anew after a fork."""
+    """This process's file. It is opened at the first record, and again after a fork."""
 
     def __init__(self, folder: str = "") -> None:
         self.folder = folder
@@ -64,7 +64,7 @@ class _File:
                     print(f"xpushare: process {os.getpid()} is traced no further: {error}", file=sys.stderr)
 
     def thread(self) -> int:
-        """The calling thread's id; its name is noted the first time."""
+        """Return the calling thread's id, and record its name the first time."""
         tid = threading.get_native_id()
         if tid not in self._threads:
             self._threads[tid] = name = name_here()
@@ -77,7 +77,9 @@ class _File:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # the disk took a part
 
     def _is_open(self) -> bool:
-        """False also when the program has closed it, and the number may be another file's now."""
+        """Return whether the file is still open. The program may have closed it, and its number may belong to another
+        file now.
+        """
         try:
             found = os.fstat(self._fd)
         except OSError:
@@ -118,7 +120,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def event_key(event: Opened) -> str:
-    """Names an event's slot in all processes."""
+    """Return a name for an event's slot that is the same in all processes."""
     if event.timeline.foreign_process:  # after a fork: it is not mapped here
         return "an event of the parent process"
     domain = event.timeline.driver
@@ -127,13 +129,15 @@ def event_key(event: Opened) -> str:
 
 
 def handle_key(handle: Handle) -> str:
-    """Names an export in all processes."""
+    """Return a name for an export that is the same in all processes."""
     fields = fields_of(handle)
     return f"{fields.cookie.hex()}/{fields.generation}"
 
 
 def brief(value: Any) -> Any:
-    """What to show of an argument or a result. Never the `repr` of a user's object: that may run anything."""
+    """Return a short text for an argument or a result. Never calls `repr` of a user's object, since that may run any
+    code.
+    """
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, numbers.Integral):  # NumPy's, too
@@ -160,7 +164,8 @@ def brief(value: Any) -> Any:
     return getattr(value, "__qualname__", None) or type(value).__qualname__
 
 
-def _arguments(operation: Operation) -> Callable[[tuple[Any, ...], dict[str, Any]], dict[str, Any]]:
+def arguments_of(operation: Operation) -> Callable[[tuple[Any, ...], dict[str, Any]], dict[str, Any]]:
+    """Return what describes the arguments of a call."""
     names = tuple(inspect.signature(operation.function).parameters)
     waits = operation.name in ("Event.wait", "Event.reached")
 
@@ -174,7 +179,8 @@ def _arguments(operation: Operation) -> Callable[[tuple[Any, ...], dict[str, Any
     return described
 
 
-def _result(operation: Operation, value: Any) -> dict[str, Any]:
+def result_of(operation: Operation, value: Any) -> dict[str, Any]:
+    """Describe the result of a call."""
     found = {} if value is None else {"result": brief(value)}
     handle = value if isinstance(value, Handle) else getattr(value, "handle", None)
     if isinstance(handle, Handle) and operation.name.endswith((".get", ".open")):
@@ -187,9 +193,9 @@ def _failure(error: BaseException) -> dict[str, Any]:
 
 
 def record(operation: Operation, call: Callable[..., Any], folder: str) -> Callable[..., Any]:
-    """`call`, with its beginning and its end written to this process's file in `folder`."""
+    """Wrap `call` so that its beginning and end are written to this process's file in `folder`."""
     _file.folder = folder
-    described = _arguments(operation)
+    described = arguments_of(operation)
     clock = time.monotonic_ns
     is_async = inspect.iscoroutinefunction(operation.function)
 
@@ -204,7 +210,7 @@ def record(operation: Operation, call: Callable[..., Any], folder: str) -> Calla
         except BaseException as error:
             _file.write("end", tid, at, start, clock(), _failure(error))
             raise
-        _file.write("end", tid, at, start, clock(), _result(operation, result[0]))
+        _file.write("end", tid, at, start, clock(), result_of(operation, result[0]))
 
     @functools.wraps(operation.function)
     async def recorded_async(*values: Any, **options: Any) -> Any:

@@ -25,7 +25,6 @@ __all__ = [
     "Timeline",
     "imported",
     "release_slot",
-    "reopened",
 ]
 
 _EARLIER: Final = 64  # handles by which an allocation was opened before; of so many those that ended are forgotten
@@ -33,7 +32,7 @@ _EARLIER: Final = 64  # handles by which an allocation was opened before; of so 
 
 @final
 class Allocation(AllocationBase):
-    """USM memory: made here, mapped from a peer, or another library's. Found by address in this process's map."""
+    """USM memory: allocated here, mapped from a peer, or another library's. It can be looked up by address."""
 
     __slots__ = ()
 
@@ -55,8 +54,8 @@ class Allocation(AllocationBase):
         name: Hashable = None,
         end: End | None = None,
     ) -> Self:
-        """Make the owner of memory that this process allocated, or, if it is `foreign`, that another library did.
-        `source` keeps foreign memory alive, and its serial belongs to `name`.
+        """Make the owner of memory that this process allocated or, if `foreign`, that another library did. `source`
+        keeps foreign memory alive, and its serial belongs to `name`.
         """
         if end is None:
             end = End(driver.release) if foreign else End(_free, driver)
@@ -72,29 +71,25 @@ class Allocation(AllocationBase):
     def serial(self) -> int:
         """The number that names this allocation in importers' caches; assigned at the first export."""
         if not self.known_serial:
-            table = node.current().table()
+            table = node.here[0].table_if_any or node.here[0].table()
             self.known_serial = table.new_object() if self.name is None else table.object_named(self.name)
         return self.known_serial
 
-    def opened_by(self, handle: Handle) -> None:
-        """Note the handle by which an import was opened, which is its newest one now."""
-        before, self.newest = self.newest, handle
-        if before is None:
-            return
+    def note(self, before: Handle) -> None:
+        """Note a handle by which an import was opened before, as `opened_by` returns it."""
         key: Hashable = told_apart(before)
-        if key != told_apart(handle):
-            self.earlier.pop(key, None)
-            self.earlier[key] = before
-            number = len(self.earlier)
-            if number >= _EARLIER and number & (number - 1) == 0:  # now and then, since it looks at all of them
-                peers = node.current().peers
-                for key, each in list(self.earlier.items()):
-                    if not peers.stands(each):
-                        self.earlier.pop(key, None)
+        self.earlier.pop(key, None)
+        self.earlier[key] = before
+        number = len(self.earlier)
+        if number >= _EARLIER and number & (number - 1) == 0:  # now and then, since it looks at all of them
+            peers = node.current().peers
+            for key, each in list(self.earlier.items()):
+                if not peers.stands(each):
+                    self.earlier.pop(key, None)
 
     def handle_covering(self, offset: int, nbytes: int) -> Handle | None:
-        """The newest handle that this import was opened by, that has these bytes, and whose export has not ended; else
-        the newest that has them. None if there is none.
+        """Return the newest handle of this import that covers these bytes and whose export has not ended, else the
+        newest that covers them. None if there is none.
         """
         peers, newest = node.current().peers, None
         for handle in (self.newest, *reversed(list(self.earlier.values()))):
@@ -107,15 +102,21 @@ class Allocation(AllocationBase):
         return newest
 
     def reopener(self) -> Callable[[End], Allocation] | None:
-        return partial(reopened, self.device, self.driver, self.kind) if self.driver.keepable else None
+        driver = self.driver
+        if not driver.keepable:
+            return None
+        facts = driver.address, driver.nbytes, driver.host_accessible, None
+        return partial(_native.imported, self.device, driver, self.kind, *facts)
 
     def hold(self, piece: Any) -> tuple[object, bool]:
-        """See `Range.hold`: the piece itself holds this allocation."""
+        """Return what keeps a piece in place, as `Range.hold` does: the piece itself keeps this allocation."""
         return piece, piece.read_only
 
 
 class Pinned:
-    """Counts the live pins of a mapping, and which of these are held by queue operations. Under its range's lock."""
+    """Counts the live pins of a mapping, and how many of them belong to queue operations. The range's lock guards it
+    all.
+    """
 
     __slots__ = ("pins", "working")
 
@@ -126,8 +127,8 @@ class Pinned:
 
 @final
 class Pin:
-    """Held by buffers, capsules and queue operations. It keeps the range, and prevents the unmapping of what they look
-    at.
+    """Keeps a range, and prevents the unmapping of the pages in use. Buffers, capsules and queue operations
+    hold one.
     """
 
     __slots__ = ("_lock", "_mapped", "_piece", "_works")
@@ -141,7 +142,7 @@ class Pin:
             each.pins += 1
 
     def works(self) -> None:
-        """A queue operation holds this pin, and nobody else does."""
+        """Note that only a queue operation holds this pin."""
         with self._lock:
             self._works = 1
             for each in self._mapped:
@@ -158,15 +159,11 @@ _native.register(Allocation=Allocation)
 
 
 def imported(device: Device, driver: DriverMemory, kind: UsmKind, end: End, owned: object = None) -> Allocation:
-    """Make the owner of memory that another process exported. `owned`: by which this process can export it."""
+    """Make the owner of memory that another process exported. `owned` is what this process needs to export it."""
     found: Allocation = _native.imported(
-        device, driver, end, kind, driver.address, driver.nbytes, driver.host_accessible, owned
+        device, driver, kind, driver.address, driver.nbytes, driver.host_accessible, owned, end
     )
     return found
-
-
-def reopened(device: Device, driver: DriverMemory, kind: UsmKind, end: End) -> Allocation:
-    return imported(device, driver, kind, end)
 
 
 def _free(driver: DriverMemory) -> None:
@@ -176,7 +173,7 @@ def _free(driver: DriverMemory) -> None:
 
 @final
 class Pages(PagesBase):
-    """Physical memory: made here or imported."""
+    """Physical memory, allocated here or imported."""
 
     __slots__ = ()
 
@@ -187,13 +184,15 @@ class Pages(PagesBase):
 
     @property
     def serial(self) -> int:
-        """As of an allocation."""
+        """The number that names this memory in importers' caches; assigned at the first export."""
         if not self.known_serial:
             self.known_serial = node.current().table().new_object()
         return self.known_serial
 
 
 def release_slot(domain: Domain, taken: list[int]) -> None:
-    """Release a slot of this process's own commons, and take its number out of `taken`. Only the first call does it."""
+    """Release a slot of this process's own commons, and remove its number from `taken`. Only the first call has an
+    effect.
+    """
     while taken:
         domain.release_slot(taken.pop())

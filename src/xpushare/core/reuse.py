@@ -1,6 +1,4 @@
-"""Memory of arrays that nobody has any more serves later arrays: making and mapping new pages takes longer than filling
-them.
-"""
+"""Reuse of memory whose arrays are gone. Allocating and mapping new pages takes longer than filling existing ones."""
 
 from __future__ import annotations
 
@@ -25,9 +23,9 @@ _ROUGHLY = 4  # a block may be larger than asked, by a part of that many, and a 
 
 @final
 class Block(Exposure):
-    """Memory of this process's arrays, from its making to its release, whatever arrays lie in it one after another.
+    """Memory of this process's arrays, from its allocation to its release, across all arrays that use it in turn.
 
-    `free()` says whether anybody may still have what was exported of it.
+    `free()` returns whether nobody can reach any export of it.
     """
 
     __slots__ = ("_waits", "after_work", "device", "driver", "kind", "nbytes", "room", "used")
@@ -43,7 +41,7 @@ class Block(Exposure):
         self._waits = False
 
     def rest(self) -> None:
-        """Wait for the next use. From then on the memory may be released at any moment."""
+        """Make the memory available for the next use. From then on it may be released at any moment."""
         self.used = self._waits = True
         if self.room is None:
             self.driver.rest()
@@ -51,7 +49,7 @@ class Block(Exposure):
             _kept.keep(self, b"", self.nbytes, self.room, _same, End(self.give_up))
 
     def wake(self) -> bool:
-        """Wait no longer. False if the memory was released."""
+        """Take the memory into use again. Returns False if it was released."""
         if self.room is None:
             return self.driver.wake()
         end = _kept.take(self)
@@ -59,13 +57,13 @@ class Block(Exposure):
         return end is not None
 
     def give_up(self) -> None:
-        """Release the memory, unless it serves again."""
+        """Release the memory unless it is in use again."""
         if self._waits:
             self._waits = False
             self.driver.release()
 
     def release(self) -> int:
-        """Release the memory, which waits, and return how many bytes that were; 0 if it was released."""
+        """Release the available memory and return its size in bytes; 0 if it was released before."""
         if not self.wake():
             return 0
         self.driver.release()
@@ -83,7 +81,7 @@ _lock = threading.RLock()  # re-entrant: the garbage collector may run anywhere,
 
 
 def new_block(device: Device, driver: DriverMemory, kind: UsmKind) -> Block | None:
-    """The new memory as a block. None if it cannot serve again."""
+    """Wrap new memory in a block. Returns None if it cannot be reused."""
     room = room_of(device)
     if not driver.reusable or (room is not None and not room.prepare()):
         return None
@@ -91,7 +89,7 @@ def new_block(device: Device, driver: DriverMemory, kind: UsmKind) -> Block | No
 
 
 def allocation_of(block: Block) -> Allocation:
-    """The allocation of the next arrays in a block."""
+    """Return the allocation that the next arrays of a block use."""
     made = Allocation(block.device, block.driver, block.kind, serial=block.serial, end=End(_ended, block))
     made.exposure = block
     made.prepared = block.prepared
@@ -99,7 +97,7 @@ def allocation_of(block: Block) -> Allocation:
 
 
 def _ended(block: Block) -> None:
-    """No view, capsule, queue or export of this process has the allocation any more."""
+    """Make the allocation available again, once no view, capsule, queue or export of this process uses it."""
     node.current().allocations.remove(block.driver.address)
     if block.free() is None:
         block.driver.release()
@@ -113,7 +111,7 @@ def _ended(block: Block) -> None:
 
 
 def _finished(block: Block) -> None:
-    """Device work of before the end has finished."""
+    """Make the block available, since the device work submitted before its end has finished."""
     with _lock:
         there = block in _finishing
         _finishing.discard(block)
@@ -134,7 +132,7 @@ def _wait(block: Block) -> None:
 
 
 def take(device: Device, kind: UsmKind, nbytes: int) -> Block | None:
-    """The newest block that is large enough, though not much larger, and that nobody has. None if there is none."""
+    """Return the newest available block that is large enough but not much larger. None if there is none."""
     blocks = _waiting.get((device, kind))
     if not blocks:
         return None
@@ -153,7 +151,7 @@ def take(device: Device, kind: UsmKind, nbytes: int) -> Block | None:
 
 
 def _leaves(blocks: list[Block], block: Block) -> bool:
-    """Take a block out. False if another thread has done that."""
+    """Remove a block. Returns False if another thread has done so."""
     with _lock:
         try:
             blocks.remove(block)
@@ -163,12 +161,12 @@ def _leaves(blocks: list[Block], block: Block) -> bool:
 
 
 def nbytes() -> int:
-    """How many bytes of devices wait. What is the host's own, native code counts."""
+    """Return how many bytes of device memory are available for reuse. Native code counts the host's own."""
     return _kept.nbytes
 
 
 def trim() -> int:
-    """Release what waits on devices, and return how many bytes that were. What is the host's own, native code frees."""
+    """Release available device memory and return its size in bytes. Native code frees the host's own."""
     with _lock:
         blocks = [block for each in _waiting.values() for block in each]
         finishing = list(_finishing)

@@ -1,4 +1,4 @@
-"""What objects and processes say about themselves."""
+"""What objects and processes report about themselves."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The validation layers' books: what this process made, where, and where it was released; and what was done to it
-wrongly.
+"""The validation layers' records: what this process made, where it was made, where it was released, and what was
+misused.
 
-What is retained is looked up where it is kept: in the table of exports, and by the objects that still live. The books
-add the places.
+Which objects are retained is looked up in the table of exports and among living objects. The records add the source
+locations.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Place = tuple[tuple[str, int, str], ...]
 
 
 def here() -> Place:
-    """Where the program is, without the calls inside this package."""
+    """Return the program's source location, without the calls inside this package."""
     found: list[tuple[str, int, str]] = []
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # as `logging` and `warnings` do
     caller: Any = frame
@@ -70,13 +70,13 @@ def here() -> Place:
 
 
 def shown(place: Place) -> str:
-    """The innermost call."""
+    """Return the innermost call as text."""
     return f"{place[0][0]}:{place[0][1]}" if place else ""
 
 
 @final
 class Record:
-    """What the books say about one thing."""
+    """The record of one object."""
 
     __slots__ = ("count", "ended", "listed", "made", "nbytes", "owner", "what")
 
@@ -97,7 +97,7 @@ class _Known(NamedTuple):
 
 @final
 class Books:
-    """What the layers know of this process. Things are found by kind and key: an address, or an export's number."""
+    """All records of this process, by kind and key: an address, or an export's number."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # re-entrant: the garbage collector may call `_died` while it is held
@@ -108,8 +108,8 @@ class Books:
     # --- objects
 
     def made(self, thing: object, what: str, *, counted: bool = False, listed: bool = True) -> None:
-        """An object was made, or one more reference to it taken. Unless it is `counted`, it is given back when it dies.
-        What is not `listed` is known, and nothing of it is retained.
+        """Record a new object, or one more reference to it. Unless it is `counted`, its end is its death. An object
+        that is not `listed` is known but never counts as retained.
         """
         with self._lock:
             found = self.of(thing)
@@ -129,12 +129,12 @@ class Books:
                 del self._objects[key]
 
     def of(self, thing: object) -> Record | None:
-        """The record of an object."""
+        """Return the record of an object."""
         found = self._objects.get(id(thing))
         return found.record if found is not None and found.weak() is thing else None
 
     def released(self, thing: object) -> None:
-        """An object was closed, or a reference to it given back."""
+        """Record that an object was closed, or that a reference to it was released."""
         with self._lock:
             record = self.of(thing)
             if record is not None:
@@ -151,7 +151,7 @@ class Books:
     # --- what has a key
 
     def add(self, kind: str, key: int, what: str, nbytes: int = 0, owner: object = None) -> None:
-        """Something of that kind was made, or one more reference to it taken."""
+        """Record that an object of that kind was made, or one more reference to it taken."""
         with self._lock:
             found = self._keyed.get((kind, key))
             if found is not None and found.count > 0:
@@ -163,7 +163,7 @@ class Books:
             self._forget()
 
     def _forget(self) -> None:
-        """Keep the books short: forget the oldest that were released."""
+        """Forget the oldest released objects, to bound the records."""
         if len(self._keyed) > _REMEMBERED:
             for key in [key for key, record in self._keyed.items() if not record.count][: _REMEMBERED // 2]:
                 del self._keyed[key]
@@ -178,7 +178,7 @@ class Books:
         return self._keyed.get((kind, key))
 
     def covering(self, kinds: Iterable[str], address: int) -> Record | None:
-        """What an address lies, or last lay, in."""
+        """Return the record of the memory that contains an address, or last contained it."""
         wanted = set(kinds)
         with self._lock:
             for (kind, start), record in reversed(self._keyed.items()):
@@ -189,7 +189,7 @@ class Books:
     # --- what is retained
 
     def retained(self, objects: bool = True) -> list[Record]:
-        """What was made and not given back; without `objects`, only what does not go with a Python object."""
+        """Return what was made and not released; without `objects`, only what does not end with a Python object."""
         gc.collect()  # what only a cycle of references holds is nobody's
         with self._lock:
             alive = [known.record for known in self._objects.values() if known.weak() is not None]
@@ -223,7 +223,7 @@ def _kind_of(handle: Handle) -> str:
 
 
 def _exports() -> list[Handle]:
-    """Those that only the program can end: not what pickling made, nor what ends by `opens` or `ttl`."""
+    """Return the exports that only the program can end: not those of pickles, nor those with `opens` or `ttl`."""
     table = node.current().table_if_any
     if table is None:
         return []
@@ -243,7 +243,7 @@ _inside = threading.local()
 
 @final
 class Call:
-    """A function of `xpushare.ur` that runs. It keeps the books itself: what it makes and closes is its own."""
+    """A running function of `xpushare.ur`. It keeps its own records for what it makes and closes."""
 
     def __init__(self) -> None:
         self.told = False  # whether a layer has written what is wrong
@@ -252,7 +252,7 @@ class Call:
 
 @contextmanager
 def inside() -> Generator[Call]:
-    """A function of `xpushare.ur` runs in this thread."""
+    """Mark this thread as running a function of `xpushare.ur`."""
     before, _inside.call = _call(), Call()
     try:
         yield _inside.call
@@ -265,7 +265,7 @@ def _call() -> Call | None:
 
 
 def by_program() -> bool:
-    """Whether no function of `xpushare.ur` runs in this thread."""
+    """Return whether this thread is outside all functions of `xpushare.ur`."""
     return _call() is None
 
 
@@ -282,7 +282,7 @@ def _place(title: str, place: Place) -> list[str]:
 
 
 def tell(text: str, record: Record | None = None, *, used: bool = True) -> None:
-    """Write what is wrong, and the places."""
+    """Write an error message and the source locations."""
     if (call := _call()) is not None:
         call.told = True
     lines = [text]
@@ -299,7 +299,7 @@ def tell(text: str, record: Record | None = None, *, used: bool = True) -> None:
 
 
 def print_retained() -> int:
-    """Write what is retained, and where it was made; how much that is."""
+    """Write what is retained and where it was made. Returns how much that is."""
     found = books.retained()
     for record in found:
         tell(f"Retained {record.count} reference(s) to {record.what}", record, used=False)
@@ -307,7 +307,7 @@ def print_retained() -> int:
 
 
 def misused(layer: str, error: Exception, subject: object) -> None:
-    """What `declare.misused` calls: somebody used `subject` wrongly, which raises `error`."""
+    """Handle `declare.misused`: the program misused `subject`, which raises `error`."""
     if layer in checks:
         if layer == "lifetime" and subject is not None:
             record = books.of(subject)
@@ -323,13 +323,13 @@ def misused(layer: str, error: Exception, subject: object) -> None:
 
 
 def made(thing: object, listed: bool) -> None:
-    """What `declare.made` calls: the program made an object."""
+    """Handle `declare.made`: the program made an object."""
     if "leaks" in checks and by_program():
         books.made(thing, repr(thing), listed=listed)
 
 
 def closing(thing: object, handles: Iterable[Handle]) -> None:
-    """What `declare.closing` calls: somebody closes an object."""
+    """Handle `declare.closing`: the program closes an object."""
     if "leaks" in checks and by_program():
         books.released(thing)
         for handle in handles:
@@ -340,7 +340,7 @@ def closing(thing: object, handles: Iterable[Handle]) -> None:
 
 
 def validated(operation: Operation, call: Callable[..., Any]) -> Callable[..., Any]:
-    """`call`, with what it exports and withdraws in the books. Other operations stay as they are."""
+    """Wrap `call` so that its exports and withdrawals are recorded. Other operations are returned unchanged."""
     if operation.makes is None and operation.ends is None and HandleExpiredError not in operation.raises:
         return call
 
@@ -361,7 +361,7 @@ def validated(operation: Operation, call: Callable[..., Any]) -> Callable[..., A
 
 
 def _check_handle(operation: Operation, error: Exception, given: Any) -> None:
-    """A handle was refused: tell if this process has withdrawn it before."""
+    """After a handle was refused, report if this process has withdrawn it before."""
     try:
         handle = Handle(given)
     except (InvalidArgumentError, TypeError):

@@ -85,6 +85,7 @@ class Pool(abc.ABC):
 
     @property
     def asleep(self) -> bool:
+        """Whether the pool sleeps."""
         return self._asleep
 
     def _expect_own(self) -> None:
@@ -97,16 +98,20 @@ class Pool(abc.ABC):
             raise xs.InvalidArgumentError("this pool sleeps: wake it first")
 
     def sleep(self, keep: bool = False) -> None:
-        """Give the memory back to the device, while all arrays keep their addresses. With `keep`, the content is
-        copied to page-locked host memory before; else it is lost.
+        """Give the memory back to the device, while all arrays keep their addresses.
 
-        Withdraws the handles of everything in the pool, then waits for all work that was submitted to the device.
-        Work on the arrays, or a replay of a graph that uses them, is a fault of the device until `wake`.
+        This withdraws the handles of everything in the pool, and waits for all work that was submitted to the
+        device. Until `wake`, work on the arrays, or a replay of a graph that uses them, is a device fault.
 
-        Raises `InvalidArgumentError` if another process has some of the memory open (then it is not taken away, but
-        the handles are withdrawn), if the keeper has some, if the current stream captures a graph, or if the pool
-        sleeps already; `OutOfMemoryError` if there is no host memory for the content; `ForkError` in a forked child;
-        `DeviceError`.
+        Args:
+            keep: Copies the content to page-locked host memory. Without it the content is lost.
+
+        Raises:
+            InvalidArgumentError: Another process has some of the memory open, the keeper has some, the
+                current stream captures a graph, or the pool sleeps already.
+            OutOfMemoryError: There is no host memory for the content.
+            ForkError: The pool belongs to the parent of this process.
+            DeviceError: The driver failed.
         """
         with self._lock:
             self._expect_awake()
@@ -119,11 +124,15 @@ class Pool(abc.ABC):
             self._driver.sleep()
 
     def wake(self) -> None:
-        """Have memory of the device again, at the same addresses: with the content that `sleep(keep=True)` copied, else
-        with unspecified content.
+        """Have memory of the device again, at the same addresses.
 
-        Raises `OutOfMemoryError` if the device has too little, and the pool sleeps on; `InvalidArgumentError` if it
-        does not sleep; `ForkError` in a forked child; `DeviceError`.
+        The content is that of before `sleep(keep=True)`, and else unspecified.
+
+        Raises:
+            OutOfMemoryError: The device has too little memory. The pool sleeps on.
+            InvalidArgumentError: The pool does not sleep.
+            ForkError: The pool belongs to the parent of this process.
+            DeviceError: The driver failed.
         """
         with self._lock:
             self._expect_own()

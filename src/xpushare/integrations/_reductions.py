@@ -25,7 +25,7 @@ from typing import Any, Final
 from weakref import WeakValueDictionary
 
 import xpushare as xs
-from xpushare._device import Device
+from xpushare._device import Device, adapter_of
 from xpushare.arrays import description
 from xpushare.arrays.attach import attach_message
 from xpushare.arrays.consumers import consumer_of
@@ -153,11 +153,11 @@ class _Run:
         if not nbytes or node.current().peers.mapping_at(address) is not None:
             return False
         try:
-            where = Located(address, nbytes, False, backend)
-            if self.allocations and self.allocations[-1].device.backend == backend:
-                allocation = description.allocation_at(where, self.allocations[-1].device)
+            device = self.allocations[-1].device if self.allocations else None
+            if device is not None and device.backend == backend:
+                allocation = description.allocation_at(address, nbytes, device, adapter_of(device).recogniser)
             else:
-                allocation = description.range_at(where, keep).allocation
+                allocation = description.range_at(Located(address, nbytes, False, backend), keep).allocation
             prepared_by(allocation, node.current().table(), False)  # now: it may refuse
         except _REFUSALS as error:
             _refused(keep, error)

@@ -1,8 +1,5 @@
 """Batches of torch's DataLoader in a channel: `xpushare.integrations.torch.Batches`."""
 
-# pyright: reportPrivateUsage=false
-# (page-locking belongs to the channel's end, and is no option of channels)
-
 from __future__ import annotations
 
 import importlib
@@ -12,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Self, final
 
 from xpushare.arrays.containers import flatten, unflatten
-from xpushare.channels.channel import Channel
+from xpushare.channels.channel import Channel, lock_pages
 from xpushare.channels.crews import new_name
 from xpushare.channels.frames import laid_out
 from xpushare.common.errors import InvalidArgumentError
@@ -126,7 +123,7 @@ class Batches:
         self._writer = Channel.create(name, **options)  # so that the stream goes on when an epoch's workers end
         self._reader = Channel.open(name, label=label)
         if device is not None:
-            self._reader._end.lock_pages(device)
+            lock_pages(self._reader, device)
         self._collate_fn = _CollateFn(name, options)
         self._ahead: dict[int, Frame] = {}  # frames of batches that come later in the DataLoader's order
         self._iterating = False
@@ -139,9 +136,17 @@ class Batches:
     def of(self, loader: Any, to: Any = None) -> Iterator[Any]:
         """Iterate over one epoch of a DataLoader that was made with `collate_fn` of this object.
 
-        Without `to`, a batch's tensors lie in its slot, which is written again once the next batch is asked for. With
-        `to`, a torch device, they are copied there on its current stream, and are yours; this process does not wait.
-        Raises `InvalidArgumentError` for a DataLoader with other workers than this object was made for.
+        Args:
+            loader: The DataLoader.
+            to: A torch device. Batches are copied there on its current stream, and are yours; this
+                process does not wait. Without it, a batch's tensors lie in its slot, which is written
+                again once the next batch is asked for.
+
+        Returns:
+            An iterator of batches.
+
+        Raises:
+            InvalidArgumentError: The DataLoader has other workers than this object was made for.
         """
         if (
             loader.collate_fn is not self._collate_fn

@@ -18,21 +18,44 @@ cupy: Any = importlib.import_module("cupy")  # type checkers take `import cupy` 
 
 
 def install(*, opens: int = 1) -> None:
-    """Let CuPy arrays go by handle, without a copy, through every `multiprocessing` queue, pipe, pool and process
-    argument.
+    """Send CuPy arrays by handle, without a copy, through every queue, pipe, pool and process argument.
 
-    This holds for arrays whose allocator's memory can be shared. Everything else goes CuPy's way, by value. The memory
-    is held until the receiver has dropped the array; a message that nobody receives holds it for XPUSHARE_PICKLE_GRACE
-    seconds. The receiver needs this package, but need not call this.
+    This holds for arrays whose allocator's memory can be shared. Everything else goes CuPy's way, by
+    value. The memory is held until the receiver has dropped the array. A message that nobody receives
+    holds it for `XPUSHARE_PICKLE_GRACE` seconds. The receiver needs this package, but need not call this.
+    Idempotent.
 
-    Each pickle can be received `opens` times, in any processes: more than once for a pool that tries again, or for a
-    message to several receivers. Raises `InvalidArgumentError` for an `opens` below 1. Idempotent.
+    Args:
+        opens: How often each message can be received, in any processes: more than once for a pool
+            that tries again, or for several receivers.
+
+    Raises:
+        InvalidArgumentError: `opens` is below 1.
+
+    Examples:
+        >>> import cupy
+        >>> from multiprocessing.reduction import ForkingPickler
+        >>> from xpushare.integrations.cupy import install, uninstall
+        >>> install()
+        >>> sent = cupy.zeros(1 << 20)
+        >>> received = ForkingPickler.loads(ForkingPickler.dumps(sent))
+        >>> sent[0] = 5
+        >>> float(received[0])
+        5.0
+        >>> uninstall()
     """
     common.install("cupy", {cupy.ndarray: _Reduction}, opens)
 
 
 def uninstall() -> None:
-    """Register what was there before. Idempotent."""
+    """Register what was there before. Idempotent.
+
+    Examples:
+        >>> from xpushare.integrations.cupy import install, uninstall
+        >>> install()
+        >>> uninstall() is None
+        True
+    """
     common.uninstall("cupy")
 
 
@@ -80,14 +103,35 @@ class Pool(_pools.Pool):
 
 
 def pool(device: Any = "gpu") -> Pool:
-    """Return a pool of memory for CuPy's arrays on a CUDA device (an `xs.Device` or its name).
+    """Make a pool of device memory for CuPy's arrays, which can be shared, kept and put to sleep.
 
-    Arrays that are made within `with pool:`, or after `cupy.cuda.set_allocator(pool.malloc)`, lie in large
-    allocations of CUDA's virtual memory management, which are exported as file descriptors: they are shared in place,
-    can be kept (`xs.publish(…, keep=True)`) and owned (`xs.attach(…, own=True)`). `pool.sleep()` gives the memory
-    back to the device while the arrays keep their addresses, and `pool.wake()` brings it back.
+    Arrays that are made within `with pool:`, or after `cupy.cuda.set_allocator(pool.malloc)`, lie in
+    large allocations of CUDA's virtual memory management, which are exported as file descriptors. They
+    are shared in place, and can be kept (`xs.publish(…, keep=True)`) and owned (`xs.attach(…, own=True)`).
+    `pool.sleep()` gives the memory back to the device while the arrays keep their addresses, and
+    `pool.wake()` brings it back.
 
-    The pool belongs to the caller; arrays that outlive it keep their memory. A process can have 16. Raises
-    `FeatureNotSupportedError` on a device without shareable virtual memory, `OutOfMemoryError`, `DeviceError`.
+    Arrays that outlive the pool keep their memory. A process can have 16 pools.
+
+    Args:
+        device: A CUDA device: an `xs.Device` or its name.
+
+    Returns:
+        The pool, which belongs to the caller.
+
+    Raises:
+        FeatureNotSupportedError: The device has no virtual memory that can be shared.
+        OutOfMemoryError: The device has not enough memory.
+        DeviceError: The driver failed.
+
+    Examples:
+        >>> import cupy
+        >>> from xpushare.integrations.cupy import pool
+        >>> weights = pool("cuda:0")
+        >>> with weights:
+        ...     w = cupy.ones(1 << 20)
+        >>> with xs.share(w) as handle:
+        ...     handle.copied_nbytes
+        0
     """
     return Pool(device)

@@ -1,4 +1,4 @@
-"""JAX arrays through `multiprocessing` by handle: `xpushare.integrations.jax.install()`."""
+"""Send JAX arrays through `multiprocessing` by handle: `xpushare.integrations.jax.install()`."""
 
 from __future__ import annotations
 
@@ -13,22 +13,42 @@ jax: Any = importlib.import_module("jax")  # type checkers take `import jax` for
 
 
 def install(*, opens: int = 1) -> None:
-    """Let JAX arrays go by handle, without a copy, through every `multiprocessing` queue, pipe, pool and process
-    argument.
+    """Send JAX arrays by handle, without a copy, through every queue, pipe, pool and process argument.
 
-    This holds for arrays on one device whose memory can be shared, and for arrays of the host that lie in memory of
-    this package. Everything else goes JAX's way, by value. The memory is held until the receiver has dropped the array;
-    a message that nobody receives holds it for XPUSHARE_PICKLE_GRACE seconds. The receiver needs this package, but need
-    not call this. Starts JAX's backend.
+    This holds for arrays on one device whose memory can be shared, and for arrays of the host in memory
+    of this package. Everything else goes JAX's way, by value. The memory is held until the receiver has
+    dropped the array. A message that nobody receives holds it for `XPUSHARE_PICKLE_GRACE` seconds. The
+    receiver needs this package, but need not call this. It starts JAX's backend. Idempotent.
 
-    Each pickle can be received `opens` times, in any processes: more than once for a pool that tries again, or for a
-    message to several receivers. Raises `InvalidArgumentError` for an `opens` below 1. Idempotent.
+    Args:
+        opens: How often each message can be received, in any processes: more than once for a pool
+            that tries again, or for several receivers.
+
+    Raises:
+        InvalidArgumentError: `opens` is below 1.
+
+    Examples:
+        >>> import jax
+        >>> from multiprocessing.reduction import ForkingPickler
+        >>> from xpushare.integrations.jax import install, uninstall
+        >>> install()
+        >>> sent = jax.dlpack.from_dlpack(xs.array([1.0, 2.0], dtype="float32"))
+        >>> ForkingPickler.loads(ForkingPickler.dumps(sent)).tolist()
+        [1.0, 2.0]
+        >>> uninstall()
     """
     common.install("jax", {type(jax.numpy.zeros(1)): _Reduction}, opens)
 
 
 def uninstall() -> None:
-    """Register what was there before. Idempotent."""
+    """Register what was there before. Idempotent.
+
+    Examples:
+        >>> from xpushare.integrations.jax import install, uninstall
+        >>> install()
+        >>> uninstall() is None
+        True
+    """
     common.uninstall("jax")
 
 

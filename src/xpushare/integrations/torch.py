@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import functools
 import importlib
+import pickle
 import threading
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, Final, final
 
 import xpushare as xs
@@ -37,22 +40,38 @@ _PLAIN: Final = frozenset(
 
 
 def install(*, opens: int = 1) -> None:
-    """Let tensors and parameters go by handle, without a copy, through every `multiprocessing` queue, pipe, pool and
-    process argument, and through those of `torch.multiprocessing`.
+    """Send tensors by handle, without a copy, through every queue, pipe, pool and process argument.
 
-    This holds for CUDA tensors whose allocator's memory can be shared, and for CPU tensors that lie in memory of this
-    package (`empty`, `malloc_*`, `attach`). Views of one storage stay views of one storage, parameters stay
-    parameters, and what torch refuses is refused; gradients stay behind. Everything else goes torch's way, as before.
-    The memory is held until the receiver has dropped the tensor; a message that nobody receives holds it for
-    XPUSHARE_PICKLE_GRACE seconds. The receiver needs this package, but need not call this.
-
-    Each pickle can be received `opens` times, in any processes: more than once for a pool that tries again, or for a
-    message to several receivers. Raises `InvalidArgumentError` for an `opens` below 1. Idempotent.
-
-    A forked child cannot send memory of its parent by handle: torch copies it, and a `RuntimeWarning` says so once.
-
-    CPU tensors in memory of this package say `is_shared()`, and `share_memory_()`, also `module.share_memory()`, leaves
+    This holds for `multiprocessing` and `torch.multiprocessing`, for CUDA tensors whose allocator's
+    memory can be shared, and for CPU tensors in memory of this package. Views of one storage stay views
+    of one storage, and parameters stay parameters; gradients stay behind. Everything else goes torch's
+    way, as before. CPU tensors in memory of this package say `is_shared()`, and `share_memory_()` leaves
     them where they are.
+
+    The memory is held until the receiver has dropped the tensor. A message that nobody receives holds it
+    for `XPUSHARE_PICKLE_GRACE` seconds. The receiver needs this package, but need not call this. A forked
+    child cannot send memory of its parent by handle: torch copies it, and a `RuntimeWarning` says so
+    once. Idempotent.
+
+    Args:
+        opens: How often each message can be received, in any processes: more than once for a pool
+            that tries again, or for several receivers.
+
+    Raises:
+        InvalidArgumentError: `opens` is below 1.
+
+    Examples:
+        >>> import torch
+        >>> from multiprocessing.reduction import ForkingPickler
+        >>> from xpushare.integrations.torch import install, uninstall
+        >>> install()
+        >>> sent = torch.from_dlpack(xs.zeros(1 << 20))
+        >>> message = bytes(ForkingPickler.dumps(sent))
+        >>> received = ForkingPickler.loads(message)
+        >>> sent[0] = 5
+        >>> received[0].item()
+        5.0
+        >>> uninstall()
     """
     common.install("torch", dict.fromkeys(_TYPES, _Reduction), opens)
     with _lock:
@@ -60,10 +79,23 @@ def install(*, opens: int = 1) -> None:
             if name not in _before:
                 _before[name] = vars(torch.UntypedStorage).get(name)
                 setattr(torch.UntypedStorage, name, method)
+        register = getattr(_torch_reductions, "register_ipc_tensor_reducer", None)  # of pytorch/pytorch#194568
+        for kind in _backends():
+            if register is not None and kind not in ("cpu", "cuda", *_offered):  # torch has reducers for these
+                register(kind, _reduced, pickle.loads)
+                _offered.add(kind)
 
 
 def uninstall() -> None:
-    """Register torch's own reductions again, and undo what else `install` did. Idempotent."""
+    """Register torch's own reductions again, and undo what else `install` did. Idempotent.
+
+    Examples:
+        >>> from xpushare.integrations.torch import install, uninstall
+        >>> install()
+        >>> uninstall()
+        >>> uninstall() is None
+        True
+    """
     common.uninstall("torch")
     with _lock:
         for name, method in _SHARED_METHODS.items():
@@ -81,6 +113,27 @@ def uninstall() -> None:
 
 _lock: Final = threading.RLock()
 _before: dict[str, Any] = {}  # the methods of torch, by name; None: inherited
+_offered: Final[set[str]] = set()  # types of devices whose reducer in torch is ours
+
+
+class _Busy(threading.local):
+    reducing = False
+
+
+_busy: Final = _Busy()
+
+
+def _reduced(tensor: Any) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
+    """What torch's `reduce_tensor` makes of a tensor of a type of device that torch itself copies through the host."""
+    if _busy.reducing:  # asked again, for memory that has no handle
+        raise xs.FeatureNotSupportedError(
+            f"this tensor's memory on {tensor.device} cannot be shared: `xpushare.share(tensor)` says why"
+        )
+    _busy.reducing = True
+    try:
+        return pickle.loads, (bytes(ForkingPickler.dumps(tensor)),)
+    finally:
+        _busy.reducing = False
 
 
 def _plain(name: str) -> Any:
@@ -304,15 +357,35 @@ _allocators: Final[dict[str, Any]] = {}  # torch's, by the function that they ca
 
 
 def pool(device: Any = "gpu") -> Pool:
-    """Return a pool of memory for torch's tensors on a CUDA device (an `xs.Device`, a `torch.device` or its name).
+    """Make a pool of device memory for torch's tensors, which can be shared, kept and put to sleep.
 
-    Within `with pool:`, torch puts the device memory of this thread's new tensors into large allocations of CUDA's
-    virtual memory management, which are exported as file descriptors. So `xs.share` and pickles take such tensors in
-    place, few descriptors stand for a model, `xs.publish(…, keep=True)` hands them to the keeper, and another process
-    can own them (`xs.attach(…, own=True)`). `pool.sleep()` gives the memory back to the device while the tensors keep
-    their addresses, and `pool.wake()` brings it back.
+    Within `with pool:`, torch puts the device memory of this thread's new tensors into large allocations
+    of CUDA's virtual memory management, which are exported as file descriptors. `xs.share` and pickles
+    take such tensors in place, `xs.publish(…, keep=True)` hands them to the keeper, and another process
+    can own them (`xs.attach(…, own=True)`). `pool.sleep()` gives the memory back to the device while the
+    tensors keep their addresses, and `pool.wake()` brings it back.
 
-    The pool belongs to the caller; tensors that outlive it keep their memory. A process can have 16. Raises
-    `FeatureNotSupportedError` on a device without shareable virtual memory, `OutOfMemoryError`, `DeviceError`.
+    Tensors that outlive the pool keep their memory. A process can have 16 pools.
+
+    Args:
+        device: A CUDA device: an `xs.Device`, a `torch.device` or its name.
+
+    Returns:
+        The pool, which belongs to the caller.
+
+    Raises:
+        FeatureNotSupportedError: The device has no virtual memory that can be shared.
+        OutOfMemoryError: The device has not enough memory.
+        DeviceError: The driver failed.
+
+    Examples:
+        >>> import torch
+        >>> from xpushare.integrations.torch import pool
+        >>> weights = pool("cuda:0")
+        >>> with weights:
+        ...     w = torch.ones(1 << 20, device="cuda:0")
+        >>> with xs.share(w, read_only=False) as handle:
+        ...     handle.copied_nbytes
+        0
     """
     return Pool(device)

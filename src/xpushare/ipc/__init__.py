@@ -1,5 +1,5 @@
-"""Explicit handles, as SYCL's inter-process communication spells them: `get`, `open`, `close`, `put` for each kind of
-object.
+"""Explicit handles, with the names of SYCL's inter-process communication: `get`, `open`, `close` and `put` for each
+kind of object.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""`sycl::ext::oneapi::experimental::ipc::event`: handles of events. There is no `close`, since releasing an event
-closes it.
+"""Handles of events, as `sycl::ext::oneapi::experimental::ipc::event` has them.
+
+There is no `close`: the last reference to an event closes it.
 """
 
 from __future__ import annotations
@@ -15,10 +16,25 @@ __all__ = ["get", "open", "put"]
 
 
 def get(event: Event, *, context: Context | None = None) -> Handle:
-    """A handle of an event that was made with `enable_ipc=True` in this process; each call makes a distinct handle,
-    valid until `put`.
+    """Export an event, and return a handle of it. (urIPCGetEventHandleExp)
 
-    Raises `InvalidArgumentError` for an imported event, or one that was not made for sharing. (urIPCGetEventHandleExp)
+    Args:
+        event: An event that was made here with `enable_ipc=True`.
+        context: The context of the event, by default the device's own.
+
+    Returns:
+        A new handle, valid until `put`.
+
+    Raises:
+        InvalidArgumentError: The event was opened from a handle, or was not made for sharing.
+
+    Examples:
+        >>> event = xs.Event("native_cpu:0", enable_ipc=True)
+        >>> handle = xs.ipc.event.get(event)
+        >>> handle.kind
+        'event'
+        >>> xs.ipc.event.put(handle)
+        >>> event.close()
     """
     if not isinstance(event, Event):
         raise InvalidArgumentError(f"ipc.event.get takes an Event, not {type(event).__name__}")
@@ -32,10 +48,32 @@ def open(
     context: Context | None = None,
     signals: bool | None = None,
 ) -> Event:
-    """Open a handle: a new `Event` that shares its state with the exporter's. Errors as `ipc.memory.open`.
+    """Open a handle of an event. (urIPCOpenEventHandleExp)
 
-    `signals=True`: this process is going to signal, so that waits elsewhere are lost with it from now on.
-    `signals=False`: this object only waits; its process going away harms nobody's wait. (urIPCOpenEventHandleExp)
+    Args:
+        h: A handle, its bytes or its text.
+        device: Where to open it. None means the device that the handle names.
+        context: The context to open it in, by default the device's own.
+        signals: True: this process is going to signal, and waits elsewhere end with it. False: this
+            object only waits, and its end harms nobody's wait.
+
+    Returns:
+        A new `Event` that shares its state with the exporter's.
+
+    Raises:
+        InvalidHandleError: The bytes are no handle of an event of this user and boot.
+        HandleExpiredError: The handle was put, or the exporter has exited.
+        RouteError: Every way to the exporter's event is blocked. `reasons` says how to open one.
+        FeatureNotSupportedError: The device cannot open this event.
+
+    Examples:
+        >>> event = xs.Event("native_cpu:0", enable_ipc=True)
+        >>> handle = xs.ipc.event.get(event)
+        >>> with xs.ipc.event.open(handle, signals=True) as opened:
+        ...     opened.signal(), event.value
+        (1, 1)
+        >>> xs.ipc.event.put(handle)
+        >>> event.close()
     """
     while True:
         try:
@@ -48,5 +86,22 @@ def open(
 
 
 def put(h: Handle | bytes | str) -> None:
-    """Withdraw a handle of this process; events that were opened from it stay valid. (urIPCPutEventHandleExp)"""
+    """Withdraw a handle of this process. Events that were opened stay valid. (urIPCPutEventHandleExp)
+
+    Args:
+        h: A handle that `get` made here, its bytes or its text.
+
+    Raises:
+        InvalidArgumentError: Another process made the handle, or it was put before.
+
+    Examples:
+        >>> event = xs.Event("native_cpu:0", enable_ipc=True)
+        >>> handle = xs.ipc.event.get(event)
+        >>> xs.ipc.event.put(bytes(handle))
+        >>> xs.ipc.event.open(handle)
+        Traceback (most recent call last):
+        ...
+        xpushare.common.errors.HandleExpiredError: the handle has expired...
+        >>> event.close()
+    """
     _core.put(h)

@@ -1,4 +1,4 @@
-"""`sycl::ext::oneapi::experimental::ipc::memory`: handles of USM memory."""
+"""Handles of USM memory, as `sycl::ext::oneapi::experimental::ipc::memory` has them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,33 @@ __all__ = ["close", "get", "open", "put"]
 
 
 def get(obj: Any, *, context: Context | None = None, read_only: bool = False) -> Handle:
-    """A handle of `obj`'s memory: a Memory, or any array whose memory the adapter can export (torch, CuPy, JAX,
-    numba…).
+    """Export memory, and return a handle of it.
 
-    Every call makes a distinct handle. It holds the memory until `put` or the end of this process, whether or not the
-    object is garbage-collected. `obj` may cover any part of an allocation; the importer's object is exactly that range.
-    With `read_only`, importers map the memory without write access, as a safeguard against accidents. Raises
-    `InvalidArgumentError` for closed or imported memory, `FeatureNotSupportedError` naming the allocator when the
-    memory cannot be shared, `ForkError`, `OutOfMemoryError`. (urIPCGetMemHandleExp)
+    The export holds the memory until `put` or the end of this process, whether or not the object is
+    garbage-collected. (urIPCGetMemHandleExp)
+
+    Args:
+        obj: A `Memory`, or an array of any library whose memory a driver can export. It may cover
+            a part of an allocation; importers get exactly that range.
+        context: The context of the memory, by default the device's own.
+        read_only: Lets importers map the memory without write access, as a safeguard against
+            accidents.
+
+    Returns:
+        A new handle, even of memory that was exported before.
+
+    Raises:
+        InvalidArgumentError: The memory is closed, or was opened from a handle.
+        FeatureNotSupportedError: The memory cannot be shared. The message names its allocator.
+        OutOfMemoryError: Memory or file descriptors ran out.
+        ForkError: The memory belongs to the parent of this process.
+
+    Examples:
+        >>> with xs.malloc_host(64, "native_cpu:0") as memory:
+        ...     handle = xs.ipc.memory.get(memory)
+        >>> handle.kind, handle.nbytes
+        ('memory', 64)
+        >>> xs.ipc.memory.put(handle)
     """
     return _core.get(_range_of(obj), context, read_only)
 
@@ -36,13 +55,33 @@ def _range_of(obj: Any) -> _core.Range:
 
 
 def open(h: HandleLike, *, device: DeviceLike | None = None, context: Context | None = None) -> Memory:
-    """Open a handle: a new `Memory` over exactly that range, in any process of this user, including the exporter
-    itself.
+    """Open a handle of memory, in any process of this user.
 
-    `device` is where to open it, by default the device that the handle names. Each open has its own close; repeated
-    opens are cheap and counted. Raises `InvalidHandleError` (corrupt, forged, other kind, version, boot),
-    `HandleExpiredError` (put, freed, exporter gone), `RouteError` (every route is blocked; see `reasons`),
-    `FeatureNotSupportedError`, `OutOfMemoryError`. A failed open leaves nothing behind. (urIPCOpenMemHandleExp)
+    Repeated opens are cheap. An open that fails leaves nothing behind. (urIPCOpenMemHandleExp)
+
+    Args:
+        h: A handle, its bytes or its text.
+        device: Where to open it. None means the device that the handle names.
+        context: The context to open it in, by default the device's own.
+
+    Returns:
+        A new `Memory` over exactly the exported range. It has a `close` of its own.
+
+    Raises:
+        InvalidHandleError: The bytes are no handle of memory of this user and boot.
+        HandleExpiredError: The handle was put, the memory was freed, or the exporter has exited.
+        RouteError: Every way to the exporter's memory is blocked. `reasons` says how to open one.
+        FeatureNotSupportedError: The device cannot open this memory.
+        OutOfMemoryError: Memory or file descriptors ran out.
+
+    Examples:
+        >>> memory = xs.malloc_host(4, "native_cpu:0")
+        >>> memoryview(memory)[:] = b"data"
+        >>> handle = xs.ipc.memory.get(memory)
+        >>> with xs.ipc.memory.open(handle) as opened:
+        ...     bytes(opened)
+        b'data'
+        >>> xs.ipc.memory.put(handle)
     """
     while True:
         try:
@@ -55,8 +94,23 @@ def open(h: HandleLike, *, device: DeviceLike | None = None, context: Context | 
 
 
 def close(memory: Memory) -> None:
-    """`memory.close()`, except that it raises `InvalidArgumentError` if the memory is closed or was not opened from a
-    handle. (urIPCCloseMemHandleExp)
+    """Close memory that was opened from a handle. (urIPCCloseMemHandleExp)
+
+    Args:
+        memory: What `open` returned.
+
+    Raises:
+        InvalidArgumentError: The memory is closed, or was not opened from a handle. Unlike this
+            function, `memory.close()` accepts both.
+
+    Examples:
+        >>> memory = xs.malloc_host(4, "native_cpu:0")
+        >>> handle = xs.ipc.memory.get(memory)
+        >>> opened = xs.ipc.memory.open(handle)
+        >>> xs.ipc.memory.close(opened)
+        >>> opened.closed
+        True
+        >>> xs.ipc.memory.put(handle)
     """
     if not isinstance(memory, Memory):
         raise InvalidArgumentError(f"close takes an opened Memory, not {type(memory).__name__}")
@@ -66,9 +120,23 @@ def close(memory: Memory) -> None:
 
 
 def put(h: Handle | bytes | str) -> None:
-    """Withdraw a handle of this process: new opens fail, what is open stays open. Optional; allowed after the memory
+    """Withdraw a handle of this process. (urIPCPutMemHandleExp)
+
+    New opens fail, and what is open stays open. The call is optional, and is allowed after the memory
     was freed.
 
-    Raises `InvalidArgumentError` for a handle of another process, or one that was put before. (urIPCPutMemHandleExp)
+    Args:
+        h: A handle that `get` made here, its bytes or its text.
+
+    Raises:
+        InvalidArgumentError: Another process made the handle, or it was put before.
+
+    Examples:
+        >>> handle = xs.ipc.memory.get(xs.malloc_host(4, "native_cpu:0"))
+        >>> xs.ipc.memory.put(handle)
+        >>> xs.ipc.memory.open(handle)
+        Traceback (most recent call last):
+        ...
+        xpushare.common.errors.HandleExpiredError: the handle has expired...
     """
     _core.put(h)

@@ -1,5 +1,6 @@
-"""`sycl::ext::oneapi::experimental::ipc::physical_memory`: handles of physical memory. There is no `close`: the last
-release closes an import.
+"""Handles of physical memory, as `sycl::ext::oneapi::experimental::ipc::physical_memory` has them.
+
+There is no `close`: the last reference to an import closes it.
 """
 
 from __future__ import annotations
@@ -15,10 +16,24 @@ __all__ = ["get", "open", "put"]
 
 
 def get(physical_memory: PhysicalMemory, *, context: Context | None = None) -> Handle:
-    """A handle of physical memory that was made with `enable_ipc=True`, or imported; each call makes a distinct handle,
-    valid until `put`.
+    """Export physical memory, and return a handle of it. (urIPCGetPhysMemHandleExp)
 
-    Raises `InvalidArgumentError` when it was not made for sharing. (urIPCGetPhysMemHandleExp)
+    Args:
+        physical_memory: Physical memory that was made with `enable_ipc=True`, or imported.
+        context: The context of the memory, by default the device's own.
+
+    Returns:
+        A new handle, valid until `put`.
+
+    Raises:
+        InvalidArgumentError: The memory was not made for sharing, or is closed.
+
+    Examples:
+        >>> pages = xs.PhysicalMemory(xs.Device("cpu").memory_granularity(), "cpu", enable_ipc=True)
+        >>> handle = xs.ipc.physical_memory.get(pages)
+        >>> handle.kind
+        'physical_memory'
+        >>> xs.ipc.physical_memory.put(handle)
     """
     if not isinstance(physical_memory, PhysicalMemory):
         raise InvalidArgumentError(
@@ -28,8 +43,29 @@ def get(physical_memory: PhysicalMemory, *, context: Context | None = None) -> H
 
 
 def open(h: HandleLike, *, device: DeviceLike | None = None, context: Context | None = None) -> PhysicalMemory:
-    """Open a handle: an ordinary `PhysicalMemory` over the same pages. Raises what `ipc.memory.open` raises.
-    (urIPCOpenPhysMemHandleExp)
+    """Open a handle of physical memory. (urIPCOpenPhysMemHandleExp)
+
+    Args:
+        h: A handle, its bytes or its text.
+        device: Where to open it. None means the device that the handle names.
+        context: The context to open it in, by default the device's own.
+
+    Returns:
+        A `PhysicalMemory` over the same pages, which can be exported again.
+
+    Raises:
+        InvalidHandleError: The bytes are no handle of physical memory of this user and boot.
+        HandleExpiredError: The handle was put, or the exporter has exited.
+        RouteError: Every way to the exporter's memory is blocked. `reasons` says how to open one.
+        FeatureNotSupportedError: The device cannot open this memory.
+
+    Examples:
+        >>> pages = xs.PhysicalMemory(xs.Device("cpu").memory_granularity(), "cpu", enable_ipc=True)
+        >>> handle = xs.ipc.physical_memory.get(pages)
+        >>> with xs.ipc.physical_memory.open(handle) as opened:
+        ...     opened.is_imported
+        True
+        >>> xs.ipc.physical_memory.put(handle)
     """
     while True:
         try:
@@ -42,5 +78,21 @@ def open(h: HandleLike, *, device: DeviceLike | None = None, context: Context | 
 
 
 def put(h: Handle | bytes | str) -> None:
-    """Withdraw a handle of this process; what was opened from it stays valid. (urIPCPutPhysMemHandleExp)"""
+    """Withdraw a handle of this process. What was opened stays valid. (urIPCPutPhysMemHandleExp)
+
+    Args:
+        h: A handle that `get` made here, its bytes or its text.
+
+    Raises:
+        InvalidArgumentError: Another process made the handle, or it was put before.
+
+    Examples:
+        >>> pages = xs.PhysicalMemory(xs.Device("cpu").memory_granularity(), "cpu", enable_ipc=True)
+        >>> handle = xs.ipc.physical_memory.get(pages)
+        >>> xs.ipc.physical_memory.put(str(handle))
+        >>> xs.ipc.physical_memory.put(handle)
+        Traceback (most recent call last):
+        ...
+        xpushare.common.errors.InvalidArgumentError: ...
+    """
     _core.put(h)

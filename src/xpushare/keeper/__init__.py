@@ -1,1 +1,1 @@
-"""The keeper: a process without a device that keeps what others have published, after they have ended."""
+"""The keeper: a process without a device that holds published memory after its publishers have ended."""

@@ -1,4 +1,4 @@
-"""`python -m xpushare.keeper`: how `publish(keep=True)` and `xpushare keep` start the keeper."""
+"""`python -m xpushare.keeper`: the command by which `publish(keep=True)` and `xpushare keep` start the keeper."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 
 def main() -> int:
-    """Run the keeper; with `--detach`, in a session of its own: returns once it serves."""
+    """Run the keeper. With `--detach`, it runs in a session of its own, and this returns once it serves."""
     arguments = sys.argv[1:]
     detach = "--detach" in arguments
     ready = -1

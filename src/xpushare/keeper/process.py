@@ -1,4 +1,4 @@
-"""The keeper's process. It opens no driver: it has descriptors, and what their exports said."""
+"""The keeper's process. It opens no driver: it holds descriptors, and the facts of their exports."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _command(pid: int) -> str:
 
 
 class _Handed:
-    """What was handed over and not published yet."""
+    """Memory that was handed over but not published yet."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -89,12 +89,12 @@ class _Client(_Handed):
 
 @final
 class Keeper:
-    """What is kept, and who asks for it."""
+    """What is kept, and the connections."""
 
     def __init__(
         self, listening: socket.socket, lock: OwnedFd, max_bytes: int, ttl: float, store: Store | None = None
     ) -> None:
-        """`lock`: is held until the process has ended. `max_bytes`, `ttl`: 0 for no limit."""
+        """`lock` is held until the process has ended. For `max_bytes` and `ttl`, 0 means no limit."""
         self._listening = listening
         self._lock = lock
         self._store = store
@@ -123,7 +123,9 @@ class Keeper:
         _native.close_warden()
 
     def run(self, until: int = -1) -> None:
-        """Serve until somebody says stop, or until that descriptor is readable: what comes then is not limited."""
+        """Serve until stopped. With `until`, serve a predecessor's hand-over, to which the limits do not apply, until
+        that descriptor is readable.
+        """
         self._filling = until >= 0
         if self._filling:
             self._poll.register(until, select.POLLIN)
@@ -144,7 +146,7 @@ class Keeper:
     # --- time to live
 
     def _pause(self) -> int | None:
-        """Milliseconds until something expires."""
+        """Return the milliseconds until something expires."""
         if not self._ttl or not self._kept:
             return None
         oldest = min(each[0].since for each in self._kept.values())
@@ -169,7 +171,7 @@ class Keeper:
         self._poll.register(connection, select.POLLIN)
 
     def _serve(self, client: _Client) -> None:
-        """Answer one message. Whoever sends nonsense, or does not read, is gone."""
+        """Answer one message. A client that sends nonsense, or does not read, is disconnected."""
         fds: list[OwnedFd] = []
         try:
             try:
@@ -221,7 +223,7 @@ class Keeper:
         return b"".join(self._take(client, [Fact(*each) for each in json.loads(keeping.body_of(fds[0]))]))
 
     def _take(self, client: _Handed, facts: list[Fact]) -> list[bytes]:
-        """Export what was handed over; returns the handles."""
+        """Export what was handed over. Returns the handles."""
         try:
             if sum(each.fds for each in facts) != len(client.fds) or not facts:
                 raise InvalidArgumentError("there are more or fewer descriptors than the exports need")
@@ -246,7 +248,7 @@ class Keeper:
         return made
 
     def _expect_room(self, more: list[Exported]) -> None:
-        """A full keeper evicts nothing."""
+        """Raise if there is no room: a full keeper evicts nothing."""
         if not self._max_bytes or self._filling:
             return
         before = _nbytes(self._table.exports())
@@ -270,7 +272,9 @@ class Keeper:
         self, client: _Handed, name: str, replace: bool, versions: int, parts: Sequence[tuple[Earlier | None, bytes]],
         before: int | None,
     ) -> int:  # fmt: skip
-        """Give the name to what was handed over: `parts` are its versions, and their messages, the newest first."""
+        """Publish what was handed over under the name. `parts` are its versions and their messages, the
+        newest first.
+        """
         kept = [self._prepared(client, *each) for each in parts]
 
         def export(new: naming.Published) -> None:
@@ -328,7 +332,7 @@ class Keeper:
         self._store.ready()
 
     def _sync(self) -> None:
-        """Have the store keep what this keeps."""
+        """Make the store hold what this keeper holds."""
         if self._store is None or self._filling:
             return
         exports = {each.handle.raw: each for each in self._table.exports()}
@@ -370,7 +374,7 @@ class Keeper:
         naming.unpublish(name)
 
     def _replace(self, _client: _Client, fds: list[OwnedFd]) -> bytes:
-        """Hand over all that is kept: first the memory, so that what fails changes nothing, then name by name."""
+        """Hand over everything: first the memory, so that a failure changes nothing, then name by name."""
         successor = keeping.connect(keeping.body_of(fds[0]).decode())
         if successor is None:
             raise InvalidArgumentError("nobody listens there")
@@ -401,7 +405,7 @@ class Keeper:
     def _hand_over(
         to: keeping.Connection, kept: _Kept, published: naming.Published, exports: dict[bytes, Exported]
     ) -> tuple[Earlier, bytes]:
-        """Have the successor hold the memory of a version; what is said of it there, and its message."""
+        """Make the successor hold a version's memory. Returns its facts there, and its message."""
         facts, held = _facts(published, exports)
         message = keeping.moved(published.handle, b"".join(to.hold(facts, held)))
         return Earlier(kept.version, kept.pid, kept.who, kept.since, len(message)), message
@@ -414,7 +418,7 @@ class Keeper:
 
 
 def _facts(published: naming.Published, exports: dict[bytes, Exported]) -> tuple[list[Fact], list[OwnedFd]]:
-    """What is said of a version's memory, and its descriptors."""
+    """Return the facts of a version's memory, and its descriptors."""
     facts: list[Fact] = []
     held: list[OwnedFd] = []
     for handle in published.exports[0]:
@@ -432,7 +436,7 @@ def _facts(published: naming.Published, exports: dict[bytes, Exported]) -> tuple
 def _state(
     name: str, kept: _Kept, published: naming.Published, exports: dict[bytes, Exported]
 ) -> tuple[dict[str, Any], list[OwnedFd]]:
-    """What a successor has to know of a version, and its descriptors."""
+    """Return what a successor must know of a version, and its descriptors."""
     facts, held = _facts(published, exports)
     state = {
         "name": name, "version": kept.version, "pid": kept.pid, "who": kept.who, "since": kept.since,
@@ -442,7 +446,7 @@ def _state(
 
 
 def _versions(name: str) -> list[naming.Published]:
-    """The newest first."""
+    """Return the versions, the newest first."""
     newest = naming.names[name]
     return [newest, *newest.older]
 
@@ -455,7 +459,7 @@ def _parts(told: list[Earlier], messages: bytes) -> Iterator[tuple[Earlier, byte
 
 
 def _owned(fact: Fact, fds: list[OwnedFd]) -> Owned:
-    """What is kept of an export, once it is as it has to be."""
+    """Return an export as the keeper owns it, after checking it."""
     form = Form(fact.form)
     expect_lasting(form, len(fds))
     if fact.kind not in _KINDS or len(fact.backend.encode()) > 15:
@@ -470,7 +474,7 @@ def _owned(fact: Fact, fds: list[OwnedFd]) -> Owned:
 
 
 def _nbytes(exports: list[Any]) -> int:
-    """Of the memory behind them, each memfd once."""
+    """Return the size of the memory behind them, counting each memfd once."""
     found: dict[object, int] = {}
     for each in exports:
         what = each.source.export()
@@ -479,7 +483,7 @@ def _nbytes(exports: list[Any]) -> int:
 
 
 def _exports_of(message: bytes, held: dict[bytes, Exported]) -> list[Exported]:
-    """What the message names, all of which was handed over; it has no events."""
+    """Return the exports that the message names. All of them must have been handed over, and none may be an event."""
     handles = message
     if len(message) != keeping.HANDLE_NBYTES:
         memory, events = _MESSAGE.unpack_from(message)[4:6]
@@ -499,8 +503,8 @@ def _terminated(_number: int, _frame: object) -> NoReturn:
 
 
 def serve(ready: int, max_bytes: int, ttl: float, replace: bool = False) -> int:
-    """Be the keeper of this user. `ready`: a pipe that is told once it serves, or why it does not; -1 for none.
-    `replace`: take over from the one that runs. Returns 3 if another one runs.
+    """Be the keeper of this user. `ready` is a pipe that is notified once the keeper serves, or told why it does not;
+    -1 for none. With `replace`, take over from the running keeper. Returns 3 if another one runs.
     """
 
     def tell(text: str) -> None:
@@ -550,7 +554,7 @@ def serve(ready: int, max_bytes: int, ttl: float, replace: bool = False) -> int:
 
 
 def _only_one(lock: OwnedFd) -> bool:
-    """Take the lock. False if another keeper has it, or is about to take it over from its predecessor."""
+    """Take the lock. Returns False if another keeper has it, or is about to take it over from its predecessor."""
     try:
         fcntl.lockf(lock.number, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
     except BlockingIOError:
@@ -573,7 +577,7 @@ def _listen(name: str) -> socket.socket:
 
 
 def _take_over(keeper: Keeper, before: socket.socket, name: str, lock: OwnedFd) -> None:
-    """Take what another keeper has, and its place. It ends then, which gives its lock up."""
+    """Take over everything from another keeper. It ends then, which releases its lock."""
     try:
         with keeping.Connection(before) as predecessor:
             predecessor.send_replace(name)

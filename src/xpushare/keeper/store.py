@@ -1,9 +1,10 @@
-"""systemd's file-descriptor store: what the keeper has outlives it there, and its successor gets it at its start.
+"""systemd's file-descriptor store: the keeper's descriptors outlive it there, and its successor receives them at its
+start.
 
-A service sends descriptors with names to the socket in NOTIFY_SOCKET (sd_notify(3), FDSTORE=1), and gets them back from
-descriptor 3 on, with their names in LISTEN_FDNAMES. systemd stores one of several descriptors that are the same open
-file, so memory of several versions is stored once. A *state* is a memfd with what there is to know of a version. It is
-stored last, so a version without one is not complete.
+A service sends named descriptors to the socket in NOTIFY_SOCKET (sd_notify(3), FDSTORE=1), and gets them back from
+descriptor 3 on, with their names in LISTEN_FDNAMES. Of several descriptors of the same open file, systemd stores one,
+so memory that several versions share is stored once. A *state* is a memfd that describes a version. It is stored last,
+so a version without one is incomplete.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _KCMP_FILE: Final = 0
 
 
 def _same_file(one: int, other: int) -> bool:
-    """Whether two descriptors are the same open file, as systemd asks."""
+    """Return whether two descriptors are the same open file, by systemd's criterion."""
     a, b = os.fstat(one), os.fstat(other)
     if (a.st_dev, a.st_ino, a.st_rdev) != (b.st_dev, b.st_ino, b.st_rdev):
         return False
@@ -60,7 +61,7 @@ class Store:
 
     @classmethod
     def of_service(cls) -> Self | None:
-        """The store, if systemd has started this process as a service; the variables that say so are gone then."""
+        """Return the store, if systemd started this process as a service. Removes the variables that say so."""
         address = os.environ.pop("NOTIFY_SOCKET", "")
         return cls(address) if address else None
 
@@ -72,7 +73,9 @@ class Store:
         self._send("READY=1")
 
     def _settle(self) -> None:
-        """Wait until systemd has taken what was sent: of a process that has ended meanwhile, it takes nothing."""
+        """Wait until systemd has received everything that was sent. It receives nothing from a process that
+        has ended.
+        """
         reading, writing = os.pipe()
         try:
             try:
@@ -90,7 +93,7 @@ class Store:
         return f"{prefix}{self._serial}"
 
     def sync(self, wanted: Mapping[Key, Callable[[], tuple[dict[str, Any], Sequence[OwnedFd]]]]) -> None:
-        """Have these versions in the store, and no others. Each says what there is to know of it, and its files."""
+        """Make the store hold these versions and no others. Each comes with its state and its files."""
         gone, new = self._states.keys() - wanted.keys(), wanted.keys() - self._states.keys()
         for key in gone:
             self._remove(key)
@@ -108,7 +111,7 @@ class Store:
         with_names.close()
 
     def _keep(self, key: Key, fd: OwnedFd) -> str:
-        """The name of a file in the store, which it is sent to if it is not there."""
+        """Return the name of a file in the store. Sends the file if it is not there yet."""
         for name, (known, keys) in self._files.items():
             if _same_file(known.number, fd.number):
                 keys.add(key)
@@ -131,8 +134,8 @@ class Store:
         self._send(f"FDSTOREREMOVE=1\nFDNAME={name}")
 
     def received(self) -> list[tuple[dict[str, Any], list[OwnedFd]]]:
-        """What a predecessor has stored, the newest versions first: each state, and duplicates of its files. All of it
-        counts as stored. What is not complete is removed.
+        """Return what a predecessor has stored, the newest versions first: each state, and duplicates of its files. All
+        of it counts as stored, and incomplete versions are removed.
         """
         files, states = _inherited()
         found = []
@@ -165,7 +168,7 @@ class Store:
 
 
 def _inherited() -> tuple[dict[str, OwnedFd], dict[str, OwnedFd]]:
-    """The files and the states that systemd has passed on, by their names."""
+    """Return the files and the states that systemd has passed on, by their names."""
     files: dict[str, OwnedFd] = {}
     states: dict[str, OwnedFd] = {}
     pid, count, names = (os.environ.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, final
 from xpushare import _native, adapters
 from xpushare._device import adapter_of, dlpack_of, info_of
 from xpushare._native import ArrayState, BufferBase, Leaves, Span, dlpack_capsule
+from xpushare.common import html
 from xpushare.common.elements import (
     as_dtype,
     as_shape,
@@ -25,12 +26,13 @@ from xpushare.common.elements import (
     named_by_typestr,
 )
 from xpushare.common.errors import InvalidArgumentError, InvalidHandleError
+from xpushare.common.sizes import readable
 from xpushare.core import memory as core
 from xpushare.core.declare import closing, made, watchers
 from xpushare.core.memory import Range
 from xpushare.core.pickles import Implicit, Pickled, anew, forwards
 from xpushare.objects.array_handle import ArrayHandle, is_tree
-from xpushare.objects.lifecycle import Closable, Exportable, unpickles, use, why_unusable
+from xpushare.objects.lifecycle import Closable, Exportable, advise, unpickles, use, why_unusable
 from xpushare.objects.message import ONE_ARRAY, content_of, text_of
 from xpushare.objects.opened import arrays_of, give_back, open_message
 from xpushare.sharing import identity
@@ -87,13 +89,16 @@ def span_of(found: Range) -> Span:
 
 @final
 class Memory(BufferBase, Exportable[Range]):
-    """USM memory: an allocation, a slice of one, or memory of another process that was opened here. `malloc_*` and
-    `ipc.memory.open` make it.
+    """Memory of a device: an allocation, a slice of one, or memory of another process.
 
-    It supports DLPack, the array interfaces where they apply, and, on host-accessible memory, the buffer protocol
-    (format "B", one dimension). `close()` gives up this object's hold; the memory is freed once the last buffer,
-    capsule, array, slice, export and unfinished queue operation has released it. Using the object after `close` raises
-    `InvalidArgumentError`, in a forked child `ForkError`.
+    `malloc_device`, `malloc_host`, `malloc_shared` and `ipc.memory.open` make it. It speaks DLPack and
+    the array interfaces, and on host-accessible memory the buffer protocol. After `close`, the memory
+    is freed once the last view, array, slice, export and unfinished queue operation has released it.
+
+    Examples:
+        >>> with xs.malloc_host(64, "native_cpu:0") as memory:
+        ...     memory.nbytes, len(memoryview(memory))
+        (64, 64)
     """
 
     __slots__ = ()
@@ -112,32 +117,85 @@ class Memory(BufferBase, Exportable[Range]):
 
     @property
     def nbytes(self) -> int:
+        """Size in bytes."""
         return use(self).nbytes
 
     @property
     def read_only(self) -> bool:
+        """Whether views of it cannot be written to."""
         return use(self).read_only
 
     def close(self) -> None:
-        """Give up this object's hold (see the class). Idempotent; in a forked child it touches nothing."""
+        """Give up this object's hold on the memory. Idempotent.
+
+        Views, arrays and slices stay valid.
+
+        Examples:
+            >>> memory = xs.malloc_host(64, "native_cpu:0")
+            >>> memory.close()
+            >>> memory.closed
+            True
+        """
         if watchers:
             closing(self)
         self.held = None
         self.pickled = None
 
     def slice(self, offset: int, nbytes: int) -> Memory:
-        """The bytes [offset, offset + nbytes) as a `Memory` of their own, which shares the ownership; a handle of it
-        covers that range.
+        """Return a part of the memory as a `Memory` of its own.
+
+        Args:
+            offset: First byte of the part.
+            nbytes: Length of the part.
+
+        Returns:
+            The part. It shares the ownership, and a handle of it covers that range.
+
+        Raises:
+            InvalidArgumentError: The part does not lie inside the memory, or the memory is closed.
+
+        Examples:
+            >>> with xs.malloc_host(64, "native_cpu:0") as memory:
+            ...     memory.slice(16, 8).nbytes
+            8
         """
         return memory_over(core.slice_(use(self), offset, nbytes))
 
     def as_array(self, shape: int | tuple[int, ...], dtype: Any, offset: int = 0) -> SharedArray:
-        """A C-ordered array of `shape` and `dtype` that begins at byte `offset` and shares the ownership."""
+        """Return an array over the memory.
+
+        Args:
+            shape: Number of elements per dimension.
+            dtype: A NumPy dtype or its name.
+            offset: Byte at which the first element begins.
+
+        Returns:
+            A C-ordered array that shares the ownership.
+
+        Raises:
+            InvalidArgumentError: The array does not fit into the memory, or the memory is closed.
+
+        Examples:
+            >>> with xs.malloc_host(64, "native_cpu:0") as memory:
+            ...     memory.as_array((2, 4), "float32").nbytes
+            32
+        """
         return array_over(use(self), shape, dtype, offset)
 
     def statistics(self) -> dict[str, Any]:
-        """Who shares this memory: kind, sizes, whether it is imported, the live handles made of its allocation, and how
-        many bytes of freed memory this process keeps.
+        """Report who shares this memory.
+
+        Returns:
+            Kind, sizes, whether it is imported, the live handles made of its allocation, and how many
+            bytes of freed memory this process keeps.
+
+        Raises:
+            InvalidArgumentError: The memory is closed.
+
+        Examples:
+            >>> with xs.malloc_host(64, "native_cpu:0") as memory:
+            ...     memory.statistics()["nbytes"]
+            64
         """
         from xpushare.core.statistics import memory_statistics
 
@@ -208,11 +266,18 @@ def _reopen(handle: bytes, offset: int, nbytes: int) -> Memory:
 
 @final
 class SharedArray(ArrayState, Closable[Range]):
-    """An array in shared memory. `Memory.as_array`, `VirtualRange.as_array`, `empty` and `attach` make it.
+    """An array in memory that processes share.
 
-    Read it with `np.asarray(a)` or `memoryview(a)` on host-accessible memory, and with `torch.from_dlpack(a)`,
-    `jax.dlpack.from_dlpack(a)` or `cupy.from_dlpack(a)` everywhere. Each of these keeps the memory open, also after
-    `close()`.
+    `empty`, `zeros`, `array`, `attach`, `Memory.as_array` and `VirtualRange.as_array` make it. Read it
+    with `np.asarray(a)` or `memoryview(a)` if the host can reach the memory, and everywhere with
+    `torch.from_dlpack(a)`, `cupy.from_dlpack(a)` or `jax.dlpack.from_dlpack(a)`. These share the
+    memory and keep it, even after `close()`. The array itself does not calculate.
+
+    Examples:
+        >>> a = xs.zeros((2, 3))
+        >>> np.asarray(a)[0, 0] = 5
+        >>> np.asarray(a).sum()
+        np.float64(5.0)
     """
 
     __slots__ = ()
@@ -245,12 +310,13 @@ class SharedArray(ArrayState, Closable[Range]):
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Number of elements per dimension."""
         self._expect_opened()
         return self.lengths
 
     @property
     def dtype(self) -> Any:
-        """A NumPy dtype."""
+        """NumPy dtype of the elements."""
         self._expect_opened()
         return self.kind
 
@@ -262,15 +328,17 @@ class SharedArray(ArrayState, Closable[Range]):
 
     @property
     def ndim(self) -> int:
+        """Number of dimensions."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
+        """Number of elements."""
         return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the elements (urUSM allocations may be larger)."""
+        """Bytes of the elements."""
         return self.size * int(self.dtype.itemsize)
 
     @property
@@ -280,10 +348,23 @@ class SharedArray(ArrayState, Closable[Range]):
 
     @property
     def device(self) -> Device:
+        """The device that the array was made on, or that it was opened on."""
         return use(self).device
 
     def statistics(self) -> dict[str, Any]:
-        """What `Memory.statistics` says of the memory that the array lies in."""
+        """Report who shares the memory that the array lies in.
+
+        Returns:
+            As `Memory.statistics`.
+
+        Raises:
+            InvalidArgumentError: The array is closed.
+
+        Examples:
+            >>> with xs.share(a := xs.zeros(3, label="mine")):
+            ...     len(a.statistics()["exports"])
+            1
+        """
         return self.memory.statistics()
 
     @property
@@ -293,16 +374,19 @@ class SharedArray(ArrayState, Closable[Range]):
 
     @property
     def read_only(self) -> bool:
+        """Whether views of it cannot be written to."""
         return use(self).read_only
 
     @property
     def is_imported(self) -> bool:
+        """Whether the memory was opened from a handle."""
         return use(self).handle is not None
 
     @property
     def handle(self) -> ArrayHandle:
-        """The handle that an attached array came by: its own, or that of its tree. `InvalidArgumentError` for an array
-        that `attach` did not make.
+        """The handle that `attach` opened for this array, or for the tree that it belongs to.
+
+        An array that `attach` did not make raises `InvalidArgumentError`.
         """
         use(self)
         if self.message is None:
@@ -312,7 +396,17 @@ class SharedArray(ArrayState, Closable[Range]):
         return message
 
     def close(self) -> None:
-        """Give up this object's hold; views, capsules and other arrays over the memory stay valid. Idempotent."""
+        """Give up this object's hold on the memory. Idempotent.
+
+        Views, tensors and other arrays over the memory stay valid.
+
+        Examples:
+            >>> a = xs.zeros(3)
+            >>> view = np.asarray(a)
+            >>> a.close()
+            >>> view.tolist()
+            [0.0, 0.0, 0.0]
+        """
         if watchers:
             closing(self)
         self.held = None
@@ -497,6 +591,20 @@ class SharedArray(ArrayState, Closable[Range]):
             syclobj=protocol.syclobj(info_of(found.device)),
         )
 
+    def _repr_html_(self) -> str:
+        found = self.held
+        why = why_unusable(found)
+        if found is None or why:
+            return html.facts("SharedArray", {"state": why})
+        said = {
+            "shape": self.lengths, "dtype": self.kind, "size": readable(self.nbytes), "device": found.device,
+            "imported": "yes" if found.handle is not None else None, "read-only": "yes" if found.read_only else None,
+        }  # fmt: skip
+        return html.facts("SharedArray", said)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return html.bundle(self, include, exclude)
+
     def __repr__(self) -> str:
         found = self.held
         why = why_unusable(found)
@@ -549,6 +657,15 @@ class SharedArray(ArrayState, Closable[Range]):
         first = found.offset + self.first - fields.offset
         return _sealed(handle, place, self.kind, self.lengths, self.steps, first, None)
 
+
+_VIEW: Final = "np.asarray(a) is the same memory as a NumPy array, torch.from_dlpack(a) as a tensor"
+advise(
+    SharedArray,
+    **dict.fromkeys(
+        ("numpy", "copy", "fill", "tolist", "reshape", "item", "sum", "astype", "T", "buf", "cpu", "to"), _VIEW
+    ),
+    unlink="close() gives up this object's hold, and the memory is freed with the last one",
+)
 
 _PLACED_HERE: Final = _native.KINDS_MOST  # any number that is not of a kind that `Leaves` has seen
 

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from xpushare import _native
 from xpushare._native import MessageState
+from xpushare.common import html
 from xpushare.common.errors import InvalidArgumentError, Unread, XpuShareError
-from xpushare.core.declare import closing, made, misused, watchers
+from xpushare.common.sizes import readable
+from xpushare.core.declare import closing, misused, watchers
 from xpushare.objects.lifecycle import Closable
 from xpushare.objects.message import ONE_ARRAY, content_of, read_message
 from xpushare.sharing import layout, node
@@ -24,21 +26,27 @@ __all__ = ["ArrayHandle", "expect_open", "is_tree"]
 
 
 class ArrayHandle(MessageState, Named, Closable["ArrayHandle"]):
-    """A verified handle of an array, or of a tree of arrays: memory handles, dtypes, shapes and strides, and the events
-    that order the content.
+    """A handle of an array, or of a tree of arrays, which `share` makes and `attach` opens.
 
-    `share` makes it. `ArrayHandle(h)` takes an array handle, its bytes (any bytes-like object) or its text, as `Handle`
-    does; `bytes(h)` and `str(h)` return these. Array handles are compared by content, and can be hashed and pickled.
+    `bytes(h)` and `str(h)` are the whole handle. They may be sent through any channel, and
+    `ArrayHandle(h)` parses and verifies them. Handles compare by content, and can be hashed and pickled.
 
-    Only the object that `share` returned owns the exports: `close()` on it (or leaving its `with` block) withdraws the
-    handle for new attaches; what is attached stays attached. Losing the object withdraws nothing, and is a
-    `ResourceWarning` unless the export ends by itself (`opens=`, `ttl=`). `close()` on any other object, parsed or
-    unpickled, in this process or another, closes only that object. If only the bytes are left, the exporter can call
-    `xs.ipc.memory.put(ArrayHandle(h).handle)`. `attach` raises `InvalidArgumentError` for a closed object, and
-    `HandleExpiredError` for the bytes of a withdrawn handle.
+    Only the object that `share` returned owns the export. Closing it, or leaving its `with` block,
+    withdraws the handle for new attaches. Closing a parsed or unpickled handle closes only that object.
 
-    The handle of a tree has `handles`, one for each allocation that its arrays lie in, and no `handle`, `event`,
-    `shape`, `strides` and `dtype`. Its first memory handle stands for the whole: the other exports end with it.
+    The handle of a tree has `handles`, one for each allocation, and no `handle`, `event`, `shape`,
+    `strides` and `dtype`.
+
+    Args:
+        handle (ArrayHandle | bytes | str): An array handle, its bytes or its text.
+
+    Raises:
+        InvalidHandleError: The bytes were altered, or belong to another user or boot.
+
+    Examples:
+        >>> with xs.share(xs.zeros(3)) as handle:
+        ...     xs.ArrayHandle(str(handle)) == handle
+        True
     """
 
     __slots__ = ()
@@ -63,13 +71,6 @@ class ArrayHandle(MessageState, Named, Closable["ArrayHandle"]):
         found: ArrayHandle = read_message(raw)
         return found
 
-    def owning(self) -> ArrayHandle:
-        """The same object, which owns the exports from now on: it was sealed over them."""
-        self.own()
-        if watchers:
-            made(self, listed=False)
-        return self
-
     def _one(self, name: str) -> Content:
         """What it says of its only array. AttributeError if it names a tree."""
         content = content_of(self)
@@ -87,7 +88,7 @@ class ArrayHandle(MessageState, Named, Closable["ArrayHandle"]):
 
     @property
     def handles(self) -> tuple[Handle, ...]:
-        """The handles of the memory that the arrays lie in: one for each allocation (and access to it)."""
+        """Handles of the memory that the arrays lie in, one for each allocation."""
         return self.memory
 
     @property
@@ -110,7 +111,7 @@ class ArrayHandle(MessageState, Named, Closable["ArrayHandle"]):
 
     @property
     def dtype(self) -> Any:
-        """A NumPy dtype. Raises `InvalidArgumentError` for bfloat16 and the like if ml_dtypes is not installed."""
+        """NumPy dtype of the elements. bfloat16 and the like need `ml_dtypes`."""
         return self._one("dtype").dtypes[0]
 
     @property
@@ -130,8 +131,15 @@ class ArrayHandle(MessageState, Named, Closable["ArrayHandle"]):
         return self.copied
 
     def close(self) -> None:
-        """Withdraw the handle for new attaches if `share` returned this object; else close only the object.
-        Idempotent.
+        """Withdraw the handle for new attaches if `share` returned this object. Idempotent.
+
+        What was attached stays attached. A parsed or unpickled handle only closes this object.
+
+        Examples:
+            >>> handle = xs.share(xs.zeros(3))
+            >>> handle.close()
+            >>> handle.closed
+            True
         """
         if watchers:
             closing(self, () if self.unread else self.memory)
@@ -179,6 +187,26 @@ class ArrayHandle(MessageState, Named, Closable["ArrayHandle"]):
     def __str__(self) -> str:
         return encode_text(self.raw)
 
+    def _repr_html_(self) -> str:
+        if self.unread is not None:
+            return html.facts("ArrayHandle", {"state": self.unread})
+        first = self.memory[0]
+        said: dict[str, Any] = {
+            "exporter": f"pid {first.fields.pid}", "backend": first.backend,
+            "read-only": "yes" if self.read_only else None, "closed": "yes" if self.closed else None,
+        }  # fmt: skip
+        try:
+            if is_tree(self):
+                said = {"arrays": self.count, "allocations": len(self.memory), "size": readable(self.nbytes), **said}
+            else:
+                said = {"shape": self.shape, "dtype": self.dtype, "size": readable(self.nbytes), **said}
+        except XpuShareError as error:
+            said["state"] = error
+        return html.facts("ArrayHandle", said)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return html.bundle(self, include, exclude)
+
     def __repr__(self) -> str:
         if self.unread is not None:
             return f"<ArrayHandle that is none here: {self.unread}>"
@@ -219,7 +247,14 @@ def is_tree(handle: ArrayHandle) -> bool:
 def expect_open(handle: ArrayHandle) -> None:
     """Raise `InvalidArgumentError` if the object is closed."""
     if handle.closed:
-        raise misused("lifetime", InvalidArgumentError("this ArrayHandle is closed"), handle)
+        raise misused(
+            "lifetime",
+            InvalidArgumentError(
+                "this ArrayHandle is closed: close() was called, or its `with` block has ended. Keep it open until the "
+                "receiver has attached"
+            ),
+            handle,
+        )
 
 
 def _unpickle(raw: bytes) -> ArrayHandle:

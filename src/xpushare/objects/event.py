@@ -10,7 +10,7 @@ from xpushare.core.declare import closing, made, watchers
 from xpushare.core.event import Opened, Times
 from xpushare.core.pickles import hope_for
 from xpushare.core.resources import Resource
-from xpushare.objects.lifecycle import Exportable, unpickles, use, why_unusable
+from xpushare.objects.lifecycle import Exportable, advise, unpickles, use, why_unusable
 from xpushare.sharing import node
 from xpushare.timeline.waiting import in_loop
 
@@ -22,24 +22,37 @@ __all__ = ["Event", "event_over"]
 
 @final
 class Event(Exportable[Opened]):
-    """A shared, monotonic timeline of signals.
+    """A timeline of signals that processes share.
 
-    `pending` is the number of the newest signal anyone submitted, `value` the number up to which every signal completed
-    (or was lost). A new event is complete: both are 0. With `enable_ipc=True` other processes open it by handle and
-    signal, wait and query it as its maker does. Waits mean the newest point known at the call, or `at_least`, which may
-    lie in the future: the form to use between processes. A wait never hangs on a dead process: it raises
-    `PeerLostError`. `signals=True` says that this process is going to signal, `signals=False` that this object only
-    waits; without either a process counts as a signaller from its first signal on. (urEventCreateExp; docs: the event
-    protocol)
+    Signals are numbered from 1 on. `pending` is the newest number that anybody has submitted, and
+    `value` the number up to which every signal has completed. With `enable_ipc=True` other processes
+    open the event by handle, and signal, wait and query it as its maker does.
 
-    A process that exits with the event open, or drops it without `close()` or `with`, counts as dead if it has not
-    signalled the event. With `signals=True` it has to signal after saying so. A process that passed no `signals` and
-    has only waited may exit at any time. A pickle that nobody opens within `XPUSHARE_PICKLE_GRACE` seconds counts as
-    such an exit, unless another process that may signal has opened the event since the pickle was made. `ls` and
-    `shares` show the `label`, which has at most 56 bytes.
+    Waits mean the newest signal known at the call, or `at_least`, which may lie in the future. Between
+    processes use `at_least`. A wait never hangs on a dead process: it raises `PeerLostError`.
 
-    Raises `InvalidArgumentError` for IPC together with profiling, and `FeatureNotSupportedError` if a device of the
-    context lacks the aspect.
+    A process that exits with the event open counts as dead if it has not signalled the event since it
+    said `signals=True`. A process that said nothing and has only waited may exit at any time. A pickle
+    that nobody opens within `XPUSHARE_PICKLE_GRACE` seconds counts as such an exit, unless another
+    process that may signal has opened the event since.
+
+    Args:
+        device: Where. None means `default_device()`: the first GPU, if there is one.
+        context: The context to make it in, by default the device's own.
+        enable_ipc: Allows `ipc.event.get` and pickles to export it.
+        enable_profiling: Records `times`. Such an event cannot be shared.
+        signals: True: this process is going to signal. False: this object only waits. None: this
+            process counts as a signaller from its first signal on.
+        label: What `ls` and `shares` call the event, at most 56 bytes.
+
+    Raises:
+        InvalidArgumentError: IPC and profiling exclude each other, or an option does not fit.
+        FeatureNotSupportedError: A device of the context cannot do that.
+
+    Examples:
+        >>> with xs.Event("native_cpu:0") as event:
+        ...     event.signal(), event.signal(), event.value
+        (1, 2, 2)
     """
 
     __slots__ = ("__weakref__", "_natives", "forks", "held", "pickled")
@@ -62,74 +75,147 @@ class Event(Exportable[Opened]):
 
     @classmethod
     def from_native(cls, native: object) -> Event:
-        """An `Event` over another library's event. Raises `FeatureNotSupportedError` if no adapter knows it."""
+        """Make an `Event` that completes when another library's event does.
+
+        Args:
+            native: An event of torch, CuPy or another library, as it is recorded now.
+
+        Returns:
+            An event with one signal.
+
+        Raises:
+            FeatureNotSupportedError: No adapter knows such an event.
+
+        Examples:
+            >>> xs.Event.from_native(object())
+            Traceback (most recent call last):
+            ...
+            xpushare.common.errors.FeatureNotSupportedError: ...
+        """
         from xpushare.core import interop
 
         return event_over(interop.adopt_event(native))
 
     @property
     def ipc_enabled(self) -> bool:
-        """Whether `ipc.event.get` accepts it; False for imports."""
+        """Whether `ipc.event.get` accepts the event; False for imports."""
         return use(self).ipc_enabled
 
     @property
     def value(self) -> int:
-        """The number up to which every signal has completed (or was lost)."""
+        """The number up to which every signal has completed, or was lost."""
         return use(self).timeline.slot.value
 
     @property
     def pending(self) -> int:
-        """The number of the newest signal that anyone has submitted."""
+        """The number of the newest signal that anybody has submitted."""
         return use(self).timeline.slot.pending
 
     @property
     def done(self) -> bool:
-        """Whether the newest signal known now is complete. Raises `PeerLostError` if it was lost."""
+        """Whether the newest signal known now is complete. If it was lost, this raises `PeerLostError`."""
         return core.done(use(self))
 
     @property
     def times(self) -> Times:
-        """When the newest signal of a profiling event was queued, submitted, started and complete, in nanoseconds of
-        the device's clock. (urEventGetProfilingInfo)
+        """When the newest signal of a profiling event was queued, submitted, started and complete.
 
-        Raises `InvalidArgumentError` if the event was made without `enable_profiling=True` or was not signalled yet,
-        or while the signal is pending, and `PeerLostError` if it was lost.
+        In nanoseconds of the device's clock. (urEventGetProfilingInfo) It raises `InvalidArgumentError` if
+        the event was made without `enable_profiling=True` or the signal is not complete, and `PeerLostError`
+        if it was lost.
         """
         return core.times(use(self))
 
     def signal(self) -> int:
-        """Signal from the host; the signal is complete at once. Returns its number.
+        """Signal from the host. The signal is complete at once.
 
-        Raises `InvalidArgumentError` while a signal that a queue submitted is pending: use one event per producer.
+        Returns:
+            The number of the signal.
+
+        Raises:
+            InvalidArgumentError: A signal that a queue submitted is pending. Use one event per producer.
+            FeatureNotSupportedError: The host cannot signal events of this device.
+
+        Examples:
+            >>> with xs.Event("native_cpu:0") as event:
+            ...     event.signal()
+            1
         """
         return core.signal(use(self))
 
     def wait(self, timeout: float | None = None, *, at_least: int | None = None) -> None:
-        """Wait until the newest signal known now, or signal `at_least`, is complete.
+        """Wait on the host for a signal.
 
-        Before the first signal is known, `wait()` has nothing to wait for and returns at once: `at_least=1` waits for
-        it. A `UserWarning` says so if a `timeout` was given.
+        On a fresh event, `wait()` has nothing to wait for and returns at once. A `UserWarning` says so if
+        a `timeout` was given.
 
-        Raises `TimeoutError` after `timeout` seconds, and `PeerLostError` within a second of the death of the process
-        that owed the signal, or of the last other process that could have sent it. `KeyboardInterrupt` interrupts the
-        wait, and `close()` in another thread ends it with `InvalidArgumentError`. Under gevent it holds up the hub:
-        call it by `gevent.get_hub().threadpool.apply`.
+        Under gevent it holds up the hub: call it by `gevent.get_hub().threadpool.apply`.
+
+        Args:
+            timeout: Seconds to wait. None waits as long as it takes.
+            at_least: The number of the signal, which may be still to come. None means the newest one
+                known now.
+
+        Raises:
+            TimeoutError: The signal did not complete in time.
+            PeerLostError: The process that would have signalled has ended, or its queue has failed. This
+                comes within a second.
+            InvalidArgumentError: The event is closed, even by another thread during the wait.
+
+        Examples:
+            >>> import threading
+            >>> with xs.Event("native_cpu:0") as event:
+            ...     threading.Thread(target=event.signal).start()
+            ...     event.wait(at_least=1)
+            ...     event.value
+            1
         """
         core.wait(use(self), timeout, at_least)
 
     async def reached(self, at_least: int | None = None) -> None:
-        """`wait` for event loops (asyncio, trio): it can be cancelled and needs no thread. For time-outs use
-        `asyncio.timeout` or `trio.move_on_after`.
+        """Wait in an event loop for a signal.
+
+        It can be cancelled and needs no thread. For time-outs use `asyncio.timeout` or
+        `trio.move_on_after`. `await event` is the same without a number.
+
+        Args:
+            at_least: The number of the signal, which may be still to come. None means the newest one
+                known now.
+
+        Raises:
+            PeerLostError: The process that would have signalled has ended, or its queue has failed.
+            InvalidArgumentError: The event is closed.
+
+        Examples:
+            >>> import asyncio
+            >>> with xs.Event("native_cpu:0") as event:
+            ...     asyncio.run(event.reached(event.signal()))
+            ...     event.done
+            True
         """
         await core.reached(use(self), at_least)
 
     def recovered(self, timeout: float | None = None) -> Awaitable[None] | None:
-        """Wait until a loss has ended: another process has become a signaller, or a later signal is complete.
+        """Wait until a loss has ended, because another process signals the event from now on.
 
-        For programs that go on after `PeerLostError`, since a wait that is lost raises at once, every time. A point
-        that was lost stays so until a later signal is complete: wait for that one, `pending + 1`. Called in a running
-        event loop it returns what to await, without a time-out. Raises `TimeoutError` after `timeout` seconds, and
-        `PeerLostError` if the exporter is gone, as nobody can open the event any more.
+        For programs that go on after `PeerLostError`, since each wait for a lost signal raises at once. A
+        lost signal stays lost until a later one is complete: wait for `pending + 1` next.
+
+        Args:
+            timeout: Seconds to wait. None waits as long as it takes. In a running event loop it does
+                not apply.
+
+        Returns:
+            None, or in a running event loop what to await.
+
+        Raises:
+            TimeoutError: The loss has not ended in time.
+            PeerLostError: The exporter is gone, so nobody can open the event any more.
+
+        Examples:
+            >>> with xs.Event("native_cpu:0", enable_ipc=True) as event:
+            ...     event.recovered(timeout=1) is None
+            True
         """
         if in_loop():
             return core.recovered_in_loop(use(self))
@@ -142,11 +228,22 @@ class Event(Exportable[Opened]):
         raise TypeError("an Event has no truth value: did you mean event.done?")
 
     def native_ipc_handle(self) -> bytes:
-        """The driver's own IPC handle of an event that completes with the newest signal known now (cudaIpcEventHandle_t
-        on `cuda`).
+        """Return the driver's own IPC handle of an event, for code that knows only such handles.
 
-        It is for code that knows only such handles; open it before this object is closed. Raises
-        `FeatureNotSupportedError` if the driver has none.
+        It completes with the newest signal known now. Open it before this object is closed.
+
+        Returns:
+            The bytes of the driver's handle, cudaIpcEventHandle_t on `cuda`.
+
+        Raises:
+            FeatureNotSupportedError: The driver has no such handles.
+
+        Examples:
+            >>> with xs.Event("native_cpu:0") as event:
+            ...     event.native_ipc_handle()
+            Traceback (most recent call last):
+            ...
+            xpushare.common.errors.FeatureNotSupportedError: ...
         """
         from xpushare.core import interop
 
@@ -156,14 +253,33 @@ class Event(Exportable[Opened]):
         return handle
 
     def statistics(self) -> dict[str, Any]:
-        """Who shares this event: its numbers, and the processes that have it open."""
+        """Report who shares this event.
+
+        Returns:
+            Its numbers, and the processes that have it open.
+
+        Raises:
+            InvalidArgumentError: The event is closed.
+
+        Examples:
+            >>> with xs.Event("native_cpu:0", enable_ipc=True) as event:
+            ...     event.statistics()["pending"]
+            0
+        """
         from xpushare.core.statistics import event_statistics
 
         return event_statistics(use(self))
 
     def close(self) -> None:
-        """Give up this object's hold; the event is freed once no process and no unfinished queue operation holds it.
-        Idempotent.
+        """Give up this object's hold, and end the waits by it. Idempotent.
+
+        The event is freed once no process and no unfinished queue operation holds it.
+
+        Examples:
+            >>> event = xs.Event("native_cpu:0")
+            >>> event.close()
+            >>> event
+            <Event closed>
         """
         if watchers:
             closing(self)
@@ -192,6 +308,17 @@ class Event(Exportable[Opened]):
         if found.signals is not False:  # else nobody who opens it signals
             hope_for(found.timeline.slot)
         return (_reopen, (handle, False)) if found.signals is False else (_reopen, (handle,))
+
+
+advise(
+    Event,
+    set="signal() completes the next number",
+    is_set="done says whether the newest signal is complete, and value the number of it",
+    clear="signals are numbered and never taken back. wait(at_least=event.pending + 1) waits for the next one",
+    record="queue.signal(event) signals once the queue's work has finished",
+    query="done says whether the newest signal is complete",
+    synchronize="wait() waits for it",
+)
 
 
 def _hold(thing: Event, opened: Opened) -> None:

@@ -20,7 +20,17 @@ if TYPE_CHECKING:
     from xpushare._device import Context, Device
     from xpushare.sharing.handle import Handle
 
-__all__ = ["Closable", "DeviceObject", "Exportable", "expect_opened", "unpickles", "use", "why_unusable"]
+__all__ = [
+    "Advice",
+    "Closable",
+    "DeviceObject",
+    "Exportable",
+    "advise",
+    "expect_opened",
+    "unpickles",
+    "use",
+    "why_unusable",
+]
 
 
 class OnDevice(Protocol):
@@ -64,6 +74,7 @@ class Closable(Generic[S]):
 
     @property
     def closed(self) -> bool:
+        """Whether `close` was called."""
         return self.held is None
 
     def close(self) -> None:
@@ -89,6 +100,24 @@ class Closable(Generic[S]):
 
     def _reduce(self) -> tuple[Any, ...]:
         raise TypeError(f"this {type(self).__name__} cannot be pickled: {self._pickle_advice}")
+
+
+class Advice:
+    """In the place of an attribute that people look for and that is not there. (`__getattr__` would make each use of
+    any attribute slower.)
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __get__(self, _thing: object, _kind: type | None = None) -> NoReturn:
+        raise AttributeError(self._text)
+
+
+def advise(kind: type, **advice: str) -> None:
+    """Have attributes that a class lacks say what it has instead."""
+    for name, text in advice.items():
+        setattr(kind, name, Advice(f"{kind.__name__} has no attribute {name!r}: {text}"))
 
 
 def why_unusable(held: object) -> str:
@@ -128,13 +157,16 @@ def unpickles(kind: Any) -> Callable[[F], F]:
     return wrap
 
 
+_CLOSED: Final = ": close() was called, or its `with` block has ended"
+
+
 def use(thing: Closable[S]) -> S:
     """Return what an open object holds. Raises `InvalidArgumentError` if it is closed, `ForkError` in a forked child of
     its process.
     """
     found = thing.held
     if found is None:
-        raise misused("lifetime", InvalidArgumentError(f"this {type(thing).__name__} is closed"), thing)
+        raise misused("lifetime", InvalidArgumentError(f"this {type(thing).__name__} is closed{_CLOSED}"), thing)
     if thing.forks != forks():
         expect_opened(found)
         raise ForkError(f"this {type(thing).__name__} {FORK_ADVICE}")
@@ -148,11 +180,12 @@ class DeviceObject(Closable[D]):
 
     @property
     def device(self) -> Device:
-        """The device that the object was made on; for an import, the device that it was opened on."""
+        """The device that the object was made on, or that it was opened on."""
         return use(self).device
 
     @property
     def context(self) -> Context:
+        """The context that the object belongs to."""
         return use(self).context
 
 
@@ -166,11 +199,12 @@ class Exportable(DeviceObject[I]):
 
     @property
     def is_imported(self) -> bool:
+        """Whether the object was opened from a handle."""
         return use(self).handle is not None
 
     @property
     def handle(self) -> Handle:
-        """The handle that an import was opened from. Raises `InvalidArgumentError` for an object that was made here."""
+        """The handle that this object was opened from. An object that was made here raises `InvalidArgumentError`."""
         found = use(self).handle
         if found is None:
             name = type(self).__name__

@@ -12,6 +12,7 @@ from xpushare import _native
 from xpushare._native import CONSTANTS, MAGICS, STRUCTS
 from xpushare.common.elements import dlpack_type, extent
 from xpushare.common.errors import InvalidHandleError
+from xpushare.common.system import boot_id, boot_ids
 from xpushare.objects.dtypes import build_dtype, describe_dtype
 from xpushare.sharing import identity
 from xpushare.sharing.handle import KIND_NUMBERS, SEAL_NBYTES, Fields, Handle, expect_this_boot, keyed_hash, wrong_seal
@@ -204,7 +205,8 @@ def _why_unfit(raw: bytes, content: Content) -> str:
 
 def read_message(raw: bytes) -> Any:
     """The `ArrayHandle` of these bytes. Raises `InvalidHandleError` unless they are one of this user and boot."""
-    found = _native.read_message(identity.sealing(), raw, identity.boot_id())
+    seal = identity.sealings[0] if identity.sealings else identity.sealing()
+    found = _native.read_message(seal, raw, boot_ids[0] if boot_ids else boot_id())
     if found is None:
         raise InvalidHandleError(_why_bad(raw))
     return found

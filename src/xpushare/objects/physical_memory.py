@@ -27,14 +27,27 @@ __all__ = ["PhysicalMemory", "VirtualRange", "growth_of", "physical_memory_over"
 
 @final
 class PhysicalMemory(Exportable[Held]):
-    """`nbytes` (whole granules) of physical memory on `device`: pages without an address, mapped by `VirtualRange.map`.
+    """Physical memory of a device: pages without an address, which `VirtualRange.map` maps.
 
-    With `enable_ipc=True`, `ipc.physical_memory.get` can export it. A mapping holds the pages, so this object may be
-    closed while they are mapped. `ipc` has no verb to close an import: its last release does that.
-    (urPhysicalMemCreate)
+    A mapping holds the pages, so this object may be closed while they are mapped. An import has no
+    `close` in `ipc`: its last reference releases it. (urPhysicalMemCreate)
 
-    Raises `InvalidArgumentError` for a size that is no multiple of `device.memory_granularity()`,
-    `FeatureNotSupportedError`, `OutOfMemoryError` and `DeviceError`.
+    Args:
+        nbytes: A multiple of `device.memory_granularity()`.
+        device: Where. None means `default_device()`: the first GPU, if there is one.
+        context: The context to allocate in, by default the device's own.
+        enable_ipc: Allows `ipc.physical_memory.get` to export it.
+
+    Raises:
+        InvalidArgumentError: The size is no multiple of the granularity.
+        FeatureNotSupportedError: The device has no physical memory, or cannot share it.
+        OutOfMemoryError: The device has not enough memory.
+
+    Examples:
+        >>> size = xs.Device("native_cpu:0").memory_granularity()
+        >>> with xs.PhysicalMemory(size, "native_cpu:0", enable_ipc=True) as pages:
+        ...     pages.nbytes == size, pages.ipc_enabled
+        (True, True)
     """
 
     __slots__ = ("__weakref__", "forks", "held", "pickled")
@@ -54,6 +67,7 @@ class PhysicalMemory(Exportable[Held]):
 
     @property
     def nbytes(self) -> int:
+        """Size in bytes."""
         return use(self).pages.nbytes
 
     @property
@@ -62,14 +76,35 @@ class PhysicalMemory(Exportable[Held]):
         return use(self).pages.ipc_enabled
 
     def close(self) -> None:
-        """Give up this object's hold; mappings and exports keep the pages. Idempotent."""
+        """Give up this object's hold on the pages. Idempotent.
+
+        Mappings and exports keep them.
+
+        Examples:
+            >>> pages = xs.PhysicalMemory(xs.Device("cpu").memory_granularity(), "cpu")
+            >>> pages.close()
+            >>> pages
+            <PhysicalMemory closed>
+        """
         if watchers:
             closing(self)
         self.held = None
         self.pickled = None
 
     def statistics(self) -> dict[str, Any]:
-        """Who shares these pages: their size, whether they are imported, and the live handles."""
+        """Report who shares these pages.
+
+        Returns:
+            Their size, whether they are imported, and the live handles.
+
+        Raises:
+            InvalidArgumentError: The object is closed.
+
+        Examples:
+            >>> with xs.PhysicalMemory(xs.Device("cpu").memory_granularity(), "cpu") as pages:
+            ...     pages.statistics()["imported"]
+            False
+        """
         from xpushare.core.statistics import physical_statistics
 
         return physical_statistics(use(self))
@@ -108,15 +143,32 @@ def _reopen(handle: bytes) -> PhysicalMemory:
 
 @final
 class VirtualRange(BufferBase, DeviceObject[Reserved]):
-    """`nbytes` reserved addresses (whole granules), in which physical memory is mapped side by side.
+    """Reserved addresses, in which physical memory is mapped side by side.
 
-    `address` asks for a certain place; if the range cannot be there, this raises `InvalidArgumentError` or
-    `DeviceError`. The buffer protocol and `as_array` work on bytes that are mapped with access. While such a view
+    The buffer protocol and `as_array` work on bytes that are mapped with access. While such a view
     lives, its bytes cannot be unmapped. (urVirtualMemReserve)
 
-    With `growable=True` the range maps its own memory: `grow` adds bytes at the end, `shrink` takes them away, and
-    `nbytes` is its length now, 0 at first, of at most the `nbytes` given here. `xs.share` makes a handle of it, and
-    `xs.attach` a follower: a range with the same bytes, at one address for its life, which `refresh` brings up to date.
+    With `growable=True` the range maps memory of its own: `grow` adds bytes at the end, and `shrink`
+    takes them away. `share` makes a handle of it, and `attach` a follower: a range with the same bytes,
+    at one address for its life, which `refresh` brings up to date.
+
+    Args:
+        nbytes (int): How many addresses, a multiple of `device.memory_granularity()`.
+        device (Device | str | None): Where. None means `default_device()`: the first GPU, if there is one.
+        context (Context | None): The context to reserve in, by default the device's own.
+        address (int | None): Where the range should begin.
+        growable (bool): Makes a range that maps memory of its own. Its length is 0 at first.
+
+    Raises:
+        InvalidArgumentError: The size is no multiple of the granularity, or the address is taken.
+        FeatureNotSupportedError: The device has no virtual memory.
+        OutOfMemoryError: There are not enough addresses.
+
+    Examples:
+        >>> with xs.VirtualRange(1 << 30, "native_cpu:0", growable=True) as log:
+        ...     log.grow(1000)
+        ...     log.nbytes
+        1000
     """
 
     __slots__ = ("forks", "growth", "held")
@@ -147,24 +199,72 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         nbytes: int | None = None,
         access: Literal["rw", "r", "none"] = "rw",
     ) -> None:
-        """Map `nbytes` (default: all) of `pm`, beginning at its byte `offset`, at byte `at` of the range, with
-        `access`.
+        """Map physical memory into the range. The mapping holds the pages.
 
-        All numbers are multiples of the granularity. Raises `InvalidArgumentError` also if the place is mapped already,
-        and for part of an object if the device lacks `partial_map`. The mapping holds the pages. (urVirtualMemMap)
+        Args:
+            pm: The memory.
+            at: Byte of the range at which it begins.
+            offset: First byte of the memory that is mapped.
+            nbytes: How many bytes, by default all that follow.
+            access: "rw", "r" or "none".
+
+        Raises:
+            InvalidArgumentError: A number is no multiple of the granularity, the place is taken or
+                outside the range, or the device lacks `partial_map` and this is a part of the memory.
+            DeviceError: The driver failed.
+
+        Examples:
+            >>> size = xs.Device("cpu").memory_granularity()
+            >>> with xs.VirtualRange(2 * size, "cpu") as addresses, xs.PhysicalMemory(size, "cpu") as pages:
+            ...     addresses.map(pages, at=size)
+            ...     addresses.access(0), addresses.access(size)
+            ('none', 'rw')
         """
         if not isinstance(pm, PhysicalMemory):
             raise InvalidArgumentError(f"map takes a PhysicalMemory, not {type(pm).__name__}")
         core.map_(self._mapped_by_hand(), use(pm), at, offset, nbytes, access)
 
     def unmap(self, at: int, nbytes: int) -> None:
-        """Unmap whole mappings. Raises `InvalidArgumentError` for part of one, or while a view of these bytes lives.
-        (urVirtualMemUnmap)
+        """Unmap whole mappings.
+
+        Args:
+            at: Byte of the range at which the first mapping begins.
+            nbytes: Length of the mappings.
+
+        Raises:
+            InvalidArgumentError: This would unmap a part of a mapping, or a view of the bytes lives.
+            DeviceError: The driver failed.
+
+        Examples:
+            >>> size = xs.Device("cpu").memory_granularity()
+            >>> with xs.VirtualRange(size, "cpu") as addresses, xs.PhysicalMemory(size, "cpu") as pages:
+            ...     addresses.map(pages)
+            ...     addresses.unmap(0, size)
+            ...     addresses.mapped()
+            []
         """
         core.unmap(self._mapped_by_hand(), at, nbytes)
 
     def set_access(self, at: int, nbytes: int, access: Literal["rw", "r", "none"]) -> None:
-        """Change the access of whole mappings. (urVirtualMemSetAccess)"""
+        """Change the access of whole mappings.
+
+        Args:
+            at: Byte of the range at which the first mapping begins.
+            nbytes: Length of the mappings.
+            access: "rw", "r" or "none".
+
+        Raises:
+            InvalidArgumentError: This would change a part of a mapping.
+            DeviceError: The driver failed.
+
+        Examples:
+            >>> size = xs.Device("cpu").memory_granularity()
+            >>> with xs.VirtualRange(size, "cpu") as addresses, xs.PhysicalMemory(size, "cpu") as pages:
+            ...     addresses.map(pages)
+            ...     addresses.set_access(0, size, "r")
+            ...     addresses.access(0)
+            'r'
+        """
         core.set_access(self._mapped_by_hand(), at, nbytes, access)
 
     def _mapped_by_hand(self) -> Reserved:
@@ -173,51 +273,130 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         return use(self)
 
     def grow(self, nbytes: int) -> None:
-        """Make the range longer by `nbytes`, whose content is unspecified. Whole granules are mapped, of which the next
-        `grow` uses what is left. Followers see the new bytes once they `refresh`.
+        """Add bytes at the end of a growable range. Their content is unspecified.
 
-        Raises `InvalidArgumentError` beyond the addresses that were reserved, and for a follower. What fails changes
-        nothing. (urVirtualMemMap)
+        Whole granules are mapped, and the next call uses what is left. Followers see the new bytes after
+        `refresh`. A call that fails changes nothing.
+
+        Args:
+            nbytes: How many bytes.
+
+        Raises:
+            InvalidArgumentError: The reserved addresses end before that, or the range follows another.
+            OutOfMemoryError: The device has not enough memory.
+
+        Examples:
+            >>> with xs.VirtualRange(1 << 30, "native_cpu:0", growable=True) as log:
+            ...     log.grow(24)
+            ...     np.asarray(log.as_array(3, "float64")).shape
+            (3,)
         """
         growing.grow(*growth_of(self), nbytes)
 
     def shrink(self, nbytes: int) -> None:
-        """Make the range shorter by `nbytes`. Whole pieces of memory beyond its end go, once this process's queue
-        operations on them have finished; followers keep them until they `refresh`.
+        """Take bytes away at the end of a growable range.
 
-        Raises `InvalidArgumentError` while a view reaches such a piece, for more bytes than there are, and for a
-        follower. (urVirtualMemUnmap)
+        Whole pieces of memory beyond the end are unmapped once this process's queue operations on them
+        have finished. Followers keep them until `refresh`.
+
+        Args:
+            nbytes: How many bytes.
+
+        Raises:
+            InvalidArgumentError: A view reaches such a piece, the range is shorter than that, or it
+                follows another.
+            DeviceError: The driver failed.
+
+        Examples:
+            >>> with xs.VirtualRange(1 << 30, "native_cpu:0", growable=True) as log:
+            ...     log.grow(24)
+            ...     log.shrink(8)
+            ...     log.nbytes
+            16
         """
         growing.shrink(*growth_of(self), nbytes)
 
     def refresh(self) -> None:
-        """Follow the range that this one was attached to: map what came since, unmap what went, once the queue
-        operations of this process that use it have finished.
+        """Bring a follower up to date: map what the other range added, and unmap what it took away.
 
-        Raises `InvalidArgumentError` while a view reaches what went, and what `ipc.physical_memory.open` raises; what
-        was mapped before stays.
+        It waits for the queue operations of this process that use what goes.
+
+        Raises:
+            InvalidArgumentError: A view reaches what goes, or this range follows no other.
+            HandleExpiredError: The process that has the range closed it, or has exited.
+
+        Examples:
+            >>> log = xs.VirtualRange(1 << 30, "native_cpu:0", growable=True)
+            >>> with xs.share(log) as handle, xs.attach(handle) as follower:
+            ...     log.grow(1000)
+            ...     before = follower.nbytes
+            ...     follower.refresh()
+            ...     before, follower.nbytes
+            (0, 1000)
         """
         growing.refresh(*growth_of(self))
 
     @property
     def changed(self) -> Event:
-        """The event that is signalled at each `grow` and `shrink`: read its `pending`, `refresh`, and wait for
-        `pending + 1`.
-        """
+        """The event that `grow` and `shrink` signal. Read its `pending`, `refresh`, and wait for `pending + 1`."""
         return event_over(growth_of(self)[1].changed)
 
     def access(self, at: int) -> Literal["rw", "r", "none"]:
-        """The access of the byte at `at`; "none" if nothing is mapped there. (urVirtualMemGetInfo)"""
+        """Return how a byte is mapped.
+
+        Args:
+            at: The byte.
+
+        Returns:
+            "rw", "r" or "none"; "none" if nothing is mapped there.
+
+        Raises:
+            InvalidArgumentError: The byte lies outside the range.
+
+        Examples:
+            >>> with xs.VirtualRange(xs.Device("cpu").memory_granularity(), "cpu") as addresses:
+            ...     addresses.access(0)
+            'none'
+        """
         return core.access_of(use(self), at)
 
     def mapped(self) -> list[tuple[int, int, str]]:
-        """(at, nbytes, access) of every mapping, in order."""
+        """List the mappings of the range.
+
+        Returns:
+            `(at, nbytes, access)` of each, in order.
+
+        Examples:
+            >>> size = xs.Device("cpu").memory_granularity()
+            >>> with xs.VirtualRange(size, "cpu") as addresses, xs.PhysicalMemory(size, "cpu") as pages:
+            ...     addresses.map(pages)
+            ...     addresses.mapped() == [(0, size, "rw")]
+            True
+        """
         found = use(self)
         with found.lock:
             return [(each.at, each.nbytes, each.access) for each in found.mapped]
 
     def as_array(self, shape: int | tuple[int, ...], dtype: Any, offset: int = 0) -> SharedArray:
-        """A C-ordered array over mapped bytes, from `offset` on; usable as long as they stay mapped."""
+        """Return an array over mapped bytes.
+
+        Args:
+            shape: Number of elements per dimension.
+            dtype: A NumPy dtype or its name.
+            offset: Byte of the range at which the first element begins.
+
+        Returns:
+            A C-ordered array, which may be used as long as its bytes stay mapped.
+
+        Raises:
+            InvalidArgumentError: The array does not fit, or some of its bytes are not mapped.
+
+        Examples:
+            >>> with xs.VirtualRange(1 << 20, "native_cpu:0", growable=True) as log:
+            ...     log.grow(32)
+            ...     log.as_array((2, 2), "float64").shape
+            (2, 2)
+        """
         found, lengths = as_dtype(dtype), as_shape(shape)
         # Over its own bytes only: the rest of the range need not be mapped, and is not pinned.
         piece = memory.slice_(whole_range(self), offset, math.prod(lengths) * found.itemsize)
@@ -228,17 +407,25 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
 
     @property
     def ptr(self) -> int:
+        """Address at which the range begins in this process."""
         return use(self).address
 
     @property
     def nbytes(self) -> int:
-        """The addresses reserved; of a range that grows, or follows one, its length now."""
+        """How many addresses are reserved; for a growable range and its followers, the length now."""
         found = use(self)
         return found.nbytes if self.growth is None else self.growth.nbytes
 
     def close(self) -> None:
-        """Give up this object's hold; once no view is left, everything is unmapped and the addresses are given back. A
-        handle of a growable range keeps its memory. Idempotent.
+        """Give up this object's hold on the addresses. Idempotent.
+
+        Once no view is left, everything is unmapped. A handle of a growable range keeps its memory.
+
+        Examples:
+            >>> addresses = xs.VirtualRange(xs.Device("cpu").memory_granularity(), "cpu")
+            >>> addresses.close()
+            >>> addresses
+            <VirtualRange closed>
         """
         if watchers:
             closing(self)

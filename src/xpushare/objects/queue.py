@@ -51,12 +51,27 @@ def _no_event(found: object) -> InvalidArgumentError:
 
 @final
 class Queue(DeviceObject[Work]):
-    """An in-order queue of work on `device`.
+    r"""An in-order queue of work on a device.
 
-    Operations return once they are queued; `synchronize` raises what fails later. Operands stay alive until their
-    operation has finished. `Queue.from_native(x)` works on another library's stream instead, in order with what is
-    queued there. Threads may share a queue. A handler of a signal may queue on one of `native_cpu`; on a queue of
-    another device it would wait for ever, where it interrupted the same thread at queueing there. (urQueueCreate)
+    Calls return once their work is queued, and `synchronize` raises what fails later. Operands stay
+    alive until their work has finished. Threads may share a queue. Signal handlers may use queues of
+    `native_cpu` only. (urQueueCreate)
+
+    Args:
+        device: Where. None means `default_device()`: the first GPU, if there is one.
+        context: The context to make it in, by default the device's own.
+
+    Raises:
+        InvalidArgumentError: There is no such device.
+        DeviceError: The driver failed.
+
+    Examples:
+        >>> a = xs.empty(3)
+        >>> with xs.Queue("native_cpu:0") as queue:
+        ...     queue.fill(a, b"\0")
+        ...     queue.synchronize()
+        >>> np.asarray(a).tolist()
+        [0.0, 0.0, 0.0]
     """
 
     __slots__ = ("__weakref__", "forks", "held")
@@ -69,10 +84,22 @@ class Queue(DeviceObject[Work]):
 
     @classmethod
     def from_native(cls, native: object) -> Queue:
-        """A queue over a torch or CuPy stream, an object with `__cuda_stream__`, or a raw stream pointer; the stream
-        still belongs to its library.
+        """Make a queue over another library's stream, in order with what is queued there.
 
-        Raises `FeatureNotSupportedError` for what no adapter here knows.
+        Args:
+            native: A stream of torch or CuPy, an object with `__cuda_stream__`, or a raw pointer.
+
+        Returns:
+            The queue. The stream still belongs to its library.
+
+        Raises:
+            FeatureNotSupportedError: No adapter knows such a stream.
+
+        Examples:
+            >>> xs.Queue.from_native(object())
+            Traceback (most recent call last):
+            ...
+            xpushare.common.errors.FeatureNotSupportedError: ...
         """
         return queue_over(core.adopt(native))
 
@@ -82,52 +109,155 @@ class Queue(DeviceObject[Work]):
         src: Memory | SharedArray | VirtualRange,
         nbytes: int | None = None,
     ) -> None:
-        """Copy `nbytes` (default: all of `src`). Raises `InvalidArgumentError` if they do not fit, or if `dst` is
-        read-only. (urEnqueueUSMMemcpy)
+        """Copy bytes from one operand to another. (urEnqueueUSMMemcpy)
+
+        Args:
+            dst: Where to.
+            src: Where from.
+            nbytes: How many bytes, by default all of `src`.
+
+        Raises:
+            InvalidArgumentError: The bytes do not fit, an array is not contiguous, or `dst` is read-only.
+
+        Examples:
+            >>> a, b = xs.array([1, 2, 3]), xs.empty(3, int)
+            >>> with xs.Queue("native_cpu:0") as queue:
+            ...     queue.copy(b, a)
+            ...     queue.synchronize()
+            >>> np.asarray(b).tolist()
+            [1, 2, 3]
         """
         work, to, of = use(self), _bytes_of("dst", dst), _bytes_of("src", src)
         core.copy(_order(work, dst, src), to, of, nbytes)
 
     def fill(self, dst: Memory | SharedArray | VirtualRange, pattern: bytes, nbytes: int | None = None) -> None:
-        """Repeat `pattern` over `nbytes` (default: all of `dst`), a multiple of its length. (urEnqueueUSMFill)"""
+        """Repeat a pattern over an operand. (urEnqueueUSMFill)
+
+        Args:
+            dst: What to fill.
+            pattern: The bytes to repeat.
+            nbytes: How many bytes, a multiple of the pattern's length; by default all of `dst`.
+
+        Raises:
+            InvalidArgumentError: The bytes do not fit, or `dst` is read-only.
+
+        Examples:
+            >>> memory = xs.malloc_host(6, "native_cpu:0")
+            >>> with xs.Queue("native_cpu:0") as queue:
+            ...     queue.fill(memory, b"ab")
+            ...     queue.synchronize()
+            >>> bytes(memory)
+            b'ababab'
+        """
         work, to = use(self), _bytes_of("dst", dst)
         core.fill(_order(work, dst), to, pattern, nbytes)
 
     def submit(self, fn: Callable[..., object], *args: Any) -> None:
-        """Run `fn(*args)` in order (on `native_cpu` only; else `FeatureNotSupportedError`). `synchronize` raises its
-        exception.
+        """Run a function in order with the other work. `synchronize` raises its exception.
+
+        Args:
+            fn: The function.
+            args: Its arguments.
+
+        Raises:
+            FeatureNotSupportedError: The device is not `native_cpu`.
+
+        Examples:
+            >>> seen = []
+            >>> with xs.Queue("native_cpu:0") as queue:
+            ...     queue.submit(seen.append, 7)
+            ...     queue.synchronize()
+            >>> seen
+            [7]
         """
         core.submit(use(self), fn, args)
 
     def signal(self, event: Event) -> int:
-        """Signal `event` once the work queued so far has finished; returns the number of the signal.
+        """Signal an event once the work queued so far has finished.
 
-        While a point of another signaller is pending, the queue first waits for that point.
+        While a signal of another signaller is pending, the queue first waits for that one.
         (urEnqueueEventsWaitWithBarrierExt)
+
+        Args:
+            event: The event.
+
+        Returns:
+            The number of the signal.
+
+        Raises:
+            InvalidArgumentError: The event is closed.
+            FeatureNotSupportedError: The queue cannot reach the event.
+
+        Examples:
+            >>> with xs.Queue("native_cpu:0") as queue, xs.Event("native_cpu:0") as event:
+            ...     number = queue.signal(event)
+            ...     event.wait(at_least=number)
+            ...     event.value
+            1
         """
         if not isinstance(event, Event):
             raise _no_event(event)
         return core.signal(use(self), use(event))
 
     def wait(self, event: Event, *, at_least: int | None = None) -> None:
-        """Hold back work that is queued later until the newest signal known now, or signal `at_least`, is complete.
-        (urEnqueueEventsWait)
+        """Hold back later work until a signal is complete. (urEnqueueEventsWait)
+
+        The host does not wait.
+
+        Args:
+            event: The event.
+            at_least: The number of the signal, which may be still to come. None means the newest one
+                known now.
+
+        Raises:
+            InvalidArgumentError: The event is closed.
+            FeatureNotSupportedError: The queue cannot reach the event.
+
+        Examples:
+            >>> with xs.Queue("native_cpu:0") as queue, xs.Event("native_cpu:0") as event:
+            ...     queue.wait(event, at_least=1)
+            ...     number = event.signal()
+            ...     queue.synchronize(timeout=60)
+            ...     number
+            1
         """
         if not isinstance(event, Event):
             raise _no_event(event)
         core.wait(use(self), use(event), at_least)
 
     def synchronize(self, timeout: float | None = None) -> None:
-        """Wait until everything queued has finished.
+        """Wait on the host until everything queued has finished. (urQueueFinish)
 
-        Raises `TimeoutError` after `timeout` seconds, `PeerLostError` once for each loss that a wait met, the exception
-        of a submitted callable, and `DeviceError`. Until then, what is signalled behind a lost wait is lost, too.
-        (urQueueFinish)
+        After a lost wait, the signals queued behind it are lost, too, until this raises.
+
+        Args:
+            timeout: Seconds to wait. None waits as long as it takes.
+
+        Raises:
+            TimeoutError: The work did not finish in time.
+            PeerLostError: A wait met a loss. Each loss raises once.
+            DeviceError: The driver failed.
+            Exception: What a submitted function raised.
+
+        Examples:
+            >>> with xs.Queue("native_cpu:0") as queue:
+            ...     queue.submit(int, "x")
+            ...     queue.synchronize()
+            Traceback (most recent call last):
+            ...
+            ValueError: invalid literal for int() with base 10: 'x'
         """
         core.synchronize(use(self), timeout)
 
     def close(self) -> None:
-        """Give up this object's hold; queued work still runs, then the queue is freed. Idempotent."""
+        """Give up this object's hold. Queued work still runs. Idempotent.
+
+        Examples:
+            >>> queue = xs.Queue("native_cpu:0")
+            >>> queue.close()
+            >>> queue
+            <Queue closed>
+        """
         if watchers:
             closing(self)
         self.held = None

@@ -1,3 +1,3 @@
-"""What is the same for every vendor: handles and their key, the table of exports, routes for fds, peers and the open
-cache.
+"""The vendor-neutral part of sharing: handles and their key, the table of exports, routes for file descriptors, peers,
+and the cache of opened objects.
 """

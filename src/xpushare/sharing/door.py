@@ -1,4 +1,4 @@
-"""The exporter's socket in the runtime folder. Strangers, who may not enter that, cannot clog this one."""
+"""The exporter's socket in the runtime folder. Other users cannot enter the folder, so they cannot flood the socket."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LONGEST: Final = 60  # characters of a folder whose sockets have names that fit
 
 @contextlib.contextmanager
 def _folder() -> Generator[str | None]:
-    """The runtime folder under a name that is short enough for a socket; None where there is none that can be used."""
+    """Return the runtime folder under a name that is short enough for a socket address, or None if there is none."""
     chosen = identity.chosen_dir()
     try:
         identity.check_folder(chosen)
@@ -47,14 +47,14 @@ def _folder() -> Generator[str | None]:
 
 @contextlib.contextmanager
 def path(cookie: bytes) -> Generator[str | None]:
-    """Where the exporter with that table listens, if it has this folder, too."""
+    """Return the path at which the exporter with that table listens if it has the same runtime folder."""
     with _folder() as folder:
         yield None if folder is None else f"{folder}/{_PREFIX}{cookie.hex()}"
 
 
 @contextlib.contextmanager
 def opening(cookie: bytes) -> Generator[bytes | None]:
-    """Where this process shall begin to listen within the block, if it can; others find it afterwards."""
+    """Choose where this process starts to listen within the block, if it can, so that others find it afterwards."""
     with _folder() as folder:
         if folder is None:
             yield None
@@ -78,7 +78,9 @@ def close(cookie: bytes) -> None:
 
 
 def _clean(folder: str) -> None:
-    """Remove what the dead have left; a few at a time, so that many exporters do not all ask each other."""
+    """Remove a few sockets of dead processes. The number is limited so that many exporters do not all probe
+    each other.
+    """
     try:
         names = [name for name in os.listdir(folder) if name.startswith((_PREFIX, _NEW))]
     except OSError:

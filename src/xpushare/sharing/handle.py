@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, fi
 
 from xpushare import _native
 from xpushare._native import CONSTANTS, LAYOUT, MAGICS, STRUCTS, BufferBase, Fields, HandleState, fields_of
+from xpushare.common import html
 from xpushare.common.errors import InvalidArgumentError, InvalidHandleError, Unread, XpuShareError
+from xpushare.common.sizes import readable
 from xpushare.sharing import identity
 
 if TYPE_CHECKING:
@@ -58,7 +60,13 @@ _STRUCT: Final = struct.Struct("<" + "".join(code for _name, code in FIELDS))
 
 
 class Exporter(NamedTuple):
-    """The process that made a handle."""
+    """The process that made a handle.
+
+    Attributes:
+        pid: Its pid, as it sees itself.
+        boot_id: The boot of its host.
+        pid_namespace: The inode of its PID namespace.
+    """
 
     pid: int
     boot_id: str
@@ -66,7 +74,9 @@ class Exporter(NamedTuple):
 
 
 def pack(**values: Any) -> bytes:
-    """A handle without its seal. Fields that are not given have the value that all handles of this boot have, or 0."""
+    """Return a handle without its seal. Fields that are not given are 0, or the value that all handles of this boot
+    share.
+    """
     values = {"magic": MAGIC, "version": VERSION, "boot_id": identity.boot_id(), **values}
     return _STRUCT.pack(*(values.get(name, b"" if code.endswith("s") else 0) for name, code in FIELDS))
 
@@ -77,7 +87,7 @@ def keyed_hash(data: bytes) -> bytes:
 
 
 def wrong_seal(what: str, pid: int) -> str:
-    """Return why a seal does not fit. `pid`: of the exporter, if the bytes are right there."""
+    """Return why the seal is wrong. `pid` is the exporter's, if these bytes hold it."""
     owner = None
     with contextlib.suppress(OSError):
         owner = os.stat(f"/proc/{pid}").st_uid
@@ -95,7 +105,9 @@ def encode_text(raw: bytes) -> str:
 
 
 def decode_text(text: str) -> bytes:
-    """The bytes behind `text`. Accepts only the spelling that `encode_text` makes, with white space around it."""
+    """Return the bytes that `text` stands for. Accepts only the spelling of `encode_text`, with white space
+    around it.
+    """
     text = text.strip()  # a line of a file or of another program's output
     if len(text) <= NAME_LENGTH_MAX:
         raise InvalidHandleError(f"{text!r} is no handle. If it is a published name, attach(xs.lookup({text!r}))")
@@ -118,7 +130,7 @@ def _backend(field: bytes) -> str:
 
 
 class Named:
-    """A handle that may have been looked up by a name, and then follows it: see `following`."""
+    """A handle that was possibly looked up by a name, and then follows that name; see `following`."""
 
     __slots__ = ()  # the native bases of the classes have these two
 
@@ -134,8 +146,8 @@ class Named:
 
     @property
     def version(self) -> int | None:
-        """The number of the version, as `publish` returned it, that `lookup` or `watch` found; None for any other
-        handle. `attach` opens a newer version if this one was replaced meanwhile, unless `lookup(version=)` found it.
+        """The version that `lookup` or `watch` found, as `publish` returned it; None for any other handle. `attach`
+        opens a newer version if this one was replaced meanwhile, unless `lookup(version=)` found it.
         """
         found: int | None = getattr(self.newest, "version", None)
         return found
@@ -148,9 +160,9 @@ HandleLike: TypeAlias = "Named | ReadableBuffer | str"  # of what `lookup` gives
 
 
 def bytes_of(handle: object, meant: str, advice: str = "") -> bytes:
-    """Return the bytes of a handle that is neither an object of ours nor text. Raises `InvalidArgumentError`, which
-    says what is `meant`, for anything but a buffer of bytes. `advice`: for an object of this package, whose memory may
-    be read as bytes, and which is no handle.
+    """Return the bytes of a handle given as any buffer. Raises `InvalidArgumentError` for anything else; the message
+    says what is `meant`. `advice` is for an object of this package whose memory can be read as bytes but which is no
+    handle.
     """
     kind = type(handle)
     name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
@@ -171,10 +183,22 @@ def bytes_of(handle: object, meant: str, advice: str = "") -> bytes:
 class Handle(HandleState, Named):
     """A verified handle: 256 bytes that name one export of one process of this user on this host.
 
-    `Handle(h)` takes a handle, its bytes (any bytes-like object) or its text, and raises `InvalidHandleError` for
-    anything else: wrong length, altered bytes, another version, another user's key, another boot or host. `bytes(h)`
-    and `str(h)` return the bytes and the text. Handles are compared by content, and can be hashed and pickled.
-    Verifying a handle touches no driver and no other process.
+    `bytes(h)` and `str(h)` are the whole handle. The text is safe in URLs, arguments and variables.
+    Handles compare by content, and can be hashed and pickled. Verifying one touches no driver and no
+    other process.
+
+    Args:
+        handle (Handle | bytes | str): A handle, its bytes or its text.
+
+    Raises:
+        InvalidHandleError: The length is wrong, the bytes were altered, or they belong to another
+            version, user, boot or host.
+
+    Examples:
+        >>> handle = xs.ipc.memory.get(xs.malloc_host(64, "native_cpu:0"))
+        >>> xs.ipc.Handle(str(handle)) == handle, len(bytes(handle))
+        (True, 256)
+        >>> xs.ipc.memory.put(handle)
     """
 
     __slots__ = ()
@@ -188,7 +212,9 @@ class Handle(HandleState, Named):
         elif isinstance(handle, str):
             raw = decode_text(handle)
         elif isinstance(handle, Named):
-            raise InvalidHandleError("this is a handle of an array: xs.attach opens it, its `handle` is its memory's")
+            raise InvalidHandleError(
+                "this is a handle of an array: xs.attach opens it, and its attribute `handle` is that of its memory"
+            )
         else:
             raw = bytes_of(handle, "a handle is a Handle, bytes or str")
         found = _verified.get(raw)
@@ -201,7 +227,7 @@ class Handle(HandleState, Named):
 
     @property
     def kind(self) -> str:
-        """ "memory", "physical_memory" or "event"."""
+        """`memory`, `physical_memory` or `event`."""
         return KINDS[self.fields.kind]
 
     @property
@@ -216,16 +242,17 @@ class Handle(HandleState, Named):
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes of the shared range (0 for an event)."""
+        """Bytes of the exported range; 0 for an event."""
         return self.fields.nbytes
 
     @property
     def exposed_nbytes(self) -> int:
-        """How many bytes an importer could reach: drivers map whole granules."""
+        """How many bytes an importer could reach, since drivers map whole granules."""
         return self.fields.exposed_nbytes
 
     @property
     def read_only(self) -> bool:
+        """Whether importers get no write access."""
         return bool(self.fields.flags & READ_ONLY)
 
     @property
@@ -234,12 +261,25 @@ class Handle(HandleState, Named):
         return Exporter(self.fields.pid, str(uuid.UUID(bytes=self.fields.boot_id)), self.fields.pid_namespace)
 
     def following(self, newest: Callable[[], Named | None]) -> Handle:
-        """The same handle as an object of its own: the one of these bytes is cached."""
+        """Return the same handle as a separate object, because the handle for given bytes is cached."""
         made: Handle = _native.handle(self.raw, newest)
         return made
 
     def __str__(self) -> str:
         return encode_text(self.raw)
+
+    def _repr_html_(self) -> str:
+        if self.unread is not None:
+            return html.facts("Handle", {"state": self.unread})
+        size = None if self.kind == "event" else readable(self.nbytes)
+        said = {
+            "kind": self.kind, "size": size, "backend": self.backend, "device": self.device_uuid,
+            "exporter": f"pid {self.fields.pid}", "read-only": "yes" if self.read_only else None,
+        }  # fmt: skip
+        return html.facts("Handle", said)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return html.bundle(self, include, exclude)
 
     def __repr__(self) -> str:
         if self.unread is not None:
@@ -275,8 +315,8 @@ _N = TypeVar("_N", bound=Named)
 
 
 def following(handle: _N, newest: Callable[[], Named]) -> _N:
-    """The handle as an object of its own that follows a name: `newest` gives what the name says now, and raises if
-    nobody has it.
+    """Return the handle as a separate object that follows a name. `newest` returns the name's current handle, and
+    raises if nobody publishes the name.
     """
     found: Any = handle.following(newest)
     named: _N = found
@@ -284,8 +324,8 @@ def following(handle: _N, newest: Callable[[], Named]) -> _N:
 
 
 def newest(handle: object) -> Any:
-    """What the name says by now that an expired handle was looked up by. None where there is none, or it says no other
-    handle. Raises `HandleExpiredError` if nobody has the name any more.
+    """Return the current handle of the name by which an expired handle was looked up. None if it was not looked up, or
+    the name still means the same handle. Raises `HandleExpiredError` if nobody publishes the name any more.
     """
     look = handle.newest if isinstance(handle, Named) else None
     found = None if look is None else look()
@@ -293,7 +333,7 @@ def newest(handle: object) -> Any:
 
 
 def parse(raw: bytes) -> Handle:
-    """The handle that these bytes are. `InvalidHandleError` unless they are one of this user and boot."""
+    """Return the handle with these bytes. Raises `InvalidHandleError` unless it is of this user and boot."""
     found: Handle | None = identity.sealing().read(raw)
     if found is None:
         raise InvalidHandleError(_why_bad(raw))
@@ -307,7 +347,7 @@ def expect_this_boot(boot_id: bytes) -> None:
 
 
 def _why_bad(raw: bytes) -> str:
-    """Why `Seal.read` refuses these bytes."""
+    """Return the reason why `Seal.read` refuses these bytes."""
     if len(raw) != Handle.NBYTES:
         return f"a handle has {Handle.NBYTES} bytes, this has {len(raw)}"
     fields = Fields(raw)

@@ -1,4 +1,4 @@
-"""Who and where this process is: its boot, its namespaces, the user's private folder and key."""
+"""The identity of this process: its boot, its namespaces, the user's private folder and key."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ os.register_at_fork(after_in_child=_namespaces.clear)  # a child may begin in an
 
 
 def namespace(kind: str) -> int:
-    """The inode of this process's namespace of that kind ("pid", "net"); 0 if /proc does not tell."""
+    """Return the inode of this process's namespace of the given kind ("pid", "net"), or 0 if /proc does not show it."""
     found = _namespaces.get(kind)
     if found is None:
         try:
@@ -48,7 +48,7 @@ def namespace(kind: str) -> int:
 
 
 def chosen_dir() -> Path:
-    """The folder that `runtime_dir` makes or finds; it may not exist."""
+    """Return the folder that `runtime_dir` uses. It may not exist yet."""
     if explicit := os.environ.get("XPUSHARE_RUNTIME_DIR"):
         return Path(explicit)
     uid = os.geteuid()
@@ -60,8 +60,10 @@ def chosen_dir() -> Path:
 
 
 def _temporary_dir() -> str:
-    """Where temporary files go. All processes of a user must find the same folder, so unlike `tempfile.gettempdir` this
-    asks no file to be written, which depends on how full a disk is at that moment, and leaves out the working folder.
+    """Return the folder for temporary files.
+
+    All processes of a user must find the same folder. So unlike `tempfile.gettempdir`, this writes no test file, whose
+    success would depend on how full a disk is, and never falls back to the working folder.
     """
     named = [folder for name in ("TMPDIR", "TEMP", "TMP") if (folder := os.environ.get(name))]
     for folder in (*named, "/tmp", "/var/tmp"):
@@ -71,10 +73,11 @@ def _temporary_dir() -> str:
 
 
 def runtime_dir() -> Path:
-    """The folder that only this user can enter; it is made if it is missing.
+    """Return the folder that only this user can enter, and create it if it is missing.
 
-    `XPUSHARE_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/xpushare`, else `/run/user/<uid>/xpushare`, else `xpushare-<uid>` in
-    the temporary folder. Raises `InvalidArgumentError` if it is a link, belongs to another user, or is open to others.
+    It is `XPUSHARE_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/xpushare`, else `/run/user/<uid>/xpushare`, else
+    `xpushare-<uid>` in the temporary folder. Raises `InvalidArgumentError` if it is a link, belongs to another user, or
+    is open to others.
     """
     path = chosen_dir()
     try:
@@ -90,7 +93,7 @@ def runtime_dir() -> Path:
 
 
 def check_folder(path: Path) -> None:
-    """`InvalidArgumentError` unless `path` is a folder (no link) that this user alone can enter."""
+    """Raise `InvalidArgumentError` unless `path` is a folder (no link) that only this user can enter."""
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode):
         raise InvalidArgumentError(f"the runtime folder {path} is not a folder")
@@ -99,7 +102,9 @@ def check_folder(path: Path) -> None:
 
 def _check_private(name: str, found: os.stat_result, mode: str) -> None:
     if found.st_uid != os.geteuid():
-        raise InvalidArgumentError(f"{name} belongs to user {found.st_uid}, not to {os.geteuid()}")
+        raise InvalidArgumentError(
+            f"{name} belongs to user {found.st_uid}, not to {os.geteuid()}: set XPUSHARE_RUNTIME_DIR to one of yours"
+        )
     if found.st_mode & 0o077:
         raise InvalidArgumentError(
             f"{name} is open to other users (mode {stat.S_IMODE(found.st_mode):04o}): chmod {mode} it"
@@ -107,7 +112,7 @@ def _check_private(name: str, found: os.stat_result, mode: str) -> None:
 
 
 def user_key() -> bytes:
-    """The user's key: 32 bytes, read once per process, and made in the runtime folder if there is none.
+    """Return the user's key: 32 bytes, read once per process, and created in the runtime folder if there is none.
 
     Raises `InvalidArgumentError` if the file does not have 32 bytes, belongs to another user, or is readable by others.
     """
@@ -128,7 +133,7 @@ def user_key() -> bytes:
 
 
 def sealing() -> Seal:
-    """What seals under the user's key, and reads what was sealed. Raises as `user_key`."""
+    """Return the object that seals handles under the user's key and reads sealed ones. Raises as `user_key` does."""
     if not sealings:
         sealings.append(Seal(user_key()))
     return sealings[0]
@@ -154,7 +159,7 @@ def _make_key(path: Path) -> None:
 
 
 def read_key(path: Path) -> bytes:
-    """The key in that file. `InvalidArgumentError` as of `user_key`."""
+    """Read the key from that file. Raises `InvalidArgumentError` as `user_key` does."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
@@ -173,7 +178,7 @@ def read_key(path: Path) -> bytes:
 
 
 def _renew_lock() -> None:
-    """In a forked child: the thread that held the lock does not exist here."""
+    """Replace the lock in a forked child, where the thread that held it does not exist."""
     global _lock
     _lock = threading.RLock()
 

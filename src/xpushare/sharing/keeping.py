@@ -1,11 +1,13 @@
-"""What processes say to the keeper, the process of this user that keeps what others have published.
+"""The messages between processes and the keeper, the process of this user that holds what others published with
+`keep=True`.
 
-Its socket is `keeper` in the runtime folder. A message is one packet, `_HEAD`: an operation and how many descriptors
-come with it. The first of these is a memfd with the message's content where it has any. The keeper answers each.
+The keeper's socket is `keeper` in the runtime folder. A message is one packet, `_HEAD`: an operation, and the number of
+descriptors that come with it. If the message has content, the first descriptor is a memfd that holds it. The keeper
+answers each message.
 
-A tree is handed over as a whole. A process first sends the descriptors of its memory (`FDS`, as often as it takes),
-then what their exports say (`HOLD`), for which the keeper answers with handles of its own, and last the name, and the
-handle that is to be found by it (`PUBLISH`). What comes before that ends with the connection.
+A tree is handed over as a whole. A process first sends the descriptors of its memory (`FDS`, as often as needed), then
+the facts about their exports (`HOLD`), for which the keeper answers with its own handles, and last the name and the
+handle to publish under it (`PUBLISH`). Until then, everything ends with the connection.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ _BODY_MOST: Final = 1 << 27
 
 
 class Fact(NamedTuple):
-    """An export, and which bytes of it a handle covers. In a message, a list of these values."""
+    """An export, and the range of it that a handle covers. In a message, a list of these values."""
 
     kind: str  # "memory" or "physical_memory"
     backend: str
@@ -90,13 +92,13 @@ class Fact(NamedTuple):
         )  # fmt: skip
 
     def export(self, inode: int) -> Export:
-        """What the export says, without its descriptors."""
+        """The facts of the export, without its descriptors."""
         payload, form = bytes.fromhex(self.payload), Form(self.form)
         return Export(self.nbytes, self.exposed_nbytes, (), inode, payload, form=form, offset=self.within)
 
 
 class Earlier(NamedTuple):
-    """What a keeper tells its successor of a version. In a message, a list of these values."""
+    """The facts about a version that a keeper passes to its successor. In a message, a list of these values."""
 
     version: int
     pid: int
@@ -117,7 +119,7 @@ def _body(content: bytes) -> OwnedFd:
 
 
 def body_of(fd: OwnedFd) -> bytes:
-    """The content of a message. Its sender may change it meanwhile, so look at it once."""
+    """Read the content of a message once. Its sender may change it meanwhile."""
     nbytes = min(os.fstat(fd.number).st_size, _BODY_MOST)
     parts, at = [], 0
     while at < nbytes and (part := os.pread(fd.number, nbytes - at, at)):
@@ -137,7 +139,9 @@ def _send(connection: socket.socket, op: bytes, content: bytes | None, fds: Iter
 
 
 def receive(connection: socket.socket) -> tuple[bytes, list[OwnedFd]] | None:
-    """The operation of a message, and its descriptors; None at the end. Raises `OutOfMemoryError` if some were lost."""
+    """Receive a message's operation and descriptors, or None at the end. Raises `OutOfMemoryError` if descriptors were
+    lost.
+    """
     data, fds = system.receive(connection, _HEAD.size)
     if len(data) != _HEAD.size:
         close_all(fds)
@@ -150,12 +154,12 @@ def receive(connection: socket.socket) -> tuple[bytes, list[OwnedFd]] | None:
 
 
 def reply(connection: socket.socket, content: bytes, good: bool) -> None:
-    """Answer a message: by its result, or by a `refusal`."""
+    """Answer a message with its result or a `refusal`."""
     _send(connection, _GOOD if good else _BAD, content)
 
 
 def refusal(error: XpuShareError) -> bytes:
-    """The content of an answer that says this."""
+    """Return the content of an answer that carries this error."""
     return json.dumps([type(error).__name__, error.message, error.native]).encode()
 
 
@@ -167,7 +171,7 @@ def _error_of(content: bytes) -> XpuShareError:
 
 
 class KeeperGone(DeviceError):
-    """The keeper has ended meanwhile; its successor may be there."""
+    """The keeper has ended meanwhile; its successor may have started."""
 
 
 def _gone(error: OSError) -> XpuShareError:
@@ -177,7 +181,7 @@ def _gone(error: OSError) -> XpuShareError:
 
 
 def moved(message: bytes, handles: bytes) -> bytes:
-    """The same message, or handle, over other handles of the same memory."""
+    """Return the same message or handle, over other handles of the same memory."""
     return handles if len(message) == HANDLE_NBYTES else identity.sealing().moved(message, handles)
 
 
@@ -186,8 +190,8 @@ def moved(message: bytes, handles: bytes) -> bytes:
 
 @contextmanager
 def socket_at(name: str = "keeper") -> Generator[str]:
-    """The path of the keeper's socket, short enough for an address. `name`: of one that is not the keeper yet.
-    `FileNotFoundError` where there is no runtime folder.
+    """Return the path of the keeper's socket, short enough for an address. `name` is for a process that is not the
+    keeper yet. Raises `FileNotFoundError` if there is no runtime folder.
     """
     folder = identity.chosen_dir()
     identity.check_folder(folder)
@@ -199,12 +203,12 @@ def socket_at(name: str = "keeper") -> Generator[str]:
 
 
 def lock_path() -> str:
-    """The file that the keeper locks for its life; the keeper makes its folder."""
+    """Return the file that the keeper locks for its lifetime. The keeper creates its folder."""
     return str(identity.chosen_dir() / "keeper.lock")
 
 
 def connect(name: str = "keeper") -> socket.socket | None:
-    """A connection to the keeper; None if there is none."""
+    """Connect to the keeper. Returns None if none runs."""
     try:
         with socket_at(name) as path:
             return system.connect(path, _SECONDS)
@@ -215,7 +219,9 @@ def connect(name: str = "keeper") -> socket.socket | None:
 
 
 def _start() -> None:
-    """Start a keeper that lives on without this process. Another process may be doing so: one of them stays."""
+    """Start a keeper that outlives this process. Another process may do the same at the same time; then one keeper
+    stays.
+    """
     if not sys.executable:
         raise InvalidArgumentError("no keeper runs, and this program does not know its Python: start `xpushare keep`")
     import subprocess  # not in the keeper
@@ -235,7 +241,7 @@ def _start() -> None:
 
 @contextmanager
 def connected(start: bool = False) -> Generator[Connection | None]:
-    """A connection to the keeper; None if there is none. `start`: start one then."""
+    """Connect to the keeper, and start one if `start` is true. Returns None if none runs."""
     found = connect()
     deadline = time.monotonic() + _START
     while found is None and start:
@@ -252,7 +258,7 @@ def connected(start: bool = False) -> Generator[Connection | None]:
 
 @final
 class Connection:
-    """A connection to the keeper. What it holds for it ends with it, unless it was published."""
+    """A connection to the keeper. What was handed over but not published ends with it."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -290,24 +296,24 @@ class Connection:
         return found
 
     def hold(self, facts: Sequence[Fact], fds: Sequence[OwnedFd]) -> list[bytes]:
-        """Hand over memory by its descriptors; returns the keeper's handles of it."""
+        """Hand memory over by its descriptors. Returns the keeper's handles of it."""
         for at in range(0, len(fds), _AT_ONCE):
             self._ask(FDS, None, fds[at : at + _AT_ONCE])
         raw = self._ask(HOLD, json.dumps(facts).encode())
         return [raw[at : at + HANDLE_NBYTES] for at in range(0, len(raw), HANDLE_NBYTES)]
 
     def publish(self, name: str, message: bytes, replace: bool, versions: int, mine: bool) -> int:
-        """Publish what is held. `mine`: this process has published the name, and gives it up."""
+        """Publish what was handed over. `mine` says that this process publishes the name now, and gives it up."""
         head = json.dumps([name, replace, versions, mine, None]).encode()
         return int(self._ask(PUBLISH, head + b"\n" + message))
 
     def publish_kept(self, name: str, versions: Sequence[tuple[Earlier, bytes]]) -> None:
-        """Publish what this process has kept: all versions of a name, and their messages, the newest first."""
+        """Publish all versions of a name that this keeper holds, and their messages, the newest first."""
         head = json.dumps([name, True, len(versions), True, [each for each, _ in versions]]).encode()
         self._ask(PUBLISH, head + b"\n" + b"".join([message for _, message in versions]))
 
     def listed(self) -> list[dict[str, Any]]:
-        """What is kept."""
+        """Return the list of what is kept."""
         found: list[dict[str, Any]] = json.loads(self._ask(LIST))
         return found
 
@@ -315,8 +321,8 @@ class Connection:
         self._ask(DROP, name.encode())
 
     def send_replace(self, name: str) -> None:
-        """Have the keeper hand over all that it keeps to the process that listens under that name, and end. It answers
-        once that is done: see `replaced`.
+        """Ask the keeper to hand everything over to the process that listens under that name, and to end. It answers
+        once that is done; see `replaced`.
         """
         _send(self._socket, REPLACE, name.encode())
 

@@ -1,4 +1,4 @@
-"""What was opened and closed again stays mapped for a moment, so that what comes again needs no driver."""
+"""The cache of closed imports: they stay mapped for a moment, so that opening them again needs no driver."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ __all__ = ["Kept", "Room"]
 SECONDS: Final = 2.0  # for which it stays, unless `XPUSHARE_KEEP_SECONDS` says otherwise
 _MOST: Final = 1024  # mappings; each may have a file descriptor
 _log: Final = logging.getLogger("xpushare")
+_new: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
 
 
 @final
 class Room:
-    """The memory of a device: how much there is, how much nobody uses (0: its driver does not say), and who looks after
-    what is kept of it (`Adapter.look_after`).
+    """A device's memory: its size, how much is free (0 if the driver does not say), and the function that looks after
+    cached imports (`Adapter.look_after`).
     """
 
     def __init__(
@@ -42,8 +43,8 @@ class Room:
         self.looked_after = False  # what is kept now
 
     def prepare(self) -> bool:
-        """Do what a finaliser must not do: read the settings, ask how much there is, and start the thread that looks.
-        Where that fails, nothing is kept. Raises `InvalidArgumentError` for settings that make no sense.
+        """Do ahead what a finaliser must not do: read the settings, ask for the size, and start the thread that looks
+        after the cache. If that fails, nothing is cached. Raises `InvalidArgumentError` for invalid settings.
         """
         if not self._prepared:
             self.seconds = settings.seconds("XPUSHARE_KEEP_SECONDS", SECONDS)
@@ -72,7 +73,7 @@ class _Item(NamedTuple):
 
 @final
 class _OfRoom:
-    """What is kept of one device."""
+    """The cached imports of one device."""
 
     __slots__ = ("keys", "nbytes")
 
@@ -83,17 +84,17 @@ class _OfRoom:
 
 @final
 class Kept:
-    """Closed imports by the keys of the cache. None holds a lease: for its exporter, each is closed.
+    """Closed imports by the cache's keys. None of them holds a lease: for the exporter, each is closed.
 
-    What an exporter frees stays occupied meanwhile. So this lasts for the seconds of the room at most, and ends at once
-    when the exporter has died, when other processes leave less of the device's memory free than is kept of it, and by
-    `give_up`.
+    Memory that the exporter frees meanwhile stays occupied. So an import is cached for at most the seconds that the
+    room allows. Its time ends at once when the exporter has died, when the device's free memory falls below the bytes
+    cached, and by `give_up`.
     """
 
     def __init__(self, sweep: Callable[[], object]) -> None:
         self._sweep = sweep  # calls `give_up` for the exporters that have died
         self._lock = threading.RLock()  # the garbage collector may close something while it is held
-        self._items: OrderedDict[Hashable, _Item] = OrderedDict()  # the oldest first, which `popitem` takes at one go
+        self.items: OrderedDict[Hashable, _Item] = OrderedDict()  # the oldest first, which `popitem` takes at one go
         self._of: dict[Room, _OfRoom] = {}
         self._descriptors = 0  # how many this process may use for what is kept
         self._ended = False
@@ -101,11 +102,11 @@ class Kept:
     def keep(
         self, key: Hashable, cookie: bytes, nbytes: int, room: Room, reopen: Callable[[Any], Any], end: object
     ) -> None:
-        """Keep `end`, of which `reopen` makes the import anew; or let it go, where there is no room."""
-        item = _Item(time.monotonic() + room.seconds, nbytes, cookie, room, end, reopen)
+        """Cache `end`, from which `reopen` remakes the import, or release it if there is no room."""
+        item: _Item = _new(_Item, (time.monotonic() + room.seconds, nbytes, cookie, room, end, reopen))
         dropped: list[_Item | None] = []  # they die outside the lock
         with self._lock:
-            if self._ended or nbytes > room.most_nbytes or key in self._items:
+            if self._ended or nbytes > room.most_nbytes or key in self.items:
                 return
             if not room.looked_after:
                 limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -115,17 +116,17 @@ class Kept:
             of = self._of.get(room) or self._of.setdefault(room, _OfRoom())
             of.keys[key] = None
             of.nbytes += nbytes
-            self._items[key] = item  # last: what is kept meanwhile may take the room
+            self.items[key] = item  # last: what is kept meanwhile may take the room
             while of.keys and of.nbytes > room.most_nbytes:
                 dropped.append(self._pop(of.keys.popitem(last=False)[0]))
-            while len(self._items) > min(_MOST, self._descriptors):
-                oldest, item = self._items.popitem(last=False)
+            while len(self.items) > min(_MOST, self._descriptors):
+                oldest, item = self.items.popitem(last=False)
                 self._leave(oldest, item)
                 dropped.append(item)
 
     def _pop(self, key: Hashable) -> _Item | None:
-        """With the lock."""
-        item = self._items.pop(key, None)
+        """Remove an import from the cache. The caller holds the lock."""
+        item = self.items.pop(key, None)
         if item is not None:
             self._leave(key, item)
         return item
@@ -135,33 +136,35 @@ class Kept:
         of.keys.pop(key, None)
         of.nbytes -= item.nbytes
 
-    def has(self, key: Hashable) -> bool:
-        return key in self._items
-
     def take(self, key: Hashable) -> Any:
-        """The import that was kept under `key`, open again; None if there is none."""
-        if key not in self._items:
+        """Return the import that was cached under `key`, open again, or None."""
+        if key not in self.items:
             return None
         with self._lock:
-            item = self._pop(key)
-        return None if item is None else item.reopen(item.end)
+            item = self.items.pop(key, None)
+            if item is None:
+                return None
+            of = self._of[item.room]
+            of.keys.pop(key, None)
+            of.nbytes -= item.nbytes
+        return item.reopen(item.end)
 
     def give_up(self, wanted: Callable[[_Item], bool] = lambda _item: True) -> int:
-        """Let go of what is `wanted`, which is all of it by default; returns how many bytes that was."""
+        """Release the cached imports that are `wanted`, by default all. Returns their size in bytes."""
         with self._lock:
-            gone = {key: item for key, item in self._items.copy().items() if wanted(item)}
+            gone = {key: item for key, item in self.items.copy().items() if wanted(item)}
             for key in gone:
                 self._pop(key)
         return sum(item.nbytes for item in gone.values())  # they die here, outside the lock
 
     def end(self) -> None:
-        """Keep nothing any more: this process exits."""
+        """Stop caching, because this process exits."""
         self._ended = True
         self.give_up()
 
     def forget(self, cookie: bytes) -> None:
-        """The exporter with that cookie has died."""
-        if self._items:
+        """Release the imports of an exporter that has died."""
+        if self.items:
             self.give_up(lambda item: item.cookie == cookie)
 
     @property
@@ -170,16 +173,16 @@ class Kept:
             return sum(of.nbytes for of in self._of.copy().values())
 
     def _counted(self, room: Room) -> int:
-        """The bytes kept of that device, anew: an interrupt may have come between a removal and its count."""
+        """Count the cached bytes of that device anew: an interrupt may have come between a removal and its count."""
         with self._lock:
-            found = [(key, item.nbytes) for key, item in self._items.copy().items() if item.room is room]
+            found = [(key, item.nbytes) for key, item in self.items.copy().items() if item.room is room]
             of = self._of.setdefault(room, _OfRoom())
             of.keys = OrderedDict((key, None) for key, _nbytes in found)
             of.nbytes = sum(nbytes for _key, nbytes in found)
             return of.nbytes
 
     def _look(self, room: Room) -> bool:
-        """Let go of what may not stay any longer. Returns whether anything of that device is still kept."""
+        """Release imports whose time is over. Returns whether any import of that device is still cached."""
         try:
             self._sweep()
             now = time.monotonic()

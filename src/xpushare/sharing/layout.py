@@ -1,4 +1,6 @@
-"""The table and the commons for Python; src/native/engine/layout.h declares them, docs/layout.md explains them."""
+"""The layout of the table and the commons for Python. src/native/engine/layout.h declares it, docs/layout.md explains
+it.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ __all__ = ["COMMONS_NBYTES", "ENTRY", "ENTRY_COUNT", "ENTRY_NBYTES", "LIFE", "TA
 
 
 def _struct(of: str, *fields: str, nbytes: int = 0) -> struct.Struct:
-    """A `Struct` of some fields of a C structure, beginning at the first of them, `nbytes` long; it skips what lies
-    between.
+    """Return a `Struct` of some fields of a C structure, from the first of them on, `nbytes` long. It skips
+    the gaps.
     """
     start = at = STRUCTS[of][fields[0]][0]
     code = "<"

@@ -1,12 +1,13 @@
-"""The files by which names are found. A process publishes handles of its own in them.
+"""The files behind published names.
 
-A name is a file `names/<name>` in the runtime folder that contains the handles of the versions that are kept, the
-newest first: `MAGIC`, their count, for each its version and length, then their bytes. Its publisher holds a POSIX lock
-on byte 0 of the file for as long as the publisher lives, whatever its PID namespace. A file that nobody locks belongs
-to a dead publisher; whoever comes next removes it while holding a lock on byte 1. A process never opens a file that it
-has published itself, since closing it again would drop the lock. A new version is a new file,
-which changes places with the old one; the old one is withdrawn after that. (ext4 writes a file to the disk when
-it is renamed over another one, which takes milliseconds. No name has to survive the machine's crash.)
+A name is a file `names/<name>` in the runtime folder. It contains the handles of the versions that are kept, the newest
+first: `MAGIC`, their count, the version and length of each, then their bytes. Its publisher holds a POSIX lock on byte
+0 of the file for its lifetime; this works across PID namespaces. A file that nobody locks belongs to a dead publisher,
+and the next process that comes by removes it while holding a lock on byte 1.
+
+A process never opens a file that it has published itself, because closing it again would drop the lock. A new version
+is a new file that changes places with the old one; the old version is withdrawn after that. (ext4 writes a file to the
+disk when it is renamed over another one, which takes milliseconds. Names need not survive a crash of the machine.)
 """
 
 from __future__ import annotations
@@ -77,14 +78,14 @@ NOTHING: Final = (errno.ENOENT, errno.ENOTDIR)
 
 @final
 class _Call:
-    """Stands for a call of `publish` or `unpublish`; it is gone when the call is."""
+    """Stands for one call of `publish` or `unpublish`, and is gone when the call is."""
 
     __slots__ = ("__weakref__",)
 
 
 @final
 class Published:
-    """A name of this process, or one that a call is about to make or to end."""
+    """A name of this process, or one that a call is about to create or remove."""
 
     __slots__ = (
         "_withdraw",
@@ -114,11 +115,11 @@ class Published:
         self.by: ref[_Call] | None = None
 
     def published(self) -> bool:
-        """Whether the file is there under its name; the folder may have been cleared by hand."""
+        """Return whether the file still exists under its name. Someone may have cleared the folder by hand."""
         return self.inode is not None and inode_at(self.path) == self.inode
 
     def remove(self) -> None:
-        """Remove the file, then let its lock go."""
+        """Remove the file, then release its lock."""
         try:
             if self.published():
                 with contextlib.suppress(FileNotFoundError):  # the handler of a signal has removed it meanwhile
@@ -127,7 +128,7 @@ class Published:
             close_all(self.fds)
 
     def end(self) -> None:
-        """End all that there is, except what the name keeps; once more, if an interrupt came."""
+        """End every version, except those that the name keeps. Called once more after an interrupt."""
         current = names.get(self.path.name)
         kept = [] if current is None or current is self else current.older
         try:
@@ -141,7 +142,7 @@ class Published:
             self.older = []
 
     def content(self) -> bytes:
-        """Of the file."""
+        """Return the content of the file."""
         versions = [(each.version, bytes(each.handle)) for each in (self, *self.older)]
         entries = [ENTRY.pack(version, len(raw)) for version, raw in versions]
         return b"".join([HEAD.pack(MAGIC, len(versions)), *entries, *[raw for _, raw in versions]])
@@ -172,8 +173,8 @@ def _unsettle(call: _Call, own: Published) -> None:
 
 
 def _settle(call: _Call | None = None) -> None:
-    """End what `call`, or calls that are over, have left and is not published; the newest first, since a version that
-    is published ends the one before it.
+    """End what `call`, or earlier calls that are over, left unpublished. The newest goes first, since publishing a
+    version ends the one before it.
     """
     for own in reversed(_unsettled.copy()):
         by = own.by and own.by()
@@ -199,7 +200,9 @@ def _forget(own: Published) -> None:
 
 
 def _next_version(old: Published | None) -> int:
-    """One more than before. The first of a process is the time in microseconds: another publisher's are less."""
+    """Return the next version number. A name's first version is the time in microseconds, so it is above an earlier
+    publisher's.
+    """
     global _highest
     _highest = max(_highest, time.time_ns() // 1000 - 1 if old is None else old.version) + 1
     return _highest
@@ -213,9 +216,11 @@ def publish(
     withdraw: Callable[[Any], None],
     before: int | None = None,
 ) -> int:
-    """Give what `export` makes the name; returns the version. `export` fills in `handle` and `exports`, each of which
-    `withdraw` ends. `before`: the process that may have published the name, whose file is replaced; `export` may also
-    say the version, and earlier ones, that this process had.
+    """Publish what `export` makes under the name, and return the version.
+
+    `export` fills in `handle` and `exports`, each of which `withdraw` ends. `before` is the process that may have
+    published the name and whose file is replaced; `export` may then also provide the version and earlier versions that
+    this process had.
     """
     check_name(name)
     folder = names_folder()
@@ -250,7 +255,7 @@ def publish(
 
 
 def taken_over(name: str) -> None:
-    """Another process has replaced the file of a name of this one: end what this process exported for it."""
+    """After another process has replaced the file of this process's name, end what was exported for it."""
     with lock:
         own = names.get(name)
         if own is not None and not own.published():
@@ -259,7 +264,7 @@ def taken_over(name: str) -> None:
 
 
 def taken_back(name: str) -> None:
-    """Put the name's file back that another process, which was to go on with it, has replaced."""
+    """Restore the file of a name after a hand-over to another process failed."""
     with lock:
         own = names.get(name)
         if own is not None and not own.published():
@@ -293,20 +298,20 @@ def check_name(name: str) -> None:
 
 
 def _expect_free(name: str, holder: int | None) -> None:
-    """Raise if that living process has published the name."""
+    """Raise `InvalidArgumentError` if that living process has published the name."""
     if holder is not None:
         who = f"process {holder}" if holder else "a process of another PID namespace"
         raise InvalidArgumentError(f"{who} has published {name!r}")
 
 
 def _holder_at(path: Path) -> int | None:
-    """The living process that has published the file, as of `holder_of`."""
+    """Return the living process that has published the file, as `holder_of` does."""
     fd = open_file(path)
     return None if fd is None else holder_of(fd)
 
 
 def names_folder() -> Path:
-    """The folder of the names, which only this user can enter; it is made if it is missing."""
+    """Return the folder of the names, which only this user can enter. Creates it if it is missing."""
     folder = identity.runtime_dir() / "names"
     try:
         folder.mkdir(mode=0o700)
@@ -324,7 +329,7 @@ def listed(folder: Path) -> list[str]:
 
 
 def open_file(path: Path) -> OwnedFd | None:
-    """Open a published file, never one of this process; None if there is none."""
+    """Open a published file, never one of this process. Returns None if there is none."""
     try:
         fd = own_fd(os.open, path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
@@ -349,7 +354,9 @@ def stat_of(fd: OwnedFd) -> os.stat_result:
 
 
 def holder_of(fd: OwnedFd, at: int = _LIFE) -> int | None:
-    """pid of the process that has locked the file (0 if that cannot be seen), None if there is none."""
+    """Return the pid of the process that has locked the file, 0 if its pid is not visible here, or None if
+    nobody has.
+    """
     with doing("asking who has published a name"):
         return _native.lock_holder(fd.number, at)
 
@@ -369,7 +376,9 @@ def inode_at(path: Path) -> tuple[int, int] | None:
 
 
 def _claim(new: Published, replace: bool) -> None:
-    """Publish a complete file, locked before anybody can see it. `replace`: over the one of this process."""
+    """Publish a complete file, locked before anybody can see it. With `replace`, it takes the place of this process's
+    own.
+    """
     path, temporary = new.path, new.temporary
     while True:
         close_all(new.fds)
@@ -397,7 +406,7 @@ def _claim(new: Published, replace: bool) -> None:
 
 
 def reap(folder: Path) -> None:
-    """Remove what dead publishers, and interrupted calls, left, as far as it can be removed."""
+    """Remove the files of dead publishers and of interrupted calls, as far as they can be removed."""
     with lock:
         _settle()
         own_files = {each.inode for each in names.values()}
@@ -413,7 +422,7 @@ def reap(folder: Path) -> None:
 
 
 def _alone(fd: OwnedFd, path: Path, seconds: float) -> bool:
-    """Take the lock of those who remove the file. Whoever has it may be stopped, so wait for it so long at most."""
+    """Take the lock for removing the file. Its holder may be stopped, so wait for a limited time."""
     end = time.monotonic() + seconds
     while True:
         try:
@@ -428,7 +437,7 @@ def _alone(fd: OwnedFd, path: Path, seconds: float) -> bool:
 
 
 def _remove_dead(path: Path, *, wait: bool) -> None:
-    """Remove the file unless its publisher lives. One process at a time does it; the others go on, or wait."""
+    """Remove the file unless its publisher lives. Only one process at a time does it; others go on or wait."""
     fd = open_file(path)
     if fd is None or holder_of(fd) is not None:
         return

@@ -1,4 +1,4 @@
-"""This process's place among the others: its table, its peers, its live objects. A forked child gets its own."""
+"""This process as a member among others: its table, its peers, its live objects. A forked child gets its own."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import os
 import threading
 from bisect import bisect_right, insort
 from collections.abc import Hashable
+from functools import partial
 from typing import Any, Final, final
-from weakref import WeakValueDictionary, ref
+from weakref import ref
 
 from xpushare import _native
 from xpushare._native import left
@@ -16,12 +17,12 @@ from xpushare.sharing.handle import Handle, fields_of
 from xpushare.sharing.peers import Peer, Peers
 from xpushare.sharing.table import Table
 
-__all__ = ["AddressMap", "Node", "current", "here", "left"]
+__all__ = ["AddressMap", "ByName", "Node", "current", "here", "left"]
 
 
 @final
 class AddressMap:
-    """The live allocations of this process, by address; it holds none of them."""
+    """The live allocations of this process, by address. It holds weak references."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # re-entrant: the garbage collector may call `remove` while it is held
@@ -37,7 +38,7 @@ class AddressMap:
                 insort(self._starts, address)
 
     def remove(self, address: int) -> None:
-        """Forget the allocation that died at `address`; a newer one there stays."""
+        """Forget the allocation that died at `address`, but not a newer one there."""
         with self._lock:
             found = self._by_start.get(address)
             if found is not None and found() is None:
@@ -46,7 +47,7 @@ class AddressMap:
                 del self._starts[at]
 
     def find(self, address: int) -> Any | None:
-        """The live allocation that contains `address`."""
+        """Return the live allocation that contains `address`, or None."""
         with self._lock:
             at = bisect_right(self._starts, address) - 1
             if at < 0:
@@ -63,47 +64,75 @@ class AddressMap:
 
 
 @final
-class Node:
-    """What `current()` returns."""
+class ByName:
+    """The live allocations of other libraries, by what names them; it holds none of them."""
 
-    __slots__ = ("_lock", "_table", "allocations", "foreign", "peers")
+    def __init__(self) -> None:
+        self._known: dict[Hashable, ref[Any]] = {}
+
+    def get(self, name: Hashable) -> Any | None:
+        found = self._known.get(name)
+        return None if found is None else found()
+
+    def add(self, name: Hashable, made: Any) -> Any:
+        """Return the live allocation of that name, which is `made` unless there is one."""
+        own: ref[Any] = ref(made, partial(self._forget, name))
+        while (known := self._known.setdefault(name, own)) is not own:
+            found = known()
+            if found is not None:
+                return found
+            self._forget(name, known)
+        return made
+
+    def _forget(self, name: Hashable, dead: ref[Any]) -> None:
+        """Forget an allocation that died; a newer one of that name stays."""
+        if self._known.get(name) is dead:
+            forgotten = self._known.pop(name, dead)  # the handler of a signal, or a finaliser, may have been here
+            if forgotten is not dead:
+                self._known.setdefault(name, forgotten)
+
+
+@final
+class Node:
+    """The state that `current()` returns."""
+
+    __slots__ = ("_lock", "allocations", "foreign", "peers", "table_if_any")
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # re-entrant: for the handlers of signals
-        self._table: Table | None = None
+        self.table_if_any: Table | None = None
         self.peers = Peers()
         self.allocations = AddressMap()
-        self.foreign: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()  # other libraries' allocations
+        self.foreign = ByName()
 
     def table(self) -> Table:
-        """This process's table, made when it is first needed."""
-        if self._table is None:
+        """Return this process's table, and create it at the first use."""
+        found = self.table_if_any
+        if found is None:
             with self._lock:
-                if self._table is None:
+                if self.table_if_any is None:
                     made = Table()
-                    if self._table is None:  # the handler of a signal may have been first
-                        self._table = made
-        return self._table
-
-    @property
-    def table_if_any(self) -> Table | None:
-        return self._table
+                    if self.table_if_any is None:  # the handler of a signal may have been first
+                        self.table_if_any = made
+                found = self.table_if_any
+        return found
 
     def is_own(self, cookie: bytes) -> bool:
-        return self._table is not None and self._table.cookie == cookie
+        table = self.table_if_any
+        return table is not None and table.cookie == cookie
 
     def meet(self, handle: Handle) -> Peer | None:
-        """The exporter of a handle that came first, the short way; see `Peers.meet`. None for a handle of our own."""
+        """Return the exporter of a handle by the fast path, as `Peers.meet` does. None for a handle of our own."""
         if self.is_own(fields_of(handle).cookie):
             return None
         self.peers.sweep()
         return self.peers.meet(handle)
 
     def leave(self) -> None:
-        """Clean exit: record what this process owes as lost, and hold nothing any more."""
+        """At a clean exit, record the signals that this process has not delivered as lost, and release everything."""
         self.peers.leave()
-        if self._table is not None:
-            self._table.leave()
+        if self.table_if_any is not None:
+            self.table_if_any.leave()
         _native.close_warden()
         _native.close_relay()
 
@@ -113,19 +142,19 @@ def current() -> Node:
 
 
 def inherited(address: int) -> bool:
-    """Whether `address` lies in memory that this process has by a fork: it was made or opened by a parent."""
+    """Return whether `address` lies in memory that a parent process allocated or opened before a fork."""
     return any(each.allocations.find(address) is not None or each.peers.maps(address) for each in _parents)
 
 
 def leave(_deadline: float) -> None:
-    """Clean exit, also of a forked child."""
+    """Leave at a clean exit, also of a forked child."""
     here[0].peers.kept.end()
     _native.set_left(True)
     here[0].leave()
 
 
 here: Final[list[Node]] = [Node()]
-"""What `current` returns, alone; native code reads it."""
+"""What `current` returns, alone, for whoever reads it without a call."""
 
 
 def _after_fork() -> None:

@@ -1,4 +1,4 @@
-"""File descriptors of memory that another process made, by which this process can hand the memory out itself."""
+"""File descriptors of memory that another process allocated, with which this process can export that memory itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ __all__ = ["Owned", "descriptors", "expect_lasting"]
 
 
 def descriptors(what: Export) -> list[OwnedFd]:
-    """Duplicates of the descriptors of an export of this process, which the driver makes where it does so on demand."""
+    """Return duplicates of the descriptors of an export of this process. The driver makes them, if it does so on
+    demand.
+    """
     fds: list[OwnedFd] = []
     try:
         if what.on_demand is None:
@@ -45,7 +47,9 @@ def descriptors(what: Export) -> list[OwnedFd]:
 
 
 def expect_lasting(form: Form, count: int) -> None:
-    """Raise `FeatureNotSupportedError` unless an export of this form, with so many descriptors, outlives its maker."""
+    """Raise `FeatureNotSupportedError` unless an export of this form, with this many descriptors, outlives
+    its maker.
+    """
     if form is Form.DRIVER or not count:
         raise FeatureNotSupportedError(
             "this memory ends with the process that made it, so no other process can own it: its driver shares it by a "
@@ -56,19 +60,21 @@ def expect_lasting(form: Form, count: int) -> None:
 
 @final
 class Owned:
-    """Descriptors of an allocation, and what its export said. No driver needs to know them."""
+    """The descriptors of an allocation, and the facts of its export. No driver needs to know them."""
 
     __slots__ = ("_export", "exporter", "fds")
 
     def __init__(self, fds: Sequence[OwnedFd], export: Export, exporter: Hardware | None) -> None:
-        """Take `fds` over. `export`: without descriptors. `exporter`: the device, where it is of another backend."""
+        """Take over `fds`. `export` comes without descriptors. `exporter` is the device, if it is of
+        another backend.
+        """
         self.fds: Final = tuple(fds)
         self._export: Final = export
         self.exporter: Final = exporter
 
     @classmethod
     def of(cls, what: Import) -> Owned:
-        """Duplicates of what came with an import."""
+        """Duplicate the descriptors of an import."""
         expect_lasting(what.form, len(what.fds))
         fds: list[OwnedFd] = []
         try:
@@ -81,7 +87,7 @@ class Owned:
         return cls(fds, export, what.exporter)
 
     def export(self) -> Export:
-        """What the memory's maker said, with the descriptors of this process."""
+        """Return the facts that the memory's maker gave, with this process's descriptors."""
         numbers = tuple([fd.number for fd in self.fds])
         if len(numbers) > layout.FDS_INLINE:
             return self._export._replace(on_demand=OnDemand(DUPLICATE, numbers, 0, 0))

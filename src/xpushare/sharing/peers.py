@@ -1,4 +1,4 @@
-"""The exporters that this process knows, what it has open from each of them, and the cache of what it has mapped."""
+"""The exporters that this process knows, the objects it has open from each, and the cache of its mappings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar, final
-from weakref import WeakValueDictionary, ref
+from weakref import ref
 
 from xpushare import _native
 from xpushare._native import Fields, Lease, load64
@@ -33,14 +33,14 @@ from xpushare.sharing.kept import Kept, Room
 __all__ = ["Opener", "Peer", "Peers", "Turn"]
 
 T = TypeVar("T")
-_W = TypeVar("_W", bound=tuple[Any, ...])
 _FORMS: Final = tuple(Form)  # by their numbers
 _TOGETHER: Final = 128  # descriptors of what is made at one go
+_RLock: Final = type(threading.RLock())  # without the function around it
 _PCI: Final = re.compile(rb"(?:[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])?")
 
 
 class Entry(NamedTuple):
-    """An entry of a peer's table, as it was read; docs/layout.md has the same names."""
+    """An entry of a peer's table, as it was read. docs/layout.md uses the same names."""
 
     generation: int
     retired: int
@@ -67,13 +67,12 @@ class Entry(NamedTuple):
 
 @final
 class Opener:
-    """How this process opens exports of one kind on one device. Its identity is a part of the cache's keys.
+    """How this process opens exports of one kind on one device. Its identity is part of the cache's keys.
 
-    `make` imports; `make_all` imports several: all, or none. `admit`, where the exporter's device
-    is of another backend, raises unless exports of that form and hardware can be imported; it is asked before anything
-    is fetched. `maps`: memory in a memfd comes mapped. `least_per_fd`: bytes that each fd of several stands for, at
-    least; 0: there is one fd. `room`: where what is closed may stay mapped for a moment. `own`: imports can be exported
-    from here.
+    `make` imports one object. `make_all` imports several: all, or none. For an exporter on another backend, `admit`
+    raises unless exports of that form and hardware can be imported; it is called before anything is fetched. `maps`:
+    memory in a memfd comes mapped. `least_per_fd`: the least bytes that each of several fds stands for; 0 if there is
+    one fd. `room`: where closed imports are cached. `own`: this process can export its imports.
     """
 
     __slots__ = ("admit", "least_per_fd", "make", "make_all", "maps", "own", "room")
@@ -97,7 +96,9 @@ class Opener:
         self.room = room
 
     def expect_fds(self, count: int, exposed_nbytes: int) -> None:
-        """Before they are fetched: a table that claims a million would keep us busy for long."""
+        """Check the number of descriptors before they are fetched: a table that claims a million would block us for
+        long.
+        """
         most = 2 + exposed_nbytes // self.least_per_fd if self.least_per_fd else 1
         if count > most:
             raise InvalidHandleError(
@@ -111,7 +112,7 @@ class Opener:
 
 
 def _meet(handle: Handle) -> routes.Met:
-    """Map the exporter's table and join its commons, step by step: an error says what is wrong."""
+    """Map the exporter's table and join its commons, step by step, so that an error says what is wrong."""
     fields = fields_of(handle)
     attachment = routes.attach(handle)
     doing = f"mapping the table of process {fields.pid}"
@@ -145,12 +146,13 @@ def _view(table: _native.Mapping) -> memoryview:
 
 @final
 class Peer:
-    """One exporter, known by its table, which is mapped once. Membership in its commons shows the exporter what is
-    open.
+    """One exporter, known by its table, which is mapped once. Membership in its commons shows the exporter which
+    objects are open.
     """
 
     __slots__ = (
-        "_direct", "_mapping", "_pidfd_number", "_table_fd", "address", "cookie", "domain", "pid", "pidfd", "table",
+        "_direct", "_entries", "_mapping", "_pidfd_number", "_table_fd", "address", "cookie", "domain", "pid", "pidfd",
+        "table",
     )  # fmt: skip
 
     def __init__(self, handle: Handle, met: routes.Met) -> None:
@@ -160,6 +162,7 @@ class Peer:
         self.domain = met.domain
         self.pidfd = met.pidfd
         self.address = met.mapping.address
+        self._entries = self.address + layout.TABLE_ENTRIES
         self._mapping = met.mapping
         self._table_fd = met.table
         self._pidfd_number = -1 if met.pidfd is None else met.pidfd.number
@@ -173,20 +176,24 @@ class Peer:
         return _native.lock_holder(self.domain.fd, layout.LIFE) is not None
 
     def entry_address(self, entry: int) -> int:
-        return self.address + layout.TABLE_ENTRIES + entry * layout.ENTRY_NBYTES
+        return self._entries + entry * layout.ENTRY_NBYTES
+
+    def stands(self, fields: Fields) -> bool:
+        """Whether the entry is still that of the handle with these fields."""
+        return load64(self._entries + fields.entry * layout.ENTRY_NBYTES) == fields.generation
 
     def ends(self, entry: int) -> bool:
-        """Whether the entry has a deadline, as that of a pickle has once its object has died."""
+        """Return whether the entry has a deadline, as a pickle's has once its object has died."""
         return load64(self.address + layout.TABLE_DEADLINES + entry * 8) != 0
 
     def expect_live(self, handle: Handle) -> None:
-        """Raise `HandleExpiredError` unless the handle's entry is live now, and its process alive."""
+        """Raise `HandleExpiredError` unless the handle's entry is live and its process alive."""
         self.expect_exported(handle)
         if not self.alive():
             raise exporter_gone(self.pid, "its pidfd says so")
 
     def expect_exported(self, handle: Handle) -> None:
-        """Raise `HandleExpiredError` unless the handle's entry is live; its process may have died."""
+        """Raise `HandleExpiredError` unless the handle's entry is live. Its process may have died."""
         try:
             reason = self.table.ended(fields_of(handle))
         except ValueError as error:
@@ -197,7 +204,7 @@ class Peer:
             )
 
     def entry(self, handle: Handle) -> Entry:
-        """The handle's entry, checked against the handle. Call `expect_exported` again after using it."""
+        """Return the handle's entry, checked against the handle. Call `expect_exported` again after using it."""
         found = self.table.entry(fields_of(handle))
         if found is None:
             self.expect_exported(handle)
@@ -205,7 +212,7 @@ class Peer:
         return Entry._make(layout.ENTRY.unpack(found))
 
     def hardware(self, handle: Handle, entry: Entry) -> Hardware:
-        """The device of the entry, which is the one that the handle names."""
+        """Return the device of the entry, which is the one that the handle names."""
         fields = fields_of(handle)
         if not entry.device:  # the header was full
             return Hardware(handle.backend, handle.device_uuid, "", "")
@@ -219,7 +226,7 @@ class Peer:
         raise InvalidHandleError(f"process {self.pid} says of the handle's device what cannot be")
 
     def fetch(self, handle: Handle, entry: Entry) -> list[OwnedFd]:
-        """The entry's fds, which are certainly those of this handle."""
+        """Fetch the entry's descriptors, and make sure that they belong to this handle."""
         if not entry.fd_count:
             return []
         numbers = None if entry.flags & layout.ENTRY_ON_DEMAND else layout.FDS.unpack(entry.fds)
@@ -237,7 +244,7 @@ class Peer:
         return fds
 
     def map(self, handle: Handle, entry: Entry) -> _native.Mapping:
-        """A mapping of the entry's memfd, which is certainly that of this handle."""
+        """Map the entry's memfd, and make sure that it belongs to this handle."""
         writable = not entry.flags & layout.ENTRY_READ_ONLY
         fields = fields_of(handle)
         fd = layout.FDS.unpack(entry.fds)[0]
@@ -270,22 +277,24 @@ class Peer:
 
 @final
 class Turn:
-    """Whose turn it is to make something. Re-entrant, for the handlers of signals: what they make is found later."""
+    """The right to make something, held by one thread at a time. Re-entrant for signal handlers; what those make is
+    found later.
+    """
 
     __slots__ = ("__weakref__", "keys", "lock", "over", "refusal")
 
     def __init__(self, keys: frozenset[Hashable] = frozenset()) -> None:
-        """`keys`: of what is made together."""
+        """`keys` name the objects that are made together."""
         self.keys = keys
         self.over = False  # what was made together, or natively, is made: each key has a turn of its own again
-        self.lock = threading.RLock()
+        self.lock = _RLock()
         # What the last `RouteError` says. Not the error: its traceback holds what failed, and so may that of a copy
         # (tblib, which Dask imports, has copies keep theirs).
         self.refusal: tuple[str, tuple[str, ...]] | None = None
 
 
 class _Opening(NamedTuple):
-    """What is held, and has yet to be made."""
+    """An entry that is held but not imported yet."""
 
     key: Hashable
     fields: Fields
@@ -295,46 +304,56 @@ class _Opening(NamedTuple):
 
 @final
 class Peers:
-    """All peers of this process, and the cache of what is open.
+    """All peers of this process, and the cache of open objects.
 
-    The cache maps (exporter, its object, how it was opened) to what `make` returned, for as long as that lives. It
-    holds weak references, so it never evicts what is in use, and keeps nothing else alive.
+    The cache maps (exporter, its object, how it was opened) to the result of `make`, for as long as that lives. It
+    holds weak references, so it never evicts an object in use and keeps nothing alive.
     """
 
-    __slots__ = ("_cache", "_lock", "_opening", "_peers", "_pidfds", "_together", "_turns", "kept")
+    __slots__ = ("_cache", "_lock", "_peers", "_pidfds", "_together", "_turns", "kept")
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # re-entrant: what dies while it is held may call `forget`
         self._peers: dict[bytes, Peer] = {}
         self._cache: dict[Hashable, ref[Any]] = {}
-        self._turns: WeakValueDictionary[Hashable, Turn] = WeakValueDictionary()
-        self._opening: dict[Hashable, Turn] = {}  # the turns of native code, which are not in `_turns`
+        self._turns: dict[Hashable, ref[Turn]] = {}
         self._together: tuple[ref[Turn], ...] = ()  # those for several keys, which are not in `_turns`, either
         self._pidfds: list[int] = []  # of the peers that have one
         self.kept = Kept(self.sweep)
 
     def _turn(self, key: Hashable) -> Turn:
-        with self._lock:  # two threads would get two turns: `setdefault` is written in Python
-            for turn in self._turns_together():
+        with self._lock:
+            for turn in self._turns_together() if self._together else ():
                 if key in turn.keys:
                     return turn
-            return self._opening.get(key) or self._turns.setdefault(key, Turn())
+            known = self._turns.get(key)
+            found = None if known is None else known()
+            if found is None:
+                found = Turn()
+                self._turns[key] = ref(found, partial(self._over, key))
+            return found
+
+    def _over(self, key: Hashable, turn: ref[Turn]) -> None:
+        """Nobody has the turn any more; a newer one stays."""
+        with self._lock:
+            if self._turns.get(key) is turn:
+                del self._turns[key]
 
     def _turns_together(self) -> list[Turn]:
         return [turn for each in self._together if (turn := each()) is not None and not turn.over]
 
     def _turn_together(self, keys: Iterable[Hashable]) -> Turn:
-        """One turn for those keys for which there is none now."""
+        """Take one turn for those of the keys that have none now."""
         with self._lock:
             others = self._turns_together()
-            taken = (self._opening, self._turns, *(other.keys for other in others))
+            taken = (self._turns, *(other.keys for other in others))
             turn = Turn(frozenset(key for key in keys if not any(key in each for each in taken)))
             self._together = (*map(ref, others), ref(turn))
         return turn
 
     def once(self, key: Hashable, find: Callable[[], T | None], make: Callable[[], T]) -> T:
-        """What `find` finds, else what `make` makes and makes findable: one thread at a time for this key; other keys
-        go on. Who waited for a thread that found no route has found none, either.
+        """Return the result of `find`, else of `make`, which makes it findable. Only one thread at a time works on this
+        key; other keys go on. If one thread finds no route, the threads that waited for it have found none either.
         """
         while True:
             turn = self._turn(key)
@@ -360,7 +379,7 @@ class Peers:
                     raise
 
     def peer(self, handle: Handle) -> Peer:
-        """The exporter of `handle`; this process attaches to it at its first handle."""
+        """Return the exporter of `handle`. This process attaches to it at its first handle."""
         cookie = fields_of(handle).cookie
         found = self._peers.get(cookie)
         return (
@@ -368,8 +387,8 @@ class Peers:
         )
 
     def meet(self, handle: Handle) -> Peer | None:
-        """The exporter of `handle`, which this process may not have met yet, the short way. None where that is closed,
-        or the exporter dead: `peer` says why.
+        """Attach to the exporter of `handle` by the fast path. Returns None if that is blocked or the exporter is dead;
+        `peer` raises the reason.
         """
         cookie = fields_of(handle).cookie
         turn = self._turn(cookie)  # it has to live as long as its lock is held
@@ -382,7 +401,7 @@ class Peers:
         return found
 
     def _made(self, handle: Handle, way: Callable[[Handle], routes.Met | None]) -> Peer | None:
-        """The exporter that was met in that way; None where it says nothing."""
+        """Return the exporter that the fast path has attached to, or None if it has not."""
         cookie = fields_of(handle).cookie
         met, found = way(handle), None
         if met is not None:
@@ -399,7 +418,7 @@ class Peers:
         return found
 
     def _lease(self, handle: Handle) -> Lease:
-        """A lease of the handle's entry, at its exporter."""
+        """Take a lease of the handle's entry, at its exporter."""
         fields = fields_of(handle)
         while True:
             peer = self.peer(handle)
@@ -408,8 +427,8 @@ class Peers:
                     return Lease(peer.domain, fields.entry, peer)
 
     def _discard(self, cookie: bytes) -> None:
-        """Leave and forget an exporter again that was met for an open that failed, unless another thread has opened
-        something. The error's traceback may keep the peer for long.
+        """Leave and forget an exporter that was attached for an open that failed, unless another thread has opened
+        something. The error's traceback may keep the peer alive for long.
         """
         with self._lock:
             peer = self._peers.get(cookie)
@@ -423,8 +442,8 @@ class Peers:
             self._pidfds = [peer.pidfd.number for peer in met if peer.pidfd is not None]
 
     def cached(self, key: Any, make: Callable[[], T], room: Room | None = None) -> T:
-        """Return what was made under `key` and still lives, else what `make` makes: a `Resource` that tells the cache
-        when it dies. `room`: of what may stay mapped for a moment then.
+        """Return the living object that was made under `key`, else the result of `make`: a `Resource` that notifies the
+        cache when it dies. `room` is where the object is cached after its end.
         """
 
         def find() -> T | None:
@@ -438,16 +457,16 @@ class Peers:
         return self.once(key, find, fill) if found is None else found
 
     def _taken(self, key: Any, room: Room | None) -> Any:
-        """What was kept under `key` when it was closed, open again; None if nothing was."""
+        """Return the closed object that is cached under `key`, open again, or None."""
         taken = None if room is None else self.kept.take(key)
         return None if taken is None else self._remember(key, taken, room)
 
     def _remember(self, key: Any, made: T, room: Room | None = None) -> T:
-        """What is cached under `key` from now on: `made`, or what another thread made first."""
+        """Cache `made` under `key`, and return it, or return what another thread made first."""
         resource: Any = made
         own: ref[Any] = ref(resource)
         keep = None
-        if room is not None and (reopen := resource.reopener()) is not None and room.prepare():
+        if room is not None and (reopen := resource.reopener()) is not None and (room.most_nbytes or room.prepare()):
             keep = partial(self._keep, key, resource.nbytes, room, reopen)
         resource.on_death(self.forget, key, keep)
         if self._cache.setdefault(key, own) is own:
@@ -461,12 +480,12 @@ class Peers:
         return made
 
     def _keep(self, key: Any, nbytes: int, room: Room, reopen: Callable[[Any], Any], end: object) -> None:
-        """Keep what was closed; or let it go, where its exporter is known to be dead."""
+        """Cache a closed object, or release it if its exporter is known to be dead."""
         if key[0] in self._peers:
             self.kept.keep(key, key[0], nbytes, room, reopen, end)
 
     def forget(self, key: Hashable) -> None:
-        """Forget what was cached under `key` and died; a newer object stays."""
+        """Forget the object that was cached under `key` and died, but not a newer one."""
         with self._lock:
             known = self._cache.get(key)
             if known is not None and known() is None:
@@ -474,20 +493,16 @@ class Peers:
                 if forgotten is not None and forgotten is not known:
                     self._cache.setdefault(key, forgotten)
 
-    def acquire(self, wanted: Sequence[_W], take: Callable[[_W, Any, Lease], object]) -> None:
-        """Open what `wanted` names, each a tuple that begins with a handle and its opener, and call `take` with the
-        tuple, what the opener made of the object, now or for an earlier open, and the lease that belongs to it.
+    def acquire(self, wanted: Sequence[tuple[Any, ...]], taken: list[tuple[Any, Lease]]) -> None:
+        """Open what `wanted` names, each a tuple that begins with a handle and its opener. Appends to `taken` what the
+        opener made of the object, now or for an earlier open, and the lease that belongs to it.
 
         Objects of known exporters are opened by native calls, and those without file descriptors together. An object
         that these calls cannot open is opened step by step, which says what is wrong. If an error is raised, the
         objects in front of the bad one have been taken.
         """
         first = wanted[0]  # opening this one meets the exporter
-        made, lease = self._acquire(first[0], first[1])
-        try:
-            take(first, made, lease)
-        finally:
-            del made, lease  # here, not with the traceback
+        taken.append(self._acquire(first[0], first[1]))
         if len(wanted) == 1:
             return
         wanted = wanted[1:]
@@ -500,7 +515,7 @@ class Peers:
                     opened = self._acquire(each[0], each[1])
                 else:
                     self.count(opened[1].peer, fields_of(each[0]), each[1].own)
-                take(each, *opened)
+                taken.append(opened)
         finally:
             together.clear()  # here, not with the traceback
             opened = None
@@ -547,8 +562,8 @@ class Peers:
 
     @staticmethod
     def count(peer: Peer, fields: Fields, own: bool = False) -> None:
-        """Count the open of a pickle; with `own`, tell the exporter that this process may hand the memory out from now
-        on. Raises `HandleExpiredError` if the pickle's object has died and another process opened it first.
+        """Count the open of a pickle. With `own`, tell the exporter that this process may export the memory itself from
+        now on. Raises `HandleExpiredError` if the pickle's object has died and another process opened it first.
         """
         if fields.flags & PICKLED and not peer.domain.take_open(fields.entry) and peer.ends(fields.entry):
             raise HandleExpiredError(f"the handle has expired: {layout.REASONS[layout.REASON_PICKLE]}")
@@ -556,29 +571,24 @@ class Peers:
             peer.domain.own(fields.entry)
 
     def known(self, cookie: bytes) -> Peer | None:
-        """The exporter with that cookie, if this process has met it and does not know it to be dead."""
+        """Return the exporter with that cookie, if this process has attached to it and does not know it to be dead."""
         if len(self._peers) > 1:  # if the only one is dead, reading its table shows that
             self.sweep()
         return self._peers.get(cookie)
 
     def stands(self, handle: Handle) -> bool:
-        """Whether what was exported under a handle has not ended. False, too, where its exporter is unknown or dead."""
+        """Return whether the export behind a handle has not ended. False if its exporter is unknown or dead."""
         fields = fields_of(handle)
         peer = self.known(fields.cookie)
-        return peer is not None and self._stands(peer, fields)
-
-    @staticmethod
-    def _stands(peer: Peer, fields: Fields) -> bool:
-        """Whether the entry is still the handle's."""
-        return load64(peer.entry_address(fields.entry)) == fields.generation
+        return peer is not None and peer.stands(fields)
 
     def _open(self, key: Any, fields: Fields, opener: Opener) -> tuple[Any, Lease] | None:
-        """Open an object of a known exporter by one native call. None if that call cannot."""
+        """Open an object of a known exporter by one native call. Returns None if that call cannot."""
         peers = self._peers  # if there is only one, and it is dead, reading its table shows that
         peer = peers.get(key[0]) if len(peers) == 1 else self.known(key[0])
         if peer is None:
             return None
-        if key in self._cache or (opener.room is not None and self.kept.has(key)):
+        if key in self._cache or key in self.kept.items:
             return self._held(peer, fields, key, opener)
         if opener.admit is not None:
             return None
@@ -591,7 +601,7 @@ class Peers:
                     return None if key in self._cache else self._open_new(peer, fields, key, opener, False)
 
     def _held(self, peer: Peer, fields: Fields, key: Any, opener: Opener) -> tuple[Any, Lease] | None:
-        """Hold an object that is open, or still mapped. None if it is neither, or its handle has expired."""
+        """Hold an object that is open, or still mapped. Returns None if it is neither, or its handle has expired."""
         held = peer.table.hold(fields, peer)  # first: a handle that is refused renews nothing that is kept
         if held is None:
             return None
@@ -600,12 +610,12 @@ class Peers:
         return None if made is None else (made, held[0])
 
     def _open_together(self, wanted: Sequence[tuple[Any, ...]]) -> list[tuple[Any, Lease] | None]:
-        """`_open` of each, where those that do not come mapped are made by few calls of `make_all`. None, too, for an
-        object whose import failed: opening it by steps raises the error.
+        """Open each as `_open` does, and import those without a mapping by a few calls of `make_all`. Returns None for
+        an object whose import failed too: opening it step by step raises the error.
         """
         opened: list[tuple[Any, Lease] | None] = [None] * len(wanted)
         known: dict[bytes, Peer | None] = {}
-        cache, kept = self._cache, self.kept
+        cache, kept = self._cache, self.kept.items
         together: dict[tuple[Peer, Opener], dict[Any, tuple[int, Handle]]] = {}
         try:
             for index, (handle, opener, *_others) in enumerate(wanted):
@@ -617,7 +627,7 @@ class Peers:
                 peer = known[cookie]
                 if peer is None:
                     continue
-                if key in cache or (opener.room is not None and kept.has(key)):
+                if key in cache or key in kept:
                     opened[index] = self._held(peer, fields, key, opener)
                 elif opener.make_all is None or opener.admit is not None or (opener.maps and not key[3] & PICKLED):
                     try:
@@ -637,7 +647,9 @@ class Peers:
         self, peer: Peer, opener: Opener, opening: dict[Any, tuple[int, Handle]],
         opened: list[tuple[Any, Lease] | None],
     ) -> None:  # fmt: skip
-        """Open what no other thread is opening. `opening`: the indices in `opened`, by the cache's keys."""
+        """Import the objects that no other thread is opening. `opening` gives the indices in `opened`, by the cache's
+        keys.
+        """
         assert opener.make_all is not None
         turn = self._turn_together(opening)
         later: list[_Opening] = []
@@ -666,7 +678,7 @@ class Peers:
             later.clear()  # as above
 
     def _fetched(self, peer: Peer, handle: Handle, key: Any, opener: Opener) -> _Opening:
-        """What native code does not fetch, such as file descriptors that the exporter's socket sends."""
+        """Fetch what native code does not fetch, such as descriptors that the exporter's socket sends."""
         fields = fields_of(handle)
         lease = Lease(peer.domain, fields.entry, peer)
         return _Opening(key, fields, self._received(peer, handle, opener), lease)
@@ -675,7 +687,7 @@ class Peers:
         self, peer: Peer, opener: Opener, opening: dict[Any, tuple[int, Handle]], later: list[_Opening],
         opened: list[tuple[Any, Lease] | None],
     ) -> None:  # fmt: skip
-        """Make what is in `later`, and empty it."""
+        """Import everything in `later`, and empty it."""
         made: list[Any] = []
         lease: Lease | None = None
         assert opener.make_all is not None
@@ -683,7 +695,7 @@ class Peers:
             made = opener.make_all([each.what for each in later])
             for at, (key, fields, what, lease) in enumerate(later):
                 close_all(what.fds)
-                if self._stands(peer, fields):  # else as in `_open_new`
+                if peer.stands(fields):  # else as in `_open_new`
                     opened[opening[key][0]] = self._remember(key, made[at], opener.room), lease
             later.clear()
         finally:
@@ -693,7 +705,9 @@ class Peers:
     def _open_new(
         self, peer: Peer, fields: Fields, key: Any, opener: Opener, maps: bool, later: list[_Opening] | None = None
     ) -> tuple[Any, Lease] | None:
-        """Open an object that is not open yet. `later`: takes it, for the caller to make and to close its fds."""
+        """Open an object that is not open yet. `later` collects it, for the caller to import and to close its
+        descriptors.
+        """
         opened = peer.table.open(fields, peer, maps)
         if opened is None:
             return None
@@ -712,7 +726,7 @@ class Peers:
         finally:
             if fds:
                 close_all(fds)
-        if mapping is None and not self._stands(peer, fields):
+        if mapping is None and not peer.stands(fields):
             return None  # withdrawn meanwhile: a driver may have taken it for something else
         return self._remember(key, made, opener.room), lease
 
@@ -749,17 +763,22 @@ class Peers:
             raise
 
     def open_slot(self, handle: Handle, make: Callable[[_native.Domain, int], T]) -> tuple[T, Lease]:
-        """Return what `make` made of an event's slot, now or for an earlier open, and the lease that belongs to it. An
-        event has nothing to import.
+        """Return the result of `make` for an event's slot, from now or an earlier open, and the lease that belongs to
+        it. An event has nothing to import.
         """
         fields = fields_of(handle)
         known = self.known(fields.cookie)
         held = None if known is None else known.table.hold(fields, known)
         if known is not None and held is not None:
             holding, index = held
-            found = self.cached((known.cookie, "slot", index), lambda: make(known.domain, index))
-            if self._stands(known, fields):
-                self.count(known, fields)
+            key = known.cookie, "slot", index
+            cached = self._cache.get(key)
+            found = None if cached is None else cached()
+            if found is None:  # two threads may make it: one is kept
+                found = self._remember(key, make(known.domain, index))
+            if known.stands(fields):
+                if fields.flags & PICKLED:
+                    self.count(known, fields)
                 return found, holding
         self.sweep()
         new = fields.cookie not in self._peers
@@ -779,7 +798,7 @@ class Peers:
         return found, lease
 
     def sweep(self) -> None:
-        """Forget dead peers. Their fds are closed once nothing is open from them."""
+        """Forget dead peers. Their descriptors are closed once nothing is open from them."""
         peers = self._peers
         if not peers or (len(self._pidfds) == len(peers) and not _native.dead(self._pidfds)):
             return
@@ -794,15 +813,15 @@ class Peers:
             self.kept.forget(cookie)
 
     def knows(self, peer: Peer) -> bool:
-        """Whether the peer was alive at the last sweep."""
+        """Return whether the peer was alive at the last sweep."""
         return self._peers.get(peer.cookie) is peer
 
     def maps(self, address: int) -> bool:
-        """Whether `address` lies in memory that is open here."""
+        """Return whether `address` lies in memory that is open here."""
         return self.mapping_at(address) is not None
 
     def mapping_at(self, address: int) -> Any:
-        """The memory that is open here and contains `address`; None if there is none."""
+        """Return the open memory that contains `address`, or None."""
         if not self._cache:
             return None
         with self._lock:

@@ -1,4 +1,4 @@
-"""Who shares what among this user's processes: reads their tables from outside. Changes nothing, joins nothing."""
+"""Who shares what among this user's processes, read from their tables. Changes nothing and joins nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ATTACHED: Final = 1
 
 
 class Row(TypedDict):
-    """One object that is shared, or was and is still open somewhere."""
+    """One shared object, or one whose sharing has ended but that is still open somewhere."""
 
     kind: str
     """`memory`, `physical_memory` or `event`."""
@@ -38,6 +38,8 @@ class Row(TypedDict):
     same, and its exporter has died.
     """
     nbytes: int
+    published_nbytes: int | None
+    """How much of it is published under `names`; None if nothing is."""
     backend: str | None
     device: str | None
     """The device's uuid."""
@@ -63,7 +65,7 @@ class Row(TypedDict):
 
 
 class Unread(NamedTuple):
-    """A process of this user that may share something and could not be looked into."""
+    """A process of this user that may share something but could not be examined."""
 
     pid: int
     name: str
@@ -71,31 +73,32 @@ class Unread(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """What `survey` found."""
+    """The result of `survey`."""
 
     rows: list[Row]
     unread: list[Unread]
 
 
 class _Open(NamedTuple):
-    """An fd of some process that is a table or a commons."""
+    """A descriptor of some process that is a table or a commons."""
 
     pid: int
     fd: int
 
 
 _Found = dict[int, list[_Open]]  # by inode
-_Names = Mapping[tuple[bytes, int, int], str]  # by the cookie of the table, the entry's number and its generation
+# Names and how many bytes they stand for, by the cookie of the table, the entry's number and its generation.
+_Names = Mapping[tuple[bytes, int, int], tuple[str, int]]
 
 
 def _expect_resources(error: OSError) -> None:
-    """Raise what this process ran out of, which says nothing of the process that it looks at."""
+    """Re-raise an error about this process's own resources, which says nothing about the examined process."""
     if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
         raise from_os_error(error, "looking at what processes share") from error
 
 
 def _processes() -> Iterator[int]:
-    """The processes of this user, as far as /proc shows them."""
+    """Return the processes of this user, as far as /proc shows them."""
     me = os.geteuid()
     os.stat("/proc/self/fd")  # an empty folder is no /proc
     for name in os.listdir("/proc"):
@@ -117,7 +120,7 @@ def _name(pid: int) -> str | None:
 
 
 def command_line(pid: int) -> str | None:
-    """How the process was called, printable; None where it cannot be told."""
+    """Return the process's printable command line, or None if it is not visible."""
     try:
         with open(f"/proc/{pid}/cmdline", encoding="utf-8", errors="replace") as file:
             return _printable(file.read(1 << 12).rstrip("\0").replace("\0", " ")) or _name(pid)
@@ -140,12 +143,14 @@ def _zombie(pid: int) -> bool:
 
 
 def _linked(pid: int) -> list[int]:
-    """The fds of the process that are called tables or commons. OSError if it may not be examined."""
+    """Return the process's descriptors that are named as tables or commons. Raises OSError if it may not be
+    examined.
+    """
     return _native.fds_linked_to(f"/proc/{pid}/fd", _TABLE, _COMMONS)
 
 
 def _look(pid: int, numbers: list[int], tables: _Found, commons: _Found) -> None:
-    """Note which of these fds of the process are tables and commons. OSError if it may not be examined."""
+    """Note which of these descriptors are tables and commons. Raises OSError if the process may not be examined."""
     for number in numbers:
         try:
             link, what = os.readlink(f"/proc/{pid}/fd/{number}"), os.stat(f"/proc/{pid}/fd/{number}")
@@ -157,7 +162,7 @@ def _look(pid: int, numbers: list[int], tables: _Found, commons: _Found) -> None
 
 
 def _sealed(fd: int, inode: int, nbytes: int) -> bool:
-    """Whether the fd is exactly that memfd, with a size that cannot change."""
+    """Return whether the descriptor is exactly that memfd, with a size that cannot change."""
     try:
         _native.check_memfd(fd, nbytes, inode, exact=True)
     except (OSError, ValueError):
@@ -166,7 +171,7 @@ def _sealed(fd: int, inode: int, nbytes: int) -> bool:
 
 
 def _reopen(opens: list[_Open], inode: int, nbytes: int) -> OwnedFd | None:
-    """A read-only fd of our own for that file, through the first process that permits it."""
+    """Open that file again, read-only, through the first process that permits it."""
     for each in opens:
         try:
             fd = own_fd(os.open, f"/proc/{each.pid}/fd/{each.fd}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -179,8 +184,8 @@ def _reopen(opens: list[_Open], inode: int, nbytes: int) -> OwnedFd | None:
 
 
 class _Members:
-    """Who is attached to a commons. `mine`: this process is attached, so that the kernel does not show its own
-    locks.
+    """The processes attached to a commons. `mine`: this process is attached, and the kernel hides its own locks from
+    it.
     """
 
     def __init__(self, fd: int, mine: bool) -> None:
@@ -189,8 +194,8 @@ class _Members:
         self._known: dict[int, int | None] = {}
 
     def pid(self, index: int) -> int | None:
-        """The member's pid as seen from here, 0 if it cannot be seen, None if the member is dead; the kernel says all
-        this.
+        """Return the member's pid as seen from here, 0 if it is not visible, None if the member is dead. The kernel
+        reports all of this.
         """
         if index not in self._known:
             found = _native.lock_holder(self.fd, layout.LIFE + index)
@@ -205,7 +210,7 @@ class _Members:
         return (state, pid, namespace) == (_ATTACHED, os.getpid(), identity.namespace("pid"))
 
     def importers(self, mask: bytes) -> list[int]:
-        """The living members of a mask, without the exporter."""
+        """Return the living members of a mask, without the exporter."""
         bits = int.from_bytes(mask, "little") & ~1
         found = []
         while bits:
@@ -218,7 +223,7 @@ class _Members:
 
 
 def _data(fd: int, nbytes: int) -> Iterator[tuple[int, int]]:
-    """The parts [begin, end) of a sparse file that hold data."""
+    """Return the parts [begin, end) of a sparse file that hold data."""
     at = 0
     while at < nbytes:
         try:
@@ -230,7 +235,7 @@ def _data(fd: int, nbytes: int) -> Iterator[tuple[int, int]]:
 
 
 def _device(table: int, index: int) -> tuple[str | None, str | None]:
-    """The backend and uuid of a device, by the number that entries have for it."""
+    """Return the backend and uuid of a device, by the number that entries use for it."""
     if not 1 <= index <= layout.DEVICE_COUNT:
         return None, None
     at = layout.TABLE_DEVICES + (index - 1) * layout.DEVICE.size
@@ -242,12 +247,12 @@ def _device(table: int, index: int) -> tuple[str | None, str | None]:
 
 
 def _entries(chunk: bytes) -> Iterator[tuple[Any, ...]]:
-    """What an overview needs of the whole entries in a piece of a table."""
+    """Return the entries in a piece of a table, reduced to what an overview needs."""
     return layout.BRIEF.iter_unpack(chunk[: len(chunk) - len(chunk) % layout.ENTRY_NBYTES])
 
 
 def changed(chunk: bytes, later: bytes) -> set[int]:
-    """The numbers of the entries that were replaced, or not read again."""
+    """Return the numbers of the entries that were replaced, or could not be read again."""
     pairs = itertools.zip_longest(_entries(chunk), _entries(later))
     return {number for number, (entry, again) in enumerate(pairs) if not (entry and again) or entry[0] != again[0]}
 
@@ -261,7 +266,7 @@ def _label(table: int, entry: int, generation: int) -> str:
 
 
 def _progress(commons: int, slot: int) -> tuple[int, int] | tuple[None, None]:
-    """The value of an event and its newest submitted signal. The slot's number is a peer's, and so are the words."""
+    """Return an event's value and its newest submitted signal. A peer wrote the slot's number and the words."""
     raw = os.pread(commons, layout.SLOT.size, layout.SLOTS + slot * layout.SLOT.size)
     if slot >= layout.SLOT_COUNT or len(raw) < layout.SLOT.size:
         return None, None
@@ -271,7 +276,7 @@ def _progress(commons: int, slot: int) -> tuple[int, int] | tuple[None, None]:
 
 
 def _rows(table: int, cookie: bytes, members: _Members, claimed: int, names: _Names) -> list[Row]:
-    """What one table shares now, and what it shared and importers still have open."""
+    """Return what one table shares now, and ended exports that importers still have open."""
     pid = members.pid(_EXPORTER)
     alive = pid is not None
     who = _name(pid) if pid else None
@@ -308,9 +313,10 @@ def _rows(table: int, cookie: bytes, members: _Members, claimed: int, names: _Na
                 if row is None:
                     backend, device_uuid = device_of(device)
                     row = rows[key] = {
-                        "kind": name, "state": "withdrawn" if alive else "left", "nbytes": nbytes, "backend": backend,
-                        "device": device_uuid, "exporter": pid or claimed, "exporter_name": who, "importers": [],
-                        "handles": 0, "names": [], "label": "", "value": None, "pending": None,
+                        "kind": name, "state": "withdrawn" if alive else "left", "nbytes": nbytes,
+                        "published_nbytes": None, "backend": backend, "device": device_uuid,
+                        "exporter": pid or claimed, "exporter_name": who, "importers": [], "handles": 0,
+                        "names": [], "label": "", "value": None, "pending": None,
                         "age": max(now - since, 0) if since else None,
                     }  # fmt: skip
                     if name == "event":
@@ -322,7 +328,8 @@ def _rows(table: int, cookie: bytes, members: _Members, claimed: int, names: _Na
                     row["handles"] += 1
                     named = names.get((cookie, first + number, generation)) if names else None
                     if named is not None:
-                        row["names"].append(named)
+                        row["names"].append(named[0])
+                        row["published_nbytes"] = min((row["published_nbytes"] or 0) + named[1], row["nbytes"])
                     if labelled:
                         row["label"] = row["label"] or _label(table, first + number, generation)
                 if importers:
@@ -331,7 +338,7 @@ def _rows(table: int, cookie: bytes, members: _Members, claimed: int, names: _Na
 
 
 def _read(inode: int, opens: list[_Open], commons: _Found, names: _Names) -> list[Row]:
-    """The rows of one table; none if it turns out to be no table, or one of another version."""
+    """Return the rows of one table, or none if it is not a table or is of another version."""
     table = _reopen(opens, inode, layout.TABLE_NBYTES)
     if table is None:
         return []
@@ -349,7 +356,7 @@ def _read(inode: int, opens: list[_Open], commons: _Found, names: _Names) -> lis
 
 
 def _own(inode: int) -> int | None:
-    """This process's own fd of a commons."""
+    """Return this process's own descriptor of a commons."""
     mine: _Found = {}
     me = os.getpid()
     _look(me, _linked(me), {}, mine)
@@ -371,7 +378,7 @@ def _with_commons(table: int, cookie: bytes, claimed: int, inode: int, opens: li
 
 
 def survey(names: _Names | None = None) -> Survey:
-    """Examine every process of this user. `FeatureNotSupportedError` if there is no /proc."""
+    """Examine every process of this user. Raises `FeatureNotSupportedError` if there is no /proc."""
     try:
         return _survey(names or {})
     except OSError as error:

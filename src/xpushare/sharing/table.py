@@ -1,4 +1,4 @@
-"""The table of this process's exports: only this process writes it, and its importers read it."""
+"""The table of this process's exports. Only this process writes it; its importers read it."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ labels: Final = _Labels()
 
 
 def deadline_in(nanoseconds: int) -> int:
-    """That many nanoseconds from now, as entries and the commons say it."""
+    """Return the time that many nanoseconds from now, in the form that entries and the commons use."""
     return time.monotonic_ns() + nanoseconds
 
 
 class _Waiting(NamedTuple):
-    """What pickles hold, at most, that wait for their first open."""
+    """The limits on pickles that wait for their first open."""
 
     nbytes: int
     number: int
@@ -60,7 +60,7 @@ class _Waiting(NamedTuple):
 
 @final
 class Table:
-    """This process as an exporter. Made at the first export or event; lives until the process ends."""
+    """This process as an exporter. Created at the first export or event, and kept until the process ends."""
 
     __slots__ = (
         "_devices",
@@ -143,11 +143,11 @@ class Table:
         self.of_range = self._entries.of_range
 
     def new_object(self) -> int:
-        """A new serial number, which names an allocation for the importers' caches."""
+        """Return a new serial number. It names an allocation in importers' caches."""
         return self._entries.new_object()
 
     def object_named(self, name: Hashable) -> int:
-        """The serial number of another library's allocation, the same whenever it is exported."""
+        """Return the serial number of another library's allocation: the same one at every export."""
         with self._lock:
             known = self._named.get(name, 0)
             if known:
@@ -159,7 +159,9 @@ class Table:
         return known
 
     def prepare(self, kind: str, device: DeviceInfo | Hardware, what: Export, serial: int) -> Template:
-        """What exports of an object say, as long as `what` is so. `serial`: of `new_object`, or 0."""
+        """Return what all exports of an object share, as long as `what` stays the same. `serial` comes from
+        `new_object`, or is 0.
+        """
         nbytes, exposed_nbytes, fds, inode, payload, on_demand, form, offset = what
         if on_demand is not None:
             fds = ()
@@ -167,7 +169,7 @@ class Table:
             raise InvalidArgumentError(f"more than {layout.FDS_INLINE} fds are handed out on demand only")
         if len(payload) > layout.PAYLOAD_NBYTES:
             raise InvalidArgumentError(f"an export's payload is at most {layout.PAYLOAD_NBYTES} bytes")
-        names, number = self._device(device)
+        names, number = self._devices.get((device.backend, device.uuid)) or self._device(device)
         if kind == "memory" and isinstance(device, DeviceInfo):
             self.exporting[id(device)] = device, names, number
         return self._entries.prepare(
@@ -183,7 +185,8 @@ class Table:
             self.ready(len(exports))
         deadline = 0 if ttl is None else deadline_in(ttl)
         try:
-            handles = self._entries.export(identity.sealing(), exports, opens, deadline)
+            seal = identity.sealings[0] if identity.sealings else identity.sealing()
+            handles = self._entries.export(seal, exports, opens, deadline)
             if handles is None:
                 raise OutOfMemoryError(
                     f"this process has {layout.ENTRY_COUNT} live exports: put the ones no longer needed"
@@ -206,7 +209,7 @@ class Table:
         return handles
 
     def ready(self, count: int) -> None:
-        """Serve importers, and end some of what is over, before `count` exports."""
+        """Serve importers, and end some expired exports, before `count` new ones."""
         ended: list[Any] | None = None
         if not self._serving:
             with self._lock:
@@ -214,7 +217,7 @@ class Table:
                     self._start()
         if self._lingering or self._ending:
             with self._lock:
-                ended = self._sweep_for(count)
+                ended = self._sweep(_ENDING_TRIES - 1 + count)  # as much as that many separate calls
         del ended  # outside the lock: their release may call us
 
     def _start(self) -> None:
@@ -230,7 +233,9 @@ class Table:
         return self.address + layout.TABLE_ENTRIES + entry * layout.ENTRY_NBYTES
 
     def _device(self, device: DeviceInfo | Hardware) -> tuple[bytes, int]:
-        """The bytes by which handles name the device, and 1 + its index in the table's header (0 if that is full)."""
+        """Return the bytes by which handles name the device, and 1 + its index in the table's header (0 if that is
+        full).
+        """
         key = device.backend, device.uuid
         known = self._devices.get(key)
         if known is not None:
@@ -252,23 +257,25 @@ class Table:
             return found
 
     def _overdue(self, found: Exported) -> bool:
-        """Whether its deadline has passed."""
+        """Return whether the export's deadline has passed."""
         if not found.deadline:
             return False
         renewed = self.domain.renewed(found.entry) if found.implicit else 0
         return time.monotonic_ns() >= max(found.deadline, renewed)
 
     def _why_over(self, found: Exported) -> int:
-        """Why an export ends now; 0 where it does not. Whoever has it open may have yet to fetch its fds, or may pass
-        it on. Who takes the last open holds the entry before, and gives it back, or renews it, before its hold ends: so
-        ask for the reason, for holders, and for the reason again.
+        """Return why an export ends now, or 0 if it does not.
+
+        Whoever has it open may still have to fetch its descriptors, or may pass it on. Whoever takes the last open
+        holds the entry first, and returns or renews that open before the hold ends. So check the reason, then the
+        holders, then the reason again.
         """
         if not self._reason(found) or self.domain.holders(found.entry):
             return 0
         return self._reason(found)
 
     def _reason(self, found: Exported) -> int:
-        """Why an export ends once nobody has it open; 0 where it does not."""
+        """Return why an export ends once nobody has it open, or 0 if it does not."""
         used_up = not self.domain.opens_left(found.entry)
         if found.implicit:
             return layout.REASON_PICKLE if found.outlives and (used_up or self._overdue(found)) else 0
@@ -277,7 +284,7 @@ class Table:
         return layout.REASON_TTL if self._overdue(found) else 0
 
     def _end(self, found: Exported, reason: int) -> None:
-        """With the lock: end an export, unless it has ended."""
+        """End an export unless it has ended. The caller holds the lock."""
         self._ending.pop(found.generation, None)
         if found.live:
             self._remember(found.generation, reason)
@@ -292,8 +299,8 @@ class Table:
                 self._put.popitem(last=False)
 
     def _sweep(self, tries: int = _ENDING_TRIES) -> list[Any]:
-        """End what is over: foreign memory that nobody has open any more, and exports that end by themselves. Returns
-        what the caller must drop.
+        """End expired exports: foreign memory that nobody has open any more, and exports that end by themselves.
+        Returns the objects that the caller must drop.
         """
         ended: list[Any] = []
         if not self._lingering and not self._ending:
@@ -327,11 +334,11 @@ class Table:
         return ended
 
     def _sweep_for(self, count: int) -> list[Any]:
-        """`_sweep`, before as many exports or after as many withdrawals: of as much as each by itself would look at."""
+        """Sweep as much as `count` separate calls of `_sweep` would."""
         return self._sweep(_ENDING_TRIES - 1 + count)
 
     def sweep(self, everything: bool = False) -> bool:
-        """End what is over, or some of it, and say whether there was any. Exports and withdrawals also do that."""
+        """End all or some expired exports, and return whether there were any. Exports and withdrawals also do that."""
         if not self._lingering and not self._ending:
             return False
         with self._lock:
@@ -340,7 +347,7 @@ class Table:
         return bool(ended)
 
     def find(self, handle: Handle) -> Exported:
-        """The live export behind a handle of this very process."""
+        """Return the live export behind a handle of this process."""
         fields = fields_of(handle)
         found = self._entries.find(fields)
         if found is None:
@@ -363,7 +370,7 @@ class Table:
             raise InvalidArgumentError("this handle was put before")
 
     def withdraw(self, handle: Handle, reason: int) -> bool:
-        """End the export. False if it had ended before; but `put` of a freed one counts as the first."""
+        """End the export. Returns False if it had ended before, except for the first `put` of a freed object."""
         ended: list[Any] | None = None
         with self._lock:
             found = self._withdrawn(handle, reason)
@@ -374,15 +381,15 @@ class Table:
         return ends
 
     def withdraw_all(self, handles: Sequence[Handle], reason: int) -> None:
-        """`withdraw` of each, at one go."""
+        """Withdraw each export, all in one call."""
         with self._lock:
             gone = [self._withdrawn(handle, reason) for handle in handles]
             ended = self._sweep_for(len(gone))
         del gone, ended  # as above
 
     def _withdrawn(self, handle: Handle, reason: int) -> Exported | bool | None:
-        """With the lock: what a withdrawal ends. None if it had ended before, but true for the first `put` of what was
-        freed.
+        """Return what a withdrawal ends, or None if it had ended before; True for the first `put` of a freed object.
+        The caller holds the lock.
         """
         fields = fields_of(handle)
         found = self._entries.find(fields)
@@ -395,7 +402,7 @@ class Table:
         return found
 
     def label(self, handle: Handle, text: str) -> None:
-        """What `ls` and `shares` call the export."""
+        """Set the label that `ls` and `shares` show for the export."""
         fields = fields_of(handle)
         at = layout.TABLE_LABELS + fields.entry * layout.LABEL_NBYTES
         layout.LABEL.pack_into(self._view, at, fields.generation, text.encode())
@@ -403,19 +410,22 @@ class Table:
     # --- pickles: their exports outlive the objects, until they were opened or their time is over
 
     def give_open(self, handle: Handle) -> bool:
-        """One open more: a pickle is made, or an open came to nothing. False if the export has ended, whose entry may
-        be another's by now.
+        """Allow one more open, because a pickle is made or an open failed. Returns False if the export has ended; its
+        entry may belong to another one by now.
         """
         return self._entries.give_open(fields_of(handle))
 
     def renew(self, handle: Handle, grace: int) -> bool:
-        """An import of this very process is pickled on: its export is good for one open more. False if it has ended."""
+        """Allow one more open of an export whose import in this same process is pickled. Returns False if
+        it has ended.
+        """
         return self._entries.give_open(fields_of(handle), deadline_in(grace))
 
     def outlive(self, handles: Sequence[Handle], grace: int, most_nbytes: int) -> None:
-        """The objects behind pickles of memory of one device have died. What nobody has opened yet is good for `grace`
-        nanoseconds more, unless such pickles hold more than `most_nbytes` of the device; what somebody has open may
-        still be passed on.
+        """Note that the objects behind pickles of one device's memory have died.
+
+        A pickle that nobody has opened yet stays valid for `grace` nanoseconds, unless such pickles hold more than
+        `most_nbytes` of the device. What somebody has open may still be passed on.
         """
         over: list[Handle] = []
         waiting: list[Exported] = []
@@ -446,8 +456,10 @@ class Table:
             self._tell_expired(expired)
 
     def _make_room(self, newest: list[Exported], most_nbytes: int) -> list[Any]:
-        """End the oldest pickles of a device that wait for their first open, where they hold too much. An allocation
-        counts once, however many pickles hold it, and the newest ones, which came together, are always allowed.
+        """End a device's oldest pickles that wait for their first open, if they hold too much memory.
+
+        An allocation counts once, however many pickles hold it. The newest pickles, which were made together, are
+        always allowed.
         """
         device = fields_of(newest[0].handle).names
         fds = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -490,7 +502,7 @@ class Table:
             )
 
     def wait_for_pickles(self, deadline: float) -> None:
-        """Wait until each pickle of this process has been opened or has expired; at most until `deadline`, in seconds
+        """Wait until each pickle of this process has been opened or has expired, at most until `deadline`, in seconds
         of `time.monotonic`.
         """
         pause = 0.001
@@ -499,14 +511,16 @@ class Table:
             pause = min(pause * 2, 0.02)
 
     def pickles_wait(self) -> bool:
-        """Whether a pickle of this process that has not expired waits to be opened."""
+        """Return whether an unexpired pickle of this process still waits to be opened."""
         exports = [each for each in self._entries.exports() if each.implicit]
         return any(self.domain.opens_left(each.entry) and not self._overdue(each) for each in exports)
 
     # --- exports that nobody will close
 
     def lose(self, handle: Handle) -> bool:
-        """The object that `share` returned is gone, unclosed. True if its export lives on, until this process ends."""
+        """Note that the object that `share` returned was dropped unclosed. Returns True if its export stays until this
+        process ends.
+        """
         fields = fields_of(handle)
         with self._lock:
             found = self._entries.find(fields)
@@ -526,7 +540,7 @@ class Table:
         return lost
 
     def held_objects(self) -> set[int]:
-        """The serials of what importers have open."""
+        """Return the serials of the objects that importers have open."""
         return {
             _native.load64(self._entry_address(entry) + layout.OBJECT_AT)
             for entry in range(self._entries.used)
@@ -545,8 +559,8 @@ class Table:
         return self._entries.exports()
 
     def users(self, wanted: Callable[[Any], bool]) -> list[int | None]:
-        """Who still has memory open that was exported, of sources that are `wanted`: pids, 0 for a process that
-        cannot be seen from here, None for somebody who may have it from an owner.
+        """Return the processes that still have exported memory open, from sources that are `wanted`: pids, 0 for a
+        process that is not visible here, None for an unknown one that an owner may have passed the memory to.
         """
         self.sweep(everything=True)
         pids = {index: pid for index, pid, _since, alive in self.domain.members() if alive}
@@ -558,7 +572,7 @@ class Table:
         return list(found)
 
     def leave(self) -> None:
-        """Clean exit."""
+        """Leave at a clean exit."""
         if self._serving:
             door.close(self.cookie)
         self.domain.leave()

@@ -30,20 +30,20 @@ def _member(domain: Domain, index: int) -> Span:
 
 
 def note_failure(domain: Domain, error: BaseException) -> None:
-    """Leave the text of a queue's failure where the peers that lose points because of it can read it."""
+    """Record the text of a queue's failure for the peers that lose points because of it."""
     text = f"{type(error).__name__}: {error}".encode()[:_TEXT_NBYTES]
     memoryview(_member(domain, domain.member))[_TEXT_AT:] = text.ljust(_TEXT_NBYTES, b"\0")
 
 
 def _printable(text: bytes) -> str:
-    """What a peer wrote, without what a terminal would obey."""
+    """Return a peer's text without terminal control characters."""
     return "".join(
         each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text.decode(errors="replace")
     )
 
 
 def peer_lost(slot: Slot, point: int) -> PeerLostError:
-    """The error for a point of `slot` that was lost."""
+    """Return the error for a point of `slot` that was lost."""
     cause, pid = slot.blame()
     if cause == _UNOPENED:
         return PeerLostError(
@@ -67,7 +67,7 @@ def peer_lost(slot: Slot, point: int) -> PeerLostError:
 
 @final
 class Losses:
-    """The losses that a queue has met."""
+    """The losses that a queue has reported."""
 
     __slots__ = ("_ahead", "_met")
 
@@ -77,8 +77,10 @@ class Losses:
         self._ahead: WeakKeyDictionary[Slot, tuple[int, int, tuple[int, int]]] = WeakKeyDictionary()
 
     def new(self, slot: Slot, point: int) -> bool:
-        """Whether the queue meets the loss of `point` for the first time. While a living process's earlier point puts a
-        loss off, or where nobody has submitted the point, the slot does not show the loss.
+        """Return whether the queue meets the loss of `point` for the first time.
+
+        The slot does not show the loss while a living process's earlier point delays it, or if nobody has submitted the
+        point.
         """
         ahead, top, blame = self._ahead.get(slot, (0, 0, (0, 0)))
         outstanding = ahead <= top  # else nobody had submitted it

@@ -1,9 +1,8 @@
 """Waiting for points in event loops (asyncio and trio), with one watcher per loop and no thread for a waiter.
 
 The warden makes one eventfd of this process readable when a registered point is done or lost. Each loop that has
-waiters watches that fd; whichever loop sees it first hands every due waiter its wake-up, to whichever loop that waiter
-is in. Where something in this process closes our fds (`os.closerange`), nothing becomes readable any more. So each loop
-with waiters looks for that now and then.
+waiters watches that fd. Whichever loop sees it first wakes every due waiter, in any loop. If something in this process
+closes our fds (`os.closerange`), nothing becomes readable any more, so each loop with waiters also checks now and then.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def _dispatch() -> None:
 
 
 def _look() -> bool:
-    """Whether waiters can still be told. If not, wake them all: they find that nothing can be used any more."""
+    """Check that waiters can still be notified. If not, wake them all, and they find that the object cannot be used."""
     with _lock:
         waiters = list(_waiters.values())
     if all(domain.stands() for domain in {slot.domain for _, slot in waiters}):
@@ -58,7 +57,7 @@ def _look_again(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def trio_here() -> Any:
-    """The module trio where its loop runs the current task, else None."""
+    """Return the module trio if its loop runs the current task, else None."""
     trio = sys.modules.get("trio")
     if trio is not None:
         try:
@@ -69,15 +68,15 @@ def trio_here() -> Any:
 
 
 def in_loop() -> bool:
-    """Whether this thread runs an event loop at the moment, of asyncio or trio."""
+    """Return whether this thread currently runs an event loop of asyncio or trio."""
     asyncio = sys.modules.get("asyncio")
     return (asyncio is not None and asyncio._get_running_loop() is not None) or trio_here() is not None
 
 
 @final
 class Told:
-    """Points that one thread or task waits for, whichever comes first: one of `fds` is readable once one may have. None
-    for a point: until what nobody has submitted yet is not lost.
+    """Points that one thread or task waits for. One of `fds` becomes readable once any of them may be done or lost.
+    None as a point waits until points that nobody has submitted are not lost.
     """
 
     def __init__(self, points: Iterable[tuple[_native.Slot, int | None]]) -> None:
@@ -103,7 +102,7 @@ class Told:
         return self
 
     def look(self) -> None:
-        """After a wait: hand everybody in this process what is due, and see whether it still can be."""
+        """After a wait, notify every waiter in this process that is due, and check that notification still works."""
         _dispatch()
         _look()
 
@@ -116,7 +115,7 @@ class Told:
 
 
 async def reached(slot: _native.Slot, point: int) -> None:
-    """Return once `point` is done or lost (or cannot come any more). Cancellable; leaves nothing registered."""
+    """Return once `point` is done or lost, or cannot come any more. Cancellable; leaves nothing registered."""
     slot.state(point)  # raises where nothing can be used: our fds may be anybody's
     trio = trio_here()
     if trio is not None:
@@ -204,7 +203,7 @@ async def _watch_under_trio(trio: Any, run: Any) -> None:
 
 
 async def readable(fd: int, seconds: float | None) -> None:
-    """Under asyncio or trio: until the fd is readable, `seconds` at most."""
+    """Wait, under asyncio or trio, until the fd is readable, for at most `seconds`."""
     trio = trio_here()
     if trio is None:
         await _readable_under_asyncio(fd, seconds)
@@ -236,7 +235,7 @@ async def _readable_under_asyncio(fd: int, seconds: float | None) -> None:
 
 
 def _forget_parent() -> None:
-    """In a forked child: the parent's loops and waiters are not here."""
+    """Forget the parent's loops and waiters in a forked child."""
     global _lock
     _lock = threading.RLock()
     _waiters.clear()

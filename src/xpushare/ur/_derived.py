@@ -9,6 +9,7 @@ name, so no other place is sure to be looked up.
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import IntEnum, IntFlag
 from types import MappingProxyType
@@ -324,20 +325,24 @@ _HELPERS: Final[dict[str, Callable[..., Any]]] = {
 }  # fmt: skip
 
 
+_CLASSES: Final[dict[str, Any]] = {
+    **{cls.__name__: cls for cls in HANDLES.values()},
+    **{name: getattr(_enums, name) for name in _enums.__all__ if name[0].isupper() and name != "INVALID_BITS"},
+    **{name: getattr(_structs, name) for name in _structs.FIELD_KINDS},
+}
+
+
 def _build(function: Function) -> tuple[Callable[..., Any], Point]:
     text = _source(function)
-    classes: dict[str, Any] = {cls.__name__: cls for cls in HANDLES.values()}
-    classes |= {name: getattr(_enums, name) for name in _enums.__all__ if name[0].isupper() and name != "INVALID_BITS"}
-    classes |= {name: getattr(_structs, name) for name in _structs.FIELD_KINDS}
     scope: dict[str, Any] = {
         "__name__": "xpushare.ur",
         "Any": Any,
         "Callable": Callable,
         "Sequence": Sequence,
         "invalid_bits": _enums.invalid_bits,
-        **classes,
-        **{f"_c_{name}": cls for name, cls in classes.items() if f"_c_{name}" in text},
-        **{f"_r_{result.name}": result for result in Result if f"_r_{result.name}" in text},
+        **_CLASSES,
+        **{f"_c_{name}": _CLASSES[name] for name in re.findall(r"\b_c_(\w+)", text)},
+        **{f"_r_{name}": Result[name] for name in re.findall(r"\b_r_(\w+)", text)},
         **_HELPERS,
         "_XpuShareError": XpuShareError,
         "_bad_element": _element_result(function),

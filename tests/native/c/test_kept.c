@@ -66,20 +66,21 @@ static void test_kept_and_taken(void)
 static void test_owned(void)
 {
     char *base;
+    uint64_t nbytes, number, again;
     int fd, other;
     set_up();
     char *mine = new_memory(SIZE, &fd);
-    CHECK(xp_keep(mine, SIZE, fd, XP_RELAXED(&xp_forks_begun), true));
+    CHECK((number = xp_keep(mine, SIZE, fd, XP_RELAXED(&xp_forks_begun), true)) != 0);
     EQUAL(xp_kept_nbytes(), SIZE);
-    CHECK(!xp_take_kept(SIZE, &base, &other) && !xp_take_owned(mine + 1, SIZE, &other) &&
-          !xp_take_owned(mine, 2 * SIZE, &other));
-    CHECK(xp_take_owned(mine, SIZE, &other) && other == fd);
+    CHECK(!xp_take_kept(SIZE, &base, &other) && !xp_take_owned(number + 1, &base, &nbytes, &other));
+    CHECK(xp_take_owned(number, &base, &nbytes, &other) && base == mine && nbytes == SIZE && other == fd);
     for (uint64_t i = 0; i < SIZE; i++)
         CHECK(mine[i] == 7);
-    CHECK(!xp_take_owned(mine, SIZE, &other));
-    CHECK(xp_keep(mine, SIZE, fd, XP_RELAXED(&xp_forks_begun), true));
+    CHECK(!xp_take_owned(number, &base, &nbytes, &other));
+    again = xp_keep(mine, SIZE, fd, XP_RELAXED(&xp_forks_begun), true);
+    CHECK(again && again != number && !xp_take_owned(number, &base, &nbytes, &other));
     EQUAL(xp_trim(), SIZE);
-    CHECK(!xp_take_owned(mine, SIZE, &other));
+    CHECK(!xp_take_owned(again, &base, &nbytes, &other));
     tear_down();
 }
 

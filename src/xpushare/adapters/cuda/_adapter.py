@@ -20,10 +20,10 @@ from xpushare.adapters.base import (
     TimelinePoint,
     UsmKind,
 )
-from xpushare.adapters.cuda import _memory
+from xpushare.adapters.cuda import _fabric, _memory
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._driver import FEATURES, Context, Driver, Gpu
-from xpushare.adapters.cuda._external import Point, open_opaque
+from xpushare.adapters.cuda._external import Point, dma_buf, open_opaque
 from xpushare.adapters.cuda._listing import driver_version, has_binding, list_gpus, pci_address
 from xpushare.adapters.cuda._numbers import Attribute
 from xpushare.adapters.cuda._pool import Pools
@@ -42,6 +42,7 @@ from xpushare.adapters.virtual_memory.adapter import VirtualMemoryAdapter
 from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.common.aspects import Aspect, Support
 from xpushare.common.errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, XpuShareError
+from xpushare.common.fds import OwnedFd
 
 __all__ = ["Cuda"]
 
@@ -212,9 +213,24 @@ class Cuda(VirtualMemoryAdapter):
         return {} if physical else {Form.MEMFD: Same.HOST, Form.OPAQUE_FD: Same.DEVICE}
 
     def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory:
+        gpu = self._driver.gpu(device)
         if what.form is Form.OPAQUE_FD:
-            return open_opaque(self.memory_engine, self.device(device), what)
-        return super().import_memory(device, what)
+            return open_opaque(self.memory_engine, gpu, what)
+        opened = _memory.open_legacy(self.memory_engine, gpu, [what])
+        return super().import_memory(device, what) if opened is None else opened[0]
+
+    def dma_buf(
+        self, device: DeviceInfo, memory: DriverMemory, address: int, nbytes: int
+    ) -> tuple[OwnedFd, int] | None:
+        return None if memory.host_accessible else dma_buf(self.device(device), address, nbytes)
+
+    def fabric(self, device: DeviceInfo) -> Support:
+        """Return whether memory of the device can have a fabric handle."""
+        return _fabric.support(self.device(device))
+
+    def fabric_handle(self, device: DeviceInfo, address: int) -> bytes:
+        """Return the fabric handle of an allocation. Raises `FeatureNotSupportedError` if it has none."""
+        return _fabric.fabric_handle(self.device(device), address)
 
     def pool(self, device: DeviceInfo) -> DriverPool:
         return self._pools.make(self.device(device))

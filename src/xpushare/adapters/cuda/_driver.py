@@ -8,7 +8,7 @@ import os
 import stat
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
 from xpushare import _native
@@ -21,7 +21,8 @@ from xpushare.adapters.runtime.stream import FUNCTIONS, copy_and_fills
 from xpushare.adapters.stream.driver import ProcessDriver
 from xpushare.adapters.stream.hooks import Codes, Feature, QueueCalls, Scope
 from xpushare.adapters.stream.registered_page import RegisteredPage
-from xpushare.common.errors import FeatureNotSupportedError, InvalidHandleError, XpuShareError
+from xpushare.common import settings
+from xpushare.common.errors import DeviceError, FeatureNotSupportedError, InvalidHandleError, XpuShareError
 
 __all__ = ["Context", "Driver", "Gpu", "struct_bytes", "struct_from"]
 
@@ -33,6 +34,9 @@ _STREAM_FUNCTIONS: Final = (
 )
 _CHANNELS: Final = 8  # what the driver makes where nobody says
 _CHANNELS_MOST: Final = 32
+_HANDLE_TYPES_AT: Final = 4  # CUmemAllocationProp::requestedHandleTypes
+FABRIC: Final = "XPUSHARE_CUDA_FABRIC"
+CHANNELS: Final = "/dev/nvidia-caps-imex-channels"
 CODES: Final = Codes(
     out_of_memory=frozenset({Error.OUT_OF_MEMORY}),
     unsupported=frozenset({Error.NOT_SUPPORTED}),
@@ -92,6 +96,7 @@ class Driver(ProcessDriver["Gpu"]):
         self.relaxed: Scopes
         self._functions: dict[str, int] = {}  # addresses
         self._stream_functions: dict[str, int] | None = None
+        self.opens_legacy: tuple[int, int] | None = None  # once they are needed
         self.channels = _CHANNELS
         self.legacy: dict[int, Any] = {}  # buffer id -> cudaMalloc memory of another library, with its handle
 
@@ -212,6 +217,11 @@ class Driver(ProcessDriver["Gpu"]):
             self._stream_functions = {name: self.function(name) for name in _STREAM_FUNCTIONS}
         return self._stream_functions
 
+    def legacy_functions(self) -> tuple[int, int]:
+        """Those that open other processes' memory of cudaMalloc, and ask for its size."""
+        self.opens_legacy = self.function("cuIpcOpenMemHandle"), self.function("cuPointerGetAttribute")
+        return self.opens_legacy
+
     def posix_fd(self) -> Any:
         return self.api.CUmemAllocationHandleType(n.POSIX_FD)
 
@@ -257,6 +267,7 @@ class Gpu:
         self.uuid = name
         self._lock = threading.Lock()
         self._context: Context | None = None
+        self.current: Callable[[], Scope] = self._current_first  # of the context, once there is one
         self._attributes: dict[int, int] = {}
         self._lacking: dict[Feature, str] = {}
         self._page = RegisteredPage()  # for `drain`
@@ -293,6 +304,7 @@ class Gpu:
                     with self.driver.relaxed():
                         handle = self.driver(f"starting GPU {self.ordinal}", "cuDevicePrimaryCtxRetain", self.handle)
                     self._context = Context(self.driver, self, handle)
+                    self.current = self._context.current
         return self._context
 
     @property
@@ -331,9 +343,8 @@ class Gpu:
     def error(self, doing: str, call: str, code: int) -> XpuShareError:
         return self.driver.error(doing, call, code)
 
-    def current(self) -> Scope:
-        context = self._context
-        return (self.context if context is None else context).current()
+    def _current_first(self) -> Scope:
+        return self.context.current()
 
     def lacking(self, feature: Feature) -> str:
         found = self._lacking.get(feature)
@@ -362,27 +373,43 @@ class Gpu:
 
     # --- virtual memory management -------------------------------------------------------------------------
 
-    def _properties(self, shareable: bool) -> Any:
-        """The CUmemAllocationProp of memory on this device."""
+    def _properties(self, types: int) -> Any:
+        """The CUmemAllocationProp of memory on this device that can be exported as each of these types."""
         api = self.driver.api
         properties = api.CUmemAllocationProp()
         properties.type = api.CUmemAllocationType(n.ALLOCATION_PINNED)
         properties.location.type = api.CUmemLocationType(n.LOCATION_DEVICE)
         properties.location.id = self.ordinal
-        if shareable:
-            properties.requestedHandleTypes = self.driver.posix_fd()
+        # The binding's enumeration has no combinations.
+        ctypes.c_int.from_address(int(properties.getPtr()) + _HANDLE_TYPES_AT).value = types
         return properties
 
     def granularity(self, recommended: bool) -> int:
         found = self._granularities.get(recommended)
         if found is None:
             option = self.driver.api.CUmemAllocationGranularity_flags(int(recommended))  # …_MINIMUM, …_RECOMMENDED
-            doing, call = "asking for the granularity", "cuMemGetAllocationGranularity"
-            found = self._granularities[recommended] = int(self.driver(doing, call, self._properties(True), option))
+            asked = "asking for the granularity", "cuMemGetAllocationGranularity", self._properties(n.POSIX_FD), option
+            found = self._granularities[recommended] = int(self.driver(*asked))
         return found
 
     def create(self, doing: str, nbytes: int, shareable: bool) -> Any:
-        return self.driver(doing, "cuMemCreate", nbytes, self._properties(shareable), 0)
+        if shareable and settings.switch(FABRIC):
+            return self.create_for_fabric(doing, nbytes)
+        return self.driver(doing, "cuMemCreate", nbytes, self._properties(n.POSIX_FD if shareable else 0), 0)
+
+    def create_for_fabric(self, doing: str, nbytes: int) -> Any:
+        """Make an allocation that has a fabric handle beside the file descriptor."""
+        doing = f"{doing}, with a fabric handle ({FABRIC}=1)"
+        if not self.attribute(Attribute.HANDLE_TYPE_FABRIC_SUPPORTED):
+            raise FeatureNotSupportedError(
+                f"{doing}: the driver says that {self} lacks HANDLE_TYPE_FABRIC_SUPPORTED (attribute 128)"
+            )
+        try:
+            return self.driver(doing, "cuMemCreate", nbytes, self._properties(n.POSIX_FD | n.FABRIC), 0)
+        except (DeviceError, FeatureNotSupportedError) as error:
+            channels = os.path.isdir(CHANNELS) and os.listdir(CHANNELS)
+            why = "" if channels else f"; there is no IMEX channel ({CHANNELS}): nvidia-modprobe -c 0, as root"
+            raise FeatureNotSupportedError(f"{error}{why}", native=error.native) from error
 
     def retain(self, doing: str, address: int) -> Any:
         return self.driver(doing, "cuMemRetainAllocationHandle", address)

@@ -1,21 +1,26 @@
-"""What Vulkan programs export: memory and timeline semaphores, imported by CUDA (its external resources)."""
+"""What Vulkan programs export: memory and timeline semaphores, imported by CUDA (its external resources); and dma-bufs,
+by which other drivers import CUDA's memory.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import os
 from typing import Any, Final, final
 from weakref import WeakKeyDictionary
 
 from xpushare.adapters.base import DriverMemory, Import, TimelinePoint, TimelineSemaphore
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._driver import Gpu
+from xpushare.adapters.cuda._numbers import Attribute, Error
 from xpushare.adapters.stream.hooks import Calls
 from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.adapters.virtual_memory.memory import Mapped
 from xpushare.common import system
-from xpushare.common.errors import FeatureNotSupportedError
+from xpushare.common.errors import DeviceError, FeatureNotSupportedError
+from xpushare.common.fds import OwnedFd
 
-__all__ = ["Point", "open_opaque"]
+__all__ = ["Point", "dma_buf", "open_opaque"]
 
 
 def open_opaque(engine: Engine, gpu: Gpu, what: Import) -> DriverMemory:
@@ -49,6 +54,32 @@ def open_opaque(engine: Engine, gpu: Gpu, what: Import) -> DriverMemory:
             driver(closing, "cuDestroyExternalMemory", memory)
 
     return Mapped(engine, gpu, address, what.nbytes, close)
+
+
+def dma_buf(gpu: Gpu, address: int, nbytes: int) -> tuple[OwnedFd, int]:
+    """Make a dma-buf of the pages that have these bytes. Returns it, and where in it they begin."""
+    doing = f"making a dma-buf of {nbytes} bytes on {gpu}"
+    if not gpu.attribute(Attribute.DMA_BUF_SUPPORTED):
+        raise FeatureNotSupportedError(
+            f"{doing}: the driver says that the device lacks DMA_BUF_SUPPORTED (attribute 124): it takes NVIDIA's open "
+            "kernel modules and Linux 5.12"
+        )
+    driver, page = gpu.driver, system.page_nbytes()
+    first, last = address // page * page, -(-(address + nbytes) // page) * page
+    kind = driver.api.CUmemRangeHandleType(n.RANGE_DMA_BUF)
+    try:
+        with gpu.current():
+            fd = OwnedFd(int(driver(doing, "cuMemGetHandleForAddressRange", first, last - first, kind, 0)))
+    except DeviceError as error:
+        if error.native != Error.INVALID_VALUE:
+            raise
+        raise FeatureNotSupportedError(
+            f"{doing}: {error}; the driver makes dma-bufs of whole pages of cudaMalloc memory in the process that "
+            "allocated it, and of memory of xs.malloc_device, xs.empty and expandable_segments:True in every process",
+            native=error.native,
+        ) from error
+    os.set_inheritable(fd.number, False)
+    return fd, address - first
 
 
 @final

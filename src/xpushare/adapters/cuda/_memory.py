@@ -4,6 +4,7 @@ libraries in this process.
 
 from __future__ import annotations
 
+import os
 import struct
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -14,9 +15,9 @@ from xpushare._native import Recogniser, name_handles, open_handles
 from xpushare.adapters.base import DeviceInfo, DriverMemory, Export, Foreign, Form, Import
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._driver import Driver, Gpu, struct_bytes, struct_from
-from xpushare.adapters.cuda._numbers import Attribute, Pointer
+from xpushare.adapters.cuda._numbers import Attribute, Error, Pointer
 from xpushare.adapters.cuda._protocols import in_use_here
-from xpushare.adapters.stream.payload import described, read_head, unsized
+from xpushare.adapters.stream.payload import described, export_of, read_head, unsized
 from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.adapters.virtual_memory.memory import Mapped, SegmentedMemory
 from xpushare.common.errors import DeviceError, FeatureNotSupportedError, InvalidHandleError, XpuShareError
@@ -56,14 +57,12 @@ class ManagedMemory(Mapped):
 
 
 def open_own(engine: Engine, gpu: Gpu, kind: int, doing: str, what: Import, description: bytes) -> DriverMemory:
-    """Map a peer's legacy or pool memory."""
+    """Map a peer's pool memory. Legacy memory is mapped by `open_legacy`, unless it is not as it has to be."""
     if kind not in (_LEGACY, _POOL) or len(description) < _HANDLE_NBYTES:
         raise InvalidHandleError(f"{doing}: this version does not know the kind of the exporter's memory ({kind})")
     if what.read_only:
         raise FeatureNotSupportedError(f"{doing}: memory of this kind cannot be mapped read-only")
     raw = description[:_HANDLE_NBYTES]
-    if kind == _LEGACY:
-        return _open_legacy(engine, gpu, [what], raw)[0]
     with gpu.current():
         address, close = _open_pool(gpu, doing, what, raw)
     return Mapped(engine, gpu, address, what.nbytes, close)
@@ -79,6 +78,8 @@ def open_legacy(engine: Engine, gpu: Gpu, found: Sequence[Import]) -> list[Drive
     """Map memory of cudaMalloc: all of it, or none. None if some is of another kind, or not as it has to be."""
     raws: list[bytes] = []
     for what in found:
+        if what.exporter is not None:
+            return None
         kind, own = read_head("mapping another process's memory", what)
         if kind != _LEGACY or what.read_only or what.form is not Form.DRIVER or len(own) < _HANDLE_NBYTES:
             return None
@@ -89,17 +90,18 @@ def open_legacy(engine: Engine, gpu: Gpu, found: Sequence[Import]) -> list[Drive
 def _open_legacy(engine: Engine, gpu: Gpu, found: Sequence[Import], handles: bytes) -> list[DriverMemory]:
     """By one native call: the driver takes longer for each where Python runs in between."""
     driver = gpu.driver
-    open_, ask = driver.function("cuIpcOpenMemHandle"), driver.function("cuPointerGetAttribute")
+    open_, ask = driver.opens_legacy or driver.legacy_functions()
     into = bytearray(_OPENED.size * len(found))
     made: list[DriverMemory] = []
     try:
         with gpu.current():
             code = open_handles(open_, n.IPC_MEM_LAZY_ENABLE_PEER_ACCESS, ask, Pointer.RANGE_SIZE, handles, into)
         for what, (address, known) in zip(found, _OPENED.iter_unpack(into), strict=True):
-            doing = f"mapping {what.exposed_nbytes} bytes of another process on {gpu}"
-            if not address:
-                raise _not_opened(driver.error(doing, "cuIpcOpenMemHandle", code))
-            _expect_size(doing, known, what.nbytes)
+            if not address or known < what.nbytes:
+                doing = f"mapping {what.exposed_nbytes} bytes of another process on {gpu}"
+                if not address:
+                    raise _not_opened(driver.error(doing, "cuIpcOpenMemHandle", code))
+                _expect_size(doing, known, what.nbytes)
             made.append(Mapped(engine, gpu, address, what.nbytes, driver, _CLOSING, "cuIpcCloseMemHandle", address))
     except BaseException:
         with gpu.current():
@@ -113,9 +115,17 @@ def _open_legacy(engine: Engine, gpu: Gpu, found: Sequence[Import], handles: byt
 def _not_opened(error: XpuShareError) -> XpuShareError:
     if not isinstance(error, DeviceError):
         return error
+    if error.native == Error.INVALID_CONTEXT:  # so the driver answers to a handle of the process itself
+        why = (
+            f"the driver takes a handle of cudaMalloc memory for this process's own if its exporter has the same pid "
+            f"({os.getpid()} here) in another PID namespace: share the PID namespace (--pid=container:…, hostPID, "
+            "shareProcessNamespace), give one of the programs another pid"
+        )
+    else:
+        why = "the driver refuses the exporter's handle of cudaMalloc memory: see that both see the same GPU"
     return DeviceError(
-        f"{error}; handles of cudaMalloc memory do not cross PID namespaces or containers: memory of "
-        "xs.malloc_device and of PyTorch's expandable_segments:True does",
+        f"{error}; {why}, or use memory that travels as a file descriptor: xs.malloc_device, xs.empty, PyTorch's "
+        "expandable_segments:True",
         native=error.native,
     )
 
@@ -169,11 +179,20 @@ class _ForeignLegacy(_ForeignMemory):
     """Memory of cudaMalloc: a handle of 64 bytes names the whole allocation, for as long as that lives."""
 
     lasting_export = True
-    _handle = b""  # until it is named
+    _payload = b""  # until it is named
+
+    def __init__(self, gpu: Gpu, address: int, nbytes: int, buffer: int) -> None:
+        self.gpu = gpu
+        self.address = address
+        self.nbytes = nbytes
+        known = gpu.driver.legacy
+        if len(known) >= _LEGACY_KNOWN:
+            known.clear()
+        known[buffer] = self
 
     @property
     def named(self) -> bool:
-        return bool(self._handle)
+        return bool(self._payload)
 
     def export(self, read_only: bool) -> Export:
         if read_only:
@@ -181,23 +200,16 @@ class _ForeignLegacy(_ForeignMemory):
                 f"{self._doing}: cudaMalloc memory cannot be mapped read-only by another process: copy it "
                 "(share(copy=True)), or use PyTorch's expandable_segments:True"
             )
-        if not self._handle and (code := _ForeignLegacy.name([self])):
+        if not self._payload and (code := _ForeignLegacy.name([self])):
             raise self.gpu.driver.error(self._doing, "cuIpcGetMemHandle", code)
-        return described(_LEGACY, self.nbytes, self.nbytes, own=self._handle)
+        return export_of(self.nbytes, self.nbytes, self._payload)
 
     @classmethod
-    def named_so(cls, gpu: Gpu, address: int, nbytes: int, buffer: int, handle: bytes) -> _ForeignLegacy:
-        """What native code has found, with its handle."""
-        made = cls(gpu, address, nbytes)
-        made._handle = handle
-        made.remember(buffer)
+    def named_so(cls, gpu: Gpu, address: int, nbytes: int, buffer: int, payload: bytes) -> _ForeignLegacy:
+        """What native code has found, with what an export of it says."""
+        made = cls(gpu, address, nbytes, buffer)
+        made._payload = payload
         return made
-
-    def remember(self, buffer: int) -> None:
-        known = self.gpu.driver.legacy
-        if len(known) >= _LEGACY_KNOWN:
-            known.clear()
-        known[buffer] = self
 
     @staticmethod
     def name(found: Sequence[_ForeignLegacy]) -> int:
@@ -208,7 +220,8 @@ class _ForeignLegacy(_ForeignMemory):
             code = name_handles(gpu.driver.function("cuIpcGetMemHandle"), [each.address for each in found], into)
         if not code:
             for at, each in enumerate(found):
-                each._handle = bytes(into[_HANDLE_NBYTES * at : _HANDLE_NBYTES * (at + 1)])
+                handle = bytes(into[_HANDLE_NBYTES * at : _HANDLE_NBYTES * (at + 1)])
+                each._payload = described(_LEGACY, each.nbytes, each.nbytes, own=handle).payload
         return code
 
 
@@ -313,8 +326,7 @@ def locate(
     identity = (gpu.ordinal, start, size, buffer)
     memory: DriverMemory
     if legacy:
-        memory = _ForeignLegacy(gpu, start, size)
-        memory.remember(buffer)
+        memory = _ForeignLegacy(gpu, start, size, buffer)
     elif not allowed & n.POSIX_FD and pool:
         raise FeatureNotSupportedError(
             f"{doing}: it comes from a stream-ordered pool (cudaMallocAsync) that was not made to be shared. "

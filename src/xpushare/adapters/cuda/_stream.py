@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Literal, final
 
+from xpushare._native import query
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._driver import Context, struct_bytes
 from xpushare.adapters.cuda._external import Point
@@ -38,6 +39,7 @@ class Stream(RuntimeStream):
         default = self.lasting or (owner is not None and self.handle == n.PER_THREAD_STREAM)
         self.around_calls: Callable[[], Scope] | None = context.pushed if default else None
         self.calls = context.gpu.queue_calls()
+        self._query = context.driver.function("cuStreamQuery")
 
     @classmethod
     def create(cls, context: Context, doing: str) -> Stream:
@@ -71,8 +73,8 @@ class Stream(RuntimeStream):
         return not code or self._driver.ready(doing, "cuEventQuery", int(code))
 
     def busy(self, doing: str) -> bool:
-        code = self._driver.api.cuStreamQuery(self._stream)[0]
-        return bool(code) and not self._driver.ready(doing, "cuStreamQuery", int(code))
+        code = query(self._query, self.handle)
+        return bool(code) and not self._driver.ready(doing, "cuStreamQuery", code)
 
     def check_device(self, doing: str) -> None:
         self._context.check(doing)

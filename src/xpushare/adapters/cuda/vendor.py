@@ -33,6 +33,7 @@ vendor: Final = Vendor(
     make=_make,
     order=10,
     in_use=in_use_here,
+    pci_vendor=0x10DE,
     install=INSTALL,
     modules=("cuda",),
     variables=("CUDA_VISIBLE_DEVICES",),

@@ -24,6 +24,7 @@ vendor: Final = Vendor(
     make=_make,
     order=30,
     in_use=in_use_here,
+    pci_vendor=0x1002,
     install=INSTALL,
     variables=("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
     dlpack=(DLPackType(10, kinds=("device", "shared"), stream=0), DLPackType(11, kinds=("host",), host=True)),

@@ -140,11 +140,10 @@ class HostMemory(DriverMemory):
         mapping, self._mapping = self._mapping, None
         assert mapping is not None
         assert self._fd is not None
-        self._exposed = mapping.nbytes
-        mapping.keep(self._fd, True)
+        self._resting = mapping.keep(self._fd, True)
 
     def wake(self) -> bool:
-        found = system.owned_mapping(self.address, self._exposed)
+        found = system.owned_mapping(self._resting)
         if found is not None:
             self._mapping, self._fd = found
         return found is not None

@@ -30,6 +30,7 @@ from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.adapters.virtual_memory.library_adapter import LibraryAdapter
 from xpushare.common.aspects import Aspect, Support
 from xpushare.common.errors import DeviceError, FeatureNotSupportedError, XpuShareError
+from xpushare.common.fds import OwnedFd
 
 __all__ = ["LevelZero"]
 
@@ -112,6 +113,9 @@ class LevelZero(LibraryAdapter[Gpu]):
 
     def open_own(self, info: DeviceInfo, kind: int, doing: str, what: Import, description: bytes) -> DriverMemory:
         return _memory.open_own(self.memory_engine, self.device(info), kind, doing, what, description)
+
+    def adopt_dma_buf(self, device: DeviceInfo, doing: str, fd: OwnedFd, nbytes: int) -> DriverMemory:
+        return _memory.Adopted(self.memory_engine, self.device(device), doing, fd, nbytes)
 
     def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:
         """Memfds, as host memory."""

@@ -22,7 +22,7 @@ from xpushare.adapters.virtual_memory.memory import DeviceMemory, Mapped, requir
 from xpushare.common.errors import FeatureNotSupportedError, InvalidHandleError
 from xpushare.common.fds import OwnedFd
 
-__all__ = ["Allocated", "allocate_private", "locate", "open_own"]
+__all__ = ["Adopted", "Allocated", "allocate_private", "locate", "open_own"]
 
 _FD: Final = 2  # a kind of memory in a payload: the origin's uuid, then the driver's handle where that is needed
 _UUID: Final = 16
@@ -145,6 +145,37 @@ class Allocated(Mapped):
         self._exported.release()
 
 
+@final
+class Adopted(Mapped):
+    """Memory in a dma-buf of another driver. Importers get that dma-buf, as they would get one of ours."""
+
+    def __init__(self, engine: Engine, gpu: Gpu, doing: str, fd: OwnedFd, nbytes: int) -> None:
+        if not gpu.shares_by_fd:
+            raise FeatureNotSupportedError(f"{doing}: the driver imports no dma-bufs")
+        address = _import(engine, gpu, doing, fd.number, nbytes)
+        super().__init__(engine, gpu, address, nbytes, _free, gpu, address)
+        self._gpu = gpu
+        self._fd = OwnedFd(fd.take())
+
+    def export(self, read_only: bool) -> Export:
+        gpu, fds = self._gpu, (self._fd.number,)
+        return described(_FD, self.nbytes, self.nbytes, fds, own=gpu.origin, form=gpu.form)
+
+    def release(self) -> None:
+        super().release()
+        self._fd.close()
+
+
+def _import(engine: Engine, gpu: Gpu, doing: str, fd: int, nbytes: int) -> int:
+    """Allocate memory in a dma-buf, which stays the caller's. Returns its address."""
+    with DriverFds() as fds:
+        try:
+            imported = ze.ze_external_memory_import_fd_t(flags=n.DMA_BUF, fd=fds.give(doing, fd))
+            return with_room(engine, _allocate, gpu, doing, nbytes, imported)
+        finally:
+            fds.close()  # unless the driver has closed it: Intel's does at the import of an allocation
+
+
 # --- imports ------------------------------------------------------------------------------------------------
 
 
@@ -165,15 +196,13 @@ def open_own(engine: Engine, gpu: Gpu, kind: int, doing: str, what: Import, own:
         raise InvalidHandleError(
             f"{doing}: the exporter's table says {what.exposed_nbytes} bytes, its file descriptor has {found}"
         )
-    with DriverFds() as fds:
-        given = fds.give(doing, fd)
-        try:
-            if raw:
-                return _open_handle(engine, origin, doing, given, raw, what.nbytes)
-            imported = ze.ze_external_memory_import_fd_t(flags=n.DMA_BUF, fd=given)
-            address = with_room(engine, _allocate, origin, doing, found, imported)
-        finally:
-            fds.close()  # unless the driver has closed it: Intel's does at the import of an allocation
+    if raw:
+        with DriverFds() as fds:
+            try:
+                return _open_handle(engine, origin, doing, fds.give(doing, fd), raw, what.nbytes)
+            finally:
+                fds.close()
+    address = _import(engine, origin, doing, fd, found)
     return Mapped(engine, gpu, address, what.nbytes, _free, origin, address)
 
 

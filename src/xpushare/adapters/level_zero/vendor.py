@@ -31,6 +31,7 @@ vendor: Final = Vendor(
     make=_make,
     order=20,
     in_use=in_use_here,
+    pci_vendor=0x8086,
     install=INSTALL,
     variables=("ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY"),
     torch_type="xpu",

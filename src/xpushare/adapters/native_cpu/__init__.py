@@ -25,11 +25,13 @@ from xpushare.adapters.base import (
     Same,
     UsmKind,
 )
+from xpushare.adapters.host.dma_buf import HostDmaBuf
 from xpushare.adapters.host.memory import Calls, HostMemory, HostPhysical, HostRange
 from xpushare.adapters.host.queue import HostQueue
 from xpushare.common import system
 from xpushare.common.aspects import Aspect, Support
 from xpushare.common.errors import FeatureNotSupportedError, from_os_error
+from xpushare.common.fds import OwnedFd
 from xpushare.common.system import BOOT_ID, boot_id
 
 __all__ = ["NativeCpu"]
@@ -106,10 +108,18 @@ class NativeCpu(Adapter):
         return HostMemory.allocate(self.calls, nbytes, keep=True)
 
     def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory:
-        return HostMemory.imported(self.calls, what)
+        return HostDmaBuf.imported(what) if what.form is Form.DMA_BUF else HostMemory.imported(self.calls, what)
+
+    def dma_buf(
+        self, device: DeviceInfo, memory: DriverMemory, address: int, nbytes: int
+    ) -> tuple[OwnedFd, int] | None:
+        return memory.dma_buf(address) if isinstance(memory, HostDmaBuf) else None
+
+    def adopt_dma_buf(self, device: DeviceInfo, doing: str, fd: OwnedFd, nbytes: int) -> DriverMemory:
+        return HostDmaBuf(doing, fd, nbytes, nbytes)
 
     def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:
-        return {Form.MEMFD: Same.HOST}
+        return {Form.MEMFD: Same.HOST} if physical else {Form.MEMFD: Same.HOST, Form.DMA_BUF: Same.HOST}
 
     def foreign(self, address: int, nbytes: int | None = None) -> Foreign | None:
         return None

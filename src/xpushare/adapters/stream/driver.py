@@ -71,7 +71,9 @@ class ProcessDriver(abc.ABC, Generic[G]):
 
     def gpu(self, info: DeviceInfo) -> G:
         """The driver's device with that uuid, whatever its ordinal was when it was listed."""
-        found = self.by_uuid(info.uuid)
+        if self._forks != forks():  # in most calls it has started
+            self.start()
+        found = self._by_uuid.get(info.uuid)
         if found is None:
             visible = ", ".join(f"{gpu.ordinal} is {gpu.uuid}" for gpu in self._gpus) or "none"
             raise InvalidArgumentError(

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Any, Final
 
 from xpushare.adapters.base import Export, Form, Import, OnDemand
 from xpushare.common.errors import InvalidHandleError
 
-__all__ = ["ALLOCATION", "HOST", "OWN_NBYTES", "SEGMENTS", "described", "read_head", "unsized"]
+__all__ = ["ALLOCATION", "HOST", "OWN_NBYTES", "SEGMENTS", "described", "export_of", "read_head", "unsized"]
 
 # Kinds of memory. The other numbers are the vendors' own.
 ALLOCATION, SEGMENTS, HOST = 1, 4, 5
 _HEAD: Final = struct.Struct("<B7xQ")  # kind, bytes mapped; then the kind's own
+_new: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
 OWN_NBYTES: Final = 128 - _HEAD.size  # at most
+
+
+def export_of(
+    nbytes: int,
+    mapped: int,
+    payload: bytes,
+    fds: tuple[int, ...] = (),
+    inode: int = 0,
+    on_demand: OnDemand | None = None,
+    form: Form = Form.DRIVER,
+) -> Export:
+    made: Export = _new(Export, (nbytes, mapped, fds, inode, payload, on_demand, form, 0))
+    return made
 
 
 def described(
@@ -28,7 +42,7 @@ def described(
     form: Form = Form.DRIVER,
 ) -> Export:
     """An export of `nbytes`, for which the importer maps `mapped` bytes; `own` is what the kind adds to the payload."""
-    return Export(nbytes, mapped, fds, inode, _HEAD.pack(kind, mapped) + own, on_demand, form)
+    return export_of(nbytes, mapped, _HEAD.pack(kind, mapped) + own, fds, inode, on_demand, form)
 
 
 def unsized(kind: int) -> tuple[bytes, int]:

@@ -48,6 +48,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _NOTHING: Final = Scopes(lambda _step, _code: AssertionError())  # around calls; native, so no frame of Python's
+_new: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
 _WAITS_KEPT: Final = 64  # waits remembered before the settled ones are sorted out
 _SPIN: Final = 100e-6  # seconds of asking the driver again and again before sleeping
 _NAP_FIRST: Final = 20e-6
@@ -276,7 +277,7 @@ class DeviceQueue(DriverQueue):
             self._owed[id(slot)] = slot
             if after or code or self._broken is not None:
                 self._finish_signal(slot, word, point, after, code)
-            self._signalled = tuple.__new__(_Signal, (ref(slot), point))  # a named tuple's own is one more frame
+            self._signalled = _new(_Signal, (ref(slot), point))
             if self._stream.calls.host_runs_late:
                 self._late.append(self._signalled)
                 self._forget_run()
@@ -328,7 +329,7 @@ class DeviceQueue(DriverQueue):
                 raise self._failed("waiting", self._stream.calls.wait, code)
             with self._state:
                 own = self._newest_own() if self._timelines else None
-                self._waits.append(tuple.__new__(_Wait, (slot, point, self._kept_ever, self._signalled, own)))
+                self._waits.append(_new(_Wait, (slot, point, self._kept_ever, self._signalled, own)))
         if len(self._waits) > self._sort_at:
             self._sort_waits()
             self._sort_at = max(_WAITS_KEPT, 2 * len(self._waits))

@@ -1,9 +1,9 @@
-"""What can and cannot be shared on this machine or in this container, tried for real, and what to change.
+"""Try what can be shared on this machine or in this container, and report what to change.
 
-Starts processes of its own that share memory, physical memory and events on each device by each route alone; they use
-a key and folder of their own. In your folder nothing changes: it is only tried whether a file could be written there.
-Exit status 0 when memory and events can be shared on every device by at least one route and the user's folder and key
-are sound, else 1. With --pid: can this process reach what that one shares, and if not, why.
+It starts processes of its own that share memory, physical memory and events on each device, by each route alone, with
+a key and a folder of their own. In your folder it only tries whether a file could be written. The exit status is 0 if
+memory and events can be shared on every device by at least one route and your folder and key are sound, else 1. With
+--pid it reports whether this process can reach what that one shares, and if not, why.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ import xpushare as xs
 from xpushare.adapters.vendor import Check
 from xpushare.cli.doctor import containers, devices, folder, keeper, kernel, routes
 from xpushare.cli.doctor.sharing import Trial
+from xpushare.cli.screen import coloured, wrapped
 
 __all__ = ["add_arguments", "run", "wrong_with"]
+
+_COLOURS = {"works": "green", "limited": "yellow", "fails": "red"}
 
 
 def _everything(selector: str | None, timeout: float) -> Iterator[Check]:
@@ -58,8 +61,9 @@ def wrong_with(checks: list[Check]) -> list[str]:
 
 
 def _text(check: Check) -> str:
-    fix = f"\n{'':33}→ {check.fix}" if check.fix else ""
-    return f"  {check.state:<8} {check.name:<20}  {check.why}{fix}"
+    line = wrapped(f"  {check.state:<8} {check.name:<20}  ", check.why)
+    line = line.replace(check.state, coloured(check.state, _COLOURS.get(check.state, "dim")), 1)
+    return f"{line}\n{wrapped(f'{chr(32):33}→ ', check.fix)}" if check.fix else line
 
 
 def _positive(text: str) -> float:
@@ -95,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
         checks.append(check)
         if not arguments.json:
             if check.group != group:
-                print(f"{'' if not group else chr(10)}{check.group}")
+                print(f"{'' if not group else chr(10)}{coloured(check.group, 'bold')}")
                 group = check.group
             print(_text(check), flush=True)
     if one:
@@ -107,5 +111,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({"works": not wrong, "wrong": wrong, "checks": [each._asdict() for each in checks]}, indent=2))
     else:
-        print(f"\n{well}" if not wrong else f"\nDOES NOT WORK: {', '.join(wrong)}")
+        end = wrapped("DOES NOT WORK: ", ", ".join(wrong), 4) if wrong else well
+        print(f"\n{coloured(end, 'red' if wrong else 'green')}")
     return 1 if wrong else 0

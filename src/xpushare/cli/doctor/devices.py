@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from typing import Final
 
 import xpushare as xs
 from xpushare import adapters
 from xpushare.adapters.vendor import Check, Vendor
 
 __all__ = ["examine"]
+
+_BUS: Final = Path("/sys/bus/pci/devices")
+_ACCELERATORS: Final = "0x03", "0x12"  # PCI's classes of display controllers and processing accelerators
 
 
 def _listed(record: Vendor) -> list[Check]:
@@ -27,13 +32,26 @@ def _listed(record: Vendor) -> list[Check]:
     ]
 
 
+def _in_machine(record: Vendor) -> bool:
+    """Whether the machine may have a device of the vendor, by what is on its PCI bus."""
+    if not record.pci_vendor:
+        return True
+    try:
+        found = [((each / "vendor").read_text(), (each / "class").read_text()) for each in _BUS.iterdir()]
+    except OSError:  # it cannot be seen here
+        return True
+    return any(int(vendor, 16) == record.pci_vendor and kind.startswith(_ACCELERATORS) for vendor, kind in found)
+
+
 def examine(selector: str | None) -> tuple[list[xs.Device], list[Check]]:
     """The devices to try, and what hides others."""
     group = "devices"
     checks: list[Check] = []
     for record in adapters.vendors():
         try:
-            checks += list(record.examine()) or _listed(record)
+            told = list(record.examine()) or _listed(record)
+            here = _in_machine(record)
+            checks += [each if here or each.state != "absent" else each._replace(fix=None) for each in told]
         except Exception as error:  # an adapter from another package may do anything
             why = f"its own examination failed ({type(error).__name__}: {error})"
             checks.append(Check(group, f"adapter {record.backend}", "limited", why, "report it to whose adapter it is"))

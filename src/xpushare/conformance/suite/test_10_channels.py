@@ -177,27 +177,10 @@ def _count(name: str) -> None:
             number.add(1)
 
 
-class _Gate:
-    """A queue whose work waits on the device until the host opens it."""
-
-    def __init__(self, device: xs.Device) -> None:
-        self.queue = xs.Queue(device)
-        self._event = xs.Event(device)
-        self.queue.wait(self._event, at_least=1)
-
-    def open(self) -> None:
-        self._event.signal()
-        self.queue.synchronize(TIMEOUT)
-
-    def close(self) -> None:
-        self.queue.close()
-        self._event.close()
-
-
 def _copy(gated: bool) -> None:
     """Have the device copy a frame, and close the frame at once."""
     channel = kept["all"]
-    gate = kept["gate"] = _Gate(channel.device) if gated else None
+    gate = kept["gate"] = actions.Gate(channel.device) if gated else None
     queue = kept["queue"] = gate.queue if gate else xs.Queue(channel.device)
     out = kept["out"] = xs.malloc_device(_NBYTES, channel.device)
     with channel.receive(TIMEOUT) as frame:
@@ -219,7 +202,7 @@ def _skip() -> None:
 def test_order(pair: Pair, peer: Child, name: str) -> None:
     with _create(name, pair.exporter, slots=3) as channel, xs.Queue(channel.device) as queue:
         peer.call(_open, name, "all")
-        gate = _Gate(channel.device)
+        gate = actions.Gate(channel.device)
         with channel.loan(TIMEOUT) as frame:
             gate.queue.fill(frame.array, b"a")
         peer.call(_copy, False)  # returns, though nothing is there yet
@@ -236,3 +219,25 @@ def test_order(pair: Pair, peer: Child, name: str) -> None:
         assert peer.call(_copied) == b"b" * _NBYTES
         queue.synchronize(TIMEOUT)
         peer.call(actions.drop)
+
+
+@rule("10.6", "Readers that reconnect get the next writer's frames, whether the slots outlive their maker or not")
+def test_successors(pair: Pair, name: str) -> None:
+    with Child() as writer, Child() as successor:
+        writer.call(_begin, name, pair.exporter)
+        with xs.Channel.open(name, reconnect=True, timeout=TIMEOUT) as reader:
+            kept["all"] = reader
+            writer.call(_send_kept, 1)
+            assert _receive("all") == (1, 0)
+            writer.kill()
+            successor.call(_begin, name, pair.exporter)
+            successor.call(_send_kept, 2)
+            assert _receive("all") == (2, 0)
+
+
+def _begin(name: str, device: str) -> None:
+    kept["channel"] = _create(name, device)
+
+
+def _send_kept(value: int) -> None:
+    _send(kept["channel"], value)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -363,7 +363,7 @@ def test_across_processes(pair: Pair, peer: Child) -> None:
 
 
 def _follow(handle: bytes, device: str) -> int:
-    follower: xs.VirtualRange = xs.attach(handle, device=device)
+    follower = cast("xs.VirtualRange", xs.attach(handle, device=device))
     kept["follower"] = follower
     return follower.ptr
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import pickle
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -156,7 +156,7 @@ def _attach_part(name: str, message: bytes, device: str) -> None:
 
 
 def _attach_other(message: bytes, device: str) -> int:
-    found = xs.attach(message, device=device)
+    found = cast("dict[str, xs.SharedArray]", xs.attach(message, device=device))
     return _value(found["other"])
 
 

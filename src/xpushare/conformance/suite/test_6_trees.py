@@ -8,7 +8,7 @@ import gc
 import os
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 
@@ -77,7 +77,7 @@ def test_a_tree(pair: Pair, peer: Child) -> None:
     with xs.share(tree) as handle:
         for message in (handle, bytes(handle), str(handle)):
             assert peer.call(_attach, "tree", message, pair.importer) == _plain(tree)
-        assert type(xs.attach(handle, types=[Layer])[7]) is Layer
+        assert type(cast("Any", xs.attach(handle, types=[Layer]))[7]) is Layer
 
 
 @rule("6.2", "All arrays of a tree in one allocation have one export, and one mapping at the other end")
@@ -229,6 +229,7 @@ def test_like(pair: Pair, peer: Child) -> None:
     array = _array(pair.exporter, 9)
     with xs.share({"a": array, "b": (array, None)}) as handle:
         assert peer.call(_like, bytes(handle), pair.importer) == {"a": 9, "b": (9, None)}
+        wrong: Any
         for wrong in (3, "no_such_library"):
             with pytest.raises(xs.InvalidArgumentError):
                 xs.attach(handle, like=wrong)
@@ -259,7 +260,7 @@ def test_order(pair: Pair, peer: Child) -> None:
 
 def _read_by_queue(message: bytes, device: str) -> list[int]:
     with xs.Queue(device) as queue, xs.malloc_host(64, device) as host:
-        arrays = xs.attach(message, device=device, stream=queue)
+        arrays = cast("list[xs.SharedArray]", xs.attach(message, device=device, stream=queue))
         found = []
         for array in arrays:
             queue.copy(host, array)

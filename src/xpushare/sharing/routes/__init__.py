@@ -1,8 +1,8 @@
-"""The ways in which an exporter's file descriptors reach an importer, in the order in which they are tried.
+"""The routes by which an exporter's file descriptors reach an importer, in the order in which they are tried.
 
-A route is a module with `name`, `attach(handle) -> Attachment` and `fetch(pidfd, handle, fds, count) -> list[OwnedFd]`,
-which raise `Blocked` when something refuses them (the next route is tried) and `HandleExpiredError` when the exporter
-is certainly gone; and with `meet(handle) -> Met | None`, a short way that says nothing where it is closed.
+A route is a module with `name`, `attach(handle) -> Attachment` and `fetch(pidfd, handle, fds, count) -> list[OwnedFd]`.
+Both raise `Blocked` if something refuses them (the next route is tried) and `HandleExpiredError` if the exporter is
+certainly gone. `meet(handle) -> Met | None` is a fast path that returns None if it is blocked.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Attachment", "Blocked", "Met", "attach", "fetch", "meet", "routes", 
 
 
 class Route(Protocol):
-    """What a route module offers."""
+    """The functions of a route module."""
 
     name: str
 
@@ -35,12 +35,12 @@ _known: tuple[Route, ...] = (pidfd, socket)
 
 
 def routes() -> tuple[Route, ...]:
-    """The routes that this process tries."""
+    """Return the routes that this process tries."""
     return _known
 
 
 def use_only(name: str) -> None:
-    """Have this process try the route of that name alone: to tell whether it works."""
+    """Make this process try only the route of that name, to find out whether it works."""
     global _known
     _known = tuple(route for route in routes() if route.name == name)
 
@@ -55,12 +55,14 @@ def _refused(handle: Handle, reasons: list[str]) -> RouteError:
 
 
 def meet(handle: Handle) -> Met | None:
-    """The exporter of `handle` by the first route's short way. None where that is closed: `attach` says why."""
+    """Attach to the exporter of `handle` by the first route's fast path. Returns None if that is blocked; `attach`
+    raises the reason.
+    """
     return routes()[0].meet(handle)
 
 
 def attach(handle: Handle) -> Attachment:
-    """Get to know the exporter of `handle`. `RouteError` when every route is blocked."""
+    """Attach to the exporter of `handle`. Raises `RouteError` if every route is blocked."""
     reasons: list[str] = []
     for route in routes():
         try:
@@ -71,8 +73,8 @@ def attach(handle: Handle) -> Attachment:
 
 
 def fetch(pidfd: OwnedFd | None, handle: Handle, fds: tuple[int, ...] | None, count: int) -> list[OwnedFd]:
-    """The `count` fds of the handle's entry, whose numbers in the exporter are `fds` (None: made on demand, by the
-    socket only).
+    """Fetch the `count` descriptors of the handle's entry. `fds` are their numbers in the exporter (None: made on
+    demand, by the socket only).
     """
     reasons: list[str] = []
     for route in routes():

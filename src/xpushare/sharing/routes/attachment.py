@@ -1,4 +1,4 @@
-"""What a route gives, and how it says that it is closed."""
+"""The result of a route, and the error for a blocked one."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["Attachment", "Blocked", "Met"]
 
 
 class Blocked(Exception):
-    """This route is closed; the text says what closed it and what would open it."""
+    """This route is blocked. The text says by what, and what would open it."""
 
 
 @dataclass(slots=True)
 class Attachment:
-    """The fds by which an importer knows an exporter."""
+    """The descriptors with which an importer reaches an exporter."""
 
     table: OwnedFd
     commons: OwnedFd
@@ -27,7 +27,7 @@ class Attachment:
 
 @dataclass(slots=True)
 class Met:
-    """What an importer makes of an attachment: the table mapped, the commons joined."""
+    """An attachment in use: the table mapped, the commons joined."""
 
     mapping: Mapping
     domain: Domain

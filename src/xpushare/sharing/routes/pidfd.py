@@ -37,7 +37,7 @@ def _why_not_permitted() -> str:
 
 
 def get(pidfd: int, fd: int) -> OwnedFd:
-    """One fd of that process, or `Blocked`, or OSError(EBADF | ESRCH)."""
+    """Get one descriptor of that process. Raises `Blocked`, or OSError with EBADF or ESRCH."""
     try:
         return system.pidfd_getfd(pidfd, fd)
     except OSError as error:
@@ -51,7 +51,7 @@ def get(pidfd: int, fd: int) -> OwnedFd:
 
 
 def meet(handle: Handle) -> Met | None:
-    """All of it by one native call."""
+    """Attach by one native call."""
     found = _native.meet(fields_of(handle))
     if found is None:
         return None
@@ -100,7 +100,7 @@ def attach(handle: Handle) -> Attachment:
 
 
 def _commons_and_bell(table: OwnedFd, handle: Handle) -> tuple[int, int] | None:
-    """Their numbers in the exporter; None if that is not its table."""
+    """Return the numbers of both descriptors in the exporter, or None if that is not its table."""
     try:
         system.check_memfd(table.number, layout.TABLE_NBYTES, exact=True)
         header = layout.TABLE.unpack(os.pread(table.number, layout.TABLE.size, 0))

@@ -1,5 +1,5 @@
-"""The exporter's own sockets, SCM_RIGHTS: they need no right over the exporter, only its user, and the runtime folder
-or the network namespace in common.
+"""The exporter's own sockets (SCM_RIGHTS). They need no rights over the exporter: the same user suffices, with a common
+runtime folder or network namespace.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _NOT_LIVE: Final = CONSTANTS["STATUS_NOT_LIVE"]
 
 
 def _connect(fields: Fields) -> socket.socket:
-    """To its socket in the runtime folder, which only its user can reach; else to the abstract one, which everybody in
-    its network namespace can, and which needs no folder in common.
+    """Connect to the exporter's socket in the runtime folder, which only its user can reach, else to its abstract
+    socket, which needs no common folder but is open to everybody in its network namespace.
     """
     gone = exporter_gone(fields.pid, "nobody listens at its socket")
     with door.path(fields.cookie) as path:
@@ -58,19 +58,20 @@ def _connect(fields: Fields) -> socket.socket:
             raise gone from None
         raise Blocked(
             "nobody listens: the exporter has ended, or is in another network namespace (share it: "
-            "--network=container:…, hostNetwork, one pod), and has another runtime folder (share that)"
+            "--network=container:…, hostNetwork, one pod), and has another runtime folder (mount one into both: "
+            "XPUSHARE_RUNTIME_DIR)"
         ) from None
 
 
 class _Together(threading.local):
-    """The connection of this thread to the exporter that it has asked last, within `together`."""
+    """This thread's connection to the exporter that it asked last, within `together`."""
 
     depth = 0
     cookie = b""
     connection: socket.socket | None = None
 
     def take(self, cookie: bytes) -> socket.socket | None:
-        """The connection, if it is to that exporter; another one is closed."""
+        """Return the connection if it leads to that exporter; otherwise close it."""
         connection, self.connection = self.connection, None
         if connection is not None and self.cookie != cookie:
             connection.close()
@@ -100,7 +101,7 @@ def together() -> Generator[None]:
 
 
 def _ask(handle: Handle, op: int, first: int, again: bool = True) -> tuple[list[OwnedFd], int]:
-    """One request: the fds, and how many the entry has in all."""
+    """Make one request. Returns the descriptors, and how many the entry has in all."""
     fields = fields_of(handle)
     known = _together.take(fields.cookie)
     try:
@@ -116,7 +117,10 @@ def _ask(handle: Handle, op: int, first: int, again: bool = True) -> tuple[list[
     try:
         pid, uid, _gid = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         if uid != os.geteuid():
-            raise Blocked(f"the exporter's socket belongs to user {uid}, this process runs as {os.geteuid()}")
+            raise Blocked(
+                f"the exporter's socket belongs to user {uid}, this process runs as {os.geteuid()}: run both as one "
+                "user of the host (in containers: the same user: and user namespace)"
+            )
         system.send(connection, request(op, fields, first))
         data, fds = system.receive(connection, _REPLY_NBYTES)
         if not data and known is not None:
@@ -156,7 +160,9 @@ def _ask(handle: Handle, op: int, first: int, again: bool = True) -> tuple[list[
 
 
 def _is_of(pidfd: OwnedFd, pid: int) -> bool:
-    """Whether the pidfd is of the process that listens, as far as /proc tells. By another no death is seen."""
+    """Return whether the pidfd belongs to the listening process, as far as /proc shows. Another process's pidfd would
+    not report this one's death.
+    """
     try:
         with open(f"/proc/self/fdinfo/{pidfd.number}", encoding="ascii") as file:
             found = [int(line[4:]) for line in file if line.startswith("Pid:")]
@@ -168,15 +174,16 @@ def _is_of(pidfd: OwnedFd, pid: int) -> bool:
 
 
 def meet(handle: Handle) -> None:
-    """There is none: the exporter may not answer."""
+    """Return None: this route has no fast path, since the exporter may not answer."""
 
 
 def attach(handle: Handle) -> Attachment:
     fds, _total = _ask(handle, _HELLO, 0)
-    if len(fds) != 4:
+    if not 3 <= len(fds) <= 4:
         close_all(fds)
-        raise InvalidHandleError("the exporter's answer makes no sense: four file descriptors make a greeting")
-    return Attachment(fds[0], fds[1], fds[2], False, fds[3])
+        raise InvalidHandleError("the exporter's answer makes no sense: three or four file descriptors make a greeting")
+    table, commons, bell, *pidfd = fds
+    return Attachment(table, commons, bell, False, pidfd[0] if pidfd else None)
 
 
 def fetch(pidfd: OwnedFd | None, handle: Handle, fds: tuple[int, ...] | None, count: int) -> list[OwnedFd]:  # noqa: ARG001

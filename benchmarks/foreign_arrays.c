@@ -1,4 +1,4 @@
-/* What foreign_share.py measures with: a CUDA driver whose functions return at once, and a library with one
+/* What foreign_arrays.py measures with: a CUDA driver whose functions return at once, and a library with one
  * array, which says what it has by DLPack's exchange API. */
 #include <Python.h>
 
@@ -14,6 +14,8 @@ uint64_t memory_start, memory_nbytes, memory_number; /* of the only allocation *
 int stream_busy;
 void *stream_now;
 long calls;
+
+#define OPENED (1ull << 40) /* how far behind its address in the exporter memory is opened */
 
 static int pointer(int attribute, uint64_t address, uint64_t *out)
 {
@@ -67,6 +69,19 @@ DRIVER(cuIpcGetMemHandle, char *handle, uint64_t address)
     memcpy(handle, &address, 8);
     memcpy(handle + 8, &memory_number, 8);
     return 0;
+}
+
+/* The importer's: it asks for the size of what it has opened. */
+typedef struct {
+    char bytes[64];
+} ipc_handle;
+
+DRIVER(cuIpcOpenMemHandle, uint64_t *out, ipc_handle handle, unsigned flags)
+{
+    calls++;
+    memcpy(out, handle.bytes, 8);
+    memory_start = *out += OPENED;
+    return flags ? 0 : 0;
 }
 
 DRIVER(cuThreadExchangeStreamCaptureMode, int *mode)

@@ -1,0 +1,13 @@
+/* Other libraries' allocations: see foreign.c. */
+#ifndef XP_FOREIGN_H
+#define XP_FOREIGN_H
+
+#include "objects.h"
+
+bool xp_is_recogniser(const xp_types *types, PyObject *object);
+
+/* What is remembered of the allocation that has those bytes, on the device that `info` describes, if the driver says that
+ * its number is still the same: a new reference, or NULL without an exception. */
+PyObject *xp_recognised(PyObject *recogniser, PyObject *info, uint64_t address, uint64_t nbytes);
+
+#endif

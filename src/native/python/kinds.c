@@ -1,0 +1,188 @@
+/* Kinds: what Python has said of kinds of arrays, so that it need not be asked at every `share`. */
+#include "kinds.h"
+
+#include <pthread.h>
+
+#define MOST 64 /* kinds; beyond that it forgets them all */
+
+typedef struct {
+    xp_kind_key key; /* its references are owned */
+    xp_kind said;
+} known;
+
+typedef struct {
+    PyObject_HEAD
+    pthread_mutex_t mu; /* no Python runs with it */
+    known *all;
+    uint32_t count;
+} xp_kinds;
+
+void xp_kind_copy(xp_kind *to, const xp_kind *from)
+{
+    *to = *from;
+    PyObject *all[] = {to->dtype, to->device, to->context, to->finder, to->info, to->work};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        Py_XINCREF(all[i]);
+}
+
+void xp_kind_drop(xp_kind *kind)
+{
+    Py_CLEAR(kind->dtype);
+    Py_CLEAR(kind->device);
+    Py_CLEAR(kind->context);
+    Py_CLEAR(kind->finder);
+    Py_CLEAR(kind->info);
+    Py_CLEAR(kind->work);
+}
+
+static void drop(known *all, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        Py_XDECREF((PyObject *)all[i].key.type);
+        Py_XDECREF(all[i].key.device);
+        Py_XDECREF(all[i].key.dtype);
+        xp_kind_drop(&all[i].said);
+    }
+    PyMem_Free(all);
+}
+
+bool xp_same_kind(const xp_kind_key *a, const xp_kind_key *b)
+{
+    return a->type == b->type && a->device == b->device && a->dtype == b->dtype && a->on.type == b->on.type &&
+           a->on.id == b->on.id && a->elements.code == b->elements.code && a->elements.bits == b->elements.bits &&
+           a->elements.lanes == b->elements.lanes;
+}
+
+/* With the lock. */
+static known *find(const xp_kinds *self, const xp_kind_key *key)
+{
+    for (uint32_t i = 0; i < self->count; i++)
+        if (xp_same_kind(&self->all[i].key, key))
+            return &self->all[i];
+    return NULL;
+}
+
+bool xp_is_kinds(const xp_types *types, PyObject *object) { return Py_TYPE(object) == types->kinds; }
+
+bool xp_known_kind(PyObject *kinds, const xp_kind_key *key, xp_kind *found)
+{
+    xp_kinds *self = (xp_kinds *)kinds;
+    pthread_mutex_lock(&self->mu);
+    const known *at = find(self, key);
+    if (at)
+        xp_kind_copy(found, &at->said);
+    pthread_mutex_unlock(&self->mu);
+    return at != NULL;
+}
+
+const dl_exchange *xp_known_exchange(PyObject *kinds, const PyTypeObject *type)
+{
+    xp_kinds *self = (xp_kinds *)kinds;
+    const dl_exchange *found = NULL;
+    pthread_mutex_lock(&self->mu);
+    for (uint32_t i = 0; i < self->count && found == NULL; i++)
+        if (self->all[i].key.type == type)
+            found = self->all[i].said.api;
+    pthread_mutex_unlock(&self->mu);
+    return found;
+}
+
+void xp_learn_kind(PyObject *kinds, const xp_kind_key *key, const xp_kind *said)
+{
+    xp_kinds *self = (xp_kinds *)kinds;
+    known made = {.key = *key}, *full = NULL;
+    known *room = PyMem_Calloc(MOST, sizeof *room); /* in case there is none yet; unlikely to be needed twice */
+    xp_kind_copy(&made.said, said);
+    Py_XINCREF((PyObject *)key->type);
+    Py_XINCREF(key->device);
+    Py_XINCREF(key->dtype);
+    uint32_t dropped = 0;
+    pthread_mutex_lock(&self->mu);
+    known *at = find(self, key);
+    if (at == NULL && self->count == MOST) {
+        full = self->all;
+        dropped = self->count;
+        self->all = NULL;
+        self->count = 0;
+    }
+    if (self->all == NULL) {
+        self->all = room;
+        room = NULL;
+    }
+    if (at == NULL && self->all)
+        at = &self->all[self->count++];
+    if (at) { /* what was there is dropped outside the lock */
+        known before = *at;
+        *at = made;
+        made = before;
+    }
+    pthread_mutex_unlock(&self->mu);
+    PyMem_Free(room);
+    drop(full, dropped);
+    xp_kind_drop(&made.said);
+    Py_XDECREF((PyObject *)made.key.type);
+    Py_XDECREF(made.key.device);
+    Py_XDECREF(made.key.dtype);
+}
+
+static PyObject *new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    if (PyTuple_Size(args) || (kwargs && PyDict_Size(kwargs))) {
+        PyErr_SetString(PyExc_TypeError, "Kinds() takes no arguments");
+        return NULL;
+    }
+    xp_kinds *self = (xp_kinds *)PyType_GenericAlloc(type, 0);
+    if (self)
+        pthread_mutex_init(&self->mu, NULL);
+    return (PyObject *)self;
+}
+
+static int traverse(PyObject *object, visitproc visit, void *arg)
+{
+    const xp_kinds *self = (const xp_kinds *)object;
+    Py_VISIT(Py_TYPE(object));
+    for (uint32_t i = 0; i < self->count; i++) { /* without the lock: no thread can be inside it now */
+        Py_VISIT(self->all[i].key.type);
+        Py_VISIT(self->all[i].key.device);
+        Py_VISIT(self->all[i].key.dtype);
+        XP_KIND_VISIT(&self->all[i].said);
+    }
+    return 0;
+}
+
+static int clear(PyObject *object)
+{
+    xp_kinds *self = (xp_kinds *)object;
+    pthread_mutex_lock(&self->mu);
+    known *all = self->all;
+    uint32_t count = self->count;
+    self->all = NULL;
+    self->count = 0;
+    pthread_mutex_unlock(&self->mu);
+    drop(all, count);
+    return 0;
+}
+
+static void dealloc(PyObject *object)
+{
+    PyObject_GC_UnTrack(object);
+    clear(object);
+    pthread_mutex_destroy(&((xp_kinds *)object)->mu);
+    xp_free(object);
+}
+
+static PyObject *forget(PyObject *object, PyObject *Py_UNUSED(none))
+{
+    clear(object);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {{"clear", forget, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};
+static PyType_Slot slots[] = {
+    {Py_tp_new, new},     {Py_tp_dealloc, dealloc}, {Py_tp_traverse, traverse},
+    {Py_tp_clear, clear}, {Py_tp_methods, methods}, {0, NULL},
+};
+static PyType_Spec spec = {"xpushare._native.Kinds", sizeof(xp_kinds), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+                           slots};
+
+int xp_init_kinds(PyObject *module) { return xp_keep_type(module, &spec, &xp_types_of(module)->kinds); }

@@ -1,0 +1,138 @@
+"""Offer what processes share to Prometheus, or print it once.
+
+The values are those of `xpushare top`, with labels for the process, the device, the names and what programs call their
+objects. Objects that have all of these in common are one line, their values summed. Needs the extra `metrics`
+(prometheus-client).
+
+  xpushare metrics --listen 127.0.0.1:9464    serves http://127.0.0.1:9464/metrics until Ctrl-C
+  xpushare metrics                            prints the same once, for a file that node_exporter reads
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from xpushare.cli.top import Look, look
+
+__all__ = ["add_arguments", "run"]
+
+_OBJECT: Final = "kind", "state", "pid", "device", "names", "label"
+_CHANNEL: Final = "channel", "device"
+_END: Final = "channel", "pid", "label", "does", "device"
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no HOST:PORT such as 127.0.0.1:9464")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--listen", type=_address, metavar="HOST:PORT", help="serve them there; port 0: any free one")
+
+
+def _objects(rows: list[dict[str, Any]]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    for row in rows:
+        device = row["device"] or row["backend"] or ""
+        labels = row["kind"], row["state"], row["exporter"], device, " ".join(row["names"]), row["label"]
+        yield tuple(map(str, labels)), row
+
+
+def _ends(channels: list[dict[str, Any]]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    for each in channels:
+        for end in each["members"]:
+            does = "+".join((["writes"] if end["writes"] else []) + ([end["mode"]] if end["mode"] else []))
+            yield (each["name"] or "", str(end["pid"]), end["label"], does, each["device"]), end
+
+
+def _channels(channels: list[dict[str, Any]]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    for each in channels:
+        yield (each["name"] or "", each["device"]), each
+
+
+# Name, help, kind, labels, what they are read from, how to read and to join values of the same labels.
+_FAMILIES: Final[tuple[tuple[str, str, str, tuple[str, ...], str, Callable[[dict[str, Any]], Any], Any], ...]] = (
+    ("objects", "Objects that are shared", "gauge", _OBJECT, "rows", lambda _: 1, sum),
+    ("object_bytes", "Bytes of the objects", "gauge", _OBJECT, "rows", lambda row: row["nbytes"], sum),
+    ("object_importers", "Processes that have the objects open", "gauge", _OBJECT, "rows",
+     lambda row: len(row["importers"]), sum),
+    ("object_handles", "Handles that open the objects", "gauge", _OBJECT, "rows", lambda row: row["handles"], sum),
+    ("oldest_export_seconds", "Age of the oldest export that is not closed", "gauge", _OBJECT, "rows",
+     lambda row: row["age"], max),
+    ("event_signals", "Signals of events that have completed", "counter", _OBJECT, "rows",
+     lambda row: row["value"], sum),
+    ("event_pending", "Signals of events that are submitted and not complete", "gauge", _OBJECT, "rows",
+     lambda row: None if row["value"] is None else max(row["pending"] - row["value"], 0), sum),
+    ("channel_frames_sent", "Frames sent", "counter", _CHANNEL, "channels", lambda each: each["sent"], sum),
+    ("channel_bytes", "Bytes of the slots", "gauge", _CHANNEL, "channels", lambda each: each["nbytes"], sum),
+    ("channel_frames_received", "Frames that a reader has received", "counter", _END, "ends",
+     lambda end: end["received"] if end["mode"] else None, sum),
+    ("channel_lag", "Frames between a reader and the newest", "gauge", _END, "ends",
+     lambda end: end["lag"] if end["mode"] else None, sum),
+    ("channel_frames_missed", "Frames overwritten before a reader saw them", "counter", _END, "ends",
+     lambda end: end["missed"] if end["mode"] else None, sum),
+    ("channel_frames_held", "Frames that a reader holds", "gauge", _END, "ends",
+     lambda end: end["held"] if end["mode"] else None, sum),
+)  # fmt: skip
+
+
+def samples(found: Look) -> Iterator[tuple[str, str, str, tuple[str, ...], dict[tuple[str, ...], float]]]:
+    """Name, help, kind and labels of each family, and its values by labels."""
+    sources = {
+        "rows": list(_objects(found.rows)),
+        "channels": list(_channels(found.channels)),
+        "ends": list(_ends(found.channels)),
+    }
+    for name, text, kind, labels, source, read, join in _FAMILIES:
+        values: dict[tuple[str, ...], list[float]] = {}
+        for key, thing in sources[source]:
+            value = read(thing)
+            if value is not None:
+                values.setdefault(key, []).append(value)
+        yield f"xpushare_{name}", text, kind, labels, {key: join(each) for key, each in values.items()}
+
+
+class _Collector:
+    """What prometheus_client asks at each scrape."""
+
+    def __init__(self, families: Any) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Any]:
+        for name, text, kind, labels, values in samples(look()):
+            counts = kind == "counter"
+            make = self._families.CounterMetricFamily if counts else self._families.GaugeMetricFamily
+            family = make(name, text, labels=labels)
+            for key, value in values.items():
+                family.add_metric(key, value)
+            yield family
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0, or 1 if prometheus-client is not installed."""
+    try:
+        import prometheus_client as prometheus
+        from prometheus_client import core
+    except ImportError:
+        print("xpushare metrics needs prometheus-client: pip install 'xpushare[metrics]'", file=sys.stderr)
+        return 1
+    registry: Any = prometheus.CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(core))
+    if arguments.listen is None:
+        sys.stdout.write(prometheus.generate_latest(registry).decode())
+        return 0
+    host, port = arguments.listen
+    server: Any
+    server, _thread = prometheus.start_http_server(port, host, registry)
+    print(f"serving http://{host}:{server.server_port}/metrics", file=sys.stderr, flush=True)
+    try:
+        threading.Event().wait()
+    finally:
+        server.shutdown()
+        server.server_close()
+    return 0

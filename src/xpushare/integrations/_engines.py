@@ -1,0 +1,234 @@
+"""What the plug-ins of inference engines share: published weights, readers that say when they are done, and buckets.
+
+Weights are `(name, tensor)` pairs of torch, as these engines pass them. Nothing here knows an engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import uuid
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Any, Final, Self
+
+import xpushare as xs
+from xpushare import adapters
+from xpushare.arrays.consumers import torch_stream
+
+__all__ = [
+    "META_NBYTES",
+    "Buckets",
+    "Publisher",
+    "Reader",
+    "device_of",
+    "receive_buckets",
+    "send_buckets",
+    "signal",
+    "snapshot",
+]
+
+torch: Any = importlib.import_module("torch")  # type checkers take `import torch` for this package's module
+_ALIGNMENT: Final = 256
+META_NBYTES: Final = 1 << 18  # of a channel that carries buckets: names and shapes of some 2,000 tensors
+
+
+def device_of(device: Any) -> xs.Device:
+    """The device of this package that torch calls `device`."""
+    place = torch.device(device)
+    backends = {each.torch_type: each.backend for each in adapters.vendors()}
+    if place.type not in backends:
+        raise xs.InvalidArgumentError(f"xpushare has no backend for torch's devices of type {place.type!r}")
+    return xs.Device(f"{backends[place.type]}:{place.index or 0}")
+
+
+def signal(event: xs.Event, device: Any) -> None:
+    """Signal once the work that is queued on torch's current stream of that device has finished."""
+    place = torch.device(device)
+    if place.type == "cpu":
+        event.signal()
+    else:  # torch.accelerator's streams do not say which stream of the driver they are
+        xs.Queue.from_native(torch_stream(place.type, place.index)).signal(event)
+
+
+def _padded(nbytes: int) -> int:
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+
+
+def _view(slab: Any, at: int, dtype: Any, shape: Iterable[int]) -> Any:
+    """A tensor over bytes of a flat one."""
+    size: Any = torch.Size(shape)
+    return slab[at : at + size.numel() * dtype.itemsize].view(dtype).view(size)
+
+
+def snapshot(weights: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Copy tensors, on their device, into memory that can be shared in place, kept and owned: one allocation for each
+    device. Tensors of one name, or that are views of each other, come out apart.
+    """
+    weights = list(weights)
+    copies: dict[str, Any] = {}
+    for device in dict.fromkeys(tensor.device for _, tensor in weights):
+        here = [(name, tensor) for name, tensor in weights if tensor.device == device]
+        room = sum(_padded(tensor.nbytes) for _, tensor in here)
+        slab = torch.from_dlpack(xs.empty(max(room, 1), "uint8", device=device_of(device)))
+        at = 0
+        for name, tensor in here:
+            copies[name] = _view(slab, at, tensor.dtype, tensor.shape)
+            copies[name].copy_(tensor.detach())
+            at += _padded(tensor.nbytes)
+    return {name: copies[name] for name, _ in weights}
+
+
+class Publisher:
+    """The side that has the weights. One process at a time publishes under `name`.
+
+    `keep=True` copies each version and hands the copy to the keeper, where it stays until the version after the next
+    one: engines start from it when this process is gone. Otherwise a GPU's tensors are shared in place, and those of
+    the host are copied, until `withdraw`.
+    """
+
+    def __init__(self, name: str, *, keep: bool = False) -> None:
+        self._name = name
+        self._keep = keep
+        self._published = False
+
+    def publish(self, weights: Iterable[tuple[str, Any]]) -> int:
+        """Publish one version, as one tree, and return its number. Readers look for that number, and no other."""
+        found = [(name, tensor.detach()) for name, tensor in weights]
+        copied = self._keep or any(tensor.device.type == "cpu" for _, tensor in found)
+        tree = snapshot(found) if copied else dict(found)
+        version = xs.publish(self._name, tree, replace=True, versions=2 if self._keep else 1, keep=self._keep)
+        self._published = True
+        return version
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until no reader uses what it read: device work included. Call this once the engine has said that its
+        readers were called, since a reader that has not begun yet is not waited for.
+
+        A reader that died reads nothing. Raises `TimeoutError` after `timeout` seconds without an answer of one.
+        """
+        for name, handle in xs.published().items():
+            if name.startswith(f"{self._name}.reader-"):
+                with contextlib.suppress(xs.HandleExpiredError, xs.PeerLostError):
+                    assert isinstance(handle, xs.ipc.Handle)
+                    with xs.ipc.event.open(handle, signals=False) as done:
+                        done.wait(timeout)
+
+    def withdraw(self) -> None:
+        """End the version, unless it is kept: nobody can open it any more. What is open stays open. Idempotent."""
+        if self._published and not self._keep:
+            xs.unpublish(self._name)
+        self._published = False
+
+
+class Reader:
+    """The side that loads weights, one for each rank, onto `device` (torch's)."""
+
+    def __init__(self, name: str, device: Any) -> None:
+        self._name = name
+        self._device = torch.device(device)
+        self._done = xs.Event(device_of(self._device), enable_ipc=True, signals=True)
+        self._done_name = f"{name}.reader-{uuid.uuid4().hex}"
+        xs.publish(self._done_name, self._done)
+
+    @contextlib.contextmanager
+    def reading(
+        self, version: int | None = None, *, only: Callable[[str], bool] | None = None, timeout: float | None = None
+    ) -> Generator[dict[str, Any], None, None]:
+        """Attach one version (None: the newest): all of it, or the tensors whose name `only` accepts.
+
+        The block may use the tensors on torch's current stream. They are gone after it. Raises `HandleExpiredError` if
+        the publisher is gone or the version is over, before the block begins, and `TimeoutError`.
+        """
+        tensors: dict[str, Any] = {}
+        try:
+            tensors = xs.attach(xs.lookup(self._name, timeout=timeout, version=version), like=torch, only=only)
+            yield tensors
+        finally:
+            tensors.clear()
+            signal(self._done, self._device)
+
+    def close(self) -> None:
+        """Say that this side reads no more. Idempotent."""
+        if not self._done.closed:
+            xs.unpublish(self._done_name)
+            self._done.close()
+
+
+# --- buckets: weights through a channel of bounded size, `Channel.create(…, (nbytes,), "uint8", slots=3, …)`
+
+
+class Buckets:
+    """Copies tensors into frames, in order, as many as fit into each: `with Buckets(channel) as to: to.add(…)`.
+
+    The channel has frames of bytes (`shape=(nbytes,)`, dtype uint8) and `meta_nbytes=META_NBYTES`. On a GPU the copies
+    are ordered behind the current stream, and the host does not wait for them. A slot is written again once every
+    reader's work with it has finished. The stream of frames ends (`finish`) with the block, unless that raises.
+    """
+
+    def __init__(self, channel: xs.Channel, *, timeout: float | None = None) -> None:
+        self._channel = channel
+        self._timeout = timeout
+        self._frame = contextlib.ExitStack()
+        self._loan: Any = None
+        self._slab: Any = None
+        self._meta: list[Any] = []
+        self._at = self._room = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def add(self, name: str, tensor: Any) -> None:
+        """Copy one tensor. Raises `InvalidArgumentError` if it is larger than a frame, and `TimeoutError`."""
+        room = 2 * len(name) + 24 * tensor.ndim + 96
+        if self._loan is not None and (self._at + tensor.nbytes > self._slab.nbytes or self._room < room):
+            self._send()
+        if self._loan is None:
+            self._loan = self._frame.enter_context(self._channel.loan(self._timeout))
+            self._slab = torch.from_dlpack(self._loan.array)
+            self._at, self._room, self._meta = 0, META_NBYTES, []
+        if tensor.nbytes > self._slab.nbytes:
+            raise xs.InvalidArgumentError(
+                f"{name} has {tensor.nbytes} bytes, and a frame of this channel {self._slab.nbytes}: make buckets at "
+                "least as large as the largest tensor"
+            )
+        _view(self._slab, self._at, tensor.dtype, tensor.shape).copy_(tensor.detach(), non_blocking=True)
+        self._meta.append([name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape), self._at])
+        self._at += _padded(tensor.nbytes)
+        self._room -= room
+
+    def _send(self) -> None:
+        if self._loan is not None:
+            self._loan.meta = self._meta
+            self._loan = self._slab = None
+            self._frame.close()
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is None:
+            self._send()
+            self._channel.finish()
+        else:
+            self._frame.__exit__(kind, error, trace)
+
+
+def send_buckets(channel: xs.Channel, weights: Iterable[tuple[str, Any]], *, timeout: float | None = None) -> None:
+    """Copy all these tensors into frames. See `Buckets`."""
+    with Buckets(channel, timeout=timeout) as to:
+        for name, tensor in weights:
+            to.add(name, tensor)
+
+
+def receive_buckets(channel: xs.Channel, *, timeout: float | None = None) -> Iterator[list[tuple[str, Any]]]:
+    """Yield the tensors of each frame, as views of its slot, good until the next one is asked for.
+
+    Ends with the sender's `finish`. Raises `PeerLostError` if the sender ends otherwise, and `TimeoutError` if no
+    bucket comes for `timeout` seconds.
+    """
+    while True:
+        try:
+            frame = channel.receive(timeout)
+        except EOFError:
+            return
+        with frame:
+            slab = torch.from_dlpack(frame.array)
+            yield [(name, _view(slab, at, getattr(torch, dtype), shape)) for name, dtype, shape, at in frame.meta]
+            del slab

@@ -1,0 +1,162 @@
+"""checkpoint-engine: its buckets go through a channel, and its workers answer through another.
+
+checkpoint-engine 0.4.2 has no plug-ins. A vLLM worker takes this module's side by vLLM's own option
+`worker_extension_cls="xpushare.integrations.checkpoint_engine.WorkerExtension"`. The parameter server takes the other
+one by the patch in docs/engines/checkpoint_engine.md.
+"""
+
+# mypy: disable-error-code="misc,no-any-unimported"
+# pyright: reportUntypedBaseClass=false
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import traceback
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, Final
+
+import xpushare as xs
+from xpushare.integrations._engines import META_NBYTES, device_of
+
+__all__ = ["SCHEME", "BucketSender", "WorkerExtension", "update_weights_from_channel"]
+
+torch: Any = importlib.import_module("torch")
+_worker: Any = importlib.import_module("checkpoint_engine.worker")
+SCHEME: Final = "xpushare:"  # of addresses that name a channel, where others name a socket
+_SLOTS: Final = 3  # one to fill while the worker reads another, and the one that a channel keeps free
+
+
+class BucketSender:
+    """The parameter server's side: one for each device, for one worker, in place of a buffer and a socket.
+
+    Buckets have at most `nbytes` bytes. `timeout` is how long the worker may take to answer, in seconds.
+    """
+
+    def __init__(self, name: str, nbytes: int, device: Any, *, timeout: float | None = 300) -> None:
+        self._name = name
+        self._timeout = timeout
+        self._answers: xs.Channel | None = None
+        self._buckets = xs.Channel.create(
+            name, (nbytes,), "uint8", device=device_of(device), slots=_SLOTS, meta_nbytes=META_NBYTES
+        )
+
+    @property
+    def address(self) -> str:
+        """What the worker gets in the place of a socket's address."""
+        return SCHEME + self._name
+
+    @contextlib.contextmanager
+    def bucket(self, items: Iterable[dict[str, Any]]) -> Generator[Any, None, None]:
+        """Give the block a flat tensor to fill, on torch's current stream. The worker gets it after the block.
+
+        `items` say what lies in it, as `checkpoint_engine.ps._to_named_tensor` describes it. The first bucket waits for
+        the worker, and each one until a slot is free. A block that raises sends nothing.
+        """
+        self._connect()
+        with self._buckets.loan(self._timeout) as loan:
+            loan.meta = [
+                [item["name"], str(item["dtype"]).removeprefix("torch."), list(item["shape"]), item["offset"]]
+                for item in items
+            ]
+            yield torch.from_dlpack(loan.array)
+
+    def finish(self) -> None:
+        """Wait until the worker has loaded all buckets and has run its hook.
+
+        Raises `RuntimeError` with the worker's traceback if it failed, and `PeerLostError` if it died.
+        """
+        answers = self._connect()
+        self._buckets.finish()
+        with answers.receive(self._timeout) as answer:
+            if answer.meta:
+                raise RuntimeError(f"the worker failed to update its weights: {answer.meta}")
+
+    def _connect(self) -> xs.Channel:
+        """Wait for the worker, which opens the buckets' channel before it makes the other one."""
+        if self._answers is None:
+            self._answers = xs.Channel.open(_answers_of(self._name), timeout=self._timeout)
+        return self._answers
+
+    def close(self) -> None:
+        """End both channels. A worker that has not got every bucket gets `PeerLostError`. Idempotent."""
+        self._buckets.close()
+        if self._answers is not None:
+            self._answers.close()
+
+
+def _answers_of(name: str) -> str:
+    return f"{name}.answers"
+
+
+def update_weights_from_channel(
+    address: str,
+    *,
+    run: Callable[[list[tuple[str, Any]]], None],
+    post_hook: Callable[[], None] | None = None,
+    timeout: float | None = 300,
+) -> None:
+    """The worker's side, in place of `checkpoint_engine.worker.update_weights_from_ipc`.
+
+    Calls `run` with the tensors of each bucket, which are views of it, and then `post_hook`. What they raise goes to
+    the server, too. Raises `PeerLostError` if the server ends before its last bucket, and `TimeoutError` if no bucket
+    comes for `timeout` seconds.
+    """
+    name = address.removeprefix(SCHEME)
+    with (
+        xs.Channel.open(name, timeout=timeout) as buckets,
+        xs.Channel.create(_answers_of(name), (1,), "uint8", meta_nbytes=1 << 16) as answers,
+    ):
+        failed = ""
+        try:
+            _run_all(buckets, run, timeout)
+            if post_hook is not None:
+                post_hook()
+        except Exception:
+            failed = traceback.format_exc()[-8000:]
+            raise
+        finally:
+            with answers.loan() as answer:
+                answer.meta = failed
+            answers.finish()
+
+
+def _run_all(buckets: xs.Channel, run: Callable[[list[tuple[str, Any]]], None], timeout: float | None) -> None:
+    while True:
+        try:
+            frame = buckets.receive(timeout)
+        except EOFError:
+            return
+        with frame:
+            payload = [
+                {"name": name, "dtype": getattr(torch, dtype), "shape": torch.Size(shape), "offset": offset}
+                for name, dtype, shape, offset in frame.meta
+            ]
+            run(_worker._extract_weights(payload, torch.from_dlpack(frame.array)))
+
+
+class WorkerExtension(_worker.VllmColocateWorkerExtension):
+    """checkpoint-engine's extension of vLLM's worker, for addresses of both kinds: channels and sockets."""
+
+    def update_weights_from_ipc(self, zmq_handles: dict[str, str]) -> None:
+        """Load what comes from the address that `zmq_handles` has for this worker's device, by vLLM's own reload."""
+        place = "cpu" if self.device.type == "cpu" else self._device_uuid
+        if not zmq_handles[place].startswith(SCHEME):
+            super().update_weights_from_ipc(zmq_handles)
+            return
+        reload = importlib.import_module("vllm.model_executor.model_loader.reload")
+        drafter = getattr(getattr(self.model_runner, "drafter", None), "model", None)
+        models = [self.model_runner.model, *([] if drafter is None else [drafter])]
+
+        def load(weights: list[tuple[str, Any]]) -> None:
+            mine = [(name, tensor.clone()) for name, tensor in weights]  # vLLM holds what is not a whole layer yet
+            for model in models:
+                model.load_weights(mine)
+
+        def processed() -> None:
+            for model in models:
+                reload.finalize_layerwise_reload(model, self.model_config)
+
+        for model in models:
+            reload.initialize_layerwise_reload(model)
+        update_weights_from_channel(zmq_handles[place], run=load, post_hook=processed)

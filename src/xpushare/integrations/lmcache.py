@@ -1,0 +1,199 @@
+"""LMCache: an engine's KV cache goes to LMCache's server by handle, and the events that order both sides are ours.
+
+`LMCACHE_DEVICE_BACKEND=xpushare` switches it on, in the engine and in the server. `docs/engines/lmcache.md` says what
+changes.
+"""
+
+# LMCache's protocols pass events, devices and streams as plain objects.
+# mypy: disable-error-code="override"
+
+from __future__ import annotations
+
+import functools
+import os
+import struct
+import sys
+import weakref
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lmcache.v1.platform.base import ipc_wire  # type: ignore[import-not-found,unused-ignore]
+from lmcache.v1.platform.devices.cuda import CudaDeviceSpec  # type: ignore[import-not-found,unused-ignore]
+
+import xpushare as xs
+from xpushare.integrations._engines import device_of, torch
+
+__all__ = ["Events", "Point", "Spec", "wrapper"]
+
+_DEVICES: Final = "lmcache.v1.platform.devices"
+_NUMBER: Final = struct.Struct("<Q")
+_PEERS: Final = 256  # timelines of other processes that stay open, the latest used ones
+_exports: Final[dict[tuple[int, int], xs.ArrayHandle]] = {}  # by the storage's address and length
+
+
+class Spec(CudaDeviceSpec):  # type: ignore[misc,unused-ignore]
+    """LMCache's CUDA devices, with our handles and events."""
+
+    def __init__(self) -> None:
+        self._events: Events | None = None
+        if self._chosen():
+            # LMCache reads a descriptor as one of a closed list, and looks for its class among its own modules. The
+            # handle goes as the one of a CUDA storage, which is bytes, too.
+            ipc_wire.WRAPPER_TYPES[ipc_wire.CudaIPCData] = ("xpushare", "Wrapper")
+            sys.modules[f"{_DEVICES}.xpushare"] = sys.modules[__name__]
+
+    @staticmethod
+    def _chosen() -> bool:
+        return os.environ.get("LMCACHE_DEVICE_BACKEND", "").strip().lower() == "xpushare"
+
+    @property
+    def backend_name(self) -> str:
+        return "xpushare"
+
+    def is_available(self) -> bool:
+        """Never by itself: LMCache refuses to choose between two specifications that are available."""
+        return self._chosen() and super().is_available()
+
+    @property
+    def ipc_wrapper_cls(self) -> Any:
+        return wrapper()
+
+    @property
+    def event_ipc_backend(self) -> Events:
+        if self._events is None:
+            self._events = Events(self.device_type)
+        return self._events
+
+
+def __getattr__(name: str) -> Any:  # LMCache imports `Wrapper` from here when it reads the first descriptor
+    if name == "Wrapper":
+        return wrapper()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+@functools.cache
+def wrapper() -> Any:
+    """The class of LMCache's descriptors of tensors. Its base class can be imported once LMCache is."""
+    from lmcache.v1.gpu_connector.kv_format.contiguity import (  # type: ignore[import-not-found,unused-ignore]
+        attempt_permute_to_contiguous_view,
+    )
+    from lmcache.v1.platform.base.ipc_wrapper import (  # type: ignore[import-not-found,unused-ignore]
+        DeviceIPCWrapper,
+    )
+
+    class Wrapper(DeviceIPCWrapper):  # type: ignore[misc,unused-ignore]
+        """A tensor of another process: the handle of its storage, and where it is in there."""
+
+        @classmethod
+        def wrap(cls, tensor: Any) -> Any:
+            """Export the storage of a tensor, for as long as the tensor lives."""
+            found = cls()
+            storage = tensor.untyped_storage()
+            place = tensor.device.index or 0
+            found.handle = (place, bytes(_exported(tensor, storage)), storage.nbytes(), 0, None, 0, None, False)
+            view = attempt_permute_to_contiguous_view(tensor)
+            found.dtype, found.shape, found.stride = view.dtype, tuple(view.shape), tuple(view.stride())
+            found.storage_offset = int(view.storage_offset())
+            found.device_uuid = cls._get_device_uuid(place)
+            return found
+
+        def to_wire(self) -> Any:
+            return ipc_wire.CudaIPCData(version=1, metadata=self.wire_metadata(), handle=self.handle)
+
+        @classmethod
+        def from_wire(cls, data: Any) -> Any:
+            found = cls()
+            found.restore_metadata(data.metadata)
+            found.handle = data.handle
+            return found
+
+        def to_tensor(self) -> Any:
+            """A view of the other process's memory, which stays mapped as long as any such tensor lives."""
+            storage = xs.attach(self.handle[1], like=torch).untyped_storage()
+            tensor = torch.empty(0, dtype=self.dtype, device=storage.device)
+            return tensor.set_(storage, self.storage_offset, self.shape, self.stride)
+
+    Wrapper.__module__, Wrapper.__qualname__ = f"{_DEVICES}.xpushare", "Wrapper"  # LMCache compares these
+    return Wrapper
+
+
+def _exported(tensor: Any, storage: Any) -> xs.ArrayHandle:
+    key = storage.data_ptr(), storage.nbytes()
+    if key not in _exports:
+        flat = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+        _exports[key] = xs.share(flat, label="LMCache")
+        weakref.finalize(tensor, lambda: _exports.pop(key).close())
+    return _exports[key]
+
+
+@dataclass
+class Point:
+    """One of LMCache's events: a point on the timeline of the stream that recorded it."""
+
+    event: xs.Event | None = None
+    handle: bytes = b""
+    number: int = 0
+
+
+class Events:
+    """What LMCache asks of events between processes: one timeline for each stream, opened once by each peer."""
+
+    def __init__(self, device_type: str) -> None:
+        self.device_type = device_type
+        self._lines: dict[object, tuple[xs.Queue, xs.Event, bytes]] = {}
+        self._peers: OrderedDict[bytes, xs.Event] = OrderedDict()
+
+    def check_event_support(self, device: object) -> None:
+        """Raise `FeatureNotSupportedError`, which is a `RuntimeError`, if the device cannot order both sides."""
+        for aspect in xs.Aspect.ext_oneapi_ipc_event, xs.Aspect.device_ordering, xs.Aspect.adopted_queues:
+            device_of(device).require(aspect)
+
+    def create_event(self, device: object) -> Point:  # noqa: ARG002
+        return Point()
+
+    def record_event(self, event: Point, stream: object) -> None:
+        line = self._lines.get(stream)
+        if line is None:
+            queue = _queue(stream)
+            made = xs.Event(queue.device, enable_ipc=True, signals=True, label="LMCache")
+            line = self._lines.setdefault(stream, (queue, made, bytes(xs.ipc.event.get(made))))
+        event.event, event.handle = line[1:]
+        event.number = line[0].signal(line[1])
+
+    def export_event(self, event: Point, device: object) -> bytes:  # noqa: ARG002
+        if not event.handle:
+            raise xs.InvalidArgumentError("this event was not recorded: record it on a stream, then export it")
+        return event.handle + _NUMBER.pack(event.number)
+
+    def import_event(self, handle: bytes, device: object) -> Point:  # noqa: ARG002
+        raw = bytes(handle[: -_NUMBER.size])
+        event = self._peers.get(raw)
+        if event is None:
+            event = self._peers[raw] = xs.ipc.event.open(raw, signals=False)
+            while len(self._peers) > _PEERS:
+                self._peers.popitem(last=False)
+        return Point(event, raw, _NUMBER.unpack(handle[-_NUMBER.size :])[0])
+
+    def wait_event(self, event: Point, stream: object) -> None:
+        """Raises `PeerLostError` at the stream's next synchronization of ours if the other process dies first."""
+        if event.event is not None:
+            _queue(stream).wait(event.event, at_least=event.number)
+
+    def query_event(self, event: Point) -> bool:
+        """Raises `PeerLostError` if the process that recorded it died before it was complete."""
+        if event.event is None:
+            return True
+        if event.event.value < event.number:
+            return False
+        event.event.wait(0, at_least=event.number)  # raises for a lost one, which counts in `value`
+        return True
+
+    def synchronize_event(self, event: Point, device: object) -> None:  # noqa: ARG002
+        """Raises `PeerLostError` if the process that recorded it dies before it is complete."""
+        if event.event is not None:
+            event.event.wait(at_least=event.number)
+
+
+def _queue(stream: Any) -> xs.Queue:
+    return stream if isinstance(stream, xs.Queue) else xs.Queue.from_native(stream)

@@ -1,0 +1,203 @@
+"""vLLM: weights from a trainer, and engines that start from published weights.
+
+vLLM 0.32 finds this module as a plug-in (`vllm.general_plugins`). It adds two names and replaces nothing:
+`weight_transfer_config={"backend": "xpushare"}` chooses the transfer, and `load_format="xpushare"` the loader.
+"""
+
+# vLLM hands a transfer its own kinds of information: narrower parameters than the base class names.
+# mypy: disable-error-code="override,misc,no-any-unimported"
+# pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false, reportUntypedBaseClass=false
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+from collections.abc import Generator, Iterable, Iterator
+from typing import Any, ClassVar, Self
+
+import xpushare as xs
+from xpushare.integrations._engines import Publisher, Reader
+
+__all__ = ["InitInfo", "ModelLoader", "Trainer", "TrainerInfo", "UpdateInfo", "WorkerEngine", "register"]
+
+torch: Any = importlib.import_module("torch")
+_transfer: Any = importlib.import_module("vllm.distributed.weight_transfer.base")
+_loaders: Any = importlib.import_module("vllm.model_executor.model_loader")
+NAME = "xpushare"
+_registered = False
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"vllm.{name}")
+
+
+def register() -> None:
+    """Make the transfer and the loader known to vLLM in this process. vLLM calls this in all of its own. Idempotent."""
+    global _registered
+    if not _registered:
+        factories = _module("distributed.weight_transfer.factory")
+        factories.WeightTransferEngineFactory.register_engine(NAME, WorkerEngine)
+        factories.WeightTransferTrainerFactory.register_engine(NAME, Trainer)
+        _loaders.register_model_loader(NAME)(ModelLoader)
+        _registered = True
+
+
+@contextlib.contextmanager
+def _read_by_all_ranks(reader: Reader, version: int, model: Any) -> Generator[dict[str, Any], None, None]:
+    """Attach the tensors of a version that this rank has layers for. If one rank cannot, all of them raise, and before
+    any of them has touched its model.
+    """
+    world = _module("distributed.parallel_state").get_world_group()
+    missing = _module("model_executor.models.utils").is_pp_missing_parameter
+    failed: Exception | None = None
+    weights: dict[str, Any] = {}
+    with contextlib.ExitStack() as stack:
+        try:
+            reading = reader.reading(version, only=lambda name: not missing(name, model), timeout=0)
+            weights = stack.enter_context(reading)
+        except (xs.XpuShareError, TimeoutError) as error:
+            failed = error
+        reasons = [repr(failed) if failed else ""] * world.world_size
+        if world.world_size > 1:
+            torch.distributed.all_gather_object(reasons, reasons[0], group=world.cpu_group)
+        if any(reasons):
+            raise xs.HandleExpiredError(
+                f"version {version} of the weights was not loaded; the model is as it was. Does the publisher live, "
+                f"as the same user on this machine? Ranks: {reasons}"
+            ) from failed
+        yield weights
+
+
+@dataclasses.dataclass
+class InitInfo(_transfer.WeightTransferInitInfo):
+    """What a worker learns once: under which name the trainer publishes."""
+
+    name: str
+
+
+@dataclasses.dataclass
+class UpdateInfo(_transfer.WeightTransferUpdateInfo):
+    """What a worker learns at each update: one number, the same for all ranks."""
+
+    version: int
+
+
+class WorkerEngine(_transfer.WeightTransferEngine):
+    """The side of a vLLM worker. A whole update happens in `receive_weights`, so that a trainer that dies before or
+    after it leaves the model with one version. Raises `HandleExpiredError` if a rank cannot attach the version.
+    """
+
+    init_info_cls = InitInfo
+    update_info_cls = UpdateInfo
+    _reader: Reader | None = None
+
+    def init_transfer_engine(self, init_info: InitInfo) -> None:
+        self.shutdown()
+        self._reader = Reader(init_info.name, self.device)
+
+    def start_weight_update(self) -> None:
+        pass
+
+    def finish_weight_update(self) -> None:
+        pass
+
+    def receive_weights(self, update_info: UpdateInfo) -> None:
+        if self._reader is None:
+            raise xs.InvalidArgumentError("call init_weight_transfer_engine before update_weights")
+        reload = _module("model_executor.model_loader.reload")
+        mtp = _module("model_executor.model_loader.mtp_validation")
+        with _read_by_all_ranks(self._reader, update_info.version, self.model) as weights:
+            reload.initialize_layerwise_reload(self.model)
+            with mtp.disable_mtp_completeness_check():
+                self.model.load_weights(weights.items())
+            reload.finalize_layerwise_reload(self.model, self.model_config)
+
+    def shutdown(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+
+@dataclasses.dataclass
+class TrainerInfo(_transfer.TrainerInitInfo):
+    """Options of the trainer's side. `name` is published for this user of this machine; `keep` leaves each version
+    with the keeper, so that engines start from it (`load_format="xpushare"`); `timeout` is in seconds.
+    """
+
+    backend: ClassVar[str] = NAME
+    name: str = "vllm-weights"
+    keep: bool = False
+    timeout: float = 300
+
+
+class Trainer(_transfer.TrainerWeightTransferEngine):
+    """The trainer's side. All ranks call it; rank 0 publishes."""
+
+    init_info_cls = TrainerInfo
+
+    def __init__(self, init_info: TrainerInfo, client: Any, source: Iterable[tuple[str, Any]]) -> None:
+        super().__init__(client=client, source=source, is_sender=init_info.is_sender)
+        # Of another name than what is kept: an engine that starts must not find what is about to be written again.
+        self._name = init_info.name if init_info.keep else f"{init_info.name}.now"
+        self._publisher = Publisher(self._name, keep=init_info.keep)
+        self._timeout = init_info.timeout
+
+    @classmethod
+    def trainer_init(cls, init_info: TrainerInfo, *, client: Any, source: Any = None) -> Self:
+        if source is None:
+            raise xs.InvalidArgumentError("the transfer needs a source of weights, such as ModuleSource(model)")
+        engine = cls(init_info, client, source)
+        if engine.is_sender:
+            client.init_weight_transfer_engine({"name": engine._name})
+        return engine
+
+    def send_weights(self) -> None:
+        """Publish the weights and have all workers load them. Afterwards no worker reads them any more, and they may
+        be written. If this raises, the workers have the old version, or the new one; send again.
+        """
+        if not self.is_sender:
+            for _ in self.source:  # the ranks gather each tensor together
+                pass
+            return
+        version = self._publisher.publish(self.source)
+        try:
+            try:
+                self.client.start_weight_update()
+            except Exception:  # a trainer before this one died between its calls; each client has errors of its own
+                self.client.finish_weight_update()
+                self.client.start_weight_update()
+            self.client.update_weights({"version": version})
+            self.client.finish_weight_update(str(version))
+            self._publisher.wait(self._timeout)
+        finally:
+            self._publisher.withdraw()
+
+    def shutdown(self) -> None:
+        self._publisher.withdraw()
+
+
+class ModelLoader(_loaders.DefaultModelLoader):
+    """Loads the newest version that a trainer or the keeper has published. `model_loader_extra_config` may say `name`
+    (default "vllm-weights") and `timeout`, the seconds to wait for a first version (default 0).
+    """
+
+    def __init__(self, load_config: Any) -> None:
+        extra = dict(load_config.model_loader_extra_config or {})
+        self._name = extra.pop("name", TrainerInfo.name)
+        self._patience = extra.pop("timeout", 0)
+        super().__init__(dataclasses.replace(load_config, load_format="auto", model_loader_extra_config=extra))
+
+    def download_model(self, model_config: Any) -> None:
+        pass
+
+    def get_all_weights(self, model_config: Any, model: Any) -> Iterator[tuple[str, Any]]:  # noqa: ARG002
+        world = _module("distributed.parallel_state").get_world_group()
+        newest: Any = xs.lookup(self._name, timeout=self._patience) if world.is_first_rank else None
+        version = world.broadcast_object(newest.version if newest else None, src=0)
+        reader = Reader(self._name, world.device)
+        try:
+            with _read_by_all_ranks(reader, version, model) as weights:
+                yield from weights.items()
+        finally:
+            reader.close()

@@ -1,0 +1,61 @@
+"""Memory of a GPU in boxes such as containers are: what docs/containers.md says of each is what happens."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gpu_peer import CudaMalloc, queue, read
+
+import boxes
+import xpushare as xs
+from harness import kept
+from xpushare.sharing import identity
+
+pytestmark = [pytest.mark.cuda, pytest.mark.timeout(120)]
+
+OURS, LEGACY = "`xs.empty` on CUDA", "`cudaMalloc`"
+NBYTES = 1 << 21
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that another user can enter; pytest's own are below folders that only this user can."""
+    made = Path(tempfile.mkdtemp(prefix="xpushare-tests-", dir="/tmp"))
+    made.chmod(0o755)
+    yield made
+    shutil.rmtree(made)
+
+
+def export() -> dict[str, Any]:
+    ours = kept["ours"] = xs.empty(NBYTES, "u1", device="cuda:0")
+    theirs = kept["theirs"] = CudaMalloc(NBYTES, 7)
+    queue().fill(ours, b"\7")
+    queue().synchronize(30)
+    return {OURS: bytes(xs.share(ours)), LEGACY: bytes(xs.share(theirs))}
+
+
+def attempt(handle: bytes) -> None:
+    with xs.attach(handle) as array:
+        assert read(array, NBYTES)[-1] == 7
+        queue().fill(array, b"\7", 1)
+        queue().synchronize(30)
+
+
+# A process that becomes another user can import nothing afterwards, and CUDA's binding imports as it starts.
+@pytest.mark.parametrize("name", [name for name, box in boxes.BOXES.items() if box.enter is None])
+def test_gpu_memory(name: str, folder: Path) -> None:
+    box = boxes.BOXES[name]
+    if why := boxes.lacking(box):
+        pytest.skip(why)
+    attempts = {OURS: attempt, LEGACY: attempt}
+    found = boxes.tried(box, folder, identity.user_key(), export, attempts, timeout=90.0)
+    said = boxes.rows()[name]
+    assert {form: said[form].outcome for form in found} == {form: each.outcome for form, each in found.items()}, found
+    for form, each in found.items():
+        for word in said[form].words:
+            assert word in each.message

@@ -1,0 +1,91 @@
+"""The module for checkpoint-engine with the real package's own code on both sides, in real processes.
+
+`scripts/engines` makes an environment with checkpoint-engine and vLLM; elsewhere this file skips.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+import pytest
+
+import xpushare as xs
+
+if importlib.util.find_spec("checkpoint_engine") is None:
+    pytest.skip("checkpoint_engine is not installed (scripts/engines installs it)", allow_module_level=True)
+
+import checkpoint_engine_peer as peer
+import vllm_peer
+from engine_processes import Serving, context, serving
+
+__all__ = ["context", "serving"]
+pytestmark = pytest.mark.timeout(900)
+LAST = "lm_head.weight"
+
+
+class Processes:
+    """Runs each call in a process of its own."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+
+    def start(self, function: Any, *arguments: Any) -> Future[Any]:
+        pool = ProcessPoolExecutor(1, mp_context=self._context)
+        job = pool.submit(function, *arguments)
+        pool.shutdown(wait=False)
+        return job
+
+
+@pytest.fixture
+def processes(context: Any) -> Processes:
+    return Processes(context)
+
+
+@pytest.fixture
+def name() -> str:
+    return f"checkpoint-engine-{os.getpid()}"
+
+
+def test_every_tensor_arrives_and_the_server_waits_for_the_hook(processes: Processes, name: str) -> None:
+    server, worker = processes.start(peer.send, name, 5), processes.start(peer.receive, name)
+    assert server.result(300) == ""
+    expected = {each: float(t.double().sum()) for each, t in vllm_peer.weights_of(5).items()}
+    assert worker.result(300) == {**expected, "hook": 1}
+
+
+def test_the_server_learns_why_a_worker_failed(processes: Processes, name: str) -> None:
+    server, worker = processes.start(peer.send, name, 5), processes.start(peer.receive, name, LAST)
+    with pytest.raises(ValueError, match="no room"):
+        worker.result(300)
+    assert "ValueError: no room for lm_head.weight" in server.result(300)
+
+
+def test_the_server_learns_of_a_workers_death(processes: Processes, name: str) -> None:
+    server, worker = processes.start(peer.send, name, 5), processes.start(peer.receive, name, "", LAST)
+    with pytest.raises(BrokenProcessPool):
+        worker.result(300)
+    assert server.result(300).startswith("PeerLostError")
+
+
+def test_a_worker_learns_of_its_servers_death(processes: Processes, name: str) -> None:
+    server, worker = processes.start(peer.send, name, 5, 2), processes.start(peer.receive, name)
+    with pytest.raises(BrokenProcessPool):
+        server.result(300)
+    with pytest.raises(xs.PeerLostError):
+        worker.result(300)
+
+
+def test_vllm_is_updated_through_the_workers_extension(processes: Processes, serving: Serving, name: str) -> None:
+    serving.start("dummy", worker_extension_cls="xpushare.integrations.checkpoint_engine.WorkerExtension")
+    with ThreadPoolExecutor(1) as thread:
+        for number in (3, 9, 25):
+            server = processes.start(peer.send, name, number)
+            handles = {"cpu": f"xpushare:{name}"}
+            updated = thread.submit(serving.ask, "collective_rpc", ("update_weights_from_ipc", None, (handles,)))
+            assert server.result(300) == ""
+            updated.result(300)
+            assert serving.number() == number

@@ -1,0 +1,114 @@
+"""`xpushare metrics`: what Prometheus gets is what `xpushare top` shows."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import xpushare as xs
+from harness import Child, command
+from xpushare.cli import metrics
+from xpushare.cli.top import Look
+
+prometheus = pytest.importorskip("prometheus_client")
+
+
+def values(text: str) -> dict[str, dict[frozenset[tuple[str, str]], float]]:
+    """Metric -> labels -> value."""
+    found: dict[str, dict[frozenset[tuple[str, str]], float]] = {}
+    from prometheus_client.parser import text_string_to_metric_families
+
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found.setdefault(sample.name, {})[frozenset(sample.labels.items())] = sample.value
+    return found
+
+
+@contextlib.contextmanager
+def served() -> Iterator[str]:
+    """The address of a server that has begun."""
+    command = [sys.executable, "-m", "xpushare", "metrics", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            line = process.stderr.readline()
+            match = re.search(r"http://\S+", line)
+            assert match, line
+            yield match[0]
+        finally:
+            process.terminate()
+
+
+def export(label: str) -> None:
+    event = xs.Event("native_cpu:0", enable_ipc=True, label=label)
+    event.signal()
+    event.signal()
+    xs.publish(label, event)
+    xs.publish(f"{label}.array", xs.zeros(1 << 20, "u1"))
+    channel = xs.Channel.create(label, 3)
+    channel.send([1.0, 2.0, 3.0])
+    globals()["_kept"] = event, channel
+
+
+def test_a_scrape() -> None:
+    with Child() as child, served() as address:
+        label = f"metrics-{child.pid}"
+        child.call(export, label)
+        with urllib.request.urlopen(address, timeout=60) as reply:
+            found = values(reply.read().decode())
+        mine = ("pid", str(child.pid))
+        device = ("device", xs.Device("native_cpu:0").uuid)
+        event = frozenset({mine, device, ("kind", "event"), ("state", "shared"), ("names", label), ("label", label)})
+        assert found["xpushare_event_signals_total"][event] == 2
+        assert found["xpushare_event_pending"][event] == 0
+        array = frozenset(
+            {mine, device, ("kind", "memory"), ("state", "shared"), ("names", f"{label}.array"), ("label", "")}
+        )
+        assert found["xpushare_object_bytes"][array] == 1 << 20
+        assert found["xpushare_channel_frames_sent_total"][frozenset({("channel", label), device})] == 1
+
+
+def row(**more: Any) -> dict[str, Any]:
+    alike = {
+        "kind": "event", "state": "shared", "exporter": 7, "device": "d", "backend": "b", "names": [], "label": "x",
+        "nbytes": 0, "importers": [8], "handles": 1, "age": 3, "value": 2, "pending": 5,
+    }  # fmt: skip
+    return {**alike, **more}
+
+
+def test_objects_that_are_alike_are_one_line() -> None:
+    look = Look(0.0, [row(), row(value=4, pending=4, age=9)], [])
+    found = {name: list(numbers.values()) for name, _, _, _, numbers in metrics.samples(look)}
+    assert found["xpushare_objects"] == [2]
+    assert found["xpushare_event_signals"] == [6]
+    assert found["xpushare_event_pending"] == [3]
+    assert found["xpushare_oldest_export_seconds"] == [9]
+    assert found["xpushare_channel_lag"] == []
+
+
+def test_once() -> None:
+    done = command("metrics")
+    assert done.returncode == 0
+    assert "# TYPE xpushare_objects gauge" in done.stdout
+
+
+@pytest.mark.parametrize("address", ["9464", "host:", "host:99999"])
+def test_wrong_addresses(address: str) -> None:
+    done = command("metrics", "--listen", address)
+    assert done.returncode == 2
+    assert "HOST:PORT" in done.stderr
+
+
+def test_without_the_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    from xpushare import cli
+
+    assert cli.main(["metrics"]) == 1
+    assert "pip install 'xpushare[metrics]'" in capsys.readouterr().err

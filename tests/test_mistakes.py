@@ -1,0 +1,270 @@
+"""A beginner's mistakes: each message says what happened in the user's words, and then what to do."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import xpushare as xs
+
+HOST = "native_cpu:0"
+PRIVATE = "is private to its library", "xs.empty", "xs.array(x)", "xs.share(x, copy=True)"
+VIEW = "np.asarray(a)", "torch.from_dlpack(a)"
+
+
+class Scene:
+    """What the mistakes are made with."""
+
+    def __init__(self) -> None:
+        self.array = xs.zeros((4, 4), "f4")
+        self.handle = xs.share(self.array)
+        self.raw = bytes(self.handle)
+        self.event = xs.Event(HOST, enable_ipc=True)
+
+    def close(self) -> None:
+        self.handle.close()
+        self.event.close()
+
+    def closed(self) -> xs.SharedArray:
+        self.array.close()
+        return self.array
+
+    def once(self) -> bytes:
+        """A handle whose only open is used up."""
+        handle = xs.share(self.array, opens=1)
+        xs.attach(handle)
+        return bytes(handle)
+
+    def altered(self) -> bytes:
+        raw = bytearray(self.raw)
+        raw[40] ^= 1
+        return bytes(raw)
+
+    def twice(self) -> None:
+        xs.publish("q", self.array)
+        try:
+            xs.publish("q", self.array)
+        finally:
+            xs.unpublish("q")
+
+
+MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str, ...]]] = {
+    # sharing
+    "a private array": (lambda _: xs.share(np.ones(3)), xs.FeatureNotSupportedError, PRIVATE),
+    "a private array, published": (lambda _: xs.publish("z", np.ones(3)), xs.FeatureNotSupportedError, PRIVATE),
+    "a private array by ipc": (lambda _: xs.ipc.memory.get(np.ones(3)), xs.FeatureNotSupportedError, PRIVATE),
+    "a private array in a tree": (
+        lambda _: xs.share({"a": np.ones(3)}), xs.FeatureNotSupportedError,
+        (*PRIVATE, "['a']"),
+    ),
+    "a number": (lambda _: xs.share(5), xs.InvalidArgumentError, ("int is not", "xs.array")),
+    "a str": (lambda _: xs.share("x"), xs.InvalidArgumentError, ("str is not", "`share` takes arrays")),
+    "a set in a tree": (
+        lambda s: xs.share({"a": s.array, "b": {1}}), xs.InvalidArgumentError,
+        ("set is not", "dict, list, tuple", "['b']"),
+    ),
+    "objects": (
+        lambda _: xs.share(np.array([{}, 1], dtype=object), copy=True), xs.InvalidArgumentError,
+        ("Python objects", "x.astype(float)"),
+    ),
+    "a closed array": (
+        lambda s: xs.share(s.closed()), xs.InvalidArgumentError,
+        ("SharedArray is closed", "close() was called"),
+    ),
+    "opens=0": (lambda s: xs.share(s.array, opens=0), xs.InvalidArgumentError, ("how often", "from 1", "not 0")),
+    "ttl=-1": (
+        lambda s: xs.share(s.array, ttl=-1), xs.InvalidArgumentError,
+        ("number of seconds", "more than 0", "-1"),
+    ),
+    # attaching
+    "an array instead of its handle": (
+        lambda _: xs.attach(np.ones(3)), xs.InvalidArgumentError, ("what `xs.share` returned", "not numpy.ndarray"),
+    ),
+    "a SharedArray instead of its handle": (
+        lambda s: xs.attach(s.array), xs.InvalidArgumentError, ("the array itself", "np.asarray(a)", "xs.share(a)"),
+    ),
+    "None": (lambda _: xs.attach(None), xs.InvalidArgumentError, ("what `xs.share` returned", "not NoneType")),
+    "a name": (
+        lambda _: xs.attach("weights"), xs.InvalidHandleError,
+        ("'weights' is no handle", "xs.lookup('weights')"),
+    ),
+    "other bytes": (lambda _: xs.attach(b"hello"), xs.InvalidHandleError, ("5 bytes", "cut")),
+    "half a handle": (lambda s: xs.attach(s.raw[:100]), xs.InvalidHandleError, ("100 bytes", "cut on the way")),
+    "an altered handle": (
+        lambda s: xs.attach(s.altered()), xs.InvalidHandleError,
+        ("cut or altered", "XPUSHARE_KEY_FILE"),
+    ),
+    "a closed handle": (
+        lambda s: (s.close(), xs.attach(s.raw)), xs.HandleExpiredError,
+        ("the exporter closed it", "Keep it open until the receiver has attached", "opens=1"),
+    ),
+    "a closed handle object": (
+        lambda s: (s.close(), xs.attach(s.handle)), xs.InvalidArgumentError, ("ArrayHandle is closed", "Keep it open"),
+    ),
+    "an open too many": (lambda s: xs.attach(s.once()), xs.HandleExpiredError, ("opens are used up", "larger opens=")),
+    "a handle of memory": (
+        lambda _: xs.attach(xs.ipc.memory.get(xs.malloc_device(64, HOST))), xs.InvalidHandleError,
+        ("handle of memory", "ipc.memory.open"),
+    ),
+    "a handle of an array, by ipc": (
+        lambda s: xs.ipc.memory.open(s.handle), xs.InvalidHandleError, ("handle of an array", "xs.attach", "`handle`"),
+    ),
+    "an unknown library": (
+        lambda s: xs.attach(s.handle, like="tensorflow"), xs.InvalidArgumentError,
+        ("numpy, torch, cupy, jax", "'tensorflow'"),
+    ),
+    # making
+    "a GPU that is not there": (
+        lambda _: xs.empty(3, device="cuda"), xs.InvalidArgumentError,
+        ("no device 'cuda' here", "driver", "Visible: native_cpu:0"),
+    ),
+    "any GPU": (lambda _: xs.empty(3, device="gpu"), xs.InvalidArgumentError, ("no gpu here", "Visible: native_cpu:0")),
+    "a device by number": (lambda _: xs.empty(3, device=0), xs.InvalidArgumentError, ("'cuda:0' or 'gpu'", "not int")),
+    "a device called host": (
+        lambda _: xs.empty(3, device="host"), xs.InvalidArgumentError,
+        ("'host'", "'native_cpu:0', 'gpu', 'cpu'"),
+    ),
+    "arguments in the other order": (
+        lambda _: xs.malloc_device(HOST, 64), xs.InvalidArgumentError, ("device is named by a string", "not int"),
+    ),
+    "an unknown dtype": (lambda _: xs.empty(3, "float33"), xs.InvalidArgumentError, ("'float33'", "dtype")),
+    "8 PiB": (
+        lambda _: xs.empty(1 << 50), xs.OutOfMemoryError,
+        ("cannot allocate 8 PiB (shape (1125899906842624,), float64) on native_cpu:0: Cannot allocate memory",),
+    ),
+    "a negative shape": (lambda _: xs.empty(-3), xs.InvalidArgumentError, ("no negative length", "-3")),
+    "a shape as text": (lambda _: xs.empty("3"), xs.InvalidArgumentError, ("an integer or a tuple of integers", "'3'")),
+    "a shape of floats": (
+        lambda _: xs.empty(3.5), xs.InvalidArgumentError,
+        ("an integer or a tuple of integers", "3.5"),
+    ),
+    # using
+    "an index": (lambda s: s.array[0], TypeError, VIEW),
+    "arithmetic": (lambda s: s.array + 1, TypeError, VIEW),
+    "a length": (lambda s: len(s.array), TypeError, VIEW),
+    "a loop": (lambda s: list(s.array), TypeError, VIEW),
+    "numpy()": (lambda s: s.array.numpy(), AttributeError, VIEW),
+    "fill()": (lambda s: s.array.fill(3), AttributeError, VIEW),
+    "unlink()": (lambda s: s.array.unlink(), AttributeError, ("close()", "freed with the last one")),
+    "a view of a closed array": (
+        lambda s: np.asarray(s.closed()), xs.InvalidArgumentError,
+        ("is closed", "`with` block"),
+    ),
+    "from_numpy": (lambda _: xs.from_numpy, AttributeError, ("xs.array(x)",)),
+    "SharedMemory": (lambda _: xs.SharedMemory, AttributeError, ("xs.empty",)),
+    "ones": (lambda _: xs.ones, AttributeError, ("np.asarray(xs.empty(shape))[:] = 1",)),
+    "a pattern that is a number": (
+        lambda s: xs.Queue(HOST).fill(s.array, 0), xs.InvalidArgumentError,
+        ("a pattern is bytes such as b'\\0'", "not int"),
+    ),
+    # events
+    "a wait for nobody": (
+        lambda s: s.event.wait(0.01, at_least=1), TimeoutError,
+        ("signal 1", "within 0.01 s", "nobody has submitted it"),
+    ),
+    "a negative number": (lambda s: s.event.wait(at_least=-1), xs.InvalidArgumentError, ("number of a signal", "-1")),
+    "a time as text": (lambda s: s.event.wait("1"), xs.InvalidArgumentError, ("number of seconds", "not str")),
+    "a private event": (
+        lambda _: pickle.dumps(xs.Event(HOST)), xs.InvalidArgumentError,
+        ("not made for sharing", "xs.Event(enable_ipc=True)"),
+    ),
+    "set()": (lambda s: s.event.set(), AttributeError, ("signal()",)),
+    "is_set()": (lambda s: s.event.is_set(), AttributeError, ("done",)),
+    "clear()": (lambda s: s.event.clear(), AttributeError, ("at_least=event.pending + 1",)),
+    "an event as a condition": (lambda s: bool(s.event), TypeError, ("event.done",)),
+    # names
+    "a name that nobody has": (
+        lambda _: xs.lookup("nosuch", timeout=0.01), TimeoutError,
+        ("nobody has published 'nosuch' within 0.01 s", "published now: nothing", "xs.publish('nosuch', array)"),
+    ),
+    "a name twice": (lambda s: s.twice(), xs.InvalidArgumentError, ("has published 'q' already", "replace=True")),
+    "a path as a name": (
+        lambda s: xs.publish("a/b", s.array), xs.InvalidArgumentError,
+        ("'a/b' is no name", "A-Z a-z 0-9"),
+    ),
+    "a name last": (lambda s: xs.publish(s.array, "n"), xs.InvalidArgumentError, ("xs.publish(name, array)",)),
+    "a name of another": (lambda _: xs.unpublish("zzz"), xs.InvalidArgumentError, ("has not published 'zzz'",)),
+}  # fmt: skip
+
+
+@pytest.mark.misuse
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_message_names_the_fix(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", "native_cpu:*")
+    make, kind, words = MISTAKES[mistake]
+    scene = Scene()
+    try:
+        with pytest.raises(kind) as caught:
+            make(scene)
+    finally:
+        scene.close()
+    said = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
+    assert not [word for word in words if word not in said], said
+
+
+def test_exporter_that_has_exited() -> None:
+    source = "import xpushare as xs; print(xs.share(xs.empty(3), opens=1))"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=True)
+    with pytest.raises(xs.HandleExpiredError, match=r"\(pid \d+\) has exited .* Keep it running .*keep=True"):
+        xs.attach(done.stdout)
+
+
+def test_write_to_a_read_only_array() -> None:
+    with xs.share(xs.zeros(3), read_only=True) as handle, pytest.raises(ValueError, match="read-only"):
+        np.asarray(xs.attach(handle))[0] = 1
+
+
+def test_wait_without_a_number_warns() -> None:
+    with xs.Event(HOST) as event, pytest.warns(UserWarning, match=r"wait\(5, at_least=1\) waits for the first one"):
+        event.wait(5)
+
+
+def test_lost_handle_warns() -> None:
+    array = xs.zeros(3)
+    with pytest.warns(ResourceWarning, match=r"is lost: .* Close it, or share with opens= or ttl="):
+        xs.share(array)
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_after_a_fork() -> None:
+    array = xs.zeros(3)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            np.asarray(array)
+        except xs.ForkError as error:
+            os.write(writer, str(error).encode())
+        os._exit(0)
+    os.close(writer)
+    with open(reader, encoding="utf-8") as file:
+        said = file.read()
+    os.waitpid(child, 0)
+    assert "spawn or forkserver" in said
+    assert "send it the handle" in said
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="becomes another user by setpriv")
+def test_handle_of_another_user() -> None:
+    source = """
+import sys, xpushare as xs
+try:
+    xs.attach(sys.argv[1])
+except xs.InvalidHandleError as error:
+    print(error)
+"""
+    environment = {key: text for key, text in os.environ.items() if not key.startswith("XPUSHARE")}
+    with xs.share(xs.zeros(3)) as handle:
+        done = subprocess.run(
+            ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-c", source, str(handle)],
+            capture_output=True, text=True, timeout=60, check=True, env=environment,
+        )  # fmt: skip
+    assert "made by another user (uid 0): xpushare shares between processes of one user only" in done.stdout

@@ -1,0 +1,175 @@
+"""Every public callable has Args, Returns, Raises and a running example; every public attribute says what it is."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import inspect
+import re
+import types
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import xpushare as xs
+from xpushare.arrays.names import Watch
+from xpushare.channels.ends import Frame, Loan
+
+# What the classes have for the other modules of the package; the pages do not show it.
+INTERNAL = {
+    "ArrayHandle.copied", "ArrayHandle.count", "ArrayHandle.events", "ArrayHandle.following", "ArrayHandle.memory",
+    "ArrayHandle.owning", "ArrayHandle.raw", "ArrayHandle.text",
+    "Atomic.member", "Channel.changes", "Device.require",
+    "Frame.meta_text", "Frame.point", "Frame.point_by", "Frame.since", "Frame.text", "Frame.nbytes",
+    "Loan.fill", "Loan.fill_tree", "Loan.is_open",
+    "Lock.member", "Lock.owner",
+    "Watch.changes", "Watch.folder",
+    "ipc.Handle.following", "ipc.Handle.raw", "ipc.Handle.fields",
+}  # fmt: skip
+RAISE_NOTHING = {"close", "default_device", "has", "mapped", "release", "trim"}
+SHOWN = [*(name for name in xs.__all__ if name not in ("ipc", "ur")), "Watch", "Loan", "Frame"]
+
+
+def thing(name: str) -> Any:
+    extra = {"Watch": Watch, "Loan": Loan, "Frame": Frame}
+    return extra[name] if name in extra else getattr(xs, name)
+
+
+def members(name: str, kind: type) -> Iterator[tuple[str, Any]]:
+    """The public members that this package has written in Python, or in C for its Python classes."""
+    for each in dir(kind):
+        owner = next(base for base in kind.__mro__ if each in vars(base))
+        if not each.startswith("_") and owner.__module__.startswith("xpushare") and f"{name}.{each}" not in INTERNAL:
+            yield f"{name}.{each}", inspect.getattr_static(kind, each)
+
+
+def everything() -> Iterator[tuple[str, Any]]:
+    for name in SHOWN:
+        found = thing(name)
+        yield name, found
+        if inspect.isclass(found) and not issubclass(found, xs.XpuShareError) and found is not xs.Aspect:
+            yield from members(name, found)
+    for module in (xs.ipc.memory, xs.ipc.physical_memory, xs.ipc.event):
+        for name in module.__all__:
+            yield f"{module.__name__.removeprefix('xpushare.')}.{name}", getattr(module, name)
+    yield "ipc.Handle", xs.ipc.Handle
+    yield from members("ipc.Handle", xs.ipc.Handle)
+
+
+def function_of(found: Any) -> Any:
+    return found.__func__ if isinstance(found, classmethod | staticmethod) else found
+
+
+CALLABLES = {
+    name: function_of(found) for name, found in everything() if isinstance(function_of(found), types.FunctionType)
+}
+CLASSES = {
+    name: found for name, found in everything() if inspect.isclass(found) and not issubclass(found, BaseException)
+}
+ATTRIBUTES = {name: found for name, found in everything() if isinstance(found, property)}
+
+
+def sections(text: str) -> dict[str, str]:
+    """The sections of a docstring in Google's style."""
+    parts = re.split(r"^(Args|Returns|Raises|Examples|Attributes):$", text, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def described(there: dict[str, str]) -> list[str]:
+    return re.findall(r"^    (\w+)(?: \([^)]*\))?: ", there.get("Args", ""), re.MULTILINE)
+
+
+def native_methods() -> dict[str, str]:
+    """What the stub of the native part says of the public methods that are written in C."""
+    tree = ast.parse(Path(xs.__file__).with_name("_native.pyi").read_text(encoding="utf-8"))
+    bases = {"LockMember": ("release",), "AtomicMember": ("add", "load", "store"), "FrameBase": ("close",)}
+    return {
+        f"{base.name}.{each.name}": inspect.cleandoc(ast.get_docstring(each) or "")
+        for base in tree.body
+        if isinstance(base, ast.ClassDef) and base.name in bases
+        for each in base.body
+        if isinstance(each, ast.FunctionDef) and each.name in bases[base.name]
+    }
+
+
+@pytest.mark.parametrize("name", sorted(native_methods()))
+def test_native_methods(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = native_methods()[name]
+    assert "Examples" in sections(text)
+    if name != "FrameBase.close":
+        assert "Raises" in sections(text)
+    run(name, text, monkeypatch)
+
+
+@pytest.mark.parametrize("name", sorted(CLASSES))
+def test_arguments_of_classes(name: str) -> None:
+    there = described(sections(inspect.getdoc(CLASSES[name]) or ""))
+    if there:
+        assert there == list(inspect.signature(CLASSES[name]).parameters)
+
+
+@pytest.mark.parametrize("name", CALLABLES)
+def test_sections(name: str) -> None:
+    found = CALLABLES[name]
+    text = inspect.getdoc(found) or ""
+    there = sections(text)
+    parameters = [each for each in inspect.signature(found).parameters if each not in ("self", "cls")]
+    assert described(there) == parameters
+    returns = inspect.signature(found).return_annotation
+    assert ("Returns" in there) == (returns not in (None, "None"))
+    if name.rpartition(".")[2] not in RAISE_NOTHING:
+        assert "Raises" in there
+    assert "Examples" in there
+
+
+@pytest.mark.parametrize("name", sorted({**CALLABLES, **CLASSES}))
+def test_example(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(name, inspect.getdoc({**CALLABLES, **CLASSES}[name]) or "", monkeypatch)
+
+
+def run(name: str, text: str, monkeypatch: pytest.MonkeyPatch, devices: str = "native_cpu:*") -> None:
+    """The examples run as they stand, and show a result."""
+    monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", devices)
+    test = doctest.DocTestParser().get_doctest(text, {"np": np, "xs": xs}, name, None, 0)
+    assert any(each.want for each in test.examples)
+    said: list[str] = []
+    doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=said.append)
+    assert not said, "".join(said)
+
+
+INTEGRATIONS = [
+    f"{library}.{name}" for library in ("torch", "cupy", "jax") for name in ("install", "uninstall", "pool")
+    if (library, name) != ("jax", "pool")
+] + ["otel.install", "otel.uninstall"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", INTEGRATIONS)
+def test_integrations(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    library, _, function = name.partition(".")
+    pytest.importorskip("opentelemetry.sdk" if library == "otel" else library)
+    found = getattr(import_module(f"xpushare.integrations.{library}"), function)
+    there = sections(inspect.getdoc(found) or "")
+    assert described(there) == list(inspect.signature(found).parameters)
+    if function != "uninstall":
+        assert "Raises" in there
+    if function == "pool" and not xs.devices("cuda:*"):
+        pytest.skip("its example needs a GPU")
+    run(name, inspect.getdoc(found) or "", monkeypatch, "cuda:*;native_cpu:*" if function == "pool" else "native_cpu:*")
+
+
+@pytest.mark.parametrize("name", ATTRIBUTES)
+def test_attribute(name: str) -> None:
+    assert ATTRIBUTES[name].__doc__
+
+
+def test_no_text_stands_twice() -> None:
+    """What one name says, another one need not say again."""
+    seen: dict[str, str] = {}
+    for name, found in {**CALLABLES, **CLASSES}.items():
+        first = (inspect.getdoc(found) or "").partition("\n\n")[0]
+        if name.rpartition(".")[2] != "close":
+            assert seen.setdefault(first, name) == name
