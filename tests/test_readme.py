@@ -12,6 +12,7 @@ import documented
 import xpushare as xs
 from documented import PAGES, ROOT, Block
 
+FRAGMENTS = ("docs/engines/", "docs/dma-bufs.md")  # need a program of vLLM, SGLang …, or a driver's dma-buf
 # Classes that have a page though they are not in `xpushare`: what channels give, and an integration's.
 UNNAMED = {"arrays.names.Watch", "channels.ends.Frame", "channels.ends.Loan", "integrations.batches.Batches"}
 
