@@ -49,9 +49,8 @@ BARS = [
         "multiprocessing.shared_memory", "multiprocessing.shared_memory", "xpushare bench"),
     Bar("64 MiB from one Dask worker to another", "Dask, transfer: 64 MiB, xs.empty, zero copy", "epyc-2",
         "Dask's own, tcp", "Dask's own transfer", "python -m benchmarks.dask_workers"),
-    Bar("Memory that 1 GiB takes once eight workers have it",
-        "memory of 1024 MiB handed to 8 workers, in all processes", "xeon-2",
-        "256 MiB by multiprocessing.Pipe, a copy in each", "multiprocessing.Pipe", "xpushare bench"),
+    Bar("Memory that 1 GiB takes with eight workers", "memory of 1024 MiB handed to 8 workers, in all processes",
+        "xeon-2", "256 MiB by multiprocessing.Pipe, a copy in each", "multiprocessing.Pipe", "xpushare bench"),
 ]  # fmt: skip
 
 

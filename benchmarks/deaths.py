@@ -30,18 +30,18 @@ import numpy as np
 
 import xpushare as xs
 
-_CONTEXT: Final = multiprocessing.get_context("forkserver")
+CONTEXT: Final = multiprocessing.get_context("forkserver")
 _OWNER_DEAD: Final = 130  # EOWNERDEAD
 _SLOTS: Final = 4
 _POLICIES: Final[tuple[Literal["block", "overwrite", "raise"], ...]] = ("block", "overwrite", "raise")
 
 
-class _Process:
+class Process:
     """A process that does as it is told by a pipe."""
 
     def __init__(self, target: Callable[..., None], *arguments: Any) -> None:
-        self._pipe, there = _CONTEXT.Pipe()
-        self._process = _CONTEXT.Process(target=target, args=(there, *arguments))
+        self._pipe, there = CONTEXT.Pipe()
+        self._process = CONTEXT.Process(target=target, args=(there, *arguments))
         self._process.start()
         self.pid: Final = self._process.pid or 0
         assert self.told() == "ready"
@@ -125,7 +125,7 @@ def lock(make: Callable[[Any], Callable[[], bool]], new: Callable[[], Any], roun
     for _ in range(rounds):
         what = new()
         kept = xs.Lock(what) if isinstance(what, str) else contextlib.nullcontext()
-        owner, waiter = _Process(_locking, make, what), _Process(_locking, make, what)
+        owner, waiter = Process(_locking, make, what), Process(_locking, make, what)
         owner.tell()
         owner.told()
         assert owner.told()[0] is False
@@ -158,7 +158,7 @@ def _writing(pipe: Any, name: str) -> None:
 def successor(rounds: int) -> list[tuple[int, int, int]]:
     """A reader that waits when the writer dies gets the first frame of its successor."""
     name, found = f"bench-successor-{os.getpid()}", []
-    writer = _Process(_writing, name)
+    writer = Process(_writing, name)
     arrivals: list[tuple[int, int]] = []
     with xs.Channel.open(name, reconnect=True) as ch:
         reader = threading.Thread(target=_read_all, args=(ch, arrivals))
@@ -167,7 +167,7 @@ def successor(rounds: int) -> list[tuple[int, int, int]]:
             writer.tell()
             writer.told()
             begin, readable = writer.kill()
-            writer = _Process(_writing, name)  # takes the channel over
+            writer = Process(_writing, name)  # takes the channel over
             _asleep(os.getpid(), reader.native_id or 0)
             writer.tell()
             sent = writer.told()
@@ -220,8 +220,8 @@ def reader(policy: Literal["block", "overwrite", "raise"], rounds: int) -> list[
     found = []
     for _ in range(rounds):
         name = f"bench-reader-{os.getpid()}"
-        writer = _Process(_sending, name, policy)
-        victim = _Process(_holding, name, _SLOTS - 2)
+        writer = Process(_sending, name, policy)
+        victim = Process(_holding, name, _SLOTS - 2)
         writer.tell()
         thread = writer.told()
         victim.tell()
@@ -249,7 +249,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=50)
     rounds: int = parser.parse_args().rounds
-    _CONTEXT.set_forkserver_preload(["numpy", "xpushare"])
+    CONTEXT.set_forkserver_preload(["numpy", "xpushare"])
     for name, make, new in (
         ("xs.Lock", _xpushare_lock, lambda: f"bench-{os.getpid()}-{time.monotonic_ns()}"),
         ("robust mutex", _robust_mutex, _new_mutex),
