@@ -10,7 +10,7 @@ import pytest
 
 import xpushare as xs
 from harness import TIMEOUT, Child, kept
-from xpushare.adapters.base import Support
+from xpushare import Support
 
 DEVICE = "mock:0"
 NBYTES = 8

@@ -186,7 +186,7 @@ def _ended(place: Range) -> bool:
     return False
 
 
-def alone() -> threading.RLock:  # type: ignore[valid-type]
+def alone() -> threading.RLock:
     """The lock under which this process joins and leaves crews."""
     return _lock
 
