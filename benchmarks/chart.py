@@ -49,7 +49,7 @@ BARS = [
         "multiprocessing.shared_memory", "multiprocessing.shared_memory", "xpushare bench"),
     Bar("64 MiB from one Dask worker to another", "Dask, transfer: 64 MiB, xs.empty, zero copy", "epyc-2",
         "Dask's own, tcp", "Dask's own transfer", "python -m benchmarks.dask_workers"),
-    Bar("Memory that 1 GiB takes once eight workers have it", "memory of 1024 MiB handed to 8 workers, in all processes",
+    Bar("Memory that 1 GiB takes with eight workers", "memory of 1024 MiB handed to 8 workers, in all processes",
         "xeon-2", "256 MiB by multiprocessing.Pipe, a copy in each", "multiprocessing.Pipe", "xpushare bench"),
 ]  # fmt: skip
 
@@ -84,7 +84,8 @@ def drawn() -> str:
             f"<figure><figcaption>{html.escape(bar.what)}</figcaption>\n",
             f'<div class="ours" style="--part: {ours / longest:.4f}"><span>xpushare {our_text}</span></div>\n',
             f'<div style="--part: {theirs / longest:.4f}"><span>{html.escape(bar.name)} {their_text}</span></div>\n',
-            f"<small>{MACHINES[bar.machine]}, 2026-{row[2]}, <code>{html.escape(bar.command)}</code></small></figure>\n",
+            f"<small>{MACHINES[bar.machine]}, 2026-{row[2]}, ",
+            f"<code>{html.escape(bar.command)}</code></small></figure>\n",
         ]
     return "".join([*lines, "</div>\n"])
 

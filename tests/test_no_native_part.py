@@ -84,7 +84,7 @@ def test_commands_say_it(bare: Path, platform: str, name: str) -> None:
 def test_what_can_work_does(bare: Path, platform: str) -> None:
     done = command(bare, platform, "--help")
     assert done.returncode == 0, done.stderr
-    assert "who shares what" in done.stdout.lower()
+    assert "list what the processes" in done.stdout.lower()
     done = command(bare, platform, "info")
     assert done.returncode == 1
     assert done.stderr == ""

@@ -9,7 +9,6 @@ import os
 import pickle
 import signal
 import struct
-import subprocess
 import sys
 import threading
 import time
@@ -23,7 +22,7 @@ import pytest
 from peering import PAGE, exported, exported_event
 
 import xpushare as xs
-from harness import Child, kept, open_fds
+from harness import Child, kept, open_fds, program
 from xpushare import _native
 from xpushare.adapters.base import Form
 from xpushare.common.fds import OwnedFd, close_all
@@ -147,10 +146,6 @@ def test_what_a_peer_says_is_printable() -> None:
                 event.wait(10, at_least=1)
         assert " ok" in str(caught.value)
         assert str(caught.value).isprintable()
-
-
-def program(text: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_a_program_that_ends_with_queued_work_ends() -> None:

@@ -9,13 +9,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 from leaving_peer import HOWS
 
 import xpushare as xs
-from harness import withdraw_all
+from harness import program, withdraw_all
 
 DEVICES = ["native_cpu:0", "mock:0", "mock:1"]
 LONG = {"XPUSHARE_LINGER": "600"}  # who lingers in vain fails the test
@@ -157,10 +156,7 @@ def test_calls_after_the_process_has_left(device: str) -> None:
 
 
 def run(source: str, **env: str) -> tuple[str, str]:
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}\n{source}"],
-        env={**os.environ, **env}, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30,
-    )  # fmt: skip
+    done = program(source, env=env)
     assert done.returncode == 0, done
     return done.stdout, done.stderr
 
@@ -203,8 +199,5 @@ def test_a_time_that_is_none(text: str) -> None:
 
 def test_ctrl_c_that_ends_the_process_does_not_linger() -> None:
     source = "INTERRUPT = False" + ORDER + "\ntry:\n    raise KeyboardInterrupt\nfinally:\n    pass\n"
-    done: Any = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}\n{source}"],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30,
-    )  # fmt: skip
+    done = program(source)
     assert "linger no more" in done.stdout

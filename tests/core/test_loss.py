@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +12,7 @@ import pytest
 from peering import call_on, exported_event, opened
 
 import xpushare as xs
-from harness import Child, kept, wait_until
+from harness import Child, kept, program, wait_until
 from xpushare.common.leaving import Stage, at_leave
 
 Pair = tuple[str, str]
@@ -524,6 +521,5 @@ queue.signal(event)
 threading.Thread(target={ENDS[how]}, daemon=True).start()
 time.sleep(0.2)
 """
-    environ = {**os.environ, "XPUSHARE_LINGER": "0"}
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, env=environ)
+    done = program(text, env={"XPUSHARE_LINGER": "0"})
     assert (done.returncode, done.stderr) == (0, "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import sys
@@ -65,6 +64,12 @@ class Serving:
         self.process.kill()
         self.process.join()
 
+    def stop(self) -> None:
+        """End the engine in an orderly way, so that vLLM's ranks end and remove what they share."""
+        self.ask("end")
+        self.process.join(60)
+        assert not self.process.is_alive(), "the engine has not ended"
+
     def ask(self, verb: str, argument: Any = ()) -> Any:
         client = peer.Engine(self.address)
         try:
@@ -113,18 +118,7 @@ def serving(context: Any, tmp_path: Path) -> Iterator[Serving]:
     assert command("keep", "--stop").returncode in (0, 1)
     wait_until(lambda: not xs.published(), what="names to end with their processes")
     assert [each for each in xs.shares() if {each["exporter"], *each["importers"]} & found.pids] == []
-    left = _abandoned(shared_memory)
-    for name in [each for each in left if each.startswith("vllm_dist_")]:  # vLLM's own, of ranks that were killed
-        (Path("/dev/shm") / name).unlink()
-        left.remove(name)
-    assert left == set()
-
-
-def _abandoned(before: set[str]) -> set[str]:
-    """New files in /dev/shm that no living process has mapped: other programs on this machine have theirs."""
-    new = set(os.listdir("/dev/shm")) - before
-    for maps in Path("/proc").glob("[0-9]*/maps") if new else ():
-        with contextlib.suppress(OSError):  # a process that has ended, or another user's
-            mapped = maps.read_text()
-            new = {name for name in new if f"/dev/shm/{name}" not in mapped}
-    return new & set(os.listdir("/dev/shm"))
+    left = set(os.listdir("/dev/shm")) - shared_memory
+    for name in [each for each in left if each.startswith("vllm_dist_")]:  # vLLM's ranks leave theirs
+        (Path("/dev/shm") / name).unlink(missing_ok=True)
+    assert not [each for each in left if "xpushare" in each]  # other programs on this machine have theirs

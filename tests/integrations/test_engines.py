@@ -46,7 +46,7 @@ def _leave(name: str) -> None:
 
 def test_readers_of_one_version_and_of_a_part() -> None:
     name, publisher = _name(), engines.Publisher(_name())
-    with Child(method="spawn") as one, Child(method="spawn") as two:
+    with Child(method="fork") as one, Child(method="fork") as two:
         for child in (one, two):
             child.call(_join, name)
         for value in (1.0, 2.0):
@@ -80,7 +80,7 @@ def _attach_and_wait(name: str, began: xs.Event, go_on: xs.Event) -> None:
 
 def test_the_publisher_waits_for_work_that_readers_have_queued() -> None:
     name, publisher = _name(), engines.Publisher(_name())
-    with xs.Event(enable_ipc=True) as began, xs.Event(enable_ipc=True) as go_on, Child(method="spawn") as child:
+    with xs.Event(enable_ipc=True) as began, xs.Event(enable_ipc=True) as go_on, Child(method="fork") as child:
         job = child.start(_attach_and_wait, name, began, go_on)
         began.wait(30, at_least=1)
         with pytest.raises(TimeoutError):
@@ -92,7 +92,7 @@ def test_the_publisher_waits_for_work_that_readers_have_queued() -> None:
 
 def test_the_publisher_does_not_wait_for_a_reader_that_was_killed() -> None:
     name, publisher = _name(), engines.Publisher(_name())
-    with xs.Event(enable_ipc=True) as began, xs.Event(enable_ipc=True) as go_on, Child(method="spawn") as child:
+    with xs.Event(enable_ipc=True) as began, xs.Event(enable_ipc=True) as go_on, Child(method="fork") as child:
         child.start(_attach_and_wait, name, began, go_on)
         began.wait(30, at_least=1)
         child.kill()
@@ -121,7 +121,7 @@ def _bucket_channel(nbytes: int) -> xs.Channel:
 def test_buckets_reach_two_readers_whole_and_in_order() -> None:
     weights = [(f"layers.{i}", torch.full((i + 1, 16), float(i))) for i in range(30)]
     weights += [("bias", torch.full((3,), 0.5, dtype=torch.bfloat16)), ("none", torch.empty(0, 2))]
-    with _bucket_channel(4096) as channel, Child(method="spawn") as one, Child(method="spawn") as two:
+    with _bucket_channel(4096) as channel, Child(method="fork") as one, Child(method="fork") as two:
         for child in (one, two):
             child.call(_open, bytes(channel.handle))
         jobs = [child.start(_receive) for child in (one, two)]
@@ -136,7 +136,7 @@ def test_buckets_reach_two_readers_whole_and_in_order() -> None:
 
 def test_names_that_fill_a_frames_metadata_begin_another_frame() -> None:
     weights = [(f"{'x' * 5000}.{i}", torch.tensor([float(i)])) for i in range(60)]
-    with _bucket_channel(1 << 20) as channel, Child(method="spawn") as child:
+    with _bucket_channel(1 << 20) as channel, Child(method="fork") as child:
         child.call(_open, bytes(channel.handle))
         job = child.start(_receive)
         engines.send_buckets(channel, weights, timeout=30)
@@ -146,7 +146,7 @@ def test_names_that_fill_a_frames_metadata_begin_another_frame() -> None:
 
 
 def test_a_tensor_larger_than_a_bucket_is_refused_and_readers_learn_of_it() -> None:
-    with Child(method="spawn") as child:
+    with Child(method="fork") as child:
         with _bucket_channel(1024) as channel:
             child.call(_open, bytes(channel.handle))
             job = child.start(_receive)

@@ -1,5 +1,5 @@
 """LMCache's own registry, wire format and protocols (the package from the index, in an environment of its own:
-scripts/engines), in two processes with the plug-in. Its CUDA side is in tests/cuda/test_engines.py.
+scripts/engines), in two processes with the plug-in. Its CUDA side is in tests/cuda/test_hardware_engines.py.
 """
 
 from __future__ import annotations

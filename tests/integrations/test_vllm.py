@@ -100,9 +100,10 @@ def test_two_ranks_load_one_version_or_none(serving: Serving) -> None:
     with pytest.raises(RuntimeError, match="the model is as it was"):
         serving.ask("update_weights", ({"update_info": {"version": 12345}},))
     assert serving.number() == 9
-    serving.kill()
+    serving.stop()
     serving.start("xpushare", **ranks)
     assert serving.number() == 9
+    serving.stop()
 
 
 def _request(url: str, body: dict[str, Any]) -> Any:

@@ -83,7 +83,7 @@ class Source:
 
 
 def serve(model: str, address: str, load_format: str, name: str, options: dict[str, Any]) -> None:
-    """Serve until the process ends: requests of any number of clients, one after the other."""
+    """Serve until a client says "end", or the process is killed: requests of any clients, one after the other."""
     from vllm import LLM, SamplingParams
 
     llm = LLM(**{
@@ -111,6 +111,10 @@ def serve(model: str, address: str, load_format: str, name: str, options: dict[s
     while True:
         client, verb, argument = asked.get()
         answer: Any = None
+        if verb == "end":
+            llm.llm_engine.engine_core.shutdown()
+            client.send(None)
+            return
         try:
             if verb == "generate":
                 found = llm.generate([{"prompt_token_ids": argument}], sampling, use_tqdm=False)

@@ -174,7 +174,7 @@ def run(arguments: argparse.Namespace) -> int:
         exporters = len({row["exporter"] for row in rows})
         print(f"\n{counted(len(rows), 'object')} of {counted(exporters, 'process', 'processes')}, {readable(total)}")
     elif found.rows:
-        print(f"nothing of that is shared ({counted(len(found.rows), 'other object')} shared)")
+        print(f"nothing of that is shared ({counted(len(found.rows), 'other object is', 'other objects are')})")
     else:
         print("nothing is shared")
     if kept := kept_rows():

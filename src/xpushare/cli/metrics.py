@@ -82,7 +82,7 @@ _FAMILIES: Final[tuple[tuple[str, str, str, tuple[str, ...], str, Callable[[dict
 
 
 def samples(found: Look) -> Iterator[tuple[str, str, str, tuple[str, ...], dict[tuple[str, ...], float]]]:
-    """Name, help, kind and labels of each family, and its values by labels."""
+    """Yield the name, help, kind and labels of each family, and its values by labels."""
     sources = {
         "rows": list(_objects(found.rows)),
         "channels": list(_channels(found.channels)),
@@ -98,7 +98,7 @@ def samples(found: Look) -> Iterator[tuple[str, str, str, tuple[str, ...], dict[
 
 
 class _Collector:
-    """What prometheus_client asks at each scrape."""
+    """Answers prometheus_client at each scrape."""
 
     def __init__(self, families: Any) -> None:
         self._families = families

@@ -146,7 +146,7 @@ class Events:
 
     def check_event_support(self, device: object) -> None:
         """Raise `FeatureNotSupportedError`, which is a `RuntimeError`, if the device cannot order both sides."""
-        for aspect in xs.Aspect.ext_oneapi_ipc_event, xs.Aspect.device_ordering, xs.Aspect.adopted_queues:
+        for aspect in xs.Aspect.ext_oneapi_ipc_event, xs.Aspect.adopted_queues:
             device_of(device).require(aspect)
 
     def create_event(self, device: object) -> Point:  # noqa: ARG002

@@ -22,6 +22,7 @@ _GLOBALS: Final = {
 } | {("xpushare.integrations.torch", name) for name in ("_rebuild", "_received", "_reopened")}
 
 _opens = 1
+_patched = False  # by SGLang, once
 
 
 def plugin() -> None:
@@ -59,14 +60,16 @@ def _register() -> None:
 
 def _patch(original: Callable[[], None]) -> None:
     """Let SGLang register its reductions of torch's tensors below ours, which leave to them what has no handle."""
-    if hasattr(importlib.import_module("torch.multiprocessing.reductions"), "_reduce_tensor_original"):
-        return  # SGLang's mark: it has
+    global _patched
+    if _patched:
+        return
     ours = importlib.import_module("xpushare.integrations.torch")
     ours.uninstall()
     try:
         original()
     finally:
         ours.install(opens=_opens)
+    _patched = True
 
 
 def _init(
