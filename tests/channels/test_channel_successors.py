@@ -1,5 +1,8 @@
 """Channels whose slots end with the process that made them: a successor makes new ones, to which readers move."""
 
+# pyright: reportPrivateUsage=false
+# (a device is told that it lacks an aspect)
+
 from __future__ import annotations
 
 import asyncio
