@@ -17,7 +17,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE $(shell find src -name '*.py' -o -name '*.pyi' -o -name 'py.typed' -o -name '*.[ch]')
 DEVICE_ARGUMENT := $(if $(DEVICE),--device $(DEVICE))
 
-.PHONY: demo test test-all coverage quick libraries bench soak sanitize fuzz lint format types docs model wheel gpu level-zero opencl hip ur-loader vulkan engines clean
+.PHONY: demo test test-all coverage quick libraries bench soak sanitize fuzz lint format types docs model wheel release gpu level-zero opencl hip ur-loader vulkan engines clean
 .DELETE_ON_ERROR:
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes import the same modules
 
@@ -90,8 +90,9 @@ types: $(VENV)/installed $(VENV)/lint $(VENV)/bench
 	$(BIN)/mypy --strict
 	$(BIN)/pyright
 
-docs: $(VENV)/docs ## into site/
+docs: $(VENV)/docs ## into site/, with a check of its search (needs node) and widths (needs chromium)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/python scripts/site
 
 model: ## the event protocol and that of channels, checked by spin; ARGS=--quick: a part of it, and that the whole was checked as it is
 	docs/model/check $(ARGS)
@@ -102,6 +103,10 @@ wheel: $(VENV)/build ## into dist/, for glibc 2.28 and newer; fails where it wou
 	$(BIN)/python -m build --wheel --outdir build/wheel
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --plat manylinux_2_28_$(shell uname -m) --wheel-dir dist build/wheel/*.whl
 	$(BIN)/auditwheel show dist/*.whl
+
+release: wheel ## the wheel and the source distribution, as the package index wants them; scripts/release prepares the tree
+	$(BIN)/python -m build --sdist --outdir dist
+	$(BIN)/twine check --strict dist/*
 
 clean:
 	rm -rf build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -254,7 +254,7 @@ def main() -> None:
         ("xs.Lock", _xpushare_lock, lambda: f"bench-{os.getpid()}-{time.monotonic_ns()}"),
         ("robust mutex", _robust_mutex, _new_mutex),
     ):
-        _show("lock, owner killed", name, lock(make, new, rounds))  # type: ignore[arg-type]
+        _show("lock, owner killed", name, lock(make, new, rounds))
     for policy in _POLICIES:
         _show("reader killed", policy, reader(policy, rounds))
     found = sorted((now - sent) / 1e6 for sent, _same, now in successor(rounds))

@@ -21,7 +21,8 @@ _MOST: Final = 4096  # pages
 
 
 def _following(pipe: Any, raw: bytes, times: Any, mine: int) -> None:
-    with xs.attach(raw) as follower:
+    follower: Any = xs.attach(raw)
+    with follower:
         pipe.send("ready")
         for number in range(pipe.recv(), _MOST):
             follower.changed.wait(60, at_least=number)

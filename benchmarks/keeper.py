@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import xpushare as xs
 from xpushare import _native
@@ -65,7 +65,7 @@ def _burn() -> None:
 
 
 @contextlib.contextmanager
-def _busy() -> Iterator[None]:
+def _busy() -> Generator[None]:
     """A process for each CPU that does nothing but use it."""
     context = multiprocessing.get_context("spawn")
     burners = [context.Process(target=_burn, daemon=True) for _ in os.sched_getaffinity(0)]

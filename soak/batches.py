@@ -7,7 +7,7 @@ import importlib.util
 import sys
 from typing import Any
 
-from soak.common import Soak, describe_fds, held, main
+from soak.common import Soak, describe_held, held, main
 
 _BATCH = 4
 _SAMPLE = 1024  # bytes
@@ -48,9 +48,9 @@ def run(soak: Soak) -> None:
             soak.check(found == list(range(first, first + _BATCH)), f"batch {seen} holds {found}")
             seen += 1
             if seen == count // 10:
-                before, fds[0] = held(), describe_fds()
+                before, fds[0] = held(), describe_held()
             elif seen == count * 9 // 10:  # before the workers end
-                after, fds[1] = held(), describe_fds()
+                after, fds[1] = held(), describe_held()
     soak.check(seen == count, f"{seen} of {count} batches came")
     assert before is not None
     assert after is not None

@@ -36,9 +36,9 @@ import pytest  # noqa: E402
 
 import harness  # noqa: E402
 import xpushare as xs  # noqa: E402
+from xpushare import _native  # noqa: E402
 
 if TYPE_CHECKING:
-    from xpushare import _native
     from xpushare.core.declare import Operation
 
 # Folders in the order in which their files are given to the workers. The native part's tests look at all that a process
@@ -98,10 +98,12 @@ def exporting() -> None:
 
 @pytest.fixture
 def new_slot(domain: _native.Domain) -> Iterator[Callable[[], _native.Slot]]:
-    made: list[_native.Slot] = []
+    from xpushare._native import Slot
 
-    def new() -> _native.Slot:
-        made.append(_native.Slot(domain, domain.new_slot()))
+    made: list[Slot] = []
+
+    def new() -> Slot:
+        made.append(Slot(domain, domain.new_slot()))
         return made[-1]
 
     yield new

@@ -109,7 +109,7 @@ def run(block: Block, folder: Path) -> None:
     if "keep=True" in block.source:
         subprocess.run([sys.executable, "-m", "xpushare", "keep", "--stop"], env=environment, check=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
-    if "ray" not in block.libraries:  # which logs to stderr
+    if not block.libraries & LONG:  # which log to stderr, Dask on a busy machine
         assert done.stderr == ""
     if block.output is not None:
         assert done.stdout == block.output

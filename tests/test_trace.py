@@ -250,7 +250,7 @@ def test_errors_threads_and_forks(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     failed, good = of(events, "Event.wait")
-    assert failed["args"]["error"].startswith("TimeoutError: point 1 of the event has not come")
+    assert failed["args"]["error"].startswith("TimeoutError: signal 1 of the event has not completed")
     assert good["args"]["at_least"] == 1
     assert "error" not in good["args"]
     first, second = of(events, "Event.signal")

@@ -1,5 +1,8 @@
 """Channels whose slots end with the process that made them: a successor makes new ones, to which readers move."""
 
+# pyright: reportPrivateUsage=false
+# (a device is told that it lacks an aspect)
+
 from __future__ import annotations
 
 import asyncio
@@ -10,7 +13,7 @@ import pytest
 
 import xpushare as xs
 from harness import TIMEOUT, Child, kept
-from xpushare.adapters.base import Support
+from xpushare import Support
 
 DEVICE = "mock:0"
 NBYTES = 8

@@ -786,7 +786,7 @@ def test_ls_shows_channels() -> None:
             (pid, "screen", "all", 1),
         ]
         text = command("ls", "--name", "test").stdout
-        assert "channel test, 1 frames sent" in text
+        assert "channel test, 1 frame sent" in text
         assert f"{pid} screen reads all: 1 behind, 0 missed, 0 held" in text
         child.call(close_there)
 

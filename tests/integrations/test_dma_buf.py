@@ -78,6 +78,25 @@ def read_and_write(handle: bytes) -> bytes:
 # --- in ---------------------------------------------------------------------------------------------------------
 
 
+def first_byte(handle: xs.ipc.Handle) -> int:
+    with xs.ipc.memory.open(handle) as memory, dma_buf.access(memory, write=False):
+        return memoryview(memory)[0]
+
+
+@pytest.mark.usefixtures("kernel")
+def test_as_the_page_says(fd: int) -> None:
+    frame = dma_buf.adopt(fd)  # fd stays the caller's
+    handle = xs.ipc.memory.get(frame)
+    os.pwrite(fd, b"\5", 0)
+    with Child(pretend) as child:
+        assert child.call(first_byte, handle) == 5
+    found = dma_buf.memory_fd(frame)  # fd, offset, nbytes
+    assert (found.offset, found.nbytes) == (0, NBYTES)
+    os.close(found.fd)
+    frame.close()
+    xs.ipc.memory.put(handle)
+
+
 def test_another_process_maps_it(kernel: SoftwareKernel, fd: int) -> None:
     with dma_buf.adopt(fd, offset=4097, nbytes=100) as memory, Child(pretend) as child:
         assert (memory.nbytes, memory.device.backend) == (100, "native_cpu")

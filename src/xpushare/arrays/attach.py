@@ -54,12 +54,12 @@ def attach(
     types: _Types = (), only: _Only = None, own: bool = False,
 ) -> NDArray[Any]: ...  # fmt: skip
 @overload
-def attach(
+def attach(  # pyright: ignore[reportUnknownParameterType]  # unless the library is installed
     h: HandleLike, *, device: DeviceLike | None = None, stream: Any = None, like: Literal["torch"],
     types: _Types = (), only: _Only = None, own: bool = False,
 ) -> torch.Tensor: ...  # fmt: skip
 @overload
-def attach(
+def attach(  # pyright: ignore[reportUnknownParameterType]  # unless the library is installed
     h: HandleLike, *, device: DeviceLike | None = None, stream: Any = None, like: Literal["jax"],
     types: _Types = (), only: _Only = None, own: bool = False,
 ) -> jax.Array: ...  # fmt: skip

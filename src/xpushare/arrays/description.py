@@ -460,7 +460,7 @@ def range_at(where: Located, array: Any, known: Sequence[Allocation] = ()) -> Ra
     for.
     """
     here = node.current()
-    allocation: Allocation | None = here.allocations.find(where.address)
+    allocation: Any = here.allocations.find(where.address)
     if allocation is not None:
         return _within(allocation, where.address - allocation.address, where, None)
     imported = here.peers.mapping_at(where.address)

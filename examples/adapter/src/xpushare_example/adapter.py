@@ -100,7 +100,7 @@ class Example(base.Adapter):
             boot = BOOT_ID.read_text().strip()
         except OSError:
             return []
-        identity = uuid.uuid5(uuid.NAMESPACE_OID, f"xpushare-example/{boot}")  # the same in every process of this host
+        identity = uuid.uuid5(uuid.NAMESPACE_OID, f"xpushare-example/{boot}")  # in every process of this host
         return [base.DeviceInfo(self.backend, 0, "Example device", str(identity), "accelerator", "0.1.0")]
 
     def why_none(self) -> str:
