@@ -74,7 +74,8 @@ def run(block: Block, folder: Path) -> None:
     script = folder / "example.py"
     script.write_text(block.source)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path if path)}
-    if "keep=True" in block.source:  # a keeper of its own, which the page leaves running
+    keeps = "publish(" in block.source and "keep=True" in block.source
+    if keeps:  # a keeper of its own, which the page leaves running
         environment["XPUSHARE_RUNTIME_DIR"] = str(folder)
         folder.chmod(0o700)
     command = [sys.executable, "-W", "error", str(script)]
@@ -106,7 +107,7 @@ def run(block: Block, folder: Path) -> None:
             timeout=100,
             env=environment,
         )
-    if "keep=True" in block.source:
+    if keeps:
         subprocess.run([sys.executable, "-m", "xpushare", "keep", "--stop"], env=environment, check=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     if not block.libraries & LONG:  # which log to stderr, Dask on a busy machine

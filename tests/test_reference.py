@@ -156,9 +156,10 @@ def test_integrations(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert described(there) == list(inspect.signature(found).parameters)
     if function != "uninstall":
         assert "Raises" in there
-    if function == "pool" and not xs.devices("cuda:*"):
+    on_gpu = function == "pool" or library == "cupy"
+    if on_gpu and not xs.devices("cuda:*"):
         pytest.skip("its example needs a GPU")
-    run(name, inspect.getdoc(found) or "", monkeypatch, "cuda:*;native_cpu:*" if function == "pool" else "native_cpu:*")
+    run(name, inspect.getdoc(found) or "", monkeypatch, "cuda:*;native_cpu:*" if on_gpu else "native_cpu:*")
 
 
 @pytest.mark.parametrize("name", ATTRIBUTES)
