@@ -73,7 +73,8 @@ def run(block: Block, folder: Path) -> None:
         pytest.importorskip(library)
     script = folder / "example.py"
     script.write_text(block.source)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path if path)}
+    paths = [str(ROOT / "tests"), *(os.path.abspath(path) for path in sys.path if path)]  # its `conftest`, not another
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     keeps = "publish(" in block.source and "keep=True" in block.source
     if keeps:  # a keeper of its own, which the page leaves running
         environment["XPUSHARE_RUNTIME_DIR"] = str(folder)

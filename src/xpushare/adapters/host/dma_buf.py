@@ -99,7 +99,11 @@ class HostDmaBuf(DriverMemory):
         try:
             found = dma_buf_nbytes(fd.number)
         except InvalidArgumentError as error:
-            raise InvalidHandleError(f"{doing}: {error}") from error
+            if what.exporter is None:
+                raise InvalidHandleError(f"{doing}: {error}") from error
+            raise FeatureNotSupportedError(  # its driver calls something of its own so
+                f"memory of {what.exporter.backend} cannot be opened on native_cpu:0: it should be a dma-buf; {error}"
+            ) from error
         if found < what.exposed_nbytes:
             raise InvalidHandleError(
                 f"{doing}: the exporter's table says {what.exposed_nbytes} bytes, its dma-buf has {found}"
