@@ -1,6 +1,6 @@
-"""The record of a vendor: what the package has to know about it before, or without, loading its driver.
+"""The record of a vendor: the facts that the package needs before, or without, loading the vendor's driver.
 
-Each adapter's folder has a module `vendor` with a record of that name; an adapter in a package of its own names its
+Each adapter's folder has a module `vendor` with a record of that name. An adapter in a separate package names its
 record as an entry point of the group `xpushare.adapters`. Everything above the adapters reads these records and keeps
 no tables of vendors. Importing a record starts no driver and loads no binding.
 """
@@ -48,7 +48,7 @@ _absent: Final[dict[str, int]] = {}  # those that were not, and how many librari
 
 
 def library_loaded(name: str) -> bool:
-    """Whether somebody in this process has loaded a library."""
+    """Return whether a library is loaded in this process."""
     if name not in _loaded:
         from xpushare import _native
 
@@ -66,8 +66,8 @@ def library_loaded(name: str) -> bool:
 
 
 class Check(NamedTuple):
-    """One thing that `xpushare doctor` looked at. `state`: works, note (nothing wrong), limited, fails, absent (not
-    offered here), skipped.
+    """One item that `xpushare doctor` examined. `state` is works, note (nothing wrong), limited, fails, absent (not
+    offered here) or skipped.
     """
 
     group: str
@@ -97,7 +97,7 @@ def _filter_string(device: DeviceInfo) -> object:
 
 
 class ArrayInterface(NamedTuple):
-    """An attribute by which arrays say where they lie. It is read from other libraries' arrays, and our arrays on a
+    """An attribute by which arrays tell where they lie. It is read from other libraries' arrays, and our arrays on a
     device of this vendor have it.
     """
 
@@ -148,5 +148,5 @@ class Vendor:
             raise ValueError(f"a backend's name is up to 16 of a-z, 0-9 and _, not {self.backend!r}")
 
     def dlpack_type(self, kind: UsmKind) -> int:
-        """DLPack's device type for our memory of that kind."""
+        """Return DLPack's device type for our memory of that kind."""
         return next(each.number for each in self.dlpack if kind in each.kinds)

@@ -1,5 +1,5 @@
-"""Host memory behind memfds: what `native_cpu` and `mock` share. Every system call goes through a `Calls`, which mock
-makes fail.
+"""Host memory behind memfds, shared by `native_cpu` and `mock`. Every system call goes through a `Calls`, which mock
+can make fail.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Calls:
         return getattr(system, name)(*arguments)
 
     def checked(self, doing: str, name: str, *arguments: Any) -> Any:
-        """Call, translating what the system answers."""
+        """Make a call, and translate the system's error."""
         try:
             return self(name, *arguments)
         except OSError as error:
@@ -35,13 +35,13 @@ class Calls:
 
 
 def pages(nbytes: int) -> int:
-    """Bytes of the whole pages that hold `nbytes`."""
+    """Return the bytes of the whole pages that hold `nbytes`."""
     page = system.page_nbytes()
     return max(page, (nbytes + page - 1) // page * page)
 
 
 def page_of_memfd() -> Any:
-    """One mapped page, for a driver to try something on."""
+    """Map one page on which a driver can be tried."""
     nbytes = system.page_nbytes()
     fd = system.memfd("xpushare-page")
     try:
@@ -52,7 +52,7 @@ def page_of_memfd() -> Any:
 
 
 def memfd_of(calls: Calls, doing: str, name: str, nbytes: int) -> OwnedFd:
-    """A memfd of exactly `nbytes` that can neither grow nor shrink."""
+    """Create a memfd of exactly `nbytes` that can neither grow nor shrink."""
     fd: OwnedFd = calls.checked(doing, "memfd", name)
     try:
         calls.checked(doing, "resize", fd.number, nbytes)
@@ -64,7 +64,7 @@ def memfd_of(calls: Calls, doing: str, name: str, nbytes: int) -> OwnedFd:
 
 
 def check_imported(calls: Calls, doing: str, what: Import) -> int:
-    """Check that the peer's fd is a memfd that cannot shrink, and as large as the peer's table says."""
+    """Check that the peer's fd is a memfd that cannot shrink and is as large as the peer's table says."""
     fd = what.only_fd(doing).number
     try:
         calls.checked(doing, "check_memfd", fd, what.exposed_nbytes)
@@ -76,7 +76,7 @@ def check_imported(calls: Calls, doing: str, what: Import) -> int:
 
 
 class HostMemory(DriverMemory):
-    """A mapped memfd. Who may have to hand it out keeps the fd."""
+    """A mapped memfd. A process that may have to export it keeps the fd."""
 
     host_accessible = True
     lasting_export = True
@@ -94,7 +94,7 @@ class HostMemory(DriverMemory):
 
     @classmethod
     def allocate(cls, calls: Calls, nbytes: int, keep: bool = False) -> HostMemory:
-        """Zeroed memory. With `keep`, freed memory that nobody else has ever been able to reach serves again."""
+        """Allocate zeroed memory. With `keep`, freed memory that nobody else could ever reach is reused."""
         doing = f"allocating {nbytes} bytes"
         exposed = pages(nbytes)
         found = calls.checked(doing, "kept_mapping", exposed) if keep else None

@@ -1,4 +1,4 @@
-"""An in-order queue on the host, one Python thread each: what `native_cpu` and `mock` share."""
+"""An in-order queue on the host, with one Python thread each, shared by `native_cpu` and `mock`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class HostQueue(DriverQueue):
             self._enqueue(operation, arguments)
 
     def _enqueue(self, operation: Callable[..., object], arguments: tuple[Any, ...], *first: Callable[[], Any]) -> None:
-        """Do `first` and queue the operation, all in one call of C, which no interrupt can part."""
+        """Do `first` and queue the operation in one C call, so that no interrupt can separate them."""
         last = partial(self._pending.append, None), partial(self._todo.put, (operation, arguments))
         deque(map(_call, (*first, *last)), 0)
 
@@ -143,7 +143,7 @@ class HostQueue(DriverQueue):
         self._put(self._know)
 
     def _know(self) -> None:
-        """After what was queued before: no later signal is lost for what went wrong there."""
+        """Run in queue order. Earlier failures no longer fail later signals."""
         self._spoiled = None
         self._known += self._failures
         self._failures.clear()
@@ -152,7 +152,7 @@ class HostQueue(DriverQueue):
         return not self._pending
 
     def clean(self) -> bool:
-        """Whether everything queued has finished, and nothing is to be reported."""
+        """Return whether everything queued has finished and nothing is to be reported."""
         return not (self._pending or self._failures or self._known or self._spoiled)
 
     def unfinished(self) -> bool | tuple[_native.Slot, int]:

@@ -1,3 +1,3 @@
-"""What CUDA's and HIP's backends share: HIP has CUDA's functions under names of its own, and torch and CuPy the same
-objects for both.
+"""The code that CUDA's and HIP's backends share: HIP has CUDA's functions under other names, and torch and CuPy use the
+same objects for both.
 """

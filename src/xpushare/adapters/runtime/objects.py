@@ -1,5 +1,5 @@
-"""Streams and events of other libraries, as far as their objects tell. torch and CuPy have the same ones for CUDA and
-for HIP, and call both "cuda". Imports no driver and no binding.
+"""Streams and events of other libraries, as far as their objects describe themselves. torch and CuPy use the same
+objects for CUDA and for HIP, and call both "cuda". Imports no driver and no binding.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ __all__ = ["event_of", "is_hip", "library_of", "ordinal_of", "stream_of"]
 
 
 def library_of(native: object) -> str:
-    """The top-level module of an object's class."""
+    """Return the top-level module of an object's class."""
     return type(native).__module__.partition(".")[0]
 
 
 def is_hip(native: object) -> bool | None:
-    """Whether an object is HIP's, and not CUDA's; None if its library does not say, as of a number."""
+    """Return whether an object is HIP's and not CUDA's; None if its library does not say, as for a number."""
     library = library_of(native)
     module: Any = sys.modules.get(library)
     if library == "torch":
@@ -30,7 +30,7 @@ def is_hip(native: object) -> bool | None:
 
 
 def ordinal_of(native: object) -> int | None:
-    """The ordinal of the device that a stream or an event says; None if it says none."""
+    """Return the device ordinal of a stream or an event, or None if it has none."""
     device: Any = getattr(native, "device", None)
     for which, name in ((device, "index"), (device, "device_id"), (native, "device_id")):
         said = getattr(which, name, None)
@@ -40,7 +40,7 @@ def ordinal_of(native: object) -> int | None:
 
 
 def stream_of(native: object) -> tuple[int, int | None] | None:
-    """(raw stream, device ordinal if it says that) of another library's stream object; None if it is no stream."""
+    """Return (raw stream, device ordinal if known) of another library's stream object; None if it is no stream."""
     if isinstance(native, int) and not isinstance(native, bool):
         return native, None
     raw = getattr(native, "cuda_stream", None)  # torch
@@ -63,7 +63,7 @@ def stream_of(native: object) -> tuple[int, int | None] | None:
 
 
 def event_of(native: object) -> int | None:
-    """The raw event of another library's event object; None if it is no event, 0 if it was never recorded."""
+    """Return the raw event of another library's event object; None if it is no event, 0 if it was never recorded."""
     raw = getattr(native, "cuda_event", None)  # torch
     if isinstance(raw, int):
         return raw

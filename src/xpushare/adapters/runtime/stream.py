@@ -1,4 +1,4 @@
-"""Calls on streams whose driver has CUDA's functions, as HIP's has, too."""
+"""Calls on streams whose driver has CUDA's functions, as HIP's does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FUNCTIONS: Final = (
 
 
 def copy_and_fills(functions: Mapping[str, int], prefix: str, *copying: int) -> dict[str, Any]:
-    """The recipes of `_native.QueueCalls` by name. The arguments are those of `RuntimeStream`."""
+    """Return the recipes of `_native.QueueCalls` by name. The arguments are those of `RuntimeStream`."""
     copy, *fills = (functions[prefix + name] for name in FUNCTIONS[:4])
     return {
         "copy": (copy, ("to", "from", "nbytes", *copying, "queue")),
@@ -35,7 +35,7 @@ class RuntimeStream:
     fill_units: Sequence[int] = (1, 2, 4)
 
     def __init__(self, handle: int, functions: Mapping[str, int], prefix: str, *copying: int) -> None:
-        """`functions` are addresses by name; `copying` is what a copy is told besides its operands."""
+        """`functions` are addresses by name. `copying` are the arguments of a copy besides its operands."""
         self.handle = handle
         self._copy, *fills, self.record, self._wait_event = (functions[prefix + name] for name in FUNCTIONS)
         self._fills = dict(zip(self.fill_units, fills, strict=True))

@@ -29,11 +29,11 @@ class StreamAdapter(Adapter):
 
     @abc.abstractmethod
     def device(self, info: DeviceInfo) -> Device:
-        """The driver's device for a listed one."""
+        """Return the driver's device for a listed one."""
 
     @abc.abstractmethod
     def new_stream(self, info: DeviceInfo, doing: str) -> Stream:
-        """A new stream of ours, which waits for no other stream."""
+        """Create a stream of our own, which waits for no other stream."""
 
     def queue(self, device: DeviceInfo) -> DriverQueue:
         stream, marks = self.engine.spare_streams.take(

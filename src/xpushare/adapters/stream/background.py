@@ -1,4 +1,4 @@
-"""What runs off the caller's thread: teardowns, and the watch over queues that owe points or hold operands."""
+"""Background work: teardowns, and the watch over queues with pending points or operands in use."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LOOK: Final = 0.05  # seconds between looks at what was closed and is still map
 
 
 class _Worker:
-    """A daemon thread that starts with the first thing to do."""
+    """A daemon thread that starts with its first task."""
 
     def __init__(self, backend: str, name: str) -> None:
         self._log = logging.getLogger(f"xpushare.{backend}")
@@ -49,7 +49,7 @@ class _Worker:
 
 
 class Watched(Protocol):
-    """A queue that owes something."""
+    """A queue with pending points or operands in use."""
 
     # Look after the queue; False when there is nothing more to look after.
     def look_after(self) -> bool: ...
@@ -57,7 +57,7 @@ class Watched(Protocol):
 
 @final
 class Watch(_Worker):
-    """Looks at queues now and then, so that a broken device is noticed even if nobody asks."""
+    """Checks queues now and then, so that a broken device is noticed even if nobody asks."""
 
     def __init__(self, backend: str) -> None:
         super().__init__(backend, "watch")
@@ -109,9 +109,10 @@ class Waiter(Protocol):
 class Teardown(_Worker):
     """Runs teardowns, each once the device work submitted before it has finished.
 
-    Waiting for a device (`Device.drain`) may hold up allocations in other threads, and one of those threads may be
-    about to signal what the work waits for. So a device is drained only while no queue of ours waits for anything. If
-    some queue always does, the lock keeps queues from beginning to wait now and then, each time for a little longer.
+    Waiting for a device (`Device.drain`) may block allocations in other threads, and one of those threads may be about
+    to signal the point that the work waits for. So a device is drained only while none of our queues waits for
+    anything. If some queue always does, the lock keeps queues from starting to wait now and then, each time for a
+    little longer.
     """
 
     def __init__(self, backend: str, devices: Callable[[], Sequence[Device]]) -> None:
@@ -127,7 +128,7 @@ class Teardown(_Worker):
         self._next_look = 0.0
 
     def register(self, queue: Waiter) -> None:
-        """Have teardowns wait for what `queue` waits for, without holding anybody up."""
+        """Make teardowns wait for the points that `queue` waits for, without blocking anybody."""
         with self._starting:
             self._waiters.add(queue)
 
@@ -136,20 +137,19 @@ class Teardown(_Worker):
             return list(self._waiters)
 
     def waiting(self) -> bool:
-        """Whether a queue waits for anything now."""
+        """Return whether a queue waits for anything now."""
         return any(wait() for queue in self._queues() for wait in queue.waits())
 
     def settle_queues(self) -> None:
-        """Have every queue release the operands of finished operations."""
+        """Make every queue release the operands of finished operations."""
         for queue in self._queues():
             queue.settle()
 
     def submit(
         self, device: Device, hook: Callable[..., object], *arguments: object, drained: bool = True
     ) -> threading.Event:
-        """Have `hook` called with the device current, while no queue waits for anything and, unless not `drained`, once
-        the work submitted so far to any device has finished. The returned event is set after the call, even if that
-        failed.
+        """Call `hook` with the device current, while no queue waits for anything. If `drained`, the work submitted so
+        far to any device has finished by then. Returns an event that is set after the call, even if the call failed.
         """
 
         def action() -> None:
@@ -159,8 +159,8 @@ class Teardown(_Worker):
         return self._submit(action, drained)
 
     def look_after(self, look: Callable[[], bool]) -> bool:
-        """Have `look` called now and then, between teardowns, until it returns False; it never raises. Returns whether
-        there is a thread for that.
+        """Call `look` now and then, between teardowns, until it returns False. It must never raise. Returns whether a
+        thread for that exists.
         """
         self._put(look)
         return self._thread.alive()
@@ -171,7 +171,7 @@ class Teardown(_Worker):
         return done
 
     def _look(self) -> float | None:
-        """Looks that are due; returns in how many seconds the next are. None: there are none."""
+        """Call the functions that are due. Returns the seconds until the next one, or None if there is none."""
         now = time.monotonic()
         if now >= self._next_look:
             self._looks = [look for look in self._looks if look()]
@@ -179,7 +179,7 @@ class Teardown(_Worker):
         return max(self._next_look - now, 0.0) if self._looks else None
 
     def _get(self, batch: list[Any]) -> None:
-        """Add the next thing to do to `batch`, unless it is a look, or one is due first."""
+        """Add the next task to `batch`, unless it is a look, or a look is due first."""
         with suppress(Empty):
             item = self._todo.get(timeout=self._look())
             to: list[Any] = self._looks if callable(item) else batch
@@ -220,7 +220,9 @@ class Teardown(_Worker):
             done.set()
 
     def _pass_waits(self, seconds: float = math.inf) -> bool:
-        """Wait, so long at most, until everything that queues wait for now has come. Returns whether it has."""
+        """Wait, for a limited time, until every point that queues wait for now has come. Returns whether
+        they all have.
+        """
         waits = [wait for queue in self._queues() for wait in queue.waits()]
         end = time.monotonic() + seconds
         nap = _NAP_FIRST
@@ -232,7 +234,7 @@ class Teardown(_Worker):
         return True
 
     def _pass_held(self) -> None:
-        """Return once the driver has every operation that queues hold now."""
+        """Wait until the driver has every operation that queues hold now."""
         places = [(queue, queue.place) for queue in self._queues()]
         while any(queue.handed() < place for queue, place in places):
             time.sleep(_NAP_MAX)
@@ -262,7 +264,7 @@ class Teardown(_Worker):
 
 
 def quietly(hook: Callable[..., object], *arguments: object) -> None:
-    """Undo one step after a failure. The caller learns of that failure, not of one in here."""
+    """Undo one step after a failure, and ignore errors here: the caller already has one."""
     try:
         hook(*arguments)
     except XpuShareError:

@@ -1,4 +1,4 @@
-"""The driver of a vendor in this process, which is started when it is first needed."""
+"""A vendor's driver in this process. It is started at its first use."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ G = TypeVar("G", bound=_Gpu)
 
 
 class ProcessDriver(abc.ABC, Generic[G]):
-    """Starts the driver once, and refuses forked children. `vendor` names it in messages; the environment variable
-    `hides` chooses among its devices.
+    """Starts the driver once, and refuses forked children. `vendor` names it in messages. The environment variable
+    `hides` selects among its devices.
     """
 
     def __init__(self, vendor: str, hides: str) -> None:
@@ -46,7 +46,7 @@ class ProcessDriver(abc.ABC, Generic[G]):
 
     @property
     def started(self) -> bool:
-        """Started in this very process."""
+        """Return whether it was started in this very process."""
         return self._forks is not None and self._forks == forks()
 
     def start(self) -> None:
@@ -70,7 +70,7 @@ class ProcessDriver(abc.ABC, Generic[G]):
         return self._by_uuid.get(uuid)
 
     def gpu(self, info: DeviceInfo) -> G:
-        """The driver's device with that uuid, whatever its ordinal was when it was listed."""
+        """Return the driver's device with that uuid, whatever its ordinal was when it was listed."""
         if self._forks != forks():  # in most calls it has started
             self.start()
         found = self._by_uuid.get(info.uuid)

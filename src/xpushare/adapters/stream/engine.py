@@ -16,21 +16,23 @@ __all__ = ["Engine", "OperandAccess"]
 
 
 class OperandAccess(abc.ABC):
-    """Gives devices access to the operands of queues, if they do not have it anyway."""
+    """Gives devices access to the operands of queues that they cannot reach by themselves."""
 
     @abc.abstractmethod
     def lacking(self, ordinal: int, address: int, nbytes: int) -> bool:
-        """Whether `ensure` has something to do. Asks no driver."""
+        """Return whether `ensure` has something to do. Does not ask the driver."""
 
     @abc.abstractmethod
     def ensure(self, ordinal: int, address: int, nbytes: int) -> None:
-        """Let a device use what is mapped at these bytes. Called with the device current."""
+        """Give a device access to the mapping at these bytes. Called with the device current."""
 
 
 class Engine:
-    """`backend` names its threads and its log; `devices` returns all devices of the driver, by ordinal; `calls` makes
-    the system calls for host memory; `spare_streams` of a device are kept for later queues; `registered_slots` says
-    whether a device reaches event pages only once its driver was told about them.
+    """The parts of the engine that all objects of one vendor share.
+
+    `backend` names its threads and its log. `devices` returns all devices of the driver, by ordinal. `calls` makes the
+    system calls for host memory. `spare_streams` streams of a device are cached for later queues. `registered_slots`
+    says whether a device reaches event pages only after they were registered with its driver.
     """
 
     def __init__(

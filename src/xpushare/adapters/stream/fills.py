@@ -11,7 +11,7 @@ _PIECEWISE_MAX: Final = 64  # bytes of a pattern that is written piece by piece
 
 
 class Fill(NamedTuple):
-    """`times` patterns from `dst` on."""
+    """`times` patterns, starting at `dst`."""
 
     dst: int
     pattern: bytes
@@ -27,10 +27,11 @@ class Copy(NamedTuple):
 def fill_steps(
     dst: int, pattern: bytes, nbytes: int, units: Sequence[int], stage: Callable[[bytes], int]
 ) -> list[Fill | Copy]:
-    """What to queue in order to fill `nbytes`, a multiple of the pattern, on a device that fills with patterns of
-    `units` bytes.
+    """Return the steps that fill `nbytes`, a multiple of the pattern, on a device that fills with patterns of `units`
+    bytes.
 
-    `stage` puts a long pattern into memory that the device reads, and returns its address."""
+    `stage` copies a long pattern into memory that the device can read, and returns its address.
+    """
     if len(set(pattern)) == 1:
         return [Fill(dst, pattern[:1], nbytes)]
     length = len(pattern)

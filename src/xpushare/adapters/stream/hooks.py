@@ -1,9 +1,9 @@
-"""The hooks: what a vendor tells the stream engine about its driver, and what each hook must guarantee.
+"""The hooks: how a vendor's driver is presented to the stream engine, and what each hook must guarantee.
 
 A hook makes driver calls and does little else: the engine keeps the tables, takes the locks and starts the threads. A
-hook that fails raises what `Codes.error` makes of the driver's code, and has acquired nothing. `doing` says in error
-messages what was tried. Hooks may be called from several threads at once, also from threads that the driver has never
-seen.
+hook that fails raises the result of `Codes.error` for the driver's code, and has acquired nothing. `doing` describes
+the attempt in error messages. Hooks may be called from several threads at once, even from threads that the driver has
+never seen.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Feature = Literal["shareable memory", "event slots", "host registration", "read-
 
 @dataclass(frozen=True)
 class Codes:
-    """What a driver's error codes mean."""
+    """The meaning of a driver's error codes."""
 
     out_of_memory: frozenset[int]
     unsupported: frozenset[int]
@@ -43,7 +43,7 @@ class Codes:
     advice: Mapping[int, str] = field(default_factory=dict[int, str])  # the reader's next step
 
     def error(self, doing: str, call: str, name: str, code: int) -> XpuShareError:
-        """The package's error for a code, which the driver calls `name`."""
+        """Return the package's error for a code, which the driver calls `name`."""
         advice = self.advice.get(code)
         message = f"{doing}: {call} failed with {name} ({code})" + (f"; {advice}" if advice else "")
         if code in self.out_of_memory:
@@ -57,7 +57,7 @@ class Codes:
 
 
 class QueueCalls(NamedTuple):
-    """What native code calls on streams, without the GIL and inside nothing but `Stream.around_calls`."""
+    """The calls that native code makes on streams, without the GIL and inside nothing but `Stream.around_calls`."""
 
     native: _native.QueueCalls
     host: str  # the driver's name for each, for messages
@@ -74,9 +74,9 @@ class QueueCalls(NamedTuple):
 class Stream(Protocol):
     """One in-order stream: ours, or another library's. The engine makes the hooks' calls inside `current()`.
 
-    `mark`, `copy`, `fill` and `wait_native` return their calls. Native code makes them in order, now, or where it holds
-    what the driver must not wait for later, on a relay thread that `QueueCalls.native` prepares. Where `ordering` is
-    "device" the driver waits for points: there they may make their calls instead.
+    `mark`, `copy`, `fill` and `wait_native` return their calls. Native code makes them in order: at once or, if the
+    driver must not wait for them yet, later on a relay thread that `QueueCalls.native` prepares. If `ordering` is
+    "device", the driver waits for points, and the hooks may make their calls themselves.
     """
 
     device: Device
@@ -122,7 +122,7 @@ class Stream(Protocol):
 
 
 class Device(Protocol):
-    """One device, as the driver of this process knows it. `str(device)` names it in messages."""
+    """One device, as this process's driver knows it. `str(device)` names it in messages."""
 
     ordinal: int
     codes: Codes

@@ -1,4 +1,6 @@
-"""The driver contract for memory, of devices that use the host's own: pages of memfds, which they have to know."""
+"""The memory part of the driver contract for devices that use the host's memory: pages of memfds, which are registered
+with their driver.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Host memory that devices use: pages of a memfd, which every process that maps them makes known to its driver."""
+"""Host memory that devices use: pages of a memfd. Every process that maps them registers them with its driver."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["HostMemory"]
 
 @final
 class HostMemory(DriverMemory):
-    """A mapped memfd. Who may have to hand it out keeps the fd."""
+    """A mapped memfd. A process that may have to export it keeps the fd."""
 
     host_accessible = True
     lasting_export = True

@@ -1,5 +1,5 @@
-"""Queues in the order of another library's queue that takes no work of ours: the order comes in and goes out by waits
-of the host, or by what the vendor has for it.
+"""Queues beside another library's queue that does not accept our work. Order is kept by waits of the host, or by
+whatever the vendor offers for it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ __all__ = ["HostOrderedQueue"]
 
 @final
 class HostOrderedQueue(DriverQueue):
-    """A queue of ours beside the other library's. After `before`, what our queue is given comes after all that the
-    other one has been given so far; after `after`, the other way round. Without `after` the host waits for our queue.
-    `handle` is the driver's, of the other one.
+    """A queue of ours beside another library's.
+
+    After `before`, work given to our queue runs after all work given to the other one so far; `after` orders the other
+    way round. Without `after`, the host waits for our queue. `handle` is the driver's handle of the other queue.
     """
 
     def __init__(

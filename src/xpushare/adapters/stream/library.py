@@ -1,4 +1,4 @@
-"""A driver whose functions are called by ctypes, and return a code."""
+"""Drivers whose functions are called by ctypes and return a code."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _LEAVE: Final = 2.0  # seconds that the end of the process waits for teardowns
 
 
 def address_of(structure: Any) -> int:
-    """The address of a ctypes object, which the caller keeps alive."""
+    """Return the address of a ctypes object, which the caller keeps alive."""
     return ctypes.addressof(structure)
 
 
 class LibraryDriver(ProcessDriver[G], abc.ABC):
-    """Calls the library. `functions` is there once `start` has returned.
+    """Calls the library. `functions` is set once `start` has returned.
 
-    When the process exits, `ended` is set, and there is nothing to do any more: that frees everything.
+    When the process exits, `ended` is set and nothing more is released: the exit frees everything.
     """
 
     codes: ClassVar[Codes]
@@ -45,7 +45,7 @@ class LibraryDriver(ProcessDriver[G], abc.ABC):
         self.refused: Mapping[str, str] = {}  # as in `Found`
 
     def load(self, library: str, functions: Iterable[tuple[str, Any, Sequence[Any]]]) -> Any:
-        """Load the library, and declare its functions (name, result, arguments), those that it has."""
+        """Load the library, and declare those functions (name, result, arguments) that it has."""
         try:
             loaded = ctypes.CDLL(library)
         except OSError as error:
@@ -58,9 +58,9 @@ class LibraryDriver(ProcessDriver[G], abc.ABC):
         return loaded
 
     def end_after(self, teardown: Teardown) -> None:
-        """When the process exits, finish what threads do in the background, and have them call nothing any more:
-        drivers end with the process, and some crash under a thread that calls them then. That has its
-        own time: a crash is worse than the wait. What the program still holds is the kernel's to clean up.
+        """When the process exits, finish background work and stop calling the driver: drivers end with the process, and
+        some crash in threads that call them later. This has its own time limit, because a crash is worse than a wait.
+        The kernel frees what the program still holds.
         """
 
         def leave(_deadline: float) -> None:
@@ -71,7 +71,7 @@ class LibraryDriver(ProcessDriver[G], abc.ABC):
         at_leave(leave, Stage.STOP)
 
     def code(self, name: str, *arguments: Any) -> int:
-        """Call, and return the driver's code."""
+        """Call a function, and return the driver's code."""
         if self.ended:
             return 0
         function = self.functions.get(name)
@@ -80,25 +80,25 @@ class LibraryDriver(ProcessDriver[G], abc.ABC):
         return function(*[address_of(each) if isinstance(each, self.by_address) else each for each in arguments])
 
     def __call__(self, doing: str, name: str, *arguments: Any) -> None:
-        """Call, or raise our error."""
+        """Call a function, or raise our error."""
         code = self.code(name, *arguments)
         if code:
             raise self.error(doing, name, code)
 
     def asked(self, doing: str, name: str, *arguments: Any, into: T) -> T:
-        """What a call writes to where its last argument points."""
+        """Return the value that a call writes to its last argument."""
         self(doing, name, *arguments, address_of(into))
         return into
 
     def made(self, doing: str, name: str, *arguments: Any) -> int:
-        """The handle or the address that a call writes so."""
+        """Return the handle or address that a call writes to its last argument."""
         found = self.asked(doing, name, *arguments, into=ctypes.c_void_p()).value
         if self.ended:
             raise self.error(doing, name, self.exiting)
         return found or 0
 
     def several(self, doing: str, name: str, kind: Any, *arguments: Any) -> list[Any]:
-        """What a call lists that first says how many there are."""
+        """Return a list from a call that first reports the number of its elements."""
         count = ctypes.c_uint32()
         self(doing, name, *arguments, address_of(count), None)
         found = (kind * count.value)(*(kind() for _ in range(count.value)))
@@ -107,7 +107,7 @@ class LibraryDriver(ProcessDriver[G], abc.ABC):
         return list(found)[: count.value]
 
     def ready(self, doing: str, name: str, *arguments: Any) -> bool:
-        """What a call says that asks whether something has finished."""
+        """Return the answer of a call that asks whether something has finished."""
         code = self.code(name, *arguments)
         if code in (0, self.not_ready):
             return not code
@@ -117,6 +117,6 @@ class LibraryDriver(ProcessDriver[G], abc.ABC):
         return self.codes.error(doing, call, self.names.get(code, "a code that this version does not know"), code)
 
     def address(self, name: str) -> int:
-        """The address of a function, for native code; 0 if the library lacks it."""
+        """Return the address of a function, for native code; 0 if the library lacks it."""
         function = self.functions.get(name)
         return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Asking a driver in a child process: starting it in this one would make a later fork unsafe."""
+"""Asking a driver in a child process. Starting it in this process would make a later fork unsafe."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ tell({make})
 
 
 class Found(NamedTuple):
-    """The devices by ordinals; why there are none; and those that the driver has and that cannot be used: by uuids, the
-    name and why.
-    """
+    """The devices by ordinal, the reason if there are none, and the unusable devices: their uuid, name and reason."""
 
     devices: list[DeviceInfo]
     why: str
@@ -44,10 +42,10 @@ class Found(NamedTuple):
 
 @final
 class Listing:
-    """The devices of this process, from the driver once it runs, before that from a child of its own.
+    """The devices of this process: from the driver once it runs, until then from a child.
 
-    `ask` asks the child; `describe` makes a device of its ordinal and what its `listed()` says. The child is asked anew
-    when one of the environment's `variables` has changed.
+    `ask` asks the child. `describe` makes a device from its ordinal and the result of its `listed()`. The child is
+    asked again when one of the environment's `variables` has changed.
     """
 
     def __init__(
@@ -72,7 +70,7 @@ class Listing:
         return self.asked()
 
     def asked(self) -> Found:
-        """What the child says."""
+        """Return the child's answer."""
         asked = [os.environ.get(name) for name in self._variables]
         if self._listed is None or self._listed[0] != asked:
             self._listed = asked, self._ask()
@@ -95,14 +93,14 @@ class Listed:
 
 
 def ask_driver(vendor: str, module: str, names: str, make: str) -> dict[str, Any]:
-    """What a driver says of its devices in a process of its own: {"devices": …}, else {"why": …}. `make` is the
-    expression for the driver, of those names of the module.
+    """Ask a driver about its devices in a child: {"devices": …}, else {"why": …}. `make` is the expression that makes
+    the driver from those names of the module.
     """
     return ask_child(_ASK.format(path=sys.path, module=module, names=names, make=make), vendor)
 
 
 def tell(driver: LibraryDriver[Any]) -> None:
-    """In the child: print what the driver says of its devices."""
+    """In the child, print what the driver reports about its devices."""
     try:
         print(json.dumps({"devices": [gpu.listed() for gpu in driver.gpus()]}), flush=True)
     except XpuShareError as error:
@@ -110,13 +108,13 @@ def tell(driver: LibraryDriver[Any]) -> None:
 
 
 def trying(uuid: str) -> None:
-    """In the child: say which device the driver is tried on from now on."""
+    """In the child, print which device the driver is about to be tried on."""
     os.write(2, f"{_MARK}{uuid}\n".encode())  # one call: what the driver's threads write does not come between
 
 
 def ask_child(program: str, driver: str, seconds: float = _SECONDS) -> dict[str, Any]:
-    """The JSON object that a Python program prints as a line on either stream, whatever happens to the process after
-    that; {"why": …} where it prints none. {"trying": …}, too, if it said by `trying` which device it was about to try.
+    """Return the JSON object that a Python program prints as a line on either stream, whatever happens to the process
+    after that. If it prints none, return {"why": …}, and {"trying": …} with the device that it announced by `trying`.
     """
     failed = f"asking the {driver} driver in a process of its own failed: "
     try:
@@ -143,7 +141,7 @@ def ask_child(program: str, driver: str, seconds: float = _SECONDS) -> dict[str,
 
 
 def _answer(stream: bytes) -> dict[str, Any] | None:
-    """The last line that is a JSON object: drivers write there, too."""
+    """Return the last line that is a JSON object, since drivers write to the same streams."""
     for line in reversed(stream.splitlines()):
         try:
             found = json.loads(line)
@@ -163,7 +161,7 @@ def _signal_name(number: int) -> str:
 
 
 def has_render_node(vendor: int) -> bool:
-    """Whether the kernel has a GPU of that PCI vendor."""
+    """Return whether the kernel has a GPU of that PCI vendor."""
     for file in _DRM.glob("renderD*/device/vendor"):
         try:
             if int(file.read_text(), 16) == vendor:

@@ -1,4 +1,4 @@
-"""The payload of an export: what the importer's adapter must know besides sizes and file descriptors."""
+"""The payload of an export: the facts that the importer's adapter needs besides sizes and file descriptors."""
 
 from __future__ import annotations
 
@@ -41,17 +41,19 @@ def described(
     on_demand: OnDemand | None = None,
     form: Form = Form.DRIVER,
 ) -> Export:
-    """An export of `nbytes`, for which the importer maps `mapped` bytes; `own` is what the kind adds to the payload."""
+    """Return an export of `nbytes`, for which the importer maps `mapped` bytes. `own` is the part of the payload that
+    belongs to this kind.
+    """
     return export_of(nbytes, mapped, _HEAD.pack(kind, mapped) + own, fds, inode, on_demand, form)
 
 
 def unsized(kind: int) -> tuple[bytes, int]:
-    """The head of a payload for any size, and where the size belongs in it: 8 bytes, lowest first."""
+    """Return the head of a payload for any size, and the place for the size in it: 8 bytes, lowest first."""
     return _HEAD.pack(kind, 0), _HEAD.size - 8
 
 
 def read_head(doing: str, what: Import) -> tuple[int, bytes]:
-    """(kind, the kind's own) of a peer's payload."""
+    """Read (kind, the kind's own part) from a peer's payload."""
     if len(what.payload) < _HEAD.size:
         raise InvalidHandleError(f"{doing}: the exporter's table says nothing about the kind of memory")
     kind, mapped = _HEAD.unpack_from(what.payload)

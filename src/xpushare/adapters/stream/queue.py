@@ -57,9 +57,7 @@ _NAP_MAX: Final = 1e-3
 
 @final
 class DeviceQueue(DriverQueue):
-    """A queue over a stream. The engine's watch looks after the points that it owes and the operands that it holds,
-    until it has neither.
-    """
+    """A queue over a stream. The engine's watch looks after its pending points and operands until it has none."""
 
     def __init__(self, engine: Engine, stream: Stream, marks: Sequence[Any] = ()) -> None:
         self.number = next(queue_numbers)
@@ -107,7 +105,7 @@ class DeviceQueue(DriverQueue):
             raise self._judged(error) from error.__cause__
 
     def _judged(self, error: XpuShareError) -> XpuShareError:
-        """The error to raise for one of the driver's. A fatal one loses the points that are owed."""
+        """Return the error to raise for a driver's error. A fatal one loses the pending points."""
         codes = self._device.codes
         if error.native in codes.captured:
             return _capturing()
@@ -116,7 +114,7 @@ class DeviceQueue(DriverQueue):
         return error
 
     def _failed(self, doing: str, call: str, code: int) -> XpuShareError:
-        """The error for a code of the native queue."""
+        """Return the error for a code of the native queue."""
         if code > SYSTEM:
             return from_os_error(OSError(code - SYSTEM, os.strerror(code - SYSTEM)), doing)
         if code == NOT_HELD:
@@ -127,7 +125,7 @@ class DeviceQueue(DriverQueue):
         return self._judged(self._device.error(doing, call, code))
 
     def _break(self, error: DeviceError) -> None:
-        """The device is gone: lose what this queue owes."""
+        """Lose all pending points, because the device is gone."""
         with self._state:
             if self._broken is None:
                 self._broken = error
@@ -160,7 +158,7 @@ class DeviceQueue(DriverQueue):
             raise self._failed("looking for a capture", self._stream.calls.captured, code)
 
     def _notice_refusal(self) -> None:
-        """Have `synchronize` report, once, what the driver refused of the held work."""
+        """Make `synchronize` report, once, the held work that the driver refused."""
         failure = self._native.failure() if self._holds and not self._dropped else None
         if failure is not None:
             place, code = failure
@@ -170,7 +168,7 @@ class DeviceQueue(DriverQueue):
     # --- queueing ------------------------------------------------------------------------------------------
 
     def _submit(self, doing: str, calls: Calls) -> int:
-        """Queue what the hooks have not called; its place."""
+        """Queue the calls that the hooks have not made themselves, and return their place."""
         if not calls:
             return 0
         place, code = self._native.submit(calls)
@@ -181,7 +179,7 @@ class DeviceQueue(DriverQueue):
         return place
 
     def _mark(self, doing: str, steps: Sequence[Fill | Copy] = ()) -> _Mark:
-        """A mark set now, behind those steps. With the device current."""
+        """Return a mark behind those steps. The caller has made the device current."""
         stream = self._stream
         with self._state:
             mark = self._marks.pop() if self._marks else None
@@ -232,7 +230,7 @@ class DeviceQueue(DriverQueue):
             self._kept_ever += 1
 
     def _reach(self, *operands: tuple[int, int]) -> None:
-        """Let this queue's device use the mappings of the operands, each (address, bytes)."""
+        """Give this queue's device access to the operands, each (address, bytes)."""
         access = self._engine.operand_access
         if access is None:
             return
@@ -287,7 +285,7 @@ class DeviceQueue(DriverQueue):
         return point
 
     def _time(self, profile: Profile) -> None:
-        """Have the driver note when it comes to this place."""
+        """Make the driver record when it reaches this place."""
         doing = "timing a signal"
         with self._order, self._stream.current():
             self._check()
@@ -306,7 +304,7 @@ class DeviceQueue(DriverQueue):
                 self._late.popleft()
 
     def _finish_signal(self, slot: Slot, word: int, point: int, after: int, code: int) -> None:
-        """Complete a point that was submitted while another signaller's point, `after`, was pending; or handle a
+        """Complete a point that was submitted while another signaller's point, `after`, was pending, or handle a
         failure.
         """
         try:
@@ -352,7 +350,7 @@ class DeviceQueue(DriverQueue):
                     self._meet(slot, point)
 
     def _meet(self, slot: Slot, point: int) -> None:
-        """A wait was lost. With `_state`."""
+        """Note that a wait was lost. The caller holds `_state`."""
         if self._losses.new(slot, point):
             self._failures.append(peer_lost(slot, point))
 
@@ -384,7 +382,7 @@ class DeviceQueue(DriverQueue):
             return [*points, *(functools.partial(self._waits_native, each) for each in self._foreign)]
 
     def still_waits(self, wait: _Wait) -> bool:
-        """Whether `wait` has neither come nor been given up."""
+        """Return whether `wait` has neither ended nor been given up."""
         with self._state:
             if not any(each is wait for each in self._waits):
                 return False
@@ -409,7 +407,7 @@ class DeviceQueue(DriverQueue):
         return self._native.handed
 
     def wait_native(self, event: Any, keep: object) -> None:
-        """Work queued later starts once another library's event has completed."""
+        """Make work queued later start once another library's event has completed."""
         doing = "waiting for an event of another library"
         with self._order, self._stream.current():
             self._check()
@@ -439,21 +437,21 @@ class DeviceQueue(DriverQueue):
 
     @property
     def works_natively(self) -> bool:
-        """Whether native code may queue commands by itself, each with a point of a timeline that is the queue's own."""
+        """Return whether native code may queue commands by itself, each with a point of the queue's own timeline."""
         return self._stream.calls.native.works and not self._adopted and self._stream.around_calls is None
 
     @property
     def engine(self) -> int:
-        """The native queue, which lives as long as this."""
+        """Return the native queue, which lives as long as this object."""
         return self._native.engine
 
     @property
     def spent(self) -> bool:
-        """Whether it needs a new timeline: it has none, or what comes after a loss would heal the loss."""
+        """Return whether it needs a new timeline: it has none, or a further signal would hide a loss."""
         return self._broken is None and self._native.spent
 
     def own(self, slot: Slot) -> None:
-        """Have native code use that timeline, which nobody else signals, from now on."""
+        """Make native code use that timeline, which nobody else signals, from now on."""
         address = self._slot_pages.address(self._device, slot)
         with self._state:
             self._timelines.append(slot)
@@ -464,7 +462,7 @@ class DeviceQueue(DriverQueue):
         return _Signal(ref(self._timelines[-1]), self._timelines[-1].pending) if self._timelines else None
 
     def clean(self) -> bool:
-        """Whether nothing is to be reported, nor may come to be by what was queued here."""
+        """Return whether nothing that was queued here has failed or can still fail."""
         self._sort_waits()
         self._notice_refusal()
         with self._state:
@@ -487,7 +485,7 @@ class DeviceQueue(DriverQueue):
             raise self._judged(error) from error.__cause__
 
     def _reap(self) -> None:
-        """Release the operands of finished operations. Called with captures left alone."""
+        """Release the operands of finished operations. The caller has relaxed captures."""
         with self._releasing:
             # Their release may call us, so not with `_state`; but with this lock, which `settle` waits for: no variable
             # of this method may hold them longer.
@@ -505,8 +503,8 @@ class DeviceQueue(DriverQueue):
         return finished
 
     def settle(self) -> None:
-        """Release the operands of finished operations, or wait until another thread has released them; on a broken
-        device there is nothing to ask.
+        """Release the operands of finished operations, or wait until another thread has. A broken device is
+        not asked.
         """
         with self._releasing:
             if self._broken is None and self._kept:
@@ -549,7 +547,7 @@ class DeviceQueue(DriverQueue):
         self._report(place)
 
     def _report(self, place: int) -> None:
-        """Raise what went wrong since the last call, where the stream has finished its work up to that place."""
+        """Raise the errors since the last call, once the stream has finished its work up to that place."""
         self._sort_waits(True)
         self._notice_refusal()
         failure = self._failures.popleft() if self._failures else None
@@ -603,7 +601,7 @@ class DeviceQueue(DriverQueue):
         return wait is not None and (wait.slot, wait.point)
 
     def look_after(self) -> bool:
-        """Look after what is owed and held; the watch calls this. False when there is nothing left."""
+        """Look after pending points and operands; the watch calls this. Returns False when none are left."""
         self._sort_waits()
         self._notice_refusal()
         if self._order.acquire(blocking=False):  # else somebody is queueing something: look next time
@@ -640,8 +638,8 @@ class DeviceQueue(DriverQueue):
         return busy
 
     def _keep_late(self) -> None:
-        """Hold events whose points were lost while the stream still had their stores, until these stores have come.
-        With `_order`.
+        """Keep events whose points were lost while the stream still had to store them, until those stores are done. The
+        caller holds `_order`.
         """
         late = {key: slot for key, slot in self._owed.items() if not _owes(slot)}
         if not late or self._broken is not None or (self._adopted and self._native.check()):
@@ -657,7 +655,7 @@ class DeviceQueue(DriverQueue):
                 del self._owed[key]
 
     def _unfinished(self) -> bool:
-        """Whether the stream still has work that needs this object: the events that it waits for must live until
+        """Return whether the stream still has work that needs this object: the events it waits for must live until
         then.
         """
         if self._broken is not None:
@@ -685,8 +683,8 @@ class DeviceQueue(DriverQueue):
         self._engine.watch.add(self)
 
     def _end(self) -> None:
-        """The work has finished: keep the stream and its marks for another queue, or end them. A driver may wait there
-        for other streams, and one of them may be waiting for the caller's next signal.
+        """Return the stream and its marks for reuse, or destroy them, now that the work has finished. A driver may wait
+        for other streams while it destroys one, and one of them may be waiting for the caller's next signal.
         """
         marks = [each.mark for each in self._marks]
         self._marks.clear()
@@ -696,7 +694,7 @@ class DeviceQueue(DriverQueue):
 
 @dataclass(slots=True)
 class _Mark:
-    """A mark of the stream, and its place in the queue if that may hold operations. The mark says nothing before the
+    """A mark of the stream, and its place in the queue if the queue may hold operations. It means nothing before the
     driver has it.
     """
 
@@ -705,7 +703,7 @@ class _Mark:
 
 
 class _Signal(NamedTuple):
-    """A signal that was queued; it does not keep the event."""
+    """A signal that was queued. It does not keep the event alive."""
 
     slot: ref[Slot]
     point: int
@@ -719,8 +717,8 @@ class _Signal(NamedTuple):
 
 
 class _Wait(NamedTuple):
-    """A wait, and what was queued before it: how many operations that hold something, the last signal here, and the
-    last one by native code.
+    """A wait, and the state of the queue before it: the number of operations with operands, the last signal here, and
+    the last one by native code.
     """
 
     slot: Slot
@@ -742,10 +740,10 @@ class AdoptedQueues:
         self._used: dict[Hashable, tuple[DeviceQueue, int]] = {}  # identity of a stream -> queue, users
 
     def queue(self, identity: Hashable | None, stream: Stream, lasting: bool = False) -> DeviceQueue:
-        """The queue over a stream. Every call needs a `release` of its own.
+        """Return the queue over a stream. Every call needs its own `release`.
 
         `identity` names the stream; a later stream with the same handle has another identity. It is None if it cannot
-        be found out now. `lasting`: the stream lives as long as the process, and so does its queue.
+        be found out now. `lasting` means that the stream, and with it the queue, lives as long as the process.
         """
         if identity is None:
             return DeviceQueue(self._engine, stream)
@@ -778,7 +776,7 @@ class _Dropped:
 
 
 def _holds_device(slot: Slot, point: int) -> bool:
-    """Whether a device that waits for the point is still waiting. After a loss it waits until it is released."""
+    """Return whether a device that waits for the point is still waiting. After a loss it waits until it is released."""
     state = slot.state(point)
     return state == PENDING or (state == LOST and load64(slot.address) < point)
 

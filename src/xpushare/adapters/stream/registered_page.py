@@ -12,9 +12,9 @@ __all__ = ["RegisteredPage"]
 
 @final
 class RegisteredPage:
-    """A page of ours that the driver knows, once it was needed.
+    """A page of ours that is registered with the driver, once it was needed.
 
-    For drivers whose calls that wait for a device end captures, whatever the thread's capture mode, and whose
+    For drivers whose calls that wait for a device end captures, whatever the thread's capture mode, but whose
     unregistering of any page waits for the work of all streams and leaves captures alone. Other threads may be unable
     to allocate or register memory meanwhile.
     """
@@ -23,7 +23,7 @@ class RegisteredPage:
         self._page: Any = None
 
     def renew(self, register: Callable[[int, int], object], unregister: Callable[[int], object]) -> None:
-        """Unregister the page, and register it again: (address, bytes)."""
+        """Unregister the page, and register it again. Returns (address, bytes)."""
         page, self._page = self._page, None
         if page is None:
             page = page_of_memfd()

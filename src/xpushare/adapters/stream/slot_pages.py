@@ -1,4 +1,4 @@
-"""Event slots for devices: makes the pages of a commons that contain used slots reachable for the devices."""
+"""Event slots for devices: makes the pages of a commons that contain used slots accessible to the devices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SLOTS_NBYTES: Final = LAYOUT["commons.size"] - _SLOTS
 
 @final
 class _Commons:
-    """The chunks of one commons that devices can reach. They are mappings of their own, which can outlive the process's
+    """The chunks of one commons that devices can reach. They are separate mappings, which can outlive the process's
     mapping of the commons.
     """
 
@@ -45,10 +45,10 @@ def always(_device: Device) -> bool:
 
 @final
 class SlotPages:
-    """Where devices find the value words of slots."""
+    """The addresses at which devices find the values of slots."""
 
     def __init__(self, teardown: Teardown, registered: Callable[[Any], bool] = always) -> None:
-        """`registered` says whether a device reaches only pages that the driver was told about."""
+        """`registered` returns whether a device reaches only pages that were registered with its driver."""
         self._teardown = teardown
         self._registered = registered
         self._lock = threading.RLock()
@@ -56,7 +56,7 @@ class SlotPages:
         self._words: dict[int, int] = {}  # slot -> the address that devices have for its word; a cache
 
     def adopt(self, domain: Domain) -> None:
-        """Get to know a commons. When it is gone, its chunks are released."""
+        """Register a commons. When it is gone, its chunks are released."""
         with self._lock:
             if not any(commons.domain() is domain for commons in self._known):
                 self._known = (*self._known, _Commons(domain, self._forget))
@@ -71,7 +71,7 @@ class SlotPages:
             self._teardown.submit(device, end, device, "unregistering event pages", mapping)
 
     def address(self, device: Device, slot: Slot) -> int:
-        """The address that devices have for a slot's value word."""
+        """Return the address at which devices find a slot's value."""
         at = slot.address
         known = self._words.get(at)
         return self._find(device, at) if known is None else known
@@ -95,7 +95,7 @@ class SlotPages:
         return next((commons for commons in self._known if commons.holds(address)), None)
 
     def domain(self, slot: Slot) -> Domain | None:
-        """The commons that contains a slot."""
+        """Return the commons that contains a slot."""
         commons = self._holding(slot.address)
         return commons.domain() if commons else None
 
@@ -132,4 +132,4 @@ def unreach(device: Device, doing: str, mapping: Mapping) -> None:
 
 
 def _keep(_device: Device, _doing: str, _mapping: Mapping) -> None:
-    """A mapping that is not registered stays mapped until then, too."""
+    """Do nothing: a mapping that is not registered stays mapped until this call."""

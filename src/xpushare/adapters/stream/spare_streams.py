@@ -1,4 +1,4 @@
-"""Streams of ended queues, and some made ahead, for the queues to come."""
+"""Cached streams for new queues: streams of ended queues, and some made in advance."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ Spare = tuple[Stream, Sequence[Any]]  # with the marks that its queue had
 
 @final
 class SpareStreams:
-    """So that a queue can be made while others wait: a driver may then make no stream before their points come, and the
-    caller may be about to signal them. `kept`: how many streams of a device are made ahead, and kept.
+    """Makes it possible to create a queue while others wait. A driver may make no stream before their points come, and
+    the caller may be about to signal those points. `kept` is the number of streams that are made in advance, and
+    cached, for a device.
     """
 
     def __init__(self, teardown: Teardown, kept: int) -> None:
@@ -28,7 +29,7 @@ class SpareStreams:
         self._spares: dict[int, list[Spare]] = defaultdict(list)  # by ordinal of the device
 
     def take(self, ordinal: int, make: Callable[[], Stream]) -> Spare:
-        """A stream for a new queue; as many as are missing are made while no queue waits."""
+        """Return a stream for a new queue. Missing streams are made while no queue waits."""
         spares = self._spares[ordinal]
         if self._kept and len(spares) <= self._kept and not self._teardown.waiting():
             while len(spares) <= self._kept:
@@ -39,7 +40,7 @@ class SpareStreams:
         return make(), ()
 
     def give(self, stream: Stream, marks: Sequence[Any]) -> bool:
-        """Keep the stream of a queue that has ended. False if there are enough."""
+        """Cache the stream of a queue that has ended. Returns False if there are enough."""
         with self._lock:
             spares = self._spares[stream.device.ordinal]
             if len(spares) >= self._kept:

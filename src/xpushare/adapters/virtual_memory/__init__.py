@@ -1,4 +1,4 @@
-"""Device memory by the family of calls that create, export, import and map allocations, for vendors that have it.
+"""Device memory by the calls that create, export, import and map allocations, for the vendors that have them.
 
 A vendor fills in `hooks.VirtualMemory` for its devices, in addition to the hooks of the stream engine, and its adapter
 extends `adapter.VirtualMemoryAdapter`. Nothing here names a vendor.

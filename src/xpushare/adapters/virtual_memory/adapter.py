@@ -1,4 +1,4 @@
-"""The driver contract for memory, as far as virtual memory fills it in."""
+"""The memory part of the driver contract, filled in by virtual memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class VirtualMemoryAdapter(StreamAdapter):
     def device(self, info: DeviceInfo) -> VirtualMemory: ...
     @abc.abstractmethod
     def allocate_shared(self, info: DeviceInfo, nbytes: int) -> DriverMemory:
-        """Memory that moves between the host and the devices."""
+        """Allocate memory that moves between the host and the devices."""
 
     @abc.abstractmethod
     def open_own(self, info: DeviceInfo, kind: int, doing: str, what: Import, description: bytes) -> DriverMemory:

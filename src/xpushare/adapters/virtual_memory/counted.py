@@ -1,5 +1,5 @@
-"""Memory of drivers that count no users: they free an allocation with its handle, whatever is mapped, and may map it
-at one address at a time.
+"""Memory of drivers without reference counts: they free an allocation with its handle even if it is mapped, and may map
+it at only one address at a time.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ class CountedMemory(abc.ABC):
     def export_fd(self, doing: str, handle: Pages) -> int: ...
     @abc.abstractmethod
     def import_pages(self, doing: str, nbytes: int, fd: int) -> Pages:
-        """The memory behind a file descriptor, which stays the caller's."""
+        """Import the memory behind a file descriptor. The caller keeps the descriptor."""
 
     @abc.abstractmethod
     def destroy_pages(self, doing: str, pages: Pages) -> None: ...
     @abc.abstractmethod
     def map_pages(self, doing: str, address: int, pages: Pages) -> bool:
-        """Map all of it. False if the driver refuses, and the reason may be that it is mapped elsewhere: an import with
-        an `original` never is.
+        """Map the whole allocation. Returns False if the driver refuses and the reason may be that it is mapped
+        elsewhere, which an import with an `original` never is.
         """
 
     @abc.abstractmethod
     def unmap_pages(self, doing: str, address: int, nbytes: int) -> None: ...
 
     def import_shared(self, doing: str, nbytes: int, fd: int) -> Pages:
-        """`import_pages`, or another use of what was imported before.
+        """Import as `import_pages` does, or use an earlier import once more.
 
-        A driver may have one handle of the kernel's for all imports of a file, and close that with the first of them.
+        A driver may have one handle of the kernel's for all imports of a file, and close it with the first of them.
         """
         file = file_of(fd)
         with _counting:
@@ -117,10 +117,10 @@ class CountedMemory(abc.ABC):
             self._mapped[address] = handle
 
     def _again(self, doing: str, pages: Pages) -> Pages:
-        """Another import of pages of this process, which takes over the caller's use of them.
+        """Return another import of this process's pages, which takes over the caller's use of them.
 
-        A driver may have one handle of the kernel's for it and for the original, and close that with the first of
-        them. So it stays until the original goes, and is used again.
+        A driver may have one handle of the kernel's for it and for the original, and close it with the first of them.
+        So the import stays until the original goes, and is used again.
         """
         with _counting:
             if pages.idle:

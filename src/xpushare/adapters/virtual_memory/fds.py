@@ -1,5 +1,5 @@
-"""File descriptors of drivers that do not say who closes what: some keep the number that they import, some close it at
-once or with the memory, and some hand out one of their own again and again.
+"""File descriptors of drivers whose rules for closing are unknown: some keep the number that they import, some close it
+at once or with the memory, and some hand out the same one again and again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _numbers: Final = threading.RLock()  # of what drivers have: nobody else gets on
 
 
 def duplicate(doing: str, fd: int, lowest: int = 0) -> int:
-    """A descriptor of ours for one that the driver keeps: closing the driver's would hand it another's file."""
+    """Duplicate a descriptor that the driver keeps. Closing the driver's own number would hand it another file."""
     if fd < 0:
         raise DeviceError(f"{doing}: the driver gave no file descriptor")
     try:
@@ -30,7 +30,7 @@ def duplicate(doing: str, fd: int, lowest: int = 0) -> int:
 
 
 def fd_nbytes(doing: str, fd: int) -> int:
-    """The size of the memory behind a descriptor."""
+    """Return the size of the memory behind a descriptor."""
     try:
         found = os.lseek(fd, 0, os.SEEK_END)
     except OSError as error:
@@ -41,16 +41,14 @@ def fd_nbytes(doing: str, fd: int) -> int:
 
 
 def file_of(fd: int) -> tuple[int, int]:
-    """Tells the file behind a descriptor from others."""
+    """Return a key that distinguishes the file behind a descriptor from others."""
     found = os.fstat(fd)
     return found.st_dev, found.st_ino
 
 
 @final
 class DriverFds:
-    """The descriptors that a driver has of one object. `with` goes around each call that may take, give or close
-    one.
-    """
+    """The descriptors that a driver has of one object. Use `with` around each call that may take, give or close one."""
 
     def __init__(self) -> None:
         self._files: dict[int, tuple[int, int]] = {}
@@ -65,14 +63,16 @@ class DriverFds:
         _numbers.release()
 
     def give(self, doing: str, fd: int) -> int:
-        """A copy for the driver. Its number is a high one, which nobody else gets while the driver may close it."""
+        """Return a copy for the driver. Its number is high, so that nobody else gets it while the driver
+        may close it.
+        """
         limit = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _HIGHEST)
         given = duplicate(doing, fd, limit // 2)
         self._files[given] = file_of(given)
         return given
 
     def take(self, doing: str, fd: int) -> int:
-        """A copy for us of one that the driver keeps."""
+        """Return our copy of a descriptor that the driver keeps."""
         taken = duplicate(doing, fd)
         self._files[fd] = file_of(taken)
         return taken

@@ -1,4 +1,4 @@
-"""The hooks of the virtual memory family. `adapters.stream.hooks` says what holds for all hooks."""
+"""The hooks for virtual memory. `adapters.stream.hooks` has the rules for all hooks."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["VirtualMemory"]
 
 
 class VirtualMemory(Device, Protocol):
-    """The memory of a device, by the family of calls that create, export, import and map allocations.
+    """A device's memory, by the calls that create, export, import and map allocations.
 
     An allocation lies at a *location*, the ordinal of a device. It lives as long as a handle or a mapping of it does.
-    When something is unmapped or freed here, no device uses it any more.
+    When a mapping or an allocation is released here, no device uses it any more.
     """
 
     form: Form  # of the file descriptors of allocations

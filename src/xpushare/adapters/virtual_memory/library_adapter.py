@@ -1,4 +1,4 @@
-"""The driver contract for devices, as far as it is the same for all drivers that are called by ctypes."""
+"""The device part of the driver contract that is the same for all drivers called by ctypes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ G = TypeVar("G", bound=VirtualMemory)
 
 
 class LibraryAdapter(Listed, VirtualMemoryAdapter, Generic[G]):
-    """An adapter over a library, which a child process asks for its devices before it is started here."""
+    """An adapter over a library. A child process asks it for its devices before it is started here."""
 
     maps_memfds = False  # the driver has to know their pages
     missing: ClassVar[Mapping[Aspect, str]]  # the aspects that no device has, and why
@@ -54,4 +54,4 @@ class LibraryAdapter(Listed, VirtualMemoryAdapter, Generic[G]):
 
     @abc.abstractmethod
     def supported(self, gpu: G, aspect: Aspect) -> Support:
-        """Whether a device has an aspect that is none of `missing`; may ask the driver."""
+        """Return whether a device has an aspect that is not one of `missing`. May ask the driver."""

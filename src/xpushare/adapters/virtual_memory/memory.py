@@ -54,7 +54,7 @@ class _Piece(NamedTuple):
 
 
 class _Reserved:
-    """Reserved addresses, which are given back after the last mapping that lies in them."""
+    """Reserved addresses. They are given back after the last mapping in them."""
 
     def __init__(self, device: VirtualMemory, address: int, nbytes: int, mappings: int = 1) -> None:
         self.device = device
@@ -64,7 +64,7 @@ class _Reserved:
         self._lock = threading.Lock()
 
     def leave(self, doing: str) -> None:
-        """One mapping is gone. Called with the device current."""
+        """Note that one mapping is gone. Called with the device current."""
         with self._lock:
             self._mappings -= 1
             last = not self._mappings
@@ -73,9 +73,10 @@ class _Reserved:
 
 
 def _map(engine: Engine, device: VirtualMemory, doing: str, pieces: Sequence[_Piece], access: Access) -> int:
-    """Map allocations side by side; returns the address. Called with the device current. The pieces stay the caller's.
+    """Map allocations side by side, and return the address. Called with the device current. The caller keeps the
+    pieces.
 
-    Where the driver can, the access is set once for all that lie on one device, since each call takes it long.
+    If the driver can, the access is set once for all allocations of one device, since each call is slow.
     """
     total = sum(piece.nbytes for piece in pieces)
     address = at = device.reserve(doing, total, 0)
@@ -121,7 +122,7 @@ def require_shareable(device: VirtualMemory, doing: str) -> None:
 
 
 def _require_read_only(engine: Engine, device: VirtualMemory, doing: str) -> None:
-    """Raise if the driver cannot map memory read-only for a device; this is tried once."""
+    """Raise if the driver cannot map memory read-only for a device. This is tried once."""
     if device.ordinal not in engine.read_only:
         engine.read_only[device.ordinal] = _maps_read_only(engine, device)
     if not engine.read_only[device.ordinal]:
@@ -144,7 +145,7 @@ def _maps_read_only(engine: Engine, device: VirtualMemory) -> bool:
 
 
 def with_room(engine: Engine, allocate: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> T:
-    """Allocate; if memory is short, try again after the teardowns under way."""
+    """Allocate. If memory is short, try again after the pending teardowns."""
     try:
         return allocate(*arguments, **keywords)
     except OutOfMemoryError:
@@ -177,7 +178,7 @@ class Mapped(DriverMemory):
 
 
 class AllocationFd:
-    """The file descriptor of an allocation, made at the first export."""
+    """The file descriptor of an allocation, created at the first export."""
 
     def __init__(self, fd: OwnedFd | None = None) -> None:
         self._lock = threading.Lock()
@@ -198,7 +199,7 @@ class AllocationFd:
 
 
 class _Segments(NamedTuple):
-    """What another process exports: the bytes of each of its allocations, and whose memory it is."""
+    """An export of another process: the bytes of each of its allocations, and whose memory it is."""
 
     what: Import
     sizes: Sequence[int]
@@ -211,7 +212,7 @@ def _expect_fds(doing: str, what: Import, sizes: Sequence[int]) -> None:
 
 
 def _imported(device: VirtualMemory, doing: str, fd: OwnedFd, nbytes: int, origin: bytes) -> _Piece:
-    """An allocation behind a peer's file descriptor."""
+    """Import the allocation behind a peer's file descriptor."""
     handle = device.import_fd(doing, fd.number, origin)
     try:
         return _Piece(handle, nbytes, device.location(doing, handle))
@@ -237,7 +238,7 @@ class DeviceMemory(Mapped):
         fd: OwnedFd | None = None,
         place: _Reserved | None = None,
     ) -> None:
-        """`place`: where other mappings lie, too."""
+        """`place` is the reserved range that contains other mappings, too."""
         place = place or _Reserved(device, address, sum(sizes))
         super().__init__(engine, device, address, nbytes, _unmap, engine, place, address, sizes)
         self._mapped = sum(sizes)
@@ -384,7 +385,7 @@ class SegmentedMemory(DriverMemory):
         return payload.described(payload.SEGMENTS, nbytes, nbytes, own=own, on_demand=demand, form=device.form)
 
     def release(self) -> None:
-        """Hold nothing any more. A pool says so before it takes the memory away, the last reference afterwards."""
+        """Release everything. A pool calls this before it takes the memory away; otherwise the last reference does."""
         with self._lock:
             handles, self._handles = self._handles, []
         self._give_up("releasing memory of another library", handles)
@@ -392,7 +393,7 @@ class SegmentedMemory(DriverMemory):
 
 
 def _write_sizes(doing: str, sizes: Sequence[int]) -> bytes:
-    """The sizes of segments that lie side by side, as runs of one size."""
+    """Encode the sizes of adjacent segments as runs of one size."""
     runs = [(nbytes, len(list(same))) for nbytes, same in groupby(sizes)]
     if len(runs) > _RUNS_MAX:
         raise FeatureNotSupportedError(
@@ -403,7 +404,7 @@ def _write_sizes(doing: str, sizes: Sequence[int]) -> bytes:
 
 
 def _read_sizes(doing: str, raw: bytes, mapped: int, count: int) -> list[int]:
-    """The sizes of `count` segments, from a peer's runs."""
+    """Read the sizes of `count` segments from a peer's runs."""
     sizes: list[int] = []
     for at in range(0, len(raw) - _RUN.size + 1, _RUN.size):
         nbytes, times = _RUN.unpack_from(raw, at)
@@ -414,7 +415,7 @@ def _read_sizes(doing: str, raw: bytes, mapped: int, count: int) -> list[int]:
 
 
 def _segments(doing: str, what: Import) -> _Segments | None:
-    """The allocations of an export; None for memory of another kind."""
+    """Return the allocations of an export, or None for memory of another kind."""
     kind, own = payload.read_head(doing, what)
     if kind == payload.ALLOCATION:
         return _Segments(what, [what.exposed_nbytes], own)
@@ -424,7 +425,9 @@ def _segments(doing: str, what: Import) -> _Segments | None:
 
 
 def import_all(engine: Engine, device: VirtualMemory, found: Sequence[Import]) -> list[DriverMemory | None]:
-    """Map those imports together that are allocations; None for each of the others. All of them, or none."""
+    """Map those imports together that are allocations, all of them or none. Returns None in the place of each other
+    import.
+    """
     made: list[DriverMemory | None] = [None] * len(found)
     groups: dict[bool, dict[int, _Segments]] = {}  # by access and index
     for at, what in enumerate(found):
@@ -445,7 +448,7 @@ def import_all(engine: Engine, device: VirtualMemory, found: Sequence[Import]) -
 
 
 def import_memory(engine: Engine, device: VirtualMemory, what: Import, open_own: OpenOwn) -> DriverMemory:
-    """Map another process's memory, whose payload says its kind. Memory of another backend is host memory."""
+    """Map another process's memory, whose payload gives its kind. Memory of another backend is host memory."""
     if what.exporter is not None:
         return HostMemory.imported(engine, device, what)
     doing = f"mapping {what.exposed_nbytes} bytes of another process on {device}"

@@ -1,4 +1,4 @@
-"""Which devices may use which mapping, if the process has several devices."""
+"""Which devices may use which mapping, in a process with several devices."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def _name(raw: bytes) -> str:
 
 
 def find_origin(device: VirtualMemory, by_uuid: Callable[[str], V | None], doing: str, raw: bytes) -> V:
-    """The device of a peer's memory by its uuid, for drivers that do not say whose memory they import: a device that
-    only reaches it must not import it.
+    """Return the device of a peer's memory by its uuid, for drivers that do not report whose memory they import. A
+    device that merely reaches the memory must not import it.
     """
     name = _name(raw)
     found = by_uuid(name)
@@ -39,7 +39,7 @@ def find_origin(device: VirtualMemory, by_uuid: Callable[[str], V | None], doing
 
 
 class _Granted(NamedTuple):
-    """The access that was granted to the bytes from here on."""
+    """The access to the bytes from here on."""
 
     nbytes: int
     location: int  # the device that they lie on
@@ -49,7 +49,7 @@ class _Granted(NamedTuple):
 
 @final
 class PeerAccess(OperandAccess):
-    """Grants access to mappings, and remembers it: granting it to another device costs much more than looking here."""
+    """Grants access to mappings, and remembers it, since granting it costs much more than looking it up."""
 
     def __init__(self, devices: Callable[[], Sequence[VirtualMemory]]) -> None:
         self._devices = devices
@@ -60,10 +60,11 @@ class PeerAccess(OperandAccess):
     def grant(
         self, device: VirtualMemory, doing: str, address: int, nbytes: int, location: int, access: Access
     ) -> None:
-        """Let `device` use a mapping, and every device in use here that reaches memory at `location`.
+        """Give `device`, and every device in use here that reaches memory at `location`, access to a mapping.
 
-        A device that nobody here has used yet gets access when a queue on it first uses the mapping (`ensure`). With
-        the device current."""
+        A device that is not in use yet gets access when a queue on it first uses the mapping (`ensure`). The caller has
+        made the device current.
+        """
         if not device.reaches(location):
             raise FeatureNotSupportedError(
                 f"{doing}: {device} cannot reach memory of {self._devices()[location]} (no peer access): "
@@ -99,7 +100,7 @@ class PeerAccess(OperandAccess):
                         self._granted[low] = granted._replace(nbytes=high - low)
 
     def _within(self, address: int, nbytes: int) -> list[int]:
-        """The notes that touch these bytes."""
+        """Return the notes that touch these bytes."""
         first = max(bisect.bisect_right(self._starts, address) - 1, 0)
         last = bisect.bisect_left(self._starts, address + nbytes)
         return [start for start in self._starts[first:last] if start + self._granted[start].nbytes > address]

@@ -19,7 +19,7 @@ __all__ = ["AddressRange", "PhysicalPages"]
 
 @final
 class PhysicalPages(DriverPhysical):
-    """An allocation. An import keeps the fd that it was made from, in order to be exported again."""
+    """An allocation. An import keeps the fd that it was made from, so that it can be exported again."""
 
     def __init__(self, device: VirtualMemory, handle: Any, nbytes: int, location: int, fd: OwnedFd | None) -> None:
         self._device = device
@@ -70,7 +70,9 @@ class PhysicalPages(DriverPhysical):
 
 
 def _check_size(device: VirtualMemory, doing: str, handle: Any, nbytes: int) -> None:
-    """An import does not say its size, but the driver maps no more than there is, so try it."""
+    """Check the size of an import by mapping it: the import does not report its size, but the driver maps no more than
+    there is.
+    """
     address = device.reserve(doing, nbytes, 0)
     try:
         device.map(doing, address, nbytes, handle)
@@ -87,7 +89,7 @@ def _check_size(device: VirtualMemory, doing: str, handle: Any, nbytes: int) -> 
 
 @final
 class AddressRange(DriverRange):
-    """Reserved addresses. An unmapped piece stays mapped until no work uses it; a new mapping in its place waits for
+    """Reserved addresses. An unmapped piece stays mapped until no work uses it. A new mapping in its place waits for
     that.
     """
 
