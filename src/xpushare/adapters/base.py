@@ -65,8 +65,8 @@ Access = Literal["none", "r", "rw"]
 
 
 class Form(enum.IntEnum):
-    """What the file descriptors of an export are, which decides where it can be imported. The table's entries contain
-    it: docs/layout.md.
+    """What an export's file descriptors are, which decides where it can be imported. The table's entries contain it:
+    docs/layout.md.
     """
 
     DRIVER = 0  # of the driver's own kind, or none at all; for the same backend only
@@ -77,7 +77,7 @@ class Form(enum.IntEnum):
 
 
 class Same(enum.Enum):
-    """What an importer's device must have in common with the exporter's device, which is of another backend."""
+    """What an importer's device must have in common with an exporter's device of another backend."""
 
     HOST = "host"
     DEVICE = "device"
@@ -85,7 +85,7 @@ class Same(enum.Enum):
 
 
 class Hardware(NamedTuple):
-    """What shows whether devices of two backends are the same hardware."""
+    """The identity by which devices of two backends are recognised as the same hardware."""
 
     backend: str
     uuid: str
@@ -116,7 +116,7 @@ class DeviceInfo:
 
 
 class Properties(NamedTuple):
-    """What the driver says about a device; 0, or nothing, where it does not say."""
+    """The driver's description of a device. Unknown values are 0 or empty."""
 
     vendor: str
     compute_units: int
@@ -141,7 +141,9 @@ class Properties(NamedTuple):
 
 
 class Export(NamedTuple):
-    """What lets another process reach a driver object. The fds still belong to the object that returned them."""
+    """The facts with which another process can reach a driver object. The fds still belong to the object that returned
+    them.
+    """
 
     nbytes: int
     exposed_nbytes: int
@@ -155,8 +157,8 @@ class Export(NamedTuple):
 
 @dataclass(slots=True, eq=False)  # a named tuple takes longer to make and to read
 class Import:
-    """An export as the importer received it, with sizes checked against the exporter's table. Fds that the adapter does
-    not take are closed afterwards.
+    """An export as the importer received it, with sizes checked against the exporter's table. Descriptors that the
+    adapter does not take are closed afterwards.
     """
 
     nbytes: int
@@ -172,7 +174,7 @@ class Import:
     use: Lease | None = None  # to live until device work of before the close has finished; core has it
 
     def only_fd(self, doing: str) -> OwnedFd:
-        """The file descriptor of what comes with one. Raises `InvalidHandleError` if there is not exactly one."""
+        """Return the only file descriptor. Raises `InvalidHandleError` if there is not exactly one."""
         if len(self.fds) != 1:
             raise InvalidHandleError(f"{doing}: the exporter sent {len(self.fds)} file descriptors, 1 expected")
         return self.fds[0]
@@ -192,17 +194,17 @@ class DriverMemory(abc.ABC):
     reusable: bool = False
 
     def rest(self) -> None:
-        """Wait for `wake`. Until then the memory may be freed at any moment."""
+        """Make the memory available until `wake`. Until then it may be freed at any moment."""
         raise NotImplementedError
 
     def wake(self) -> bool:
-        """End the wait. False if the memory was freed."""
+        """Take the memory into use again. Returns False if it was freed."""
         raise NotImplementedError
 
     @abc.abstractmethod
     def export(self, read_only: bool) -> Export:
-        """What another process needs. Repeatable and cheap. `FeatureNotSupportedError` says why this memory cannot be
-        exported.
+        """Return the facts that another process needs. Repeatable and cheap. Raises `FeatureNotSupportedError` with the
+        reason if this memory cannot be exported.
         """
 
     @abc.abstractmethod
@@ -218,8 +220,8 @@ class TimelineSemaphore(Protocol):
 
 
 class TimelinePoint(NamedTuple):
-    """A value of a timeline semaphore, for `Adapter.adopt_event`: what `DriverQueue.wait_native` of the answer queues
-    waits for that value, or signals it.
+    """A value of a timeline semaphore, for `Adapter.adopt_event`. `DriverQueue.wait_native` of the result waits for
+    that value, or signals it.
     """
 
     semaphore: TimelineSemaphore
@@ -249,7 +251,7 @@ class DriverPhysical(abc.ABC):
     def export(self) -> Export: ...
     @abc.abstractmethod
     def release(self) -> None:
-        """Release this handle of the pages; mappings keep the pages."""
+        """Release this handle of the pages. Mappings keep the pages."""
 
 
 class DriverRange(abc.ABC):
@@ -269,7 +271,7 @@ class DriverRange(abc.ABC):
     def set_access(self, at: int, nbytes: int, access: Access) -> None: ...
     @abc.abstractmethod
     def release(self) -> None:
-        """Release the addresses; nothing is mapped any more when this is called."""
+        """Release the addresses. Nothing is mapped any more when this is called."""
 
 
 class Piece(NamedTuple):
@@ -281,13 +283,13 @@ class Piece(NamedTuple):
 
 
 class DriverPool(abc.ABC):
-    """Memory for another library's allocator, which `Adapter.foreign` finds like any of that library's. It can be taken
-    away, and given back with unspecified content at the same addresses.
+    """Memory for another library's allocator. `Adapter.foreign` finds it like that library's other memory. It can be
+    taken away, and given back with unspecified content at the same addresses.
 
     The allocator calls C functions, from any thread: those named `functions` in the file `library` (`void
     *malloc(ssize_t nbytes, int device, void *stream)` and `void free(void *, ssize_t nbytes, int device, void
-    *stream)`), or those at `addresses`, which have a parameter before the others and no stream. They fail by NULL:
-    while the memory is away, in a forked child, and where there is none.
+    *stream)`), or those at `addresses`, which have one more parameter first and no stream. They return NULL on failure:
+    while the memory is away, in a forked child, and if there is none.
     """
 
     library: str
@@ -302,7 +304,7 @@ class DriverPool(abc.ABC):
 
     @abc.abstractmethod
     def sleep(self) -> None:
-        """Take the memory away once that work has finished. No export of it lives any more."""
+        """Take the memory away once that work has finished. No export of it is live any more."""
 
     @abc.abstractmethod
     def wake(self) -> None:
@@ -314,7 +316,7 @@ class DriverPool(abc.ABC):
 
 
 class Stamp(Protocol):
-    """What the driver notes of the time at which a device comes to a place in a queue."""
+    """The driver's record of the time at which a device reaches a place in a queue."""
 
     # When it came there and when it went on, nanoseconds of `Adapter.clock`. None before the driver says it.
     def read(self) -> tuple[int, int] | None: ...
@@ -322,7 +324,7 @@ class Stamp(Protocol):
 
 @dataclass(slots=True)
 class Profile:
-    """Times of the last signal of a profiling event, nanoseconds of the device's clock (urEventGetProfilingInfo). The
+    """Times of a profiling event's last signal, in nanoseconds of the device's clock (urEventGetProfilingInfo). The
     last two are 0 until they are known.
     """
 
@@ -333,13 +335,13 @@ class Profile:
     stamp: Stamp | None = None
 
     def begin(self, now: int, stamp: Stamp | None = None) -> None:
-        """A new signal is submitted. `stamp` tells the last two times, else whoever executes it sets them."""
+        """Start the times of a new signal. `stamp` provides the last two times, else whoever executes it sets them."""
         self.queued = self.submit = now
         self.start = self.end = 0
         self.stamp = stamp
 
     def known(self) -> Self:
-        """The times that are known by now."""
+        """Return the times that are known by now."""
         found = self.stamp.read() if self.stamp is not None else None
         if found is not None:
             self.start, self.end = found
@@ -348,7 +350,7 @@ class Profile:
 
 
 class NativeEvent(Protocol):
-    """An event of the driver that other processes can open by the driver's own handle."""
+    """A driver event that other processes can open by the driver's own handle."""
 
     handle: bytes
     native: int  # the driver's handle of it in this process
@@ -364,17 +366,17 @@ class DriverQueue(abc.ABC):
 
     @abc.abstractmethod
     def copy(self, dst: int, src: int, nbytes: int, keep: object) -> None:
-        """Hold `keep` until the operation has finished. `fill` does the same."""
+        """Queue a copy, and hold `keep` until it has finished. `fill` does the same."""
 
     @abc.abstractmethod
     def fill(self, dst: int, pattern: bytes, nbytes: int, keep: object) -> None: ...
     @abc.abstractmethod
     def call(self, function: Callable[[], object]) -> None:
-        """Run `function` in order (only where the device is the host; else `FeatureNotSupportedError`)."""
+        """Run `function` in order. Only if the device is the host; otherwise raises `FeatureNotSupportedError`."""
 
     @abc.abstractmethod
     def signal(self, slot: Slot, profile: Profile | None) -> int:
-        """Submit a point of `slot`, which completes once the work queued before has finished; returns its number.
+        """Submit a point of `slot`, which completes once the work queued before has finished. Returns its number.
         Follows docs/events-protocol.md.
 
         Passes on the ValueError of `slot.submit`. Fills in `profile` if the device has
@@ -383,51 +385,52 @@ class DriverQueue(abc.ABC):
 
     @abc.abstractmethod
     def wait(self, slot: Slot, point: int) -> None:
-        """Work queued later starts once `point` is done or lost; `synchronize` reports a loss, once."""
+        """Make work queued later start once `point` is done or lost. `synchronize` reports a loss, once."""
 
     @abc.abstractmethod
     def wait_native(self, event: Any, keep: object) -> None:
-        """Work queued later starts once another library's event (from `Adapter.adopt_event`) has completed; `keep` is
-        held until then.
+        """Make work queued later start once another library's event (from `Adapter.adopt_event`) has completed. `keep`
+        is held until then.
         """
 
     @abc.abstractmethod
     def record_native(self) -> NativeEvent:
-        """The driver's own shareable event, which completes once the work queued before has finished. Raises
+        """Return the driver's own shareable event, which completes once the work queued before has finished. Raises
         `FeatureNotSupportedError` if there is none.
         """
 
     def native(self) -> int:
-        """The driver's handle of the queue's stream."""
+        """Return the driver's handle of the queue's stream."""
         raise FeatureNotSupportedError("this device's queues are no streams of a driver")
 
     @abc.abstractmethod
     def synchronize(self, timeout: float | None) -> None:
-        """Wait for everything queued. Raises `TimeoutError`, and what went wrong in the queue since the last call."""
+        """Wait for everything queued. Raises `TimeoutError`, and the queue's errors since the last call."""
 
     @abc.abstractmethod
     def told(self) -> None:
-        """The program has learned what went wrong, by an event: what is queued from now on does not suffer for it.
-        `synchronize` still reports it, once.
+        """Note that the program has learned of the failures by an event. Work queued from now on is not affected by
+        them. `synchronize` still reports them, once.
         """
 
     @abc.abstractmethod
     def idle(self) -> bool:
-        """Whether everything queued has finished."""
+        """Return whether everything queued has finished."""
 
     @abc.abstractmethod
     def unfinished(self) -> bool | tuple[Slot, int]:
-        """Whether queued work has not finished; a point if everything before the queue's wait for it has. Does not
-        block. The process asks at its exit, to finish what can be finished; on a broken device nothing can.
+        """Return whether queued work has not finished, or the point that the queue waits for if everything before that
+        wait has. Does not block. The process asks at its exit, to finish what can be finished. Nothing can on a broken
+        device.
         """
 
     @abc.abstractmethod
     def release(self) -> None:
-        """Finish queued work, off the caller's thread if that would block; then end the queue."""
+        """Finish queued work, in the background if that would block, then end the queue."""
 
 
 class Adapter(abc.ABC):
-    """One vendor. Made once per process, at the first question about its devices."""
+    """One vendor. Created once per process, when its devices are first needed."""
 
     backend: str
     maps_memfds: bool  # memory in a memfd comes to `import_memory` as a mapping of it, else as its fd
@@ -447,14 +450,14 @@ class Adapter(abc.ABC):
 
     @abc.abstractmethod
     def devices(self) -> list[DeviceInfo]:
-        """The devices that this process may use; an empty list if there is no driver. Then `why_none` says what is
-        missing.
+        """Return the devices that this process may use, or an empty list if there is no driver. `why_none` then says
+        what is missing.
         """
 
     @abc.abstractmethod
     def why_none(self) -> str: ...
     def refused(self) -> list[str]:
-        """Devices of the driver that `devices` leaves out because they cannot be used: the name and why, of each."""
+        """Return the devices that `devices` leaves out because they cannot be used: name and reason of each."""
         return []
 
     @abc.abstractmethod
@@ -463,14 +466,14 @@ class Adapter(abc.ABC):
     def properties(self, device: DeviceInfo) -> Properties: ...
     @abc.abstractmethod
     def granularity(self, device: DeviceInfo, recommended: bool) -> int:
-        """The number of bytes of which the sizes of physical memory and mappings are multiples."""
+        """Return the number of bytes of which the sizes of physical memory and mappings are multiples."""
 
     @abc.abstractmethod
     def allocate(self, device: DeviceInfo, kind: UsmKind, nbytes: int) -> DriverMemory: ...
     @abc.abstractmethod
     def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory: ...
     def import_all(self, device: DeviceInfo, found: Sequence[Import]) -> list[DriverMemory]:
-        """`import_memory` of each: all of them, or none. They come without mappings, from this backend."""
+        """Import each as `import_memory` does: all of them, or none. They come without mappings, from this backend."""
         made: list[DriverMemory] = []
         try:
             for what in found:
@@ -482,18 +485,18 @@ class Adapter(abc.ABC):
         return made
 
     def export_all(self, found: Iterable[DriverMemory]) -> None:
-        """Before `export` of each: do at one go what they have in common. What fails fails again there."""
+        """Prepare several exports with one set of calls, before `export` of each. A failure here is repeated there."""
         return
 
     def pool(self, device: DeviceInfo) -> DriverPool:
-        """A pool of device memory for another library's allocator."""
+        """Create a pool of device memory for another library's allocator."""
         raise FeatureNotSupportedError(f"{self.backend} has no memory for the allocators of other libraries")
 
     def dma_buf(
         self, device: DeviceInfo, memory: DriverMemory, address: int, nbytes: int
     ) -> tuple[OwnedFd, int] | None:
-        """Make a dma-buf that has these bytes of this adapter's memory, which may be another library's or an import.
-        Returns it, and where in it the bytes begin; or None if only the descriptors of `memory.export` can serve.
+        """Make a dma-buf of these bytes of this adapter's memory, which may be another library's or an import. Returns
+        it, and the offset of the bytes in it, or None if only the descriptors of `memory.export` can serve.
         """
         return None
 
@@ -503,22 +506,23 @@ class Adapter(abc.ABC):
 
     @abc.abstractmethod
     def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:
-        """The forms in which `import_memory` (`physical`: `import_physical`) takes what another backend exported, and
-        what the two devices must have in common for that. The core checks this, and asks for no other import.
+        """Return the forms in which `import_memory` (with `physical`, `import_physical`) takes exports of another
+        backend, and what the two devices must have in common. The core checks this, and asks for no other import.
         """
 
     @abc.abstractmethod
     def foreign(self, address: int, nbytes: int | None = None) -> Foreign | None:
-        """The allocation of another library that contains `address`; None if this adapter's driver does not know it.
+        """Return the allocation of another library that contains `address`, or None if this adapter's driver does not
+        know it.
 
         With `nbytes`, it covers no more of a run of allocations than an array of that size needs.
 
-        If the driver knows the allocation and it cannot be shared, `FeatureNotSupportedError` names the allocator, and
+        If the driver knows the allocation but it cannot be shared, `FeatureNotSupportedError` names the allocator, and
         the setting that would help.
         """
 
     def knows(self, address: int) -> bool:
-        """Whether this adapter's driver knows another library's allocation that contains `address`."""
+        """Return whether this adapter's driver knows another library's allocation that contains `address`."""
         try:
             return self.foreign(address, 1) is not None
         except FeatureNotSupportedError:
@@ -534,39 +538,39 @@ class Adapter(abc.ABC):
 
     @abc.abstractmethod
     def reaches(self, device: DeviceInfo, peer: DeviceInfo) -> bool:
-        """Whether work on `device` can use memory of `peer`, another device of this adapter."""
+        """Return whether work on `device` can use memory of `peer`, another device of this adapter."""
 
     @abc.abstractmethod
     def queue(self, device: DeviceInfo) -> DriverQueue: ...
     @abc.abstractmethod
     def adopt_queue(self, native: object) -> tuple[DeviceInfo, DriverQueue] | None:
-        """A queue over another library's stream, which still belongs to that library; None if `native` is not this
-        vendor's.
+        """Return a queue over another library's stream, which still belongs to that library, or None if `native` is not
+        this vendor's.
         """
 
     @abc.abstractmethod
     def stream(self, device: DeviceInfo, number: int | None, array: object) -> object | None:
-        """A stream of the device, for `adopt_queue`: the one with DLPack's number, else (None) the one that the library
-        of `array` works on now, else the device's default stream. None if the device has no streams.
+        """Return a stream of the device for `adopt_queue`: the one with DLPack's number, else (None) the one that the
+        library of `array` uses now, else the device's default stream. None if the device has no streams.
         """
 
     @abc.abstractmethod
     def adopt_event(self, native: object) -> tuple[DeviceInfo, Any] | None:
-        """(device, the driver's event) of another library's event; None if `native` is not this vendor's."""
+        """Return (device, the driver's event) of another library's event, or None if `native` is not this vendor's."""
 
     def native(self, device: DeviceInfo, what: Literal["platform", "device", "context"]) -> int:
-        """The driver's handle of the device, of the platform that it belongs to, or of the context in which this
-        adapter's objects are.
+        """Return the driver's handle of the device, of its platform, or of the context in which this adapter's objects
+        are.
         """
         raise FeatureNotSupportedError(f"{self.backend} has no native handle of a {what}")
 
     def native_queue(self, device: DeviceInfo, handle: int, owned: bool) -> tuple[DeviceInfo, DriverQueue]:
-        """As `adopt_queue`, by the driver's handle of a stream; `owned`: the stream is destroyed after the queue."""
+        """Adopt a queue by the driver's handle of a stream. If `owned`, the stream is destroyed after the queue."""
         raise FeatureNotSupportedError(f"{self.backend} takes no streams by their native handles")
 
     def native_event(self, device: DeviceInfo, handle: int, owned: bool) -> tuple[Any, object]:
-        """What `DriverQueue.wait_native` takes for the driver's handle of an event, and what has to be kept; `owned`:
-        the event is destroyed with that.
+        """Return what `DriverQueue.wait_native` takes for the driver's handle of an event, and the object to keep alive
+        with it. If `owned`, the event is destroyed with that object.
         """
         raise FeatureNotSupportedError(f"{self.backend} takes no events by their native handles")
 
@@ -575,19 +579,19 @@ class Adapter(abc.ABC):
         """Release the operands of queue operations that have finished, without waiting for others."""
 
     def clock(self, device: DeviceInfo) -> tuple[int, int]:
-        """The clock of `Profile` and the host's monotonic one at the same moment, in nanoseconds. For devices with
-        `ext_oneapi_per_event_profiling`.
+        """Return the clock of `Profile` and the host's monotonic clock at the same moment, in nanoseconds. For devices
+        with `ext_oneapi_per_event_profiling`.
         """
         raise FeatureNotSupportedError(f"the clock of {self.backend}'s devices cannot be read")
 
     @abc.abstractmethod
     def adopt_domain(self, device: DeviceInfo, domain: Domain) -> None:
-        """Make the event slots of `domain` reachable for work on `device`; called once per device and domain, before
+        """Make the event slots of `domain` accessible to work on `device`. Called once per device and domain, before
         the first use.
         """
 
     def dlpack_device(self, device: DeviceInfo, kind: UsmKind) -> tuple[int, int]:
-        """DLPack's (device type, device id) for memory of that kind; the record has the type."""
+        """Return DLPack's (device type, device id) for memory of that kind. The record has the type."""
         record = adapters.record(self.backend)
         assert record is not None
         number = record.dlpack_type(kind)

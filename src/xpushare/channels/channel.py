@@ -38,7 +38,7 @@ _T = TypeVar("_T")
 
 @final
 class _Closed:
-    """In the place of a closed channel's end."""
+    """Takes the place of a closed channel's end."""
 
     def __getattr__(self, _name: str) -> NoReturn:
         raise InvalidArgumentError("this Channel is closed")

@@ -1,6 +1,6 @@
-"""What a slot holds besides the elements of its arrays: metadata, and how the arrays of a tree lie in it.
+"""The content of a slot besides the elements of its arrays: metadata, and the layout of a tree's arrays.
 
-Both are in the terms in which messages say them: `arrays.containers` for trees and `objects.message` for dtypes.
+Both use the encoding of messages: `arrays.containers` for trees and `objects.message` for dtypes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def decode_meta(text: bytes | None) -> Any:
 
 
 class Layout(NamedTuple):
-    """Where the arrays of a tree go in a slot."""
+    """The layout of a tree's arrays in a slot."""
 
     copies: list[tuple[Any, int]]  # NumPy's arrays that are not there yet, and their offsets
     nbytes: int
@@ -62,8 +62,8 @@ class Layout(NamedTuple):
 
 
 def laid_out(x: Any, room: int, slot: int | None = None) -> Layout:
-    """Describe an array, or a tree of arrays, for a slot of `room` bytes. Arrays that lie in the slot at that address
-    stay where they are.
+    """Describe an array, or a tree of arrays, for a slot of `room` bytes. Arrays that already lie in the slot at that
+    address stay where they are.
     """
     if isinstance(x, dict | list | tuple):
         arrays, tree = flatten(x)
@@ -118,7 +118,9 @@ def _described(values: Sequence[Any], offsets: Sequence[int | None], tree: Any) 
 
 
 def rebuilt(place: Range, text: bytes, order: Any) -> Any:
-    """The array or tree that a slot holds, checked to lie in it: whoever wrote it is not trusted."""
+    """Return the array or tree that a slot holds, after checking that it lies in the slot: its writer is
+    not trusted.
+    """
     try:
         count, lengths = _HEAD.unpack_from(text)
         leaves_end = _HEAD.size + count * ARRAY.size

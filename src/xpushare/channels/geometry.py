@@ -1,4 +1,4 @@
-"""What a channel is: the numbers that native code has, and the arrays of its frames."""
+"""The geometry of a channel: the numbers that native code has, and the arrays of its frames."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def choice(name: str, value: str, among: dict[str, int]) -> int:
 
 
 def stride_of(nbytes: int) -> int:
-    """The bytes from one slot to the next for frames of that size."""
+    """Return the bytes from one slot to the next for frames of that size."""
     unit = 256 if nbytes < _PAGE else _PAGE
     return -(-nbytes // unit) * unit
 
 
 @final
 class Geometry:
-    """What a channel is: the numbers that native code has, and the arrays of its frames."""
+    """The numbers of a channel that native code has, and the arrays of its frames."""
 
     __slots__ = ("device", "dtype", "numbers", "shape", "stride", "text")
 
@@ -64,7 +64,7 @@ class Geometry:
 
     @property
     def count(self) -> int:
-        """How many slots there are, those for dead letters included."""
+        """The number of slots, including those for dead letters."""
         return self.numbers[1] + self.numbers[2]
 
     @property

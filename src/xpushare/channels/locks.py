@@ -21,7 +21,7 @@ _NBYTES: Final = 0x4000 + 4096  # of the control words
 
 @final
 class Held:
-    """What `Lock.acquire` returns."""
+    """The result of `Lock.acquire`."""
 
     __slots__ = ("owner_died",)
 
@@ -275,7 +275,7 @@ def _reopen_atomic(name: str) -> Atomic:
 
 
 def _unopened(kind: Any, base: Any, error: XpuShareError, pickle: tuple[Any, ...]) -> Any:
-    """Unpickling never raises: what could not be opened raises at its first use."""
+    """Return an object that raises at its first use, because unpickling itself never raises."""
     self = base.__new__(kind, error, "")
     self.closed = False
     self.crew = None

@@ -1,8 +1,8 @@
-"""Channels on devices: which device work a slot's next user has to wait for, on the device.
+"""Channels on devices: the device work for which a slot's next user waits, on the device.
 
 Each member has an event, whose handle is in its record. When a writer sends a frame, or a reader closes one, each queue
-that has worked on it signals the member's event, and the slot keeps the point. Whoever uses the slot next makes its
-queues wait for these points, so the host waits for nobody's device.
+that has worked on it signals the member's event, and the slot keeps the point. The slot's next user makes its queues
+wait for these points, so no host waits for a device.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class After:
         return self._device
 
     def settled(self) -> bool:
-        """False: each queue has to be remembered, even when there is nothing left to wait for."""
+        """Return False, because each queue has to be remembered even if there is nothing left to wait for."""
         return False
 
     def _pending(self) -> list[tuple[Opened, int]]:
@@ -64,7 +64,7 @@ class After:
                 queues.wait(work, event, point)
 
     def before_host(self) -> None:
-        """The host reads or writes: it waits for the devices before, and for what this frame's own queues do."""
+        """Wait on the host for the earlier devices, and for what this frame's own queues do."""
         for event, point in self._pending():
             events.wait(event, None, point)
         for work in self.works:
@@ -73,7 +73,7 @@ class After:
 
 @final
 class Points:
-    """What a channel on a device keeps for that."""
+    """The events and points of a channel on a device."""
 
     def __init__(self, end: End) -> None:
         self._device: Final = end.geometry.device
@@ -89,7 +89,9 @@ class Points:
                 self._event_of(end, member, since)
 
     def _event_of(self, end: End, member: int, since: int) -> Opened | None:
-        """The event of the member that joined then; None if it is gone, and with it its device's work."""
+        """Return the event of the member that joined at that time, or None if the member, and its device's work, is
+        gone.
+        """
         if member == self._member:
             return self._event
         key = member, since
@@ -103,7 +105,9 @@ class Points:
         return self._events[key]
 
     def stands(self, frame: Frame) -> bool:
-        """Whether the content of a frame is there, or comes. What only its dead writer could say counts as lost."""
+        """Return whether the content of a frame is complete or will be. If only its dead writer could say so, it counts
+        as lost.
+        """
         end, point, member, since = frame.end, frame.point, frame.point_by, frame.since
         if not point:
             return True
@@ -134,14 +138,16 @@ class Points:
         return After(self._device, found)
 
     def signalled(self, order: After) -> int:
-        """Have the queues that worked on a frame signal this member's event. The last point; 0: there were none."""
+        """Make the queues that worked on a frame signal this member's event. Returns the last point, or 0 if there were
+        none.
+        """
         point = 0
         for work in order.works:
             point = queues.signal(work, self._event)
         return point
 
     def copied(self, loan: Loan, array: Any) -> bool:
-        """Have the device copy an array of its own into the slot, on the stream of the array's library."""
+        """Make the device copy one of its arrays into the slot, on the stream of the array's library."""
         own = own_array(array)
         found = description.described(array, True) if own is None else None
         source: Any = array if own is None else own
@@ -181,7 +187,9 @@ class Points:
                 work.driver.copy(place.address + offset, stage.address, values.nbytes, (stage, place))
 
     def close(self) -> None:
-        """Wait for what this member's device still does with frames: nobody could tell it from a successor's."""
+        """Wait until this member's device has finished with its frames. Nobody could tell that work from a
+        successor's.
+        """
         slot = self._event.timeline.slot
         with contextlib.suppress(XpuShareError):
             events.wait(self._event, None, slot.pending)

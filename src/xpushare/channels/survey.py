@@ -1,4 +1,4 @@
-"""Which channels there are, who writes and who reads: for `statistics` and `xpushare ls`."""
+"""Which channels exist, who writes and who reads: for `statistics` and `xpushare ls`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FINISHED: Final = 8
 
 
 def surveyed(crew: Crew) -> dict[str, Any]:
-    """The name, how many frames were sent, and the living members of a channel."""
+    """Return the name, the number of frames sent, and the living members of a channel."""
     members, following = _native.channel_survey(crew.native)
     numbers, text = _native.channel_geometry(crew.native)
     uuid, backend, _frames = json.loads(text)
@@ -48,7 +48,7 @@ def _member(found: tuple[Any, ...], following: int) -> dict[str, Any]:
 
 
 def channels() -> list[dict[str, Any]]:
-    """All channels of this user that a living process has open and this one can look into."""
+    """Return all channels of this user that a living process has open and that this process can examine."""
     found: list[dict[str, Any]] = []
     for name in crews.names(CHANNEL):
         with contextlib.suppress(XpuShareError, OSError, ValueError), crews.looked_into(CHANNEL, name) as crew:
