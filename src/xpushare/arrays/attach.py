@@ -150,7 +150,7 @@ def attach_message(
     only: Only | None = None,
     own: bool = False,
 ) -> Any:
-    """What a message names, its arrays mapped here. What fails leaves nothing open, and takes no open away."""
+    """Map the arrays that a message names. A failure leaves nothing open and uses up no open."""
     if message.closed:
         expect_open(message)
     content = content_of(message)
@@ -206,8 +206,8 @@ def _part_of(message: ArrayHandle, tree: Any, only: Only) -> tuple[Any, Part]:
 def _tensors(
     message: ArrayHandle, content: Content, opened: list[Range], orders: Orders, consumer: Consumer
 ) -> list[Any] | None:
-    """What the consumer makes of the arrays, by its library's exchange API. Its current streams wait for the
-    producer's. None where it has to be asked array by array.
+    """Return the consumer's arrays, made by its library's exchange API, or None if the consumer has to be called for
+    each array. Its current streams wait for the producers'.
     """
     exchange = exchange_of(consumer)
     if exchange is None or content.on_dlpack is None:
@@ -252,7 +252,9 @@ def _wait(devices: dict[tuple[int, int], Device], orders: Orders) -> bool:
 
 
 def _work_of(stream: Any, message: ArrayHandle, device: DeviceLike | None) -> Work:
-    """The stream that the caller names, which is of one of the devices that the memory is going to be opened on."""
+    """Return the stream that the caller names. It must be of one of the devices that the memory is about to be opened
+    on.
+    """
     if isinstance(stream, Queue):
         return use(stream)
     refusal: InvalidArgumentError | None = None

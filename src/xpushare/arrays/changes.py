@@ -1,4 +1,4 @@
-"""What wakes those who wait for a name: a change in the folder of the names, the end of a publisher, a `close`."""
+"""The wake-ups of those who wait for a name: a change in the folder of the names, the end of a publisher, a `close`."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ NAP_MAX: Final = 0.05  # seconds between two looks if the kernel does not tell o
 
 
 class Awaitable:
-    """What `wait_any` and `any_of` wait for besides events."""
+    """An object other than an event that `wait_any` and `any_of` can wait for."""
 
     __slots__ = ()
 
     def ready(self) -> bool:
-        """Whether there is something to take now, which stays to be taken. Raises what taking it would raise."""
+        """Return whether an item can be taken now, without taking it. Raises what taking it would raise."""
         raise NotImplementedError
 
     def changes(self) -> tuple[Changes, OwnedFd | None, bool]:
-        """What tells of a change, and what its `ready` and `limit` are told."""
+        """Return the object that reports changes, and the arguments of its `ready` and `limit`."""
         raise NotImplementedError
 
 
 @final
 class Changes:
-    """What was new in a folder, or in a file, since this was made or waited last: by inotify(7) if an instance is to be
-    had (a user has 128, unless root raised it), else by looking again after a nap.
+    """Watches a folder or a file for changes since this object was made or waited last. Uses inotify(7) if an instance
+    is available (a user has 128, unless root raised it), else looks again after a nap.
     """
 
     __slots__ = ("_closing", "_fresh", "_inotify", "_nap")
@@ -55,12 +55,12 @@ class Changes:
         self._inotify = _inotify(folder, _IN_MODIFY if file else _IN_CREATE | _IN_MOVED_TO)
 
     def close(self) -> None:
-        """End the waits that are under way, and those that come."""
+        """End all current and later waits."""
         os.eventfd_write(self._closing.number, 1)
 
     def wait(self, seconds: float | None, pidfd: OwnedFd | None, look: bool) -> None:
-        """Until something is new, or may be; at most `seconds`. `pidfd`: of a process whose end is something new.
-        `look`: something may be new of which the kernel does not tell.
+        """Wait until something may be new, at most `seconds`. `pidfd` belongs to a process whose end counts as news.
+        `look` says that there may be news of which the kernel does not notify.
         """
         if self._begun():
             return
@@ -70,7 +70,7 @@ class Changes:
         self.drain()
 
     async def changed(self, seconds: float | None, pidfd: OwnedFd | None, look: bool) -> None:
-        """`wait`, under asyncio or trio."""
+        """Wait as `wait` does, under asyncio or trio."""
         if self._begun():
             return
         limit = self.limit(seconds, look)
@@ -84,7 +84,7 @@ class Changes:
         return fresh
 
     def ready(self, pidfd: OwnedFd | None) -> select.epoll:
-        """An fd of its own that is readable once there is something new."""
+        """Return an fd that is readable once there is something new."""
         try:
             ready = select.epoll()
             for fd in (self._closing, self._inotify, pidfd):
@@ -95,14 +95,14 @@ class Changes:
         return ready
 
     def limit(self, seconds: float | None, look: bool) -> float | None:
-        """Seconds until one has to look again, at most `seconds`."""
+        """Return the seconds until the next look, at most `seconds`."""
         if self._inotify is None or look:
             self._nap = min(self._nap * 2, NAP_MAX)
             return self._nap if seconds is None else min(self._nap, seconds)
         return None if seconds is None else min(seconds, _LONGEST)
 
     def drain(self) -> None:
-        """After a wait: what was new is known."""
+        """Forget the news after a wait."""
         if self._inotify is not None:
             try:
                 os.read(self._inotify.number, 1 << 16)

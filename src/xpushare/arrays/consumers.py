@@ -1,4 +1,4 @@
-"""What `attach(like=)` makes of attached arrays: the caller's kind."""
+"""The consumers of attached arrays: how `attach(like=)` makes arrays of another library."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ _CONSUMERS: Final = {
 
 
 def consumer_of(like: Any) -> Consumer | None:
-    """What makes an array of that library of a SharedArray; `like` is the library, its name, or the function itself."""
+    """Return the function that makes an array of another library from a SharedArray. `like` is the library, its name,
+    or the function itself.
+    """
     if like is None:
         return None
     name: Any = like.__name__ if isinstance(like, ModuleType) else like
@@ -66,7 +68,7 @@ def consumer_of(like: Any) -> Consumer | None:
 
 
 def exchange_of(consumer: Consumer) -> object | None:
-    """DLPack's exchange API of the library whose `from_dlpack` the consumer is; None where there is none."""
+    """Return DLPack's exchange API of the library whose `from_dlpack` the consumer is, or None."""
     torch: Any = sys.modules.get("torch")
     if torch is None or consumer is not torch.from_dlpack:
         return None
@@ -74,5 +76,5 @@ def exchange_of(consumer: Consumer) -> object | None:
 
 
 def torch_stream(kind: str, ordinal: int) -> Any:
-    """The stream that torch works on now on one of its devices of that kind, which this starts."""
+    """Return torch's current stream on one of its devices of that kind. This starts the device."""
     return getattr(sys.modules["torch"], kind).current_stream(ordinal)

@@ -30,8 +30,8 @@ _LEAVES: Final = (str, bool, float, type(None))  # as JSON has them
 
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
-    """The arrays of a tree, each object once, and the tree in terms of JSON with their indices in their places.
-    Raises `InvalidArgumentError` for what no message can say.
+    """Return the arrays of a tree, each object once, and the tree as JSON with their indices in their places. Raises
+    `InvalidArgumentError` for leaves that no message can carry.
     """
     found: Any = _native.flatten(tree, _NBYTES_MAX, _scalar_type())
     if found is NotImplemented:
@@ -131,7 +131,7 @@ class _Walk:
 
 
 def _scalar_type() -> Any:
-    """The type of NumPy's scalars; None in a process that has not loaded NumPy, and so has none of them."""
+    """Return the type of NumPy's scalars, or None if this process has not loaded NumPy, and so has no such scalar."""
     numpy: Any = sys.modules.get("numpy")
     return getattr(numpy, "generic", None)
 
@@ -141,7 +141,7 @@ def too_large() -> InvalidArgumentError:
 
 
 def _are_names(kind: list[Any], fields: list[Any]) -> bool:
-    """Whether a named tuple can be made of them; its fields have no underscore in front, and are there once."""
+    """Return whether these can be the fields of a named tuple: distinct, and without a leading underscore."""
     return len(set(map(str, fields))) == len(fields) <= _FIELDS_MAX and all(
         type(name) is str and name.isidentifier() and not keyword.iskeyword(name) and (at == 0 or name[0] != "_")
         for at, name in enumerate([*kind, *fields])
@@ -154,8 +154,8 @@ def _named_tuple(name: str, fields: tuple[str, ...]) -> Any:
 
 
 def unflatten(described: Any, arrays: Sequence[Any], types: Iterable[Any] = ()) -> Any:
-    """The tree that `flatten` described, with these arrays. Raises `InvalidHandleError` for any other description, and
-    `InvalidArgumentError` for `types` that are not those of the tree.
+    """Return the tree that `flatten` described, with these arrays. Raises `InvalidHandleError` for any other
+    description, and `InvalidArgumentError` for `types` that are not the tree's.
     """
     made = _Maker(arrays, types)  # checks the types
     found = _native.unflatten(described, arrays)
@@ -219,7 +219,7 @@ class _Maker:
 
 
 def _scalar(x: list[Any]) -> Any:
-    """Bytes, a complex number or a NumPy scalar."""
+    """Return bytes, a complex number or a NumPy scalar."""
     match x:
         case ["b", str(text)]:
             return _bytes_of(x, text)
@@ -266,7 +266,7 @@ def _checked_type(kind: Any) -> Any:
 
 
 def path_of(x: Any, wanted: Any, path: str = "") -> str:
-    """Where an object is in a tree, for messages; empty where it is not."""
+    """Return the path of an object in a tree, for messages; an empty string if it is not there."""
     if x is wanted:
         return path
     pairs: Iterable[tuple[Any, Any]] = ()
@@ -284,7 +284,7 @@ _LEFT_OUT: Final = object()
 
 
 def only_argument(only: Any) -> Only:
-    """What `only=` says: paths, or a predicate of a path. Raises `InvalidArgumentError` for anything else."""
+    """Return the paths of `only=`, or its predicate. Raises `InvalidArgumentError` for anything else."""
     if callable(only):
         given: Any = only
         predicate: Callable[[str], bool] = given
@@ -300,7 +300,7 @@ def only_argument(only: Any) -> Only:
 
 
 def pruned(described: Any, only: Only) -> tuple[Any, set[int]]:
-    """A part of a tree that `unflatten` accepts: without the arrays that `only` does not want. Also their indices.
+    """Return the part of a tree that `only` selects, in a form that `unflatten` accepts, and the indices of its arrays.
 
     Raises `InvalidArgumentError` for a path of `only` at which the tree has no array.
     """

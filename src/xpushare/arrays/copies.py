@@ -57,7 +57,7 @@ _new: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slow
 
 
 def is_unordered(stream: object) -> bool:
-    """Whether `stream=` opts out of waiting; streams of libraries are not compared with numbers."""
+    """Return whether `stream=` opts out of waiting. Streams of libraries are not compared with numbers."""
     return isinstance(stream, int) and stream == UNORDERED
 
 
@@ -81,17 +81,19 @@ def new_array(
 
 
 def lies_on_host(array: Any, found: description.Described | None) -> bool:
-    """Whether NumPy copies an array of ours (`found` is None) or of another library; else its device does."""
+    """Return whether NumPy copies an array of ours (`found` is None) or of another library. Otherwise its
+    device does.
+    """
     return array.device.backend == adapters.HOST if found is None else found.backend is None
 
 
 def copy_kind(array: SharedArray) -> UsmKind:
-    """Of which kind a copy is on the array's own device: what the host reads there stays readable."""
+    """Return the memory kind of a copy on the array's own device. What the host can read stays readable."""
     return "device" if described(array)[0].allocation.kind == "device" else "host"
 
 
 class Spanned(NamedTuple):
-    """The bytes that the elements of an array span, in whoever's memory, and how the elements lie in them."""
+    """The bytes that the elements of an array span, in anybody's memory, and their layout."""
 
     address: int
     nbytes: int
@@ -103,7 +105,7 @@ class Spanned(NamedTuple):
 
 
 def spanned(array: Any, found: description.Described | None) -> Spanned:
-    """What an array of ours (`found` is None) or of another library spans."""
+    """Return the bytes that an array of ours (`found` is None) or of another library spans."""
     if found is None:
         place, first, shape, strides, dtype = described(array)
         return Spanned(place.address, place.nbytes, place.hold()[0], first, shape, strides, dtype)
@@ -117,7 +119,7 @@ def is_dense(source: Spanned) -> bool:
 
 
 def kept_strides(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """The strides of a copy: those of the array, or, if there are gaps between its elements, the same order of
+    """Return the strides of a copy: those of the array or, if there are gaps between its elements, the same order of
     dimensions without the gaps.
     """
     low, high = extent(shape, strides, itemsize)
@@ -150,7 +152,7 @@ def copy_out(
 
 
 class Source(NamedTuple):
-    """What is shared: exactly the bytes that the elements span, and how the elements lie in them."""
+    """What is shared: exactly the bytes that the elements span, and their layout."""
 
     covered: Range
     offset: int  # of the first element
@@ -160,7 +162,7 @@ class Source(NamedTuple):
 
 
 def own_array(array: Any) -> SharedArray | None:
-    """An array of our own; None for another library's."""
+    """Return an array of our own, or None for another library's."""
     if isinstance(array, SharedArray):
         return array
     if isinstance(array, Memory):
@@ -176,10 +178,10 @@ def whole(array: SharedArray) -> Source:
 
 
 def copy_of(array: Any, found: description.Described | None, stream: Any) -> tuple[Source, int]:
-    """Copy the elements into new shared memory on the same device; also returns how many bytes were copied.
+    """Copy the elements into new shared memory on the same device. Also returns the number of bytes copied.
 
-    A device copies all that they span. Of an array of ours that may have gaps, which whoever opens its handle reaches,
-    too.
+    A device copies all bytes that they span. In an array of ours these may include gaps, which whoever opens its handle
+    can reach anyway.
     """
     import numpy
 
@@ -204,8 +206,8 @@ def copy_of(array: Any, found: description.Described | None, stream: Any) -> tup
 
 
 def host_view(array: Any, found: description.Described | None) -> Any:
-    """The elements of an array of ours (`found` is None) or of another library as a NumPy array, for memory that the
-    host can read.
+    """Return the elements of an array of ours (`found` is None) or of another library as a NumPy array. The host must
+    be able to read the memory.
     """
     import numpy
 
@@ -217,7 +219,7 @@ def host_view(array: Any, found: description.Described | None) -> Any:
 
 
 def native_stream(stream: Any, found: description.Described | None, array: Any, device: Device) -> Any:
-    """The stream that the caller or the array's protocol names; None to ask the adapter."""
+    """Return the stream that the caller or the array's protocol names, or None to ask the adapter."""
     if isinstance(stream, Queue):
         return use(stream)
     if stream is not None:
@@ -377,8 +379,8 @@ def array(x: Any, *, dtype: Any = None, device: DeviceLike | None = None) -> Sha
 
 
 def values_of(x: Any) -> Any:
-    """What NumPy has of an array of ours or of another library, in place on the host, else copied to it; None for what
-    is no array.
+    """Return NumPy's array of an array of ours or of another library: in place on the host, else copied to it. None if
+    it is no array.
     """
     own = own_array(x)
     source: Any = x if own is None else own
@@ -392,7 +394,7 @@ def values_of(x: Any) -> Any:
 
 
 def _converted(x: Any, values: Any, dtype: Any) -> Any:
-    """What NumPy makes of the elements of `x`."""
+    """Return NumPy's conversion of `x`."""
     import numpy
 
     try:
@@ -402,7 +404,7 @@ def _converted(x: Any, values: Any, dtype: Any) -> Any:
 
 
 def _copied_there(array: Any, found: description.Described | None) -> SharedArray:
-    """The elements in new memory on their device, which has them when this returns."""
+    """Return the elements in new memory on their device, where they are complete when this returns."""
     (place, offset, shape, strides, dtype), _ = copy_of(array, found, None)
     work = work_on(place.device, native_stream(None, found, array, place.device), array)
     if work is not None:
@@ -411,7 +413,7 @@ def _copied_there(array: Any, found: description.Described | None) -> SharedArra
 
 
 def _fetched(array: Any, found: description.Described | None, span: Spanned, device: Device) -> Any:
-    """The elements of a device's array, as NumPy has them in memory of the host."""
+    """Return the elements of a device's array as NumPy lays them out in host memory."""
     import numpy
 
     stage = memory.allocate("host", max(span.nbytes, 1), device, None)
@@ -422,7 +424,7 @@ def _fetched(array: Any, found: description.Described | None, span: Spanned, dev
 
 
 def _store(values: Any, target: SharedArray) -> None:
-    """Write what NumPy has into an array on any device."""
+    """Write NumPy's elements into an array on any device."""
     import numpy
 
     covered, _ = covered_by(target)

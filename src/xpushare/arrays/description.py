@@ -56,7 +56,7 @@ _ADVICE: Final = {
 
 
 class Located(NamedTuple):
-    """Where an array lies."""
+    """The place of an array."""
 
     address: int  # of its lowest byte
     nbytes: int
@@ -87,7 +87,7 @@ class Described(NamedTuple):
 
 
 def dtype_of(kind: Any) -> Any:
-    """The NumPy dtype of a protocol's element type: a dtype, or DLPack's (code, bits, lanes)."""
+    """Return the NumPy dtype of a protocol's element type: a dtype, or DLPack's (code, bits, lanes)."""
     import numpy
 
     return _dtype_of_dlpack(*kind) if isinstance(kind, tuple) else numpy.dtype(kind)
@@ -109,12 +109,12 @@ def _dtype_of_dlpack(code: int, bits: int, lanes: int) -> Any:
 
 
 def without_gradient(array: Any) -> Any:
-    """The data of a tensor that requires a gradient, such as a parameter; any other array as it is."""
+    """Return the data of a tensor that requires a gradient, such as a parameter, and any other array unchanged."""
     return array.detach() if getattr(array, _DIFFERS, False) is True else array
 
 
 def _asked(array: Any, name: str) -> Any:
-    """An attribute that another library computes; None where it has none."""
+    """Return an attribute that another library computes, or None if it has none."""
     try:
         return getattr(array, name, None)
     except XpuShareError:  # of an array of ours
@@ -144,7 +144,7 @@ def describe(array: Any, ordered: bool = False) -> Described:
 
 
 def described(array: Any, ordered: bool = False) -> Described | None:
-    """`describe`; None for what speaks none of these protocols."""
+    """Describe an array, or return None for an object with none of these protocols."""
     found = _viewed(array) or _interfaced(array)
     if found is not None:
         return found
@@ -167,7 +167,7 @@ def described(array: Any, ordered: bool = False) -> Described | None:
 
 
 def _interfaced(array: Any) -> Described | None:
-    """By an array interface that a vendor reads."""
+    """Describe an array by an array interface that a vendor reads."""
     try:
         return _by_interfaces(array)
     except XpuShareError:
@@ -215,8 +215,8 @@ def _claims(array: Any, own: bool) -> list[_Claim]:
 
 
 def _standing(array: Any, claims: list[_Claim]) -> list[_Claim]:
-    """The claims that may be right. If several vendors read what the array says, and this process has loaded the
-    drivers of more than one, it is the vendor's whose driver alone knows the memory.
+    """Return the claims that may be right. If several vendors can read the interface, and this process has loaded the
+    drivers of more than one, only the vendor whose driver knows the memory is right.
     """
     rivals = [each for each in claims if each.record.backend != adapters.HOST and each.record.in_use()]
     if len(rivals) < 2:
@@ -232,7 +232,9 @@ def _standing(array: Any, claims: list[_Claim]) -> list[_Claim]:
 
 
 def _nobodys(what: str, backends: list[str], known: bool) -> FeatureNotSupportedError:
-    """The refusal of memory that the drivers of all these backends know, or, of those that may, none."""
+    """Return the error for memory that the drivers of all these backends know, or that none of the possible
+    ones knows.
+    """
     return FeatureNotSupportedError(
         f"the memory of {what} may be of {' or of '.join(backends)}, and {'each' if known else 'none'} of their "
         "drivers in this process knows it, so that nobody can say whose it is: share a copy on the host"
@@ -241,14 +243,14 @@ def _nobodys(what: str, backends: list[str], known: bool) -> FeatureNotSupported
 
 @functools.lru_cache(64)
 def exchange_of(kind: type) -> object | None:
-    """The exchange API that a type itself has. A sub-class may have another `__dlpack__`, and gets none."""
+    """Return the exchange API of a type itself. A sub-class may have another `__dlpack__`, and gets none."""
     api = getattr(kind, _EXCHANGE, None)
     return None if api is getattr(kind.__base__, _EXCHANGE, None) else api
 
 
 def _viewed(array: Any) -> Described | None:
-    """By DLPack's C exchange API, the short way for arrays that the other protocols describe in the same words: those
-    of the host, and those of a vendor whose array interface leaves the stream to be asked for, too.
+    """Describe an array by DLPack's C exchange API. This is the fast path for arrays that the other protocols describe
+    in the same way: those of the host, and those of a vendor whose array interface leaves the stream open, too.
     """
     own: Any = type(array)
     api = exchange_of(own)
@@ -286,7 +288,7 @@ def kind_of(own: type, on: int, ordinal: int, code: int, bits: int, lanes: int) 
 
 @functools.lru_cache(64)
 def viewable(own: type, on: int) -> Vendor | None:
-    """Whose device arrays of that type are on; None where another protocol may describe them in other words."""
+    """Return the vendor of arrays of that type, or None if another protocol may describe them differently."""
     record = adapters.dlpack_owner(on)[0]
     if record.backend != adapters.HOST and not any(hasattr(own, each.name) for each in record.interfaces):
         return None
@@ -294,7 +296,7 @@ def viewable(own: type, on: int) -> Vendor | None:
 
 
 def _backend(array: Any, record: Vendor) -> str | None:
-    """The backend of an array that is this vendor's; None for the host."""
+    """Return the backend of an array of this vendor, or None for the host."""
     if record.backend == adapters.HOST:
         return None
     if not record.in_use():
@@ -385,9 +387,10 @@ def _from_dlpack(array: Any, ordered: bool) -> Described:
 
 
 def device_of(array: Any, found: Described) -> Device:
-    """The device that an array lies on; the host where its protocol knows of no devices.
+    """Return the device that an array lies on: the host if its protocol knows of no devices.
 
-    `FeatureNotSupportedError` if the driver does not know the memory: work on it could break the device for good.
+    Raises `FeatureNotSupportedError` if the driver does not know the memory: work on it could break the device for
+    good.
     """
     if found.backend is None:
         return Device(f"{adapters.HOST}:0")
@@ -413,14 +416,15 @@ def _check_known(array: Any, where: Located) -> None:
 
 
 def locate(array: Any) -> Located:
-    """Address and extent of an array."""
+    """Return the address and extent of an array."""
     return describe(array).located()
 
 
 def range_of(array: Any) -> Range:
-    """The piece of an allocation that an array covers, or that begins at an address (int) and ends with its allocation.
+    """Return the piece of an allocation that an array covers, or that begins at an address (int) and ends with its
+    allocation.
 
-    `FeatureNotSupportedError` when it cannot be exported, with the reason.
+    Raises `FeatureNotSupportedError` with the reason if it cannot be exported.
     """
     if isinstance(array, SharedArray):
         return covered_by(array)[0]
@@ -455,9 +459,8 @@ def allocation_at(
 
 
 def range_at(where: Located, array: Any, known: Sequence[Allocation] = ()) -> Range:
-    """The piece of an own, an imported or another library's allocation that is there, held by `array` (None: by
-    nothing); `nbytes` 0 means up to its end. `known`: allocations by their addresses, which drivers need not be asked
-    for.
+    """Return the piece of an own, an imported or another library's allocation at that place, held by `array` (None: by
+    nothing). `nbytes` 0 means up to its end. Drivers need not be asked about `known` allocations, given by address.
     """
     here = node.current()
     allocation: Any = here.allocations.find(where.address)
@@ -507,7 +510,7 @@ def range_at(where: Located, array: Any, known: Sequence[Allocation] = ()) -> Ra
 
 
 def _borrowed(imported: Allocation, where: Located, keep: Any) -> Range:
-    """A piece of another process's memory, with the handle by which it came unless this process owns it."""
+    """Return a piece of another process's memory, with the handle by which it came unless this process owns it."""
     found = _within(imported, where.address - imported.address, where, keep)
     if imported.owned:
         return found

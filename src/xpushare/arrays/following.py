@@ -1,4 +1,4 @@
-"""Handles of ranges that grow, and the ranges that follow them."""
+"""Handles of growable ranges, and the ranges that follow them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _TAG: Final = "r"
 
 
 def described(source: VirtualRange, read_only: bool) -> tuple[SharedArray, Any]:
-    """The array that followers read, and what stands in the place of a tree: the addresses that the range has, its
-    device, whether followers may write, and the event that tells of a change.
+    """Return the array that followers read, and the content that takes the place of a tree: the addresses that the
+    range has, its device, whether followers may write, and the event that reports changes.
     """
     reserved, growing = growth_of(source)
     if growing.follows:
@@ -38,12 +38,12 @@ def described(source: VirtualRange, read_only: bool) -> tuple[SharedArray, Any]:
 
 
 def is_range(tree: Any) -> bool:
-    """Whether what a message says is a range that grows."""
+    """Return whether a message describes a growable range."""
     return type(tree) is list and len(tree) == 6 and tree[0] == _TAG
 
 
 def follower(message: ArrayHandle, tree: Any, device: DeviceLike | None) -> VirtualRange:
-    """The range that follows the one of a message, as it is now."""
+    """Return a range that follows the one in a message, in its current state."""
     _tag, nbytes, backend, name, read_only, told_by = tree
     kinds = (type(nbytes), type(backend), type(name), type(read_only), type(told_by))
     if kinds != (int, str, str, bool, str) or message.count != 1:

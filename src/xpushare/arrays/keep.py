@@ -1,4 +1,4 @@
-"""`publish(keep=True)`: handing over to the keeper what a name stands for."""
+"""`publish(keep=True)`: handing over the memory behind a name to the keeper."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _publish(
 
 
 def _opened(obj: Any) -> Any:
-    """What a handle of this process stands for, which is kept by its memory; anything else as it is."""
+    """Open a handle of this process, which is kept by its memory. Anything else is returned unchanged."""
     if isinstance(obj, Event) or (isinstance(obj, Handle) and obj.kind == "event"):
         raise FeatureNotSupportedError(
             "events are not kept: a process that signals has to live. Publish the event without keep=True, beside "
@@ -100,7 +100,7 @@ def _opened(obj: Any) -> Any:
 
 
 def _fact(piece: Range | Held, fds: list[OwnedFd]) -> Fact:
-    """What the keeper has to know of an export. Its descriptors are added to `fds`."""
+    """Return the facts of an export for the keeper. Its descriptors are appended to `fds`."""
     on: Any
     if isinstance(piece, Held):
         kind, on, what = "physical_memory", info_of(piece.pages.device), piece.pages.driver.export()

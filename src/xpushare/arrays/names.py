@@ -1,4 +1,6 @@
-"""Names for what is shared: `publish`, `lookup`, `watch`, `published`, `unpublish`. `sharing.naming` has the files."""
+"""Names for shared objects: `publish`, `lookup`, `watch`, `published`, `unpublish`. `sharing.naming`
+manages the files.
+"""
 
 from __future__ import annotations
 
@@ -264,7 +266,7 @@ def watch(name: str, *, timeout: float | None = None, lost: bool = False) -> Wat
 
 
 def survey_named() -> Survey:
-    """What all processes of this user share, with the names that they have published."""
+    """Return everything that processes of this user share, with the names that they have published."""
     names: dict[tuple[bytes, int, int], tuple[str, int]] = {}
     try:
         for name, handle in published().items():
@@ -317,8 +319,8 @@ def shares() -> Shares:
 
 
 def _content(fd: OwnedFd, name: str, version: int | None) -> tuple[bytes, int | None] | None:
-    """A handle's bytes and its version: the newest, or that one; None if it is still to come. `HandleExpiredError` if
-    it is not kept any more.
+    """Return a handle's bytes and its version: the newest, or the given one. None if it has not been published yet.
+    Raises `HandleExpiredError` if it is not kept any more.
     """
     with doing("reading a published file"):
         head = os.pread(fd.number, naming.HEAD.size + naming.VERSIONS_MOST * naming.ENTRY.size, 0)
@@ -349,7 +351,7 @@ def _version_expired(name: str, version: int) -> HandleExpiredError:
 
 
 def _own_content(own: naming.Published, name: str, version: int | None) -> tuple[bytes, int] | None:
-    """The same of a name of this process."""
+    """Return the same for a name of this process."""
     for each in (own, *own.older):
         if version in (None, each.version):
             return bytes(each.handle), each.version
@@ -362,8 +364,8 @@ def _own_content(own: naming.Published, name: str, version: int | None) -> tuple
 def _read(
     folder: Path, name: str, publishers: list[_Publisher] | None = None, version: int | None = None
 ) -> Handle | ArrayHandle | None:
-    """The handle under a name if its publisher lives. `publishers` takes that process, unless it is this one.
-    `version`: see `_content`.
+    """Return the handle under a name if its publisher lives. `publishers` collects that process, unless it is this one.
+    `version` is as for `_content`.
     """
     own = naming.names.get(name)
     if own is not None and own.path == folder / name:
@@ -398,7 +400,7 @@ def _read(
 
 
 def _pinned(folder: Path, name: str, version: int) -> Handle | ArrayHandle | None:
-    """What an expired handle of that version follows to: itself, as long as it is kept."""
+    """Return what an expired handle of that version follows to: the same version, as long as it is kept."""
     with naming.lock:
         return _read(folder, name, version=version)
 
@@ -410,7 +412,7 @@ def _newest(folder: Path, name: str) -> Handle | ArrayHandle | None:
 
 @final
 class _Look:
-    """What the name of a handle says by now, and the version that the handle was looked up as."""
+    """The current handle of a looked-up name, and the version that the handle was looked up as."""
 
     __slots__ = ("_look", "version")
 
@@ -425,7 +427,7 @@ class _Look:
 def _following(
     raw: bytes, name: str, look: Callable[[], Handle | ArrayHandle | None], version: int | None
 ) -> Handle | ArrayHandle:
-    """The handle of these bytes, which follows its name: `look` gives what that says."""
+    """Return the handle of these bytes. It follows its name through `look`."""
     handle = Handle(raw) if len(raw) == Handle.NBYTES else ArrayHandle(raw)
     exporter = _handles_of(handle)[0].exporter
     pid = exporter.pid if exporter.pid_namespace == identity.namespace("pid") else 0
@@ -440,7 +442,9 @@ def _following(
 
 
 def _expired(name: str, pid: int) -> HandleExpiredError:
-    """The error for a handle whose name nobody has any more. `pid`: of its publisher, 0 if that cannot be seen."""
+    """Return the error for a handle whose name nobody publishes any more. `pid` is the publisher's, 0 if it is not
+    visible.
+    """
     again = f"look the name up again: xs.lookup({name!r}, timeout=…) waits for the next publisher"
     if pid and _ended_by_now(pid):
         return HandleExpiredError(
@@ -491,7 +495,7 @@ def _export(obj: Any, new: naming.Published) -> None:
 
 
 def _handles_of(handle: Handle | ArrayHandle) -> tuple[Handle, ...]:
-    """The handles of the exports behind it."""
+    """Return the handles of the exports behind a handle."""
     return (handle,) if isinstance(handle, Handle) else handle.handles
 
 
@@ -507,12 +511,12 @@ def _withdraw(handle: Handle | ArrayHandle) -> None:
 
 @final
 class _Publisher:
-    """The process that published a version, whose end a watch tells."""
+    """The process that published a version. A watch reports its end."""
 
     __slots__ = ("_file", "_inode", "_path", "pid", "pidfd")
 
     def __init__(self, path: Path, file: OwnedFd, pid: int) -> None:
-        """`file`: of the version, which the process has locked."""
+        """`file` is the version's file, which the process has locked."""
         self.pid = pid
         self._path = path
         self._file = file
@@ -603,7 +607,7 @@ class Watch(Awaitable, Generic[_V]):
             raise InvalidArgumentError("this watch is closed")
 
     def _newer(self) -> _V | None:
-        """What was not yielded before. The first time that there is none, the watch only begins."""
+        """Return a version that was not yielded before. The first time that there is none, the watch merely begins."""
         self._expect_usable()
         found: Any = None
         with naming.lock:
@@ -618,7 +622,9 @@ class Watch(Awaitable, Generic[_V]):
         return version
 
     def _newest(self) -> Handle | ArrayHandle | None:
-        """What the name says now, which a version that was replaced is opened as, too; it does not come again."""
+        """Return the newest version of the name. A version that was replaced meanwhile is opened as this one, and is
+        not yielded again.
+        """
         publishers: list[_Publisher] | None = [] if self._lost else None
         with naming.lock:
             found = _read(self._folder, self._name, publishers)
@@ -653,12 +659,14 @@ class Watch(Awaitable, Generic[_V]):
         return found is not None and bytes(found) != seen
 
     def changes(self) -> tuple[Changes, OwnedFd | None, bool]:
-        """What wakes those who wait for an item, and what `Changes.ready` and `limit` are told of its publisher."""
+        """Return the object that wakes those who wait for an item, and what its `ready` and `limit` need to know of the
+        publisher.
+        """
         return self._watching(), *self._end()
 
     @property
     def folder(self) -> Path:
-        """Where the names are."""
+        """Return the folder of the names."""
         return self._folder
 
     def _watching(self) -> Changes:
@@ -670,7 +678,7 @@ class Watch(Awaitable, Generic[_V]):
             return self._changes
 
     def _end(self) -> tuple[OwnedFd | None, bool]:
-        """By which the end of the publisher shows, and whether one has to look for it."""
+        """Return how the end of the publisher shows, and whether one has to look for it."""
         publisher = self._publisher
         return (None, False) if publisher is None else (publisher.pidfd, publisher.pidfd is None)
 
@@ -726,8 +734,8 @@ class _Wait:
         self._warned = False
 
     def left(self, name: str, seen: bool) -> float | None:
-        """Seconds to wait at most before the next look. `seen`: there was a version before. `TimeoutError` if the time
-        is over.
+        """Return the seconds to wait at most before the next look. `seen` says that there was a version before. Raises
+        `TimeoutError` if the time is over.
         """
         waited = time.monotonic() - self._start
         if self._timeout is not None:

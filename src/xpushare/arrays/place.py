@@ -71,13 +71,13 @@ class _Storage:
         self.low, self.high = view.address, view.address + view.nbytes
 
     def add(self, each: _Private, view: Spanned) -> None:
-        """Add a view that begins behind the others' beginnings."""
+        """Add a view that begins behind the beginnings of the others."""
         self.views.append((each, view))
         self.high = max(self.high, view.address + view.nbytes)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the copy on the host, which leaves gaps of a single array out."""
+        """The bytes of the copy on the host, which leaves out the gaps of a single array."""
         if len(self.views) > 1:
             return self.high - self.low
         view = self.views[0][1]
@@ -85,7 +85,7 @@ class _Storage:
         return high - low
 
     def is_dense(self) -> bool:
-        """Whether the elements of the views cover every byte: those without gaps do, taken together."""
+        """Return whether the elements of the views cover every byte. Views without gaps do, taken together."""
         end = self.low
         for _, view in self.views:
             if is_dense(view) and view.address <= end:
@@ -94,7 +94,7 @@ class _Storage:
 
 
 def _storages(private: list[_Private]) -> list[_Storage]:
-    """Private arrays by the memory that they are views of."""
+    """Group private arrays by the memory that they are views of."""
     found: list[_Storage] = []
     spans = [(each, spanned(each.array, each.found)) for each in private]
     for each, view in sorted(spans, key=lambda span: span[1].address):
@@ -111,7 +111,7 @@ def _storages(private: list[_Private]) -> list[_Storage]:
 
 
 def _place_of(each: _Private) -> Any:
-    """Where the array lies, so far as one address may mean different memory."""
+    """Return a key for the array's place, in case one address means different memory on different devices."""
     if lies_on_host(each.array, each.found):
         return None
     return each.array.device.backend if each.found is None else each.found.backend
@@ -153,7 +153,7 @@ class Placing:
         known: Iterable[Allocation] = (),
         lasting: bool = False,
     ) -> None:
-        """`known`: allocations that arrays lie in, which the driver need not be asked for. `lasting`: as for
+        """`known` are allocations that arrays lie in and that the driver need not be asked about. `lasting` is as for
         `passed_on`.
         """
         self.leaves: Final = Leaves(found, read_only, _kinds)
@@ -183,7 +183,7 @@ class Placing:
     # --- placing
 
     def place(self) -> None:
-        """Place all arrays; what is private to its library is copied if that was asked for."""
+        """Place all arrays. Arrays that are private to their library are copied if that was asked for."""
         leaves = self.leaves
         if self._stream is None or not self._ordered:  # a stream that is named stands for all
             for number, array, device, element in leaves.view(self._ordered):
@@ -208,8 +208,8 @@ class Placing:
     def _settle(
         self, number: int, array: Any, device: Device | None, element: tuple[int, int, int, int, int] | None
     ) -> None:
-        """Tell `leaves` on which device the arrays of a kind are, unless another library's have to be described one by
-        one, and what produces them.
+        """Tell `leaves` the device and the producer of arrays of a kind, unless another library's arrays have to be
+        described one by one.
         """
         leaves = self.leaves
         if element is not None:
@@ -232,7 +232,7 @@ class Placing:
     def _locate(
         self, kind: int, low: int, nbytes: int, device: Device, context: Context, finder: Recogniser | None
     ) -> bool:
-        """Tell `leaves` in which allocation these bytes of another library's array lie, whose kind is settled."""
+        """Tell `leaves` the allocation of these bytes of another library's array, whose kind is settled."""
         try:
             allocation = description.allocation_at(low, nbytes, device, finder, known=False)
             if self._copy:
@@ -247,7 +247,7 @@ class Placing:
         return True
 
     def _describe(self, index: int) -> tuple[Source, Work | None] | tuple[None, None]:
-        """Where an array lies, and what produces it; None for one that has to be copied."""
+        """Return where an array lies and what produces it, or None for an array that has to be copied."""
         array = self._found[index]
         own = own_array(array)
         if own is not None:
@@ -278,8 +278,8 @@ class Placing:
         return self._pass_on(source, self._work(array, found, source.covered.device))
 
     def _pass_on(self, source: Source, work: Work | None) -> tuple[Source, Work | None]:
-        """The same, or, of borrowed memory, the place in what its handle covers. That names no event of ours, so this
-        waits for what is queued.
+        """Do the same for borrowed memory, by its place in what its handle covers. Such a handle names no event of
+        ours, so this waits for the queued work.
         """
         place = source.covered
         if not place.borrowed:
@@ -311,7 +311,7 @@ class Placing:
         return Source(place, -low, found.shape, found.strides, dtype)
 
     def _put(self, index: int, source: Source | None, work: Work | None) -> None:
-        """Tell `leaves` where an array is. A private one lies nowhere yet."""
+        """Tell `leaves` where an array is. A private one has no place yet."""
         if source is None:
             self.leaves.skip()
             return
@@ -326,7 +326,7 @@ class Placing:
     # --- streams
 
     def _distinct(self, work: Work | None) -> Work | None:
-        """One object for each stream."""
+        """Return one object for each stream."""
         if work is None:
             return None
         for known in self.streams:
@@ -336,7 +336,7 @@ class Placing:
         return work
 
     def _work(self, array: Any, found: description.Described | None, device: Device) -> Work | None:
-        """The stream that the array is produced on."""
+        """Return the stream that the array is produced on."""
         stream = self._stream
         if not self._ordered or (stream is None and found is None and not adapter_of(device).has_streams):
             return None  # an array of ours is written by whatever works on its device
@@ -363,7 +363,7 @@ class Placing:
         return work
 
     def works(self) -> list[Work]:
-        """The streams that readers have to wait for."""
+        """Return the streams that readers have to wait for."""
         if self._stream is None and not self._copying:
             busy: list[Work] = []
             for work in self.streams:
@@ -381,8 +381,8 @@ class Placing:
     # --- copies
 
     def _copy_private(self) -> None:
-        """Copy what has to be copied: what lies on the host into one allocation, and memory that several arrays are
-        views of once.
+        """Copy private arrays: those on the host into one allocation, and memory that several arrays are views of only
+        once.
         """
         on_host: list[_Private] = []
         on_devices: list[_Private] = []
@@ -460,8 +460,8 @@ class Placing:
     # --- the result
 
     def groups(self, works: list[Work], whole_allocations: bool = False) -> list[Range]:
-        """What to export: for each allocation (and access to it) the bytes that its arrays span, or all of it. `works`:
-        the streams that readers wait for, by the numbers of their events.
+        """Return what to export: for each allocation (and access to it) the bytes that its arrays span, or all of it.
+        `works` are the streams that readers wait for, by the numbers of their events.
         """
         if not works:
             return self.leaves.groups({}, -1, whole_allocations)

@@ -120,7 +120,9 @@ def shared(
     ttl: float | None = None,
     lasting: bool = False,
 ) -> ArrayHandle:
-    """`share`. `lasting`: what came by a pickle is exported from here, so that it outlives the process that made it."""
+    """Share as `share` does. With `lasting`, memory that came by a pickle is exported from here, so that it outlives
+    the process that made it.
+    """
     count = None if opens is None else opens_argument(opens)
     limit = None if ttl is None else _ttl_argument(ttl)
     placing, tree, read_only = _placed(array, read_only, copy, stream, lasting)
@@ -156,7 +158,7 @@ def _placed(array: Any, read_only: bool, copy: bool, stream: Any, lasting: bool)
 
 @final
 class Placed:
-    """Arrays whose content is complete, and that another process is going to export."""
+    """Arrays whose content is complete and that another process will export."""
 
     __slots__ = ("_placing", "_tree", "ranges")
 
@@ -166,12 +168,12 @@ class Placed:
         self._tree = tree
 
     def sealed(self, handles: list[Handle]) -> bytes:
-        """The message of the arrays in that memory: a handle for each range."""
+        """Return the message of the arrays in that memory. It has a handle for each range."""
         return _message(self._placing, self._tree, handles, []).raw
 
 
 def placed_for_others(array: Any) -> Placed:
-    """Place an array or a tree of arrays, and wait until what produces the content has finished."""
+    """Place an array or a tree of arrays, and wait until the content is complete."""
     if isinstance(array, VirtualRange) and array.growth is not None:
         raise FeatureNotSupportedError("the memory of a range that grows ends with the process that made it")
     placing, tree, _read_only = _placed(array, False, False, None, lasting=True)
@@ -181,8 +183,8 @@ def placed_for_others(array: Any) -> Placed:
 
 
 def _sealed(placing: Placing, tree: Any, read_only: bool, opens: int | None, ttl: int | None) -> ArrayHandle:
-    """Export what was placed, and make the handle, which owns the exports. The first export holds all others and the
-    events', and is the one that `opens` and `ttl` count.
+    """Export the placed arrays, and make the handle that owns the exports. The first export keeps all others and those
+    of the events alive, and is the one that `opens` and `ttl` apply to.
     """
     works = placing.works() if placing.streams or placing.named else []
     marks = [mark(work, work.device) for work in works] if works else []
@@ -210,7 +212,7 @@ def _sealed(placing: Placing, tree: Any, read_only: bool, opens: int | None, ttl
 
 
 def _passed_on(placing: Placing, tree: Any, ranges: list[Range], limited: bool) -> ArrayHandle:
-    """The handle of arrays that other processes export, which owns no export."""
+    """Return the handle of arrays that other processes export. It owns no export."""
     handles = [each.handle for each in ranges if each.handle is not None]
     if limited:
         raise InvalidArgumentError(
@@ -264,7 +266,7 @@ def opens_argument(opens: int) -> int:
 
 
 def _ttl_argument(ttl: float) -> int:
-    """In nanoseconds."""
+    """Return `ttl` in nanoseconds."""
     try:
         nanoseconds = float(ttl) * 1e9
     except (TypeError, ValueError):

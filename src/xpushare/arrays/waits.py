@@ -106,7 +106,7 @@ class _Point(NamedTuple):
 
 @final
 class _Wanted:
-    """What one call waits for."""
+    """The objects that one call waits for."""
 
     def __init__(self, objects: Iterable[Any]) -> None:
         self._all: Final = [_wanted(each) for each in objects]
@@ -114,7 +114,7 @@ class _Wanted:
             raise InvalidArgumentError("there is nothing to wait for: the list of objects is empty")
 
     def ready(self) -> list[Any]:
-        """Those that are ready. Raises for one that is lost, unless one before it is ready."""
+        """Return those that are ready. Raises for one that is lost, unless one before it is ready."""
         found: list[Any] = []
         for each in self._all:
             try:
@@ -128,7 +128,9 @@ class _Wanted:
 
     @contextlib.contextmanager
     def waiting(self, limit: float) -> Generator[tuple[select.epoll, float]]:
-        """What is readable once one may be ready, and for how long to wait for that; 0 where one is ready already."""
+        """Return what becomes readable once one may be ready, and how long to wait for that; 0 if one is
+        ready already.
+        """
         points = [(events.waited_by(use(each.event)), each.number) for each in self._all if isinstance(each, _Point)]
         watches = [each.changes() for each in self._all if isinstance(each, Awaitable)]
         with contextlib.ExitStack() as stack, doing("waiting for the first of several"):

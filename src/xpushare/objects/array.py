@@ -1,5 +1,5 @@
-"""`Memory` and `SharedArray`: USM memory, and arrays over it, which every array library reads. They are in one module,
-since each makes the other.
+"""`Memory` and `SharedArray`: USM memory, and arrays over it, which every array library reads. Both are in one module,
+because each makes the other.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def same_device(found: tuple[int, int], wanted: tuple[int, int]) -> bool:
 
 
 def expect_host(found: Range) -> None:
-    """BufferError where the host cannot read these bytes."""
+    """Raise BufferError if the host cannot read these bytes."""
     if not found.allocation.host_accessible:
         raise BufferError(
             f"memory of {found.device} is not host-accessible: use torch.from_dlpack, cupy.from_dlpack or "
@@ -81,7 +81,7 @@ def expect_host(found: Range) -> None:
 
 
 def span_of(found: Range) -> Span:
-    """A buffer over these bytes, which holds them."""
+    """Return a buffer over these bytes, which keeps them."""
     expect_host(found)
     owner, read_only = found.hold()
     return Span(found.address, found.nbytes, read_only, owner)
@@ -216,7 +216,7 @@ class Memory(BufferBase, Exportable[Range]):
         return self._given("__array_interface__")
 
     def _given(self, name: str) -> dict[str, Any]:
-        """What an array interface says."""
+        """Return the content of an array interface."""
         content = bytes_of(self)
         interface: dict[str, Any] = getattr(content, name)
         self.pinned = content  # the consumer holds this object, not a buffer: stay open as long as it lives
@@ -290,21 +290,23 @@ class SharedArray(ArrayState, Closable[Range]):
         raise TypeError("a SharedArray is made by Memory.as_array, VirtualRange.as_array, empty and attach")
 
     def _before_host(self) -> None:
-        """The host reads next: wait for the producer's stream. Once its content is there, no reader of the array has to
-        wait again.
+        """Wait for the producer's stream, because the host reads next. Once the content is complete, no reader of the
+        array waits again.
         """
         if self.order is not None:
             self.order.before_host()
             self.order = None
 
     def _before(self, work: Work) -> None:
-        """`work` reads or writes next: make it wait, on the device, for the producer's stream."""
+        """Make `work`, which reads or writes next, wait on the device for the producer's stream."""
         order = unsettled(self)
         if order is not None:
             order.before(work)
 
     def _expect_opened(self) -> None:
-        """What an array is can be asked once it is closed, too; but of what no pickle could open, nobody knows it."""
+        """Raise if the array came from a pickle that could not be opened. A closed array still knows its shape and
+        type.
+        """
         if self.kind is None:
             use(self)
 

@@ -157,7 +157,7 @@ class ArrayHandle(MessageState, Named, Closable["ArrayHandle"]):
 
     # The default keeps what is needed at interpreter exit, when module globals are gone.
     def _abandoned(self, _left: Callable[[], bool] = _native.left) -> None:
-        """The object dies, and owned its exports."""
+        """Note that an object that owned exports dies."""
         if _left():
             return
         table = node.current().table_if_any
@@ -173,14 +173,14 @@ class ArrayHandle(MessageState, Named, Closable["ArrayHandle"]):
             )
 
     def _use(self) -> ArrayHandle:
-        """Unlike `use`, it allows forked children: a handle is just bytes."""
+        """Check the handle as `use` does, but allow forked children: a handle is just bytes."""
         expect_open(self)
         if self.unread is not None:
             self.unread()
         return self
 
     def following(self, newest: Callable[[], Named | None]) -> ArrayHandle:
-        """The same message as an object of its own that follows a name: see `sharing.handle.following`."""
+        """Return the same message as a separate object that follows a name; see `sharing.handle.following`."""
         made: ArrayHandle = _native.following_message(self, newest)
         return made
 
@@ -239,7 +239,7 @@ def _refuse(name: str) -> NoReturn:
 
 
 def is_tree(handle: ArrayHandle) -> bool:
-    """Whether the handle names a tree of arrays, not one array."""
+    """Return whether the handle names a tree of arrays and not one array."""
     tree: Any = content_of(handle).tree
     return tree is not ONE_ARRAY
 

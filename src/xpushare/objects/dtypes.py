@@ -17,7 +17,7 @@ _NAMED: Final = r"bfloat16|float[468]_e[a-z0-9]{1,16}|u?int[124]"  # of ml_dtype
 
 
 def describe_dtype(dtype: Any) -> Any:
-    """The dtype in terms of JSON. Raises `InvalidArgumentError` for a dtype that another process cannot name."""
+    """Return the dtype as JSON. Raises `InvalidArgumentError` for a dtype that another process cannot name."""
     check_dtype(dtype)
     return _described(dtype)
 
@@ -47,7 +47,7 @@ def _described(dtype: Any) -> Any:
 
 
 def build_dtype(described: Any, itemsize: int) -> Any:
-    """The dtype that `describe_dtype` described. Raises `InvalidHandleError` for any other description."""
+    """Return the dtype that `describe_dtype` described. Raises `InvalidHandleError` for any other description."""
     found = _built(described, 0)
     if found.hasobject:
         raise InvalidHandleError("the array handle says elements that are Python objects")
@@ -59,7 +59,7 @@ def build_dtype(described: Any, itemsize: int) -> Any:
 
 
 def named_dtype(name: str) -> Any:
-    """bfloat16 and the like, by their `ml_dtypes` names."""
+    """Return bfloat16 and the like by their `ml_dtypes` names."""
     import numpy
 
     try:

@@ -1,7 +1,8 @@
-"""What all objects of this package do in the same way: `close`, `with`, use after close and after a fork, copies,
+"""What all objects of this package do in the same way: `close`, `with`, errors after close and after a fork, copies,
 pickles.
 
-All bases have empty `__slots__`: each class has the slots itself, since a class over `BufferBase` cannot inherit any.
+All bases have empty `__slots__`. Each class declares the slots itself, since a class over `BufferBase` cannot inherit
+any.
 """
 
 from __future__ import annotations
@@ -103,8 +104,8 @@ class Closable(Generic[S]):
 
 
 class Advice:
-    """In the place of an attribute that people look for and that is not there. (`__getattr__` would make each use of
-    any attribute slower.)
+    """Takes the place of an attribute that people look for but that does not exist. (`__getattr__` would make each use
+    of any attribute slower.)
     """
 
     def __init__(self, text: str) -> None:
@@ -121,7 +122,7 @@ def advise(kind: type, **advice: str) -> None:
 
 
 def why_unusable(held: object) -> str:
-    """What `repr` says of an object that is closed, or that could not be opened."""
+    """Return what `repr` says of an object that is closed, or that could not be opened."""
     return "closed" if held is None else f"not opened: {held}" if isinstance(held, Unopened) else ""
 
 
@@ -136,8 +137,8 @@ _UNOPENED: Final = (
 
 
 def unpickles(kind: Any) -> Callable[[F], F]:
-    """For the functions that pickles call: they never raise, since the threads of pools, which unpickle, would die of
-    that. What cannot be opened becomes a `kind` of which each use raises.
+    """Decorate the functions that pickles call. They never raise, since that would kill the threads of pools, which
+    unpickle. An object that cannot be opened becomes a `kind` that raises at each use.
     """
 
     def wrap(open_: Any) -> Any:
@@ -212,11 +213,13 @@ class Exportable(DeviceObject[I]):
         return found
 
     def _forwarded(self, found: I) -> Handle | None:
-        """The handle that a pickle carries as long as its exporter lives; None for what is exported from here."""
+        """Return the handle that a pickle carries as long as its exporter lives, or None for an object that is exported
+        from here.
+        """
         return found.handle
 
     def _handle_to_pickle(self, found: I, get: Callable[..., Handle]) -> Handle:
-        """The handle that an import was opened from, if its exporter lives; else that of an export by `get`."""
+        """Return the handle that an import was opened from, if its exporter lives, else that of an export by `get`."""
         imported = self._forwarded(found)
         if imported is not None and self.pickled is None and forwards(imported):
             return imported

@@ -1,4 +1,6 @@
-"""What a message says besides its handles: dtypes and the tree of its arrays; and why bytes are no message."""
+"""The content of a message besides its handles: dtypes and the tree of its arrays; and the reasons why bytes are no
+message.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ _INT64: Final = 1 << 63
 
 @dataclass(slots=True, eq=False)  # a named tuple takes longer to read
 class Content:
-    """What the text of a message says."""
+    """The content of a message's text."""
 
     dtypes: tuple[Any, ...]
     itemsizes: tuple[int, ...]
@@ -66,7 +68,9 @@ _contents: dict[bytes, Content] = {}
 
 
 def text_of(dtypes: Sequence[Any], tree: Any) -> bytes:
-    """The text of a message of arrays with these dtypes. Raises `InvalidArgumentError` for a dtype without a name."""
+    """Return the text of a message of arrays with these dtypes. Raises `InvalidArgumentError` for a dtype without a
+    name.
+    """
     if tree is ONE_ARRAY:
         (dtype,) = dtypes
         known = _texts.get(id(dtype))
@@ -123,7 +127,7 @@ def read_text(text: bytes) -> Content:
 
 
 def _why_bad(raw: bytes) -> str:
-    """Why these bytes are no message of this user and boot. Raises what is wrong with a handle in them."""
+    """Return why these bytes are no message of this user and boot. Raises if a handle in them is bad."""
     if len(raw) == Handle.NBYTES and raw[:8] != MAGIC:
         found = Handle(raw)
         return f"this is a handle of {found.kind}, not of an array: open it with ipc.{found.kind}.open"
@@ -162,14 +166,14 @@ def _head(raw: bytes) -> dict[str, Any]:
 
 
 def _handles(places: int, events: int) -> list[tuple[int, str]]:
-    """Where the handles of a message are, and of which kind."""
+    """Return where the handles of a message are, and their kinds."""
     end = HEADER.size + places * Handle.NBYTES
     memory = [(HEADER.size + number * Handle.NBYTES, "memory") for number in range(places)]
     return memory + [(end + number * EVENT_NBYTES, "event") for number in range(events)]
 
 
 def _covered(raw: bytes, places: int, events: int) -> bytes:
-    """The bytes that the seal covers: of each handle only its own seal, which stands for it."""
+    """Return the bytes that the seal covers. Of each handle that is only its own seal, which stands for it."""
     found = [raw[: HEADER.size]]
     for at, kind in _handles(places, events):
         end = at + Handle.NBYTES
@@ -179,7 +183,7 @@ def _covered(raw: bytes, places: int, events: int) -> bytes:
 
 
 def _why_unfit(raw: bytes, content: Content) -> str:
-    """What is wrong with an array of a message."""
+    """Return what is wrong with an array of a message."""
     head = _head(raw)
     places, events, arrays, steps = head["memory"], head["events"], head["arrays"], head["steps"]
     at = HEADER.size + places * Handle.NBYTES + events * EVENT_NBYTES
@@ -204,7 +208,7 @@ def _why_unfit(raw: bytes, content: Content) -> str:
 
 
 def read_message(raw: bytes) -> Any:
-    """The `ArrayHandle` of these bytes. Raises `InvalidHandleError` unless they are one of this user and boot."""
+    """Return the `ArrayHandle` of these bytes. Raises `InvalidHandleError` unless they are of this user and boot."""
     seal = identity.sealings[0] if identity.sealings else identity.sealing()
     found = _native.read_message(seal, raw, boot_ids[0] if boot_ids else boot_id())
     if found is None:

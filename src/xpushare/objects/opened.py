@@ -1,4 +1,4 @@
-"""Opening what a message names: its memory, and the events that its readers wait for."""
+"""Opening the memory of a message, and the events that its readers wait for."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def arrays_of(
 
 
 def give_back(message: ArrayHandle, opened: list[Range], part: Part | None = None) -> None:
-    """Take no open away: what was opened came to nothing. `part`: as for `open_message`."""
+    """Return the opens of a message, because opening it came to nothing. `part` is as for `open_message`."""
     handles = message.memory if part is None else [message.memory[number] for number in part.memory]
     for each in handles[: len(opened)]:  # a tree counts the first one's, a pickle's message all
         give_open(each)

@@ -23,7 +23,7 @@ __all__ = ["Queue", "queue_over"]
 
 
 def _bytes_of(what: str, operand: Memory | SharedArray | VirtualRange) -> tuple[Range, int, int]:
-    """Where an operand's bytes are: a range, an offset into it, and how many bytes."""
+    """Return where an operand's bytes are: a range, an offset into it, and their number."""
     if isinstance(operand, Memory):
         found = use(operand)
         return found, 0, found.nbytes
