@@ -1,4 +1,4 @@
-"""What the suite has its processes do, through the public API only. Objects are in `harness.kept`, by name."""
+"""The actions of the suite's processes, through the public API only. Objects are in `harness.kept`, by name."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ _exported: list[tuple[str, bytes]] = []
 
 
 def verbs(kind: str) -> Any:
-    """`ipc.memory`, `ipc.physical_memory` or `ipc.event`."""
+    """Return `ipc.memory`, `ipc.physical_memory` or `ipc.event`."""
     return getattr(xs.ipc, kind)
 
 
 def runs_callables(device: str) -> bool:
-    """Whether the device is the host: its queues run Python functions (rule 5.4), and plain memory needs no driver."""
+    """Return whether the device is the host: its queues run Python functions (rule 5.4), and plain memory needs no
+    driver.
+    """
     with xs.Queue(device) as queue:
         try:
             queue.submit(int)
@@ -46,7 +48,7 @@ def runs_callables(device: str) -> bool:
 
 
 def granule(*devices: str) -> int:
-    """Bytes of which physical memory of all these devices is a multiple."""
+    """Return the number of bytes of which physical memory of all these devices is a multiple."""
     return math.lcm(*(xs.Device(device).memory_granularity() for device in devices))
 
 
@@ -86,12 +88,12 @@ def _bytes_of(thing: Any, device: str | None, nbytes: int | None, offset: int, c
 
 
 def read_bytes(thing: Any, nbytes: int | None = None, offset: int = 0, device: str | None = None) -> bytes:
-    """Bytes of a Memory, PhysicalMemory or VirtualRange; through `Queue.copy` where the host cannot access it."""
+    """Read bytes of a Memory, PhysicalMemory or VirtualRange, through `Queue.copy` if the host cannot access it."""
     return _bytes_of(thing, device, nbytes, offset, None)
 
 
 def write_bytes(thing: Any, content: bytes, offset: int = 0, device: str | None = None) -> None:
-    """Write bytes of a Memory, PhysicalMemory or VirtualRange; likewise."""
+    """Write bytes of a Memory, PhysicalMemory or VirtualRange, through `Queue.copy` if the host cannot access it."""
     _bytes_of(thing, device, None, offset, content)
 
 
@@ -116,7 +118,7 @@ class Gate:
 
 
 def make(kind: str, device: str, nbytes: int = 0) -> Any:
-    """An object of that kind that can be exported."""
+    """Make an object of that kind that can be exported."""
     if kind == "memory":
         return xs.malloc_device(nbytes or NBYTES, device)
     if kind == "event":
@@ -125,7 +127,7 @@ def make(kind: str, device: str, nbytes: int = 0) -> Any:
 
 
 def export(name: str, kind: str, device: str, content: bytes = b"", nbytes: int = 0, **options: Any) -> bytes:
-    """Make an object with that content, keep it under `name`, export it: the handle's bytes."""
+    """Make an object with that content, keep it under `name`, and export it. Returns the handle's bytes."""
     thing = kept[name] = make(kind, device, nbytes)
     if content:
         write_bytes(thing, content)
@@ -133,7 +135,7 @@ def export(name: str, kind: str, device: str, content: bytes = b"", nbytes: int 
 
 
 def get(name: str, kind: str, **options: Any) -> bytes:
-    """Export what is kept under `name`: the handle's bytes."""
+    """Export the object that is kept under `name`. Returns the handle's bytes."""
     handle = bytes(verbs(kind).get(kept[name], **options))
     _exported.append((kind, handle))
     return handle
@@ -144,7 +146,7 @@ def put(kind: str, handle: bytes | str) -> None:
 
 
 def open_(name: str, kind: str, handle: bytes | str, device: str | None = None, **options: Any) -> tuple[bool, str]:
-    """Open a handle and keep the object under `name`: whether it is imported, and its device."""
+    """Open a handle and keep the object under `name`. Returns whether it is imported, and its device."""
     thing = kept[name] = verbs(kind).open(handle, device=device, **options)
     return thing.is_imported, str(thing.device)
 
@@ -180,12 +182,12 @@ def forget() -> None:
 
 
 def importers(name: str) -> int:
-    """How many processes have the object's exports open."""
+    """Return how many processes have the object's exports open."""
     return sum(export["importers"] for export in kept[name].statistics()["exports"])
 
 
 def processes(name: str) -> int:
-    """How many live processes have the event open."""
+    """Return how many live processes have the event open."""
     return sum(each["alive"] for each in kept[name].statistics()["processes"])
 
 
@@ -194,7 +196,7 @@ def pickled(name: str) -> bytes:
 
 
 def pickle_and_close(kind: str, device: str, grace: str = "0") -> bytes:
-    """An object's pickle, of which nothing keeps the object."""
+    """Return an object's pickle, after closing the object."""
     before = os.environ.get("XPUSHARE_PICKLE_GRACE")
     os.environ["XPUSHARE_PICKLE_GRACE"] = grace
     try:
@@ -207,7 +209,7 @@ def pickle_and_close(kind: str, device: str, grace: str = "0") -> bytes:
 
 
 def unpickle(name: str, data: bytes) -> tuple[str, bool]:
-    """Unpickle, keep under `name`: the class, and whether it is an import."""
+    """Unpickle, and keep the object under `name`. Returns its class, and whether it is an import."""
     thing = kept[name] = pickle.loads(data)
     return type(thing).__name__, getattr(thing, "is_imported", False)
 
@@ -216,7 +218,7 @@ def unpickle(name: str, data: bytes) -> tuple[str, bool]:
 
 
 def outcome(function: Callable[..., Any], *args: Any, **options: Any) -> tuple[str, str]:
-    """What a call ends with: the error's class and text, or two empty strings."""
+    """Return the class and text of the error that a call ends with, or two empty strings."""
     try:
         function(*args, **options)
     except BaseException as error:
@@ -225,7 +227,7 @@ def outcome(function: Callable[..., Any], *args: Any, **options: Any) -> tuple[s
 
 
 def attempt(function: Callable[..., Any], *args: Any, **options: Any) -> str:
-    """The class of the error that a call ends with, or an empty string."""
+    """Return the class of the error that a call ends with, or an empty string."""
     return outcome(function, *args, **options)[0]
 
 
@@ -238,7 +240,7 @@ def signal_(name: str) -> int:
 
 
 def numbers(name: str) -> tuple[int, int]:
-    """(value, pending)."""
+    """Return (value, pending)."""
     return kept[name].value, kept[name].pending
 
 
@@ -255,7 +257,7 @@ def queue_signal(name: str, device: str) -> int:
 
 
 class Held:
-    """A queue that runs nothing of what is queued until `release`."""
+    """A queue that runs none of the queued work until `release`."""
 
     def __init__(self, device: str) -> None:
         self._device = device
@@ -264,7 +266,7 @@ class Held:
         self.queue.wait(self._gate, at_least=1)
 
     def release(self) -> None:
-        """By another queue, since a host signal needs an aspect."""
+        """Release it by another queue, since a signal from the host needs an aspect."""
         if not self._gate.pending:
             with xs.Queue(self._device) as opener:
                 opener.signal(self._gate)
@@ -272,7 +274,7 @@ class Held:
 
 @contextmanager
 def held(device: str) -> Generator[Held, None, None]:
-    """A held queue; released, and finished, in the end. It needs events."""
+    """Yield a held queue. It is released, and finished, in the end. It needs events."""
     import pytest
 
     support = xs.Device(device).support(xs.Aspect.ext_oneapi_ipc_event)
@@ -296,7 +298,7 @@ def hold(name: str, device: str) -> None:
 
 
 def owe(queue: str, event: str) -> int:
-    """Queue a signal on a held queue: it stays pending."""
+    """Queue a signal on a held queue, so that it stays pending."""
     number: int = kept[queue].queue.signal(kept[event])
     return number
 
@@ -307,7 +309,7 @@ def release(name: str) -> None:
 
 
 def interrupted(what: str, device: str, name: str) -> str:
-    """Wait for what never comes in one of three ways; how the wait ended."""
+    """Wait, in one of three ways, for a signal that never comes. Returns how the wait ended."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     kept["waiting"] = threading.Event()
     waits: dict[str, Callable[[], None]] = {
@@ -318,7 +320,7 @@ def interrupted(what: str, device: str, name: str) -> str:
 
 
 def limits_then_write(name: str) -> None:
-    """Write into a mapping by its address, as a C library would; no core file."""
+    """Write into a mapping by its address, as a C library would, without leaving a core file."""
     import ctypes
     import resource
 

@@ -1,8 +1,9 @@
 """Starts processes that have imported the package, in a tenth of the time of a fresh interpreter.
 
-One process imports, uses nothing, and forks each time that it is asked to. What it forks begins as a fresh interpreter
-would after the same imports: with the same environment, no driver, no threads and nothing shared. multiprocessing's
-start method of that name does the same, but its children skip the interpreter's orderly exit, which is tested here.
+One process imports the package, uses nothing of it, and forks whenever it is asked to. Its children begin as a fresh
+interpreter would after the same imports: with the same environment, no driver, no threads and nothing shared.
+multiprocessing's start method of that name does the same, but its children skip the interpreter's orderly exit, which
+is tested here.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ _MESSAGE: Final = 1 << 12  # bytes; messages are far shorter
 
 
 def die_with(parent: int) -> None:
-    """Be killed when the parent dies, however."""
+    """Arrange to be killed when the parent dies."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def _surroundings() -> tuple[dict[str, str], list[str], str]:
-    """What a process gets from the one that starts it."""
+    """Return what a process inherits from the one that starts it."""
     environment = dict(os.environ)
     environment.pop("PYTEST_CURRENT_TEST", None)  # another one for each test
     return environment, list(sys.path), os.getcwd()
@@ -50,8 +51,8 @@ def _surroundings() -> tuple[dict[str, str], list[str], str]:
 class Forkserver:
     """The process that forks. Each child calls `function` of `module` with a descriptor and its parent's pid.
 
-    It serves the process that starts it, not the forked children of that one. A child has the output that its caller
-    has at that time. It is reaped only when `exit_status` is asked for: until then the pid is its own.
+    It serves the process that starts it, but not the forked children of that one. A child has the output that its
+    caller has at that time. It is reaped only when `exit_status` is called, so until then its pid is not reused.
     """
 
     def __init__(self, module: str, function: str, imports: Sequence[str] = ()) -> None:
@@ -73,8 +74,8 @@ class Forkserver:
         self._ask(None)  # it has imported: none of that happens while somebody counts or measures
 
     def changed(self, env: Mapping[str, str | None]) -> dict[str, str | None] | None:
-        """The variables that this process's environment, with `env`, has otherwise than the children; None if they have
-        another folder or import path. None as a value stands for no variable.
+        """Return the variables in which this process's environment, with `env`, differs from the children's, or None if
+        they have another folder or import path. None as a value means that the variable is not set.
         """
         before, *others = self._surroundings
         now, *others_now = _surroundings()
@@ -84,12 +85,12 @@ class Forkserver:
         return {name: wanted.get(name) for name in wanted.keys() | before if wanted.get(name) != before.get(name)}
 
     def fork(self, fd: int) -> int:
-        """Fork a child that has a copy of `fd`; its pid."""
+        """Fork a child that has a copy of `fd`. Returns its pid."""
         pid: int = self._ask("fork", fd, 1, 2)
         return pid
 
     def exit_status(self, pid: int) -> int | None:
-        """The exit status of a child that has ended, as of `subprocess`; None while it lives."""
+        """Return the exit status of a child that has ended, in the form of `subprocess`, or None while it lives."""
         status: int | None = self._ask(pid)
         return status
 
@@ -110,7 +111,7 @@ class Forkserver:
 
 
 def run(fd: int, parent: int, module: str, function: str, imports: Sequence[str]) -> None:
-    """What the process that forks runs, and each of its children."""
+    """Run the process that forks, and each of its children."""
     die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for the others
     for name in (module, *imports):
@@ -126,7 +127,7 @@ def run(fd: int, parent: int, module: str, function: str, imports: Sequence[str]
 
 
 def _serve(caller: socket.socket) -> int | None:
-    """Fork and reap until the caller is gone; in a child, return its descriptor."""
+    """Fork and reap until the caller is gone. In a child, return its descriptor."""
     while True:
         message, fds, _flags, _address = socket.recv_fds(caller, _MESSAGE, 3)
         if not message:

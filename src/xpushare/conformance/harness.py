@@ -1,7 +1,7 @@
 """Other processes for the suite: `Child.call(function, …)` runs a function of a module there, by name.
 
-What must live in a child between calls is in `kept`, each process's own. Every wait has a time-out, every child dies
-with the process that started it, and `Child.kill` works by pid.
+Objects that must live in a child between calls are in `kept`, which each process has for itself. Every wait has a
+time-out, every child dies with the process that started it, and `Child.kill` works by pid.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ children: set[Child] = set()  # those not ended yet
 
 
 class HarnessError(AssertionError):
-    """The child did not do as asked in time. No `TimeoutError`, which rules expect of the package."""
+    """The child did not answer in time. Not a `TimeoutError`, which rules expect of the package."""
 
 
 class ChildDied(HarnessError):
@@ -55,12 +55,12 @@ class Pending:
         self.reply: tuple[bool, Any, str] | None = None
 
     def done(self) -> bool:
-        """Whether the answer has come; does not wait."""
+        """Return whether the answer has come. Does not wait."""
         self._child.receive(self, 0)
         return self.reply is not None
 
     def result(self, timeout: float | None = None) -> Any:
-        """The function's value; its exception is raised here, with the child's traceback as a note."""
+        """Return the function's value. Its exception is raised here, with the child's traceback as a note."""
         timeout = self._child.timeout if timeout is None else timeout
         self._child.receive(self, timeout)
         if self.reply is None:
@@ -73,11 +73,11 @@ class Pending:
 
 
 class Child:
-    """A process that runs what it is sent, one call after the other, in its main thread.
+    """A process that runs functions, one call after the other, in its main thread.
 
-    `method` "prepared" is a child of the `Forkserver`; "spawn" is a fresh interpreter, as it is with `env`, which
-    changes the environment (None removes a variable); "fork" is a copy of this one. Leaving the `with` block ends the
-    child in an orderly way and demands exit status 0, unless it was killed or the block failed.
+    `method` "prepared" is a child of the `Forkserver`. "spawn" is a fresh interpreter, as is any child with `env`,
+    which changes the environment (None removes a variable). "fork" is a copy of this process. Leaving the `with` block
+    ends the child in an orderly way and demands exit status 0, unless it was killed or the block failed.
     """
 
     def __init__(
@@ -116,12 +116,14 @@ class Child:
         children.add(self)
 
     def _forkserver(self, env: Mapping[str, str | None]) -> Forkserver | None:
-        """What forks children with this environment; None if a fresh interpreter has to be started."""
+        """Return the process that forks children with this environment, or None if a fresh interpreter has to be
+        started.
+        """
         server = _forkserver_of(os.getpid())
         return server if server.changed(env) == {} else None
 
     def _command(self, fd: int) -> list[str]:
-        """What starts a fresh interpreter that calls `main`."""
+        """Return the command that starts a fresh interpreter and calls `main`."""
         source = (
             f"import sys; sys.path[:] = {sys.path!r}; from xpushare.conformance import harness; "
             f"harness.main({fd}, {os.getpid()})"
@@ -129,7 +131,7 @@ class Child:
         return [sys.executable, "-c", source]
 
     def _fork(self, here: Connection, there: Connection) -> tuple[int, Callable[[], int | None]]:
-        """The pid of a copy of this process, and what finds its exit status."""
+        """Fork this process. Returns the pid, and a function that finds the exit status."""
         pid = _fork(here, there)
         return pid, functools.partial(_exit_status, pid)
 
@@ -137,7 +139,7 @@ class Child:
         return pickle.dumps(call)
 
     def start(self, function: Callable[..., Any], *args: Any, **options: Any) -> Pending:
-        """Have the child call `function` (of a module, by name); it queues behind earlier calls."""
+        """Make the child call `function` (of a module, by name). It queues behind earlier calls."""
         message = self._dumps((function, args, options))
         with self._lock:
             pending = Pending(self)
@@ -149,7 +151,7 @@ class Child:
         return pending
 
     def call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """`start`, and wait for the result, no longer than the child's time-out."""
+        """Call a function, and wait for the result, for no longer than the child's time-out."""
         return self.start(function, *args, **options).result()
 
     def receive(self, wanted: Pending, timeout: float) -> None:
@@ -179,7 +181,7 @@ class Child:
         return self._status
 
     def ended(self, timeout: float | None = None) -> int | None:
-        """The exit status, once the child has ended; None when it has not in time."""
+        """Return the exit status once the child has ended, or None if it has not in time."""
         end = time.monotonic() + (self.timeout if timeout is None else timeout)
         while self._poll() is None and (left := end - time.monotonic()) > 0:
             _wait_for_end(self.pid, left)
@@ -191,7 +193,7 @@ class Child:
 
     @property
     def busy(self) -> bool:
-        """It has not answered everything."""
+        """Return whether answers are outstanding."""
         return any(not pending.done() for pending in list(self._waiting))
 
     def signal(self, number: int) -> None:
@@ -200,14 +202,14 @@ class Child:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """SIGKILL, and wait for the end. Nothing happens to a child that has ended."""
+        """Send SIGKILL, and wait for the end. A child that has ended is left alone."""
         self.signal(signal.SIGKILL)
         if self.ended() is None:
             raise HarnessError(f"child {self.pid} survives SIGKILL")
         self._connection.close()
 
     def exit(self, timeout: float | None = None) -> int:
-        """Let the interpreter end in its orderly way, after the calls sent before; its exit status."""
+        """Let the interpreter end in its orderly way, after the calls sent before. Returns its exit status."""
         with contextlib.suppress(OSError):
             self._connection.send_bytes(b"")
         status = self.ended(timeout)
@@ -233,7 +235,7 @@ class Child:
 
 
 class _Reader(pickle.Unpickler):
-    """Finds functions of `__main__` nowhere: calls go by the names of modules."""
+    """Unpickles answers. It finds functions of `__main__` nowhere, because calls go by the names of modules."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module == "__main__":
@@ -260,7 +262,7 @@ def serve(
     loads: Callable[[bytes], Any] = lambda message: _Reader(io.BytesIO(message)).load(),
     dumps: Callable[[object], bytes] = pickle.dumps,
 ) -> None:
-    """Answer calls until none is to come."""
+    """Answer calls until the connection ends."""
     while True:
         try:
             message = connection.recv_bytes()
@@ -279,7 +281,7 @@ def serve(
 
 def set_up() -> None:
     """Import the module that `XPUSHARE_CONFORMANCE_SETUP` names, if any. The suite's process and every spawned child
-    call this once, before their first test or call: a project can prepare its adapter, or plant faults.
+    call this once, before their first test or call, so that a project can prepare its adapter or plant faults.
     """
     if name := os.environ.get(_SETUP):
         importlib.import_module(name)
@@ -305,7 +307,7 @@ def _fork(here: Connection, there: Connection) -> int:
 
 
 def _wait_for_end(pid: int, seconds: float) -> None:
-    """Return once the process, which nobody has reaped, has ended, or earlier."""
+    """Wait until the process has ended. It may return earlier. Nobody has reaped the process."""
     try:
         fd = os.pidfd_open(pid)
     except OSError:  # no descriptor is left
@@ -330,12 +332,12 @@ def _forkserver_of(_pid: int) -> Forkserver:
 
 
 def prepare() -> None:
-    """Start this process's `Forkserver`, before somebody counts file descriptors."""
+    """Start this process's `Forkserver`, before anybody counts file descriptors."""
     _forkserver_of(os.getpid())
 
 
 def main(fd: int, parent: int) -> None:
-    """What a child runs that was not forked from this process."""
+    """Run a child that was not forked from this process."""
     die_with(parent)
     os.set_inheritable(fd, False)
     set_up()
@@ -343,12 +345,12 @@ def main(fd: int, parent: int) -> None:
 
 
 def fd_count() -> int:
-    """How many file descriptors this process has open."""
+    """Return how many file descriptors this process has open."""
     return len(os.listdir("/proc/self/fd")) - 1
 
 
 def wait_until(predicate: Callable[[], object], what: str, timeout: float = TIMEOUT) -> None:
-    """Return as soon as `predicate()` is true; `HarnessError` when it is not in time."""
+    """Return as soon as `predicate()` is true. Raises `HarnessError` if it is not in time."""
     end = time.monotonic() + timeout
     while not predicate():
         if time.monotonic() > end:

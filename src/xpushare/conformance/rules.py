@@ -1,7 +1,8 @@
-"""The rules of the contract that the suite checks: one table, from which docs/conformance.md is made.
+"""The rules of the contract that the suite checks, in one table. docs/conformance.md is made from it.
 
 A number is the section of the contract and, in section 3, its rule: 3.5b is the second statement of rule 5. `aspects`
-are what the devices must have for the rule to apply; where one is lacking the suite checks that the feature is refused.
+are those that the devices must have for the rule to apply. If one is lacking, the suite checks that the feature is
+refused.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ KIND_ASPECTS: Final[dict[str, tuple[Aspect, ...]]] = {
 
 
 class Rule(NamedTuple):
-    """One rule, and the aspects that it is about."""
+    """One rule, and the aspects that it concerns."""
 
     number: str
     text: str
@@ -246,9 +247,9 @@ RULES: Final[dict[str, Rule]] = {each.number: each for each in _TABLE}
 
 
 def select(wanted: Iterable[str]) -> list[str]:
-    """The numbers that are meant by rules ("5.7", "3.5b"), all letters of one ("3.5") or sections ("4").
+    """Return the numbers selected by rules ("5.7", "3.5b"), all letters of a rule ("3.5") or sections ("4").
 
-    `InvalidArgumentError` for what is none of these.
+    Raises `InvalidArgumentError` for anything else.
     """
     found: dict[str, None] = {}
     for item in wanted:
@@ -260,7 +261,7 @@ def select(wanted: Iterable[str]) -> list[str]:
 
 
 def rule(number: str, text: str) -> Callable[[T], T]:
-    """Mark a test as one of this rule. The text is for whoever reads the test; it is that of the table."""
+    """Mark a test as one of this rule. The text, which equals that of the table, is for whoever reads the test."""
     import pytest
 
     found = RULES.get(number)
@@ -307,7 +308,7 @@ _SECTIONS: Final = {
 
 
 def markdown() -> str:
-    """docs/conformance.md."""
+    """Return the content of docs/conformance.md."""
     lines = [_HEAD.format(count=len(_TABLE))]
     for section, title in _SECTIONS.items():
         lines += [f"## {section}. {title}", "", "| rule | what holds | aspects |", "|---|---|---|"]
