@@ -7,6 +7,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from ctypes.util import find_library
 from typing import Any
@@ -263,7 +264,9 @@ except xs.InvalidHandleError as error:
     print(error)
 """
     environment = {key: text for key, text in os.environ.items() if not key.startswith("XPUSHARE")}
-    with xs.share(xs.zeros(3)) as handle:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder, xs.share(xs.zeros(3)) as handle:
+        os.chown(folder, 65534, 65534)
+        environment["XPUSHARE_RUNTIME_DIR"] = folder  # else one that stays
         done = subprocess.run(
             ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-c", source, str(handle)],
             capture_output=True, text=True, timeout=60, check=True, env=environment,
