@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 # Before any test module imports xpushare; children inherit it.
@@ -160,6 +161,15 @@ def declared_errors() -> Iterator[None]:
     for operation, _watch in _watched():
         operation.install(operation.function)
     assert not _undeclared
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that another user can enter; pytest's own are below folders that only this user can."""
+    folder = Path(tempfile.mkdtemp(prefix="xpushare-tests-", dir="/tmp"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
 
 
 @pytest.fixture

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +17,6 @@ pytestmark = [pytest.mark.cuda, pytest.mark.timeout(120)]
 
 OURS, LEGACY = "`xs.empty` on CUDA", "`cudaMalloc`"
 NBYTES = 1 << 21
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder that another user can enter; pytest's own are below folders that only this user can."""
-    made = Path(tempfile.mkdtemp(prefix="xpushare-tests-", dir="/tmp"))
-    made.chmod(0o755)
-    yield made
-    shutil.rmtree(made)
 
 
 def export() -> dict[str, Any]:
@@ -48,12 +36,12 @@ def attempt(handle: bytes) -> None:
 
 # A process that becomes another user can import nothing afterwards, and CUDA's binding imports as it starts.
 @pytest.mark.parametrize("name", [name for name, box in boxes.BOXES.items() if box.enter is None])
-def test_gpu_memory(name: str, folder: Path) -> None:
+def test_gpu_memory(name: str, open_folder: Path) -> None:
     box = boxes.BOXES[name]
     if why := boxes.lacking(box):
         pytest.skip(why)
     attempts = {OURS: attempt, LEGACY: attempt}
-    found = boxes.tried(box, folder, identity.user_key(), export, attempts, timeout=90.0)
+    found = boxes.tried(box, open_folder, identity.user_key(), export, attempts, timeout=90.0)
     said = boxes.rows()[name]
     assert {form: said[form].outcome for form in found} == {form: each.outcome for form, each in found.items()}, found
     for form, each in found.items():

@@ -24,23 +24,6 @@ FABRIC = "XPUSHARE_CUDA_FABRIC"
 BOTH, FD_ONLY = 9, 1  # handle types
 
 
-@pytest.fixture
-def driver() -> ScriptedDriver:
-    return ScriptedDriver()
-
-
-@pytest.fixture
-def cuda(driver: ScriptedDriver) -> Cuda:
-    made = Cuda(driver)
-    made.devices()
-    return made
-
-
-@pytest.fixture
-def gpu(cuda: Cuda) -> DeviceInfo:
-    return cuda.devices()[0]
-
-
 # --- dma-bufs ---------------------------------------------------------------------------------------------------
 
 

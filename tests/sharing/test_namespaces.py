@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,15 +16,6 @@ from xpushare.sharing import identity
 
 HOST = "host memory and events"
 EVERY_TIME = ("the same namespaces", boxes.KUBERNETES)  # of those that work
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder that another user can enter; pytest's own are below folders that only this user can."""
-    made = Path(tempfile.mkdtemp(prefix="xpushare-tests-", dir="/tmp"))
-    made.chmod(0o755)
-    yield made
-    shutil.rmtree(made)
 
 
 def load() -> None:
@@ -65,11 +54,11 @@ def chosen() -> Iterator[object]:
 
 
 @pytest.mark.parametrize("name", list(chosen()))
-def test_host_memory(name: str, folder: Path) -> None:
+def test_host_memory(name: str, open_folder: Path) -> None:
     box = boxes.BOXES[name]
     if why := boxes.lacking(box):
         pytest.skip(why)
-    found = boxes.tried(box, folder, identity.user_key(), export, {HOST: attempt}, load)[HOST]
+    found = boxes.tried(box, open_folder, identity.user_key(), export, {HOST: attempt}, load)[HOST]
     said = boxes.rows()[name][HOST]
     assert found.outcome == said.outcome, found
     for word in said.words:

@@ -7,10 +7,7 @@ import contextlib
 import ctypes
 import os
 import select
-import shutil
 import signal
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -185,15 +182,6 @@ def load_everything() -> None:
 
     assert node.current().table_if_any is None
     xs.malloc_device(4096, "native_cpu:0").close()
-
-
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that another user can enter; pytest's own are below folders that only this user can."""
-    folder = Path(tempfile.mkdtemp(prefix="xpushare-tests-", dir="/tmp"))
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
 
 
 @needs_root
