@@ -27,7 +27,7 @@ demo: $(VENV)/installed ## two processes share FILE (default: README.md) on DEVI
 # Files in the order of tests/conftest.py, each by one worker.
 PYTEST = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --basetemp $(VENV)/tmp
 
-test: $(VENV)/installed $(VENV)/test ## the tests, without the exhaustive ones: three minutes
+test: $(VENV)/installed $(VENV)/test ## the tests, without the exhaustive ones: five minutes on two idle CPUs
 	$(PYTEST) -m "not soak and not exhaustive" $(TESTS) $(ARGS)
 
 test-all: $(VENV)/installed $(VENV)/test ## all tests
