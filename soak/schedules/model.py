@@ -439,13 +439,14 @@ class Model:
         if isinstance(operation, Gate):
             return operation.open
         event, point = operation.event, operation.point
+        # A device's wait ends with the loss, which is put off while a living process owes an earlier point.
+        outcome = event.state(point) if queue.kind == "device" else event.expect(queue.process, point)
         if isinstance(operation, Wait):
-            outcome = event.state(point) if queue.kind == "device" else event.expect(queue.process, point)
             if outcome == "lost" and not operation.lost:
                 queue.losses += 1
                 self._spoil(queue, operation)
             return operation.lost or outcome in ("done", "lost")
-        if not operation.doomed and event.expect(queue.process, point) == "lost":  # by an earlier one
+        if not operation.doomed and outcome == "lost":  # by an earlier one
             queue.inner += 1
             self._spoil(queue, operation)
         if point <= event.effective:
