@@ -149,6 +149,22 @@ def test_nobody_joins_slots_that_have_ended() -> None:
             successor.call(close_there)
 
 
+def test_nobody_writes_to_slots_that_have_ended() -> None:
+    with Child() as maker, Child() as successor:
+        maker.call(create_there, writers=2)
+        with xs.Channel.open("test", reconnect=True) as other:
+            assert other.send(np.full(NBYTES, 1, "uint8")) == 1
+            maker.kill()
+            with pytest.raises(xs.HandleExpiredError, match="create the channel again"):
+                other.send(np.full(NBYTES, 2, "uint8"))
+            with pytest.raises(xs.HandleExpiredError), other.loan() as loan:
+                _array = loan.array
+            successor.call(create_there)
+            successor.call(send_there, 3)
+            assert take(other, 1) == [(3, 1)]
+            successor.call(close_there)
+
+
 def test_wait_any_and_asyncio_follow() -> None:
     async def first(ch: xs.Channel) -> int:
         async for frame in ch:

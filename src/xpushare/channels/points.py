@@ -14,7 +14,7 @@ from xpushare._device import Device
 from xpushare._native import CREW_MEMBERS, DONE, LOST, PENDING, Span
 from xpushare.arrays import description
 from xpushare.arrays.copies import copy_out, is_dense, lies_on_host, native_stream, own_array, spanned
-from xpushare.common.errors import PeerLostError, XpuShareError
+from xpushare.common.errors import HandleExpiredError, PeerLostError, XpuShareError
 from xpushare.core import event as events
 from xpushare.core import memory
 from xpushare.core import queue as queues
@@ -130,6 +130,10 @@ class Points:
         return After(self._device, [] if event is None else [(event, frame.point)])
 
     def before_writing(self, end: End, slot: int) -> After:
+        if end.crew.ended():
+            raise HandleExpiredError(
+                f"the slots of {end.crew.name!r} ended with the process that made them: create the channel again"
+            )
         found = []
         for member, point in end.reads(slot):
             event = self._event_of(end, member, end.since(member))
