@@ -77,18 +77,20 @@ def _reader(device: str, pipe: Any, cycles: int) -> None:
 
 
 def frames(device: str, seconds: float, cycles: int = 0) -> bool:
-    """With `cycles` of GPU work on each side of a frame, the figure is how little the hosts do meanwhile."""
+    """With `cycles` of GPU work on each side of a frame, the hosts are free if their calls take as long as without."""
     here, there = _CONTEXT.Pipe()
     with xs.Channel.create("bench-gpu", FRAME, "uint8", device=device, slots=16) as ch:
         child = _CONTEXT.Process(target=_reader, args=(device, there, cycles))
         child.start()
         assert here.recv() == "ready"
-        count, total, work = 0, 0, _Work(cycles)
+        count, total, work, calls = 0, 0, _Work(cycles), list[float]()
         busy, begin = time.process_time(), time.perf_counter()
         while time.perf_counter() < begin + seconds:
+            work()
+            called = time.perf_counter()
             with ch.loan() as frame:
-                work()
                 torch.from_dlpack(frame).fill_(count % 251)
+            calls.append(time.perf_counter() - called)
             total += count % 251
             count += 1
         ch.finish()
@@ -99,7 +101,9 @@ def frames(device: str, seconds: float, cycles: int = 0) -> bool:
         child.join()
     right = (seen, summed) == (count, total)
     what = f"{cycles} cycles of GPU work on each side" if cycles else "torch fills and reads (wanted 9130)"
-    print(f"frames of 8 MiB, {what}   {count / wall:10.0f} a second   CPU time: writer "
+    median, most = sorted(calls)[len(calls) // 2], sorted(calls)[len(calls) * 99 // 100]
+    print(f"frames of 8 MiB, {what}   {count / wall:10.0f} a second, of which each is {wall / count * 1e6:.0f} us; the "
+          f"writer's calls of one hold its host for {median * 1e6:.0f} us, 99 % {most * 1e6:.0f}   CPU time: writer "
           f"{busy / wall:4.0%}, reader {reader_busy:4.0%}   {'right' if right else 'WRONG'}", flush=True)  # fmt: skip
     return right
 
