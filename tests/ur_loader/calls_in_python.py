@@ -587,6 +587,30 @@ def parts_of_buffers() -> None:
         must("urMemRelease", buffer)
 
 
+def barriers(rounds: str = "200") -> None:
+    """A barrier of one queue comes after a copy of another (upstream's `urEnqueueEventsWaitWithBarrierTest.Success`)."""
+    one, two = queue(), queue()
+    size = 4096
+    source, target = (made("urMemBufferCreate", loader.get_context(), MemFlags.READ_WRITE, size, 0) for _ in range(2))
+    for number in range(int(rounds)):
+        for here, there in ((one, two), (two, one)):
+            wanted = bytes([number % 251 + (here == one)]) * size
+            given, found = ctypes.create_string_buffer(wanted, size), ctypes.create_string_buffer(size)
+            must("urEnqueueMemBufferWrite", here, source, 1, 0, size, given, 0, 0, 0)
+            copied = made("urEnqueueMemBufferCopy", here, source, target, 0, 0, size, 0, 0)
+            after = made("urEnqueueEventsWaitWithBarrier", there, *listed(copied))
+            must("urQueueFlush", there)
+            must("urQueueFlush", here)
+            must("urEventWait", *listed(after))
+            assert status(copied) == status(after) == EventStatus.COMPLETE
+            must("urEnqueueMemBufferRead", here, target, 1, 0, size, found, 0, 0, 0)
+            assert found.raw == wanted, f"round {number}: {found.raw[:4]!r}"
+            must("urEventRelease", copied)
+            must("urEventRelease", after)
+    for buffer in (source, target):
+        must("urMemRelease", buffer)
+
+
 def no_native_event() -> None:
     """The native handle 0, a dummy in upstream's tests: an event that is complete."""
     event = made("urEventCreateWithNativeHandle", 0, loader.get_context(), 0)

@@ -128,7 +128,9 @@ TIMED = "times", "queue_flags", "host_tasks"
     ("device", "scenario"),
     [
         *itertools.product(["opencl:0", "opencl:1", "level_zero:0"], TIMED),
-        *itertools.product(["opencl:0", "opencl:1"], ["queues_of_opencl", "own_buffers", "no_native_event"]),
+        *itertools.product(
+            ["opencl:0", "opencl:1"], ["queues_of_opencl", "own_buffers", "no_native_event", "barriers"]
+        ),
     ],
 )
 def test_a_device_that_is_timed(library: Path, shim: Path, device: str, scenario: str) -> None:
@@ -158,6 +160,8 @@ def test_a_device_that_is_timed(library: Path, shim: Path, device: str, scenario
         (HOST, "parts_of_buffers"),
         (HOST, "no_native_event"),
         (DEVICE, "no_native_event"),
+        (HOST, "barriers"),
+        (DEVICE, "barriers"),
         (HOST, "half_a_handle"),
     ],
 )
