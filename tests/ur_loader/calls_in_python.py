@@ -588,7 +588,7 @@ def parts_of_buffers() -> None:
 
 
 def barriers(rounds: str = "200") -> None:
-    """A barrier of one queue comes after a copy of another (upstream's `urEnqueueEventsWaitWithBarrierTest.Success`)."""
+    """A barrier of one queue comes after a copy of another (upstream's `urEnqueueEventsWaitWithBarrierTest`)."""
     one, two = queue(), queue()
     size = 4096
     source, target = (made("urMemBufferCreate", loader.get_context(), MemFlags.READ_WRITE, size, 0) for _ in range(2))
