@@ -41,7 +41,9 @@ class RawStream(NamedTuple):
 
 
 def _is_hip(native: object) -> bool:
-    """Return whether an object of another library may be HIP's. If its library does not tell, it may be CUDA's as well."""
+    """Return whether an object of another library may be HIP's. If its library does not tell, it may be CUDA's
+    as well.
+    """
     said = objects.is_hip(native)
     return in_use_here() if said is None else said
 

@@ -119,7 +119,9 @@ class Gpu(CountedMemory):
 
     @property
     def counter_max(self) -> int:
-        """The largest number that the hardware compares completely. A driver that does not report it compares 32 bits."""
+        """The largest number that the hardware compares completely. A driver that does not report it compares
+        32 bits.
+        """
         name, found = "zeDeviceGetCounterBasedEventMaxValue", ctypes.c_uint64()
         answered = self.platform.has(name) and not self.driver.code(name, self.handle, address_of(found))
         return found.value if answered else 0xFFFFFFFF

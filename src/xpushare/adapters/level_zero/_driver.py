@@ -1,4 +1,6 @@
-"""The loader and the drivers of this process, started when they are first needed, with their errors and their devices."""
+"""The loader and the drivers of this process, started when they are first needed, with their errors and their
+devices.
+"""
 
 from __future__ import annotations
 

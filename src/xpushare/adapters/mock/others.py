@@ -36,7 +36,9 @@ _identities = itertools.count(1)
 
 
 class ForeignArray:
-    """An array of "another library", whose memory the mock driver can export. It corresponds to a torch tensor on CUDA."""
+    """An array of "another library", whose memory the mock driver can export. It corresponds to a torch tensor
+    on CUDA.
+    """
 
     def __init__(self, nbytes: int) -> None:
         self.memory = HostMemory.allocate(driver(), nbytes)

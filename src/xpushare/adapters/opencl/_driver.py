@@ -109,7 +109,9 @@ class Event:
         return status == _COMPLETE
 
     def read(self) -> tuple[int, int] | None:
-        """Return the start and the end of the marker's execution by `Cpu.clock`, or None if it has not been executed."""
+        """Return the start and the end of the marker's execution by `Cpu.clock`, or None if it has not been
+        executed.
+        """
         doing = "reading a time stamp"
         if not self.complete(doing):
             return None

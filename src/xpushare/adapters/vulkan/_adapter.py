@@ -60,7 +60,9 @@ class Vulkan(base.Adapter):
         return known
 
     def offer(self, device: DeviceInfo, fd: OwnedFd, nbytes: int, dedicated: bool) -> OpaqueMemory:
-        """Offer an allocation of the program for export. It can be exported for as long as the returned object lives."""
+        """Offer an allocation of the program for export. It can be exported for as long as the returned object
+        lives.
+        """
         memory = OpaqueMemory(device, fd, nbytes, nbytes, dedicated)
         self._offered[memory.address] = memory
         return memory
