@@ -346,7 +346,7 @@ def adapter_of(device: Device) -> Any:
 
 
 def info_of(device: Device) -> Any:
-    """Return what the adapter calls the device. Raises as `adapter_of`."""
+    """Return the adapter's record of the device. Raises as `adapter_of` does."""
     try:
         return device._info  # pyright: ignore[reportPrivateUsage]
     except AttributeError:
@@ -411,7 +411,9 @@ def devices(selector: str | None = None) -> list[Device]:
 
 
 def devices_of_backends() -> list[Device]:
-    """All devices of the backends that `ONEAPI_DEVICE_SELECTOR` leaves, for somebody who chooses among them by it."""
+    """Return all devices of the backends that `ONEAPI_DEVICE_SELECTOR` allows, for a caller that itself selects among
+    them by the variable.
+    """
     _, backends = _choice(_said())
     return [device for backend in backends for device in _backend_devices(backend)]
 
@@ -535,7 +537,7 @@ def default_device() -> Device:
 
 
 def _expect_any() -> None:
-    """Raise `FeatureNotSupportedError` where there is no device at all, selected or not."""
+    """Raise `FeatureNotSupportedError` if there is no device at all, selected or not."""
     everywhere = [record.backend for record in adapters.vendors() if not record.selected_only]
     if not any(map(_backend_devices, everywhere)):
         why = "; ".join(f"{backend}: {adapters.why_none(backend)}" for backend in everywhere)

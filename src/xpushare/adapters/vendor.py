@@ -123,7 +123,7 @@ def _no_checks() -> Iterable[Check]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vendor:
-    """What is known about a vendor without its driver."""
+    """The facts about a vendor that are known without its driver."""
 
     backend: str  # lower case; at most 16 characters, as handles carry it
     make: Callable[[], Adapter]  # imports and makes the adapter; called once per process, when it is first needed
