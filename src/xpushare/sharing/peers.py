@@ -179,7 +179,7 @@ class Peer:
         return self._entries + entry * layout.ENTRY_NBYTES
 
     def stands(self, fields: Fields) -> bool:
-        """Whether the entry is still that of the handle with these fields."""
+        """Return whether the entry is still that of the handle with these fields."""
         return load64(self._entries + fields.entry * layout.ENTRY_NBYTES) == fields.generation
 
     def ends(self, entry: int) -> bool:
@@ -334,7 +334,7 @@ class Peers:
             return found
 
     def _over(self, key: Hashable, turn: ref[Turn]) -> None:
-        """Nobody has the turn any more; a newer one stays."""
+        """Forget a turn that nobody has any more, unless a newer one has replaced it."""
         with self._lock:
             if self._turns.get(key) is turn:
                 del self._turns[key]
