@@ -63,7 +63,7 @@ class _Selector(NamedTuple):
     named: frozenset[str]
 
     def choose(self, found: list[Device]) -> list[Device]:
-        """Of these devices those that it selects, in the order of the filters that accept them."""
+        """Return the devices that it selects, in the order of the filters that accept them."""
         left = [device for device in found if not any(item.matches(device) for item in self.discard)]
         chosen = [device for item in self.accept for device in left if item.matches(device)]
         return list(dict.fromkeys(chosen))
@@ -471,7 +471,7 @@ def _look_for(name: str) -> Device:
 
 
 def _variables(vendors: Iterable[Vendor]) -> str:
-    """Which environment variables hide devices of these vendors."""
+    """Return the environment variables that hide devices of these vendors."""
     return " and ".join([*(name for each in vendors for name in each.variables), "ONEAPI_DEVICE_SELECTOR"])
 
 

@@ -322,7 +322,7 @@ def refused(backend: str) -> list[str]:
 
 
 def _renew_lock() -> None:
-    """In a forked child: the thread that held the lock does not exist here."""
+    """Replace the lock in a forked child, where the thread that held it does not exist."""
     global _lock
     _lock = threading.RLock()
 

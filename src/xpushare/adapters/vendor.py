@@ -97,8 +97,8 @@ def _filter_string(device: DeviceInfo) -> object:
 
 
 class ArrayInterface(NamedTuple):
-    """An attribute by which arrays tell where they lie. It is read from other libraries' arrays, and our arrays on a
-    device of this vendor have it.
+    """An attribute that tells where an array's memory is. It is read from other libraries' arrays. Our arrays on a
+    device of this vendor have it, too.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Where the arrays of one `share` lie, and on which streams they are produced."""
+"""The places of the arrays of one `share`, and the streams that produce them."""
 
 from __future__ import annotations
 

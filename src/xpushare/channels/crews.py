@@ -229,7 +229,7 @@ def _anybody(number: int) -> bool:
 
 
 def _remove_if_empty(path: Path, number: int, inode: tuple[int, int]) -> None:
-    """With the join byte: remove the file if no other process is in the crew."""
+    """While holding the join byte, remove the file if no other process is in the crew."""
     if not _anybody(number) and _inode_at(path) == inode:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)

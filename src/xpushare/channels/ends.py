@@ -272,7 +272,7 @@ class Frame(FrameBase, _Content):
 
     @property
     def meta(self) -> Any:
-        """What the writer set, or None."""
+        """The object that the writer has set, or None."""
         return decode_meta(self.meta_text)
 
     @property

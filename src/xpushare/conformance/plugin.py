@@ -1,4 +1,4 @@
-"""What pytest loads for the suite: options, fixtures, the aspects, the time-outs, and the results for the runner."""
+"""The suite's plugin for pytest: options, fixtures, aspects, time-outs, and the results for the runner."""
 
 # pyright: basic, reportPossiblyUnboundVariable=false, reportOptionalMemberAccess=false
 

@@ -77,7 +77,7 @@ class Report:
         return sum(each.status == status for each in self.outcomes)
 
     def as_dict(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Return the report for `--json`."""
         return {
             "device": self.device,
             "importer_device": self.importer_device,
@@ -98,7 +98,7 @@ class Report:
         }
 
     def as_text(self) -> str:
-        """For people."""
+        """Return the report for people."""
         lines: list[str] = []
         for each in self.outcomes:
             lines.append(f"{each.status:<13}  {each.rule.number:<5}  {each.rule.text}")

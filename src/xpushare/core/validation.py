@@ -238,7 +238,7 @@ def _exports() -> list[Handle]:
 
 books: Final = Books()
 checks: Final[set[str]] = set()
-"""Of "leaks", "lifetime" and "bounds", those that are on."""
+"""The enabled checks of "leaks", "lifetime" and "bounds"."""
 
 _inside = threading.local()
 

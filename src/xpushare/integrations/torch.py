@@ -214,8 +214,8 @@ class _Reduction:
 
 
 def _is_plain(tensor: Any, nbytes: int) -> bool:
-    """Return whether a tensor over a storage of so many bytes is what any library makes of its elements. DLPack carries
-    no gradients, and no strides of dimensions of length 1.
+    """Return whether a tensor over a storage of so many bytes is what any library would make of its elements, so that
+    DLPack can carry it. DLPack carries no gradients, and no strides of dimensions of length 1.
     """
     return (
         type(tensor) is torch.Tensor

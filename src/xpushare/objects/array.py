@@ -468,7 +468,7 @@ class SharedArray(ArrayState, Closable[Range]):
         return self._copied()._capsule(stream, versioned, copied=True) if copy else self._capsule(stream, versioned)
 
     def _copied(self) -> SharedArray:
-        """The same elements in new memory, which has them when this returns."""
+        """Return a copy in new memory. Its elements are complete when this returns."""
         from xpushare.core import queue as queues
 
         source, offset, shape, strides, dtype = described(self)
@@ -482,8 +482,8 @@ class SharedArray(ArrayState, Closable[Range]):
         return array_of(place, shape, dtype, strides, offset)
 
     def _capsule(self, stream: Any, versioned: bool, immutable: bool = False, copied: bool = False) -> Any:
-        """A DLPack capsule. `immutable`: its consumer never writes to arrays, so it need not know that this one is
-        read-only. `copied`: the consumer asked for a copy, and this array is one.
+        """Return a DLPack capsule. `immutable` means that its consumer never writes to arrays, so it need not know that
+        this one is read-only. `copied` means that the consumer asked for a copy, and this array is one.
         """
         found = use(self)
         allocation = found.allocation
@@ -731,8 +731,8 @@ _given_interfaces: Final[dict[tuple[str, str], ArrayInterface]] = {}  # by (back
 
 
 def _give_interfaces(backend: str) -> None:
-    """Let arrays have the array interfaces of a vendor that is in use here. Not by `__getattr__`, which would make each
-    use of any attribute slower.
+    """Let arrays have the array interfaces of a vendor that is in use here. They are set on the class, since
+    `__getattr__` would make each use of any attribute slower.
     """
     record = adapters.record(backend)
     for each in () if record is None else record.interfaces:

@@ -1,4 +1,4 @@
-"""What all objects of this package do in the same way: `close`, `with`, errors after close and after a fork, copies,
+"""The common behaviour of all objects of this package: `close`, `with`, errors after close and after a fork, copies,
 pickles.
 
 All bases have empty `__slots__`. Each class declares the slots itself, since a class over `BufferBase` cannot inherit

@@ -69,10 +69,13 @@ class Entry(NamedTuple):
 class Opener:
     """How this process opens exports of one kind on one device. Its identity is part of the cache's keys.
 
-    `make` imports one object. `make_all` imports several: all, or none. For an exporter on another backend, `admit`
-    raises unless exports of that form and hardware can be imported; it is called before anything is fetched. `maps`:
-    memory in a memfd comes mapped. `least_per_fd`: the least bytes that each of several fds stands for; 0 if there is
-    one fd. `room`: where closed imports are cached. `own`: this process can export its imports.
+    - `make` imports one object
+    - `make_all` imports several: all, or none
+    - `admit` raises unless exports of an exporter on another backend can be imported. It is called before anything is fetched
+    - `maps`: memory in a memfd arrives mapped
+    - `least_per_fd`: the least bytes behind each of several fds; 0 if there is one fd
+    - `room`: where closed imports are cached
+    - `own`: this process can export its imports
     """
 
     __slots__ = ("admit", "least_per_fd", "make", "make_all", "maps", "own", "room")

@@ -1,4 +1,4 @@
-"""Who shares what among this user's processes, read from their tables. Changes nothing and joins nothing."""
+"""Surveys what this user's processes share, by reading their tables. Changes nothing and joins nothing."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ class Row(TypedDict):
     label: str
     """The label that its exporter gave it; empty if none."""
     value: int | None
-    """Of an event: the number up to which every signal has completed."""
+    """The number up to which every signal of an event has completed."""
     pending: int | None
-    """Of an event: the number of the newest signal that anybody has submitted."""
+    """The number of the newest signal of an event that anybody has submitted."""
     age: int | None
     """Seconds since the oldest of its exports that is still in the table."""
 

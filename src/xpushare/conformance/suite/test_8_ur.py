@@ -162,7 +162,7 @@ def importing(pair: Pair) -> Iterator[Face]:
 
 @pytest.fixture
 def commands(face: Face) -> None:
-    """For tests that enqueue: each command returns an event, so a device without events refuses them."""
+    """A fixture for tests that enqueue. Each command returns an event, so a device without events refuses them."""
     if face.has(Aspect.ext_oneapi_ipc_event):
         return
     result = result_of(lambda: ur.urEnqueueEventsWait(face.queue, None))
