@@ -71,7 +71,7 @@ class Opener:
 
     - `make` imports one object
     - `make_all` imports several: all, or none
-    - `admit` is called for exporters on another backend, before anything is fetched. It raises if the import is impossible
+    - `admit` is called for exporters on another backend, before any fetch. It raises if the import is impossible
     - `maps`: memory in a memfd arrives mapped
     - `least_per_fd`: the least bytes behind each of several fds; 0 if there is one fd
     - `room`: where closed imports are cached
