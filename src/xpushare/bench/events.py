@@ -254,7 +254,7 @@ def _wait_without_signal(kept: Kept, way: str, seconds: float) -> tuple[float, f
 
 
 def waiting(settings: Settings) -> list[Row]:
-    """Measure the CPU time that a thread burns while it waits 1 s without a signal, after the first millisecond."""
+    """The CPU time that a thread burns while it waits 1 s without a signal, after the first millisecond."""
     seconds = settings.count(100, 10) / 100
     ways = (OURS, _EVENT)
     with contextlib.ExitStack() as stack:

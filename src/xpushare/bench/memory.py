@@ -148,9 +148,7 @@ def _hand_by_name(exporter: Worker, importer: Worker) -> float:
 
 
 def hand_over(settings: Settings) -> list[Row]:
-    """Measure a new array of 1 MiB from `share` to `attach`, its first element and `close`. Then the same with an
-    exporter that the importer has not met.
-    """
+    """A new array of 1 MiB: `share`, `attach`, first element, `close`. The same with an exporter not met before."""
     with Worker(settings) as importer:
         with Worker(settings) as exporter:
             ours, theirs = alternate(
@@ -179,7 +177,7 @@ def hand_over(settings: Settings) -> list[Row]:
 
 
 def new_handle(settings: Settings) -> list[Row]:
-    """Measure from a new explicit handle to the first byte read in another process (1 MiB): open, map, read, close."""
+    """From a new explicit handle to the first byte read in another process (1 MiB): open, map, read, close."""
     with Worker(settings) as exporter, Worker(settings) as importer:
         ours, theirs = alternate(
             settings.count(1000, 20),
@@ -213,7 +211,7 @@ def _reopen(kept: Kept, handle: bytes, name: str, count: int) -> tuple[list[floa
 
 
 def already_open(settings: Settings) -> list[Row]:
-    """Measure the open and close of a handle that this process has already opened."""
+    """Open and close of a handle that this process has already opened."""
     with Worker(settings) as exporter, Worker(settings) as importer:
         handle = exporter.call(_make_ours, _MIB, settings.device)
         name, _ = exporter.call(_make_theirs, _MIB)
@@ -251,7 +249,7 @@ def _read(kept: Kept, handle: bytes, name: str, nbytes: int, count: int) -> tupl
 
 
 def read_once(settings: Settings) -> list[Row]:
-    """Measure 64 MiB that are mapped, summed once by NumPy (every byte) and closed."""
+    """64 MiB, mapped, summed once by NumPy (every byte) and closed."""
     nbytes, rounds = 64 * _MIB, settings.count(16, 2)
     ours: list[float] = []
     theirs: list[float] = []
@@ -306,9 +304,7 @@ def _fresh(kept: Kept, nbytes: int, count: int, device: str, shared: bool) -> tu
 
 
 def fresh_array(settings: Settings) -> list[Row]:
-    """Measure a fresh array each time: made, written, shared, opened elsewhere, freed. Freed memory serves the next
-    array.
-    """
+    """A fresh array each time, made, written, shared, opened elsewhere and freed. Freed memory is reused."""
     rows: list[Row] = []
     with Worker(settings) as worker:
         for shared in (False, True):
@@ -485,7 +481,7 @@ def footprint(settings: Settings, nbytes: int, shared: bool) -> float:
 
 
 def eight_workers(settings: Settings) -> list[Row]:
-    """Measure the memory that an array takes once eight workers have it, as a multiple of its size."""
+    """The memory that an array takes once eight workers have it, as a multiple of its size."""
     ours, theirs = settings.count(1024, 64) * _MIB, settings.count(256, 16) * _MIB
     return [
         compare(
