@@ -34,7 +34,9 @@ COMMANDS: Final = (
 def parser(wanted: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
     """Make the parser of these commands. This imports the module of each command."""
     made = argparse.ArgumentParser(
-        prog="xpushare", description="Share accelerator memory, physical memory and events between processes."
+        prog="xpushare",
+        description="Share arrays in CPU and GPU memory between Python processes, without copying them.",
+        epilog='The page "Common mistakes" of the documentation explains the errors that beginners meet.',
     )
     made.add_argument("--version", action="version", version=f"xpushare {xpushare.__version__}")
     commands = made.add_subparsers(metavar="command", required=True)

@@ -1,4 +1,4 @@
-"""Print the completions of a shell: its functions for the commands and options of xpushare.
+"""Print shell completions for the commands and options of xpushare.
 
 bash:  eval "$(xpushare completion bash)" in ~/.bashrc
 
