@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,10 @@ def test_the_version_is_that_of_the_tag_and_links_are_absolute(tree: Path) -> No
     done = release(tree, "v7.8.9")
     assert done.returncode == 0, done.stderr
     assert '\nversion = "7.8.9"\n' in (tree / "pyproject.toml").read_text()
-    assert f'Repository = "{HOME}"' in (tree / "pyproject.toml").read_text()
+    urls = tomllib.loads((tree / "pyproject.toml").read_text())["project"]["urls"]
+    assert urls["Repository"] == HOME
+    assert urls["Common mistakes"] == f"{HOME}/blob/v7.8.9/docs/mistakes.md"
+    assert all((ROOT / url.removeprefix(f"{HOME}/blob/v7.8.9/")).is_file() for url in urls.values() if url != HOME)
     assert '\n__version__ = "7.8.9"\n' in (tree / "src/xpushare/__init__.py").read_text()
     readme = (tree / "README.md").read_text()
     targets = re.findall(r"\]\(([^)]+)\)", readme)

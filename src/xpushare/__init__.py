@@ -1,4 +1,4 @@
-"""Share accelerator memory, physical memory and events between Python processes.
+"""Share arrays in CPU and GPU memory between Python processes, without copying them.
 
 Names are loaded when they are first used: importing the package starts nothing and touches no driver. Type checkers and
 editors read them from `__init__.pyi`, which scripts/stub writes.

@@ -63,7 +63,7 @@ class _Selector(NamedTuple):
     named: frozenset[str]
 
     def choose(self, found: list[Device]) -> list[Device]:
-        """Of these devices those that it selects, in the order of the filters that accept them."""
+        """Return the devices that it selects, in the order of the filters that accept them."""
         left = [device for device in found if not any(item.matches(device) for item in self.discard)]
         chosen = [device for item in self.accept for device in left if item.matches(device)]
         return list(dict.fromkeys(chosen))
@@ -346,7 +346,7 @@ def adapter_of(device: Device) -> Any:
 
 
 def info_of(device: Device) -> Any:
-    """Return what the adapter calls the device. Raises as `adapter_of`."""
+    """Return the adapter's record of the device. Raises as `adapter_of` does."""
     try:
         return device._info  # pyright: ignore[reportPrivateUsage]
     except AttributeError:
@@ -411,7 +411,9 @@ def devices(selector: str | None = None) -> list[Device]:
 
 
 def devices_of_backends() -> list[Device]:
-    """All devices of the backends that `ONEAPI_DEVICE_SELECTOR` leaves, for somebody who chooses among them by it."""
+    """Return all devices of the backends that `ONEAPI_DEVICE_SELECTOR` allows, for a caller that itself selects among
+    them by the variable.
+    """
     _, backends = _choice(_said())
     return [device for backend in backends for device in _backend_devices(backend)]
 
@@ -469,7 +471,7 @@ def _look_for(name: str) -> Device:
 
 
 def _variables(vendors: Iterable[Vendor]) -> str:
-    """Which environment variables hide devices of these vendors."""
+    """Return the environment variables that hide devices of these vendors."""
     return " and ".join([*(name for each in vendors for name in each.variables), "ONEAPI_DEVICE_SELECTOR"])
 
 
@@ -535,7 +537,7 @@ def default_device() -> Device:
 
 
 def _expect_any() -> None:
-    """Raise `FeatureNotSupportedError` where there is no device at all, selected or not."""
+    """Raise `FeatureNotSupportedError` if there is no device at all, selected or not."""
     everywhere = [record.backend for record in adapters.vendors() if not record.selected_only]
     if not any(map(_backend_devices, everywhere)):
         why = "; ".join(f"{backend}: {adapters.why_none(backend)}" for backend in everywhere)

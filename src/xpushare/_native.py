@@ -1,4 +1,6 @@
-"""In the place of the native part where that is not: it is built for Linux only, and comes before this file."""
+"""Takes the place of the native part if that is missing. The native part is built for Linux only, and is found before
+this file.
+"""
 
 from __future__ import annotations
 

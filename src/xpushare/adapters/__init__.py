@@ -115,7 +115,7 @@ def _entry_points() -> Iterable[EntryPoint]:
 
 
 def _may_be_named() -> bool:
-    """False where no package has an entry point of the group for certain: its name is in no file of entry points, and
+    """Return False if no package has an entry point of the group. Then its name is in no file of entry points, and
     packages are found by their folders alone.
     """
     if any(hasattr(finder, "find_distributions") and finder is not PathFinder for finder in sys.meta_path):
@@ -175,13 +175,13 @@ def _is_broken(backend: str, why: str) -> None:
 
 
 def problems() -> list[Problem]:
-    """What is wrong with adapters from other packages, as far as this process knows."""
+    """Return the problems of adapters from other packages, as far as this process knows."""
     _elsewhere()
     return list(_problems)
 
 
 def search() -> Iterator[Vendor]:
-    """All vendors, those of this package first, so that whoever finds a match there need not look for other
+    """Yield all vendors, those of this package first, so that a caller that finds a match need not look for other
     packages.
     """
     yield from records(own=True)
@@ -200,12 +200,12 @@ def vendors(backends: Iterable[str] | None = None) -> list[Vendor]:
 
 
 def known(backend: str) -> bool:
-    """Whether there is an adapter of that name."""
+    """Return whether there is an adapter of that name."""
     return backend in _own_names() or backend in _elsewhere()
 
 
 def record(backend: str) -> Vendor | None:
-    """The record of that name; None where no adapter is installed for it."""
+    """Return the record of that name, or None if no adapter is installed for it."""
     found = _records.get(backend)
     if found is None:
         found = _own(backend) if backend in _own_names() else _elsewhere().get(backend)
@@ -247,7 +247,7 @@ def dlpack_owner(number: int) -> tuple[Vendor, DLPackType]:
 
 
 def on_host(number: int) -> bool:
-    """Whether the host reads and writes memory of that DLPack device type."""
+    """Return whether the host can read and write memory of that DLPack device type."""
     found = _on_host.get(number)
     if found is None:
         types = (each for record in search() for each in record.dlpack if each.number == number)
@@ -261,8 +261,8 @@ def loaded() -> list[Adapter]:
 
 
 def adapter(backend: str) -> Adapter:
-    """The adapter of that name, made once per process. Raises `FeatureNotSupportedError` if there is none, or it is
-    broken.
+    """Return the adapter of that name, made once per process. Raises `FeatureNotSupportedError` if there is none, or it
+    is broken.
     """
     found = _adapters.get(backend)
     if found is None:
@@ -277,8 +277,8 @@ def adapter(backend: str) -> Adapter:
 
 
 def on_first_use(tell: Callable[[str], object]) -> None:
-    """Have `tell` called with the name of each backend whose adapter this process has made or makes, before anybody
-    else sees that adapter.
+    """Have `tell` called with the name of each backend whose adapter this process has made or makes, before any other
+    code sees that adapter.
     """
     with _lock:
         for backend in _adapters:
@@ -301,7 +301,7 @@ def _make(backend: str) -> Adapter:
 
 
 def listed(backend: str) -> list[DeviceInfo]:
-    """The devices of that backend; none if its adapter comes from another package and is broken."""
+    """Return the devices of that backend, or none if its adapter comes from another package and is broken."""
     try:
         return adapter(backend).devices()
     except Exception as error:
@@ -312,17 +312,17 @@ def listed(backend: str) -> list[DeviceInfo]:
 
 
 def why_none(backend: str) -> str:
-    """Why there are no devices of that backend."""
+    """Return why there are no devices of that backend."""
     return _broken.get(backend) or adapter(backend).why_none()
 
 
 def refused(backend: str) -> list[str]:
-    """The devices of that backend that cannot be used, which `listed` leaves out: the name and why."""
+    """Return the devices of that backend that cannot be used, which `listed` leaves out: name and reason."""
     return [] if backend in _broken else adapter(backend).refused()
 
 
 def _renew_lock() -> None:
-    """In a forked child: the thread that held the lock does not exist here."""
+    """Replace the lock in a forked child, where the thread that held it does not exist."""
     global _lock
     _lock = threading.RLock()
 

@@ -65,7 +65,7 @@ Access = Literal["none", "r", "rw"]
 
 
 class Form(enum.IntEnum):
-    """What an export's file descriptors are, which decides where it can be imported. The table's entries contain it:
+    """The kind of an export's file descriptors, which decides where it can be imported. The table's entries contain it:
     docs/layout.md.
     """
 
@@ -77,7 +77,7 @@ class Form(enum.IntEnum):
 
 
 class Same(enum.Enum):
-    """What an importer's device must have in common with an exporter's device of another backend."""
+    """The properties that an importer's device must have in common with an exporter's device of another backend."""
 
     HOST = "host"
     DEVICE = "device"
@@ -419,9 +419,9 @@ class DriverQueue(abc.ABC):
 
     @abc.abstractmethod
     def unfinished(self) -> bool | tuple[Slot, int]:
-        """Return whether queued work has not finished, or the point that the queue waits for if everything before that
-        wait has. Does not block. The process asks at its exit, to finish what can be finished. Nothing can on a broken
-        device.
+        """Return whether there is queued work that has not finished. If the queue only waits for a point, return that
+        point. Does not block. The process calls this at its exit, to finish what can be finished. On a broken device,
+        nothing can.
         """
 
     @abc.abstractmethod

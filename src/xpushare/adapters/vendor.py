@@ -97,8 +97,8 @@ def _filter_string(device: DeviceInfo) -> object:
 
 
 class ArrayInterface(NamedTuple):
-    """An attribute by which arrays tell where they lie. It is read from other libraries' arrays, and our arrays on a
-    device of this vendor have it.
+    """An attribute that tells where an array's memory is. It is read from other libraries' arrays. Our arrays on a
+    device of this vendor have it, too.
     """
 
     name: str
@@ -123,7 +123,7 @@ def _no_checks() -> Iterable[Check]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vendor:
-    """What is known about a vendor without its driver."""
+    """The facts about a vendor that are known without its driver."""
 
     backend: str  # lower case; at most 16 characters, as handles carry it
     make: Callable[[], Adapter]  # imports and makes the adapter; called once per process, when it is first needed

@@ -227,8 +227,8 @@ os.register_at_fork(after_in_child=_started.clear)
 
 
 def _wait(devices: dict[tuple[int, int], Device], orders: Orders) -> bool:
-    """Have torch's current streams, and the host for its memory, wait for the content. `devices`: by DLPack's. False
-    where torch does not know one.
+    """Have torch's current streams wait for the content, and the host for content of its memory. `devices` are
+    DLPack's. Return False if torch does not know one of them.
     """
     if not orders and _started.issuperset(devices):
         return True

@@ -88,7 +88,7 @@ def lies_on_host(array: Any, found: description.Described | None) -> bool:
 
 
 def copy_kind(array: SharedArray) -> UsmKind:
-    """Return the memory kind of a copy on the array's own device. What the host can read stays readable."""
+    """Return the memory kind of a copy on the array's own device. Memory that the host can read stays readable."""
     return "device" if described(array)[0].allocation.kind == "device" else "host"
 
 
@@ -137,8 +137,9 @@ def kept_strides(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int
 def copy_out(
     array: Any, found: description.Described | None, source: Spanned, place: Range, device: Device, stream: Any
 ) -> Work:
-    """Have the device copy what an array spans to `place`, on `stream` (None: the one that the array's library works
-    on). Where there is none, on a queue that has finished then. Returns the queue.
+    """Have the device copy the bytes that an array spans to `place`, on `stream` (None: the one that the array's
+    library works on). If the device has no streams, a queue copies them, and has finished at the return. Returns the
+    queue.
     """
     work = None if is_unordered(stream) else work_on(device, native_stream(stream, found, array, device), array)
     own = queues.create(device, None) if work is None else work
@@ -152,7 +153,7 @@ def copy_out(
 
 
 class Source(NamedTuple):
-    """What is shared: exactly the bytes that the elements span, and their layout."""
+    """What is shared: the exact bytes that the elements span, and their layout."""
 
     covered: Range
     offset: int  # of the first element
@@ -254,7 +255,7 @@ def empty(
 
     Small arrays on the host (up to 16 KiB) lie together in allocations of 256 KiB. A process that
     opens one of them can read and write its neighbours, too: `handle.exposed_nbytes` says how many
-    bytes it can reach. Use `isolated=True` where that matters.
+    bytes it can reach. Use `isolated=True` if that matters.
 
     Args:
         shape: Number of elements per dimension.
@@ -379,8 +380,8 @@ def array(x: Any, *, dtype: Any = None, device: DeviceLike | None = None) -> Sha
 
 
 def values_of(x: Any) -> Any:
-    """Return NumPy's array of an array of ours or of another library: in place on the host, else copied to it. None if
-    it is no array.
+    """Return NumPy's array of an array of ours or of another library: in place on the host, otherwise a copy there.
+    Return None if it is not an array.
     """
     own = own_array(x)
     source: Any = x if own is None else own

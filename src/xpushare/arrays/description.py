@@ -1,4 +1,4 @@
-"""Arrays of other libraries, recognised by protocol; none of those libraries is imported."""
+"""Arrays of other libraries, recognised by protocol. This module imports none of those libraries."""
 
 from __future__ import annotations
 
@@ -128,11 +128,10 @@ def _unusable(array: Any, why: object) -> InvalidArgumentError:
 
 
 def describe(array: Any, ordered: bool = False) -> Described:
-    """What an array says of itself, by the array interfaces that the vendors read, DLPack or the buffer protocol.
-
-    `ordered`: a DLPack array on a device is asked to have its content ready on the device's default stream. Else
-    nothing is asked of its streams. `FeatureNotSupportedError`: it is on a device that no adapter here knows, or one
-    whose driver this process has not loaded.
+    """Return an array's own description, read by the array interfaces that the vendors know, DLPack or the buffer
+    protocol. With `ordered`, a DLPack array on a device is asked to have its content ready on the device's default
+    stream. Otherwise nothing is asked of its streams. Raises `FeatureNotSupportedError` if the array is on a device
+    that no adapter here knows, or one whose driver this process has not loaded.
     """
     found = described(array, ordered)
     if found is None:
@@ -459,8 +458,9 @@ def allocation_at(
 
 
 def range_at(where: Located, array: Any, known: Sequence[Allocation] = ()) -> Range:
-    """Return the piece of an own, an imported or another library's allocation at that place, held by `array` (None: by
-    nothing). `nbytes` 0 means up to its end. Drivers need not be asked about `known` allocations, given by address.
+    """Return the piece of an allocation at that place: of our own, an imported or another library's. `array` holds it
+    (None: nothing does). `nbytes` 0 means up to its end. The addresses of `known` allocations are looked up without
+    asking drivers.
     """
     here = node.current()
     allocation: Any = here.allocations.find(where.address)

@@ -37,7 +37,7 @@ def handed_over() -> tuple[Range, ...]:
 
 
 def keep_by_name(name: str, obj: Any, replace: bool, versions: int) -> int:
-    """Have the keeper publish `obj`; returns the version."""
+    """Have the keeper publish `obj`. Returns the version."""
     mine = name in naming.names
     if mine and not replace:
         raise InvalidArgumentError(f"this process has published {name!r} already: say replace=True, or unpublish it")
@@ -83,7 +83,7 @@ def _publish(
 
 
 def _opened(obj: Any) -> Any:
-    """Open a handle of this process, which is kept by its memory. Anything else is returned unchanged."""
+    """Open a handle of this process, and keep it open as long as its memory. Anything else is returned unchanged."""
     if isinstance(obj, Event) or (isinstance(obj, Handle) and obj.kind == "event"):
         raise FeatureNotSupportedError(
             "events are not kept: a process that signals has to live. Publish the event without keep=True, beside "

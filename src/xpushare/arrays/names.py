@@ -400,7 +400,9 @@ def _read(
 
 
 def _pinned(folder: Path, name: str, version: int) -> Handle | ArrayHandle | None:
-    """Return what an expired handle of that version follows to: the same version, as long as it is kept."""
+    """Return the handle that replaces an expired handle of that version: a handle of the same version, as long as the
+    version is kept.
+    """
     with naming.lock:
         return _read(folder, name, version=version)
 
@@ -537,12 +539,8 @@ class _Publisher:
 
 @final
 class Watch(Awaitable, Generic[_V]):
-    """The versions of a name, as `watch` returns them. Each goes to one of those that iterate over this object.
-
-    Examples:
-        >>> with xs.watch("weights") as versions:
-        ...     versions
-        <Watch of 'weights'>
+    """The versions of a name, as `watch` returns them. If several iterate over this object, each version goes to one of
+    them.
     """
 
     __slots__ = (
@@ -622,8 +620,8 @@ class Watch(Awaitable, Generic[_V]):
         return version
 
     def _newest(self) -> Handle | ArrayHandle | None:
-        """Return the newest version of the name. A version that was replaced meanwhile is opened as this one, and is
-        not yielded again.
+        """Return the newest version of the name. If a version is replaced before it is opened, the newest is opened
+        instead, and is not yielded again.
         """
         publishers: list[_Publisher] | None = [] if self._lost else None
         with naming.lock:
@@ -659,8 +657,8 @@ class Watch(Awaitable, Generic[_V]):
         return found is not None and bytes(found) != seen
 
     def changes(self) -> tuple[Changes, OwnedFd | None, bool]:
-        """Return the object that wakes those who wait for an item, and what its `ready` and `limit` need to know of the
-        publisher.
+        """Return the object that wakes those who wait for an item, and the publisher's data that its `ready` and
+        `limit` need.
         """
         return self._watching(), *self._end()
 

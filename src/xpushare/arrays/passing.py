@@ -17,9 +17,10 @@ OWN: Final = "xs.attach(handle, own=True) makes this process an owner, which can
 
 
 def passed_on(place: Range, read_only: bool, lasting: bool) -> Range:
-    """What is shared of borrowed memory: all that the handle covers by which it came, while the process that made the
-    handle lives. Memory that came by a pickle is exported from here once that process has ended, or, with `lasting`, at
-    once; then this is the piece itself. Raises `HandleExpiredError` if the handle has ended.
+    """Return the memory to share in the place of borrowed memory: all memory behind the handle that it came from, while
+    the process that made the handle lives. Memory that came by a pickle is exported from here once that process has
+    ended, or at once with `lasting`. Then this returns the piece itself. Raises `HandleExpiredError` if the handle has
+    ended.
     """
     handle = place.handle
     assert handle is not None
@@ -43,7 +44,9 @@ def passed_on(place: Range, read_only: bool, lasting: bool) -> Range:
 
 
 def _owned_now(place: Range, handle: Handle) -> bool:
-    """Make this process an owner of what came by a pickle. False if its device or driver cannot do that."""
+    """Make this process an owner of memory that came by a pickle. Returns False if its device or driver cannot do
+    that.
+    """
     allocation = place.allocation
     if not allocation.owned:
         if not allocation.imported or not place.device.has(Aspect.outlives_exporter):

@@ -1,4 +1,4 @@
-"""Where the arrays of one `share` lie, and on which streams they are produced."""
+"""The places of the arrays of one `share`, and the streams that produce them."""
 
 from __future__ import annotations
 
@@ -128,10 +128,9 @@ def _copy_bytes(target: Any, group: _Storage) -> None:
 
 @final
 class Placing:
-    """Arrays, where they lie, and what has to finish before their content is there.
-
-    Native code looks at arrays of ours, and at those whose library has DLPack's exchange API; of each kind of these
-    Python says once what it is. The others are described here, one by one.
+    """Arrays, their places, and the work that must finish before their content is complete. Native code examines arrays
+    of ours, and arrays of libraries that have DLPack's exchange API. Python describes each kind of such array once.
+    Other arrays are described here, one by one.
     """
 
     __slots__ = (
@@ -247,7 +246,7 @@ class Placing:
         return True
 
     def _describe(self, index: int) -> tuple[Source, Work | None] | tuple[None, None]:
-        """Return where an array lies and what produces it, or None for an array that has to be copied."""
+        """Return the place of an array and its producer, or None for an array that has to be copied."""
         array = self._found[index]
         own = own_array(array)
         if own is not None:
@@ -278,8 +277,8 @@ class Placing:
         return self._pass_on(source, self._work(array, found, source.covered.device))
 
     def _pass_on(self, source: Source, work: Work | None) -> tuple[Source, Work | None]:
-        """Do the same for borrowed memory, by its place in what its handle covers. Such a handle names no event of
-        ours, so this waits for the queued work.
+        """Do the same for borrowed memory, by its place in the memory behind its handle. Such a handle names no event
+        of ours, so this waits for the queued work.
         """
         place = source.covered
         if not place.borrowed:
@@ -311,7 +310,7 @@ class Placing:
         return Source(place, -low, found.shape, found.strides, dtype)
 
     def _put(self, index: int, source: Source | None, work: Work | None) -> None:
-        """Tell `leaves` where an array is. A private one has no place yet."""
+        """Add an array's place to `leaves`. A private array has no place yet."""
         if source is None:
             self.leaves.skip()
             return
@@ -460,7 +459,7 @@ class Placing:
     # --- the result
 
     def groups(self, works: list[Work], whole_allocations: bool = False) -> list[Range]:
-        """Return what to export: for each allocation (and access to it) the bytes that its arrays span, or all of it.
+        """Return what to export: for each allocation (and access to it), the bytes that its arrays span, or all of it.
         `works` are the streams that readers wait for, by the numbers of their events.
         """
         if not works:

@@ -235,9 +235,10 @@ def _message(placing: Placing, tree: Any, handles: list[Handle], marks: list[Mar
 
 
 def pickle_arrays(found: list[Any], known: Iterable[Allocation], made: dict[Device, list[Handle]]) -> bytes:
-    """The message of a list of different arrays for a pickle, as of now. Each allocation has an export of its own,
-    which is added to `made`, also where an error follows. It is exported as a whole: whoever receives several messages
-    can pass on what came by one of them by the handle of another. `known`: allocations that the arrays lie in.
+    """Return the message of a list of different arrays for a pickle, as of now. Each allocation has an export of its
+    own, which is added to `made` even if an error follows. The whole allocation is exported, so that a receiver of
+    several messages can pass on the memory of one message by the handle of another. `known` are allocations that the
+    arrays lie in.
     """
     placing = Placing(found, False, False, None, known)
     placing.place()

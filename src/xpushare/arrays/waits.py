@@ -128,8 +128,8 @@ class _Wanted:
 
     @contextlib.contextmanager
     def waiting(self, limit: float) -> Generator[tuple[select.epoll, float]]:
-        """Return what becomes readable once one may be ready, and how long to wait for that; 0 if one is
-        ready already.
+        """Return the descriptor that becomes readable once an object may be ready, and how long to wait for it; 0 if an
+        object is ready already.
         """
         points = [(events.waited_by(use(each.event)), each.number) for each in self._all if isinstance(each, _Point)]
         watches = [each.changes() for each in self._all if isinstance(each, Awaitable)]

@@ -1,4 +1,4 @@
-"""The scenarios of `xpushare bench`: each returns rows that compare us with what a user would pick instead."""
+"""The scenarios of `xpushare bench`. Each returns rows that compare xpushare with what a user would use instead."""
 
 from __future__ import annotations
 

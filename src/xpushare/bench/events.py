@@ -1,4 +1,4 @@
-"""Events: the round trip between two processes, and what a waiter burns."""
+"""Events: the round trip between two processes, and the CPU time of a waiter."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from xpushare.bench.worker import Kept, Worker, pin
 
 __all__ = ["OURS", "Pair", "event", "take_turns", "waiting"]
 
-_TIMEOUT: Final = 60.0  # of one block of round trips; a hang must not be for ever
+_TIMEOUT: Final = 60.0  # for one block of round trips, so that a hang ends
 OURS: Final = "ours"
 _EVENT: Final = "multiprocessing.Event"
 _ZMQ: Final = "pyzmq ipc://"
@@ -29,7 +29,7 @@ Cpus = tuple[list[int], list[int]]
 
 
 def _setup_first(kept: Kept, address: str, device: str) -> tuple[bytes, bytes]:
-    """The process that measures. It makes both events: one per producer, as the package advises."""
+    """Set up the process that measures. It makes both events, one per producer, as the documentation recommends."""
     import xpushare as xs
 
     ping = kept["ping"] = xs.Event(device, enable_ipc=True)
@@ -65,7 +65,7 @@ def _end(kept: Kept) -> None:
 
 
 def _first(kept: Kept, way: str, batch: int) -> float:
-    """Microseconds for one of `batch` round trips."""
+    """Return the microseconds of one of `batch` round trips."""
     turns = range(batch)
     clock = time.perf_counter_ns
     if way == OURS:
@@ -104,7 +104,7 @@ def _first(kept: Kept, way: str, batch: int) -> float:
 
 
 def _second(kept: Kept, way: str, batch: int) -> None:
-    """The other end: answers `batch` times."""
+    """The other end. Answers `batch` times."""
     turns = range(batch)
     if way == OURS:
         ping, pong = kept["ping"], kept["pong"]
@@ -131,7 +131,7 @@ def _second(kept: Kept, way: str, batch: int) -> None:
 
 
 def _burn(kept: Kept) -> None:  # noqa: ARG001
-    """Keep a CPU busy until somebody kills this process."""
+    """Keep a CPU busy until this process is killed."""
     while True:
         pass
 
@@ -140,20 +140,21 @@ def _burn(kept: Kept) -> None:  # noqa: ARG001
 
 
 class Pair:
-    """Two processes with every mechanism between them, beside as many busy ones as asked for."""
+    """Two processes that share every mechanism, and as many busy processes as asked for."""
 
     def __init__(
         self, settings: Settings, stack: contextlib.ExitStack, cpus: Cpus, *, zmq: bool, busy: int = 0
     ) -> None:
         context = multiprocessing.get_context("spawn")
         here, there = context.Pipe()
-        # Kept: a semaphore's name goes with the object that made it, and a spawned process looks it up later.
+        # Kept, since a semaphore's name ends with the object that made it, and a spawned process looks the name up
+        # later.
         shared = self._shared = {"there": context.Event(), "back": context.Event()}
         self.first = stack.enter_context(Worker(settings, {**shared, "pipe": here}))
         self._second = stack.enter_context(Worker(settings, {**shared, "pipe": there}))
         here.close()
         there.close()
-        self.first.call(pin, cpus[0])  # first: threads that libraries start inherit it
+        self.first.call(pin, cpus[0])  # first, so that threads which libraries start inherit it
         self._second.call(pin, cpus[1])
         address = f"ipc://{tempfile.mkdtemp(dir=settings.folder)}/socket" if zmq else ""
         handles = self.first.call(_setup_first, address, settings.device)
@@ -165,7 +166,7 @@ class Pair:
             worker.start(_burn)
 
     def run(self, way: str, batch: int, first: Callable[[Kept, str, int], Any] = _first) -> Any:
-        """Make `batch` round trips. Returns what `first` measures of them: by default the microseconds of one."""
+        """Make `batch` round trips. Returns what `first` measures, by default the microseconds of one round trip."""
         self._second.start(_second, way, batch)
         self.first.start(first, way, batch)
         found = self.first.result(_TIMEOUT * 2)
@@ -178,7 +179,7 @@ class Pair:
 
 
 def take_turns(count: int, ways: Sequence[str], sample: Callable[[str], Any]) -> dict[str, list[Any]]:
-    """Return `count` samples of each way, taken in turn, each time beginning with another one."""
+    """Return `count` samples of each way, measured in turn. Each round begins with another way."""
     samples: dict[str, list[Any]] = {way: [] for way in ways}
     for turn in range(count):
         for step in range(len(ways)):
@@ -190,7 +191,7 @@ def take_turns(count: int, ways: Sequence[str], sample: Callable[[str], Any]) ->
 def event(settings: Settings) -> list[Row]:
     """Event round trip between two processes: signal here, wait there, and back."""
     ways = [OURS, _EVENT, _PIPE, *([_ZMQ] if importlib.util.find_spec("zmq") else [])]
-    # Enough round trips a sample that the scheduler has spread the two processes, which a sample's start puts anywhere.
+    # A sample needs enough round trips for the scheduler to spread the two processes, which start on arbitrary CPUs.
     batches = {way: settings.count(200, 20) for way in ways} | {OURS: settings.count(5000, 500)}
     one, *more = sorted(os.sched_getaffinity(0))[:2]
     places: list[tuple[str, Cpus, int]] = [("both processes on one CPU", ([one], [one]), 0)]
@@ -218,11 +219,13 @@ def event(settings: Settings) -> list[Row]:
     return rows
 
 
-# --- what a waiter burns ----------------------------------------------------------------------------
+# --- the CPU time of a waiter -----------------------------------------------------------------------
 
 
 def _wait_without_signal(kept: Kept, way: str, seconds: float) -> tuple[float, float]:
-    """CPU time in us of a thread that waits, and of the whole process meanwhile (its warden included)."""
+    """Return the CPU time of a waiting thread and of the whole process meanwhile (including its warden), in
+    microseconds.
+    """
     import resource
 
     found: list[tuple[float, float]] = []
@@ -251,7 +254,7 @@ def _wait_without_signal(kept: Kept, way: str, seconds: float) -> tuple[float, f
 
 
 def waiting(settings: Settings) -> list[Row]:
-    """CPU burnt by a thread that waits 1 s without a signal, after the first millisecond."""
+    """The CPU time that a thread burns while it waits 1 s without a signal, after the first millisecond."""
     seconds = settings.count(100, 10) / 100
     ways = (OURS, _EVENT)
     with contextlib.ExitStack() as stack:

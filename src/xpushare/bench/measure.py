@@ -42,7 +42,7 @@ class Spread:
 
 def spread(samples: Sequence[float]) -> Spread:
     """Return the median and the quartiles of `samples`."""
-    several = samples if len(samples) > 1 else [*samples, *samples]  # quantiles takes two at least
+    several = samples if len(samples) > 1 else [*samples, *samples]  # quantiles needs at least two
     low, median, high = statistics.quantiles(several, n=4, method="inclusive")
     return Spread(round(median, 3), round(low, 3), round(high, 3), len(samples))
 
@@ -55,7 +55,7 @@ class Row:
     name: str
     unit: str
     ours: Spread
-    other: str = ""  # what theirs is
+    other: str = ""  # the name of theirs
     theirs: Spread | None = None
     ratio: float | None = None
     notes: list[str] = field(default_factory=list[str])
@@ -78,9 +78,9 @@ def compare(
 
 
 def alternate(count: int, *operations: Callable[[], float], warm_up: int | None = None) -> tuple[list[float], ...]:
-    """Call the operations in turn, `count` times each after a warm-up, each time beginning with another one.
+    """Call the operations in turn, `count` times each after a warm-up. Each round begins with another operation.
 
-    Each returns one sample: what it measured itself, so that its preparation stays outside the clock.
+    Each call returns one sample. An operation measures its own time, so that its preparation is not counted.
     """
     for _ in range(max(3, count // 10) if warm_up is None else warm_up):
         for operation in operations:
@@ -94,7 +94,7 @@ def alternate(count: int, *operations: Callable[[], float], warm_up: int | None 
 
 
 def machine() -> dict[str, Any]:
-    """Return where this ran."""
+    """Describe this machine."""
     import xpushare
 
     try:

@@ -1,5 +1,5 @@
-"""Memory: handing over, opening and reading what another process made, against `multiprocessing.shared_memory`; and
-what an array costs that many processes have, against a copy in each by `multiprocessing.Pipe`.
+"""Memory: handing over, opening and reading memory of another process, against `multiprocessing.shared_memory`. And the
+memory that an array takes if many processes have it, against a copy in each by `multiprocessing.Pipe`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MIB: Final = 1 << 20
 _FRAME: Final = 3840 * 2160 * 3
 _WORKERS: Final = 8
 _OTHER: Final = "multiprocessing.shared_memory"
-# An attaching process does not own the segment; from 3.13 on Python can be told so, else it registers it.
+# An attaching process does not own the segment. From 3.13 on Python can be told so. Before, it registers the segment.
 _ATTACH: Final[dict[str, Any]] = {"track": False} if sys.version_info >= (3, 13) else {}
 _TRACKED: Final = (
     "shared_memory attaches with track=False"
@@ -31,11 +31,11 @@ _TRACKED: Final = (
 )
 
 
-# --- in the two processes: each returns the microseconds that it took ------------------------------------------------
+# --- in the two processes: each function returns the microseconds that it took ----------------------------------------
 
 
 def _make_ours(kept: Kept, nbytes: int, device: str) -> bytes:
-    """Export a new allocation, every page written. The one before is released."""
+    """Export a new allocation after writing every page. The previous one is released."""
     import xpushare as xs
 
     memory = xs.malloc_host(nbytes, device)
@@ -49,7 +49,7 @@ def _make_ours(kept: Kept, nbytes: int, device: str) -> bytes:
 
 
 def _make_theirs(kept: Kept, nbytes: int) -> tuple[str, float]:
-    """Make a new segment, every page written. Making it names it, so that counts, but writing its pages does not."""
+    """Make a new segment and write every page. The time includes naming the segment, not the writing."""
     _end_theirs(kept)
     start = time.perf_counter_ns()
     segment = kept["theirs"] = SharedMemory(f"xpushare-bench-{os.getpid()}-{start}", create=True, size=nbytes)
@@ -93,7 +93,7 @@ def _open_theirs(kept: Kept, name: str) -> float:  # noqa: ARG001
 
 
 def _share(kept: Kept, device: str) -> tuple[bytes, float]:
-    """Share a new array, every byte written. The array before is released."""
+    """Share a new array after writing every byte. The previous array is released."""
     import numpy
 
     import xpushare as xs
@@ -108,7 +108,7 @@ def _share(kept: Kept, device: str) -> tuple[bytes, float]:
 
 
 def _attach(kept: Kept, handle: bytes) -> float:  # noqa: ARG001
-    """Attach, see the first element, close."""
+    """Attach, read the first element, close."""
     import numpy
 
     import xpushare as xs
@@ -148,7 +148,7 @@ def _hand_by_name(exporter: Worker, importer: Worker) -> float:
 
 
 def hand_over(settings: Settings) -> list[Row]:
-    """A new array of 1 MiB, `share`, `attach`, its first element, close; and the same with an exporter never met."""
+    """A new array of 1 MiB: `share`, `attach`, first element, `close`. The same with an exporter not met before."""
     with Worker(settings) as importer:
         with Worker(settings) as exporter:
             ours, theirs = alternate(
@@ -160,7 +160,7 @@ def hand_over(settings: Settings) -> list[Row]:
         contacts: tuple[list[float], list[float]] = ([], [])
         for turn in range(settings.count(40, 3)):
             with Worker(settings) as exporter:
-                exporter.call(_share, settings.device)  # what it does once, whoever is going to attach
+                exporter.call(_share, settings.device)  # what the exporter does once, for any importer
                 exporter.call(_make_theirs, _MIB)
                 for which in (turn % 2, 1 - turn % 2):
                     contacts[which].append(
@@ -177,7 +177,7 @@ def hand_over(settings: Settings) -> list[Row]:
 
 
 def new_handle(settings: Settings) -> list[Row]:
-    """A new explicit handle to the first byte read in another process (1 MiB): open, map, read, close."""
+    """From a new explicit handle to the first byte read in another process (1 MiB): open, map, read, close."""
     with Worker(settings) as exporter, Worker(settings) as importer:
         ours, theirs = alternate(
             settings.count(1000, 20),
@@ -211,7 +211,7 @@ def _reopen(kept: Kept, handle: bytes, name: str, count: int) -> tuple[list[floa
 
 
 def already_open(settings: Settings) -> list[Row]:
-    """Open and close of a handle that this process has open already."""
+    """Open and close of a handle that this process has already opened."""
     with Worker(settings) as exporter, Worker(settings) as importer:
         handle = exporter.call(_make_ours, _MIB, settings.device)
         name, _ = exporter.call(_make_theirs, _MIB)
@@ -249,12 +249,13 @@ def _read(kept: Kept, handle: bytes, name: str, nbytes: int, count: int) -> tupl
 
 
 def read_once(settings: Settings) -> list[Row]:
-    """64 MiB mapped, summed once by numpy (every byte), closed."""
+    """64 MiB, mapped, summed once by NumPy (every byte) and closed."""
     nbytes, rounds = 64 * _MIB, settings.count(16, 2)
     ours: list[float] = []
     theirs: list[float] = []
     with Worker(settings) as importer:
-        # New allocations, and who comes first changes: where the kernel places the pages makes a difference of its own.
+        # Each sample has new allocations, and the order alternates, since the kernel's placement of pages makes a
+        # difference of its own.
         for turn in range(rounds):
             with Worker(settings) as exporter:
                 made: dict[int, Any] = {}
@@ -280,7 +281,7 @@ def _fresh(kept: Kept, nbytes: int, count: int, device: str, shared: bool) -> tu
 
     import xpushare as xs
 
-    xs.share(xs.empty(1, device=device)).close()  # freed memory is kept by processes that have shared
+    xs.share(xs.empty(1, device=device)).close()  # a process that has shared caches its freed memory
 
     def ours() -> float:
         start = time.perf_counter_ns()
@@ -303,7 +304,7 @@ def _fresh(kept: Kept, nbytes: int, count: int, device: str, shared: bool) -> tu
 
 
 def fresh_array(settings: Settings) -> list[Row]:
-    """A fresh array each time: made, written, shared, opened elsewhere, freed. Memory that nobody has serves again."""
+    """A fresh array each time, made, written, shared, opened elsewhere and freed. Freed memory is reused."""
     rows: list[Row] = []
     with Worker(settings) as worker:
         for shared in (False, True):
@@ -316,7 +317,7 @@ def fresh_array(settings: Settings) -> list[Row]:
 
 
 def _handed(settings: Settings) -> list[Row]:
-    """A fresh array each time, which another process opens, looks at and closes before it is freed."""
+    """Measure a fresh array each time, which another process opens, reads and closes before it is freed."""
     rows: list[Row] = []
     near, far = multiprocessing.Pipe()
     with Worker(settings, {"pipe": near}) as maker, Worker(settings, {"pipe": far}) as reader:
@@ -339,7 +340,7 @@ def _handed(settings: Settings) -> list[Row]:
 
 
 def _look(kept: Kept) -> None:
-    """Open what comes, look at both ends, close it, and say so."""
+    """Open each array that arrives, read both ends, close it, and report that."""
     import pickle
 
     import numpy
@@ -405,7 +406,9 @@ def _stop(kept: Kept) -> None:
 
 
 def _pss(worker: Worker) -> int:
-    """Bytes of memory, shared pages in equal parts to those that map them: summed, each page counts once."""
+    """Return the bytes of memory, in which shared pages count in equal parts for the processes that map them. A sum
+    over all processes counts each page once.
+    """
     text = Path(f"/proc/{worker.pid}/smaps_rollup").read_text()
     return int(text.split("\nPss:")[1].split()[0]) * 1024
 
@@ -431,7 +434,7 @@ def _share_large(kept: Kept, nbytes: int) -> bytes:
 
 
 def _attach_and_sum(kept: Kept, handle: bytes) -> int:
-    """Read every byte. The array stays attached."""
+    """Attach, and read every byte. The array stays attached."""
     import numpy as np
 
     import xpushare as xs
@@ -454,7 +457,7 @@ def _receive_and_sum(kept: Kept) -> int:
 
 
 def footprint(settings: Settings, nbytes: int, shared: bool) -> float:
-    """Return what the array costs in its owner and all workers, in times its size."""
+    """Return the memory of the array in its owner and all workers, as a multiple of its size."""
     pipes = [multiprocessing.get_context("spawn").Pipe(duplex=False) for _ in range(_WORKERS)]
     with ExitStack() as stack:
         owner = stack.enter_context(Worker(settings, {"pipes": [there for _, there in pipes]}))
@@ -478,7 +481,7 @@ def footprint(settings: Settings, nbytes: int, shared: bool) -> float:
 
 
 def eight_workers(settings: Settings) -> list[Row]:
-    """The memory that an array costs once it is handed to eight workers, in times its size."""
+    """The memory that an array takes once eight workers have it, as a multiple of its size."""
     ours, theirs = settings.count(1024, 64) * _MIB, settings.count(256, 16) * _MIB
     return [
         compare(

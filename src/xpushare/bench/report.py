@@ -1,4 +1,4 @@
-"""What `xpushare bench` shows: a table for people, JSON for programs, and a plot."""
+"""The output of `xpushare bench`: a table for people, JSON for programs, and a plot."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HEAD = ("scenario", "what", "ours", "theirs", "ratio")
 
 
 def _figure(found: Spread | None, unit: str) -> str:
-    """Return median and quartiles, as precise as the figure is."""
+    """Format a median and its quartiles, with the precision of the figure."""
     if found is None:
         return "-"
     digits = 2 if found.median < 10 else 1 if found.median < 1000 else 0
@@ -27,7 +27,7 @@ def _ratio(row: Row) -> str:
 
 
 def table(where: Mapping[str, Any], rows: Sequence[Row], failed: Mapping[str, str]) -> str:
-    """Return the report as text: medians with quartiles in brackets, ratio = ours / theirs."""
+    """Format the report as text: medians with quartiles in brackets, ratio = ours / theirs."""
     load = " ".join(f"{each:.2f}" for each in where["load_average"])
     cpus = ",".join(map(str, where["affinity"]))
     lines = [
@@ -49,15 +49,15 @@ def table(where: Mapping[str, Any], rows: Sequence[Row], failed: Mapping[str, st
 
 
 def as_json(found: Mapping[str, Any]) -> str:
-    """Return the report as JSON, each of its `rows` on one line."""
+    """Format the report as JSON, with each of its `rows` on one line."""
     lines = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in found.items() if name != "rows"]
     rows = ",\n".join(f"  {json.dumps(asdict(row))}" for row in found["rows"])
     return "{\n" + ",\n".join([*lines, f' "rows": [\n{rows}\n ]']) + "\n}"
 
 
 def plot(where: Mapping[str, Any], rows: Sequence[Row], file: str) -> None:
-    """Draw ratios as bars from the line at 1, which is what a user would pick instead; the colour says on which side
-    they end. Needs matplotlib.
+    """Draw ratios as bars from the line at 1, which is what a user would use instead. The colour shows on which side a
+    bar ends. Needs matplotlib.
     """
     import matplotlib
 

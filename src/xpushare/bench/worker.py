@@ -1,4 +1,4 @@
-"""The other processes of a scenario: spawned, told what to run, ended by pid."""
+"""The other processes of a scenario: spawned, sent functions to run, ended by pid."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Kept", "Worker", "WorkerError", "pin"]
 
 Kept = dict[str, Any]
 _PR_SET_PDEATHSIG: Final = 1
-_START: Final = 60.0  # seconds for a call; a machine under load spawns slowly
+_START: Final = 60.0  # seconds for a call, since a busy machine spawns slowly
 
 
 class WorkerError(RuntimeError):
@@ -27,9 +27,9 @@ class WorkerError(RuntimeError):
 
 
 def _serve(connection: Connection, conductor: int, folder: str, kept: Kept) -> None:
-    """Main function of a worker: run what it is sent until the connection ends."""
+    """The main function of a worker. Runs what it is sent until the connection ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the conductor ends us
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # and a killed conductor leaves nobody running
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # if the conductor is killed, no worker remains
     if os.getppid() != conductor:
         return
     os.environ["XPUSHARE_RUNTIME_DIR"] = folder
@@ -47,9 +47,10 @@ def _serve(connection: Connection, conductor: int, folder: str, kept: Kept) -> N
 
 
 class Worker:
-    """One process. `kept` is what it is born with (multiprocessing's primitives travel only so) and keeps.
+    """One process. `kept` is passed when it is started, the only time at which it can receive multiprocessing's
+    primitives, and lives as long as the process.
 
-    A function it runs is of a module, and takes `kept` first.
+    The worker runs functions of modules, which get `kept` as their first argument.
     """
 
     def __init__(self, settings: Settings, kept: Mapping[str, Any] | None = None) -> None:
@@ -63,7 +64,7 @@ class Worker:
         self.pid: int = self._process.pid
 
     def start(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Have it run `function(kept, *arguments)`; `result` gets the answer."""
+        """Have the worker run `function(kept, *arguments)`. `result` returns the answer."""
         self._connection.send((function, arguments))
 
     def result(self, timeout: float = _START) -> Any:
@@ -83,13 +84,13 @@ class Worker:
         return self.result(timeout)
 
     def kill(self) -> None:
-        """SIGKILL, by pid; returns when it is gone."""
+        """Kill the worker by pid (SIGKILL). Returns once it is gone."""
         if self._process.exitcode is None:
             os.kill(self.pid, signal.SIGKILL)
         self._process.join(10)
 
     def close(self) -> None:
-        """Let it end in an orderly way; kill it when it does not."""
+        """Ask the worker to exit, and kill it if it does not."""
         self._connection.close()
         self._process.join(10)
         if self._process.exitcode is None:
@@ -108,6 +109,6 @@ class Worker:
 
 
 def pin(kept: Kept, cpus: list[int]) -> None:  # noqa: ARG001
-    """Run on these CPUs only, and let the scheduler act on it."""
+    """Run on these CPUs only. Sleeps for a moment, so that the scheduler acts on it."""
     os.sched_setaffinity(0, cpus)
     time.sleep(0.01)

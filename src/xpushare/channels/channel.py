@@ -70,7 +70,7 @@ class Channel(Awaitable):
     __slots__ = ("__weakref__", "_changes", "_end", "_label", "_mode", "_watched", "closed", "name")
 
     name: str
-    """The name; a dot and a number if it was given none."""
+    """The name. A channel that was given none has a dot and a number."""
     closed: bool
     """Whether `close` was called."""
     _changes: Changes | None
@@ -387,9 +387,7 @@ class Channel(Awaitable):
             end.lost += 1
 
     def _follow(self) -> bool:
-        """Move to the channel that was made in the place of this one, from its oldest frame on. False: there is none
-        yet.
-        """
+        """Move to the channel that replaced this one, to its oldest frame. Returns False if there is none yet."""
         with crews.alone():
             end = self._use()
             if end.peek() != _native.CHANNEL_MOVED:
@@ -455,7 +453,7 @@ class Channel(Awaitable):
         return found != _native.CHANNEL_WAIT
 
     def changes(self) -> tuple[Changes, OwnedFd | None, bool]:
-        """What `wait_any` waits for."""
+        """Return the object that `wait_any` waits for."""
         end = self._use()
         crew = None if end.peek() == _native.CHANNEL_MOVED else end.crew
         if self._changes is None or self._watched is not crew:
@@ -514,7 +512,7 @@ def lock_pages(channel: Channel, device: DeviceLike) -> None:
 
 
 def _created(name: str, seconds: float | None, attempt: Callable[[], _T]) -> _T:
-    """What an attempt gives, once another process has created the channel."""
+    """Return the result of an attempt, once another process has created the channel."""
     if made := attempt():
         return made
     end = None if seconds is None else time.monotonic() + seconds
@@ -540,7 +538,7 @@ def _name_of(name_or_handle: str | bytes) -> str:
 
 @final
 class _Frames:
-    """The frames of a channel, one after the other; each is closed when the next one is asked for."""
+    """The frames of a channel, one after the other. Each is closed when the next one is asked for."""
 
     __slots__ = ("_channel", "_frame")
 

@@ -82,7 +82,7 @@ def first_close(obj: Any) -> bool:
 
 
 def new_name() -> str:
-    """For what the user has given no name; it begins with a dot, as no name of a user's does."""
+    """Return a name for a user who gives none. It begins with a dot, as no user's name does."""
     return f".{secrets.token_hex(16)}"
 
 
@@ -94,7 +94,7 @@ def check_name(name: str | None) -> str:
 
 
 def check_label(label: str | None) -> str:
-    """What people see of a member."""
+    """Check a label, which people see as the name of a member."""
     return label_argument(label) or ""
 
 
@@ -121,8 +121,8 @@ class Crew:
         return any(map(_ended, self.ranges))
 
     def handles(self) -> list[Handle]:
-        """By which others open what the crew shares: exports of this process, also of what it has imported. Memory that
-        ends with its maker is opened by the maker's handle.
+        """The handles by which others open what the crew shares. They are exports of this process, even for imported
+        memory. Memory that ends with its maker is opened by the maker's handle.
         """
         if not self._handles:
             for each in self.ranges:
@@ -196,7 +196,7 @@ def _file(kind: int, name: str) -> str:
 
 
 def folder() -> Path:
-    """Where the files of crews are, which only this user can enter; it is made if it is missing."""
+    """Return the folder of crew files, which only this user can enter. It is created if it is missing."""
     found = identity.runtime_dir() / "crews"
     try:
         found.mkdir(mode=0o700)
@@ -229,7 +229,7 @@ def _anybody(number: int) -> bool:
 
 
 def _remove_if_empty(path: Path, number: int, inode: tuple[int, int]) -> None:
-    """With the join byte: remove the file if no other process is in the crew."""
+    """While holding the join byte, remove the file if no other process is in the crew."""
     if not _anybody(number) and _inode_at(path) == inode:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
@@ -263,9 +263,9 @@ def _opened(path: Path, create: bool) -> OwnedFd | None:
 def meet(
     kind: int, name: str, create: Callable[[], Sequence[Range]] | None, initial: int = 0
 ) -> Generator[tuple[Crew, bool] | None]:
-    """Within the block this process alone may join the crew of that name: the crew, and whether it was made now.
-    Leaving the block without a member undoes that. None if nobody has that name and `create`, which allocates what the
-    crew shares, is None.
+    """Join the crew of that name within the block, in which no other process may. Yields the crew, and whether it was
+    made now. Leaving the block without a member undoes that. Yields None if nobody has that name and `create`, which
+    allocates what the crew shares, is None.
     """
     path = folder() / _file(kind, name)
     with _lock:
@@ -314,8 +314,8 @@ def _stuck(number: int, path: Path) -> InvalidArgumentError:
 
 
 def _give_up(native: _native.Crew, path: Path, inode: tuple[int, int]) -> None:
-    """With the join byte: have the members of a channel whose slots have ended look for the next one of that name. They
-    are told before the name is free, so that a death in between leaves nobody who waits in vain.
+    """While holding the join byte, have the members of a channel whose slots have ended look for the next channel of
+    that name. They are notified before the name is free, so that no death in between leaves a member waiting for ever.
     """
     _native.channel_move(native)
     if _inode_at(path) == inode:
@@ -325,7 +325,7 @@ def _give_up(native: _native.Crew, path: Path, inode: tuple[int, int]) -> None:
 def _begin(
     kind: int, name: str, path: Path, create: Callable[[], Sequence[Range]] | None, initial: int
 ) -> tuple[Crew, bool] | None:
-    """Open the file, and what a living member shares; else make it, or find nobody."""
+    """Open the file and the objects of a living member. If there is no member, make them, or return None."""
     while True:
         fd = _opened(path, create is not None)
         if fd is None:
@@ -359,7 +359,7 @@ def _begin(
 
 
 def names(kind: int) -> list[str]:
-    """Of the crews of that kind, also of those that nobody is in any more."""
+    """Return the names of the crews of that kind, including those without members."""
     start = f"{_KINDS[kind]}."
     where = identity.chosen_dir() / "crews"
     try:
@@ -371,7 +371,7 @@ def names(kind: int) -> list[str]:
 
 @contextlib.contextmanager
 def looked_into(kind: int, name: str) -> Generator[Crew | None]:
-    """A crew into whose control words this process looks without being a member; None if nobody is."""
+    """Yield a crew whose control words this process reads without being a member, or None if nobody is a member."""
     path = folder() / _file(kind, name)
     with _lock:
         known = _known.get(path.name)
@@ -391,8 +391,8 @@ def looked_into(kind: int, name: str) -> Generator[Crew | None]:
 
 
 def _shared_by_any(fd: OwnedFd, path: Path, most: int = 2) -> tuple[list[Range] | None, bool]:
-    """What a living member shares, at most so much of it, opened here; None if nobody lives. True: the control words
-    only, since the slots have ended with their maker.
+    """Open the objects that a living member shares, at most `most`. Returns them, or None if nobody lives. Also returns
+    whether only the control words are left, since the slots have ended with their maker.
     """
     if not _anybody(fd.number):
         return None, False
@@ -420,14 +420,14 @@ def _shared_by_any(fd: OwnedFd, path: Path, most: int = 2) -> tuple[list[Range] 
 
 
 def living(number: int) -> Iterator[int]:
-    """The members whom a file's locks show to be alive; not those of this process."""
+    """Return the members that a file's locks show to be alive, except those of this process."""
     for member in range(_native.CREW_MEMBERS):
         if _native.lock_holder(number, _native.CREW_LIFE + member) is not None:
             yield member
 
 
 def _sweep(where: Path) -> None:
-    """Remove what dead processes left, now and then."""
+    """Remove the files of dead processes, now and then."""
     global _swept
     now = time.monotonic()
     if now - _swept < _SWEEP_REST:

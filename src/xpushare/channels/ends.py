@@ -29,7 +29,7 @@ __all__ = ["End", "Frame", "Loan", "Moved", "too_many_writers"]
 
 
 class Moved(Exception):
-    """The slots of a channel ended with their maker: a reader that reconnects goes to the next channel of its name."""
+    """The slots of a channel ended with their maker. A reader that reconnects moves to the next channel of its name."""
 
 
 def too_many_writers(name: str, writers: int) -> InvalidArgumentError:
@@ -48,7 +48,7 @@ class End(ChannelEnd):
     geometry: Geometry
     places: list[Range]
     points: Any
-    """Of a channel on a device with streams, else None."""
+    """The points of a channel on a device with streams, or None."""
 
     def __new__(
         cls, crew: Crew, native: _native.Crew, geometry: Geometry, label: str, mode: int, oldest: bool, writer: bool,
@@ -89,7 +89,9 @@ class End(ChannelEnd):
         return made
 
     def view(self, slot: int) -> Any:
-        """NumPy's array over a slot of a channel that is `plain`; those over all of its slots are made once."""
+        """Return NumPy's array over a slot of a channel that is `plain`. The arrays over all of its slots are made
+        once.
+        """
         arrays = self.arrays
         if arrays is None:
             import numpy
@@ -110,7 +112,7 @@ class End(ChannelEnd):
     # --- native code calls these
 
     def refuse(self, outcome: int, wanted: str, timeout: float | None) -> NoReturn:
-        """Raise what the outcome of an attempt means."""
+        """Raise the error that the outcome of an attempt stands for."""
         name = self.crew.name
         match outcome:
             case _native.CHANNEL_OVER:
@@ -148,7 +150,7 @@ class End(ChannelEnd):
 
 
 class _Content:
-    """What a loan and a frame have in common: an array over their slot."""
+    """The common part of a loan and a frame: an array over their slot."""
 
     __slots__ = ()
 
@@ -270,7 +272,7 @@ class Frame(FrameBase, _Content):
 
     @property
     def meta(self) -> Any:
-        """What the writer set, or None."""
+        """The object that the writer has set, or None."""
         return decode_meta(self.meta_text)
 
     @property

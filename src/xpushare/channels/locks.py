@@ -51,7 +51,7 @@ def _gone(kind: str) -> HandleExpiredError:
 
 
 class _Shared:
-    """What both do alike. `crew` is None if it could not be opened."""
+    """The common part of locks and atomics. `crew` is None if it could not be opened."""
 
     __slots__ = ()
 

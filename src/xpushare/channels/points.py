@@ -64,7 +64,7 @@ class After:
                 queues.wait(work, event, point)
 
     def before_host(self) -> None:
-        """Wait on the host for the earlier devices, and for what this frame's own queues do."""
+        """Wait on the host for the earlier devices, and for the work of this frame's own queues."""
         for event, point in self._pending():
             events.wait(event, None, point)
         for work in self.works:
@@ -191,7 +191,7 @@ class Points:
                 work.driver.copy(place.address + offset, stage.address, values.nbytes, (stage, place))
 
     def close(self) -> None:
-        """Wait until this member's device has finished with its frames. Nobody could tell that work from a
+        """Wait until this member's device has finished with its frames. Afterwards nobody could tell that work from a
         successor's.
         """
         slot = self._event.timeline.slot

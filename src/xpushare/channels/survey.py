@@ -1,4 +1,4 @@
-"""Which channels exist, who writes and who reads: for `statistics` and `xpushare ls`."""
+"""The existing channels, their writers and their readers, for `statistics` and `xpushare ls`."""
 
 from __future__ import annotations
 

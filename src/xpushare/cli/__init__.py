@@ -1,8 +1,8 @@
-"""The commands: `xpushare <command>`, also `python -m xpushare <command>`.
+"""The commands: `xpushare <command>`, or `python -m xpushare <command>`.
 
-A command is one module here (`_` for `-`), named in `COMMANDS`: its docstring's first line is its help,
-`add_arguments(parser)` declares its arguments, `run(arguments)` does the work and returns the exit status: 0 good, 1
-the command's own failure, 2 wrong usage.
+Each command is one module of this package, named in `COMMANDS` (with `_` for `-`). The first line of the module's
+docstring is the command's help. `add_arguments(parser)` declares its arguments. `run(arguments)` does the work and
+returns the exit status: 0 for success, 1 if the command failed, 2 for wrong usage.
 """
 
 from __future__ import annotations
@@ -32,9 +32,11 @@ COMMANDS: Final = (
 
 
 def parser(wanted: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
-    """Make the parser of these commands. The module of each is loaded."""
+    """Make the parser of these commands. This imports the module of each command."""
     made = argparse.ArgumentParser(
-        prog="xpushare", description="Share accelerator memory, physical memory and events between processes."
+        prog="xpushare",
+        description="Share arrays in CPU and GPU memory between Python processes, without copying them.",
+        epilog='The page "Common mistakes" of the documentation explains the errors that beginners meet.',
     )
     made.add_argument("--version", action="version", version=f"xpushare {xpushare.__version__}")
     commands = made.add_subparsers(metavar="command", required=True)
@@ -59,12 +61,12 @@ def parser(wanted: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
 
 
 def module_of(command: str) -> str:
-    """The name of a command's module."""
+    """Return the name of a command's module."""
     return f"xpushare.cli.{command.replace('-', '_')}"
 
 
 def native_part_missing() -> FeatureNotSupportedError | None:
-    """What says why it is not there; None where it is."""
+    """Return the error that says why the native part is missing, or None if it is there."""
     try:
         import_module("xpushare._native")
     except FeatureNotSupportedError as error:
@@ -73,7 +75,7 @@ def native_part_missing() -> FeatureNotSupportedError | None:
 
 
 def _docstring(name: str) -> str:
-    """Of a command's module that cannot be imported."""
+    """Read the docstring of a command's module that cannot be imported."""
     spec = find_spec(module_of(name))
     assert spec is not None
     assert spec.origin is not None
@@ -87,11 +89,11 @@ def _refuse(_arguments: argparse.Namespace) -> int:
 
 
 def _terminated(_number: int, _frame: object) -> None:
-    sys.exit(128 + signal.SIGTERM)  # as a shell reports it; what runs ends its children and removes its folder
+    sys.exit(128 + signal.SIGTERM)  # as a shell reports it; the running command ends its children first
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line (default: this process's); returns the exit status."""
+    """Run a command line (by default this process's). Returns the exit status."""
     words = sys.argv[1:] if argv is None else argv
     arguments = parser([each for each in COMMANDS if each in words[:1]] or COMMANDS).parse_args(words)
     unhandled = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
@@ -121,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _give_up_output() -> None:
-    """If what was printed cannot be written, let it go, so that the interpreter does not complain at exit."""
+    """Discard the output if it cannot be written, so that the interpreter prints no error at exit."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -130,7 +132,7 @@ def _give_up_output() -> None:
 
 
 def write_file(path: str | os.PathLike[str], text: str) -> None:
-    """Write a file. Raises `OSError` with its name, which the one of a full disk does not have."""
+    """Write a file. Raises `OSError` with the file's name, which the error of a full disk lacks."""
     try:
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)

@@ -50,7 +50,7 @@ def collect(
     device: str = "native_cpu:0",
     progress: bool = False,
 ) -> dict[str, Any]:
-    """Run the scenarios. Returns `machine`, `quick`, `rows` (of `measure.Row`), `failed` (scenario -> why)."""
+    """Run the scenarios. Returns `machine`, `quick`, `rows` (of `measure.Row`) and `failed` (scenario -> reason)."""
     from xpushare.bench.measure import Row, Settings, brief, machine
 
     unknown = [name for name in names or () if name not in scenarios]
@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace, scenarios: Mapping[str, Scenario] | None 
         for name, scenario in scenarios.items():
             print(f"{name:<14} {(scenario.__doc__ or '').strip()}")
         return 0
-    if arguments.plot and importlib.util.find_spec("matplotlib") is None:  # said now, not after minutes of measuring
+    if arguments.plot and importlib.util.find_spec("matplotlib") is None:  # reported before the measurements
         raise InvalidArgumentError("--plot needs matplotlib: pip install 'xpushare[bench]'")
     found = collect(scenarios, arguments.only, quick=arguments.quick, device=arguments.device, progress=True)
     rows, failed = found["rows"], found["failed"]

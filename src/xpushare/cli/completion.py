@@ -1,4 +1,4 @@
-"""Print the completions of a shell: its functions for the commands and options of xpushare.
+"""Print shell completions for the commands and options of xpushare.
 
 bash:  eval "$(xpushare completion bash)" in ~/.bashrc
 
@@ -18,8 +18,8 @@ __all__ = ["add_arguments", "run"]
 class _Command(NamedTuple):
     name: str
     help: str
-    options: dict[str, str]  # with what each does
-    choices: tuple[str, ...]  # of an argument that is no option
+    options: dict[str, str]  # option -> its help
+    choices: tuple[str, ...]  # the values of an argument that is not an option
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _commands() -> list[_Command]:
-    """All commands, as the parser has them."""
+    """Return all commands of the parser."""
     from xpushare.cli import parser
 
     (subparsers,) = (each for each in parser()._actions if isinstance(each, argparse._SubParsersAction))  # pyright: ignore[reportPrivateUsage]
@@ -108,6 +108,6 @@ _SHELLS: Final = {"bash": _bash, "zsh": _zsh, "fish": _fish}
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Always 0."""
+    """Print the completions. Always returns 0."""
     print(_SHELLS[arguments.shell](_commands()))
     return 0

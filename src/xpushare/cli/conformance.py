@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _progress() -> Callable[[int, int, str], None] | None:
-    """Tell people how far it is, on a line of its own that is written over."""
+    """Show the progress on one line, which each call overwrites."""
     if not sys.stderr.isatty():
         return None
     last = 0.0
@@ -49,7 +49,7 @@ def _progress() -> Callable[[int, int, str], None] | None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 if no rule failed, else 1."""
+    """Run the command. Returns 0 if no rule failed, else 1."""
     from xpushare.conformance import runner
     from xpushare.conformance.rules import RULES
 

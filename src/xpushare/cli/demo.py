@@ -31,7 +31,7 @@ from xpushare.cli.screen import coloured
 
 __all__ = ["STEPS", "Demo", "Peer", "Side", "Step", "add_arguments", "run"]
 
-_CHUNK: Final = 16 << 20  # bytes staged at a time for devices whose memory the host cannot reach
+_CHUNK: Final = 16 << 20  # bytes that are staged at a time if the host cannot reach the device's memory
 _ANSWER: Final = hashlib.sha256().digest_size
 
 Arguments = ParamSpec("Arguments")
@@ -39,14 +39,16 @@ Value = TypeVar("Value")
 
 
 class DemoError(Exception):
-    """A step did not go as it must."""
+    """A step did not have the expected result."""
 
 
 # --- the two processes ----------------------------------------------------------------------------
 
 
 class Peer:
-    """What functions in one of the two processes get: a voice, and a place for what lives from step to step."""
+    """The argument of each function that runs in one of the two processes. It prints lines, and holds objects from step
+    to step.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -57,7 +59,7 @@ class Peer:
 
 
 def _serve(connection: Connection, environment: dict[str, str]) -> None:
-    """Main function of both processes: run what the conductor sends, until it closes the connection."""
+    """The main function of both processes. Runs what the conductor sends until the conductor closes the connection."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the conductor ends us
     os.environ.update(environment)
     os.environ.pop("XPUSHARE_KEY_FILE", None)
@@ -76,7 +78,7 @@ def _serve(connection: Connection, environment: dict[str, str]) -> None:
 
 
 class Side:
-    """One of the two processes as the conductor sees it."""
+    """One of the two processes, as the conductor sees it."""
 
     def __init__(self, demo: Demo, name: str) -> None:
         self._demo = demo
@@ -94,7 +96,7 @@ class Side:
     def call(
         self, function: Callable[Concatenate[Peer, Arguments], Value], *args: Arguments.args, **_: Arguments.kwargs
     ) -> Value:
-        """Run `function(peer, *args)` over there within the step's time; its lines are printed here."""
+        """Run `function(peer, *args)` in the process, within the step's time. The process's lines are printed here."""
         try:
             self._connection.send((function, args))
             while self._connection.poll(self._demo.seconds_left()):
@@ -111,7 +113,7 @@ class Side:
         raise DemoError(f"the {self.name} (pid {self.pid}) has not answered within {self._demo.timeout:g} s")
 
     def kill(self) -> None:
-        """SIGKILL, by pid; returns when the process is gone."""
+        """Kill the process by pid (SIGKILL). Returns once it is gone."""
         if self._process.exitcode is None:
             os.kill(self.pid, signal.SIGKILL)
         self._process.join(self._demo.seconds_left())
@@ -119,7 +121,7 @@ class Side:
             raise DemoError(f"the {self.name} (pid {self.pid}) survives SIGKILL")
 
     def end(self) -> None:
-        """Let the process leave in its own way; kill it when it does not. `DemoError` unless its exit status is 0."""
+        """Ask the process to exit, and kill it if it does not. Raises `DemoError` unless its exit status is 0."""
         self._connection.close()
         self._process.join(self._demo.seconds_left())
         if self._process.exitcode != 0:
@@ -130,7 +132,7 @@ class Side:
             )
 
     def clean_up(self) -> None:
-        """Whatever happened, no process stays."""
+        """Make sure that the process is gone, whatever happened."""
         if self._process.exitcode is None:
             os.kill(self.pid, signal.SIGKILL)
             self._process.join(5)
@@ -141,7 +143,7 @@ class Side:
 
 
 def _write(memory: Memory, data: bytes | memoryview) -> None:
-    """Put bytes into memory of any device: directly where the host reaches it, else through a queue."""
+    """Put bytes into memory of any device: directly if the host can reach the memory, else through a queue."""
     try:
         view = memoryview(memory)
     except BufferError:
@@ -156,7 +158,7 @@ def _write(memory: Memory, data: bytes | memoryview) -> None:
 
 
 def _digest(memory: Memory) -> bytes:
-    """SHA-256 of memory of any device."""
+    """Return the SHA-256 of memory of any device."""
     digest = hashlib.sha256()
     for piece in _pieces(memory):
         digest.update(piece)
@@ -292,7 +294,7 @@ _ROUNDS: Final = 1000
 
 
 def _make_ranges(peer: Peer, device: str) -> list[str]:
-    """Several physical memories, each full of bytes of its own number."""
+    """Make several physical memories, each filled with its own number."""
     nbytes = Device(device).memory_granularity()
     made: list[str] = []
     for number in range(1, _RANGES + 1):
@@ -310,7 +312,7 @@ def _make_ranges(peer: Peer, device: str) -> list[str]:
 
 
 def _map_ranges(peer: Peer, handles: list[str], device: str) -> bytes:
-    """Map them side by side; the first byte of each as it is read through the one range."""
+    """Map them side by side. Returns the first byte of each, read through the range."""
     opened = [xs.ipc.physical_memory.open(handle) for handle in handles]
     nbytes = opened[0].nbytes
     place = xs.VirtualRange(nbytes * len(opened), device)
@@ -400,7 +402,7 @@ def _step_event(demo: Demo) -> None:
 
 
 def _step_lost(demo: Demo) -> None:
-    demo.exporter.kill()  # it lives where its memory would not outlive it
+    demo.exporter.kill()  # the exporter lives if its memory would not outlive it
     begin = time.monotonic()
     lost = demo.reader.call(_end_of_wait)
     demo.check(str(demo.exporter.pid) in lost, f"the wait does not name the dead process: {lost}")
@@ -446,7 +448,9 @@ def _step_close(demo: Demo) -> None:
 
 
 class Step(NamedTuple):
-    """One step: what it shows, what it does (raises when it goes wrong), and the aspect that it needs."""
+    """One step: what it shows, the function that runs it (which raises if the step fails), and the aspect that it
+    needs.
+    """
 
     title: str
     do: Callable[[Demo], None]
@@ -475,7 +479,7 @@ STEPS: Final = (
 
 @dataclass
 class Demo:
-    """One run: the conductor, which starts both processes, goes through the steps and judges."""
+    """One run: the conductor, which starts both processes, runs the steps and judges the results."""
 
     device: Device
     file: Path
@@ -498,11 +502,11 @@ class Demo:
         return self._sides["reader"]
 
     def seconds_left(self) -> float:
-        """Of the step's time."""
+        """The seconds that are left of the step's time."""
         return max(0.0, self._deadline - time.monotonic())
 
     def say(self, text: str, side: Side | None = None, when: float | None = None) -> None:
-        """Print a line of one of the processes, or the conductor's own, with its time since the start."""
+        """Print a line of one of the processes, or the conductor's own, with the time since the start."""
         elapsed = (time.monotonic() if when is None else when) - self._begin
         name, pid = (side.name, side.pid) if side is not None else ("conductor", os.getpid())
         self.lines.append({"seconds": round(elapsed, 6), "process": name, "pid": pid, "text": text})
@@ -518,7 +522,7 @@ class Demo:
             raise DemoError(wrong)
 
     def wait_for_rounds(self, count: int) -> int:
-        """Until the reader's thread has hashed the memory `count` times."""
+        """Wait until the reader's thread has hashed the memory `count` times."""
         while (rounds := self.reader.call(_rounds)) < count:
             if not self.seconds_left():
                 raise DemoError(f"the reader did {rounds} of {count} rounds within {self.timeout:g} s")
@@ -526,7 +530,7 @@ class Demo:
         return rounds
 
     def run(self) -> dict[str, Any]:
-        """All steps; what `--json` prints."""
+        """Run all steps. Returns the output of `--json`."""
         results: list[dict[str, Any]] = []
         self._print(f"{self.device}, {self.device.name}; file {self.file}, {self.file.stat().st_size} bytes")
         try:
@@ -572,7 +576,9 @@ class Demo:
 
 
 def _default_file() -> Path:
-    """The README beside the sources; of an installed package, its own compiled part: a file that surely exists."""
+    """Return the README beside the sources. For an installed package, return its compiled part, a file that surely
+    exists.
+    """
     readme = Path(__file__).parents[3] / "README.md"
     if readme.is_file() and (readme.parent / "src" / "xpushare").is_dir():
         return readme
@@ -605,7 +611,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 when every step that the device supports passed, else 1."""
+    """Run the command. Returns 0 if every step that the device supports passed, else 1."""
     device = Device(arguments.device) if arguments.device else xs.default_device()
     folder = tempfile.mkdtemp(prefix="xpushare-demo-")
     try:

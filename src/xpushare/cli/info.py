@@ -1,7 +1,7 @@
 """List devices, their aspects and the reasons, driver versions, and your runtime folder and key.
 
-It changes nothing: a folder or key that is missing is reported, not made. Asking a device for its aspects may start
-its driver. The exit status is 0 if there is a device, 1 if there is none, and 2 if the selector does not parse.
+The command changes nothing. It reports a missing folder or key, and does not make one. Asking a device for its aspects
+may start its driver. The exit status is 0 if there is a device, 1 if there is none, and 2 if the selector is invalid.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def collect(selector: str | None = None, verbose: bool = False) -> dict[str, Any]:
-    """What `info --json` prints, or `info -v --json`. `InvalidArgumentError` for a selector that does not parse."""
+    """Return the output of `info --json`, or of `info -v --json`. Raises `InvalidArgumentError` if the selector is
+    invalid.
+    """
     why = native_part_missing()
     found = xpushare.devices(selector) if why is None else []
     return {
@@ -71,7 +73,7 @@ def _package() -> dict[str, Any]:
     try:
         installed: str | None = importlib.metadata.version("xpushare")
     except importlib.metadata.PackageNotFoundError:
-        installed = None  # run from a source tree
+        installed = None  # if it runs from a source tree
     package: dict[str, Any] = {
         "version": xpushare.__version__,
         "installed_version": installed,
@@ -100,7 +102,7 @@ def _runtime() -> dict[str, Any]:
         identity.user_key()
     except (FileNotFoundError, NotADirectoryError):
         exists = False
-    except OSError as error:  # a folder that cannot be entered, say
+    except OSError as error:  # such as a folder that this user may not enter
         exists, problem = False, f"{key}: {error.strerror}"
     except xpushare.InvalidArgumentError as error:
         problem = str(error)
@@ -114,7 +116,7 @@ def _runtime() -> dict[str, Any]:
 
 
 def _variables(vendors: bool) -> list[str]:
-    """The environment variables that say what is here, ours and the vendors'."""
+    """Return the environment variables that influence the result, ours and the vendors'."""
     return [*_VARIABLES, *(name for record in (adapters.vendors() if vendors else ()) for name in record.variables)]
 
 
@@ -134,7 +136,9 @@ def _device(device: Device) -> dict[str, Any]:
 
 
 def _queries(device: Device) -> dict[str, Any]:
-    """What `urDeviceGetInfo` answers, by the names of the queries; None where it does not."""
+    """Return the answers of `urDeviceGetInfo` by the names of the queries. Return None for a query without an
+    answer.
+    """
     from xpushare import ur
     from xpushare.ur._objects import device_of
 
@@ -150,7 +154,7 @@ def _queries(device: Device) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> Any:
-    """A value in the words of JSON."""
+    """Convert a value for JSON."""
     if isinstance(value, list):
         return [_shown(each) for each in value]
     if isinstance(value, enum.Flag):
@@ -163,12 +167,12 @@ def _shown(value: Any) -> Any:
 
 
 def _missing() -> dict[str, str]:
-    """Backends of this version that have no device here, whatever the selector says, and why."""
+    """Return the backends of this version that have no device here, whatever the selector is, and the reasons."""
     return {backend: adapters.why_none(backend) for backend in _backends() if not adapters.listed(backend)}
 
 
 def _refused() -> dict[str, list[str]]:
-    """Devices that this version cannot use, beside others of their backend, and why."""
+    """Return the devices that this version cannot use although it uses others of their backend, and the reasons."""
     found = {backend: adapters.refused(backend) for backend in _backends() if adapters.listed(backend)}
     return {backend: said for backend, said in found.items() if said}
 
@@ -223,7 +227,7 @@ def _text(found: dict[str, Any]) -> str:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 if there is a device, 1 if there is none, 2 if the selector does not parse."""
+    """Run the command. Returns 0 if there is a device, 1 if there is none, 2 if the selector is invalid."""
     try:
         found = collect(arguments.device, arguments.verbose)
     except xpushare.InvalidArgumentError as error:

@@ -1,8 +1,8 @@
 """Keep what was published with `keep=True` after the processes that published it have ended.
 
-Without an option, this command is the keeper, until Ctrl-C, SIGTERM or `--stop`. `publish(keep=True)` starts one in the
-background if none runs. There is one keeper for each runtime folder. The exit status is 1 if no keeper runs, if nothing
-has that name, or if another keeper runs already.
+Without an option, this command is the keeper, and runs until Ctrl-C, SIGTERM or `--stop`. `publish(keep=True)` starts a
+keeper in the background if none runs. Each runtime folder has one keeper. The exit status is 1 if no keeper runs, if
+nothing has that name, or if another keeper is already running.
 """
 
 from __future__ import annotations
@@ -56,19 +56,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _options(arguments: argparse.Namespace) -> str:
-    """The limits, as `xpushare keep` takes them."""
+    """Return the limits that were given as options of `xpushare keep`."""
     limits = {"--max-bytes": arguments.max_bytes, "--ttl": arguments.ttl}
     return "".join(f" {name} {value}" for name, value in limits.items() if value)
 
 
 def _bytes(text: str) -> int:
-    """A number of bytes, such as 1000000, 64M or 2G."""
+    """Parse a number of bytes, such as 1000000, 64M or 2G."""
     factor = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}.get(text[-1:].upper(), 1)
     return int(text[:-1] if factor > 1 else text) * factor
 
 
 def age(seconds: int | None) -> str:
-    """A time for people."""
+    """Format a time for people."""
     if seconds is None:
         return "?"
     for length, unit in _TIMES:
@@ -78,13 +78,13 @@ def age(seconds: int | None) -> str:
 
 
 def kept_rows() -> list[dict[str, Any]]:
-    """What is kept; nothing where no keeper runs."""
+    """Return a row for each kept name, or none if no keeper runs."""
     with keeping.connected() as keeper:
         return [] if keeper is None else keeper.listed()
 
 
 def kept_lines(rows: list[dict[str, Any]]) -> list[str]:
-    """What is kept, for people."""
+    """Format the kept names for people."""
     return [
         f"{each['name']}  version {each['version']}, {readable(each['nbytes'])} in {each['objects']} allocations, for "
         f"{age(max(int(time.time()) - each['since'], 0))}, published by {each['publisher']} "
@@ -94,7 +94,7 @@ def kept_lines(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0, or 1 if there is no keeper to be asked, or one that is in the way."""
+    """Run the command. Returns 0, or 1 if there is no keeper to ask or another keeper is in the way."""
     if arguments.unit:
         print(_UNIT.format(python=sys.executable, options=_options(arguments)), end="")
         return 0

@@ -1,9 +1,9 @@
 """List what the processes of this user share: objects, sizes, devices, exporters, importers and ages.
 
-It looks into every process of this user through /proc, read-only. State `shared`: handles open the object. State
-`withdrawn`: no handle opens it any more, but importers have it open. State `LEFT`: its exporter has died, and the
-object is freed when its last importer closes it or ends. The exit status is 1 if a dead process left something, or if
-no process has the pid of --pid.
+The command looks into every process of this user through /proc, and changes nothing. The state `shared` means that
+handles can open the object. `withdrawn` means that no handle opens it any more, but importers have it open. `LEFT`
+means that its exporter has died; the object is freed when its last importer closes it or ends. The exit status is 1 if
+a dead process left something, or if no process has the pid of --pid.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from xpushare.sharing.survey import Row, Survey, command_line
 __all__ = ["add_arguments", "run"]
 
 _LISTED: Final = 8
-_MANY: Final = 4  # objects alike, from which on they are one line
-_LINE: Final = 120  # characters of a command line
+_MANY: Final = 4  # this many similar objects are shown as one line
+_LINE: Final = 120  # the length of a command line, in characters
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +42,7 @@ def _device_names() -> dict[str, str]:
     try:
         return {device.uuid: str(device) for device in xpushare.devices()}
     except xpushare.InvalidArgumentError:
-        return {}  # a selector that does not parse hides names, not shares
+        return {}  # an invalid selector hides the devices' names, not the shares
 
 
 def _who(pid: int, name: str | None) -> str:
@@ -57,7 +57,7 @@ def _wanted(row: Row, arguments: argparse.Namespace) -> bool:
 
 
 def _grouped(rows: list[Row], every: bool) -> list[list[Row]]:
-    """Rows that differ in size and age only are one line where there are many of them."""
+    """Group rows that differ only in size and age, if there are many of them."""
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         alike = (row["state"], row["kind"], row["device"], row["exporter"], *row["importers"], *row["names"])
@@ -70,7 +70,7 @@ def _grouped(rows: list[Row], every: bool) -> list[list[Row]]:
 
 
 def _size(group: list[Row]) -> str:
-    """How much is shared; of an allocation that holds more than what is published: how much of how much."""
+    """Format how much is shared. If an allocation holds more than the published part, format both sizes."""
     whole = sum(each["nbytes"] for each in group)
     part = sum(each["nbytes"] if each["published_nbytes"] is None else each["published_nbytes"] for each in group)
     return readable(whole) if part == whole else f"{readable(part)} of {readable(whole)}"
@@ -108,14 +108,16 @@ def _print_table(groups: list[list[Row]]) -> None:
 
 
 def _processes(rows: list[Row]) -> dict[int, str]:
-    """The command line of each process that has a part in the rows."""
+    """Return the command line of each process that shares or has opened one of the rows."""
     pids = {pid for row in rows for pid in (row["exporter"], *row["importers"]) if pid}
     found = {pid: command_line(pid) for pid in sorted(pids)}
     return {pid: line for pid, line in found.items() if line}
 
 
 def _found() -> Survey:
-    """What is shared. Where that is much, looking for garbage meanwhile takes a seventh of the time, and finds none."""
+    """Survey what is shared. Garbage collection is off meanwhile: with many objects, it would take most of the time and
+    free nothing.
+    """
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -126,7 +128,7 @@ def _found() -> Survey:
 
 
 def _print_channels(found: list[dict[str, Any]]) -> None:
-    """A line for each member of each channel."""
+    """Print a line for each member of each channel."""
     devices = _device_names()
     for each in found:
         where = devices.get(each["device"], each["backend"])
@@ -143,7 +145,7 @@ def _print_channels(found: list[dict[str, Any]]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0, or 1 if a dead process left something or no process has the `--pid`."""
+    """Run the command. Returns 0, or 1 if a dead process left something or no process has the `--pid`."""
     found = _found()
     rows = [row for row in found.rows if _wanted(row, arguments)]
     left = [row for row in rows if row["state"] == "left"]

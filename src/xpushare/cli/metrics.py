@@ -1,7 +1,7 @@
-"""Offer what processes share to Prometheus, or print it once.
+"""Serve figures on what processes share to Prometheus, or print them once.
 
-The values are those of `xpushare top`, with labels for the process, the device, the names and what programs call their
-objects. Objects that have all of these in common are one line, their values summed. Needs the extra `metrics`
+The figures are those of `xpushare top`, labelled by process, device, name, and the label that a program gave an object.
+Objects with equal labels become one line, and their values are added. The command needs the extra `metrics`
 (prometheus-client).
 
   xpushare metrics --listen 127.0.0.1:9464    serves http://127.0.0.1:9464/metrics until Ctrl-C
@@ -55,7 +55,7 @@ def _channels(channels: list[dict[str, Any]]) -> Iterator[tuple[tuple[str, ...],
         yield (each["name"] or "", each["device"]), each
 
 
-# Name, help, kind, labels, what they are read from, how to read and to join values of the same labels.
+# Name, help, kind, labels, where the values come from, how to read a value, how to combine values of equal labels.
 _FAMILIES: Final[tuple[tuple[str, str, str, tuple[str, ...], str, Callable[[dict[str, Any]], Any], Any], ...]] = (
     ("objects", "Objects that are shared", "gauge", _OBJECT, "rows", lambda _: 1, sum),
     ("object_bytes", "Bytes of the objects", "gauge", _OBJECT, "rows", lambda row: row["nbytes"], sum),
@@ -114,7 +114,7 @@ class _Collector:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0, or 1 if prometheus-client is not installed."""
+    """Run the command. Returns 0, or 1 if prometheus-client is not installed."""
     try:
         import prometheus_client as prometheus
         from prometheus_client import core

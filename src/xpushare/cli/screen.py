@@ -1,4 +1,4 @@
-"""Colours and the length of lines, for output that goes to a terminal."""
+"""Colours and line lengths for output to a terminal."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ def _is_terminal() -> bool:
 
 
 def coloured(text: str, colour: str) -> str:
-    """Return the text in that colour, or as it is: not for files and pipes, nor where NO_COLOR is set."""
+    """Return the text in that colour. Files, pipes and terminals under NO_COLOR get the plain text."""
     plain = not colour or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not _is_terminal()
     return text if plain else f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
 
 
 def wrapped(head: str, text: str, indent: int | None = None) -> str:
-    """Return `head` and `text`, broken at the terminal's width. Later lines are indented, by default as far as `head`
-    reaches. Files and pipes get one line.
+    """Return `head` and `text`, broken at the terminal's width. Later lines are indented, by default to the end of
+    `head`. Files and pipes get one line.
     """
     if not _is_terminal():
         return f"{head}{text}".rstrip()
     columns = shutil.get_terminal_size().columns
     within = len(head) if indent is None else indent
-    if within > columns // 2:  # else there is a word a line
+    if within > columns // 2:  # a narrower terminal would get one word a line
         within = 8
     lines = textwrap.wrap(
         f"{head}{text}".rstrip(), max(columns, 20), subsequent_indent=" " * within, break_on_hyphens=False,
@@ -43,12 +43,12 @@ def wrapped(head: str, text: str, indent: int | None = None) -> str:
 
 
 def counted(number: int, what: str, plural: str = "") -> str:
-    """Return a number of things: `1 object`, `2 objects`."""
+    """Return a count with its noun: `1 object`, `2 objects`."""
     return f"{number} {what if number == 1 else plural or what + 's'}"
 
 
 class Help(argparse.HelpFormatter):
-    """Breaks the paragraphs of a description at the terminal's width, and leaves indented lines as they are."""
+    """Breaks the paragraphs of a description at the terminal's width. Indented lines stay as they are."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n\n".join(

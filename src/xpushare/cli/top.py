@@ -1,8 +1,9 @@
 """Show live what processes share: channels, events and memory, with rates.
 
-Rates are what happened since the last look. Keys: p, o, c show processes, objects, channels; < and > choose the column
-to sort by, r turns the order round; / takes a text that lines must have (Enter ends it); space stops and goes on; q
-ends. Without a terminal, and with --json, two looks --interval seconds apart are printed once.
+Rates are measured between two updates. The keys p, o and c show processes, objects and channels; < and > choose the
+column to sort by; r reverses the order; / filters the lines by a text (Enter ends it); space pauses and resumes; q
+quits. Without a terminal, and with --json, the command measures once over --interval seconds, prints the result and
+ends.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
 
 
-# --- what there is
+# --- the data
 
 
 class Look(NamedTuple):
-    """What was shared at a time."""
+    """A survey of what was shared at one time."""
 
     at: float
     rows: list[dict[str, Any]]
@@ -50,12 +51,12 @@ class Look(NamedTuple):
 
 
 def look() -> Look:
-    """Look at what is shared now."""
+    """Survey what is shared now."""
     return Look(time.monotonic(), [dict(row) for row in survey_named().rows], channels())
 
 
 class Table(NamedTuple):
-    """Lines of one view. Columns whose lines are numbers are aligned to the right."""
+    """The lines of one view. Columns of numbers are aligned to the right."""
 
     columns: tuple[str, ...]
     lines: list[tuple[Any, ...]]
@@ -72,7 +73,9 @@ def _rate(now: float | None, before: float | None, seconds: float) -> float | No
 
 
 def _channel_lines(new: Look, old: Look) -> Iterator[tuple[Any, ...]]:
-    """A line for each member of each channel: frames sent are a writer's rate, received ones a reader's."""
+    """Return a line for each member of each channel. The rate is that of frames sent for a writer, of frames received
+    for a reader.
+    """
     seconds, devices = new.at - old.at, _device_names()
     before = {(each["name"], member["pid"], member["member"]): (each["sent"], member["received"])
               for each in old.channels for member in each["members"]}  # fmt: skip
@@ -91,7 +94,7 @@ def _channel_lines(new: Look, old: Look) -> Iterator[tuple[Any, ...]]:
 
 
 def _object_lines(new: Look, old: Look) -> Iterator[tuple[Any, ...]]:
-    """A line for each object. The rate is that of an event's value."""
+    """Return a line for each object. The rate is that of an event's value."""
     before = {_identity(row): row["value"] for row in old.rows}
     devices = _device_names()
     for row in new.rows:
@@ -104,7 +107,7 @@ def _object_lines(new: Look, old: Look) -> Iterator[tuple[Any, ...]]:
 
 
 def _process_lines(new: Look, old: Look) -> Iterator[tuple[Any, ...]]:
-    """A line for each process: what it exports and has open, and its part in channels."""
+    """Return a line for each process: what it exports and has open, and its roles in channels."""
     pids = {pid for row in new.rows for pid in (row["exporter"], *row["importers"])}
     pids |= {member["pid"] for each in new.channels for member in each["members"]}
     ends = [(line[1], line) for line in _channel_lines(new, old)]
@@ -125,7 +128,7 @@ def _device_names() -> dict[str, str]:
     try:
         return {device.uuid: str(device) for device in xpushare.devices()}
     except xpushare.InvalidArgumentError:
-        return {}  # a selector that does not parse hides names, not shares
+        return {}  # an invalid selector hides the devices' names, not the shares
 
 
 _VIEWS: Final = {"p": "processes", "o": "objects", "c": "channels"}
@@ -149,15 +152,15 @@ _LINES: Final[dict[str, tuple[tuple[str, ...], Callable[[Look, Look], Iterator[t
 
 
 def tables(new: Look, old: Look) -> dict[str, Table]:
-    """Every view, with rates between two looks."""
+    """Return every view, with rates between two surveys."""
     return {view: Table(columns, list(lines(new, old))) for view, (columns, lines) in _LINES.items()}
 
 
-# --- how it is shown
+# --- the display
 
 
 class _Screen:
-    """What the keys have chosen."""
+    """The view, order and filter that the keys have chosen."""
 
     def __init__(self, view: str, text: str) -> None:
         self.view = view
@@ -191,7 +194,7 @@ class _Screen:
             self.ended = True
 
     def lines(self, shown: dict[str, Table]) -> list[str]:
-        """The table as text, sorted and filtered. A star marks the column it is sorted by."""
+        """Return the table as text, sorted and filtered. A star marks the column that it is sorted by."""
         columns, found = shown[self.view]
         sort = self._sort[self.view]
         found = [line for line in found if self.text.lower() in " ".join(map(str, line)).lower()]
@@ -241,7 +244,9 @@ def _draw(screen: _Screen, shown: dict[str, Table], seen: Look) -> None:
 
 @contextlib.contextmanager
 def _terminal() -> Generator[None]:
-    """A screen of its own and keys without Enter; both as they were afterwards, also after a signal."""
+    """Switch the terminal to a screen of its own, and to keys without Enter. Both are restored at the end, even after a
+    signal.
+    """
     before = termios.tcgetattr(0)
     sys.stdout.write("\x1b[?1049h\x1b[?25l")
     try:
@@ -274,7 +279,7 @@ def _live(screen: _Screen, interval: float) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Always 0."""
+    """Run the command. Always returns 0."""
     screen = _Screen(arguments.view, arguments.filter)
     interval = max(arguments.interval, 0.05)
     if not arguments.json and sys.stdin.isatty() and sys.stdout.isatty():

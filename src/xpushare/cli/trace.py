@@ -1,9 +1,10 @@
 """Run a program and write a timeline of its processes that Perfetto opens.
 
-Every operation of xpushare in the program and in the Python processes that it starts: when, how long, in which thread,
-with what arguments, and its error; with arrows from the making of a handle to its opening, and from a signal to the
-wait that it ended. Processes that were killed are kept. The exit status is the program's, 128 more than the signal
-if it was killed. The file is Chrome trace-event JSON: open it in https://ui.perfetto.dev (it stays on your machine).
+The timeline has every operation of xpushare in the program and in the Python processes that it starts: when the
+operation ran, how long, in which thread, with what arguments, and its error. Arrows lead from the making of a handle to
+its opening, and from a signal to the wait that it ended. The operations of killed processes are included. The exit
+status is the program's, or 128 plus the signal if a signal killed it. The file is Chrome trace-event JSON. Open it in
+https://ui.perfetto.dev (it stays on your machine).
 
   xpushare trace program.py its arguments
   xpushare trace -o load.json -m package.module its arguments
@@ -28,13 +29,13 @@ __all__ = ["add_arguments", "merge", "run"]
 
 _LAYERS: Final = "UR_ENABLE_LAYERS"
 _LAYER: Final = "UR_LAYER_TRACING"
-_PIDS: Final = 1 << 22  # Linux has no pids beyond that
-_ORDER: Final = {"M": 0, "X": 1, "B": 1, "b": 1, "s": 2, "f": 2, "e": 3}  # of events at one time
+_PIDS: Final = 1 << 22  # no Linux pid is larger
+_ORDER: Final = {"M": 0, "X": 1, "B": 1, "b": 1, "s": 2, "f": 2, "e": 3}  # the order of events that have the same time
 _SIGNALS: Final = ("Event.signal", "Queue.signal")
 
 
 class _Slice(NamedTuple):
-    """An operation of one thread; nanoseconds."""
+    """An operation of one thread. Times are in nanoseconds."""
 
     pid: int
     tid: int
@@ -52,13 +53,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _records(file: Path) -> list[list[Any]]:
-    """What a process wrote. Its last line may be cut."""
+    """Read the records of one process. Its last line may be cut off."""
     *lines, _rest = file.read_bytes().split(b"\n")
     return [json.loads(line) for line in lines]
 
 
 class _Merger:
-    """The processes' records as trace events."""
+    """Turns the processes' records into trace events."""
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
@@ -69,10 +70,11 @@ class _Merger:
         self._waits: list[_Slice] = []
 
     def add(self, records: list[list[Any]]) -> None:
-        """The records of one process."""
+        """Add the records of one process."""
         _kind, pid, name = records[0]
         threads = {record[1]: record[2] for record in records if record[0] == "thread"}
-        # A pid that was used again, or means another process in another PID namespace, becomes one that there is not.
+        # A pid that was used again, or that means another process in another PID namespace, is replaced by an unused
+        # number.
         shift = 0
         while self._ids & {shift + each for each in (pid, *threads)}:
             shift += _PIDS
@@ -94,13 +96,13 @@ class _Merger:
         self, pid: int, tid: int, name: str, is_async: bool, at: int, end: list[Any] | None, details: dict[str, Any]
     ) -> None:
         event = {"name": name, "cat": "xpushare", "pid": pid, "tid": tid, "args": details}
-        if end is None:  # the process ended meanwhile
+        if end is None:  # the process ended during the operation
             more = {"id": len(self.events)} if is_async else {}
             self.events.append({**event, "ph": "b" if is_async else "B", "ts": at, **more})
             return
         start, stop, found = end
         details.update(found)
-        if is_async:  # these overlap in a thread
+        if is_async:  # asynchronous operations overlap in a thread
             both = {**event, "id": len(self.events)}
             self.events.append({**both, "ph": "b", "ts": start})
             self.events.append({**both, "ph": "e", "ts": stop})
@@ -119,14 +121,14 @@ class _Merger:
             self._waits.append(slice_)
 
     def draw(self) -> None:
-        """The arrows, now that all processes are there."""
+        """Draw the arrows, once the records of all processes have been added."""
         for opened in self._opened:
             made = self._made.get(opened.details["handle"])
             if made is not None:
                 self._arrow("handle", made, opened, opened.start)
         for wait in self._waits:
             signals = self._signals.get((wait.details["event"], wait.details["at_least"]), ())
-            # The place of an event that has gone is used again by another: the last such signal before is the one.
+            # The place of a freed event may serve another event. The wait belongs to the last such signal before it.
             before = [each for each in signals if each.start < wait.end]
             if before:
                 last = max(before, key=lambda each: each.start)
@@ -139,8 +141,8 @@ class _Merger:
 
 
 def merge(folder: Path) -> list[dict[str, Any]]:
-    """The trace events of all processes that wrote into `folder`, in order of time; times in microseconds from the
-    first.
+    """Return the trace events of all processes that wrote into `folder`, in order of time. Times are in microseconds
+    from the first event.
     """
     merger = _Merger()
     for records in sorted((found for file in folder.iterdir() if (found := _records(file))), key=_first_time):
@@ -161,12 +163,13 @@ def _first_time(records: list[list[Any]]) -> int:
 
 
 def _run(command: list[str], folder: str) -> int:
-    """Run the program; its exit status, as a shell tells it."""
+    """Run the program. Returns its exit status as a shell reports it."""
     from xpushare.core.layers import TRACE_FOLDER
 
     layers = [name for name in os.environ.get(_LAYERS, "").split(",") if name.strip()]
     environment = {**os.environ, TRACE_FOLDER: folder, _LAYERS: ",".join([*layers, _LAYER])}
-    # Ctrl-C reaches the program by itself, and it says what comes of that. A function: SIG_IGN would be inherited.
+    # Ctrl-C reaches the program directly, and its exit status shows the result. This is a function because SIG_IGN
+    # would be inherited.
     before = {signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None)}
     try:
         process = subprocess.Popen(command, env=environment)
@@ -179,12 +182,12 @@ def _run(command: list[str], folder: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """The program's exit status."""
+    """Run the command. Returns the program's exit status."""
     if sys.platform != "linux":
         raise xpushare.FeatureNotSupportedError("the native part of xpushare is built for Linux only: nothing to trace")
     output = Path(arguments.output)
     try:
-        write_file(output, "")  # before the program runs: it may run for long
+        write_file(output, "")  # checked before the program runs, which may take long
     except OSError as error:
         print(f"xpushare trace: cannot write {output}: {error.strerror}", file=sys.stderr)
         return 2

@@ -1,7 +1,8 @@
-"""Let C++ SYCL programs use these devices: the setting by which Unified Runtime's own loader loads this package.
+"""Let C++ SYCL programs use these devices, by a setting that makes Unified Runtime's own loader load this package.
 
-Prints one environment variable, as in `env $(xpushare ur-adapter) ./program`. A program that runs no Python needs a
-libpython; exit status 1 when none was found: XPUSHARE_PYTHON then names the interpreter to use.
+The command prints one environment variable, for use as in `env $(xpushare ur-adapter) ./program`. A program that runs
+no Python needs a libpython. The exit status is 1 if no libpython was found. In that case, set XPUSHARE_PYTHON to the
+interpreter to use.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ def table(columns: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
 
 
 def facts(title: str, said: Mapping[str, object]) -> str:
-    """Return a table of what there is to say of one object; None leaves a line out."""
+    """Return a table of the facts about one object. A fact that is None has no line."""
     rows = (
         f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>"
         for name, value in said.items()
@@ -27,7 +27,7 @@ def facts(title: str, said: Mapping[str, object]) -> str:
 
 
 def bundle(thing: Any, include: Iterable[str] | None, exclude: Iterable[str] | None) -> dict[str, str]:
-    """Return what `_repr_mimebundle_` returns: the text and the table, of which a notebook takes what it can show."""
+    """Return the result of `_repr_mimebundle_`: the text and the table. A notebook takes the one that it can show."""
     found = {"text/plain": repr(thing), "text/html": thing._repr_html_()}
     wanted = set(found if include is None else include) - set(exclude or ())
     return {kind: text for kind, text in found.items() if kind in wanted}

@@ -76,7 +76,7 @@ def page_nbytes() -> int:
 
 
 boot_ids: Final[list[bytes]] = []
-"""What `boot_id` has found; native code reads it."""
+"""The result of `boot_id`, which native code reads."""
 
 
 def boot_id() -> bytes:

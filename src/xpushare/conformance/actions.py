@@ -171,7 +171,7 @@ def drop(*names: str) -> None:
 
 
 def forget() -> None:
-    """Drop everything, and put what was exported."""
+    """Drop all objects, and withdraw all exports."""
     drop()
     table = node.current().table_if_any
     live = {bytes(each.handle) for each in table.exports()} if table is not None else set[bytes]()

@@ -1,6 +1,5 @@
-"""False handles, sealed as a careful forger would: docs/layout.md says where the fields are and how the seal is made.
-
-The numbers stand here by hand, so that the suite finds a layout that has moved.
+"""Forged handles, sealed as a careful forger would. docs/layout.md says where the fields are and how the seal is made.
+The numbers are written out here, so that the suite notices a layout that has moved.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def reseal(handle: bytes, at: int, content: bytes) -> bytes:
 
 
 def refused(error: type[BaseException], kind: str, handle: Any, device: str | None = None) -> str:
-    """`open` raises that very class; its message."""
+    """Check that `open` raises exactly that class. Returns its message."""
     with pytest.raises(error) as caught:
         verbs(kind).open(handle, device=device)
     assert type(caught.value) is error
@@ -41,7 +40,7 @@ def refused(error: type[BaseException], kind: str, handle: Any, device: str | No
 
 
 def unpickling(data: bytes) -> str:
-    """Unpickling raises nothing, the first use `HandleExpiredError`; its message."""
+    """Check that unpickling raises nothing, and the first use raises `HandleExpiredError`. Returns its message."""
     thing = pickle.loads(data)
     with pytest.raises(xs.HandleExpiredError) as caught:
         thing.__enter__()

@@ -2,8 +2,8 @@
 
 One process imports the package, uses nothing of it, and forks whenever it is asked to. Its children begin as a fresh
 interpreter would after the same imports: with the same environment, no driver, no threads and nothing shared.
-multiprocessing's start method of that name does the same, but its children skip the interpreter's orderly exit, which
-is tested here.
+multiprocessing's start method "forkserver" does the same, but its children skip the interpreter's orderly exit, which
+the suite tests.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What pytest loads for the suite: options, fixtures, the aspects, the time-outs, and the results for the runner."""
+"""The suite's plugin for pytest: options, fixtures, aspects, time-outs, and the results for the runner."""
 
 # pyright: basic, reportPossiblyUnboundVariable=false, reportOptionalMemberAccess=false
 
@@ -106,8 +106,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Start what forks the children, and spare every `gc.collect` what pytest and the imports hold for good: that is
-    nearly all there is.
+    """Start the process that forks the children. Exclude the objects of pytest and the imports from garbage collection,
+    since they are nearly all objects and never end.
     """
     harness.prepare()
     gc.collect()
@@ -118,7 +118,7 @@ def pytest_collection_finish() -> None:
 
 
 def _part(item: pytest.Item) -> str:
-    """What tells a rule's tests apart."""
+    """Return the values that tell a rule's tests apart."""
     return item.name.removeprefix("test_")
 
 
@@ -158,7 +158,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _applies(request: pytest.FixtureRequest, pair: Pair) -> None:
-    """Run the test only if both devices have the aspects; else the feature must be refused."""
+    """Run the test only if both devices have the aspects. Otherwise the feature must be refused."""
     rule = RULES[_number(request.node)]
     parameters = getattr(request.node, "callspec", None)
     kind = parameters.params.get("kind") if parameters is not None else None
@@ -176,7 +176,7 @@ def _applies(request: pytest.FixtureRequest, pair: Pair) -> None:
 
 @pytest.fixture(autouse=True)
 def _nothing_survives() -> Iterator[None]:
-    """End, by pid, what a test left running; such a test fails."""
+    """End, by pid, the processes that a test has left running. Such a test fails."""
     yield
     left = [child for child in harness.children if child not in _shared.values()]
     for child in left:
@@ -219,7 +219,7 @@ def _borrow(name: str) -> Iterator[Child]:
 
 @pytest.fixture
 def peer() -> Iterator[Child]:
-    """Another process, the same for many tests: the exporter where there is one. Not for tests that end it."""
+    """Another process, shared by many tests: the exporter, if there is one. Not for tests that end it."""
     yield from _borrow("peer")
 
 
@@ -231,7 +231,7 @@ def other() -> Iterator[Child]:
 
 @pytest.fixture(params=actions.KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
-    """A kind of object; the test runs for each."""
+    """A kind of object. The test runs once for each."""
     return str(request.param)
 
 

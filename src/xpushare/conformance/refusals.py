@@ -1,4 +1,4 @@
-"""A device that lacks an aspect refuses the feature: what to call, and what it must raise."""
+"""Checks that a device without an aspect refuses the feature: what to call, and what it must raise."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _OTHERWISE: Final[dict[Aspect, type[Exception]]] = {
 
 
 def check_refused(aspect: Aspect, device: str) -> str:
-    """Use what the device lacks: it must be refused as the contract says. What was found, in words."""
+    """Use what the device lacks. It must refuse as the contract says. Returns the result in words."""
     call = _CALLS.get(aspect)
     if call is None:
         return "it has no call of its own that could be refused"

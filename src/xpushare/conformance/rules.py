@@ -31,7 +31,9 @@ KIND_ASPECTS: Final[dict[str, tuple[Aspect, ...]]] = {
     "physical_memory": (VIRTUAL, PHYSICAL),
     "event": (EVENT,),
 }
-"""What a test of one kind of object needs; a rule about every kind is checked for those that the device has."""
+"""The aspects that a test of one kind of object needs. A rule about every kind is checked for the kinds that the device
+supports.
+"""
 
 
 class Rule(NamedTuple):
@@ -261,7 +263,7 @@ def select(wanted: Iterable[str]) -> list[str]:
 
 
 def rule(number: str, text: str) -> Callable[[T], T]:
-    """Mark a test as one of this rule. The text, which equals that of the table, is for whoever reads the test."""
+    """Mark a test as one of this rule. The text, which equals that of the table, serves the reader of the test."""
     import pytest
 
     found = RULES.get(number)

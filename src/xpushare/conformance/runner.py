@@ -62,7 +62,7 @@ class Report:
     outcomes: list[Outcome]
     seconds: float
     problem: str = ""
-    """Why the suite did not come to its end; empty when it did."""
+    """Why the suite did not finish; empty if it did."""
 
     @property
     def failed(self) -> list[str]:
@@ -77,7 +77,7 @@ class Report:
         return sum(each.status == status for each in self.outcomes)
 
     def as_dict(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Return the report for `--json`."""
         return {
             "device": self.device,
             "importer_device": self.importer_device,
@@ -98,7 +98,7 @@ class Report:
         }
 
     def as_text(self) -> str:
-        """For people."""
+        """Return the report for people."""
         lines: list[str] = []
         for each in self.outcomes:
             lines.append(f"{each.status:<13}  {each.rule.number:<5}  {each.rule.text}")
@@ -193,7 +193,7 @@ def _follow(
     deadline: float,
     progress: Callable[[int, int, str], None] | None,
 ) -> str:
-    """Read results as they come, until the process ends; what went wrong with it."""
+    """Read results as they come, until the process ends. Returns the failure of the process, if any."""
     tests = done = at = 0
     running: tuple[str, str] | None = None
     while True:

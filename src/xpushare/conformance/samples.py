@@ -1,7 +1,7 @@
 """Arrays and streams of another library on a device, for the rules about foreign memory and adopted queues.
 
-An adapter whose device has libraries of its own brings them: its class has a method `samples()` that returns a
-`Samples`. Else torch serves, where it takes memory of the device by DLPack.
+An adapter whose device has libraries of its own provides them: its class has a method `samples()` that returns a
+`Samples`. Otherwise torch is used, if it takes memory of the device by DLPack.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Samples", "samples"]
 
 
 class Samples(Protocol):
-    """What the suite asks of another library; `device` is a selector such as "vendor:0"."""
+    """What the suite needs from another library. `device` is a selector such as "vendor:0"."""
 
     def array(self, device: str, content: bytes) -> Any:
         """Make an array on the device that holds these bytes."""

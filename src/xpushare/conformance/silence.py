@@ -35,7 +35,7 @@ class Silence:
             self.told.append(text)
 
     def end(self) -> list[str]:
-        """What the test left."""
+        """Return the objects that the test left."""
         from xpushare.core.logger import listeners
         from xpushare.core.validation import books
 

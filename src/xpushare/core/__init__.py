@@ -1,4 +1,4 @@
-"""Every operation, declared once; the faces (`xpushare`, `xpushare.ipc`, `xpushare.ur`) call these and add no rules of
+"""Every operation, declared once. The faces (`xpushare`, `xpushare.ipc`, `xpushare.ur`) call these and add no rules of
 their own.
 """
 

@@ -17,7 +17,7 @@ __all__ = ["adopted", "dma_buf_of", "synchronized"]
 
 
 def dma_buf_of(source: Range) -> tuple[OwnedFd, int]:
-    """Return a new descriptor of a dma-buf that has these bytes, and where in it they begin."""
+    """Return a new descriptor of a dma-buf that has these bytes, and their offset in it."""
     device, driver = source.device, source.allocation.driver
     doing = f"making a dma-buf of {source.nbytes} bytes on {device}"
     never_again(source)  # no one is notified when a dma-buf is closed

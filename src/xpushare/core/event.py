@@ -84,7 +84,7 @@ class Opened(NamedTuple):
 
 
 def refusal(device: Device, *aspects: Aspect) -> str:
-    """Return why the device cannot do what these aspects stand for, or an empty string if it has them."""
+    """Return why the device lacks one of these aspects, or "" if it has them all."""
     try:
         for aspect in aspects:
             device.require(aspect)
@@ -94,8 +94,8 @@ def refusal(device: Device, *aspects: Aspect) -> str:
 
 
 _opened_on: Final[dict[int, tuple[Device, Context, str, str]]] = {}
-"""The devices, by their ids, that have opened events as they are by default, which never changes: the device, its
-context, and what `_refusals` says.
+"""The devices, by their ids, that have opened events with the default settings. The result never changes: the device,
+its context, and what `_refusals` returns.
 """
 
 
@@ -284,7 +284,7 @@ def open_(
     ends="event handle",
 )
 def put(handle: Handle | bytes | str) -> None:
-    """Withdraw a handle of this process for new opens; opened events stay valid."""
+    """Withdraw a handle of this process for new opens. Opened events stay valid."""
     memory.withdraw(handle, "event")
 
 

@@ -61,7 +61,7 @@ OPEN_ERRORS: Final = (
     InvalidHandleError, InvalidArgumentError, HandleExpiredError, RouteError, FeatureNotSupportedError,
     OutOfMemoryError, DeviceError,
 )  # fmt: skip
-"""What opening a handle raises."""
+"""The errors of opening a handle."""
 FORM_NAMES: Final = {
     Form.DRIVER: "the driver's own handle",
     Form.MEMFD: "a memfd",

@@ -48,7 +48,7 @@ def work_on(device: Device, stream: object, array: object = None) -> Work | None
 
 
 _lasting: Final[dict[tuple[int, type, int | None], tuple[Device, Work]]] = {}
-"""The streams that never end, by the device, the arrays' type, and what `current_work` is told of the stream."""
+"""The streams that never end, by the device, the arrays' type, and what `current_work` was given for the stream."""
 os.register_at_fork(after_in_child=_lasting.clear)  # the parent's have no threads here
 
 
@@ -138,7 +138,7 @@ def finish(work: Work, device: Device) -> None:
 
 @final
 class Order:
-    """The importer's side: nothing may read the array before `point` of `event` is complete."""
+    """The importer's side. It delays every reader of the array until `point` of `event` is complete."""
 
     __slots__ = ("_event", "_point")
 

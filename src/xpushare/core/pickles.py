@@ -1,4 +1,6 @@
-"""What pickling exports, how long a pickle stays valid, and what a pickle that cannot be opened turns into."""
+"""The exports that pickling makes, how long a pickle stays valid, and the object that replaces one that cannot be
+opened.
+"""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def brief(value: Any) -> Any:
 
 
 def arguments_of(operation: Operation) -> Callable[[tuple[Any, ...], dict[str, Any]], dict[str, Any]]:
-    """Return what describes the arguments of a call."""
+    """Return a description of a call's arguments."""
     names = tuple(inspect.signature(operation.function).parameters)
     waits = operation.name in ("Event.wait", "Event.reached")
 

@@ -88,8 +88,8 @@ class Allocation(AllocationBase):
                     self.earlier.pop(key, None)
 
     def handle_covering(self, offset: int, nbytes: int) -> Handle | None:
-        """Return the newest handle of this import that covers these bytes and whose export has not ended, else the
-        newest that covers them. None if there is none.
+        """Return the newest handle of this import that covers these bytes and whose export has not ended. If there is
+        none, return the newest that covers them, or None.
         """
         peers, newest = node.current().peers, None
         for handle in (self.newest, *reversed(list(self.earlier.values()))):
@@ -109,7 +109,7 @@ class Allocation(AllocationBase):
         return partial(_native.imported, self.device, driver, self.kind, *facts)
 
     def hold(self, piece: Any) -> tuple[object, bool]:
-        """Return what keeps a piece in place, as `Range.hold` does: the piece itself keeps this allocation."""
+        """Return the object that holds a piece in place, as `Range.hold` does. Here it is the piece itself."""
         return piece, piece.read_only
 
 
@@ -159,7 +159,9 @@ _native.register(Allocation=Allocation)
 
 
 def imported(device: Device, driver: DriverMemory, kind: UsmKind, end: End, owned: object = None) -> Allocation:
-    """Make the owner of memory that another process exported. `owned` is what this process needs to export it."""
+    """Make the owner of memory that another process exported. `owned` is the object with which this process
+    exports it.
+    """
     found: Allocation = _native.imported(
         device, driver, kind, driver.address, driver.nbytes, driver.host_accessible, owned, end
     )

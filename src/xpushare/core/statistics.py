@@ -1,4 +1,4 @@
-"""What objects and processes report about themselves."""
+"""The facts that objects and processes report about themselves."""
 
 from __future__ import annotations
 

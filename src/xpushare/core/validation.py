@@ -189,7 +189,9 @@ class Books:
     # --- what is retained
 
     def retained(self, objects: bool = True) -> list[Record]:
-        """Return what was made and not released; without `objects`, only what does not end with a Python object."""
+        """Return the objects that were made and not released. Without `objects`, return only those that do not end with
+        a Python object.
+        """
         gc.collect()  # what only a cycle of references holds is nobody's
         with self._lock:
             alive = [known.record for known in self._objects.values() if known.weak() is not None]
@@ -236,14 +238,14 @@ def _exports() -> list[Handle]:
 
 books: Final = Books()
 checks: Final[set[str]] = set()
-"""Of "leaks", "lifetime" and "bounds", those that are on."""
+"""The enabled checks of "leaks", "lifetime" and "bounds"."""
 
 _inside = threading.local()
 
 
 @final
 class Call:
-    """A running function of `xpushare.ur`. It keeps its own records for what it makes and closes."""
+    """A running function of `xpushare.ur`. It records the objects that it makes and closes itself."""
 
     def __init__(self) -> None:
         self.told = False  # whether a layer has written what is wrong
@@ -299,7 +301,7 @@ def tell(text: str, record: Record | None = None, *, used: bool = True) -> None:
 
 
 def print_retained() -> int:
-    """Write what is retained and where it was made. Returns how much that is."""
+    """Write which objects are retained and where they were made. Returns how many there are."""
     found = books.retained()
     for record in found:
         tell(f"Retained {record.count} reference(s) to {record.what}", record, used=False)

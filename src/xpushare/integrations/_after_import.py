@@ -1,4 +1,4 @@
-"""Work on a module as soon as it is imported, for engines that load their plug-ins before they import that module."""
+"""Changes a module as soon as it is imported, for engines that load their plug-ins before they import that module."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _wanted: Final[dict[str, Change]] = {}
 
 
 def after_import(name: str, change: Change) -> None:
-    """Call `change` with the module of that name: now if it is there, else when it has been imported."""
+    """Call `change` with the module of that name: now if it is already imported, otherwise once it is."""
     if name in sys.modules:
         change(sys.modules[name])
         return
@@ -31,7 +31,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         change = _wanted.pop(fullname, None)
         if change is None:
             return None
-        spec = importlib.util.find_spec(fullname)  # by the other finders
+        spec = importlib.util.find_spec(fullname)  # found by the other finders
         if spec is None or spec.loader is None:
             _wanted[fullname] = change
             return spec

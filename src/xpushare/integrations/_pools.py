@@ -25,7 +25,7 @@ __all__ = ["Pool"]
 
 
 class _Copied(NamedTuple):
-    """What was copied away: a piece's bytes, which are at an offset in host memory now."""
+    """The saved bytes of a piece, and their offset in host memory."""
 
     piece: Piece
     to: Range
@@ -33,8 +33,8 @@ class _Copied(NamedTuple):
 
 
 class Pool(abc.ABC):
-    """Memory of a device that a library's allocator takes parts of. Everything of it is this process's; its memory goes
-    back to the driver as the library frees it.
+    """Memory of a device from which a library's allocator takes parts. All of it belongs to this process. It goes back
+    to the driver as the library frees it.
     """
 
     def __init__(self, device: Any) -> None:
@@ -51,18 +51,18 @@ class Pool(abc.ABC):
 
     @abc.abstractmethod
     def _using(self) -> AbstractContextManager[object]:
-        """Return what has the library allocate here, in this thread."""
+        """Return a context in which the library allocates from this pool, on this thread."""
 
     @abc.abstractmethod
     def _capturing(self) -> bool:
-        """Return whether the library's current stream captures a graph."""
+        """Return whether the library's current stream is capturing a graph."""
 
     @abc.abstractmethod
     def empty_cache(self) -> None:
-        """Give back to the device what the library has, and no array uses."""
+        """Give back to the device the memory that the library has cached and that no array uses."""
 
     def __enter__(self) -> Self:
-        """Have the library put this thread's new arrays on the device here. Blocks may be nested.
+        """Put this thread's new arrays on the device into the pool. Blocks may be nested.
 
         Raises `InvalidArgumentError` while the pool sleeps, and `ForkError` in a forked child.
         """
@@ -79,7 +79,7 @@ class Pool(abc.ABC):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of device memory that the pool has now; 0 while it sleeps."""
+        """Bytes of device memory that the pool holds now; 0 while it sleeps."""
         self._expect_own()
         return 0 if self._asleep else sum(each.nbytes for each in self._driver.pieces())
 
@@ -120,7 +120,7 @@ class Pool(abc.ABC):
             pieces = self._driver.pieces()
             self._withdraw(pieces)
             self._content = self._copied(pieces) if keep else []
-            self._asleep = True  # first: `wake` mends what fails now
+            self._asleep = True  # before anything else, since `wake` repairs a failure from here on
             self._driver.sleep()
 
     def wake(self) -> None:
@@ -139,13 +139,13 @@ class Pool(abc.ABC):
             if not self._asleep:
                 raise xs.InvalidArgumentError("this pool does not sleep")
             self._driver.wake()
-            there = {each.address for each in self._driver.pieces()}  # the library may have freed some
+            there = {each.address for each in self._driver.pieces()}  # the library may have freed some in the meantime
             content = [each for each in self._content if each.piece.address in there]
             self._copy([(each.piece.address, each.to.address + each.at, each.piece.used) for each in content])
             self._content, self._asleep = [], False
 
     def _withdraw(self, pieces: list[Piece]) -> None:
-        """Withdraw all handles of the pool's memory, and see that nobody has it."""
+        """Withdraw all handles of the pool's memory, and check that no other process has it."""
 
         def inside(source: object) -> bool:
             if not isinstance(source, Allocation) or source.device != self.device:
@@ -168,12 +168,12 @@ class Pool(abc.ABC):
             )
 
     def _copied(self, pieces: list[Piece]) -> list[_Copied]:
-        """Copy what the library uses to host memory."""
+        """Copy the memory that the library uses to host memory."""
         total = sum(each.used for each in pieces)
         if not total:
             return []
         to = memory.allocate("host", total, self.device, None, False)
-        self._driver.drain()  # before a stream of ours reads it
+        self._driver.drain()  # before one of our streams reads it
         content, at = [], 0
         for each in pieces:
             if each.used:
@@ -183,7 +183,7 @@ class Pool(abc.ABC):
         return content
 
     def _copy(self, pairs: list[tuple[int, int, int]]) -> None:
-        """Copy (to, from, bytes), and wait for it."""
+        """Copy each (to, from, bytes), and wait for the copies."""
         if not pairs:
             return
         queue = adapter_of(self.device).queue(info_of(self.device))

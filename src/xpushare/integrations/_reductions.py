@@ -1,12 +1,12 @@
-"""What the reductions of arrays have in common: one message for all arrays of a pickle, and no copies.
+"""The common part of the array reductions: one message for all arrays of a pickle, and no copies.
 
-`multiprocessing` pickles with `ForkingPickler`. While one of them works on an object, which is a *run*, the reductions
-collect the arrays that they meet; in the pickle stands each one's number. At the end of the run all arrays of a library
-are exported together: one export for each allocation that they lie in, one mark for each stream that has work, made
-when everything that the run itself may have queued is queued. This message goes before the pickle, so that the receiver
-has opened it when it comes to the first array. A run that fails leaves no export.
+`multiprocessing` pickles with `ForkingPickler`. A *run* is the time in which a pickler works on one object. During a
+run, the reductions collect the arrays that they meet, and the pickle contains each array's number. At the end of the
+run, all arrays of a library are exported together: one export for each allocation, and one mark for each stream that
+has work. The marks are made last, after anything that the run itself may have queued. The message precedes the pickle,
+so the receiver has opened it before it reads the first array. A failed run leaves no export.
 
-Arrays in memory of another process are pieces of a `Block`, which passes on the handle that the memory came by.
+Arrays in memory of another process are pieces of a `Block`, which passes on the handle that the memory came from.
 """
 
 from __future__ import annotations
@@ -62,15 +62,15 @@ _log: Final = logging.getLogger("xpushare")
 
 
 def _refused(array: Any, error: Exception) -> None:
-    """Tell whoever wonders why an array goes its library's way."""
+    """Log why an array is sent in its library's own way."""
     _log.debug("this %s goes through multiprocessing in its library's way: %s", type(array).__name__, error)
 
 
-_told = False  # that memory of a parent is copied
+_told = False  # a parent's memory, which is copied
 
 
 def _tell_inherited(array: Any, address: int) -> None:
-    """Warn, once in a process, of an array in the parent's shared memory: its library copies it."""
+    """Warn once per process if an array is in the parent's shared memory, since its library copies it."""
     global _told
     if _told or not node.inherited(address):
         return
@@ -106,10 +106,12 @@ class Message:
         self._token = secrets.token_bytes(16)
         self.arrays: list[Any] = []
         self.numbers: dict[Any, int] = {}  # for the library's own use
-        self._added: dict[int, int] = {}  # numbers by the ids of `arrays`
+        self._added: dict[int, int] = {}  # the arrays' numbers, by the ids of `arrays`
 
     def add(self, array: Any) -> int:
-        """The array's number: a reduction that calls another, or a pickler without a memo, brings one twice."""
+        """Add an array and return its number. The same array may come twice, if a reduction calls another one or a
+        pickler has no memo.
+        """
         number = self._added.setdefault(id(array), len(self.arrays))
         if number == len(self.arrays):
             self.arrays.append(array)
@@ -119,9 +121,9 @@ class Message:
         return received, (self._token,)
 
     def ahead(self, known: list[Allocation], made: dict[Device, list[Handle]]) -> bytes:
-        """Instructions of a pickle that has yet to end. They open the message, and leave it on the stack, where it
-        stays until the pickle has been read. They touch no memo, whose numbers the pickle after them counts, and say no
-        protocol, which one of an old protocol does not say either.
+        """Return instructions that precede an unfinished pickle. They open the message and leave it on the stack until
+        the pickle has been read. They use no memo, since the pickle after them numbers its own, and they state no
+        protocol, since a pickle of an old protocol does not either.
         """
         raw = pickle_arrays(self.arrays, known, made)
         strings = self._token, self._library.encode(), raw
@@ -135,18 +137,20 @@ class Message:
 
 
 class _Run:
-    """What a pickler has met since its `dump` was called."""
+    """The arrays that a pickler has met since its `dump` was called."""
 
     def __init__(self) -> None:
         self.blocks = Blocks()
         self.marks: Marks = {}
         self.messages: dict[str, Message] = {}
-        self.allocations: list[Allocation] = []  # that can be exported
-        self._starts: list[int] = []  # of these, sorted
+        self.allocations: list[Allocation] = []  # allocations that can be exported
+        self._starts: list[int] = []  # their addresses, sorted
         self._ends: list[int] = []
 
     def reaches(self, address: int, nbytes: int, backend: str | None, keep: Any) -> bool:
-        """Whether these bytes lie in an allocation that this process can export. False for an import's."""
+        """Return whether these bytes lie in an allocation that this process can export. An imported allocation is not
+        one.
+        """
         at = bisect_right(self._starts, address)
         if at and address + nbytes <= self._ends[at - 1]:
             return True
@@ -158,7 +162,7 @@ class _Run:
                 allocation = description.allocation_at(address, nbytes, device, adapter_of(device).recogniser)
             else:
                 allocation = description.range_at(Located(address, nbytes, False, backend), keep).allocation
-            prepared_by(allocation, node.current().table(), False)  # now: it may refuse
+            prepared_by(allocation, node.current().table(), False)  # made now, since it may refuse
         except _REFUSALS as error:
             _refused(keep, error)
             _tell_inherited(keep, address)
@@ -170,7 +174,7 @@ class _Run:
         return True
 
     def ahead(self, made: dict[Device, list[Handle]]) -> bytes:
-        """What goes before the pickle. `made`: takes the handles of its exports, also where an error follows."""
+        """Return what precedes the pickle. Adds the handles of its exports to `made`, even if an error follows."""
         found = [each.ahead(self.allocations, made) for each in self.messages.values() if each.arrays]
         pickle_sent(made, _most_opens())
         return b"".join(found)
@@ -189,7 +193,9 @@ _current = _Current()
 
 
 def message(library: str, address: int, nbytes: int, backend: str | None, keep: Any) -> Message | None:
-    """The run's message for an array that lies there; None where it cannot go by one. `backend`: as in `Located`."""
+    """Return the run's message for an array at that place, or None if a message cannot carry it. `backend` is as in
+    `Located`.
+    """
     run = _current.run
     if run is None or not run.reaches(address, nbytes, backend, keep):
         return None
@@ -200,7 +206,7 @@ def message(library: str, address: int, nbytes: int, backend: str | None, keep: 
 
 
 class Received:
-    """A message at the other end, and its arrays. It lives as long as the pickle is being read."""
+    """A message at the receiver, and its arrays. It lives while the pickle is being read."""
 
     __slots__ = ("__weakref__", "arrays")
 
@@ -212,15 +218,15 @@ class Received:
 
 
 def opened(token: bytes, library: bytes, raw: bytes) -> Received:
-    """The message that stands before a pickle."""
+    """Open the message that precedes a pickle."""
     found = _current.opened.get(token)
-    if found is None:  # else this very pickle is being read already
+    if found is None:  # if it is already set, this very pickle is being read
         found = _current.opened[token] = Received(library.decode(), raw)
     return found
 
 
 def received(token: bytes) -> Received:
-    """The message that a pickle names."""
+    """Return the message that a pickle names."""
     found = _current.opened.get(token)
     if found is None:
         raise xs.InvalidHandleError("this pickle is a part of another one, which carries the arrays: read it there")
@@ -228,13 +234,13 @@ def received(token: bytes) -> Received:
 
 
 def received_array(found: Received, number: int) -> Any:
-    """An array of a message."""
+    """Return an array of a message."""
     return found.arrays[number]
 
 
 def sent(array: Any, library: str) -> tuple[Any, ...] | None:
-    """What goes in the place of another library's array: a function and its arguments. None for memory that no other
-    process can reach, and for what has none to show.
+    """Return what a pickle contains in the place of another library's array: a function and its arguments. Return None
+    for memory that no other process can reach, and for arrays without memory.
     """
     run = _current.run
     if run is None:
@@ -261,7 +267,9 @@ def sent(array: Any, library: str) -> tuple[Any, ...] | None:
 
 
 class Block:
-    """What the handle of an import covers, for arrays of one run. At the other end it is a `SharedArray` of bytes."""
+    """The memory behind the handle of an import, for arrays of one run. At the receiver it is a `SharedArray` of
+    bytes.
+    """
 
     __slots__ = ("_array", "_raw", "_reopen", "place")
 
@@ -269,7 +277,8 @@ class Block:
         self.place = place
         self._reopen = reopen
         self._array = array_of(place, (place.nbytes,), _BYTE, (1,), 0)
-        # Now: what cannot be exported goes its library's way. Once for each open, which each adds one.
+        # Made now, since memory that cannot be exported is sent in its library's own way. Made once for each open,
+        # which adds one.
         for _ in range(_most_opens()):
             self._raw = pickled_by(self._array, producer, marks)
 
@@ -278,7 +287,7 @@ class Block:
 
 
 def reopened(raw: bytes) -> xs.SharedArray:
-    """What a block is at the other end."""
+    """Return a block at the receiver."""
     found: xs.SharedArray = attach_message(xs.ArrayHandle(raw))
     return found
 
@@ -296,7 +305,7 @@ class Blocks:
         return id(place.allocation), place.offset, place.nbytes  # the block holds the allocation
 
     def over(self, place: Range) -> Block | None:
-        """The block over exactly that place."""
+        """Return the block over exactly that place."""
         return self._known.get(self._key(place))
 
     def add(self, block: Block) -> None:
@@ -306,7 +315,7 @@ class Blocks:
         self._sorted.insert(at, block)
 
     def find(self, address: int, nbytes: int) -> tuple[Block, int] | None:
-        """The block that has these bytes, and where."""
+        """Return the block that contains these bytes, and their offset."""
         at = bisect_right(self._starts, address) - 1
         if at < 0:
             return None
@@ -315,7 +324,7 @@ class Blocks:
 
 
 def _imported(address: int, nbytes: int) -> Range | None:
-    """What the handle covers that this memory came by; None for memory that came by none."""
+    """Return the memory behind the handle that this memory came from, or None if it came from no handle."""
     imported = node.current().peers.mapping_at(address)
     if not isinstance(imported, Allocation):
         return None
@@ -327,8 +336,8 @@ def _imported(address: int, nbytes: int) -> Range | None:
 
 
 def block_of(address: int, nbytes: int, keep: Any, reopen: Reopen) -> tuple[Block, int] | None:
-    """The run's block of an import, and the offset in it; None for other memory. `keep`: what holds the memory; its
-    library's stream produces it. `reopen`: what opens the block at the other end, once.
+    """Return the run's block of an import and the offset in it, or None for other memory. `keep` holds the memory. The
+    stream of its library produces it. `reopen` opens the block at the receiver, once.
     """
     run = _current.run
     if run is None or not nbytes:
@@ -353,14 +362,14 @@ def block_of(address: int, nbytes: int, keep: Any, reopen: Reopen) -> tuple[Bloc
 def received_piece(
     library: str, block: xs.SharedArray, at: int, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...]
 ) -> Any:
-    """An array of a block."""
+    """Return an array of a block."""
     consumer = consumer_of(library)
     assert consumer is not None
     return consumer(view_of(block, at, shape, dtype, strides))
 
 
 def piece_of(array: xs.SharedArray, offset: int, nbytes: int) -> xs.SharedArray:
-    """So many bytes of a received block; it does not wait for the producer's stream."""
+    """Return bytes of a received block. This does not wait for the producer's stream."""
     place, first = placed(array)
     if offset < 0 or nbytes < 0 or offset + nbytes > array.nbytes:
         raise xs.InvalidArgumentError(f"the message names bytes {offset} to {offset + nbytes} of {array.nbytes}")
@@ -368,14 +377,14 @@ def piece_of(array: xs.SharedArray, offset: int, nbytes: int) -> xs.SharedArray:
 
 
 def _most_opens() -> int:
-    """How often a pickle can be opened, which may have arrays of several libraries."""
+    """Return how often a pickle, which may have arrays of several libraries, can be opened."""
     return max(_opens.values(), default=1)
 
 
 # --- registering
 
 _lock = threading.RLock()
-_registered: dict[str, dict[type, Reduction | None]] = {}  # by library: what its types had before
+_registered: dict[str, dict[type, Reduction | None]] = {}  # by library: the reductions that its types had before
 _opens: dict[str, int] = {}  # by library: how often its pickles can be opened
 
 
@@ -384,7 +393,7 @@ _FILE: Final = "_xpushare_file"  # of a pickler
 
 
 class _File:
-    """A pickler's file. What is written in a run is kept back, since the run's messages come first."""
+    """A pickler's file. It holds back what is written in a run, since the run's messages come first."""
 
     __slots__ = ("_chunks", "_write")
 
@@ -396,13 +405,13 @@ class _File:
         if self._chunks is None:
             self._write(data)
         else:
-            self._chunks.append(data if isinstance(data, bytes) else bytes(data))  # others may change until then
+            self._chunks.append(data if isinstance(data, bytes) else bytes(data))  # other buffers may change until then
 
     def begin(self) -> None:
         self._chunks = []
 
     def end(self) -> list[Any]:
-        """What was written since `begin`."""
+        """Return what was written since `begin`."""
         chunks, self._chunks = self._chunks or [], None
         return chunks
 
@@ -447,8 +456,8 @@ def _table() -> dict[type, Reduction]:
 
 
 def install(library: str, reductions: dict[type, Callable[[Reduction | None], Reduction]], opens: int = 1) -> None:
-    """Register, for each type, what its factory makes of the reduction before (None: there was none). `opens`: how
-    often each pickle can be opened. Idempotent.
+    """Register, for each type, the reduction that its factory makes from the previous one (None if there was none).
+    Each pickle can be opened `opens` times. Idempotent.
     """
     count = opens_argument(opens)
     with _lock:
@@ -464,7 +473,7 @@ def install(library: str, reductions: dict[type, Callable[[Reduction | None], Re
 
 
 def uninstall(library: str) -> None:
-    """Register again what was there before. Idempotent."""
+    """Restore the previous registrations. Idempotent."""
     with _lock:
         table = _table()
         _opens.pop(library, None)

@@ -24,7 +24,7 @@ numpy: Any = importlib.import_module("numpy")
 torch: Any = importlib.import_module("torch")
 _collate: Any = importlib.import_module("torch.utils.data._utils.collate")
 _ALIGNMENT: Final = 64
-_IN_FLIGHT: Final = 2  # batches that the device may still copy
+_IN_FLIGHT: Final = 2  # batches that the device may still be copying
 
 
 @final
@@ -41,7 +41,7 @@ class _Slot:
         return address
 
     def stack(self, batch: Any, *, collate_fn_map: Any = None) -> Any:
-        """Do what torch's own function for tensors does, but into the slot."""
+        """Do what torch's own collate function for tensors does, but into the slot."""
         first = batch[0]
         shape = (len(batch), *first.shape)
         nbytes = len(batch) * first.nbytes
@@ -49,7 +49,7 @@ class _Slot:
         if first.layout is not torch.strided or not nbytes or start + nbytes > self._bytes.nbytes:
             return _collate.collate_tensor_fn(
                 batch, collate_fn_map=collate_fn_map
-            )  # `laid_out` says if it is too large
+            )  # `laid_out` reports it if it is too large
         self._end = start + nbytes
         out = self._bytes[start : self._end].view(first.dtype).view(shape)
         return torch.stack(batch, 0, out=out)
@@ -57,7 +57,7 @@ class _Slot:
 
 @final
 class _CollateFn:
-    """What a DataLoader's workers call: it goes to them by fork or pickle, and opens the channel there."""
+    """The function that a DataLoader's workers call. They get it by fork or pickle, and it opens the channel there."""
 
     def __init__(self, name: str, options: dict[str, Any]) -> None:
         self._name = name
@@ -92,17 +92,17 @@ class Batches:
     """Carry a DataLoader's batches from its workers to this process in shared memory, without a copy on the way.
 
     The workers collate their samples straight into slots of a channel. With `device`, those slots are page-locked for
-    that GPU in this process, so a copy to it needs no further one: leave `pin_memory` of the DataLoader off.
+    that GPU in this process, so a copy to it needs no further copy. Leave the DataLoader's `pin_memory` off.
 
         with Batches(64 << 20, workers=4, device="cuda:0") as batches:
             loader = DataLoader(dataset, 256, num_workers=4, collate_fn=batches.collate_fn)
             for batch in batches.of(loader, "cuda:0"):
                 train(batch)
 
-    `nbytes` is the most that the tensors of one batch take. `workers` and `prefetch` are the DataLoader's `num_workers`
-    and `prefetch_factor`; there are `workers * (prefetch + 1) + 6` slots. Batches are what `default_collate` makes of
-    the samples, but named tuples come as they are sent by channels. Raises `InvalidArgumentError` if a batch does not
-    fit, in the worker.
+    `nbytes` is the largest size that the tensors of one batch take. `workers` and `prefetch` are the DataLoader's
+    `num_workers` and `prefetch_factor`; there are `workers * (prefetch + 1) + 6` slots. Batches are what
+    `default_collate` makes of the samples, except that named tuples arrive as channels send them. If a batch does not
+    fit, the worker raises `InvalidArgumentError`.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Batches:
         }  # fmt: skip
         name = "batches-" + new_name()[1:]
         self._outstanding = max(workers, 1) * prefetch
-        self._writer = Channel.create(name, **options)  # so that the stream goes on when an epoch's workers end
+        self._writer = Channel.create(name, **options)  # so that the stream continues when an epoch's workers end
         self._reader = Channel.open(name, label=label)
         if device is not None:
             lock_pages(self._reader, device)
@@ -138,9 +138,9 @@ class Batches:
 
         Args:
             loader: The DataLoader.
-            to: A torch device. Batches are copied there on its current stream, and are yours; this
-                process does not wait. Without it, a batch's tensors lie in its slot, which is written
-                again once the next batch is asked for.
+            to: A torch device. Batches are copied to it on its current stream, and belong to you. This
+                process does not wait for the copies. Without `to`, a batch's tensors lie in its slot, which
+                the next batch overwrites.
 
         Returns:
             An iterator of batches.
@@ -201,7 +201,7 @@ class Batches:
         return self._ahead.pop(number)
 
     def _abandon(self, numbers: Any) -> None:
-        """Drop what an epoch's workers have sent, once they have ended."""
+        """Drop the batches that an epoch's workers have sent, once the workers have ended."""
         end = getattr(numbers, "_shutdown_workers", None)
         if end is not None:
             end()
@@ -212,7 +212,7 @@ class Batches:
             self._reader.receive(0).close()
 
     def close(self) -> None:
-        """Close the channel here. Tensors of a batch that lie in a slot stay valid memory. Idempotent."""
+        """Close the channel in this process. Tensors of a batch that lie in a slot stay valid. Idempotent."""
         self._ahead.clear()
         self._collate_fn.close()
         self._reader.close()
@@ -226,13 +226,13 @@ class Batches:
 
 
 def _mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
-    """The tree with each of its arrays changed."""
+    """Return the tree with each of its arrays changed."""
     arrays, described = flatten(tree)
     return unflatten(described, [change(each) for each in arrays])
 
 
 def _tensor(array: Any) -> Any:
-    """A tensor over an array in a slot. (torch's `from_dlpack` refuses page-locked memory of CUDA.)"""
+    """Return a tensor over an array in a slot. (torch's `from_dlpack` refuses page-locked memory of CUDA.)"""
     values: Any = numpy.asarray(array)
     raw = torch.from_numpy(values.reshape(-1).view("uint8"))
     return raw.view(getattr(torch, str(values.dtype))).view(values.shape)
@@ -250,7 +250,7 @@ class _AtOnce:
 
 
 def _copied(device: Any) -> Any:
-    """An event after the copies that torch's current stream on a device was given."""
+    """Return an event after the copies that torch's current stream on a device was given."""
     if device.type == "cpu":
         return _AtOnce()
     made = getattr(torch, device.type).Event()

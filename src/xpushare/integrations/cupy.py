@@ -1,5 +1,5 @@
-"""CuPy arrays through `multiprocessing` by handle: `xpushare.integrations.cupy.install()`; and in memory that can be
-shared, kept and put to sleep: `xpushare.integrations.cupy.pool()`.
+"""Sends CuPy arrays through `multiprocessing` by handle: `xpushare.integrations.cupy.install()`. Puts them into memory
+that can be shared, kept and put to sleep: `xpushare.integrations.cupy.pool()`.
 """
 
 from __future__ import annotations
@@ -14,20 +14,19 @@ from xpushare.integrations import _reductions as common
 
 __all__ = ["Pool", "install", "pool", "uninstall"]
 
-cupy: Any = importlib.import_module("cupy")  # type checkers take `import cupy` for this module where it is missing
+cupy: Any = importlib.import_module("cupy")  # if CuPy is missing, type checkers take `import cupy` for this module
 
 
 def install(*, opens: int = 1) -> None:
     """Send CuPy arrays by handle, without a copy, through every queue, pipe, pool and process argument.
 
-    This holds for arrays whose allocator's memory can be shared. Everything else goes CuPy's way, by
-    value. The memory is held until the receiver has dropped the array. A message that nobody receives
-    holds it for `XPUSHARE_PICKLE_GRACE` seconds. The receiver needs this package, but need not call this.
-    Idempotent.
+    This works for arrays whose allocator's memory can be shared. CuPy sends all other arrays by value. The memory is
+    held until the receiver has dropped the array. A message that nobody receives holds it for `XPUSHARE_PICKLE_GRACE`
+    seconds. The receiver needs this package, but need not call this function. Idempotent.
 
     Args:
-        opens: How often each message can be received, in any processes: more than once for a pool
-            that tries again, or for several receivers.
+        opens: How often each message can be received, in any processes. Use more than one for a pool
+            that retries, or for several receivers.
 
     Raises:
         InvalidArgumentError: `opens` is below 1.
@@ -48,7 +47,7 @@ def install(*, opens: int = 1) -> None:
 
 
 def uninstall() -> None:
-    """Register what was there before. Idempotent.
+    """Restore the previous registrations. Idempotent.
 
     Examples:
         >>> from xpushare.integrations.cupy import install, uninstall
@@ -60,7 +59,7 @@ def uninstall() -> None:
 
 
 class _Reduction:
-    """Reduces arrays; `before` is another package's reduction, if there is one."""
+    """Reduces arrays. `before` is another package's reduction, or None."""
 
     def __init__(self, before: Any) -> None:
         self._before = before
@@ -83,15 +82,15 @@ class Pool(_pools.Pool):
         super().__init__(device)
         allocator = cupy.cuda.CFunctionAllocator(*self._driver.addresses, self._driver)
         self._memory_pool: Any = cupy.cuda.MemoryPool(allocator.malloc)
-        weakref.finalize(self, self._memory_pool.free_all_blocks).atexit = False  # CuPy's object may be in a cycle
+        weakref.finalize(self, self._memory_pool.free_all_blocks).atexit = False  # CuPy's object may be part of a cycle
 
     def malloc(self, nbytes: int) -> Any:
-        """Allocate, for `cupy.cuda.set_allocator`: all arrays of this process are made here then."""
+        """Allocate, for `cupy.cuda.set_allocator`. With this allocator, all arrays of this process are in the pool."""
         self._expect_awake()
         return self._memory_pool.malloc(nbytes)
 
     def empty_cache(self) -> None:
-        """Give back to the device what CuPy has, and no array uses."""
+        """Give back to the device the memory that CuPy has cached and that no array uses."""
         self._memory_pool.free_all_blocks()
 
     def _capturing(self) -> bool:
@@ -105,11 +104,10 @@ class Pool(_pools.Pool):
 def pool(device: Any = "gpu") -> Pool:
     """Make a pool of device memory for CuPy's arrays, which can be shared, kept and put to sleep.
 
-    Arrays that are made within `with pool:`, or after `cupy.cuda.set_allocator(pool.malloc)`, lie in
-    large allocations of CUDA's virtual memory management, which are exported as file descriptors. They
-    are shared in place, and can be kept (`xs.publish(…, keep=True)`) and owned (`xs.attach(…, own=True)`).
-    `pool.sleep()` gives the memory back to the device while the arrays keep their addresses, and
-    `pool.wake()` brings it back.
+    Arrays that are made within `with pool:`, or after `cupy.cuda.set_allocator(pool.malloc)`, lie in large VMM
+    allocations of CUDA, which are exported as file descriptors. They are shared in place, and can be kept
+    (`xs.publish(…, keep=True)`) and owned (`xs.attach(…, own=True)`). `pool.sleep()` gives the memory back to the
+    device while the arrays keep their addresses, and `pool.wake()` brings it back.
 
     Arrays that outlive the pool keep their memory. A process can have 16 pools.
 
@@ -121,7 +119,7 @@ def pool(device: Any = "gpu") -> Pool:
 
     Raises:
         FeatureNotSupportedError: The device has no virtual memory that can be shared.
-        OutOfMemoryError: The device has not enough memory.
+        OutOfMemoryError: The device does not have enough memory.
         DeviceError: The driver failed.
 
     Examples:

@@ -1,9 +1,8 @@
-"""Dask: the workers of a machine send arrays to each other as handles of a few hundred bytes, instead of through a
-socket.
+"""Dask: the workers of a machine send each other arrays as handles of a few hundred bytes, instead of through a socket.
 
-The serialisation family "xpushare" sends the handle and nothing else. Dask's family "dask" tries it first if the
-receiver has said that it can open handles. This module is a preload (`distributed.worker.preload`), and has a plugin
-for workers that are already running. Handles that a peer may still open are leased; docs/integrations/dask.md has the
+The serialisation family "xpushare" sends only the handle. Dask's family "dask" tries it first if the receiver has
+announced that it can open handles. This module is a preload (`distributed.worker.preload`), and has a plugin for
+workers that are already running. Handles that a peer may still open are leased. docs/integrations/dask.md has the
 rules.
 """
 
@@ -45,12 +44,12 @@ from xpushare.sharing.handle import fields_of, keyed_hash
 
 __all__ = ["XpushareSerialization", "dask_setup", "leases", "register"]
 
-FAMILY: Final = "xpushare"  # the family's name, and the key of what a process says of itself when it connects
+FAMILY: Final = "xpushare"  # the family's name, and the key in a process's announcement when it connects
 _LIBRARIES: Final = {"torch": "Tensor", "cupy": "ndarray"}
 _SWEEP_SECONDS: Final = 0.1
-_FETCH_SECONDS: Final = 0.5  # what a receiver gets between taking its open and having the memory
+_FETCH_SECONDS: Final = 0.5  # how long a receiver may take from its open until it has the memory
 _SPARE_SECONDS: Final = 10.0
-_EXPIRED_MOST: Final = 3  # in a row, before this process asks for values
+_EXPIRED_MOST: Final = 3  # failures in a row before this process asks for values
 
 _log: Final = logging.getLogger("xpushare")
 _sizeof: Final[Any] = dask_sizeof.sizeof
@@ -67,7 +66,7 @@ class _Settings:
 _settings = _Settings(0, 0, 0)
 
 
-# --- leases: what was handed out lives until it was fetched
+# --- leases: an export lives until its receiver has fetched it
 
 
 class _Lease:
@@ -75,14 +74,15 @@ class _Lease:
 
     def __init__(self, handle: xs.ArrayHandle, memory: xs.Memory | None, receiver: _Process, end: float) -> None:
         self.handle = handle
-        self.memory = memory  # that the elements were copied into
+        self.memory = memory  # the memory that the elements were copied into
         self.receiver = receiver
         self.end = end
-        self.seen: float | None = None  # when it was first found to be opened
+        self.seen: float | None = None  # when the lease was first seen to be opened
 
     def over(self, now: float) -> str | None:
-        """Why it has ended: "returned" (opened, and closed again), "kept" (opened, the receiver's own from here on),
-        "lost" (the receiver died before it opened), "expired"; None while it goes on.
+        """Return why the lease has ended, or None if it has not. "returned" means opened and closed again. "kept" means
+        opened, and the receiver's own from then on. "lost" means that the receiver died before it opened the handle.
+        "expired" means that nobody opened it in time.
         """
         table = node.current().table()
         entry = fields_of(self.handle.handle).entry
@@ -116,7 +116,7 @@ class Leases:
     """The handles that this process has given out, each of which can be opened once.
 
     A lease ends when its receiver has fetched the memory, when the receiver has died before that, or when its time is
-    over; the export ends with the lease. Memory that elements were copied into is used for the next copy once nobody
+    over. The export ends with the lease. Memory that elements were copied into is reused for a later copy once nobody
     has it open any more, since new shared pages cost more than the copy.
     """
 
@@ -124,11 +124,11 @@ class Leases:
         self._clock = clock
         self._lock = threading.Lock()
         self._live: list[_Lease] = []
-        self._spare: list[tuple[float, xs.Memory]] = []  # since when
+        self._spare: list[tuple[float, xs.Memory]] = []  # when it became spare
         self._counts: Counter[str] = Counter()
 
     def grant(self, handle: xs.ArrayHandle, memory: xs.Memory | None, receiver: _Process) -> None:
-        """Keep the export until its receiver has it."""
+        """Hold the export until its receiver has the memory."""
         lease = _Lease(handle, memory, receiver, self._clock() + _settings.lease)
         with self._lock:
             self._live.append(lease)
@@ -139,7 +139,7 @@ class Leases:
             self._counts[what] += 1
 
     def sweep(self) -> None:
-        """End what is over."""
+        """End the leases that are over."""
         now = self._clock()
         with self._lock:
             found = [(lease, lease.over(now)) for lease in self._live]
@@ -150,7 +150,7 @@ class Leases:
                 if why == "returned" and lease.memory is not None:
                     self._spare.append((now, lease.memory))
             before, self._spare = self._spare, [each for each in self._spare if now - each[0] < _SPARE_SECONDS]
-        del found, before  # outside the lock: unmapping takes a while
+        del found, before  # outside the lock, since unmapping takes a while
         for lease, why in ended:
             lease.handle.close()
             if why in ("expired", "lost"):
@@ -159,8 +159,8 @@ class Leases:
                 )
 
     def memory(self, nbytes: int) -> xs.Memory:
-        """Host memory of `nbytes` or somewhat more that nobody else has open. `OutOfMemoryError` where that would make
-        more copies than the settings allow.
+        """Return host memory of at least `nbytes` that nobody else has open. Raises `OutOfMemoryError` if it would
+        exceed the settings' limit on copies.
         """
         self.sweep()
         dropped: list[tuple[float, xs.Memory]] = []
@@ -180,7 +180,7 @@ class Leases:
         return xs.malloc_device(nbytes, "native_cpu:0")
 
     def statistics(self) -> dict[str, int]:
-        """See `leases`."""
+        """Return the statistics that `leases` describes."""
         self.sweep()
         with self._lock:
             waiting = [lease for lease in self._live if lease.seen is None]
@@ -199,23 +199,29 @@ _leases = Leases()
 
 
 def leases() -> dict[str, int]:
-    """What this process has sent and received: `client.run(leases)` asks all workers.
+    """Return what this process has sent and received. `client.run(leases)` asks all workers.
 
-    `granted` handles were sent. Of these, `waiting` have not been opened yet, and `opened` are held by their receiver.
-    The others have ended: `returned` (opened and closed again), `kept` (opened, and since then the receiver's alone),
-    `expired` (never opened in time) and `lost` (never opened, since the receiver died). `refused`: arrays that could
-    not be exported and were sent by value. `attached` and `failed`: received handles that could, and could not, be
-    opened. `*_nbytes`: their bytes; `spare_nbytes`: shared memory that waits for the next copy.
+    - `granted`: handles that were sent
+    - `waiting`: handles that have not been opened yet
+    - `opened`: handles whose memory the receiver holds
+    - `returned`: handles that were opened and closed again
+    - `kept`: handles that were opened, and whose memory is the receiver's alone since then
+    - `expired`: handles that nobody opened in time
+    - `lost`: handles that nobody opened, since the receiver died
+    - `refused`: arrays that could not be exported and were sent by value
+    - `attached`, `failed`: received handles that could, or could not, be opened
+    - `*_nbytes`: the bytes of these
+    - `spare_nbytes`: shared memory that waits for the next copy
     """
     return _leases.statistics()
 
 
-# --- who asks, and from where
+# --- the receiver and its place
 
 
 @dataclass(frozen=True)
 class _Process:
-    """A receiver; `pid` is None if it cannot be seen from here."""
+    """A receiver. `pid` is None if this process cannot see it."""
 
     pid: int | None
     started: int
@@ -225,7 +231,9 @@ class _Process:
 
 
 def _started(pid: int) -> int | None:
-    """When a living process began, in clock ticks since the boot: tells it from a later one with its pid."""
+    """Return when a living process began, in clock ticks since the boot. This tells it from a later process with the
+    same pid.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -234,7 +242,9 @@ def _started(pid: int) -> int | None:
 
 
 def _whereabouts() -> dict[str, Any]:
-    """What decides whether two processes can open each other's handles: boot and key, and a namespace in common."""
+    """Return what decides whether two processes can open each other's handles: the boot, the key, and a common
+    namespace.
+    """
     return {
         "key": keyed_hash(b"xpushare.integrations.dask" + identity.boot_id()),
         "net": identity.namespace("net"),
@@ -244,7 +254,9 @@ def _whereabouts() -> dict[str, Any]:
 
 
 def _receiver(context: dict[str, Any] | None) -> _Process | None:
-    """The process that asked, if it can open handles of this process; else None, and the elements must go by value."""
+    """Return the process that asked, if it can open handles of this process. Return None if the elements must go by
+    value.
+    """
     asked: dict[str, Any] | None = (context or {}).get("recipient", {}).get(FAMILY)
     if context is None or asked is None:
         return None
@@ -264,7 +276,7 @@ def _receiver(context: dict[str, Any] | None) -> _Process | None:
 
 
 def _kind(x: Any) -> str | None:
-    """The library of the array, if it may be sent as a handle."""
+    """Return the library of the array, if it may be sent as a handle."""
     if type(x) is np.ndarray:
         repeated = any(not step and length > 1 for step, length in zip(x.strides, x.shape, strict=True))
         return None if repeated or x.dtype.hasobject else "numpy"  # Dask sends repeated elements once
@@ -279,7 +291,7 @@ def _kind(x: Any) -> str | None:
 
 
 def _dumps(x: Any, context: dict[str, Any] | None = None) -> tuple[dict[str, Any], list[Any]]:
-    """Only the handle. NotImplementedError passes `x` to the next family."""
+    """Send the handle only. NotImplementedError passes `x` to the next family."""
     kind = _kind(x)
     if kind is None or x.nbytes < max(_settings.threshold, 1):
         raise NotImplementedError
@@ -297,8 +309,8 @@ def _dumps(x: Any, context: dict[str, Any] | None = None) -> tuple[dict[str, Any
 
 
 def _export(x: Any, kind: str) -> tuple[xs.ArrayHandle, xs.Memory | None]:
-    """In place where the memory can be shared, read-only where the library knows such arrays; else a copy, which is the
-    receiver's own.
+    """Export in place if the memory can be shared, read-only if the library has read-only arrays. Otherwise export a
+    copy, which becomes the receiver's own.
     """
     on_host = adapters.on_host(x.__dlpack_device__()[0]) if kind != "numpy" else True
     if not on_host:
@@ -307,7 +319,7 @@ def _export(x: Any, kind: str) -> tuple[xs.ArrayHandle, xs.Memory | None]:
         return xs.share(x, read_only=kind not in _LIBRARIES, opens=1), None
     except (xs.FeatureNotSupportedError, xs.InvalidArgumentError):
         pass
-    values = host_view(x, describe(x)) if kind == "torch" else np.asarray(x)  # torch has NumPy take no bfloat16
+    values = host_view(x, describe(x)) if kind == "torch" else np.asarray(x)  # torch gives NumPy no bfloat16
     memory = _leases.memory(values.nbytes)
     flipped = values.flags.f_contiguous and not values.flags.c_contiguous
     target = np.asarray(memory.as_array(values.shape[::-1] if flipped else values.shape, values.dtype))
@@ -318,10 +330,10 @@ def _export(x: Any, kind: str) -> tuple[xs.ArrayHandle, xs.Memory | None]:
 
 
 def _loads(header: dict[str, Any], _frames: list[Any]) -> Any:
-    """Attach. A failure is an OSError: Dask then takes the value from elsewhere, or asks again."""
+    """Attach. A failure is an OSError, after which Dask takes the value from elsewhere or asks again."""
     try:
         handle = xs.ArrayHandle(header["handle"])
-        # The handle opens once, so others are served with a descriptor of this process.
+        # The handle can be opened once, so other requests get a descriptor of this process.
         array = xs.attach(handle, own=_on_host(handle.handle.device_uuid))
     except xs.XpuShareError as error:
         _asking.failed(error)
@@ -339,7 +351,9 @@ def _loads(header: dict[str, Any], _frames: list[Any]) -> Any:
 
 
 def _dask_dumps(x: Any, context: dict[str, Any] | None = None) -> Any:
-    """Dask's own family, for everything but handles. Since requests do not name our family, peers need not know it."""
+    """Replaces Dask's own family, and sends everything but handles as before. Requests do not name our family, so peers
+    need not know it.
+    """
     try:
         return _dumps(x, context)
     except NotImplementedError:
@@ -349,14 +363,14 @@ def _dask_dumps(x: Any, context: dict[str, Any] | None = None) -> Any:
     except TypeError as error:
         if _kind(x) != "torch":
             raise
-        raise NotImplementedError from error  # of elements that NumPy lacks: it goes as a pickle
+        raise NotImplementedError from error  # of elements that NumPy lacks, so it goes as a pickle
 
 
 def _dask_loads(header: dict[str, Any], frames: list[Any]) -> Any:
     return _loads(header, frames) if "handle" in header else _protocol.dask_loads(header, frames)
 
 
-# --- SharedArrays by value: what is spilled to disk, or goes to another node, must not be a handle
+# --- SharedArrays by value: data that is spilled to disk, or goes to another node, must not be a handle
 
 _pickling = threading.local()
 
@@ -377,7 +391,7 @@ def _shared(values: Any) -> xs.SharedArray:
 
 
 def _pickle_dumps(x: Any, context: dict[str, Any] | None = None) -> Any:
-    """Dask's own, with the SharedArrays inside `x` by value."""
+    """Pickle as Dask does, with the SharedArrays inside `x` by value."""
     before = getattr(_pickling, "by_value", False)
     _pickling.by_value = True
     try:
@@ -403,7 +417,7 @@ class _Asking:
         self._expired = 0
 
     def begin(self, server: Worker | Client) -> None:
-        """Say on each new connection who and where this process is."""
+        """Announce on each new connection who and where this process is."""
         pool: Any = server.rpc
         about = _whereabouts() | {
             "started": _started(os.getpid()),
@@ -413,7 +427,7 @@ class _Asking:
         self._pools[pool] = server.loop
 
     def end(self, *pools: Any) -> None:
-        """Stop saying it: from now on values come."""
+        """Stop the announcements. From now on, this process gets values."""
         for pool in pools:
             loop = self._pools.pop(pool, None)
             if loop is not None:
@@ -423,14 +437,14 @@ class _Asking:
         said = dict(pool.connection_args.get("handshake_overrides") or {})
         said.pop(FAMILY, None)
         pool.connection_args = {**pool.connection_args, "handshake_overrides": said | about}
-        loop.add_callback(pool.collect)  # pooled connections have heard the old answer
+        loop.add_callback(pool.collect)  # pooled connections have received the old announcement
 
     def succeeded(self) -> None:
         self._expired = 0
         _leases.count("attached")
 
     def failed(self, error: xs.XpuShareError) -> None:
-        """Ask for the array again if its handle has expired; every other failure would happen again."""
+        """Ask for the array again if its handle has expired. Any other failure would repeat itself."""
         _leases.count("failed")
         self._expired += 1
         if isinstance(error, xs.HandleExpiredError) and self._expired < _EXPIRED_MOST:
@@ -443,7 +457,7 @@ class _Asking:
 _asking = _Asking()
 
 
-# --- what users call
+# --- the functions for users
 
 
 def register(
@@ -453,13 +467,17 @@ def register(
     lease: float | str | None = None,
     copies: int | str | None = None,
 ) -> None:
-    """Make the family known in this process; a Worker or Client of this process as `server` asks its peers for it.
+    """Register the family in this process. If this process is a Worker or Client, as `server`, it asks its peers for
+    handles.
 
-    `threshold`: smaller arrays go by value (bytes, or "1 MiB"). `lease`: how long a handle waits to be opened (seconds,
-    or "300 s"). `copies`: the most shared memory that this process uses for copies of private arrays, including memory
-    that is kept for the next copies; beyond that, arrays go by value. The defaults are what Dask's configuration says
-    under `xpushare.threshold`, `xpushare.lease` and `xpushare.copies`, else 1 MiB, 300 s and 1 GiB. `register` may be
-    called again; the settings of the last call apply. Peers that have not registered send and get values, as before.
+    - `threshold`: arrays below this size go by value (bytes, or "1 MiB")
+    - `lease`: how long a handle waits to be opened (seconds, or "300 s")
+    - `copies`: the most shared memory for copies of private arrays, including memory that is held for the next copies.
+      Beyond that, arrays go by value
+
+    The defaults are `xpushare.threshold`, `xpushare.lease` and `xpushare.copies` in Dask's configuration, or else 1
+    MiB, 300 s and 1 GiB. `register` may be called again. The settings of the last call apply. Peers that have not
+    registered send and get values, as before.
     """
     _settings.threshold = int(parse_bytes(_setting("threshold", threshold, "1 MiB")))
     _settings.lease = float(parse_timedelta(_setting("lease", lease, "300 s")))
@@ -481,12 +499,12 @@ def _setting(name: str, given: Any, default: str) -> Any:
 
 
 def dask_setup(server: object) -> None:
-    """For `--preload xpushare.integrations.dask` and `distributed.worker.preload`."""
+    """Register the family, for `--preload xpushare.integrations.dask` and `distributed.worker.preload`."""
     register(server)
 
 
 class XpushareSerialization(WorkerPlugin):  # type: ignore[misc,unused-ignore]
-    """`client.register_plugin(XpushareSerialization())` calls `register` in every worker, also in later ones."""
+    """Calls `register` in every worker, including later ones: `client.register_plugin(XpushareSerialization())`."""
 
     name = "xpushare"
 

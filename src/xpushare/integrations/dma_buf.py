@@ -23,17 +23,16 @@ __all__ = ["MemoryFd", "access", "adopt", "memory_fd"]
 
 
 class MemoryFd(NamedTuple):
-    """A dma-buf in which memory lies."""
+    """A dma-buf that contains memory."""
 
-    fd: int  # the caller's, who closes it
-    offset: int  # of the memory in the dma-buf, in bytes
-    nbytes: int  # of the memory
+    fd: int  # the caller owns it and closes it
+    offset: int  # the memory's offset in the dma-buf, in bytes
+    nbytes: int  # the memory's size
 
 
 def memory_fd(obj: Any) -> MemoryFd:
     """Return a new file descriptor of a dma-buf that contains `obj`'s memory. `obj` is a Memory, or an array that
-    `xs.ipc.memory.get` takes. Keep the memory until the dma-buf is closed: it depends on the driver whether
-    the dma-buf alone keeps it.
+    `xs.ipc.memory.get` accepts. Keep the memory until the dma-buf is closed, since not every driver's dma-buf keeps it.
 
     CUDA makes dma-bufs of device memory, even if another library allocated it, or this process opened it (except for
     opened `cudaMalloc` memory). Level Zero and HIP share their memory as dma-bufs anyway. The kernel makes them of host
@@ -50,12 +49,12 @@ def memory_fd(obj: Any) -> MemoryFd:
 
 
 def adopt(fd: int, *, device: DeviceLike = "native_cpu:0", offset: int = 0, nbytes: int | None = None) -> Memory:
-    """Return memory that lies in a dma-buf: `nbytes` (None: all) from `offset`. `fd` stays the caller's.
+    """Return the memory in a dma-buf: `nbytes` (None: all) from `offset`. The caller still owns `fd`.
 
-    The host maps it (`native_cpu:0`), or a Level Zero device imports it. It is exported as that dma-buf, which
-    importers map on the same device, or on `native_cpu:0`. Use `access` around what the host reads and writes there.
-    Raises `InvalidArgumentError` if `fd` is no dma-buf, `FeatureNotSupportedError` if the device imports none or the
-    driver that made it does not let the host map it, `DeviceError`, `OutOfMemoryError`.
+    The host maps it (`native_cpu:0`), or a Level Zero device imports it. The memory is exported as that dma-buf, which
+    importers map on the same device or on `native_cpu:0`. Use `access` around the host's reads and writes. Raises
+    `InvalidArgumentError` if `fd` is no dma-buf. Raises `FeatureNotSupportedError` if the device cannot import one, or
+    if the driver that made it does not let the host map it. Raises `DeviceError`, `OutOfMemoryError`.
     """
     begin, length = operator.index(offset), None if nbytes is None else operator.index(nbytes)
     chosen = device if isinstance(device, Device) else Device(device)
@@ -65,11 +64,11 @@ def adopt(fd: int, *, device: DeviceLike = "native_cpu:0", offset: int = 0, nbyt
 
 @contextmanager
 def access(memory: Memory, *, write: bool = True) -> Generator[Memory]:
-    """Keep the host's caches and the device's in step while the block reads the memory, or (`write`) changes it, too:
+    """Synchronise the host's caches with the device while the block reads the memory, or also changes it (`write`):
     DMA_BUF_IOCTL_SYNC.
 
     `memory` was made by `adopt`, or opened from the handle of such memory. Raises `InvalidArgumentError` for other
-    memory, which needs no such care.
+    memory, which does not need this.
     """
     found = core.synchronized(use(memory))
     found.begin(write)

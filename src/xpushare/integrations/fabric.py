@@ -24,11 +24,11 @@ _BACKEND = "cuda"
 
 
 class FabricHandle(NamedTuple):
-    """An allocation by its fabric handle, and where in it the memory lies."""
+    """An allocation's fabric handle, and the memory's place in the allocation."""
 
     handle: bytes  # the 64 bytes of CUmemFabricHandle, for cuMemImportFromShareableHandle
-    offset: int  # of the memory in the allocation, in bytes
-    nbytes: int  # of the memory
+    offset: int  # the memory's offset in the allocation, in bytes
+    nbytes: int  # the memory's size
     allocation_nbytes: int
 
 
@@ -45,16 +45,16 @@ def support(device: DeviceLike = "cuda:0") -> Support:
 
 
 def handle(obj: Any) -> FabricHandle:
-    """Return the fabric handle of the allocation that `obj`, a Memory or an array, lies in.
+    """Return the fabric handle of the allocation that contains `obj`, a Memory or an array.
 
-    Keep the memory for as long as another node uses it: a fabric handle does not keep it. The handle opens the whole
-    allocation. Raises `FeatureNotSupportedError` for memory that was made without one, `InvalidArgumentError`,
-    `DeviceError`.
+    Keep the memory for as long as another node uses it, since a fabric handle does not keep it. The handle opens the
+    whole allocation. Raises `FeatureNotSupportedError` for memory that was made without a fabric handle,
+    `InvalidArgumentError`, `DeviceError`.
     """
     source = use(obj) if isinstance(obj, Memory) else range_of(obj)
     if source.device.backend != _BACKEND:
         raise FeatureNotSupportedError(f"memory on {source.device} has no fabric handle: only CUDA memory has one")
-    never_again(source)  # no one is notified when another node closes it
+    never_again(source)  # this process is not notified when another node closes it
     driver = source.allocation.driver
     adapter: Any = adapter_of(source.device)
     raw = adapter.fabric_handle(info_of(source.device), source.address)

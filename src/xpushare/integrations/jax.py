@@ -9,20 +9,20 @@ from xpushare.integrations import _reductions as common
 
 __all__ = ["install", "uninstall"]
 
-jax: Any = importlib.import_module("jax")  # type checkers take `import jax` for this module where it is missing
+jax: Any = importlib.import_module("jax")  # if JAX is missing, type checkers take `import jax` for this module
 
 
 def install(*, opens: int = 1) -> None:
     """Send JAX arrays by handle, without a copy, through every queue, pipe, pool and process argument.
 
-    This holds for arrays on one device whose memory can be shared, and for arrays of the host in memory
-    of this package. Everything else goes JAX's way, by value. The memory is held until the receiver has
-    dropped the array. A message that nobody receives holds it for `XPUSHARE_PICKLE_GRACE` seconds. The
-    receiver needs this package, but need not call this. It starts JAX's backend. Idempotent.
+    This works for arrays on one device whose memory can be shared, and for host arrays in memory of this package. JAX
+    sends all other arrays by value. The memory is held until the receiver has dropped the array. A message that nobody
+    receives holds it for `XPUSHARE_PICKLE_GRACE` seconds. The receiver needs this package, but need not call this
+    function, which starts JAX's backend. Idempotent.
 
     Args:
-        opens: How often each message can be received, in any processes: more than once for a pool
-            that tries again, or for several receivers.
+        opens: How often each message can be received, in any processes. Use more than one for a pool
+            that retries, or for several receivers.
 
     Raises:
         InvalidArgumentError: `opens` is below 1.
@@ -41,7 +41,7 @@ def install(*, opens: int = 1) -> None:
 
 
 def uninstall() -> None:
-    """Register what was there before. Idempotent.
+    """Restore the previous registrations. Idempotent.
 
     Examples:
         >>> from xpushare.integrations.jax import install, uninstall
@@ -53,7 +53,7 @@ def uninstall() -> None:
 
 
 class _Reduction:
-    """Reduces arrays; `before` is another package's reduction, if there is one."""
+    """Reduces arrays. `before` is another package's reduction, or None."""
 
     def __init__(self, before: Any) -> None:
         self._before = before

@@ -1,8 +1,8 @@
-"""OpenTelemetry spans of what xpushare does: `xpushare.integrations.otel.install()`.
+"""Makes OpenTelemetry spans of xpushare's operations: `xpushare.integrations.otel.install()`.
 
-Each operation is a span with the name that `xpushare trace` gives it, its arguments as attributes, and its error.
-`xpushare.handle` and `xpushare.event` are the same in all processes, so that a backend finds the two ends of a handle.
-Needs the extra `otel`.
+Each operation is a span with the name that `xpushare trace` gives it. The span has its arguments as attributes, and its
+error. `xpushare.handle` and `xpushare.event` are equal in all processes, so a backend can connect the two ends of a
+handle. Needs the extra `otel`.
 """
 
 from __future__ import annotations

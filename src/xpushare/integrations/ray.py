@@ -1,10 +1,10 @@
 """Ray: a transport for Ray Direct Transport (RDT), by which the actors of a node share arrays instead of copying them.
 
-It needs Ray 2.60 or newer. Call `register()` before the actors are created, then write
+It needs Ray 2.60 or newer. Call `register()` before the actors are created. Then write
 `@ray.method(tensor_transport="XPUSHARE")` or `ray.put(array, _tensor_transport="XPUSHARE")`.
 """
 
-# Ray hands a transport its own kinds of metadata and requests back: narrower parameters than the base class names.
+# Ray hands a transport its own kinds of metadata and requests, so parameters are narrower than in the base class.
 # mypy: disable-error-code="override"
 # pyright: reportIncompatibleMethodOverride=false
 
@@ -42,7 +42,7 @@ from xpushare.objects.array import capsule_of
 
 __all__ = ["Transport", "register"]
 
-ray: Any = importlib.import_module("ray")  # where Ray is missing, type checkers take `import ray` for this module
+ray: Any = importlib.import_module("ray")  # if Ray is missing, type checkers take `import ray` for this module
 _LIBRARIES: Final = ("numpy", "torch", "cupy", "jax", "jaxlib", "xpushare")
 _log: Final = logging.getLogger("xpushare")
 
@@ -63,7 +63,7 @@ def register(name: str = "XPUSHARE", data_type: type = np.ndarray) -> None:
     name = name.upper()
     known = transport_manager_info.get(name)
     if known is None:
-        transport = type(name, (Transport,), {"name": name})  # a class of its own, since Ray makes it without arguments
+        transport = type(name, (Transport,), {"name": name})  # its own class, since Ray passes no arguments
         types = [record.torch_type for record in adapters.vendors() if record.torch_type is not None]
         register_tensor_transport(name, list(dict.fromkeys(types)), transport, data_type)
     elif not issubclass(known.transport_manager_class, Transport) or known.data_type is not data_type:
@@ -80,7 +80,7 @@ def _library(data_type: type) -> str:
 class Metadata(TensorTransportMetadata):  # type: ignore[misc,unused-ignore]
     """What consumers learn about an object. `tensor_meta` has shapes and dtypes in the form of the arrays' library."""
 
-    node_id: str  # Ray's, of the producer
+    node_id: str  # the producer's Ray node
     library: str
     backend: str
     handles: tuple[bytes, ...]
@@ -88,7 +88,7 @@ class Metadata(TensorTransportMetadata):  # type: ignore[misc,unused-ignore]
 
 @dataclass
 class Fetch(FetchRequest):  # type: ignore[misc,unused-ignore]
-    """Arrays on their way: either in `tensors`, or `elements` refers to what comes through Ray's object store."""
+    """Arrays on their way. They are in `tensors`, or `elements` refers to an object in Ray's object store."""
 
     obj_id: str
     tensors: list[Any]
@@ -98,12 +98,12 @@ class Fetch(FetchRequest):  # type: ignore[misc,unused-ignore]
 
 
 class Transport(TensorTransportManager):  # type: ignore[misc,unused-ignore]
-    """What Ray asks of a transport; `register` makes it known, and Ray makes one object per process.
+    """Implements Ray's transport interface. `register` makes the transport known, and Ray makes one object per process.
 
-    The producer shares each array (`xpushare.share`) and keeps the exports until Ray finds the object out of scope. A
-    consumer on the producer's Ray node attaches them. For a consumer on another node, or one that cannot see the GPU
-    that the arrays are on, a Ray task on the producer's node reads them, and its result comes through Ray's object
-    store (the log `xpushare` says so, INFO).
+    The producer shares each array (`xpushare.share`) and holds the exports until Ray finds the object out of scope. A
+    consumer on the producer's Ray node attaches them. A consumer may also be on another node, or unable to see the
+    arrays' GPU. For it, a Ray task on the producer's node reads the arrays, and its result comes through Ray's object
+    store. The log `xpushare` reports that (INFO).
     """
 
     name = "XPUSHARE"
@@ -129,8 +129,8 @@ class Transport(TensorTransportManager):  # type: ignore[misc,unused-ignore]
     def extract_tensor_transport_metadata(self, obj_id: str, rdt_object: list[Any]) -> Metadata:
         """Share an object's arrays, with the content that the work queued on their library's current stream leaves.
 
-        Memory that cannot be shared in place (what NumPy or torch allocated on the host) is copied once. Raises what
-        `share` raises, and `InvalidArgumentError` for arrays on devices of several kinds.
+        Memory that cannot be shared in place (allocated by NumPy or torch on the host) is copied once. Raises the
+        errors of `share`, and `InvalidArgumentError` for arrays on devices of several kinds.
         """
         if obj_id in self._exports:  # Ray asks again if an answer was lost
             return self._exports[obj_id][0]
@@ -177,7 +177,7 @@ class Transport(TensorTransportManager):  # type: ignore[misc,unused-ignore]
         communicator_metadata: Any,  # noqa: ARG002
         target_buffers: list[Any] | None = None,
     ) -> Fetch:
-        """Attach the arrays, or have them read on the producer's node, without waiting for that."""
+        """Attach the arrays, or start to read them on the producer's node without waiting."""
         metadata = tensor_transport_metadata
         fetch = Fetch(obj_id, [], metadata, target_buffers, None)
         if metadata.node_id == ray.get_runtime_context().get_node_id() and _visible(metadata):
@@ -190,7 +190,9 @@ class Transport(TensorTransportManager):  # type: ignore[misc,unused-ignore]
         return fetch
 
     def wait_fetch_complete(self, fetch_request: Fetch, timeout: float = -1) -> list[Any]:
-        """The arrays. `ray.exceptions.GetTimeoutError` after `timeout` seconds; raises what reading them raised."""
+        """Return the arrays. Raises `ray.exceptions.GetTimeoutError` after `timeout` seconds, and the errors of reading
+        the arrays.
+        """
         fetch, metadata = fetch_request, fetch_request.metadata
         if fetch.elements is not None:
             elements = ray.get(fetch.elements, timeout=None if timeout < 0 else timeout)
@@ -208,10 +210,11 @@ class Transport(TensorTransportManager):  # type: ignore[misc,unused-ignore]
         communicator_metadata: Any,
         target_buffers: list[Any] | None = None,
     ) -> list[Any]:
-        """Views of the producer's memory, which stays mapped as long as they live, or copies if it is out of reach.
+        """Return views of the producer's memory, which stays mapped as long as they live. Return copies if the memory
+        is out of reach.
 
-        `target_buffers` are filled and returned instead. Raises `HandleExpiredError` when the producer is gone, and
-        waits no longer than Ray does (RAY_rdt_fetch_fail_timeout_milliseconds).
+        If there are `target_buffers`, they are filled and returned instead. Raises `HandleExpiredError` if the producer
+        is gone. Waits no longer than Ray does (RAY_rdt_fetch_fail_timeout_milliseconds).
         """
         fetch = self.fetch_multiple_tensors(obj_id, tensor_transport_metadata, communicator_metadata, target_buffers)
         return self.wait_fetch_complete(fetch, RDT_FETCH_FAIL_TIMEOUT_SECONDS)
@@ -222,24 +225,24 @@ class Transport(TensorTransportManager):  # type: ignore[misc,unused-ignore]
         raise NotImplementedError("a one-sided transport sends nothing: consumers fetch")
 
     def garbage_collect(self, obj_id: str, tensor_transport_meta: Metadata, tensors: list[Any]) -> None:  # noqa: ARG002
-        """Withdraw an object's exports. What is attached stays attached; the memory is freed with its last user."""
+        """Withdraw an object's exports. Attached arrays stay attached, and the memory is freed with its last user."""
         if obj_id in self._exports:
             for handle in self._exports.pop(obj_id)[1]:
                 handle.close()
 
     def abort_transport(self, obj_id: str, communicator_metadata: Any) -> None:  # noqa: ARG002
-        """End the wait for an object that comes through Ray's object store; attaching never waits."""
+        """End the wait for an object that comes through Ray's object store. Attaching never waits."""
         fetch = self._fetching.get(obj_id)
         if fetch is not None:
             ray.cancel(fetch.elements, force=True)
 
 
 def _share(array: Any) -> xs.ArrayHandle:
-    """In place where the memory can be shared; else a copy, on the same device."""
+    """Share in place if the memory can be shared. Otherwise share a copy on the same device."""
     with contextlib.suppress(xs.FeatureNotSupportedError, xs.InvalidArgumentError, xs.HandleExpiredError):
         handle = xs.share(array)
         if handle.handles[0].exporter.pid == os.getpid():
-            return handle  # else it is another process's, and may end with it
+            return handle  # otherwise it is another process's, and may end with it
     found = description.describe(array)
     check_dtype(found.dtype)
     handle = xs.share(array, copy=True)
@@ -249,13 +252,13 @@ def _share(array: Any) -> xs.ArrayHandle:
 
 
 def _visible(metadata: Metadata) -> bool:
-    """Whether this process can use the arrays' devices: Ray gives each actor GPUs of its own."""
+    """Return whether this process can use the arrays' devices. Ray gives each actor its own GPUs."""
     wanted = {xs.ArrayHandle(handle).handle.device_uuid for handle in metadata.handles}
     return wanted <= {device.uuid for device in xs.devices(f"{metadata.backend}:*")}
 
 
 def _view(library: str, array: xs.SharedArray) -> Any:
-    """The array as one of that library, without a copy."""
+    """Return the array as one of that library, without a copy."""
     if library == "xpushare":
         return array
     if library == "numpy":
@@ -266,8 +269,8 @@ def _view(library: str, array: xs.SharedArray) -> Any:
 
 
 class _ForJax:
-    """JAX shares its arrays as read-only, but cannot import read-only ones: it does not know the flag, and never writes
-    to an array.
+    """Hides that an array is read-only. JAX shares its arrays as read-only but cannot import read-only ones, since it
+    does not know the flag. It never writes to an array.
     """
 
     def __init__(self, array: xs.SharedArray) -> None:
@@ -281,7 +284,7 @@ class _ForJax:
 
 
 def _read(handles: tuple[bytes, ...]) -> list[Any]:
-    """The arrays' elements on the host, for Ray to carry; runs on the producer's node."""
+    """Return the arrays' elements on the host, for Ray to carry. Runs on the producer's node."""
     return [_read_one(handle) for handle in handles]
 
 
@@ -299,7 +302,7 @@ def _read_one(handle: bytes) -> Any:
 
 
 def _placed(elements: Any, backend: str) -> xs.SharedArray:
-    """New memory with these elements, on the backend's first device."""
+    """Return new memory with these elements, on the backend's first device."""
     host = xs.empty(elements.shape, elements.dtype)
     np.asarray(host)[...] = elements
     if backend == adapters.HOST:

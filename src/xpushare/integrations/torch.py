@@ -1,4 +1,4 @@
-"""torch tensors through `multiprocessing` by handle: `xpushare.integrations.torch.install()`.
+"""Sends torch tensors through `multiprocessing` by handle: `xpushare.integrations.torch.install()`.
 
 `Batches` carries a DataLoader's batches by a channel. `pool()` allocates CUDA tensors in memory that can be shared,
 kept and put to sleep.
@@ -27,7 +27,7 @@ from xpushare.sharing import node
 
 __all__ = ["Batches", "Pool", "install", "pool", "uninstall"]
 
-torch: Any = importlib.import_module("torch")  # type checkers take `import torch` for this module where it is missing
+torch: Any = importlib.import_module("torch")  # if torch is missing, type checkers take `import torch` for this module
 _torch_reductions: Any = importlib.import_module("torch.multiprocessing.reductions")
 _TYPES: Final = (torch.Tensor, torch.nn.Parameter)
 _STRIDED: Final = torch.strided
@@ -42,20 +42,19 @@ _PLAIN: Final = frozenset(
 def install(*, opens: int = 1) -> None:
     """Send tensors by handle, without a copy, through every queue, pipe, pool and process argument.
 
-    This holds for `multiprocessing` and `torch.multiprocessing`, for CUDA tensors whose allocator's
-    memory can be shared, and for CPU tensors in memory of this package. Views of one storage stay views
-    of one storage, and parameters stay parameters; gradients stay behind. Everything else goes torch's
-    way, as before. CPU tensors in memory of this package say `is_shared()`, and `share_memory_()` leaves
-    them where they are.
+    This works with `multiprocessing` and `torch.multiprocessing`, for CUDA tensors whose allocator's memory can be
+    shared, and for CPU tensors in memory of this package. Views of one storage stay views of one storage, and
+    parameters stay parameters. Gradients are not sent. torch sends all other tensors in its own way, as before. For CPU
+    tensors in memory of this package, `is_shared()` is true, and `share_memory_()` leaves them where they are.
 
-    The memory is held until the receiver has dropped the tensor. A message that nobody receives holds it
-    for `XPUSHARE_PICKLE_GRACE` seconds. The receiver needs this package, but need not call this. A forked
-    child cannot send memory of its parent by handle: torch copies it, and a `RuntimeWarning` says so
-    once. Idempotent.
+    The memory is held until the receiver has dropped the tensor. A message that nobody receives holds it for
+    `XPUSHARE_PICKLE_GRACE` seconds. The receiver needs this package, but need not call this function. A forked child
+    cannot send memory of its parent by handle. torch copies such memory, and a `RuntimeWarning` reports it once.
+    Idempotent.
 
     Args:
-        opens: How often each message can be received, in any processes: more than once for a pool
-            that tries again, or for several receivers.
+        opens: How often each message can be received, in any processes. Use more than one for a pool
+            that retries, or for several receivers.
 
     Raises:
         InvalidArgumentError: `opens` is below 1.
@@ -87,7 +86,7 @@ def install(*, opens: int = 1) -> None:
 
 
 def uninstall() -> None:
-    """Register torch's own reductions again, and undo what else `install` did. Idempotent.
+    """Restore torch's own reductions, and undo the other changes of `install`. Idempotent.
 
     Examples:
         >>> from xpushare.integrations.torch import install, uninstall
@@ -108,11 +107,11 @@ def uninstall() -> None:
                 setattr(torch.UntypedStorage, name, before)
 
 
-# torch asks the allocator of a storage in C++ whether it is shared, which knows torch's own shared memory only. All its
-# ways to ask, and to move a storage, go through these two methods.
+# torch asks the allocator of a storage in C++ whether it is shared, and that knows torch's own shared memory only. All
+# the ways to ask, and to move a storage, go through these two methods.
 
 _lock: Final = threading.RLock()
-_before: dict[str, Any] = {}  # the methods of torch, by name; None: inherited
+_before: dict[str, Any] = {}  # the methods of torch, by name; None means inherited
 _offered: Final[set[str]] = set()  # types of devices whose reducer in torch is ours
 
 
@@ -124,7 +123,9 @@ _busy: Final = _Busy()
 
 
 def _reduced(tensor: Any) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
-    """What torch's `reduce_tensor` makes of a tensor of a type of device that torch itself copies through the host."""
+    """Reduce a tensor on a type of device that torch itself copies through the host, in the way of torch's
+    `reduce_tensor`.
+    """
     if _busy.reducing:  # asked again, for memory that has no handle
         raise xs.FeatureNotSupportedError(
             f"this tensor's memory on {tensor.device} cannot be shared: `xpushare.share(tensor)` says why"
@@ -137,19 +138,19 @@ def _reduced(tensor: Any) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
 
 
 def _plain(name: str) -> Any:
-    """torch's own method."""
+    """Return torch's own method."""
     before = _before.get(name)
     return before if before is not None else getattr(super(torch.UntypedStorage, torch.UntypedStorage), name)
 
 
 def _is_shared(self: Any) -> bool:
-    """Whether the storage lies in shared memory."""
+    """Return whether the storage lies in shared memory."""
     found: bool = _lies_here(self) or _plain("is_shared")(self)
     return found
 
 
 def _share_memory_(self: Any, *args: Any, **options: Any) -> Any:
-    """Move the storage to shared memory, unless it lies there."""
+    """Move the storage to shared memory, unless it already lies there."""
     return self if _lies_here(self) else _plain("share_memory_")(self, *args, **options)
 
 
@@ -157,7 +158,9 @@ _SHARED_METHODS: Final = {"is_shared": _is_shared, "share_memory_": _share_memor
 
 
 def _lies_here(storage: Any) -> bool:
-    """Whether a CPU storage lies in memory of this package that this process or a parent of it made or opened."""
+    """Return whether a CPU storage lies in memory of this package that this process or a parent of it made or
+    opened.
+    """
     if storage.device.type != "cpu" or not storage.nbytes():
         return False
     try:
@@ -169,7 +172,7 @@ def _lies_here(storage: Any) -> bool:
 
 
 class _Reduction:
-    """Reduces tensors; `before` is torch's own reduction."""
+    """Reduces tensors. `before` is torch's own reduction."""
 
     def __init__(self, before: Any) -> None:
         self._before = before if before is not None else _torch_reductions.reduce_tensor
@@ -182,7 +185,7 @@ class _Reduction:
             or tensor.is_nested
             or tensor.is_neg()
             or (dtype not in _PLAIN and (tensor.is_quantized or tensor.is_conj()))
-            or (tensor.requires_grad and not tensor.is_leaf)  # torch says why it refuses these
+            or (tensor.requires_grad and not tensor.is_leaf)  # torch explains why it refuses these
         ):
             return self._before(tensor)
         backend = HOST if tensor.is_cpu else _backends().get(tensor.device.type)
@@ -211,8 +214,8 @@ class _Reduction:
 
 
 def _is_plain(tensor: Any, nbytes: int) -> bool:
-    """Whether a tensor over a storage of so many bytes is what any library makes of its elements: DLPack says nothing
-    of gradients, nor of the strides of dimensions of length 1.
+    """Return whether a tensor over a storage of so many bytes is what any library would make of its elements, so that
+    DLPack can carry it. DLPack carries no gradients, and no strides of dimensions of length 1.
     """
     return (
         type(tensor) is torch.Tensor
@@ -225,18 +228,18 @@ def _is_plain(tensor: Any, nbytes: int) -> bool:
 
 
 def _bytes(storage: Any) -> Any:
-    """All of a storage."""
+    """Return all bytes of a storage."""
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, 0, (storage.nbytes(),), (1,))
 
 
 @functools.cache
 def _backends() -> dict[str, str]:
-    """The backends, by what torch calls their devices."""
+    """Return the backends, by torch's names of their devices."""
     return {each.torch_type: each.backend for each in adapters.vendors() if each.torch_type is not None}
 
 
 def _torch_stream(place: xs.Device) -> Any:
-    """torch's current stream on a device."""
+    """Return torch's current stream on a device."""
     record = adapters.record(place.backend)
     assert record is not None
     assert record.torch_type is not None
@@ -244,7 +247,7 @@ def _torch_stream(place: xs.Device) -> Any:
 
 
 def _reopened(raw: bytes) -> xs.SharedArray:
-    """A block of the message. On a GPU torch's current stream waits for the producer's."""
+    """Return a block of the message. On a GPU, torch's current stream waits for the producer's."""
     array = common.reopened(raw)
     if unsettled(array) is not None and array.device.type == "gpu":
         place = array.device
@@ -255,8 +258,8 @@ def _reopened(raw: bytes) -> xs.SharedArray:
 
 
 def _only(storage: Any) -> Any:
-    """The storage over these bytes: the same object for the same bytes, as long as it lives. What is mapped twice is
-    mapped at the same place, which nothing else takes while a storage holds it.
+    """Return the storage over these bytes. It is the same object for the same bytes, as long as it lives. Memory that
+    is mapped twice is mapped at the same place, which nothing else takes while a storage holds it.
     """
     key = "xpushare", storage.data_ptr(), storage.nbytes()
     cache = _torch_reductions.shared_cache
@@ -269,19 +272,19 @@ def _only(storage: Any) -> Any:
 
 
 def _of_block(array: xs.SharedArray, offset: int, nbytes: int) -> Any:
-    """The storage over these bytes."""
+    """Return the storage over these bytes."""
     stream = -1 if array.device.type == "gpu" else None
     piece = capsule_of(common.piece_of(array, offset, nbytes), stream, False, True)
     return _only(torch.utils.dlpack.from_dlpack(piece).untyped_storage())
 
 
 def _of_message(message: common.Received, number: int) -> Any:
-    """The storage of a message's tensor."""
+    """Return the storage of a message's tensor."""
     return _only(message.arrays[number].untyped_storage())
 
 
 def _received(message: common.Received, number: int) -> Any:
-    """A message's tensor."""
+    """Return a message's tensor."""
     tensor = message.arrays[number]
     storage = tensor.untyped_storage()
     only = _only(storage)
@@ -325,13 +328,13 @@ class Pool(_pools.Pool):
 
     @property
     def id(self) -> tuple[int, int]:
-        """What `torch.cuda.graph(…, pool=…)` takes, so that a captured graph has its memory here."""
+        """The pool's id for `torch.cuda.graph(…, pool=…)`, so that a captured graph has its memory here."""
         found: tuple[int, int] = self._mem_pool.id
         return found
 
     def empty_cache(self) -> None:
-        """Give back to the device what torch has in this pool and elsewhere, and no tensor uses. `id` is another one
-        afterwards.
+        """Give back to the device the memory that torch has cached, in this pool and elsewhere, and that no tensor
+        uses. `id` changes.
 
         Raises `InvalidArgumentError` within `with pool:`, and while a captured graph has memory here.
         """
@@ -353,17 +356,16 @@ class Pool(_pools.Pool):
         return found
 
 
-_allocators: Final[dict[str, Any]] = {}  # torch's, by the function that they call
+_allocators: Final[dict[str, Any]] = {}  # torch's objects, by the function that they call
 
 
 def pool(device: Any = "gpu") -> Pool:
     """Make a pool of device memory for torch's tensors, which can be shared, kept and put to sleep.
 
-    Within `with pool:`, torch puts the device memory of this thread's new tensors into large allocations
-    of CUDA's virtual memory management, which are exported as file descriptors. `xs.share` and pickles
-    take such tensors in place, `xs.publish(…, keep=True)` hands them to the keeper, and another process
-    can own them (`xs.attach(…, own=True)`). `pool.sleep()` gives the memory back to the device while the
-    tensors keep their addresses, and `pool.wake()` brings it back.
+    Within `with pool:`, torch puts the device memory of this thread's new tensors into large VMM allocations of CUDA,
+    which are exported as file descriptors. `xs.share` and pickles take such tensors in place, `xs.publish(…,
+    keep=True)` hands them to the keeper, and another process can own them (`xs.attach(…, own=True)`). `pool.sleep()`
+    gives the memory back to the device while the tensors keep their addresses, and `pool.wake()` brings it back.
 
     Tensors that outlive the pool keep their memory. A process can have 16 pools.
 
@@ -375,7 +377,7 @@ def pool(device: Any = "gpu") -> Pool:
 
     Raises:
         FeatureNotSupportedError: The device has no virtual memory that can be shared.
-        OutOfMemoryError: The device has not enough memory.
+        OutOfMemoryError: The device does not have enough memory.
         DeviceError: The driver failed.
 
     Examples:

@@ -1,7 +1,7 @@
-"""Memory and timeline semaphores of Vulkan programs, in and out: `xpushare.integrations.vulkan`.
+"""Passes memory and timeline semaphores of Vulkan programs in and out: `xpushare.integrations.vulkan`.
 
-The program allocates, exports and imports with Vulkan, by whichever binding it likes; this module takes and gives the
-file descriptors. Nothing here loads Vulkan.
+The program allocates, exports and imports with Vulkan, by any binding. This module takes and returns the file
+descriptors. Nothing here loads Vulkan.
 """
 
 from __future__ import annotations
@@ -34,12 +34,11 @@ def device(
     name: str = "Vulkan device",
     type: Literal["cpu", "gpu", "accelerator"] = "gpu",
 ) -> Device:
-    """The device that the program uses, by `deviceUUID` and `driverUUID` of its VkPhysicalDeviceIDProperties (16 bytes
-    each).
+    """Return the device that the program uses, by `deviceUUID` and `driverUUID` of its VkPhysicalDeviceIDProperties (16
+    bytes each).
 
-    Handles name memory's device by this uuid, which is CUDA's uuid of the same GPU. The same uuids give the same
-    `Device`. It is there to export memory from and to open memory on, and does nothing else. Raises
-    `InvalidArgumentError`.
+    Handles name the memory's device by this uuid, which is CUDA's uuid of the same GPU. The same uuids give the same
+    `Device`. Use it only to export memory from it and to open memory on it. Raises `InvalidArgumentError`.
     """
     given = bytes(device_uuid), bytes(driver_uuid)
     if any(len(each) != 16 for each in given):
@@ -62,16 +61,19 @@ def _copied(fd: int, what: str) -> OwnedFd:
 
 @final
 class ExternalMemory:
-    """A VkDeviceMemory of this program that it allocated to be exported, or a piece of it.
+    """A VkDeviceMemory that this program allocated for export, or a part of it.
 
-    Pass it to `xs.ipc.memory.get` or `xs.share`: other processes open it in CUDA (on the same GPU) or in Vulkan (`open`
-    on their own Vulkan device, then `memory_fd`), without a copy. As an array it is bytes.
+    Pass it to `xs.ipc.memory.get` or `xs.share`. Other processes open it without a copy: in CUDA on the same GPU, or in
+    Vulkan (`open` on their own Vulkan device, then `memory_fd`). As an array it is bytes.
 
-    `fd`: what vkGetMemoryFdKHR returned for VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT. It stays the caller's, who
-    closes it. `allocation_nbytes`: VkMemoryAllocateInfo::allocationSize. `device`: see `device`. `offset`, `nbytes`:
-    the piece, by default the whole. `dedicated`: whether the allocation was made with VkMemoryDedicatedAllocateInfo, as
-    importers must know. The exports of this object hold the memory, also when the program has freed it.
-    Raises `InvalidArgumentError`, `OutOfMemoryError`.
+    - `fd`: the result of vkGetMemoryFdKHR for VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT. The caller closes it
+    - `allocation_nbytes`: VkMemoryAllocateInfo::allocationSize
+    - `device`: the result of `device`
+    - `offset`, `nbytes`: the part, by default the whole
+    - `dedicated`: whether the allocation was made with VkMemoryDedicatedAllocateInfo, as importers must know
+
+    The exports of this object hold the memory, even after the program has freed it. Raises `InvalidArgumentError`,
+    `OutOfMemoryError`.
     """
 
     def __init__(
@@ -99,7 +101,7 @@ class ExternalMemory:
 
     @property
     def __vulkan_memory__(self) -> dict[str, Any]:
-        """Where it lies, in the words of NumPy's array interface. The address is not one that anybody can read."""
+        """The memory's place, in the form of NumPy's array interface. Nobody can read at its address."""
         address = self._memory.address + self._offset
         return {"version": 3, "shape": (self.nbytes,), "typestr": "|u1", "data": (address, False), "strides": None}
 
@@ -108,21 +110,24 @@ class ExternalMemory:
 
 
 class MemoryFd(NamedTuple):
-    """What vkAllocateMemory needs to import another process's memory (VkImportMemoryFdInfoKHR, as an opaque fd)."""
+    """The parameters with which vkAllocateMemory imports another process's memory (VkImportMemoryFdInfoKHR, as an
+    opaque fd).
+    """
 
-    fd: int  # the caller's; a successful import takes it over
+    fd: int  # the caller owns it; a successful import takes it over
     allocation_nbytes: int  # VkMemoryAllocateInfo::allocationSize
-    offset: int  # of the memory that the handle is for
+    offset: int  # the size of the memory behind the handle
     nbytes: int
     dedicated: bool  # the import needs VkMemoryDedicatedAllocateInfo, too
 
 
 def memory_fd(memory: Memory) -> MemoryFd:
-    """A new file descriptor of memory that was opened on a Vulkan device, for Vulkan to import.
+    """Return a new file descriptor of memory that was opened on a Vulkan device, for Vulkan to import.
 
-    `xs.ipc.memory.open(handle, device=vulkan_device)` opens what other Vulkan programs exported on the same device and
-    driver, and CUDA memory of `xs.malloc_device` and `xs.empty` on the same GPU. Keep `memory` open while the import is
-    in use, so that its exporter knows. Raises `InvalidArgumentError` for other memory.
+    `xs.ipc.memory.open(handle, device=vulkan_device)` opens memory that other Vulkan programs exported on the same
+    device and driver. It also opens CUDA memory of `xs.malloc_device` and `xs.empty` on the same GPU. Keep `memory`
+    open while the import is in use, so that its exporter knows of the user. Raises `InvalidArgumentError` for other
+    memory.
     """
     if not isinstance(memory, Memory):
         raise InvalidArgumentError(f"memory_fd takes an opened Memory, not {type(memory).__name__}")
@@ -136,12 +141,12 @@ def memory_fd(memory: Memory) -> MemoryFd:
 
 @final
 class TimelineSemaphore:
-    """A timeline semaphore of this program, for queues of the same GPU: rendering in order with CUDA.
+    """A timeline semaphore of this program, for queues of the same GPU. It orders rendering with CUDA.
 
-    `fd`: what vkGetSemaphoreFdKHR returned for VK_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD_BIT; it stays the caller's.
-    Use it in the process that renders, and let an Event carry the order to others: `semaphore.wait(queue, n)`, then
-    `queue.signal(event)`. A process that waited for another one's semaphore would wait for ever once that dies, which
-    an Event's waiters do not.
+    `fd` is the result of vkGetSemaphoreFdKHR for VK_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD_BIT. The caller still owns
+    it. Use the semaphore in the process that renders, and let an Event order other processes: `semaphore.wait(queue,
+    n)`, then `queue.signal(event)`. A process that waited for another process's semaphore would wait for ever if that
+    process died. The waiters of an Event do not.
     """
 
     def __init__(self, fd: int, *, device: Device) -> None:
@@ -151,14 +156,15 @@ class TimelineSemaphore:
         self.device_uuid = device.uuid
 
     def wait(self, queue: Queue, value: int) -> None:
-        """Hold back what is queued later until the semaphore has reached `value` (cuWaitExternalSemaphoresAsync).
-        Raises `FeatureNotSupportedError` for a queue whose driver or GPU does not import the semaphore.
+        """Hold back later operations of the queue until the semaphore has reached `value`
+        (cuWaitExternalSemaphoresAsync). Raises `FeatureNotSupportedError` if the queue's driver or GPU does not import
+        the semaphore.
         """
         self._enqueue(queue, value, False)
 
     def signal(self, queue: Queue, value: int) -> None:
-        """Raise the semaphore to `value` once the work queued so far has finished (cuSignalExternalSemaphoresAsync).
-        Raises as `wait` does.
+        """Raise the semaphore to `value` once the earlier operations of the queue have finished
+        (cuSignalExternalSemaphoresAsync). Raises as `wait` does.
         """
         self._enqueue(queue, value, True)
 

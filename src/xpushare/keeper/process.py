@@ -80,7 +80,7 @@ class _Handed:
 
 @final
 class _Client(_Handed):
-    """A connection, and what it has handed over."""
+    """A connection, and the memory that it has handed over."""
 
     def __init__(self, connection: socket.socket) -> None:
         super().__init__(struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
@@ -89,7 +89,7 @@ class _Client(_Handed):
 
 @final
 class Keeper:
-    """What is kept, and the connections."""
+    """The kept versions, and the connections."""
 
     def __init__(
         self, listening: socket.socket, lock: OwnedFd, max_bytes: int, ttl: float, store: Store | None = None
@@ -203,7 +203,7 @@ class Keeper:
         self._give_up(client)
 
     def _give_up(self, client: _Handed) -> None:
-        """End what was handed over and not published."""
+        """End what was handed over but not published."""
         exports, client.exports = client.exports, {}
         self._withdraw([each.handle for each in exports.values()])
         close_all(client.fds)
@@ -436,7 +436,7 @@ def _facts(published: naming.Published, exports: dict[bytes, Exported]) -> tuple
 def _state(
     name: str, kept: _Kept, published: naming.Published, exports: dict[bytes, Exported]
 ) -> tuple[dict[str, Any], list[OwnedFd]]:
-    """Return what a successor must know of a version, and its descriptors."""
+    """Return a version's state for a successor, and its descriptors."""
     facts, held = _facts(published, exports)
     state = {
         "name": name, "version": kept.version, "pid": kept.pid, "who": kept.who, "since": kept.since,
@@ -503,8 +503,8 @@ def _terminated(_number: int, _frame: object) -> NoReturn:
 
 
 def serve(ready: int, max_bytes: int, ttl: float, replace: bool = False) -> int:
-    """Be the keeper of this user. `ready` is a pipe that is notified once the keeper serves, or told why it does not;
-    -1 for none. With `replace`, take over from the running keeper. Returns 3 if another one runs.
+    """Be the keeper of this user. `ready` is a pipe (-1 for none) that is notified once the keeper serves, or of the
+    reason if it does not. With `replace`, take over from the running keeper. Returns 3 if another keeper runs.
     """
 
     def tell(text: str) -> None:

@@ -468,7 +468,7 @@ class SharedArray(ArrayState, Closable[Range]):
         return self._copied()._capsule(stream, versioned, copied=True) if copy else self._capsule(stream, versioned)
 
     def _copied(self) -> SharedArray:
-        """The same elements in new memory, which has them when this returns."""
+        """Return a copy in new memory. Its elements are complete when this returns."""
         from xpushare.core import queue as queues
 
         source, offset, shape, strides, dtype = described(self)
@@ -482,8 +482,8 @@ class SharedArray(ArrayState, Closable[Range]):
         return array_of(place, shape, dtype, strides, offset)
 
     def _capsule(self, stream: Any, versioned: bool, immutable: bool = False, copied: bool = False) -> Any:
-        """A DLPack capsule. `immutable`: its consumer never writes to arrays, so it need not know that this one is
-        read-only. `copied`: the consumer asked for a copy, and this array is one.
+        """Return a DLPack capsule. `immutable` means that its consumer never writes to arrays, so it need not know that
+        this one is read-only. `copied` means that the consumer asked for a copy, and this array is one.
         """
         found = use(self)
         allocation = found.allocation
@@ -568,8 +568,8 @@ class SharedArray(ArrayState, Closable[Range]):
         return self._interface()
 
     def _given(self, name: str) -> dict[str, Any]:
-        """What the array interface of that name says, where the device's vendor has it. Its consumer waits for the
-        stream that it names, else this does.
+        """Return the array interface of that name, if the device's vendor has it. The consumer waits for the stream
+        that the interface names. If there is none, this waits.
         """
         found = use(self)
         protocol = _given_interfaces.get((found.device.backend, name))
@@ -620,9 +620,9 @@ class SharedArray(ArrayState, Closable[Range]):
         return _reopen_array, (self._pickled(),)
 
     def _pickled(self, producer: object = None, marks: Marks | None = None) -> bytes:
-        """The bytes that a pickle carries: an import's handle, if its exporter lives, else that of an export by this
-        process. The content is that of the current stream of the library that `producer` is of. `marks`: those of the
-        same message.
+        """Return the bytes that a pickle carries: an import's handle if its exporter lives, otherwise the handle of an
+        export by this process. The content is that of the current stream of `producer`'s library. `marks` are those of
+        the same message.
         """
         found = use(self)
         imported = found.handle if found.borrowed else None
@@ -649,7 +649,7 @@ class SharedArray(ArrayState, Closable[Range]):
         return _sealed(handle, covered, self.kind, self.lengths, self.steps, first, order)
 
     def _received(self, found: Range, handle: Handle) -> bytes:
-        """The handle that an import came by."""
+        """Return the handle that an import was opened from."""
         if self.message is not None and not is_tree(self.message):
             raw: bytes = self.message.raw
             return raw
@@ -688,8 +688,8 @@ def _sealed(
 
 
 def _marked(device: Device, producer: object, marks: Marks) -> Mark | None:
-    """Where the stream is now that the library of `producer` works on, for what `marks` belong to; None on devices
-    without streams.
+    """Mark the current position of the stream that the library of `producer` works on, for the arrays of `marks`.
+    Return None on devices without streams.
     """
     from xpushare.core.ordering import mark, work_on
 
@@ -714,8 +714,8 @@ _TORCH_WRITES: Final = (
 
 
 def _warn_torch() -> None:
-    """`torch.from_dlpack` takes read-only memory for writable. It asks for version 1.0 and, unlike NumPy, leaves out
-    what it has no wish for; others that do are warned for nothing, where torch is loaded at all.
+    """Warn of `torch.from_dlpack`, which treats read-only memory as writable. It asks for version 1.0 and, unlike
+    NumPy, leaves out optional arguments. If torch is loaded, other libraries that do the same are warned needlessly.
     """
     if "torch" in sys.modules:
         import warnings
@@ -731,8 +731,8 @@ _given_interfaces: Final[dict[tuple[str, str], ArrayInterface]] = {}  # by (back
 
 
 def _give_interfaces(backend: str) -> None:
-    """Let arrays have the array interfaces of a vendor that is in use here. Not by `__getattr__`, which would make each
-    use of any attribute slower.
+    """Let arrays have the array interfaces of a vendor that is in use here. They are set on the class, since
+    `__getattr__` would make each use of any attribute slower.
     """
     record = adapters.record(backend)
     for each in () if record is None else record.interfaces:
@@ -747,7 +747,7 @@ adapters.on_first_use(_give_interfaces)
 
 
 class _Pickled:
-    """What pickling an array exported."""
+    """The export that pickling an array made."""
 
     __slots__ = ("events", "memory")
 
@@ -792,19 +792,19 @@ def view_of(
     array: SharedArray, offset: int, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...]
 ) -> SharedArray:
     """Make another array in the same memory, whose first element is `offset` bytes behind this one's. Its readers wait
-    for what this one's wait for.
+    for the same points.
     """
     check_dtype(dtype)
     return array_of(use(array), as_shape(shape), dtype, strides, array.first + offset, array.order)
 
 
 def placed(array: SharedArray) -> tuple[Range, int]:
-    """Return the memory that the array lies in, and where its first element is in that."""
+    """Return the memory that the array lies in, and the offset of its first element."""
     return use(array), array.first
 
 
 def described(array: SharedArray) -> tuple[Range, int, tuple[int, ...], tuple[int, ...], Any]:
-    """Return exactly the bytes that the elements span, where the first element is in them, shape, strides and dtype."""
+    """Return the exact bytes that the elements span, the first element's offset in them, shape, strides and dtype."""
     found = use(array)
     dtype = array.kind
     low, high = extent(array.lengths, array.steps, dtype.itemsize)
@@ -815,12 +815,12 @@ def described(array: SharedArray) -> tuple[Range, int, tuple[int, ...], tuple[in
 
 
 def covered_by(array: SharedArray) -> tuple[Range, int]:
-    """Return exactly the bytes that the elements span, and where the first element is in them."""
+    """Return the exact bytes that the elements span, and the first element's offset in them."""
     return described(array)[:2]
 
 
 def unsettled(array: SharedArray) -> Order | None:
-    """Return what readers have to wait for; None once the content is there."""
+    """Return the points that readers have to wait for, or None once the content is complete."""
     order: Order | None = array.order
     if order is not None and order.settled():
         order = array.order = None

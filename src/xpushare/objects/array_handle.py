@@ -72,7 +72,7 @@ class ArrayHandle(MessageState, Named, Closable["ArrayHandle"]):
         return found
 
     def _one(self, name: str) -> Content:
-        """What it says of its only array. AttributeError if it names a tree."""
+        """Return an attribute of the handle's only array. Raises AttributeError if the handle names a tree."""
         content = content_of(self)
         if content.tree is not ONE_ARRAY:
             _refuse(name)
@@ -93,7 +93,7 @@ class ArrayHandle(MessageState, Named, Closable["ArrayHandle"]):
 
     @property
     def event(self) -> Handle | None:
-        """The handle of the event that orders the content; None if none is needed."""
+        """The handle of the event that orders the content, or None if none is needed."""
         self._one("event")
         return self.events[0][0] if self.events else None
 

@@ -331,7 +331,7 @@ def _hold(thing: Event, opened: Opened) -> None:
 
 
 def event_over(opened: Opened) -> Event:
-    """Make the `Event` of what was opened."""
+    """Make the `Event` of an opened slot."""
     self = object.__new__(Event)
     _hold(self, opened)
     return self

@@ -1,4 +1,4 @@
-"""What all objects of this package do in the same way: `close`, `with`, errors after close and after a fork, copies,
+"""The common behaviour of all objects of this package: `close`, `with`, errors after close and after a fork, copies,
 pickles.
 
 All bases have empty `__slots__`. Each class declares the slots itself, since a class over `BufferBase` cannot inherit
@@ -116,7 +116,7 @@ class Advice:
 
 
 def advise(kind: type, **advice: str) -> None:
-    """Have attributes that a class lacks say what it has instead."""
+    """Make missing attributes of a class raise an error that names the right ones."""
     for name, text in advice.items():
         setattr(kind, name, Advice(f"{kind.__name__} has no attribute {name!r}: {text}"))
 
@@ -162,8 +162,8 @@ _CLOSED: Final = ": close() was called, or its `with` block has ended"
 
 
 def use(thing: Closable[S]) -> S:
-    """Return what an open object holds. Raises `InvalidArgumentError` if it is closed, `ForkError` in a forked child of
-    its process.
+    """Return the object behind an open object. Raises `InvalidArgumentError` if it is closed, `ForkError` in a forked
+    child of its process.
     """
     found = thing.held
     if found is None:

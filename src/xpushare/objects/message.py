@@ -1,5 +1,5 @@
-"""The content of a message besides its handles: dtypes and the tree of its arrays; and the reasons why bytes are no
-message.
+"""The content of a message besides its handles: the dtypes and the tree of its arrays, and the reasons why bytes are
+not a message.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def text_of(dtypes: Sequence[Any], tree: Any) -> bytes:
 
 
 def content_of(message: MessageState) -> Content:
-    """Return what a message says. Raises `InvalidHandleError` if an array does not lie inside its memory, or if the
-    text says no dtypes and tree.
+    """Return the content of a message. Raises `InvalidHandleError` if an array does not lie inside its memory, or if
+    the text does not describe dtypes and a tree.
     """
     text = message.text
     found = _contents.get(text)
@@ -103,7 +103,7 @@ def content_of(message: MessageState) -> Content:
 
 
 def read_text(text: bytes) -> Content:
-    """Return what a text of `text_of` says. Raises `InvalidHandleError` for any other."""
+    """Return the content of a text of `text_of`. Raises `InvalidHandleError` for any other text."""
     try:
         found: Any = json.loads(text.decode("utf-8", "surrogatepass"))
     except (ValueError, RecursionError) as error:

@@ -43,9 +43,9 @@ def open_message(
     part: Part | None = None,
     own: bool = False,
 ) -> Orders:
-    """Append the range of each memory of a message to `opened`, even if an error follows, and return what the readers
-    of its arrays wait for. `ordered`: they wait for the producers' streams, and so does `work` from now on. `part`: of
-    which memory; None: of all. `own`: this process can export the memory.
+    """Append the range of each memory of a message to `opened`, even if an error follows. Return the points that the
+    readers of its arrays wait for. With `ordered`, the readers wait for the producers' streams, and so does `work` from
+    now on. `part` selects memory; None selects all. With `own`, this process can export the memory.
     """
     handles = message.memory
     at = None
@@ -78,7 +78,7 @@ def open_message(
 def arrays_of(
     message: ArrayHandle, opened: list[Range], content: Content, orders: Orders, part: Part | None = None
 ) -> list[Any]:
-    """Make the arrays of a message, whose memory is open; None for each that is not of the part."""
+    """Make the arrays of a message, whose memory is open. Each array outside the part is None."""
     ranges: Any = opened
     if part is not None:
         ranges = [None] * len(message.memory)

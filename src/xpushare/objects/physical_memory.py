@@ -130,7 +130,7 @@ def _hold(thing: PhysicalMemory, held: Held) -> None:
 
 
 def physical_memory_over(held: Held) -> PhysicalMemory:
-    """Make the `PhysicalMemory` of what was made or opened."""
+    """Make the `PhysicalMemory` of pages that were made or opened."""
     self = object.__new__(PhysicalMemory)
     _hold(self, held)
     return self

@@ -23,7 +23,7 @@ __all__ = ["Queue", "queue_over"]
 
 
 def _bytes_of(what: str, operand: Memory | SharedArray | VirtualRange) -> tuple[Range, int, int]:
-    """Return where an operand's bytes are: a range, an offset into it, and their number."""
+    """Return the place of an operand's bytes: a range, an offset into it, and their number."""
     if isinstance(operand, Memory):
         found = use(operand)
         return found, 0, found.nbytes

@@ -54,7 +54,9 @@ def path(cookie: bytes) -> Generator[str | None]:
 
 @contextlib.contextmanager
 def opening(cookie: bytes) -> Generator[bytes | None]:
-    """Choose where this process starts to listen within the block, if it can, so that others find it afterwards."""
+    """Yield the path at which this process is to start to listen, or None if there is no folder. After the block, other
+    processes find it.
+    """
     with _folder() as folder:
         if folder is None:
             yield None

@@ -130,7 +130,7 @@ def _backend(field: bytes) -> str:
 
 
 class Named:
-    """A handle that was possibly looked up by a name, and then follows that name; see `following`."""
+    """A handle that follows its name if it was looked up by one. See `following`."""
 
     __slots__ = ()  # the native bases of the classes have these two
 

@@ -30,7 +30,7 @@ KEY_NBYTES: Final = 32
 _lock = threading.RLock()  # re-entrant: for the handlers of signals
 _key: bytes | None = None
 sealings: Final[list[Seal]] = []
-"""What `sealing` has made; native code reads it."""
+"""The results of `sealing`, which native code reads."""
 _namespaces: dict[str, int] = {}  # asked once: /proc is slow
 os.register_at_fork(after_in_child=_namespaces.clear)  # a child may begin in another one
 

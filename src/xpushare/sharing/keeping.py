@@ -119,7 +119,7 @@ def _body(content: bytes) -> OwnedFd:
 
 
 def body_of(fd: OwnedFd) -> bytes:
-    """Read the content of a message once. Its sender may change it meanwhile."""
+    """Read the content of a message once, since its sender may change it later."""
     nbytes = min(os.fstat(fd.number).st_size, _BODY_MOST)
     parts, at = [], 0
     while at < nbytes and (part := os.pread(fd.number, nbytes - at, at)):
@@ -171,7 +171,7 @@ def _error_of(content: bytes) -> XpuShareError:
 
 
 class KeeperGone(DeviceError):
-    """The keeper has ended meanwhile; its successor may have started."""
+    """The keeper has ended. Its successor may have started already."""
 
 
 def _gone(error: OSError) -> XpuShareError:

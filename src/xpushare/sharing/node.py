@@ -67,7 +67,7 @@ class AddressMap:
 
 @final
 class ByName:
-    """The live allocations of other libraries, by what names them; it holds none of them."""
+    """The live allocations of other libraries, by their identities. It holds none of them."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, ref[Any]] = {}
@@ -77,7 +77,7 @@ class ByName:
         return None if found is None else found()
 
     def add(self, name: Hashable, made: T) -> T:
-        """Return the live allocation of that name, which is `made` unless there is one."""
+        """Return the live allocation of that identity. If there is none, it is `made` from now on."""
         own: ref[Any] = ref(made, partial(self._forget, name))
         while (known := self._known.setdefault(name, own)) is not own:
             found: T | None = known()
@@ -87,7 +87,7 @@ class ByName:
         return made
 
     def _forget(self, name: Hashable, dead: ref[Any]) -> None:
-        """Forget an allocation that died; a newer one of that name stays."""
+        """Forget an allocation that died, unless a newer one has taken its identity."""
         if self._known.get(name) is dead:
             forgotten = self._known.pop(name, dead)  # the handler of a signal, or a finaliser, may have been here
             if forgotten is not dead:
@@ -156,7 +156,7 @@ def leave(_deadline: float) -> None:
 
 
 here: Final[list[Node]] = [Node()]
-"""What `current` returns, alone, for whoever reads it without a call."""
+"""The same value that `current` returns, for readers that avoid a call."""
 
 
 def _after_fork() -> None:

@@ -69,10 +69,13 @@ class Entry(NamedTuple):
 class Opener:
     """How this process opens exports of one kind on one device. Its identity is part of the cache's keys.
 
-    `make` imports one object. `make_all` imports several: all, or none. For an exporter on another backend, `admit`
-    raises unless exports of that form and hardware can be imported; it is called before anything is fetched. `maps`:
-    memory in a memfd comes mapped. `least_per_fd`: the least bytes that each of several fds stands for; 0 if there is
-    one fd. `room`: where closed imports are cached. `own`: this process can export its imports.
+    - `make` imports one object
+    - `make_all` imports several: all, or none
+    - `admit` is called for exporters on another backend, before any fetch. It raises if the import is impossible
+    - `maps`: memory in a memfd arrives mapped
+    - `least_per_fd`: the least bytes behind each of several fds; 0 if there is one fd
+    - `room`: where closed imports are cached
+    - `own`: this process can export its imports
     """
 
     __slots__ = ("admit", "least_per_fd", "make", "make_all", "maps", "own", "room")
@@ -179,7 +182,7 @@ class Peer:
         return self._entries + entry * layout.ENTRY_NBYTES
 
     def stands(self, fields: Fields) -> bool:
-        """Whether the entry is still that of the handle with these fields."""
+        """Return whether the entry is still that of the handle with these fields."""
         return load64(self._entries + fields.entry * layout.ENTRY_NBYTES) == fields.generation
 
     def ends(self, entry: int) -> bool:
@@ -334,7 +337,7 @@ class Peers:
             return found
 
     def _over(self, key: Hashable, turn: ref[Turn]) -> None:
-        """Nobody has the turn any more; a newer one stays."""
+        """Forget a turn that nobody has any more, unless a newer one has replaced it."""
         with self._lock:
             if self._turns.get(key) is turn:
                 del self._turns[key]

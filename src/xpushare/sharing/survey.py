@@ -1,4 +1,4 @@
-"""Who shares what among this user's processes, read from their tables. Changes nothing and joins nothing."""
+"""Surveys what this user's processes share, by reading their tables. Changes nothing and joins nothing."""
 
 from __future__ import annotations
 
@@ -39,27 +39,27 @@ class Row(TypedDict):
     """
     nbytes: int
     published_nbytes: int | None
-    """How much of it is published under `names`; None if nothing is."""
+    """How many of its bytes are published under `names`; None if none are."""
     backend: str | None
     device: str | None
     """The device's uuid."""
     exporter: int
-    """The pid; for a process that is dead, or in a PID namespace that cannot be seen from here, the pid that it gave
-    itself.
+    """The pid. For a process that is dead, or in a PID namespace that cannot be seen from here, it is the pid that the
+    process recorded.
     """
     exporter_name: str | None
     importers: list[int]
-    """Their pids; 0 for a process that cannot be seen from here."""
+    """The pids; 0 for a process that cannot be seen from here."""
     handles: int
     """How many handles of the object can be opened."""
     names: list[str]
-    """Under which it is published."""
+    """The names that it is published under."""
     label: str
-    """What its exporter calls it; empty if nothing."""
+    """The label that its exporter gave it; empty if none."""
     value: int | None
-    """Of an event: the number up to which every signal has completed."""
+    """The number up to which every signal of an event has completed."""
     pending: int | None
-    """Of an event: the number of the newest signal that anybody has submitted."""
+    """The number of the newest signal of an event that anybody has submitted."""
     age: int | None
     """Seconds since the oldest of its exports that is still in the table."""
 
@@ -276,7 +276,7 @@ def _progress(commons: int, slot: int) -> tuple[int, int] | tuple[None, None]:
 
 
 def _rows(table: int, cookie: bytes, members: _Members, claimed: int, names: _Names) -> list[Row]:
-    """Return what one table shares now, and ended exports that importers still have open."""
+    """Return the objects that one table shares now, and ended exports that importers still have open."""
     pid = members.pid(_EXPORTER)
     alive = pid is not None
     who = _name(pid) if pid else None

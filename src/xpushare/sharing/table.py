@@ -43,7 +43,7 @@ class _Labels(WeakKeyDictionary[Any, str]):
 
 
 labels: Final = _Labels()
-"""What people call the sources of exports. Mostly empty; `labels.data` says so without running Python."""
+"""The labels of the sources of exports. Mostly empty. `labels.data` shows that without running Python."""
 
 
 def deadline_in(nanoseconds: int) -> int:
@@ -159,8 +159,8 @@ class Table:
         return known
 
     def prepare(self, kind: str, device: DeviceInfo | Hardware, what: Export, serial: int) -> Template:
-        """Return what all exports of an object share, as long as `what` stays the same. `serial` comes from
-        `new_object`, or is 0.
+        """Return the data that all exports of an object have in common, as long as `what` stays the same. `serial`
+        comes from `new_object`, or is 0.
         """
         nbytes, exposed_nbytes, fds, inode, payload, on_demand, form, offset = what
         if on_demand is not None:
@@ -388,8 +388,8 @@ class Table:
         del gone, ended  # as above
 
     def _withdrawn(self, handle: Handle, reason: int) -> Exported | bool | None:
-        """Return what a withdrawal ends, or None if it had ended before; True for the first `put` of a freed object.
-        The caller holds the lock.
+        """Return the objects that a withdrawal ends, or None if it had ended before. Return True for the first `put` of
+        a freed object. The caller holds the lock.
         """
         fields = fields_of(handle)
         found = self._entries.find(fields)

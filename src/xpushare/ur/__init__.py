@@ -5,11 +5,11 @@
             devices = ur.urDeviceGet(platform, ur.DeviceType.ALL)
     context = ur.urContextCreate(devices, None)
 
-Arguments are the C function's inputs in their order: an array and its count are one sequence, null is `None`, a struct
-is a dataclass, an enumeration is an `IntEnum` or any int. Outputs are returned. A failure raises `URError`, whose
-`result` is a `Result`. The functions that this package has no use for answer `ERROR_UNSUPPORTED_FEATURE`.
-docs/ur-reference.md lists every function; type checkers read `__init__.pyi`. Both are made from the declarations in
-`_functions` (`python -m xpushare.ur._generate`).
+Arguments are the inputs of the C function, in the same order. An array and its count are one sequence, null is `None`,
+a struct is a dataclass, and an enumeration is an `IntEnum` or any int. Outputs are returned. A failure raises
+`URError`, whose `result` is a `Result`. The functions that this package has no use for answer
+`ERROR_UNSUPPORTED_FEATURE`. docs/ur-reference.md lists every function. Type checkers read `__init__.pyi`. Both are
+generated from the declarations in `_functions` (`python -m xpushare.ur._generate`).
 """
 
 from __future__ import annotations

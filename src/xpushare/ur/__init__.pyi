@@ -91,7 +91,7 @@ from xpushare.ur._structs import USMDesc as USMDesc
 from xpushare.ur._structs import USMPoolDesc as USMPoolDesc
 
 def urAdapterGet() -> list[Adapter]:
-    """The adapters, each with a reference taken.
+    """Returns the adapters, each with a reference taken.
 
     `URError` with the result:
 
@@ -127,9 +127,9 @@ def urAdapterGetInfo(hAdapter: Adapter, propName: int) -> Any:
     """
 
 def urAdapterGetLastError(hAdapter: Adapter) -> tuple[str, int]:
-    """The message and the number of the driver's error behind this thread's last `ERROR_ADAPTER_SPECIFIC`.
+    """Returns the message and the number of the driver's error behind this thread's last `ERROR_ADAPTER_SPECIFIC`.
 
-    They are empty and 0 while there was none.
+    They are empty and 0 if there was none.
 
     `URError` with the result:
 
@@ -140,7 +140,7 @@ def urAdapterGetLastError(hAdapter: Adapter) -> tuple[str, int]:
     """
 
 def urAdapterRelease(hAdapter: Adapter) -> None:
-    """Gives up a reference to an adapter. What was made of it stays; `urAdapterGet` gives out the adapter again.
+    """Releases a reference to an adapter. Its objects stay, and `urAdapterGet` still returns the adapter.
 
     `URError` with the result:
 
@@ -164,9 +164,9 @@ def urAdapterRetain(hAdapter: Adapter) -> None:
 def urAdapterSetLoggerCallback(
     hAdapter: Adapter, pfnLoggerCallback: Callable[[LoggerLevel, str, object], object], pUserData: object, level: LoggerLevel | int,
 ) -> None:
-    """Passes the log on to a function, from `level` on; it takes the place of an earlier one of this adapter.
+    """Passes messages of `level` and above to a function, which replaces an earlier function of this adapter.
 
-    Any thread may call it, as `pfnLoggerCallback(level, message, pUserData)`. The adapters share one log, the Python logger `xpushare`, whose level is lowered as far as `level` needs.
+    Any thread may call the function, as `pfnLoggerCallback(level, message, pUserData)`. The adapters share one log, the Python logger `xpushare`, whose level is lowered as far as `level` needs.
 
     `URError` with the result:
 
@@ -179,7 +179,7 @@ def urAdapterSetLoggerCallback(
     """
 
 def urAdapterSetLoggerCallbackLevel(hAdapter: Adapter, level: LoggerLevel | int) -> None:
-    """Changes the level from which on `urAdapterSetLoggerCallback` passes messages on; nothing without a callback.
+    """Changes the level from which `urAdapterSetLoggerCallback` passes messages on. Does nothing if there is no callback.
 
     `URError` with the result:
 
@@ -210,7 +210,7 @@ def urContextCreate(phDevices: Sequence[Device], pProperties: ContextProperties 
 def urContextCreateWithNativeHandle(
     hNativeContext: int, hAdapter: Adapter, phDevices: Sequence[Device] | None, pProperties: ContextNativeProperties | None,
 ) -> Context:
-    """A context for the driver's one that the objects of all these devices are in; there is no other.
+    """Makes a context for the driver's context that has the objects of all these devices. No other is accepted.
 
     `URError` with the result:
 
@@ -255,7 +255,7 @@ def urContextGetInfo(hContext: Context, propName: int) -> Any:
     """
 
 def urContextGetNativeHandle(hContext: Context) -> int:
-    """The driver's handle of the context that the objects of the first device are in (`CUcontext`, `ze_context_handle_t`).
+    """Returns the driver's handle of the context of the first device's objects (`CUcontext`, `ze_context_handle_t`).
 
     `URError` with the result:
 
@@ -267,7 +267,7 @@ def urContextGetNativeHandle(hContext: Context) -> int:
     """
 
 def urContextRelease(hContext: Context) -> None:
-    """Gives up a reference to a context.
+    """Releases a reference to a context.
 
     `URError` with the result:
 
@@ -291,7 +291,7 @@ def urContextRetain(hContext: Context) -> None:
 def urDeviceCreateWithNativeHandle(
     hNativeDevice: int, hAdapter: Adapter, pProperties: DeviceNativeProperties | None,
 ) -> Device:
-    """The device of a handle of the driver's, as `urDeviceGet` answers it; nothing is owned by it.
+    """Returns the device of a driver's handle, as `urDeviceGet` returns it. The device does not own the handle.
 
     `URError` with the result:
 
@@ -304,7 +304,7 @@ def urDeviceCreateWithNativeHandle(
     """
 
 def urDeviceGet(hPlatform: Platform, DeviceType: DeviceType | int) -> list[Device]:
-    """The devices of a platform that are of a type, each with a reference taken.
+    """Returns the devices of a platform that have a type, each with a reference taken.
 
     `URError` with the result:
 
@@ -317,7 +317,7 @@ def urDeviceGet(hPlatform: Platform, DeviceType: DeviceType | int) -> list[Devic
     """
 
 def urDeviceGetGlobalTimestamps(hDevice: Device) -> tuple[int, int]:
-    """The device's clock, of which the times of commands are, and the host's at one moment, in nanoseconds.
+    """Returns the time of the device's clock and of the host's at one moment, in nanoseconds. The times of commands are those of the device's clock.
 
     `URError` with the result:
 
@@ -543,7 +543,7 @@ def urDeviceGetInfo(hDevice: Device, propName: int) -> Any:
     """
 
 def urDeviceGetNativeHandle(hDevice: Device) -> int:
-    """The driver's handle of a device (`CUdevice`, `ze_device_handle_t`).
+    """Returns the driver's handle of a device (`CUdevice`, `ze_device_handle_t`).
 
     `URError` with the result:
 
@@ -555,9 +555,9 @@ def urDeviceGetNativeHandle(hDevice: Device) -> int:
     """
 
 def urDeviceGetSelected(hPlatform: Platform, DeviceType: DeviceType | int) -> list[Device]:
-    """The devices of a platform that are of a type and that `ONEAPI_DEVICE_SELECTOR` selects, with a reference taken.
+    """Returns the devices of a platform that have a type and that `ONEAPI_DEVICE_SELECTOR` selects, each with a reference taken.
 
-    Here `urDeviceGet` answers no others either: what the variable leaves out does not exist for this process.
+    Here `urDeviceGet` returns the same: devices that the variable excludes do not exist for this process.
 
     `URError` with the result:
 
@@ -570,7 +570,7 @@ def urDeviceGetSelected(hPlatform: Platform, DeviceType: DeviceType | int) -> li
     """
 
 def urDeviceRelease(hDevice: Device) -> None:
-    """Gives up a reference to a device, which lives as long as the process all the same.
+    """Releases a reference to a device. A device lives as long as the process in any case.
 
     `URError` with the result:
 
@@ -593,9 +593,9 @@ def urDeviceRetain(hDevice: Device) -> None:
     """
 
 def urDeviceWaitExp(hDevice: Device) -> None:
-    """Waits until the commands in all queues of a device are complete, or lost.
+    """Waits until the commands in all queues of a device are complete or lost.
 
-    `urQueueFinish` still answers what went wrong.
+    `urQueueFinish` still reports their errors.
 
     `URError` with the result:
 
@@ -607,7 +607,7 @@ def urDeviceWaitExp(hDevice: Device) -> None:
     """
 
 def urEnqueueEventsWait(hQueue: Queue, phEventWaitList: Sequence[Event] | None) -> Event:
-    """A command that completes after the events, or after all commands before it if there are none.
+    """Enqueues a command that completes after the events. If there are none, it completes after all commands before it.
 
     `URError` with the result:
 
@@ -626,7 +626,7 @@ def urEnqueueEventsWait(hQueue: Queue, phEventWaitList: Sequence[Event] | None) 
     """
 
 def urEnqueueEventsWaitWithBarrier(hQueue: Queue, phEventWaitList: Sequence[Event] | None) -> Event:
-    """As `urEnqueueEventsWait`, and the commands after it wait for it.
+    """Works as `urEnqueueEventsWait`, and the commands after it wait for it.
 
     `URError` with the result:
 
@@ -647,9 +647,9 @@ def urEnqueueEventsWaitWithBarrier(hQueue: Queue, phEventWaitList: Sequence[Even
 def urEnqueueEventsWaitWithBarrierExt(
     hQueue: Queue, pProperties: ExpEnqueueExtProperties | None, phEventWaitList: Sequence[Event] | None, phEvent: Event | None,
 ) -> Event:
-    """As `urEnqueueEventsWaitWithBarrier`, with properties; it can signal a reusable event.
+    """Works as `urEnqueueEventsWaitWithBarrier`, with properties, and can signal a reusable event.
 
-    `phEvent` is an event of `urEventCreateExp`, which is signalled and returned; `None` makes a new event. It must be of the context of `hQueue`; one with IPC cannot be signalled by a queue with profiling. It must not be an element of `phEventWaitList`, and the device of `hQueue` must answer true to `DeviceInfo.REUSABLE_EVENTS_SUPPORT_EXP`; UR names no result for the contrary.
+    `phEvent` is an event of `urEventCreateExp`, which is signalled and returned. `None` makes a new event. The event must belong to the context of `hQueue`. A queue with profiling cannot signal an event with IPC. The event must not be an element of `phEventWaitList`, and the device of `hQueue` must answer true to `DeviceInfo.REUSABLE_EVENTS_SUPPORT_EXP`. UR names no result for violations of the last two.
 
     `URError` with the result:
 
@@ -672,9 +672,9 @@ def urEnqueueEventsWaitWithBarrierExt(
 def urEnqueueHostTaskExp(
     hQueue: Queue, pfnHostTask: Callable[[object], object], data: object, pProperties: ExpHostTaskProperties | None, phEventWaitList: Sequence[Event] | None,
 ) -> Event:
-    """Calls a function as `pfnHostTask(data)` in the order of the queue, on a thread of the queue's.
+    """Calls a function as `pfnHostTask(data)` in the order of the queue, on a thread of the queue.
 
-    What it raises is the cause of the `URError` that `urQueueFinish` raises: `ERROR_UNKNOWN`, for an error of this package with the result of that.
+    If the function raises an exception, `urQueueFinish` raises a `URError` with that exception as its cause. The result is `ERROR_UNKNOWN`. For an error of this package, it is that error's result.
 
     `URError` with the result:
 
@@ -778,7 +778,7 @@ def urEnqueueMemBufferMap(
 ) -> tuple[Event, int]:
     """Gives bytes of a buffer an address, at which the program reads and writes them once the command is complete.
 
-    Host memory is where it is. Of a device's memory the address is that of a copy, which `urEnqueueMemUnmap` copies back if `mapFlags` says that it is written.
+    Host memory keeps its own address. For memory of a device, the address is that of a copy. `urEnqueueMemUnmap` copies it back if `mapFlags` says that it is written.
 
     `URError` with the result:
 
@@ -910,7 +910,7 @@ def urEnqueueMemBufferWriteRect(
     """
 
 def urEnqueueMemUnmap(hQueue: Queue, hMem: Mem, pMappedPtr: int, phEventWaitList: Sequence[Event] | None) -> Event:
-    """Ends what `urEnqueueMemBufferMap` began: the program does not use the address any more.
+    """Ends what `urEnqueueMemBufferMap` began. The program must not use the address any more.
 
     `URError` with the result:
 
@@ -931,7 +931,7 @@ def urEnqueueMemUnmap(hQueue: Queue, hMem: Mem, pMappedPtr: int, phEventWaitList
     """
 
 def urEnqueueTimestampRecordingExp(hQueue: Queue, blocking: bool, phEventWaitList: Sequence[Event] | None) -> Event:
-    """A command whose event has the times of its execution, also in a queue without profiling.
+    """Enqueues a command whose event has the times of its execution, even in a queue without profiling.
 
     `URError` with the result:
 
@@ -945,7 +945,7 @@ def urEnqueueTimestampRecordingExp(hQueue: Queue, blocking: bool, phEventWaitLis
     """
 
 def urEnqueueUSMAdvise(hQueue: Queue, pMem: int, size: int, advice: USMAdviceFlags | int) -> Event:
-    """A hint how memory will be used. Nothing is done; the command completes in its order.
+    """Hints how memory will be used. Nothing is done, and the command completes in its order.
 
     `URError` with the result:
 
@@ -967,9 +967,9 @@ def urEnqueueUSMAdvise(hQueue: Queue, pMem: int, size: int, advice: USMAdviceFla
 def urEnqueueUSMDeviceAllocExp(
     hQueue: Queue, pPool: USMPool | None, size: int, pProperties: ExpAsyncUSMAllocProperties | None, phEventWaitList: Sequence[Event] | None,
 ) -> tuple[int, Event]:
-    """Allocates memory of a device in the order of a queue: from `pPool`, else from the device's pool.
+    """Allocates memory of a device in the order of a queue: from `pPool`, or else from the device's pool.
 
-    The memory is there when this returns, and may be used by commands that come after the event.
+    The memory exists when this returns. Commands that come after the event may use it.
 
     `URError` with the result:
 
@@ -993,7 +993,7 @@ def urEnqueueUSMFill(
 ) -> Event:
     """Fills memory with a pattern: USM memory, a mapped range, or ordinary memory of the process.
 
-    The length of `pPattern` must be a power of two; UR names no result for the contrary.
+    The length of `pPattern` must be a power of two. UR names no result for other lengths.
 
     `URError` with the result:
 
@@ -1020,7 +1020,7 @@ def urEnqueueUSMFill(
 def urEnqueueUSMFill2D(
     hQueue: Queue, pMem: int, pitch: int, pPattern: bytes | bytearray | memoryview, width: int, height: int, phEventWaitList: Sequence[Event] | None,
 ) -> Event:
-    """Fills rows of memory, as `urEnqueueUSMFill` fills one. The pattern runs on from row to row.
+    """Fills rows of memory, as `urEnqueueUSMFill` fills one. The pattern continues from row to row.
 
     `URError` with the result:
 
@@ -1068,7 +1068,7 @@ def urEnqueueUSMFreeExp(
 def urEnqueueUSMHostAllocExp(
     hQueue: Queue, pPool: USMPool | None, size: int, pProperties: ExpAsyncUSMAllocProperties | None, phEventWaitList: Sequence[Event] | None,
 ) -> tuple[int, Event]:
-    """Allocates host memory that devices reach, as `urEnqueueUSMDeviceAllocExp`.
+    """Allocates host memory that devices can reach, as `urEnqueueUSMDeviceAllocExp` does.
 
     `URError` with the result:
 
@@ -1090,7 +1090,7 @@ def urEnqueueUSMHostAllocExp(
 def urEnqueueUSMMemcpy(
     hQueue: Queue, blocking: bool, pDst: int, pSrc: int, size: int, phEventWaitList: Sequence[Event] | None,
 ) -> Event:
-    """Copies memory: USM memory, a mapped range, or ordinary memory of the process, which the caller keeps.
+    """Copies memory: USM memory, a mapped range, or ordinary memory of the process, which the caller keeps alive.
 
     `URError` with the result:
 
@@ -1140,9 +1140,9 @@ def urEnqueueUSMMemcpy2D(
 def urEnqueueUSMPrefetch(
     hQueue: Queue, pMem: int, size: int, flags: USMMigrationFlags | int, phEventWaitList: Sequence[Event] | None,
 ) -> Event:
-    """A hint that memory will be used on a device, or on the host.
+    """Hints that memory will be used on a device or on the host.
 
-    Drivers move memory when it is used: nothing is done, and the command completes in its order.
+    Drivers move memory when it is used. So nothing is done, and the command completes in its order.
 
     `URError` with the result:
 
@@ -1167,7 +1167,7 @@ def urEnqueueUSMPrefetch(
 def urEnqueueUSMSharedAllocExp(
     hQueue: Queue, pPool: USMPool | None, size: int, pProperties: ExpAsyncUSMAllocProperties | None, phEventWaitList: Sequence[Event] | None,
 ) -> tuple[int, Event]:
-    """Allocates memory that host and device share, as `urEnqueueUSMDeviceAllocExp`.
+    """Allocates memory that host and device share, as `urEnqueueUSMDeviceAllocExp` does.
 
     `URError` with the result:
 
@@ -1187,7 +1187,7 @@ def urEnqueueUSMSharedAllocExp(
     """
 
 def urEventCreateExp(hContext: Context, hDevice: Device, pEventDesc: ExpEventDesc) -> Event:
-    """Makes a reusable event, which `urEnqueueEventsWaitWithBarrierExt` signals. It belongs to no command yet.
+    """Makes a reusable event, which `urEnqueueEventsWaitWithBarrierExt` signals. It does not belong to a command yet.
 
     `URError` with the result:
 
@@ -1208,7 +1208,7 @@ def urEventCreateExp(hContext: Context, hDevice: Device, pEventDesc: ExpEventDes
 def urEventCreateWithNativeHandle(
     hNativeEvent: int, hContext: Context, pProperties: EventNativeProperties | None,
 ) -> Event:
-    """An event that completes when the driver's event (`CUevent`, `ze_event_handle_t`) does, as it is recorded now. The handle 0 is no event of the driver's: what is made of it is complete.
+    """Makes an event that completes when the driver's event (`CUevent`, `ze_event_handle_t`), as it is recorded now, completes. The handle 0 stands for no event of the driver, and makes a complete event.
 
     `URError` with the result:
 
@@ -1263,7 +1263,7 @@ def urEventGetInfo(hEvent: Event, propName: int) -> Any:
     """
 
 def urEventGetNativeHandle(hEvent: Event) -> int:
-    """A handle of a driver's event that completes with the newest command of an event (`CUevent`, `ze_event_handle_t`). It is good as long as `hEvent`, and not signalled again.
+    """Returns the handle of a driver's event that completes with the newest command of an event (`CUevent`, `ze_event_handle_t`). The handle is valid as long as `hEvent`, until that is signalled again.
 
     `URError` with the result:
 
@@ -1294,7 +1294,7 @@ def urEventGetProfilingInfo(hEvent: Event, propName: ProfilingInfo | int) -> int
     """
 
 def urEventRelease(hEvent: Event) -> None:
-    """Gives up a reference to an event.
+    """Releases a reference to an event.
 
     `URError` with the result:
 
@@ -1324,9 +1324,9 @@ def urEventRetain(hEvent: Event) -> None:
 def urEventSetCallback(
     hEvent: Event, execStatus: ExecutionInfo | int, pfnNotify: Callable[[Event, ExecutionInfo, object], object], pUserData: object,
 ) -> None:
-    """Has a function called once the command behind an event is in a state, or past it.
+    """Has a function called once the command behind an event has reached a state.
 
-    One thread calls all such functions, as `pfnNotify(hEvent, execStatus, pUserData)`. The event is retained until then. The function is called if the command is lost, too: ask the event. `RUNNING` is told with `COMPLETE`.
+    One thread calls all such functions, as `pfnNotify(hEvent, execStatus, pUserData)`. The event is retained until then. The function is called even if the command is lost, so ask the event for its state. `RUNNING` is reported together with `COMPLETE`.
 
     `URError` with the result:
 
@@ -1374,7 +1374,7 @@ def urIPCCloseMemHandleExp(hContext: Context, pMem: int) -> None:
     """
 
 def urIPCClosePhysMemHandleExp(hContext: Context, hPhysMem: PhysicalMem) -> None:
-    """Closes opened physical memory: gives up a reference.
+    """Closes opened physical memory by releasing a reference.
 
     `URError` with the result:
 
@@ -1389,7 +1389,7 @@ def urIPCClosePhysMemHandleExp(hContext: Context, hPhysMem: PhysicalMem) -> None
     """
 
 def urIPCGetEventHandleExp(hEvent: Event) -> bytes:
-    """The handle data of an event.
+    """Returns the handle data of an event.
 
     `URError` with the result:
 
@@ -1406,9 +1406,9 @@ def urIPCGetEventHandleExp(hEvent: Event) -> bytes:
     """
 
 def urIPCGetMemHandleExp(hContext: Context, pMem: int) -> bytes:
-    """The handle data of device USM memory.
+    """Returns the handle data of device USM memory.
 
-    UR neither compares `pMem` with null nor names a result for an address that cannot be shared; its adapters answer `ERROR_INVALID_ARGUMENT`.
+    UR neither compares `pMem` with null nor names a result for an address that cannot be shared. Its adapters answer `ERROR_INVALID_ARGUMENT`.
 
     `URError` with the result:
 
@@ -1422,7 +1422,7 @@ def urIPCGetMemHandleExp(hContext: Context, pMem: int) -> bytes:
     """
 
 def urIPCGetPhysMemHandleExp(hContext: Context, hPhysMem: PhysicalMem) -> bytes:
-    """The handle data of physical memory.
+    """Returns the handle data of physical memory.
 
     `URError` with the result:
 
@@ -1438,9 +1438,9 @@ def urIPCGetPhysMemHandleExp(hContext: Context, hPhysMem: PhysicalMem) -> bytes:
     """
 
 def urIPCOpenEventHandleExp(hContext: Context, pIPCEventHandleData: bytes | bytearray | memoryview) -> Event:
-    """An event that shares its state with the one that handle data name.
+    """Opens an event that shares its state with the event that handle data name.
 
-    There is no close: the last `urEventRelease` closes the event.
+    There is no function to close it: the last `urEventRelease` closes the event.
 
     `URError` with the result:
 
@@ -1459,7 +1459,7 @@ def urIPCOpenEventHandleExp(hContext: Context, pIPCEventHandleData: bytes | byte
 def urIPCOpenMemHandleExp(
     hContext: Context, hDevice: Device, pIPCMemHandleData: bytes | bytearray | memoryview,
 ) -> int:
-    """The memory that handle data name, as an address in this process; another one than that of its exporter here.
+    """Opens the memory that handle data name. Returns its address in this process, which differs from the exporter's.
 
     `URError` with the result:
 
@@ -1478,7 +1478,7 @@ def urIPCOpenMemHandleExp(
 def urIPCOpenPhysMemHandleExp(
     hContext: Context, hDevice: Device, pIPCPhysMemHandleData: bytes | bytearray | memoryview,
 ) -> PhysicalMem:
-    """The physical memory that handle data name.
+    """Opens the physical memory that handle data name.
 
     `URError` with the result:
 
@@ -1495,7 +1495,7 @@ def urIPCOpenPhysMemHandleExp(
     """
 
 def urIPCPutEventHandleExp(hContext: Context, pIPCEventHandleData: bytes | bytearray | memoryview) -> None:
-    """Gives handle data back. The event and its opened twins stay.
+    """Gives handle data back. The event and the events that were opened from the data stay.
 
     Only the process that got the data may give them back.
 
@@ -1512,7 +1512,7 @@ def urIPCPutEventHandleExp(hContext: Context, pIPCEventHandleData: bytes | bytea
     """
 
 def urIPCPutMemHandleExp(hContext: Context, pIPCMemHandleData: bytes | bytearray | memoryview) -> None:
-    """Gives handle data back. Opened memory stays.
+    """Gives handle data back. Opened memory stays open.
 
     `URError` with the result:
 
@@ -1527,7 +1527,7 @@ def urIPCPutMemHandleExp(hContext: Context, pIPCMemHandleData: bytes | bytearray
     """
 
 def urIPCPutPhysMemHandleExp(hContext: Context, pIPCPhysMemHandleData: bytes | bytearray | memoryview) -> None:
-    """Gives handle data back. Opened physical memory stays.
+    """Gives handle data back. Opened physical memory stays open.
 
     `URError` with the result:
 
@@ -1546,7 +1546,7 @@ def urMemBufferCreate(
 ) -> Mem:
     """Makes a buffer: bytes that commands reach by a handle and an offset.
 
-    With `USE_HOST_POINTER` they are the program's own, at `pProperties.pHost`, and stay where they are; with `ALLOC_COPY_HOST_POINTER` what lies there is copied. Else they are memory of the device, or host memory with `ALLOC_HOST_POINTER` and where the context has several devices.
+    With `USE_HOST_POINTER`, the bytes are the program's own, at `pProperties.pHost`, and stay there. With `ALLOC_COPY_HOST_POINTER`, the buffer is a copy of them. Otherwise the bytes are memory of the device. They are host memory with `ALLOC_HOST_POINTER`, or if the context has several devices.
 
     `URError` with the result:
 
@@ -1569,7 +1569,7 @@ def urMemBufferCreate(
 def urMemBufferPartition(
     hBuffer: Mem, flags: MemFlags | int, bufferCreateType: BufferCreateType | int, pRegion: BufferRegion,
 ) -> Mem:
-    """Makes a buffer of a part of another one's bytes, which stay as long as either is there.
+    """Makes a buffer of a part of another buffer's bytes. The bytes stay as long as either buffer exists.
 
     `URError` with the result:
 
@@ -1618,7 +1618,7 @@ def urMemGetInfo(hMemory: Mem, propName: int) -> Any:
     """
 
 def urMemRelease(hMem: Mem) -> None:
-    """Gives up a reference to a buffer. Its memory goes with the last one, after the commands that use it.
+    """Releases a reference to a buffer. The last release frees its memory, after the commands that use it.
 
     `URError` with the result:
 
@@ -1671,7 +1671,7 @@ def urMemoryExportAllocExportableMemoryExp(
 def urMemoryExportExportMemoryHandleExp(
     hContext: Context, hDevice: Device, handleTypeToExport: ExpExternalMemType | int, pMem: int,
 ) -> int:
-    """A file descriptor of an allocation, for another interface. It belongs to the caller.
+    """Returns a file descriptor of an allocation, for another interface. The descriptor belongs to the caller.
 
     `URError` with the result:
 
@@ -1758,7 +1758,7 @@ def urPhysicalMemGetInfo(hPhysicalMem: PhysicalMem, propName: int) -> Any:
     """
 
 def urPhysicalMemRelease(hPhysicalMem: PhysicalMem) -> None:
-    """Gives up a reference to physical memory.
+    """Releases a reference to physical memory.
 
     `URError` with the result:
 
@@ -1782,7 +1782,7 @@ def urPhysicalMemRetain(hPhysicalMem: PhysicalMem) -> None:
 def urPlatformCreateWithNativeHandle(
     hNativePlatform: int, hAdapter: Adapter, pProperties: PlatformNativeProperties | None,
 ) -> Platform:
-    """The platform of a handle of the driver's; nothing is owned by it.
+    """Returns the platform of a driver's handle. The platform does not own the handle.
 
     `URError` with the result:
 
@@ -1795,7 +1795,7 @@ def urPlatformCreateWithNativeHandle(
     """
 
 def urPlatformGet(hAdapter: Adapter) -> list[Platform]:
-    """The platforms of an adapter.
+    """Returns the platforms of an adapter.
 
     `URError` with the result:
 
@@ -1806,7 +1806,7 @@ def urPlatformGet(hAdapter: Adapter) -> list[Platform]:
     """
 
 def urPlatformGetApiVersion(hPlatform: Platform) -> ApiVersion:
-    """The version of Unified Runtime's interface.
+    """Returns the version of Unified Runtime's interface.
 
     `URError` with the result:
 
@@ -1817,7 +1817,7 @@ def urPlatformGetApiVersion(hPlatform: Platform) -> ApiVersion:
     """
 
 def urPlatformGetBackendOption(hPlatform: Platform, pFrontendOption: str) -> str:
-    """The platform's compiler option for one of a frontend: none, as there is no compiler here.
+    """Returns the platform's compiler option for an option of a frontend. There is none, since there is no compiler here.
 
     `URError` with the result:
 
@@ -1865,7 +1865,7 @@ def urPlatformGetInfo(hPlatform: Platform, propName: int) -> Any:
     """
 
 def urPlatformGetNativeHandle(hPlatform: Platform) -> int:
-    """The driver's handle of a platform (Level Zero: `ze_driver_handle_t`).
+    """Returns the driver's handle of a platform (Level Zero: `ze_driver_handle_t`).
 
     `URError` with the result:
 
@@ -1898,7 +1898,7 @@ def urQueueCreate(hContext: Context, hDevice: Device, pProperties: QueueProperti
 def urQueueCreateWithNativeHandle(
     hNativeQueue: int, hContext: Context, hDevice: Device | None, pProperties: QueueNativeProperties | None,
 ) -> Queue:
-    """A queue over the driver's stream (`CUstream`), in order with what others queue there.
+    """Makes a queue over the driver's stream (`CUstream`), in order with the commands that other code enqueues there.
 
     `URError` with the result:
 
@@ -1927,7 +1927,7 @@ def urQueueFinish(hQueue: Queue) -> None:
 def urQueueFlush(hQueue: Queue) -> None:
     """Issues the commands of a queue to its device.
 
-    A command goes to the device when it is enqueued, or once the wait before it that holds it back is over, so that nothing is left to be done.
+    There is nothing to do. A command goes to the device when it is enqueued, or once the wait that holds it back has ended.
 
     `URError` with the result:
 
@@ -1987,9 +1987,9 @@ def urQueueGetInfo(hQueue: Queue, propName: int) -> Any:
     """
 
 def urQueueGetNativeHandle(hQueue: Queue, pDesc: QueueNativeDesc | None) -> int:
-    """The driver's handle of a queue's stream (`CUstream`; Level Zero: an immediate command list, so that 1 is written to `pDesc.pNativeData`).
+    """Returns the driver's handle of a queue's stream (`CUstream`). For Level Zero, it is an immediate command list, so 1 is written to `pDesc.pNativeData`.
 
-    It is good as long as the queue. What the queue holds back behind a wait has not come to the stream yet.
+    The handle is valid as long as the queue. Commands that the queue holds back behind a wait are not in the stream yet.
 
     `URError` with the result:
 
@@ -2001,7 +2001,7 @@ def urQueueGetNativeHandle(hQueue: Queue, pDesc: QueueNativeDesc | None) -> int:
     """
 
 def urQueueRelease(hQueue: Queue) -> None:
-    """Gives up a reference to a queue; the last one flushes it, and its commands still run.
+    """Releases a reference to a queue. The last release flushes the queue, and its commands still run.
 
     `URError` with the result:
 
@@ -2029,7 +2029,7 @@ def urQueueRetain(hQueue: Queue) -> None:
     """
 
 def urUSMContextMemcpyExp(hContext: Context, pDst: int, pSrc: int, size: int) -> None:
-    """Copies memory without a queue, as `urEnqueueUSMMemcpy` copies it, and waits for that.
+    """Copies memory without a queue, as `urEnqueueUSMMemcpy` copies it, and waits for the copy.
 
     `URError` with the result:
 
@@ -2121,7 +2121,7 @@ def urUSMGetMemAllocInfo(hContext: Context, pMem: int, propName: int) -> Any:
     """
 
 def urUSMHostAlloc(hContext: Context, pUSMDesc: USMDesc | None, pool: USMPool | None, size: int) -> int:
-    """Allocates host memory that devices reach.
+    """Allocates host memory that devices can reach.
 
     `URError` with the result:
 
@@ -2144,7 +2144,7 @@ def urUSMHostAlloc(hContext: Context, pUSMDesc: USMDesc | None, pool: USMPool | 
 def urUSMHostAllocRegisterExp(
     hContext: Context, pHostMem: int, size: int, pProperties: ExpUSMHostAllocRegisterProperties | None,
 ) -> None:
-    """Makes ordinary memory of the process USM host memory, which the caller keeps.
+    """Makes ordinary memory of the process, which the caller keeps alive, USM host memory.
 
     `URError` with the result:
 
@@ -2175,7 +2175,7 @@ def urUSMHostAllocUnregisterExp(hContext: Context, pHostMem: int) -> None:
     """
 
 def urUSMImportExp(hContext: Context, pMem: int, size: int) -> None:
-    """A hint that ordinary memory of the process will be copied. Copies take it as it is: nothing is done.
+    """Hints that ordinary memory of the process will be copied. Copies use the memory as it is, so nothing is done.
 
     `URError` with the result:
 
@@ -2190,9 +2190,9 @@ def urUSMImportExp(hContext: Context, pMem: int, size: int) -> None:
     """
 
 def urUSMPoolCreate(hContext: Context, pPoolDesc: USMPoolDesc) -> USMPool:
-    """Makes a pool, which memory can be allocated from.
+    """Makes a pool from which memory can be allocated.
 
-    Each allocation has pages of its own, so that it can be shared alone, and `urUSMFree` gives them back: the pool keeps nothing, and limits that are chained to `pPoolDesc` in C change nothing. `ZERO_INITIALIZE_BLOCK` zeroes what is allocated; the other flags are permissions.
+    Each allocation has its own pages, so that it can be shared alone, and `urUSMFree` frees them. The pool caches nothing, and limits that are chained to `pPoolDesc` in C have no effect. `ZERO_INITIALIZE_BLOCK` zeroes the allocations. The other flags are permissions.
 
     `URError` with the result:
 
@@ -2207,7 +2207,7 @@ def urUSMPoolCreate(hContext: Context, pPoolDesc: USMPoolDesc) -> USMPool:
     """
 
 def urUSMPoolCreateExp(hContext: Context, hDevice: Device, pPoolDesc: USMPoolDesc) -> USMPool:
-    """Makes a pool for one device. It is as those of `urUSMPoolCreate`.
+    """Makes a pool for one device, which behaves as those of `urUSMPoolCreate`.
 
     `URError` with the result:
 
@@ -2223,7 +2223,7 @@ def urUSMPoolCreateExp(hContext: Context, hDevice: Device, pPoolDesc: USMPoolDes
     """
 
 def urUSMPoolDestroyExp(hContext: Context, hDevice: Device, hPool: USMPool) -> None:
-    """Gives up a reference to a pool, as `urUSMPoolRelease`.
+    """Releases a reference to a pool, as `urUSMPoolRelease` does.
 
     `URError` with the result:
 
@@ -2237,7 +2237,7 @@ def urUSMPoolDestroyExp(hContext: Context, hDevice: Device, hPool: USMPool) -> N
     """
 
 def urUSMPoolGetDefaultDevicePoolExp(hContext: Context, hDevice: Device) -> USMPool:
-    """The pool of a device that there is without being made. The caller gets no reference.
+    """Returns the default pool of a device, which always exists. The caller gets no reference.
 
     `URError` with the result:
 
@@ -2250,7 +2250,7 @@ def urUSMPoolGetDefaultDevicePoolExp(hContext: Context, hDevice: Device) -> USMP
     """
 
 def urUSMPoolGetDevicePoolExp(hContext: Context, hDevice: Device) -> USMPool:
-    """The pool that was chosen for a device, else its default one. The caller gets no reference.
+    """Returns the pool that was chosen for a device, or else its default pool. The caller gets no reference.
 
     `URError` with the result:
 
@@ -2278,7 +2278,7 @@ def urUSMPoolGetInfo(
 ) -> Context: ...
 @overload
 def urUSMPoolGetInfo(hPool: USMPool, propName: int) -> Any:
-    """Asks about a pool. Reserved and used are the same, as a pool keeps nothing that was freed.
+    """Asks about a pool. Reserved and used sizes are equal, since a pool caches no freed memory.
 
     `URError` with the result:
 
@@ -2308,7 +2308,7 @@ def urUSMPoolGetInfoExp(
 ) -> Context: ...
 @overload
 def urUSMPoolGetInfoExp(hPool: USMPool, propName: int) -> Any:
-    """Asks about a pool, as `urUSMPoolGetInfo`.
+    """Asks about a pool, as `urUSMPoolGetInfo` does.
 
     `URError` with the result:
 
@@ -2323,7 +2323,7 @@ def urUSMPoolGetInfoExp(hPool: USMPool, propName: int) -> Any:
     """
 
 def urUSMPoolRelease(pPool: USMPool) -> None:
-    """Gives up a reference to a pool. What was allocated from it stays.
+    """Releases a reference to a pool. Allocations from the pool stay.
 
     `URError` with the result:
 
@@ -2345,7 +2345,7 @@ def urUSMPoolRetain(pPool: USMPool) -> None:
     """
 
 def urUSMPoolSetDevicePoolExp(hContext: Context, hDevice: Device, hPool: USMPool) -> None:
-    """Chooses the pool that `urEnqueueUSMDeviceAllocExp` takes where none is named, as long as it lives.
+    """Chooses the pool of a device that `urEnqueueUSMDeviceAllocExp` uses if the caller names none. The choice ends with the pool.
 
     `URError` with the result:
 
@@ -2359,9 +2359,9 @@ def urUSMPoolSetDevicePoolExp(hContext: Context, hDevice: Device, hPool: USMPool
     """
 
 def urUSMPoolSetInfoExp(hPool: USMPool, propName: USMPoolInfo | int, pPropValue: int) -> None:
-    """Sets how much a pool may keep that was freed (`RELEASE_THRESHOLD_EXP`), or has `USED_HIGH_EXP` and `RESERVED_HIGH_EXP`, which are the same, begin anew.
+    """Sets how much freed memory a pool may keep (`RELEASE_THRESHOLD_EXP`), or resets `USED_HIGH_EXP` and `RESERVED_HIGH_EXP`, which are equal.
 
-    A pool makes no use of the permission to keep something.
+    A pool never uses the permission to keep memory.
 
     `URError` with the result:
 
@@ -2377,7 +2377,7 @@ def urUSMPoolSetInfoExp(hPool: USMPool, propName: USMPoolInfo | int, pPropValue:
     """
 
 def urUSMPoolTrimToExp(hContext: Context, hDevice: Device, hPool: USMPool, minBytesToKeep: int) -> None:
-    """Has a pool give up what it keeps: nothing is done, as it keeps nothing.
+    """Has a pool release its cache. Does nothing, since a pool has no cache.
 
     `URError` with the result:
 
@@ -2391,7 +2391,7 @@ def urUSMPoolTrimToExp(hContext: Context, hDevice: Device, hPool: USMPool, minBy
     """
 
 def urUSMReleaseExp(hContext: Context, pMem: int) -> None:
-    """Ends what `urUSMImportExp` began: nothing is done.
+    """Ends what `urUSMImportExp` began. Nothing is done.
 
     `URError` with the result:
 
@@ -2441,9 +2441,9 @@ def urUsmP2PDisablePeerAccessExp(commandDevice: Device, peerDevice: Device) -> N
     """
 
 def urUsmP2PEnablePeerAccessExp(commandDevice: Device, peerDevice: Device) -> None:
-    """Lets a device use memory of another.
+    """Lets a device use memory of another device.
 
-    Queues here see to that themselves for what they copy and fill, so that this only checks that it is possible.
+    Queues here enable such access themselves for copies and fills, so this only checks that it is possible.
 
     `URError` with the result:
 
@@ -2471,7 +2471,7 @@ def urUsmP2PPeerAccessGetInfoExp(commandDevice: Device, peerDevice: Device, prop
     """
 
 def urVirtualMemFree(hContext: Context, pStart: int, size: int) -> None:
-    """Gives back a reserved range.
+    """Frees a reserved range.
 
     `URError` with the result:
 
@@ -2500,7 +2500,7 @@ def urVirtualMemGetInfo(
 def urVirtualMemGranularityGetInfo(
     hContext: Context, hDevice: Device | None, allocationSize: int, propName: VirtualMemGranularityInfo | int,
 ) -> int:
-    """The granularity of virtual and physical memory; without a device, one that suits all devices of the context.
+    """Returns the granularity of virtual and physical memory. Without a device, it suits all devices of the context.
 
     `URError` with the result:
 

@@ -1,4 +1,4 @@
-"""What calls back to the program: events that complete, from a thread of their own, and messages of the log."""
+"""Calls back into the program: for events that complete, from a separate thread, and for messages of the log."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["LogSink", "call_after", "call_soon"]
 
 _log: Final = logging.getLogger("xpushare")
 _lock = threading.Lock()
-_loop: asyncio.AbstractEventLoop | None = None  # of the thread that calls back; it starts at the first callback
+_loop: asyncio.AbstractEventLoop | None = None  # the functions to call; the first one starts the thread
 
 
 def _after_fork() -> None:
     global _loop, _lock
-    _loop = None  # its thread is the parent's
+    _loop = None  # the child does not have the parent's thread
     _lock = threading.Lock()
 
 
@@ -50,19 +50,19 @@ def _call(function: Callable[[], object]) -> None:
 
 
 def call_soon(function: Callable[[], object]) -> None:
-    """Call `function` on the thread of the callbacks."""
+    """Call `function` on the callback thread."""
     _running().call_soon_threadsafe(_call, function)
 
 
 def call_after(come: Awaitable[None], function: Callable[[], object]) -> None:
-    """Call `function` on the thread of the callbacks once what `come` waits for has come, or cannot come any more."""
+    """Call `function` on the callback thread once what `come` waits for has happened, or cannot happen any more."""
     import asyncio
 
     async def wait() -> None:
         try:
             await come
         except XpuShareError:
-            pass  # lost: the program asks the event
+            pass  # lost: the program learns it by asking the event
         _call(function)
 
     asyncio.run_coroutine_threadsafe(wait(), _running())
@@ -86,7 +86,7 @@ class LogSink(logging.Handler):
         self._data = data
 
     def open(self, level: LoggerLevel) -> None:
-        """Pass on what has `level` at least, from now on."""
+        """Pass on the messages of `level` and above, from now on."""
         self.setLevel(_LEVELS[level])
         if level is not LoggerLevel.QUIET and _log.getEffectiveLevel() > self.level:
             _log.setLevel(self.level)

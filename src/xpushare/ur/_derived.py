@@ -1,9 +1,9 @@
-"""The functions of `xpushare.ur`, derived: for each declaration a wrapper around its body.
+"""Derives the functions of `xpushare.ur`: a wrapper around the body of each declaration.
 
-A wrapper is compiled once, at import. It takes the arguments under UR's names, turns them into what the body expects
-(which refuses what no C program could pass), does the declared checks in UR's order, sees that every handle is alive,
-and translates errors. First it looks for a layer's wrapper, `_layer` in its globals: programs keep these functions by
-name, so no other place is sure to be looked up.
+A wrapper is compiled once, at import. It takes the arguments under UR's names and converts them to the types that the
+body expects. It refuses arguments that no C program could pass. It makes the declared checks in UR's order, checks that
+every handle is alive, and translates errors. First, it looks for a layer's wrapper in its globals, under `_layer`. The
+lookup has to be here, since programs import these functions by name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from xpushare.ur.loader._builds import BUILDS, TABLES
 
 __all__ = ["CALLBACKS", "UNSUPPORTED", "annotation", "build", "documentation", "result_annotation", "unsupported"]
 
-# --- what a wrapper calls where an argument is not what it should be ------------------------------
+# --- functions that a wrapper calls if an argument is not as expected ------------------------------
 
 
 def _refuse(result: Result, message: str) -> NoReturn:
@@ -35,7 +35,7 @@ def _refuse(result: Result, message: str) -> NoReturn:
 
 
 def _number(value: Any, name: str, result: Result = Result.ERROR_INVALID_ARGUMENT) -> int:
-    """`value` as an int of any size."""
+    """Convert `value` to an int of any size."""
     try:
         return operator.index(value)
     except TypeError:
@@ -43,7 +43,7 @@ def _number(value: Any, name: str, result: Result = Result.ERROR_INVALID_ARGUMEN
 
 
 def _size(value: Any, name: str) -> int:
-    """`value` as a `size_t` or an address."""
+    """Convert `value` to a `size_t` or an address."""
     number = _number(value, name)
     if not 0 <= number < 1 << 64:
         _refuse(Result.ERROR_INVALID_VALUE, f"`{name}` has 64 bits, {number} does not fit")
@@ -63,7 +63,7 @@ def _bytes(value: Any, name: str) -> bytes | None:
         return None
     try:
         return bytes(memoryview(value))
-    except (TypeError, ValueError):  # the latter of a memoryview that was released
+    except (TypeError, ValueError):  # a released memoryview raises ValueError
         _refuse(Result.ERROR_INVALID_ARGUMENT, f"`{name}` is bytes, not {type(value).__name__}")
 
 
@@ -102,7 +102,7 @@ _FIELDS: Final[Mapping[str, Callable[[Any, str], int]]] = {
 
 
 def _struct(value: Any, name: str, cls: type[Any]) -> Any:
-    """A copy of a struct whose fields are ints."""
+    """Return a copy of a struct whose fields are ints."""
     if not isinstance(value, cls):
         _refuse(Result.ERROR_INVALID_ARGUMENT, f"`{name}` is a {cls.__name__}, not {type(value).__name__}")
     fields: dict[str, int] = {}
@@ -144,7 +144,9 @@ _PLAIN: Final[Mapping[str, Callable[[Any], Any]]] = {
 
 
 def _decoder(kind: str) -> Callable[[Any], Any] | None:
-    """What turns a body's answer into the class of its kind; None where it is that already."""
+    """Return the function that converts a body's answer to the class of its kind, or None if no conversion is
+    needed.
+    """
     family, _, name = kind.partition(":")
     if family in ("enum", "flags"):
         found: type[IntEnum] | type[IntFlag] | None = getattr(_enums, name, None)  # None: lists, which are empty here
@@ -161,13 +163,13 @@ def _decoders(info: str) -> dict[int, Callable[[Any], Any]]:
 CALLBACKS: Final[Mapping[str, str]] = MappingProxyType(
     {"logger": "LoggerLevel, str, object", "event": "Event, ExecutionInfo, object", "host_task": "object"}
 )
-"""What a callback is called with: the name in its kind -> the types."""
+"""The arguments of a callback: the name in its kind -> their types."""
 
 # --- signatures -----------------------------------------------------------------------------------
 
 
 def annotation(kind: str) -> str:
-    """The type of an argument or a result of that kind, for people and type checkers."""
+    """Return the type of an argument or a result of that kind, for people and type checkers."""
     if "+" in kind:
         return f"tuple[{', '.join(map(annotation, kind.split('+')))}]"
     base = kind.removesuffix("?")
@@ -199,14 +201,14 @@ def annotation(kind: str) -> str:
 
 
 def result_annotation(kind: str) -> str:
-    """As `annotation`, of a result."""
+    """Like `annotation`, for a result."""
     if kind == "bytes":
         return "bytes"
     return annotation(kind).replace(" | int", "")
 
 
 def documentation(function: Function) -> str:
-    """The docstring."""
+    """Return the docstring of a function."""
     lines = [function.summary]
     if function.notes:
         lines += ["", function.notes]
@@ -219,7 +221,7 @@ def documentation(function: Function) -> str:
 
 
 def _convert(arg: Arg) -> Iterator[str]:
-    """Statements that make an argument what the checks and the body expect."""
+    """Return the statements that convert an argument for the checks and the body."""
     name, (family, _, kind) = arg.name, arg.base_kind.partition(":")
     if family == "pointer":
         yield f"if {name}.__class__ is not int or not 0 <= {name} < {1 << 64}: {name} = _pointer({name}, {name!r})"
@@ -250,7 +252,7 @@ def _convert(arg: Arg) -> Iterator[str]:
 
 
 def _validate(arg: Arg) -> Iterator[str]:
-    """Statements that refuse what only looks like an argument, after the checks."""
+    """Return the statements that refuse an argument of the wrong type, after the checks."""
     name, (family, _, kind) = arg.name, arg.base_kind.partition(":")
     if family == "handle":
         cls = HANDLES[kind].__name__
@@ -268,15 +270,15 @@ def _validate(arg: Arg) -> Iterator[str]:
 
 
 def _source(function: Function) -> str:
-    """The text of a wrapper."""
+    """Return the source of a wrapper."""
     signature = ", ".join(f"{arg.name}: {annotation(arg.kind)}" for arg in function.args)
     body = [statement for arg in function.args for statement in _convert(arg)]
     lists = [arg.name for arg in function.args if arg.kind.startswith("sequence:")]
     for number, check in enumerate(function.checks):
-        # A rule about every element says nothing of an empty list; most wait lists are empty, and a generator is slow.
+        # A rule about every element holds for an empty list. Most wait lists are empty, and a generator would be slow.
         guard = f"{lists[0]} and " if check.condition.startswith("any(") else ""
         body.append(f"if {guard}{check.condition}: _refuse(_r_{check.result}, {function.errors[number].condition!r})")
-    # Handles first: UR's own validation does not look an enumeration's number up.
+    # Handles come first, since UR's own validation does not check an enumeration's number.
     late = [arg for arg in function.args if arg.base_kind.startswith("enum:")]
     for arg in [*(arg for arg in function.args if arg not in late), *late]:
         body += _validate(arg)
@@ -303,7 +305,7 @@ def _source(function: Function) -> str:
 
 
 def _element_result(function: Function) -> Result:
-    """What a wrong element of a function's sequence is: the result of the rule about null elements."""
+    """Return the result for a wrong element of a function's sequence: that of the rule about null elements."""
     for check in function.checks:
         if check.condition.startswith("any("):
             return Result[check.result]
@@ -311,7 +313,9 @@ def _element_result(function: Function) -> Result:
 
 
 def _member_result(function: Function) -> Result:
-    """What a number that no member has is: queries may be of a newer Unified Runtime, other enumerations not."""
+    """Return the result for a number that is not a member. A query may be of a newer Unified Runtime. Other
+    enumerations may not.
+    """
     queries = any(arg.name == "propName" for arg in function.args)
     return Result.ERROR_UNSUPPORTED_ENUMERATION if queries else Result.ERROR_INVALID_ENUMERATION
 
@@ -365,7 +369,7 @@ def _build(function: Function) -> tuple[Callable[..., Any], Point]:
 
 
 def build() -> dict[str, tuple[Callable[..., Any], Point]]:
-    """All functions by name, and where a layer wraps each."""
+    """Build all functions. Returns them by name, with the place where a layer wraps each."""
     return {name: _build(function) for name, function in FUNCTIONS.items()}
 
 
@@ -397,5 +401,5 @@ def _answer_unsupported(name: str) -> Callable[..., NoReturn]:
 
 
 def unsupported() -> dict[str, Callable[..., NoReturn]]:
-    """Those of `UNSUPPORTED`."""
+    """Build the functions of `UNSUPPORTED`."""
     return {name: _answer_unsupported(name) for name in UNSUPPORTED}

@@ -1,9 +1,9 @@
-"""Unified Runtime's enumerations and flag sets, as far as the functions of `xpushare.ur` take or answer them.
+"""Unified Runtime's enumerations and flag sets that the functions of `xpushare.ur` take or answer.
 
-A class is named after UR's C type and a member after UR's name without the type's prefix: `UR_DEVICE_INFO_UUID` is
+A class is named after UR's C type, and a member after UR's name without the type's prefix: `UR_DEVICE_INFO_UUID` is
 `DeviceInfo.UUID`, and `UR_PHYSICAL_MEM_FLAG_ENABLE_IPC` is `PhysicalMemFlags.ENABLE_IPC`. The numbers are those of
-Unified Runtime's `ur_api.h` of 2026-08-22 (commit 578c2a84). The flag sets keep bits that they do not know, so that any
-`int` passes through them; the functions refuse such bits by `invalid_bits`.
+Unified Runtime's `ur_api.h` of 2026-08-22 (commit 578c2a84). The flag sets keep unknown bits, so any `int` is accepted.
+The functions refuse such bits by `invalid_bits`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,9 @@ __all__ = [
 
 
 class Backend(IntEnum):
-    """`ur_backend_t`: Who drives a platform; what `AdapterInfo.BACKEND` and `PlatformInfo.BACKEND` answer."""
+    """`ur_backend_t`: The interface behind a platform, as answered by `AdapterInfo.BACKEND` and
+    `PlatformInfo.BACKEND`.
+    """
 
     UNKNOWN = 0
     LEVEL_ZERO = 1
@@ -85,7 +87,7 @@ class Backend(IntEnum):
 
 
 class AdapterInfo(IntEnum):
-    """`ur_adapter_info_t`: What `urAdapterGetInfo` can be asked."""
+    """`ur_adapter_info_t`: The queries of `urAdapterGetInfo`."""
 
     BACKEND = 0
     REFERENCE_COUNT = 1
@@ -93,7 +95,7 @@ class AdapterInfo(IntEnum):
 
 
 class LoggerLevel(IntEnum):
-    """`ur_logger_level_t`: From which level on `urAdapterSetLoggerCallback` passes messages on."""
+    """`ur_logger_level_t`: The level from which `urAdapterSetLoggerCallback` passes messages on."""
 
     DEBUG = 0
     INFO = 1
@@ -103,7 +105,8 @@ class LoggerLevel(IntEnum):
 
 
 class ApiVersion(IntEnum):
-    """`ur_api_version_t`: What `urPlatformGetApiVersion` answers: the major number times 65536 plus the minor one.
+    """`ur_api_version_t`: The answers of `urPlatformGetApiVersion`: the major version times 65536 plus the minor
+    version.
 
     UR calls `VERSION_0_12` just `0_12`; Python's names cannot start with a digit.
     """
@@ -118,7 +121,7 @@ class ApiVersion(IntEnum):
 
 
 class PlatformInfo(IntEnum):
-    """`ur_platform_info_t`: What `urPlatformGetInfo` can be asked."""
+    """`ur_platform_info_t`: The queries of `urPlatformGetInfo`."""
 
     NAME = 1
     VENDOR_NAME = 2
@@ -130,7 +133,7 @@ class PlatformInfo(IntEnum):
 
 
 class DeviceType(IntEnum):
-    """`ur_device_type_t`: Kinds of devices. `DEFAULT` and `ALL` only select; no device answers them."""
+    """`ur_device_type_t`: Kinds of devices. `DEFAULT` and `ALL` only select devices. No device has them as its type."""
 
     DEFAULT = 1
     ALL = 2
@@ -143,7 +146,7 @@ class DeviceType(IntEnum):
 
 
 class DeviceInfo(IntEnum):
-    """`ur_device_info_t`: What `urDeviceGetInfo` can be asked.
+    """`ur_device_info_t`: The queries of `urDeviceGetInfo`.
 
     UR calls one value `2D_BLOCK_ARRAY_CAPABILITIES_EXP`; Python's names cannot start with a digit.
     """
@@ -378,7 +381,7 @@ class USMType(IntEnum):
 
 
 class USMAllocInfo(IntEnum):
-    """`ur_usm_alloc_info_t`: What `urUSMGetMemAllocInfo` can be asked."""
+    """`ur_usm_alloc_info_t`: The queries of `urUSMGetMemAllocInfo`."""
 
     TYPE = 0
     BASE_PTR = 1
@@ -388,7 +391,7 @@ class USMAllocInfo(IntEnum):
 
 
 class USMPoolInfo(IntEnum):
-    """`ur_usm_pool_info_t`: What `urUSMPoolGetInfo` can be asked."""
+    """`ur_usm_pool_info_t`: The queries of `urUSMPoolGetInfo`."""
 
     REFERENCE_COUNT = 0
     CONTEXT = 1
@@ -401,7 +404,7 @@ class USMPoolInfo(IntEnum):
 
 
 class MemInfo(IntEnum):
-    """`ur_mem_info_t`: What `urMemGetInfo` can be asked."""
+    """`ur_mem_info_t`: The queries of `urMemGetInfo`."""
 
     SIZE = 0
     CONTEXT = 1
@@ -409,20 +412,20 @@ class MemInfo(IntEnum):
 
 
 class BufferCreateType(IntEnum):
-    """`ur_buffer_create_type_t`: What `urMemBufferPartition` makes."""
+    """`ur_buffer_create_type_t`: Kinds of buffers that `urMemBufferPartition` makes."""
 
     REGION = 0
 
 
 class ExpPeerInfo(IntEnum):
-    """`ur_exp_peer_info_t`: What `urUsmP2PPeerAccessGetInfoExp` can be asked."""
+    """`ur_exp_peer_info_t`: The queries of `urUsmP2PPeerAccessGetInfoExp`."""
 
     UR_PEER_ACCESS_SUPPORT = 0
     UR_PEER_ATOMICS_SUPPORT = 1
 
 
 class ExpExternalMemType(IntEnum):
-    """`ur_exp_external_mem_type_t`: Handles that `urMemoryExportExportMemoryHandleExp` is asked for."""
+    """`ur_exp_external_mem_type_t`: Kinds of handles that `urMemoryExportExportMemoryHandleExp` returns."""
 
     OPAQUE_FD = 0
     WIN32_NT = 1
@@ -432,20 +435,20 @@ class ExpExternalMemType(IntEnum):
 
 
 class VirtualMemGranularityInfo(IntEnum):
-    """`ur_virtual_mem_granularity_info_t`: What `urVirtualMemGranularityGetInfo` can be asked."""
+    """`ur_virtual_mem_granularity_info_t`: The queries of `urVirtualMemGranularityGetInfo`."""
 
     MINIMUM = 0x30100
     RECOMMENDED = 0x30101
 
 
 class VirtualMemInfo(IntEnum):
-    """`ur_virtual_mem_info_t`: What `urVirtualMemGetInfo` can be asked."""
+    """`ur_virtual_mem_info_t`: The queries of `urVirtualMemGetInfo`."""
 
     ACCESS_MODE = 0
 
 
 class ContextInfo(IntEnum):
-    """`ur_context_info_t`: What `urContextGetInfo` can be asked."""
+    """`ur_context_info_t`: The queries of `urContextGetInfo`."""
 
     NUM_DEVICES = 0
     DEVICES = 1
@@ -455,7 +458,7 @@ class ContextInfo(IntEnum):
 
 
 class QueueInfo(IntEnum):
-    """`ur_queue_info_t`: What `urQueueGetInfo` can be asked."""
+    """`ur_queue_info_t`: The queries of `urQueueGetInfo`."""
 
     CONTEXT = 0
     DEVICE = 1
@@ -467,7 +470,7 @@ class QueueInfo(IntEnum):
 
 
 class PhysicalMemInfo(IntEnum):
-    """`ur_physical_mem_info_t`: What `urPhysicalMemGetInfo` can be asked."""
+    """`ur_physical_mem_info_t`: The queries of `urPhysicalMemGetInfo`."""
 
     CONTEXT = 0
     DEVICE = 1
@@ -477,7 +480,7 @@ class PhysicalMemInfo(IntEnum):
 
 
 class EventInfo(IntEnum):
-    """`ur_event_info_t`: What `urEventGetInfo` can be asked."""
+    """`ur_event_info_t`: The queries of `urEventGetInfo`."""
 
     COMMAND_QUEUE = 0
     CONTEXT = 1
@@ -487,7 +490,7 @@ class EventInfo(IntEnum):
 
 
 class EventStatus(IntEnum):
-    """`ur_event_status_t`: How far the command behind an event is (`EventInfo.COMMAND_EXECUTION_STATUS`)."""
+    """`ur_event_status_t`: States of the command behind an event (`EventInfo.COMMAND_EXECUTION_STATUS`)."""
 
     COMPLETE = 0
     RUNNING = 1
@@ -497,7 +500,7 @@ class EventStatus(IntEnum):
 
 
 class ExecutionInfo(IntEnum):
-    """`ur_execution_info_t`: The states for which `urEventSetCallback` can be asked to call back."""
+    """`ur_execution_info_t`: The states that `urEventSetCallback` can wait for."""
 
     COMPLETE = 0
     RUNNING = 1
@@ -506,7 +509,7 @@ class ExecutionInfo(IntEnum):
 
 
 class ProfilingInfo(IntEnum):
-    """`ur_profiling_info_t`: What `urEventGetProfilingInfo` can be asked."""
+    """`ur_profiling_info_t`: The queries of `urEventGetProfilingInfo`."""
 
     COMMAND_QUEUED = 0
     COMMAND_SUBMIT = 1
@@ -516,7 +519,7 @@ class ProfilingInfo(IntEnum):
 
 
 class Command(IntEnum):
-    """`ur_command_t`: Which command an event stands for (`EventInfo.COMMAND_TYPE`)."""
+    """`ur_command_t`: Kinds of commands behind an event (`EventInfo.COMMAND_TYPE`)."""
 
     KERNEL_LAUNCH = 0
     EVENTS_WAIT = 1
@@ -557,7 +560,7 @@ class Command(IntEnum):
 
 
 class ContextFlags(IntFlag, boundary=KEEP):
-    """`ur_context_flags_t`: Flags of `ContextProperties`; the one bit is reserved."""
+    """`ur_context_flags_t`: Flags of `ContextProperties`. The only bit is reserved."""
 
     TBD = 1 << 0
 
@@ -616,7 +619,7 @@ class USMAdviceFlags(IntFlag, boundary=KEEP):
 
 
 class USMMigrationFlags(IntFlag, boundary=KEEP):
-    """`ur_usm_migration_flags_t`: Where `urEnqueueUSMPrefetch` moves memory."""
+    """`ur_usm_migration_flags_t`: The target of `urEnqueueUSMPrefetch`."""
 
     HOST_TO_DEVICE = 1 << 0
     DEVICE_TO_HOST = 1 << 1
@@ -648,7 +651,7 @@ class MemFlags(IntFlag, boundary=KEEP):
 
 
 class MapFlags(IntFlag, boundary=KEEP):
-    """`ur_map_flags_t`: What the program does with the bytes of `urEnqueueMemBufferMap`."""
+    """`ur_map_flags_t`: How the program uses the bytes of `urEnqueueMemBufferMap`."""
 
     READ = 1 << 0
     WRITE = 1 << 1
@@ -656,7 +659,7 @@ class MapFlags(IntFlag, boundary=KEEP):
 
 
 class ExpUSMHostAllocRegisterFlags(IntFlag, boundary=KEEP):
-    """`ur_exp_usm_host_alloc_register_flags_t`: How devices use host memory that is registered."""
+    """`ur_exp_usm_host_alloc_register_flags_t`: How devices use registered host memory."""
 
     READ_ONLY = 1 << 0
 
@@ -676,13 +679,13 @@ class VirtualMemAccessFlags(IntFlag, boundary=KEEP):
 
 
 class PhysicalMemFlags(IntFlag, boundary=KEEP):
-    """`ur_physical_mem_flags_t`: Flags of `PhysicalMemProperties`. Bit 0 is no flag any more and invalid."""
+    """`ur_physical_mem_flags_t`: Flags of `PhysicalMemProperties`. Bit 0 is no longer a flag and is invalid."""
 
     ENABLE_IPC = 1 << 1
 
 
 class ExpEventFlags(IntFlag, boundary=KEEP):
-    """`ur_exp_event_flags_t`: Flags of `ExpEventDesc`. The two exclude each other."""
+    """`ur_exp_event_flags_t`: Flags of `ExpEventDesc`. The two flags exclude each other."""
 
     ENABLE_PROFILING = 1 << 0
     IPC_EXP = 1 << 1
@@ -708,7 +711,7 @@ class DeviceFpCapabilityFlags(IntFlag, boundary=KEEP):
 
 
 class DeviceExecCapabilityFlags(IntFlag, boundary=KEEP):
-    """`ur_device_exec_capability_flags_t`: Which kernels a device can run."""
+    """`ur_device_exec_capability_flags_t`: Kinds of kernels that a device can run."""
 
     KERNEL = 1 << 0
     NATIVE_KERNEL = 1 << 1
@@ -726,7 +729,7 @@ class DeviceAffinityDomainFlags(IntFlag, boundary=KEEP):
 
 
 class DeviceUSMAccessCapabilityFlags(IntFlag, boundary=KEEP):
-    """`ur_device_usm_access_capability_flags_t`: What a device may do with a kind of USM memory."""
+    """`ur_device_usm_access_capability_flags_t`: The access of a device to a kind of USM memory."""
 
     ACCESS = 1 << 0
     ATOMIC_ACCESS = 1 << 1
@@ -735,7 +738,7 @@ class DeviceUSMAccessCapabilityFlags(IntFlag, boundary=KEEP):
 
 
 class DeviceThrottleReasonsFlags(IntFlag, boundary=KEEP):
-    """`ur_device_throttle_reasons_flags_t`: Why a device lowered its clock."""
+    """`ur_device_throttle_reasons_flags_t`: Reasons for which a device lowered its clock."""
 
     POWER_CAP = 1 << 0
     CURRENT_LIMIT = 1 << 1
@@ -747,7 +750,7 @@ class DeviceThrottleReasonsFlags(IntFlag, boundary=KEEP):
 
 
 class MemoryOrderCapabilityFlags(IntFlag, boundary=KEEP):
-    """`ur_memory_order_capability_flags_t`: Memory orders that atomics or fences of a device know."""
+    """`ur_memory_order_capability_flags_t`: Memory orders that atomics or fences of a device support."""
 
     RELAXED = 1 << 0
     ACQUIRE = 1 << 1
@@ -757,7 +760,7 @@ class MemoryOrderCapabilityFlags(IntFlag, boundary=KEEP):
 
 
 class MemoryScopeCapabilityFlags(IntFlag, boundary=KEEP):
-    """`ur_memory_scope_capability_flags_t`: Memory scopes that atomics or fences of a device know."""
+    """`ur_memory_scope_capability_flags_t`: Memory scopes that atomics or fences of a device support."""
 
     WORK_ITEM = 1 << 0
     SUB_GROUP = 1 << 1
@@ -767,7 +770,7 @@ class MemoryScopeCapabilityFlags(IntFlag, boundary=KEEP):
 
 
 class KernelLaunchPropertiesFlags(IntFlag, boundary=KEEP):
-    """`ur_kernel_launch_properties_flags_t`: Kernel launch properties that a device knows."""
+    """`ur_kernel_launch_properties_flags_t`: Kernel launch properties that a device supports."""
 
     COOPERATIVE = 1 << 0
     CLUSTER_DIMENSION = 1 << 1
@@ -776,7 +779,7 @@ class KernelLaunchPropertiesFlags(IntFlag, boundary=KEEP):
 
 
 class DeviceCommandBufferUpdateCapabilityFlags(IntFlag, boundary=KEEP):
-    """`ur_device_command_buffer_update_capability_flags_t`: What can be changed in a command buffer of a device."""
+    """`ur_device_command_buffer_update_capability_flags_t`: The changes to a command buffer that a device supports."""
 
     KERNEL_ARGUMENTS = 1 << 0
     LOCAL_WORK_SIZE = 1 << 1
@@ -827,8 +830,8 @@ INVALID_BITS: Final[Mapping[type[IntFlag], int]] = MappingProxyType(
 
 
 def invalid_bits(flags: type[IntFlag], value: int) -> int:
-    """The bits of `value` that are no flags of `flags`: 0 if it is fine.
+    """Return the bits of `value` that are not flags of `flags`; 0 if all are.
 
-    UR's flags have 32 bits. Bits above them, and a negative number, are invalid as well.
+    UR's flags have 32 bits. Bits above them are invalid, as are negative numbers.
     """
     return int(value) & ~(INVALID_BITS[flags] ^ 0xFFFF_FFFF)

@@ -1,4 +1,4 @@
-"""`URError`, and how the package's errors become it."""
+"""`URError`, and the translation of the package's errors to it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ _last: Final = threading.local()
 
 
 def last_error() -> tuple[str, int]:
-    """The message and the driver's number of this thread's last `ERROR_ADAPTER_SPECIFIC`; empty and 0 before any."""
+    """Return the message and the driver's number of this thread's last `ERROR_ADAPTER_SPECIFIC`, or "" and 0 if there
+    was none.
+    """
     found: tuple[str, int] = getattr(_last, "error", ("", 0))
     return found
 
 
 class URError(XpuShareError):
-    """A function of `xpushare.ur` failed: `.result` is the code that Unified Runtime has for it.
+    """A function of `xpushare.ur` failed. `.result` is Unified Runtime's code for the failure.
 
-    `__cause__` is the error of the object face where there is one; its `native` and `reasons` are here, too.
+    `__cause__` is the error of the object face, if there is one. Its `native` and `reasons` are here, too.
     """
 
     def __str__(self) -> str:
@@ -31,11 +33,11 @@ class URError(XpuShareError):
 
 
 class HostTaskError(Exception):
-    """What a host task raised, which is the cause, on its way to `urQueueFinish`."""
+    """Takes an exception of a host task, which is the cause, to `urQueueFinish`."""
 
 
 def fail(function: str, error: XpuShareError, results: Mapping[Result, Result]) -> NoReturn:
-    """Raise `error` as `function` answers it; `results` are the codes that this function has for a general one."""
+    """Raise `error` as `function` answers it. `results` has the function's own codes for general errors."""
     if isinstance(error, URError):
         raise URError(f"{function}: {error.message}", result=error.result) from error.__cause__
     result = results.get(error.result, error.result)
@@ -50,5 +52,5 @@ def fail(function: str, error: XpuShareError, results: Mapping[Result, Result]) 
 
 
 def out_of_memory(function: str) -> NoReturn:
-    """Raise what `function` answers when Python itself had no memory."""
+    """Raise the error with which `function` answers if Python itself had no memory."""
     raise URError(f"{function}: this process has no memory left", result=Result.ERROR_OUT_OF_HOST_MEMORY) from None

@@ -1,8 +1,8 @@
-"""Writes what is generated from the declarations: the stub for type checkers, the pages on functions and operations,
-and the tables of the library that Unified Runtime's loader loads.
+"""Writes the files that are generated from the declarations: the stub for type checkers, the pages on functions and
+operations, and the tables of the library that Unified Runtime's loader loads.
 
-python -m xpushare.ur._generate            writes __init__.pyi here, and the others where the checkout has them
-python -m xpushare.ur._generate --check    exit status 1 when one is stale
+python -m xpushare.ur._generate            writes __init__.pyi here, and the others in a checkout python -m
+xpushare.ur._generate --check    exits with status 1 if one is stale
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _definition(function: Function, arguments: str, returns: str) -> list[str]:
 
 
 def _wrap(names: list[str]) -> list[str]:
-    """Names, comma-separated, on lines of a stub."""
+    """Put comma-separated names on lines of a stub."""
     lines = [""]
     for name in names:
         if len(lines[-1]) + len(name) > 105:
@@ -82,7 +82,7 @@ def _wrap(names: list[str]) -> list[str]:
 def _result_of_query(info: str, member: str) -> str:
     kind = INFOS[info].kinds[member]
     text = result_annotation(kind)
-    # UR's null: no parent device, no command yet, no pool of the allocation.
+    # UR's null: no parent device, no command yet, an allocation without a pool.
     return f"{text} | None" if kind.startswith("handle:") and member in _NULLABLE and text != "None" else text
 
 
@@ -109,7 +109,7 @@ def _function(function: Function) -> list[str]:
 
 
 def stub() -> str:
-    """The text of `__init__.pyi`."""
+    """Return the text of `__init__.pyi`."""
     lines = [
         "# Made by `python -m xpushare.ur._generate` from `_functions`: not to be edited.",
         "# ruff: noqa: E501",
@@ -133,12 +133,12 @@ def stub() -> str:
 
 
 def _anchor(operation: Operation) -> str:
-    """Of the operation's section, as mkdocs makes it from the heading."""
+    """Return the anchor of the operation's section, as mkdocs derives it from the heading."""
     return re.sub(r"[^\w-]", "", operation.name).lower()
 
 
 def _of_core(function: Function) -> list[str]:
-    """The results of the errors that its operations raise, and of those that it translates in its own way."""
+    """Return the results of the errors that its operations raise, and of those that it translates itself."""
     raised = [error for each in function.operations for error in each.raises if issubclass(error, XpuShareError)]
     own = [each for each in (InvalidArgumentError, FeatureNotSupportedError) if each.default_result in function.results]
     raised = [each for each in dict.fromkeys([*raised, *own]) if each not in function.handles]
@@ -146,7 +146,7 @@ def _of_core(function: Function) -> list[str]:
 
 
 def _given_back(function: Function) -> list[str]:
-    """What becomes of what a successful call makes or gives back."""
+    """Describe what becomes of the objects that a successful call makes or takes back."""
     lines = [f"Gives back: {function.ends}."] if function.ends else []
     for made in function.made:
         by = " or ".join(f"`{each.name}`" for each in FUNCTIONS.values() if each.ends == made)
@@ -187,7 +187,7 @@ def _section(function: Function) -> list[str]:
 
 
 def reference() -> str:
-    """The text of `docs/ur-reference.md`."""
+    """Return the text of `docs/ur-reference.md`."""
     lines = [INTRODUCTION]
     for name in sorted(FUNCTIONS):
         lines += [*_section(FUNCTIONS[name]), ""]
@@ -233,7 +233,7 @@ which rules of the contract need which aspect.
 
 
 def operations_page() -> str:
-    """The text of `docs/reference/operations.md`."""
+    """Return the text of `docs/reference/operations.md`."""
     lines = [OPERATIONS_INTRODUCTION]
     for each in sorted(operations(), key=lambda operation: operation.name):
         lines += [f"## `{each.name}`", "", " ".join(each.doc.split()), ""]
@@ -250,13 +250,13 @@ def operations_page() -> str:
 
 
 def aspects_page() -> str:
-    """The text of `docs/reference/aspects.md`."""
+    """Return the text of `docs/reference/aspects.md`."""
     rows = (f"| `{each}` | {each.doc} | {f'`{each.query}`' if each.query else ''} |" for each in Aspect)
     return ASPECTS_INTRODUCTION + "\n".join(rows) + "\n"
 
 
 def targets() -> dict[Path, str]:
-    """The generated files of a checkout and what they should contain."""
+    """Return the generated files of a checkout, with their contents."""
     here = Path(__file__).resolve()
     checkout = here.parents[3]
     docs = checkout / "docs"

@@ -24,7 +24,7 @@ _points: Final[dict[str, Point]] = {}
 
 
 def attach(points: Mapping[str, Point]) -> None:
-    """Have the layers that are on, now or later, wrap these functions."""
+    """Have all layers that are enabled, now or later, wrap these functions."""
     _points.update(points)
     add_face(_apply)
 
@@ -38,7 +38,7 @@ def _apply() -> None:
 
 
 def _layered(function: Function, call: Callable[..., Any]) -> Callable[..., Any]:
-    from xpushare.core import printing, validation  # only now: a program without layers does not load them
+    from xpushare.core import printing, validation  # loaded late: a program without layers does not load them
     from xpushare.core.layers import TRACING, records_calls
 
     names = tuple(arg.name for arg in function.args)
@@ -73,13 +73,13 @@ def _layered(function: Function, call: Callable[..., Any]) -> Callable[..., Any]
 
 @cache
 def _ended() -> frozenset[str]:
-    """The kinds that can be given back."""
+    """Return the kinds that can be given back."""
     return frozenset(each.ends for each in FUNCTIONS.values())
 
 
 @cache
 def _addresses() -> frozenset[str]:
-    """Those that are addresses."""
+    """Return the arguments that are addresses."""
     return frozenset(kind for kind in _ended() if kind and kind not in HANDLES and not kind.endswith(" handle"))
 
 
@@ -88,7 +88,7 @@ def _name(handle: Counted) -> str:
 
 
 def _subject(function: Function, kind: str, given: Mapping[str, Any]) -> Any:
-    """The argument of that kind of handle; else the first address."""
+    """Return the argument of that kind of handle, or else the first address."""
     for arg in function.args:
         if arg.base_kind == (f"handle:{kind}" if kind in HANDLES else "pointer"):
             return given.get(arg.name)
@@ -96,18 +96,18 @@ def _subject(function: Function, kind: str, given: Mapping[str, Any]) -> Any:
 
 
 def _made_address(function: Function, given: Mapping[str, Any], result: Any) -> int:
-    """Where what a call made is: an output of it, else an argument."""
+    """Return the address of what a call made: an output of it, or else an argument."""
     kinds = function.returns.split("+")
     outputs = dict(zip(kinds, result if len(kinds) > 1 else (result,), strict=True))
     return int(outputs["pointer"] if "pointer" in outputs else _subject(function, "", given))
 
 
 def _keep(function: Function, given: Mapping[str, Any], result: Any) -> None:
-    """Note what a successful call made and ended. Handle data are the operations' to note."""
+    """Record what a successful call made and ended. The operations record handle data themselves."""
     from xpushare.core.validation import books
 
     ended = function.ends
-    for made in _ended().intersection(function.made):  # of what can be given back
+    for made in _ended().intersection(function.made):  # only kinds that can be given back
         if made in HANDLES:
             found = _subject(function, made, given) if result is None else result
             for each in found if isinstance(found, list | tuple) else (found,):
@@ -132,7 +132,7 @@ _USE: Final = "There are no valid references to"
 
 
 def _check(function: Function, given: Mapping[str, Any], error: URError, overrun: str) -> None:
-    """Tell what was wrong with a call that failed; `overrun` is what an operation said of bounds."""
+    """Report why a call failed. `overrun` is what an operation found out of bounds."""
     from xpushare.core.validation import checks, tell
 
     if "lifetime" in checks and _check_lifetime(function, given):
@@ -142,7 +142,7 @@ def _check(function: Function, given: Mapping[str, Any], error: URError, overrun
 
 
 def _check_lifetime(function: Function, given: Mapping[str, Any]) -> bool:
-    """Tell of handles and addresses that are not valid (any more); whether there were any."""
+    """Report handles and addresses that are invalid or no longer valid. Returns whether there were any."""
     from xpushare.core.validation import books, tell
 
     found = False
@@ -168,7 +168,7 @@ def _check_lifetime(function: Function, given: Mapping[str, Any]) -> bool:
 
 
 def _check_release(function: Function, address: int) -> bool:
-    """An address could not be released: tell if it was never made here, or has been released before."""
+    """Report why an address could not be released: it was never made here, or has been released before."""
     from xpushare.core.validation import books, tell
 
     record = books.keyed(function.ends, address)
@@ -180,7 +180,7 @@ def _check_release(function: Function, address: int) -> bool:
 
 
 def _check_addresses(function: Function, given: Mapping[str, Any]) -> None:
-    """Before a call: tell of addresses that were released, but are still in use by a queue, or by an export."""
+    """Report, before a call, addresses that were released while a queue or an export still uses them."""
     from xpushare.core.validation import books, tell
 
     if function.ends in _addresses():
@@ -201,7 +201,7 @@ def _check_addresses(function: Function, given: Mapping[str, Any]) -> None:
 
 
 def _mapped(address: int) -> bool:
-    """Whether there is anything at an address of this process."""
+    """Return whether this process has mapped anything at an address."""
     with open("/proc/self/maps") as file:
         for line in file:
             start, _, end = line.split(" ", 1)[0].partition("-")
@@ -211,7 +211,7 @@ def _mapped(address: int) -> bool:
 
 
 def _check_gone(address: int) -> bool:
-    """Tell if nothing of this face is at an address any more; whether that is so."""
+    """Report an address at which this face no longer has anything. Returns whether that is so."""
     from xpushare.core.validation import books, tell
 
     if _objects.places.locate(address) is not None:
@@ -224,7 +224,7 @@ def _check_gone(address: int) -> bool:
 
 
 def _check_bounds(function: Function, given: Mapping[str, Any], error: URError) -> bool:
-    """Tell of addresses whose allocation ends too early; whether there are any."""
+    """Report addresses whose allocation ends too early. Returns whether there are any."""
     from xpushare.core.validation import books, tell
 
     found = False
@@ -257,7 +257,7 @@ def _check_bounds(function: Function, given: Mapping[str, Any], error: URError) 
 
 
 def _words(name: str) -> str:
-    """`USMAllocInfo` as `USM_Alloc_Info`."""
+    """Format `USMAllocInfo` as `USM_Alloc_Info`."""
     return re.sub(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
 
 
@@ -282,7 +282,7 @@ def _enumerator(value: int, enumeration: type[IntEnum]) -> str:
 
 
 def _value(value: Any, kind: str, asked: Any = None) -> str:
-    """A value of that kind, as Unified Runtime prints it; of data only how much they are."""
+    """Format a value of that kind as Unified Runtime prints it. Of data, only the size is printed."""
     if value is None:
         return "nullptr"
     if "+" in kind:

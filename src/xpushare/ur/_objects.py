@@ -1,4 +1,6 @@
-"""The handles of `xpushare.ur`: small counted objects around those of the object face, and the tables of addresses."""
+"""The handles of `xpushare.ur`, small reference-counted objects around those of the object face, and the tables of
+addresses.
+"""
 
 from __future__ import annotations
 
@@ -53,16 +55,17 @@ _lock = threading.RLock()
 
 
 class Counted:
-    """A handle with Unified Runtime's reference count. It is dead once that is 0, whoever still has the object.
+    """A handle with Unified Runtime's reference count. It is dead once the count is 0, even if the program still has
+    the object.
 
-    `shared`, where a class has it, is the object of the object face that the handle stands for.
+    In classes that have it, `shared` is the object of the object face behind the handle.
     """
 
     __slots__ = ("__weakref__", "references")
 
     references: int
     dead: ClassVar[Result]
-    """What a function answers that is given a dead one, or something else."""
+    """The result of a function that is given a dead handle, or another object."""
 
     @property
     def backend(self) -> str:
@@ -84,7 +87,7 @@ class Counted:
             self.references += 1
 
     def take(self) -> None:
-        """Count a reference that a function gives out; also the first one."""
+        """Count a reference that a function returns, including the first."""
         with _lock:
             self.references += 1
 
@@ -98,7 +101,7 @@ class Counted:
             self._end()
 
     def _end(self) -> None:
-        """The last reference was given up."""
+        """End the object, after its last reference was released."""
 
     def _about(self) -> str:
         return ""
@@ -113,7 +116,7 @@ class Counted:
 
 @final
 class Adapter(Counted):
-    """`ur_adapter_handle_t`: who drives the devices of one backend."""
+    """`ur_adapter_handle_t`: the adapter of one backend's devices."""
 
     __slots__ = ("_backend", "log", "platform")
 
@@ -178,7 +181,7 @@ class Device(Counted):
         return self.shared.backend
 
     def release(self) -> None:
-        """A device lives as long as the process, which keeps the last reference."""
+        """Release a reference. The process keeps the last one, since a device lives as long as the process."""
         if self.references > 1:
             super().release()
 
@@ -197,7 +200,7 @@ class Context(Counted):
     devices: tuple[Device, ...]
     default_pools: dict[Device, USMPool]
     chosen_pools: dict[Device, USMPool]
-    """By `urUSMPoolSetDevicePoolExp`."""
+    """Set by `urUSMPoolSetDevicePoolExp`."""
 
     @classmethod
     def make(cls, devices: tuple[Device, ...]) -> Context:
@@ -209,7 +212,7 @@ class Context(Counted):
         return self
 
     def default_pool(self, device: Device) -> USMPool:
-        """The pool of a device that there is without being made."""
+        """Return the pool of a device that always exists."""
         with _lock:
             found = self.default_pools.get(device)
             if found is None or not found.references:
@@ -217,7 +220,7 @@ class Context(Counted):
             return found
 
     def pool(self, device: Device) -> USMPool:
-        """The pool of a device that commands allocate from where none is named."""
+        """Return the pool of a device from which commands allocate if they name none."""
         found = self.chosen_pools.get(device)
         return found if found is not None and found.references else self.default_pool(device)
 
@@ -244,10 +247,10 @@ class Queue(Counted):
     context: Context
     device: Device
     flags: int
-    """As it was made."""
+    """The flags that it was made with."""
     profiling: bool
     timelines: list[Opened]
-    """Of the commands that native code has enqueued; it uses the last one."""
+    """The timelines of the commands that native code has enqueued. It uses the last one."""
 
     @classmethod
     def make(cls, context: Context, device: Device, queue: WorkQueue, flags: int, profiling: bool) -> Queue:
@@ -312,20 +315,20 @@ class Event(Counted):
     dead = Result.ERROR_INVALID_EVENT
     shared: SharedEvent
     point: int | None
-    """Which of that event's points it is; None: the newest."""
+    """The point of that event, or None for the newest."""
     context: Context
     reusable: bool
     command: Command
     """The command that it stands for."""
     queue: Queue | None
-    """Where that was enqueued in this process; None before the first signal."""
+    """The queue of the command, if this process enqueued it. None before the first signal."""
     failed_on: Queue | None
-    """The same, until the program has learned by this event that the command was lost."""
+    """The same queue, until this event has told the program that the command was lost."""
     profile: Profile | None
     started: Profile | None
-    """Of the marker before a command with a duration of its own."""
+    """The profile of the marker before a command that has a duration."""
     native: tuple[int, int, object] | None
-    """The driver's handle that the program gave, or was given; for which point; and what keeps that."""
+    """The driver's handle that the program gave or received, its point, and the object that keeps it alive."""
 
     @classmethod
     def make(cls, context: Context, event: SharedEvent, command: Command, reusable: bool) -> Event:
@@ -357,15 +360,15 @@ class Mem(Counted):
 
     dead = Result.ERROR_INVALID_MEM_OBJECT
     _bytes: Memory | Range
-    """What was allocated for it; a range: memory of the program."""
+    """The allocation. For a range, memory of the program."""
     context: Context
     nbytes: int
     flags: int
     """How kernels may use it (`MemFlags`)."""
     is_part: bool
-    """It was made by `urMemBufferPartition`."""
+    """Whether `urMemBufferPartition` made it."""
     maps: dict[int, list[Mapped]]
-    """What is mapped, by address."""
+    """The mapped parts, by address."""
 
     @classmethod
     def make(cls, context: Context, memory: Memory | Range, nbytes: int, flags: int, is_part: bool) -> Mem:
@@ -384,7 +387,7 @@ class Mem(Counted):
 
     @property
     def piece(self) -> Range:
-        """Its bytes."""
+        """Return the buffer's bytes."""
         return self._bytes if isinstance(self._bytes, Range) else use(self._bytes)
 
     def _about(self) -> str:
@@ -403,26 +406,26 @@ class Mapped(NamedTuple):
     nbytes: int
     flags: int
     staged: Range | None
-    """A copy of the bytes; None: the address is the buffer's own."""
+    """A copy of the bytes, or None if the address is the buffer's own."""
 
 
 @final
 class USMPool(Counted):
-    """`ur_usm_pool_handle_t`: what was allocated from it, and how much of that there is."""
+    """`ur_usm_pool_handle_t`: a pool, which counts its allocations."""
 
     __slots__ = ("context", "device", "flags", "most", "threshold", "used")
 
     dead = Result.ERROR_INVALID_VALUE
     context: Context
     device: Device | None
-    """The one that it is for, if it is for one."""
+    """The pool's only device, if it was made for one."""
     flags: int
     used: int
-    """Bytes that are allocated from it."""
+    """The bytes that are allocated from it."""
     most: int
-    """That many were at some time."""
+    """The highest value of `used` so far."""
     threshold: int
-    """How many it may keep that were freed; it keeps none."""
+    """How much freed memory it may keep, in bytes. It keeps none."""
 
     @classmethod
     def make(cls, context: Context, flags: int, device: Device | None = None) -> USMPool:
@@ -438,13 +441,13 @@ class USMPool(Counted):
         return self.context.backend
 
     def count(self, nbytes: int) -> None:
-        """Something of that size was allocated; freed, if it is negative."""
+        """Count an allocation of that size. A negative size counts a free."""
         with _lock:
             self.used += nbytes
             self.most = max(self.most, self.used)
 
     def begin_anew(self) -> None:
-        """Forget how much there was at some time."""
+        """Reset the highest sizes."""
         with _lock:
             self.most = self.used
 
@@ -460,16 +463,16 @@ HANDLES: Final[Mapping[str, type[Counted]]] = {
     "mem": Mem,
     "usm_pool": USMPool,
 }
-"""By their kinds."""
+"""The classes of handles, by their kinds."""
 
-# --- adapters, platforms and devices: one object each, so that info queries answer the originals --
+# --- adapters, platforms and devices: one object each, so that queries return the original objects ---
 
 _adapters: Final[dict[str, Adapter]] = {}
 _devices: Final[dict[SharedDevice, Device]] = {}
 
 
 def device_of(device: SharedDevice) -> Device:
-    """The handle of a device."""
+    """Return the handle of a device."""
     found = _devices.get(device)
     if found is None:
         with _lock:
@@ -486,8 +489,8 @@ _loader_selects: Final = ContextVar("loader_selects", default=False)
 
 
 def selected_by_loader(call: Callable[..., Any]) -> Callable[..., Any]:
-    """`call` for Unified Runtime's loader, which reads `ONEAPI_DEVICE_SELECTOR` itself: it numbers all devices of a
-    platform.
+    """Make `call` for Unified Runtime's loader. The loader reads `ONEAPI_DEVICE_SELECTOR` itself, and numbers all
+    devices of a platform.
     """
 
     def answer(*arguments: Any) -> Any:
@@ -501,7 +504,7 @@ def selected_by_loader(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def adapters() -> dict[Adapter, list[Device]]:
-    """The adapters that have devices in this process, and those."""
+    """Return the adapters that have devices in this process, and these devices."""
     found: dict[Adapter, list[Device]] = {}
     for device in map(device_of, devices_of_backends() if _loader_selects.get() else shared_devices()):
         found.setdefault(device.platform.adapter, []).append(device)
@@ -513,33 +516,33 @@ def adapters() -> dict[Adapter, list[Device]]:
 
 @final
 class Places:
-    """What the addresses that this face gave out stand for. By the start of the allocation or range they lie in."""
+    """The objects behind the addresses that this face has returned, by the start of their allocation or range."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()  # re-entrant: a finalizer that the garbage collector runs may call us
         self.allocated: dict[int, Memory] = {}
-        self.opened: dict[int, dict[Memory, None]] = {}  # in the order of the opens
+        self.opened: dict[int, dict[Memory, None]] = {}  # in the order of opening
         self.ranges: dict[int, VirtualRange] = {}
         self.registered: dict[int, HostBytes] = {}
-        self.pools: dict[int, USMPool] = {}  # of those allocated from one
+        self.pools: dict[int, USMPool] = {}  # allocations from a pool
         self._starts: list[int] = []
         self._mapped: dict[int, Any] = {}  # opened allocations, reserved ranges and registered memory
 
     def add(self, found: Any) -> None:
-        """Have `locate` find an opened allocation, a reserved range or registered memory. With the lock."""
+        """Let `locate` find an opened allocation, a reserved range or registered memory. The caller holds the lock."""
         if found.address not in self._mapped:
             insort(self._starts, found.address)
             self._mapped[found.address] = found
 
     def remove(self, found: Any) -> None:
-        """Forget it, whether it lives on or not. With the lock."""
+        """Forget it, whether it lives on or not. The caller holds the lock."""
         start: int = found.address
         if start in self._mapped and self._mapped[start] is found:
             del self._mapped[start]
             self._starts.pop(bisect_right(self._starts, start) - 1)
 
     def locate(self, address: int) -> Any | None:
-        """What `address` lies in: the allocation or reserved range."""
+        """Return the allocation or reserved range that contains `address`."""
         allocation = node.current().allocations.find(address)
         if allocation is not None:
             return allocation
@@ -551,7 +554,9 @@ class Places:
         return found if address < found.address + found.nbytes else None
 
     def find(self, address: int) -> Range:
-        """From `address` to the end of what it lies in; memory that the object face allocated will do, too."""
+        """Return the memory from `address` to the end of its allocation or range, including memory that the object face
+        allocated.
+        """
         found = self.known(address)
         if found is None:
             raise URError(
@@ -561,7 +566,7 @@ class Places:
         return found
 
     def known(self, address: int) -> Range | None:
-        """The same; None for other addresses."""
+        """Return the same, or None for other addresses."""
         exact = self.allocated.get(address)
         if exact is not None:
             return use(exact)
@@ -580,7 +585,9 @@ class Places:
         return Range(allocation, offset, allocation.nbytes - offset, device, device.context, read_only, handle, None)
 
     def operand(self, address: int, size: int, device: SharedDevice, context: SharedContext) -> Range:
-        """`size` bytes there, or more: of memory that is known here, else ordinary memory of this process."""
+        """Return memory of at least `size` bytes at an address: memory that this face knows, or else ordinary memory of
+        this process.
+        """
         found = self.known(address)
         if found is None:
             found = host_bytes(address, size, device, context)
@@ -594,7 +601,7 @@ class Places:
         return found
 
     def range_at(self, address: int) -> VirtualRange:
-        """The reserved range that `address` lies in."""
+        """Return the reserved range that contains `address`."""
         reserved = self.locate(address)
         found = None if reserved is None else self.ranges.get(reserved.address)
         if found is None:
@@ -608,7 +615,7 @@ _parents: Final[list[Places]] = []
 
 def _after_fork() -> None:
     global places, _lock
-    _parents.append(places)  # its objects stay as they are: ending them is no business of the child
+    _parents.append(places)  # the child must not end the parent's objects
     places = Places()
     _lock = threading.RLock()
 

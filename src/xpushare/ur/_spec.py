@@ -109,7 +109,7 @@ class Arg(NamedTuple):
     """An argument in Python."""
 
     name: str
-    """UR's name of the parameter; of an array and its count, the array's."""
+    """UR's name of the parameter. For an array and its count, it is the array's name."""
     kind: str
 
     @property
@@ -128,7 +128,7 @@ class Error(NamedTuple):
     result: str
     """Name of a `Result`."""
     condition: str
-    """When. Empty where UR states no condition."""
+    """When the result occurs. Empty if UR states no condition."""
 
 
 class Check(NamedTuple):
@@ -137,22 +137,24 @@ class Check(NamedTuple):
     result: str
     """Name of a `Result`, the answer if the condition holds."""
     condition: str
-    """A Python expression over the arguments' names; `invalid_bits` and the classes of `_enums` are known as well.
-    Its value counts as true or false. The checks before it have passed."""
+    """A Python expression over the arguments' names, `invalid_bits` and the classes of `_enums`. Its value counts as
+    true or false. The checks before it have passed.
+    """
     origin: Literal["layer", "documented", "adapter"] = "layer"
-    """`layer`: UR's parameter validation does it. `documented`: UR documents it, but leaves it to the adapter.
-    `adapter`: undocumented; the Level Zero adapter does it, and UR's own tests ask for it."""
+    """`layer`: UR's parameter validation makes the check. `documented`: UR documents the check, but leaves it to the
+    adapter. `adapter`: the check is undocumented, but the Level Zero adapter makes it, and UR's own tests require it.
+    """
 
 
 class Touched(NamedTuple):
     """Memory that a command uses."""
 
     pointer: str
-    """The argument that says where."""
+    """The argument with the address."""
     nbytes: str
-    """How many bytes at most: an argument, or the product of two."""
+    """The largest number of bytes: an argument, or the product of two."""
     use: Literal["hints", "reads", "writes"]
-    """Hints are about USM memory only."""
+    """Hints concern USM memory only."""
 
 
 @dataclass(frozen=True)
@@ -166,31 +168,33 @@ class Function:
     notes: str
     args: tuple[Arg, ...]
     unchecked: frozenset[str]
-    """Mandatory parameters of C, outputs too, that UR does not compare with null."""
+    """Mandatory parameters of C, including outputs, that UR does not compare with null."""
     returns: str
     """Kind of the result, or `None`."""
     errors: tuple[Error, ...]
-    """The results that UR documents, in the order in which they are looked for: those that `checks` decide, then the
-    others, then `UNIVERSAL_ERRORS`."""
+    """The results that UR documents, in the order of their checks: those that `checks` decide, then the others, then
+    `UNIVERSAL_ERRORS`.
+    """
     checks: tuple[Check, ...]
-    """What to check, in the order of UR's parameter validation: pointers, handles, enumerations and flags, the rest."""
+    """The checks in the order of UR's parameter validation: pointers, handles, enumerations and flags, the rest."""
     operations: tuple[Operation, ...]
     """The operations of `core` that do the work."""
     results: Mapping[Result, Result]
-    """The results that it has for the general ones of `core`'s errors."""
+    """The function's results for the general errors of `core`."""
     handles: tuple[type[XpuShareError], ...]
-    """The errors of its operations that it answers with a value."""
+    """The errors of its operations for which the function returns a value."""
     makes: str
-    """The kind of what a successful call makes or takes a reference to, which has to be given back;
-    several with `+`."""
+    """The kind of the object that a successful call makes, or takes a reference to. The caller has to give it back.
+    Several kinds are joined with `+`.
+    """
     ends: str
-    """The kind of what it gives back."""
+    """The kind of the object that the call gives back."""
     touches: tuple[Touched, ...]
     """The memory that a command uses."""
     needs: Aspect | None
-    """What a device must have that carries the command out."""
+    """What a device must have to carry the command out."""
     python: str
-    """What one would write with the object face. Empty where there is no use: Python counts references."""
+    """The same in terms of the object face. Empty if Python has no need of it, since it counts references."""
     body: Callable[..., Any]
 
     @property
@@ -199,7 +203,7 @@ class Function:
         return tuple(self.makes.split("+")) if self.makes else ()
 
     def result_of(self, result: Result) -> Result:
-        """What it answers where an error of `core` has that result."""
+        """Return the function's result for an error of `core` that has that result."""
         return self.results.get(result, result)
 
 
@@ -210,7 +214,7 @@ UNIVERSAL_ERRORS: Final[tuple[Error, ...]] = (
     Error("ERROR_DEVICE_LOST", ""),
     Error("ERROR_ADAPTER_SPECIFIC", ""),
 )
-"""What every function may answer."""
+"""The results that every function may have."""
 
 UNSUPPORTED_QUERY: Final = ("UNSUPPORTED_ENUMERATION", "the adapter does not support `propName`")
 
@@ -218,7 +222,7 @@ UNSUPPORTED_QUERY: Final = ("UNSUPPORTED_ENUMERATION", "the adapter does not sup
 
 
 class Info:
-    """The queries of one enumeration: what kind of value each has, and who answers it."""
+    """The queries of one enumeration: the kind of each value, and how it is answered."""
 
     def __init__(
         self,
@@ -228,9 +232,9 @@ class Info:
         optional: str = "",
         changing: str = "",
     ) -> None:
-        """`kinds`: kind -> names of the queries whose value has it; `answers`: query -> its value for an object;
-        `optional`: names of the queries that UR lets an adapter leave unanswered; `changing`: of those whose answer may
-        be another the next time.
+        """Declare the queries. `kinds` maps a kind to the names of its queries. `answers` maps a query to the function
+        that answers it for an object. `optional` are the names of the queries that UR lets an adapter leave unanswered.
+        `changing` are the names of the queries whose answer may change.
         """
         self.enumeration = enumeration
         self.kinds: Final = {name: kind for kind, names in kinds.items() for name in names.split()}
@@ -241,7 +245,7 @@ class Info:
         INFOS[enumeration.__name__] = self
 
     def answer(self, asked: Any, about: Any) -> Any:
-        """The value, or `ERROR_UNSUPPORTED_ENUMERATION`."""
+        """Return the value, or raise `ERROR_UNSUPPORTED_ENUMERATION`."""
         found = self._answers.get(asked)
         if found is None:
             raise URError(f"{about!r} does not answer {asked!r}", result=Result.ERROR_UNSUPPORTED_ENUMERATION)
@@ -249,7 +253,7 @@ class Info:
 
 
 INFOS: Final[dict[str, Info]] = {}
-"""By the name of the enumeration."""
+"""The queries, by the name of their enumeration."""
 
 # --- rules ----------------------------------------------------------------------------------------
 
@@ -275,12 +279,12 @@ def _mask(flags: str) -> str:
 def _value_rules(arg: Arg) -> Iterable[Rule]:
     family, _, name = arg.base_kind.partition(":")
     if family == "enum":
-        # UR's validation only compares an enumeration with its last value. Numbers below that are no members reach
+        # UR's validation only compares an enumeration with its last value. Smaller numbers that are not members reach
         # the adapter, which answers `ERROR_UNSUPPORTED_ENUMERATION`.
         last = max(getattr(_enums, name))
         yield rule(
             "INVALID_ENUMERATION",
-            f"not 0 <= {arg.name} <= 0x{last:x}",  # a number: an argument is named as its class
+            f"not 0 <= {arg.name} <= 0x{last:x}",  # a number means an argument, which is named as its class
             f"`{arg.name}` is not in the range up to `{name}.{last.name}`",
         )
     elif family == "flags":
@@ -307,7 +311,7 @@ _HANDLE_KINDS: Final = {cls: kind for kind, cls in HANDLES.items()}
 
 
 def _kind(annotation: Any) -> str:
-    """The kind that an annotation of a body stands for."""
+    """Return the kind that an annotation of a body stands for."""
     if annotation is types.NoneType:
         return "None"
     origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
@@ -359,11 +363,14 @@ def function(
 ) -> Callable[[F], F]:
     """Declare the decorated body as UR's function of its name.
 
-    `errors`: the results that no check decides, without `ERROR_`, and when; `rules`: the checks after those that follow
-    from the kinds; `unchecked`: mandatory parameters that UR does not compare with null; `operations`: those of `core`
-    that do the work, by name; `invalid`, `unsupported`: what it answers where `core` raises `InvalidArgumentError` or
-    `FeatureNotSupportedError`; `handles`, `makes`, `ends`, `touches`, `needs`, `python`: as in `Function`. The
-    docstring is the summary, and after an empty line the notes.
+    - `errors`: the results that no check decides, without `ERROR_`, and when they occur
+    - `rules`: the checks after those that follow from the kinds
+    - `unchecked`: mandatory parameters that UR does not compare with null
+    - `operations`: the names of the operations of `core` that do the work
+    - `invalid`, `unsupported`: the results if `core` raises `InvalidArgumentError` or `FeatureNotSupportedError`
+    - `handles`, `makes`, `ends`, `touches`, `needs`, `python`: as in `Function`
+
+    The docstring is the summary, and after an empty line the notes.
     """
 
     def declare(body: F) -> F:
@@ -420,5 +427,5 @@ def function(
 
 
 def functions_of(operation: Operation) -> tuple[str, ...]:
-    """The functions whose work an operation does."""
+    """Return the functions whose work an operation does."""
     return tuple(each.name for each in FUNCTIONS.values() if operation in each.operations)

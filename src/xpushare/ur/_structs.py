@@ -1,7 +1,7 @@
 """The structs that functions of `xpushare.ur` take or answer, as plain dataclasses.
 
-A class is named after UR's C type and has UR's fields without `stype` and `pNext`. Any `int` is accepted; the functions
-refuse bits and values that UR does not know.
+A class is named after UR's C type, and has UR's fields without `stype` and `pNext`. Any `int` is accepted. The
+functions refuse bits and values that UR does not know.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class USMDesc:
 
 @dataclass
 class PhysicalMemProperties:
-    """`ur_physical_mem_properties_t`, for `urPhysicalMemCreate`; `PhysicalMemInfo.PROPERTIES` answers one."""
+    """`ur_physical_mem_properties_t`, for `urPhysicalMemCreate` and as the answer of `PhysicalMemInfo.PROPERTIES`."""
 
     flags: int = 0
     """`PhysicalMemFlags`"""
@@ -107,7 +107,7 @@ class ExpEnqueueExtProperties:
 
 @dataclass
 class DevicePartitionProperty:
-    """`ur_device_partition_property_t`; `DeviceInfo.PARTITION_TYPE` answers a list of them."""
+    """`ur_device_partition_property_t`. `DeviceInfo.PARTITION_TYPE` answers a list of them."""
 
     type: int = 0
     """`DevicePartition`"""
@@ -126,7 +126,7 @@ class USMPoolDesc:
 
 @dataclass
 class ExpAsyncUSMAllocProperties:
-    """`ur_exp_async_usm_alloc_properties_t`, for `urEnqueueUSMDeviceAllocExp` and its like."""
+    """`ur_exp_async_usm_alloc_properties_t`, for `urEnqueueUSMDeviceAllocExp` and the similar functions."""
 
     flags: int = 0
     """`ExpAsyncUSMAllocFlags`"""
@@ -190,12 +190,12 @@ class QueueNativeDesc:
     """`ur_queue_native_desc_t`, for `urQueueGetNativeHandle`."""
 
     pNativeData: int = 0
-    """Address of an `int32_t` for what the driver's kind of stream is; 0 for none."""
+    """Address of an `int32_t` that receives the driver's kind of stream, or 0."""
 
 
 @dataclass
 class RectOffset:
-    """`ur_rect_offset_t`: where a box of bytes begins, in a buffer or in memory of the program."""
+    """`ur_rect_offset_t`: the beginning of a box of bytes, in a buffer or in memory of the program."""
 
     x: int = 0
     """In bytes."""
@@ -207,7 +207,7 @@ class RectOffset:
 
 @dataclass
 class RectRegion:
-    """`ur_rect_region_t`: how large a box is."""
+    """`ur_rect_region_t`: the size of a box."""
 
     width: int = 0
     """In bytes."""
@@ -244,7 +244,7 @@ FIELD_KINDS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
 """What the fields mean: struct -> field -> kind, in the words of `xpushare.ur._spec`."""
 
 BY_VALUE: Final = frozenset(("RectOffset", "RectRegion"))
-"""The structs that C passes by value: they are always there."""
+"""The structs that C passes by value. They are never null."""
 
 STRUCTURE_TYPES: Final[Mapping[str, int]] = MappingProxyType(
     {

@@ -1,6 +1,6 @@
 """`cuda`: NVIDIA GPUs through the driver API (`cuda-bindings`); no compiled CUDA code.
 
-Device memory and physical memory are VMM allocations with POSIX fds, host memory is memfds that every process
-registers with its driver, events are words in registered host pages that streams write and wait for. What the driver
-does where its documentation is silent was measured: docs/backends/cuda.md.
+Device memory and physical memory are VMM allocations with POSIX fds. Host memory is memfds that every process registers
+with its driver. Events are words in registered host pages, which streams write and wait for. If the driver's
+documentation is silent on something, we measured it; docs/backends/cuda.md has the results.
 """

@@ -1,4 +1,4 @@
-"""The adapter: the driver contract in terms of the modules beside this one."""
+"""The adapter: implements the driver contract with the other modules of this package."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from xpushare.common.fds import OwnedFd
 
 __all__ = ["Cuda"]
 
-# What each aspect needs of the device, by the driver's own answer.
+# The attributes of the device that each aspect requires.
 _VMM: Final = (Attribute.VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,)
 _SHARED_VMM: Final = (*_VMM, *FEATURES["shareable memory"])
 _STREAM_WORDS: Final = FEATURES["event slots"]
@@ -67,12 +67,13 @@ _MISSING: Final = {
     Aspect.partial_map: "cuMemMap takes no offset into physical memory",
     Aspect.enforced_read_only: "whoever holds the file descriptor of an allocation can map it writable as well",
 }
-# cuStreamCreate may not return while other streams wait for a value (seen in a process that had ended many before).
+# cuStreamCreate may block while other streams wait for a value (seen in a process that had ended many such waits
+# before).
 _SPARE_STREAMS: Final = 4
 
 
 class _Owned:
-    """A stream or an event that the program has handed over: it is destroyed with this object."""
+    """A stream or an event that the program has handed over. It is destroyed with this object."""
 
     def __init__(self, driver: Driver, destroy: str, handle: int, stream: RawStream | None) -> None:
         self._driver = driver
@@ -92,21 +93,21 @@ class Cuda(VirtualMemoryAdapter):
     """NVIDIA GPUs."""
 
     backend = BACKEND
-    maps_memfds = False  # the driver has to know their pages
+    maps_memfds = False  # the driver must know their pages
 
     def __init__(self, api: Any = None) -> None:
-        """`api` stands in for `cuda.bindings.driver` in tests."""
+        """Make the adapter. Tests pass a stand-in for `cuda.bindings.driver` as `api`."""
         self._given = api is not None
         self._driver = Driver(api)
         super().__init__(Engine(BACKEND, self._driver.gpus, _SPARE_STREAMS))
         self._pools = Pools(self.memory_engine, self._driver)
-        self._infos: dict[str, DeviceInfo] = {}  # by uuid, of the devices that the driver runs
+        self._infos: dict[str, DeviceInfo] = {}  # by uuid, for the devices that the driver lists
         self._listed: tuple[tuple[str | None, str | None], list[DeviceInfo], str] | None = None
 
     # --- devices -------------------------------------------------------------------------------------------
 
     def _list(self) -> tuple[list[DeviceInfo], str]:
-        """The devices, from the driver once it runs, before that found without it; and why there are none."""
+        """Return the devices, and the reason if there are none. Asks the driver only once it runs."""
         asked = (os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("CUDA_DEVICE_ORDER"))
         if self._listed is None or (self._listed[0] != asked and not self._driver.started):
             version = driver_version()
@@ -145,7 +146,7 @@ class Cuda(VirtualMemoryAdapter):
         return self._driver.gpu(info)
 
     def info_of(self, gpu: Gpu) -> DeviceInfo:
-        """The listed device for a device of the driver."""
+        """Return the listed device for a device of the driver."""
         found = self._infos.get(gpu.uuid)
         if found is None:
             known = [info for info in self._list()[0] if info.uuid == gpu.uuid]
@@ -207,8 +208,9 @@ class Cuda(VirtualMemoryAdapter):
         return _memory.open_own(self.memory_engine, self.device(info), kind, doing, what, description)
 
     def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:
-        """Memfds, as host memory, and Vulkan's opaque fds, since one driver serves both. The VMM fds of other backends
-        lack what `PhysicalPages` and `DeviceMemory` need to know.
+        """Return the forms of file descriptors that this adapter imports: memfds as host memory, and Vulkan's opaque
+        fds, since the same driver serves both. It cannot import VMM fds of other backends, which lack what
+        `PhysicalPages` and `DeviceMemory` need to know.
         """
         return {} if physical else {Form.MEMFD: Same.HOST, Form.OPAQUE_FD: Same.DEVICE}
 
@@ -243,7 +245,9 @@ class Cuda(VirtualMemoryAdapter):
         _memory.name_all(found)
 
     def foreign(self, address: int, nbytes: int | None = None) -> Foreign | None:
-        """With `nbytes`, only as much of a run of allocations as an array of that size needs."""
+        """Find another library's memory. With `nbytes`, take only as much of a run of allocations as an array of that
+        size needs.
+        """
         found = self._pools.find(address, self.info_of) or _memory.locate(
             self.memory_engine, self._driver, self.info_of, address, nbytes
         )
@@ -252,7 +256,7 @@ class Cuda(VirtualMemoryAdapter):
         return found
 
     def _introduce(self, info: DeviceInfo) -> None:
-        """Have native code find memory on a device of which this process has the context."""
+        """Let native code find memory on a device whose context this process has."""
         gpu = self.device(info)
         if gpu.used:
             if self.recogniser is None:
@@ -269,7 +273,7 @@ class Cuda(VirtualMemoryAdapter):
 
     def adopt_queue(self, native: object) -> tuple[DeviceInfo, DriverQueue] | None:
         if not self._given and not in_use_here():
-            return None  # if this process has not loaded libcuda, nothing here is a CUDA stream
+            return None  # if this process has not loaded libcuda, no stream here is CUDA's
         found = stream_of(native)
         if found is None:
             return None
@@ -324,7 +328,7 @@ class Cuda(VirtualMemoryAdapter):
         for gpu in driver.gpus():
             if gpu.active() and gpu.context.number == int(handle):
                 return gpu.context
-        # Somebody has made a context besides the primary one.
+        # Another library has made a context besides the primary one.
         driver(doing, "cuCtxPushCurrent", handle)
         try:
             return Context(driver, driver.by_ordinal(int(driver(doing, "cuCtxGetDevice"))), handle)
@@ -332,8 +336,8 @@ class Cuda(VirtualMemoryAdapter):
             driver.api.cuCtxPopCurrent()
 
     def adopt_event(self, native: object) -> tuple[DeviceInfo, int | Point] | None:
-        """(device, raw event) of another library's CUDA event, for `DriverQueue.wait_native`; None if it is no
-        event.
+        """Return the device and raw handle of another library's CUDA event, for `DriverQueue.wait_native`. Return None
+        if `event` is not an event.
         """
         if isinstance(native, TimelinePoint):
             self._driver.start()

@@ -1,4 +1,4 @@
-"""What is between this process and its NVIDIA GPUs, for `xpushare doctor`."""
+"""What `xpushare doctor` examines between this process and its NVIDIA GPUs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from xpushare.common.system import is_wsl
 
 __all__ = ["examine", "old_driver"]
 
-_DRIVERS: Final = {12: 525, 13: 580}  # the oldest driver that a major version of CUDA runs on
+_DRIVERS: Final = {12: 525, 13: 580}  # the oldest driver that each major version of CUDA runs on
 _INSTALL: Final = "pip install 'xpushare[cuda]'"
 
 
 def old_driver(driver: str, binding: str) -> str | None:
-    """Why a driver is too old for cuda-bindings of that version; None where it is not, or versions say nothing."""
+    """Return why a driver is too old for this version of cuda-bindings. Return None if it is not too old, or if the
+    versions do not tell.
+    """
     major, have = binding.partition(".")[0], driver.partition(".")[0]
     if not (major.isdecimal() and have.isdecimal()):
         return None
@@ -29,7 +31,7 @@ def old_driver(driver: str, binding: str) -> str | None:
 
 
 def examine() -> Iterator[Check]:
-    """What is between this process and its NVIDIA GPUs."""
+    """Examine the path from this process to its NVIDIA GPUs."""
     from xpushare import adapters
 
     group = "devices"
@@ -55,7 +57,7 @@ def examine() -> Iterator[Check]:
     elif visible is not None and "CUDA_VISIBLE_DEVICES" in why:
         yield Check(group, "cuda", "limited", why, "unset CUDA_VISIBLE_DEVICES")
     elif old is not None:
-        pass  # said below
+        pass  # reported below
     elif not _listing.has_binding():
         yield Check(group, "cuda", "fails", why, _INSTALL)
     elif "libcuda" in why:

@@ -1,4 +1,4 @@
-"""The driver of this process, which is loaded when it is first needed; its errors, its devices and their contexts."""
+"""The driver of this process, loaded when it is first needed, with its errors, its devices and their contexts."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from xpushare.common.errors import DeviceError, FeatureNotSupportedError, Invali
 
 __all__ = ["Context", "Driver", "Gpu", "struct_bytes", "struct_from"]
 
-_VERSION: Final = 12000  # of the functions that are called by address; those on words have their second form from 11.7
+_VERSION: Final = 12000  # functions called by address; from 11.7, those on words have a second form
 _STREAM_FUNCTIONS: Final = (
     *(f"cu{name}" for name in FUNCTIONS),
     "cuWaitExternalSemaphoresAsync",
     "cuSignalExternalSemaphoresAsync",
 )
-_CHANNELS: Final = 8  # what the driver makes where nobody says
+_CHANNELS: Final = 8  # the driver's default
 _CHANNELS_MOST: Final = 32
 _HANDLE_TYPES_AT: Final = 4  # CUmemAllocationProp::requestedHandleTypes
 FABRIC: Final = "XPUSHARE_CUDA_FABRIC"
@@ -40,7 +40,7 @@ CHANNELS: Final = "/dev/nvidia-caps-imex-channels"
 CODES: Final = Codes(
     out_of_memory=frozenset({Error.OUT_OF_MEMORY}),
     unsupported=frozenset({Error.NOT_SUPPORTED}),
-    # ECC, NVLink and contained errors, kernels that failed, a context that is gone, "unknown".
+    # ECC, NVLink and contained errors, failed kernels, a lost context, "unknown".
     fatal=frozenset({4, 214, 220, 226, 304, 700, 702, 709, 710, *range(714, 722), 999}),
     captured=frozenset(range(900, 909)),
     wrong_size=frozenset({Error.INVALID_VALUE, Error.NOT_SUPPORTED}),
@@ -59,7 +59,7 @@ CODES: Final = Codes(
         803: "driver and kernel module differ: reload the module or restart the machine",
     },
 )
-# What each feature needs of a device.
+# The attributes of a device that each feature requires.
 FEATURES: Final[dict[Feature, tuple[Attribute, ...]]] = {
     "shareable memory": (Attribute.HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,),
     "event slots": (Attribute.CAN_USE_64_BIT_STREAM_MEM_OPS, Attribute.HOST_REGISTER_SUPPORTED),
@@ -69,7 +69,7 @@ FEATURES: Final[dict[Feature, tuple[Attribute, ...]]] = {
 
 
 def struct_bytes(struct: Any, nbytes: int = 64) -> bytes:
-    """The bytes of an opaque structure; the binding's versions differ in how they name its field."""
+    """Return the bytes of an opaque structure. Versions of the binding name its field differently."""
     return ctypes.string_at(int(struct.getPtr()), nbytes)
 
 
@@ -79,29 +79,30 @@ def struct_from(struct: Any, raw: bytes) -> Any:
 
 
 def _channels() -> int:
-    """How many hardware channels the streams of a device share."""
+    """Return how many hardware channels the streams of a device share."""
     said = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "").strip()
     return min(int(said), _CHANNELS_MOST) if said.isdecimal() and int(said) else _CHANNELS
 
 
 @final
 class Driver(ProcessDriver["Gpu"]):
-    """Calls the driver. `api` (the binding's module) is there once `start` has returned."""
+    """Calls the driver. `api`, the binding's module, is set once `start` has returned."""
 
     def __init__(self, api: Any = None) -> None:
         super().__init__("CUDA", "CUDA_VISIBLE_DEVICES")
         self._given = api
         self.api: Any = None
-        # `with driver.relaxed():` around calls that a capture in any thread would forbid, and that would end it.
+        # `with driver.relaxed():` goes around calls that a capture in any thread would forbid, and that would end the
+        # capture.
         self.relaxed: Scopes
         self._functions: dict[str, int] = {}  # addresses
         self._stream_functions: dict[str, int] | None = None
-        self.opens_legacy: tuple[int, int] | None = None  # once they are needed
+        self.opens_legacy: tuple[int, int] | None = None  # loaded once they are needed
         self.channels = _CHANNELS
-        self.legacy: dict[int, Any] = {}  # buffer id -> cudaMalloc memory of another library, with its handle
+        self.legacy: dict[int, Any] = {}  # buffer id -> cudaMalloc memory of another library whose handle is known
 
     def binding(self) -> Any:
-        """The binding's module. This does not start the driver."""
+        """Return the binding's module. This does not start the driver."""
         if self._given is None:
             try:
                 self._given = importlib.import_module("cuda.bindings.driver")
@@ -131,7 +132,7 @@ class Driver(ProcessDriver["Gpu"]):
 
     def _enumerate(self) -> list[Gpu]:
         doing = "listing the devices"
-        # Before CUDA 13 the plain name does not tell MIG instances apart.
+        # Before CUDA 13, the function without a suffix does not tell MIG instances apart.
         get_uuid = "cuDeviceGetUuid_v2" if hasattr(self.api, "cuDeviceGetUuid_v2") else "cuDeviceGetUuid"
         found: list[Gpu] = []
         for ordinal in range(int(self(doing, "cuDeviceGetCount"))):
@@ -141,21 +142,21 @@ class Driver(ProcessDriver["Gpu"]):
         return found
 
     def __call__(self, doing: str, name: str, *arguments: Any) -> Any:
-        """Call the driver. Returns what the call returns besides its code, or raises our error."""
+        """Call the driver. Returns the values beside the code, or raises our error."""
         code, *values = getattr(self.api, name)(*arguments)
         if code:
             raise self.error(doing, name, int(code))
         return values[0] if len(values) == 1 else tuple(values)
 
     def ready(self, doing: str, name: str, code: int) -> bool:
-        """What the code of a call says that asks whether something has finished."""
+        """Return whether the work that a call asked about has finished, from the code of the call."""
         if code in (0, Error.NOT_READY):
             return not code
         raise self.error(doing, name, code)
 
     def error(self, doing: str, name: str, code: int) -> XpuShareError:
-        """Our error for a driver's code. It says which call failed, the driver's name and number for the failure, and
-        the next step.
+        """Return our error for a driver's code. It names the call that failed, the driver's name and number for the
+        failure, and the next step.
         """
         try:
             known = self.api.cuGetErrorName(self.api.CUresult(code))[1]
@@ -168,18 +169,18 @@ class Driver(ProcessDriver["Gpu"]):
         return self.gpus()[ordinal]
 
     def pointer(self, attribute: Pointer, address: int) -> int | None:
-        """An attribute of an address; None if the driver does not know the address."""
+        """Return an attribute of an address, or None if the driver does not know the address."""
         return _native.ask(self.function("cuPointerGetAttribute"), attribute, address)
 
     def pointers(self, attributes: tuple[Pointer, ...], address: int) -> tuple[int, ...]:
-        """Several attributes of an address that the driver knows; 0 for those that its memory does not have."""
+        """Return several attributes of an address that the driver knows. An attribute that its memory lacks is 0."""
         found = _native.ask_all(self.function("cuPointerGetAttributes"), attributes, address)
         if isinstance(found, int):
             raise self.error(f"asking for the memory at {address:#x}", "cuPointerGetAttributes", found)
         return found
 
     def scopes(self, context: int = 0, relaxed: bool = True) -> Scopes:
-        """What makes scopes of calls: one has this thread's capture mode RELAXED, and the context current."""
+        """Return a factory of scopes. In a scope, this thread's capture mode is RELAXED and the context is current."""
         exchange = self.function("cuThreadExchangeStreamCaptureMode") if relaxed else 0
         push, pop = (self.function(f"cuCtx{each}Current") if context else 0 for each in ("Push", "Pop"))
         return Scopes(self._not_entered, (exchange, n.CAPTURE_MODE_RELAXED), (push, context), pop)
@@ -191,13 +192,14 @@ class Driver(ProcessDriver["Gpu"]):
 
     @property
     def waiting_streams(self) -> int:
-        """How many streams of a device may wait for what may never come: a stream that waits keeps its channel. With a
-        quarter of the channels taken so, every other stream goes on; with half of them some stand still (measured).
+        """How many streams of a device may wait for points that may never come. A waiting stream occupies its channel.
+        With a quarter of the channels occupied, every other stream keeps running. With half of them occupied, some
+        stand still (measured).
         """
         return self.channels // 4
 
     def why_held(self) -> str:
-        """Why queues of a device hold operations."""
+        """Return why queues of a device hold operations."""
         most = _CHANNELS_MOST // 4
         return (
             f"{self.waiting_streams} of its queues may wait on the device for points that nobody has submitted, since "
@@ -205,7 +207,7 @@ class Driver(ProcessDriver["Gpu"]):
         ) + ("" if self.waiting_streams == most else f"; CUDA_DEVICE_MAX_CONNECTIONS={_CHANNELS_MOST} makes it {most}")
 
     def function(self, name: str) -> int:
-        """The address of a driver function."""
+        """Return the address of a driver function."""
         found = self._functions.get(name)
         if found is None:
             found = int(self(f"finding {name}", "cuGetProcAddress", name.encode(), _VERSION, 0)[0])
@@ -218,7 +220,7 @@ class Driver(ProcessDriver["Gpu"]):
         return self._stream_functions
 
     def legacy_functions(self) -> tuple[int, int]:
-        """Those that open other processes' memory of cudaMalloc, and ask for its size."""
+        """The addresses of the functions that open other processes' cudaMalloc memory and ask for its size."""
         self.opens_legacy = self.function("cuIpcOpenMemHandle"), self.function("cuPointerGetAttribute")
         return self.opens_legacy
 
@@ -244,9 +246,9 @@ class Context:
         self.pushed = driver.scopes(self.number, relaxed=False)
 
     def check(self, doing: str) -> None:
-        """Raise the error that broke this context: a query of any stream answers it, so of an idle one of ours.
-
-        Needs the context current."""
+        """Raise the error that broke this context, if it is broken. A query of any stream reports such an error, so
+        this queries an idle stream of ours. The context must be current.
+        """
         if self._idle_stream is None:
             self._idle_stream = self.driver(doing, "cuStreamCreate", n.STREAM_NON_BLOCKING)
         self.driver.ready(doing, "cuStreamQuery", int(self.driver.api.cuStreamQuery(self._idle_stream)[0]))
@@ -256,8 +258,8 @@ class Context:
 class Gpu:
     """One device of the driver, and the engine's hooks for it.
 
-    Its primary context is retained when it is first used, and then kept. Ending a context waits for the context's work,
-    and for ever if that stands behind a wait that nobody releases (measured); the end of the process does not wait.
+    Its primary context is retained at first use and never released. Releasing a context waits for the context's work,
+    and waits for ever if that work is behind a wait that nobody ends (measured). The end of the process does not wait.
     """
 
     def __init__(self, driver: Driver, ordinal: int, handle: Any, name: str) -> None:
@@ -267,7 +269,7 @@ class Gpu:
         self.uuid = name
         self._lock = threading.Lock()
         self._context: Context | None = None
-        self.current: Callable[[], Scope] = self._current_first  # of the context, once there is one
+        self.current: Callable[[], Scope] = self._current_first  # the context's, once the device has one
         self._attributes: dict[int, int] = {}
         self._lacking: dict[Feature, str] = {}
         self._page = RegisteredPage()  # for `drain`
@@ -277,7 +279,7 @@ class Gpu:
         self.codes = CODES
         self.form = Form.VMM_FD
         self.one_access = True
-        self.origin = b""  # `location` asks the driver
+        self.origin = b""  # `location` asks the driver for it
 
     def __str__(self) -> str:
         return f"GPU {self.ordinal}"
@@ -287,7 +289,7 @@ class Gpu:
         return raw.split(b"\0")[0].decode(errors="replace") if isinstance(raw, bytes) else str(raw)
 
     def attribute(self, attribute: Attribute) -> int:
-        """What the driver says; it is asked only once."""
+        """Return an attribute, which the driver is asked for only once."""
         found = self._attributes.get(attribute)
         if found is None:
             number = self.driver.api.CUdevice_attribute(int(attribute))
@@ -297,7 +299,7 @@ class Gpu:
 
     @property
     def context(self) -> Context:
-        """The primary context; it is made now if nobody has made it yet."""
+        """The primary context. It is made now if nobody has made it yet."""
         if self._context is None:
             with self._lock:
                 if self._context is None:
@@ -309,15 +311,17 @@ class Gpu:
 
     @property
     def used(self) -> bool:
-        """Whether this package has the primary context."""
+        """Whether this package has retained the primary context."""
         return self._context is not None
 
     def active(self) -> bool:
-        """Whether anybody in this process has made its primary context."""
+        """Return whether anybody in this process has made the device's primary context."""
         return bool(self.driver("asking for contexts", "cuDevicePrimaryCtxGetState", self.handle)[1])
 
     def queue_calls(self) -> QueueCalls:
-        """What native code calls on the streams here, one for all of them: it counts those that wait."""
+        """The calls that native code makes on the streams of this device. One object serves them all, since it counts
+        the streams that wait.
+        """
         context, driver = self.context, self.driver
         with self._lock:
             if self._calls is None:
@@ -374,7 +378,7 @@ class Gpu:
     # --- virtual memory management -------------------------------------------------------------------------
 
     def _properties(self, types: int) -> Any:
-        """The CUmemAllocationProp of memory on this device that can be exported as each of these types."""
+        """Return the CUmemAllocationProp of memory on this device that can be exported in each of these forms."""
         api = self.driver.api
         properties = api.CUmemAllocationProp()
         properties.type = api.CUmemAllocationType(n.ALLOCATION_PINNED)
@@ -459,7 +463,7 @@ class Gpu:
         self.driver(doing, "cuMemUnmap", address, nbytes)
 
     def access_list(self, ordinals: Sequence[int], access: Access) -> list[Any]:
-        """A CUmemAccessDesc for each device."""
+        """Return a CUmemAccessDesc for each device."""
         api, found = self.driver.api, []
         for ordinal in ordinals:
             one = api.CUmemAccessDesc()

@@ -1,4 +1,4 @@
-"""What Vulkan programs export: memory and timeline semaphores, imported by CUDA (its external resources); and dma-bufs,
+"""Imports what Vulkan programs export: memory and timeline semaphores, as CUDA's external resources. Exports dma-bufs,
 by which other drivers import CUDA's memory.
 """
 
@@ -39,7 +39,7 @@ def open_opaque(engine: Engine, gpu: Gpu, what: Import) -> DriverMemory:
     whole.size = what.exposed_nbytes
     with gpu.current():
         memory = driver(doing, "cuImportExternalMemory", wanted)
-        what.fds[0].take()  # the driver's now
+        what.fds[0].take()  # the driver owns it now
         try:
             address = int(driver(doing, "cuExternalMemoryGetMappedBuffer", memory, whole))
         except BaseException:
@@ -57,7 +57,7 @@ def open_opaque(engine: Engine, gpu: Gpu, what: Import) -> DriverMemory:
 
 
 def dma_buf(gpu: Gpu, address: int, nbytes: int) -> tuple[OwnedFd, int]:
-    """Make a dma-buf of the pages that have these bytes. Returns it, and where in it they begin."""
+    """Make a dma-buf of the pages that contain these bytes. Returns it, and the bytes' offset in it."""
     doing = f"making a dma-buf of {nbytes} bytes on {gpu}"
     if not gpu.attribute(Attribute.DMA_BUF_SUPPORTED):
         raise FeatureNotSupportedError(
@@ -94,7 +94,7 @@ class _Semaphore:
         wanted.handle.fd = fd.number
         with gpu.current():
             self._raw = driver("importing a timeline semaphore", "cuImportExternalSemaphore", wanted)
-        fd.take()  # the driver's now
+        fd.take()  # the driver owns it now
         self._gpu = gpu
         self.list = (ctypes.c_uint64 * 1)(int(self._raw))
 
@@ -109,8 +109,8 @@ _imported: Final[WeakKeyDictionary[Any, _Semaphore]] = WeakKeyDictionary()
 
 @final
 class Point:
-    """A wait for a value of a timeline semaphore, or its signal. Whoever queued its calls holds it until they are
-    over.
+    """A wait for a value of a timeline semaphore, or its signal. Whoever queues the calls must hold this object until
+    they have finished.
     """
 
     def __init__(self, gpu: Gpu, point: TimelinePoint) -> None:

@@ -1,5 +1,5 @@
-"""Allocations with a fabric handle beside the file descriptor, by which engines' own transports reach them from other
-nodes.
+"""Allocations that have a fabric handle beside the file descriptor. By it, the transports of inference engines reach
+them from other nodes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which GPUs this process has, found without starting CUDA in it: cuInit would make a later fork unsafe."""
+"""Lists the GPUs of this process without starting CUDA in it, since cuInit would make a later fork unsafe."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Listed(NamedTuple):
 
 
 def driver_version() -> str:
-    """The kernel driver's version; "" if it does not say."""
+    """Return the kernel driver's version, or "" if it is not known."""
     try:
         text = (PROC / "version").read_text()
     except OSError:
@@ -59,7 +59,9 @@ def driver_version() -> str:
 
 
 def pci_address(gpu_uuid: str) -> str:
-    """The GPU's address on the PCI bus; "" if the driver does not say, and for a MIG instance, which has none."""
+    """Return the GPU's address on the PCI bus. Return "" for a MIG instance, which has none, and if the driver does not
+    list one.
+    """
     for file in PROC.glob("gpus/*/information"):
         name = file.parent.name
         try:
@@ -73,7 +75,7 @@ def pci_address(gpu_uuid: str) -> str:
 
 
 def has_binding() -> bool:
-    """Whether cuda-bindings is installed; imports nothing of it but the package `cuda`."""
+    """Return whether cuda-bindings is installed. Imports nothing of it but the package `cuda`."""
     try:
         return importlib.util.find_spec("cuda.bindings.driver") is not None
     except (ImportError, ValueError):
@@ -81,7 +83,9 @@ def has_binding() -> bool:
 
 
 def from_proc() -> list[Listed] | None:
-    """The GPUs in the order of their bus addresses; None if the driver has no such folder or says too little."""
+    """Return the GPUs in the order of their bus addresses. Return None if the driver has no such folder, or if its
+    files lack what is needed.
+    """
     found = []
     try:
         for folder in sorted((PROC / "gpus").iterdir()):
@@ -99,7 +103,9 @@ def from_proc() -> list[Listed] | None:
 
 
 def _visible(gpus: list[Listed], wanted: str) -> list[Listed] | None:
-    """The GPUs that CUDA_VISIBLE_DEVICES names, in its order; None for spellings that only the driver can judge."""
+    """Return the GPUs that CUDA_VISIBLE_DEVICES names, in its order. Return None for spellings that only the driver can
+    interpret.
+    """
     chosen: list[Listed] = []
     for item in wanted.split(","):
         text = item.strip()
@@ -117,7 +123,7 @@ def _visible(gpus: list[Listed], wanted: str) -> list[Listed] | None:
 
 
 def _ask_child() -> tuple[list[Listed], str]:
-    """What the driver itself says, asked in a process of its own; and why there is nothing."""
+    """Ask the driver in a process of its own. Returns the GPUs, and the reason if there are none."""
     answer = ask_child(_ASK, "CUDA")
     if "why" in answer:
         return [], str(answer["why"])
@@ -125,7 +131,7 @@ def _ask_child() -> tuple[list[Listed], str]:
 
 
 def list_gpus() -> tuple[list[Listed], str]:
-    """The GPUs of this process by CUDA's ordinals; and, where there are none, why."""
+    """Return the GPUs of this process in CUDA's order, and the reason if there are none."""
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
     if wanted is not None and wanted.strip() in ("", "-1", "NoDevFiles"):
         return [], f"CUDA_VISIBLE_DEVICES={wanted!r} hides every GPU"
@@ -136,7 +142,7 @@ def list_gpus() -> tuple[list[Listed], str]:
         return _ask_child()
     if not gpus:
         return [], "the NVIDIA driver lets this process use no GPU (no accessible /dev/nvidia0…)"
-    # CUDA orders different models by speed unless told otherwise, and MIG instances are the driver's own matter.
+    # CUDA orders different models by speed unless told otherwise, and only the driver knows MIG instances.
     plain = len({gpu.name for gpu in gpus}) == 1 or os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
     if not plain or any(PROC.glob("capabilities/gpu*/mig/gi*")):
         return _ask_child()

@@ -1,4 +1,4 @@
-"""Memory that only CUDA has: managed memory, other processes' memory of cudaMalloc and of pools, and memory of other
+"""Memory that only CUDA has: managed memory, other processes' cudaMalloc memory and pools, and memory of other
 libraries in this process.
 """
 
@@ -25,11 +25,11 @@ from xpushare.common.fds import OwnedFd
 
 __all__ = ["ManagedMemory", "locate", "name_all", "open_legacy", "open_own", "recogniser"]
 
-_LEGACY_KNOWN: Final = 1024  # how many allocations of other libraries are remembered, so that nothing is asked twice
+_LEGACY_KNOWN: Final = 1024  # how many allocations of other libraries are cached, so that each is asked about once
 _LEGACY: Final = 2  # kinds of memory in a payload
 _POOL: Final = 3
 _HANDLE_NBYTES: Final = 64
-_OPENED: Final = struct.Struct("=QQ")  # address, bytes that the driver knows there
+_OPENED: Final = struct.Struct("=QQ")  # address, and the driver's size of the allocation there
 _CLOSING: Final = "closing another process's memory"
 
 
@@ -57,7 +57,7 @@ class ManagedMemory(Mapped):
 
 
 def open_own(engine: Engine, gpu: Gpu, kind: int, doing: str, what: Import, description: bytes) -> DriverMemory:
-    """Map a peer's pool memory. Legacy memory is mapped by `open_legacy`, unless it is not as it has to be."""
+    """Map a peer's pool memory, or legacy memory that `open_legacy` could not map together."""
     if kind not in (_LEGACY, _POOL) or len(description) < _HANDLE_NBYTES:
         raise InvalidHandleError(f"{doing}: this version does not know the kind of the exporter's memory ({kind})")
     if what.read_only:
@@ -69,13 +69,15 @@ def open_own(engine: Engine, gpu: Gpu, kind: int, doing: str, what: Import, desc
 
 
 def _expect_size(doing: str, known: int, nbytes: int) -> None:
-    """A legacy handle and a pool pointer do not say a size, so the driver is asked how much was mapped."""
+    """Check the size that the driver has mapped. A legacy handle and a pool pointer do not contain a size, so the
+    driver is asked.
+    """
     if known < nbytes:
         raise InvalidHandleError(f"{doing}: the exporter's table says {nbytes} bytes, its memory has {known}")
 
 
 def open_legacy(engine: Engine, gpu: Gpu, found: Sequence[Import]) -> list[DriverMemory] | None:
-    """Map memory of cudaMalloc: all of it, or none. None if some is of another kind, or not as it has to be."""
+    """Map cudaMalloc memory: all of it, or none. Return None if some of it is of another kind, or is not valid."""
     raws: list[bytes] = []
     for what in found:
         if what.exporter is not None:
@@ -88,7 +90,7 @@ def open_legacy(engine: Engine, gpu: Gpu, found: Sequence[Import]) -> list[Drive
 
 
 def _open_legacy(engine: Engine, gpu: Gpu, found: Sequence[Import], handles: bytes) -> list[DriverMemory]:
-    """By one native call: the driver takes longer for each where Python runs in between."""
+    """Map it in one native call. The driver takes longer for each handle if Python runs in between."""
     driver = gpu.driver
     open_, ask = driver.opens_legacy or driver.legacy_functions()
     into = bytearray(_OPENED.size * len(found))
@@ -115,7 +117,7 @@ def _open_legacy(engine: Engine, gpu: Gpu, found: Sequence[Import], handles: byt
 def _not_opened(error: XpuShareError) -> XpuShareError:
     if not isinstance(error, DeviceError):
         return error
-    if error.native == Error.INVALID_CONTEXT:  # so the driver answers to a handle of the process itself
+    if error.native == Error.INVALID_CONTEXT:  # this is how the driver answers to a handle of the process itself
         why = (
             f"the driver takes a handle of cudaMalloc memory for this process's own if its exporter has the same pid "
             f"({os.getpid()} here) in another PID namespace: share the PID namespace (--pid=container:…, hostPID, "
@@ -176,10 +178,10 @@ class _ForeignMemory(DriverMemory):
 
 @final
 class _ForeignLegacy(_ForeignMemory):
-    """Memory of cudaMalloc: a handle of 64 bytes names the whole allocation, for as long as that lives."""
+    """Memory of cudaMalloc. A handle of 64 bytes names the whole allocation, for as long as the allocation lives."""
 
     lasting_export = True
-    _payload = b""  # until it is named
+    _payload = b""  # until it has been asked for
 
     def __init__(self, gpu: Gpu, address: int, nbytes: int, buffer: int) -> None:
         self.gpu = gpu
@@ -206,14 +208,14 @@ class _ForeignLegacy(_ForeignMemory):
 
     @classmethod
     def named_so(cls, gpu: Gpu, address: int, nbytes: int, buffer: int, payload: bytes) -> _ForeignLegacy:
-        """What native code has found, with what an export of it says."""
+        """Return memory that native code has found, with the payload of its export."""
         made = cls(gpu, address, nbytes, buffer)
         made._payload = payload
         return made
 
     @staticmethod
     def name(found: Sequence[_ForeignLegacy]) -> int:
-        """Ask for the handles of several on one device. Returns the code of the call that failed, or 0."""
+        """Ask for the handles of several allocations on one device. Returns the code of the call that failed, or 0."""
         gpu = found[0].gpu
         into = bytearray(_HANDLE_NBYTES * len(found))
         with gpu.current():
@@ -226,7 +228,9 @@ class _ForeignLegacy(_ForeignMemory):
 
 
 def name_all(found: Iterable[DriverMemory]) -> None:
-    """Ask for the handles of those that have none yet. What fails fails again in `export`, which says so."""
+    """Ask for the handles of the allocations that have none yet. A failure is not reported here: it recurs in `export`,
+    which raises it.
+    """
     unnamed: dict[Gpu, list[_ForeignLegacy]] = {}
     for each in found:
         if isinstance(each, _ForeignLegacy) and not each.named:
@@ -277,8 +281,8 @@ _TORCH: Final = "PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC
 
 
 def number_of(driver: Driver, address: int) -> int | None:
-    """The number that this process's driver has for the allocation at the address; no two allocations have the same.
-    None if the driver knows no allocation there. Starts no driver.
+    """Return the driver's number in this process for the allocation at the address. No two allocations have the same
+    number. Return None if the driver knows no allocation there. This does not start a driver.
     """
     if not driver.started:
         if not in_use_here():
@@ -296,8 +300,8 @@ def number_of(driver: Driver, address: int) -> int | None:
 def locate(
     engine: Engine, driver: Driver, info_of: Callable[[Gpu], DeviceInfo], address: int, nbytes: int | None
 ) -> Foreign | None:
-    """The allocation of another library at `address`. Of a run of allocations, it is as much as `nbytes` need (None:
-    all).
+    """Return another library's allocation at `address`. Of a run of allocations, return as much as `nbytes` need (None:
+    all of it).
     """
     buffer = number_of(driver, address)
     if buffer is None:
@@ -318,7 +322,7 @@ def locate(
             f"{doing}: page-locked host memory of another library is private to its process: use "
             "xs.malloc_host, or copy it (share(copy=True))"
         )
-    if ordinal >= len(driver.gpus()):  # it was freed meanwhile
+    if ordinal >= len(driver.gpus()):  # it was freed in the meantime
         return None
     gpu = driver.by_ordinal(ordinal)
     if not start <= address < start + size:
@@ -350,7 +354,7 @@ def locate(
 
 
 def recogniser(driver: Driver) -> Recogniser:
-    """Finds memory of cudaMalloc as `locate` does."""
+    """Return a native object that finds cudaMalloc memory as `locate` does."""
     ask, ask_all, name = map(driver.function, ("cuPointerGetAttribute", "cuPointerGetAttributes", "cuIpcGetMemHandle"))
     asked = {
         Pointer.BUFFER_ID: None,
@@ -374,9 +378,10 @@ class _Extent(NamedTuple):
 
 
 def _run(gpu: Gpu, address: int, end: int | None, reserved: tuple[int, int]) -> list[_Extent]:
-    """The mappings side by side from `address` to `end`; without `end`, the longest such run around `address`.
+    """Return the adjacent mappings from `address` to `end`. Without `end`, return the longest such run around
+    `address`.
 
-    As the range of an address, the driver names the whole reservation. But every mapping has a buffer id of its own
+    The driver reports the whole reservation as the range of an address. But every mapping has a buffer id of its own
     (measured), so asking for the ids of other granules finds the ends of a mapping.
     """
     unit = gpu.granularity(False)
@@ -385,7 +390,7 @@ def _run(gpu: Gpu, address: int, end: int | None, reserved: tuple[int, int]) -> 
         return gpu.driver.pointer(Pointer.BUFFER_ID, at) if reserved[0] <= at < reserved[1] else None
 
     def edge(at: int, step: int) -> int:
-        """The last granule of the mapping at `at` in the direction of `step`."""
+        """Return the last granule, in the direction of `step`, of the mapping at `at`."""
         wanted, reach = buffer(at), 1
         while buffer(at + step * reach) == wanted:
             reach *= 2

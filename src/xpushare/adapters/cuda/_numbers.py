@@ -1,4 +1,4 @@
-"""The driver's numbers that this adapter uses, by the names of cuda.h."""
+"""The constants of the driver that this adapter uses, with the names of cuda.h."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Pools of device memory for other libraries' allocators, over `device_pool.c`.
 
-Their chunks are allocations of virtual memory management with POSIX file descriptors, like this package's own memory.
+Their chunks are VMM allocations with POSIX file descriptors, like this package's own memory.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _address(function: Any) -> int:
 
 @final
 class Pools:
-    """The pools of this process. The library is loaded with the first one."""
+    """The pools of this process. The native library is loaded with the first pool."""
 
     def __init__(self, engine: Engine, driver: Driver) -> None:
         self._engine = engine
@@ -77,7 +77,7 @@ class Pools:
         return made
 
     def find(self, address: int, info_of: Callable[[Gpu], DeviceInfo]) -> Foreign | None:
-        """The memory of a pool at an address, which no driver need be asked for."""
+        """Return the pool memory at an address. This does not ask the driver."""
         if not self._pools:
             return None
         found = _Piece()
@@ -99,7 +99,7 @@ class _Pool(DriverPool):
         self._library = library
         self._number = number
         self.gpu = gpu
-        self.exported: weakref.WeakSet[SegmentedMemory] = weakref.WeakSet()  # each may hold some of the memory
+        self.exported: weakref.WeakSet[SegmentedMemory] = weakref.WeakSet()  # each may hold part of the memory
         self.library = str(LIBRARY)
         self.functions = f"xp_pool_malloc_{number}", f"xp_pool_free_{number}"
         self.addresses = number, _address(library.xp_pool_malloc), _address(library.xp_pool_free)

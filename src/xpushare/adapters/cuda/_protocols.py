@@ -1,6 +1,6 @@
-"""Recognises what is CUDA's without the driver: whether CUDA is in use here, and which streams arrays are on.
+"""Recognises CUDA's objects without the driver: whether CUDA is in use here, and which streams arrays are on.
 
-Imports no driver and no binding, so anybody may import it.
+It imports no driver and no binding, so any module may import it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ INSTALL: Final = "install the binding with: pip install 'xpushare[cuda]'"
 
 
 def in_use_here() -> bool:
-    """Whether somebody in this process has loaded libcuda. If not, no pointer and no stream here is CUDA's."""
+    """Return whether this process has loaded libcuda. If it has not, no pointer and no stream here is CUDA's."""
     return library_loaded("libcuda.so.1")
 
 
 class RawStream(NamedTuple):
-    """A stream by its handle, and the device that a default one is meant on."""
+    """A stream by its handle, and the device that is meant if it is a default stream."""
 
     handle: int
     device_id: int
@@ -35,14 +35,16 @@ class RawStream(NamedTuple):
 
 
 def current_stream(array: object, ordinal: int) -> object:
-    """The stream that the library of `array` works on now; the legacy default stream if the library does not say."""
+    """Return the stream that the library of `array` is working on. Return the legacy default stream if the library does
+    not tell.
+    """
     library = library_of(array)
     module = sys.modules.get(library)
     if library == "torch" and module is not None:
         return module.cuda.current_stream(ordinal)
     if library == "cupy" and module is not None:
         stream = module.cuda.get_current_stream(ordinal)
-        # CuPy's default streams are one object for all devices, which says none.
+        # CuPy has one object for the default streams of all devices, so the object does not name the device.
         return RawStream(stream.ptr, ordinal) if stream.ptr in (0, n.LEGACY_STREAM, n.PER_THREAD_STREAM) else stream
     if library in ("jax", "jaxlib"):
         array.__dlpack__(stream=n.LEGACY_STREAM)  # type: ignore[attr-defined]  # has that stream wait for its content
@@ -53,10 +55,12 @@ def current_stream(array: object, ordinal: int) -> object:
 
 
 def stream_of(native: object) -> tuple[int, int | None] | None:
-    """(raw stream, device ordinal if it says that) of another library's stream object; None if it is none of CUDA's."""
+    """Return the raw stream of another library's stream object, and its device's ordinal if the object has it. Return
+    None if it is not a CUDA stream.
+    """
     return None if objects.is_hip(native) else objects.stream_of(native)
 
 
 def event_of(native: object) -> int | None:
-    """The same for an event: its handle, 0 if it was never recorded."""
+    """Return the handle of another library's event (0 if it was never recorded), or None if it is not a CUDA event."""
     return None if objects.is_hip(native) else objects.event_of(native)

@@ -18,11 +18,11 @@ __all__ = ["Stream"]
 
 @final
 class Stream(RuntimeStream):
-    """A stream, and the engine's hooks for it; a mark is an event and its number.
+    """A stream, and the engine's hooks for it. A mark is an event and its number.
 
-    Streams share hardware channels, so those of ours hold what too many would wait for. Another library's cannot.
-    Calls on words and events need no current context (measured), except on the default streams, which are the current
-    context's. Those that `synchronize` makes again and again are written out: one Python frame less each.
+    Streams share hardware channels, so our streams hold operations if too many streams would wait. Another library's
+    stream cannot. Calls on words and events need no current context (measured), except on the default streams, which
+    belong to the current context. The calls that `synchronize` repeats are inlined, which saves one Python frame each.
     """
 
     def __init__(self, context: Context, stream: Any, owner: object | None) -> None:
@@ -31,7 +31,7 @@ class Stream(RuntimeStream):
         self._stream = stream
         self.device: Device = context.gpu
         super().__init__(int(stream), context.driver.stream_functions(), "cu")
-        self.lasting = owner is not None and self.handle in (0, n.LEGACY_STREAM)  # the default one of the context
+        self.lasting = owner is not None and self.handle in (0, n.LEGACY_STREAM)  # the context's default stream
         self.current: Callable[[], Scope] = context.current
         self.relaxed: Callable[[], Scope] = context.driver.relaxed
         self.ordering: Literal["device", "shared", "held"] = "shared" if owner is None else "device"
@@ -43,15 +43,16 @@ class Stream(RuntimeStream):
 
     @classmethod
     def create(cls, context: Context, doing: str) -> Stream:
-        context.gpu.queue_calls()  # or fails before there is a stream
+        context.gpu.queue_calls()  # or raises before there is a stream
         with context.current():
-            context.check(doing)  # makes its own stream now, not while queues wait
+            context.check(doing)  # creates its own stream now, not while queues wait
             return cls(context, context.driver(doing, "cuStreamCreate", n.STREAM_NON_BLOCKING), None)
 
     def identity(self) -> Hashable | None:
-        """Names the stream: its handle is used again after it was destroyed, its id is not.
+        """Name the stream. Its handle may be used again after the stream is destroyed, its id is not.
 
-        None while somebody captures it: asking for its id would end the capture (measured)."""
+        None while the stream is being captured: asking for its id would end the capture (measured).
+        """
         context = self._context
         if self.lasting:
             return context.number, 0

@@ -1,4 +1,4 @@
-"""The record of `cuda`."""
+"""The vendor record of `cuda`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`hip`: AMD GPUs through HIP's runtime library, by ctypes.
 
-Device memory and physical memory are allocations with POSIX fds where the driver has them, else memory of hipMalloc
-with IPC handles. Host memory is memfds that every process registers. Events are words in registered host pages, as far
-as streams write and wait for them. What was checked, and how, says docs/backends/hip.md.
+If the driver supports allocations with POSIX fds, device memory and physical memory are such allocations. Otherwise
+they are hipMalloc memory with IPC handles. Host memory is memfds that every process registers. Events are words in
+registered host pages if streams can write and wait for them. docs/backends/hip.md lists what was verified, and how.
 """

@@ -1,4 +1,4 @@
-"""The adapter: the driver contract in terms of the modules beside this one."""
+"""The adapter: implements the driver contract with the other modules of this package."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _KERNEL: Final = ("/dev/kfd", "/dev/dxg")  # Linux, WSL
 
 
 def _described(ordinal: int, listed: Sequence[Any]) -> DeviceInfo:
-    """A device by what `Gpu.listed` says, here or in a child."""
+    """Return the device that `Gpu.listed` describes, in this process or in a child."""
     name, uuid, version, pci = listed
     release = f"{version // 10_000_000}.{version // 100_000 % 100}.{version % 100_000}"
     return DeviceInfo(BACKEND, ordinal, name, uuid, "gpu", release, pci)
@@ -118,7 +118,9 @@ class Hip(LibraryAdapter[Gpu]):
         return self._finds_devices() and self._driver.pointer(Pointer.BUFFER_ID, address) is not None
 
     def _finds_devices(self) -> bool:
-        """Whether somebody here uses the library, and it has a device. One without knows no memory."""
+        """Whether this process uses the library, and the library has a device. Without a device, the library knows no
+        memory.
+        """
         if not self._driver.started and not protocols.in_use_here():
             return False
         try:
@@ -138,7 +140,7 @@ class Hip(LibraryAdapter[Gpu]):
         raw, gpu = found[0], self._gpu_of(found[1])
 
         def finish() -> None:
-            """A stream that somebody captures must not be waited for: that would end the capture."""
+            """Wait for the stream unless it is being captured, since a wait would end the capture."""
             doing, captured = "waiting for another library's stream", ctypes.c_int()
             with gpu.current():
                 self._driver(doing, "hipStreamIsCapturing", raw, address_of(captured))
@@ -150,7 +152,7 @@ class Hip(LibraryAdapter[Gpu]):
         return info, HostOrderedQueue(self.queue(info), finish)
 
     def _gpu_of(self, ordinal: int | None) -> Gpu:
-        """The device that another library's object says, else the current one."""
+        """Return the device that another library's object names, or else the current one."""
         found = self._driver.gpus()
         if ordinal is None:
             ordinal = self._driver.made("asking for the current device", "hipGetDevice")
@@ -162,7 +164,7 @@ class Hip(LibraryAdapter[Gpu]):
         ordinal = self.device(device).ordinal
         if number is None:
             return protocols.current_stream(array, ordinal)
-        return RawStream(0 if number == 1 else number, ordinal)  # CUDA's interface calls the default stream 1
+        return RawStream(0 if number == 1 else number, ordinal)  # 1: the default stream in CUDA's array interface
 
     def adopt_event(self, native: object) -> tuple[DeviceInfo, int] | None:
         raw = protocols.event_of(native)

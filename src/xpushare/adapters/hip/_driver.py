@@ -1,4 +1,4 @@
-"""HIP's library in this process, loaded when it is first needed; its errors, and its devices."""
+"""HIP's library in this process, loaded when it is first needed, with its errors and its devices."""
 
 from __future__ import annotations
 
@@ -41,30 +41,30 @@ _NONE: Final = (
 CODES: Final = Codes(
     out_of_memory=frozenset({Error.OutOfMemory}),
     unsupported=frozenset({Error.NotSupported}),
-    # ECC, an illegal address, a kernel that takes too long, a context that is gone, an assertion, a kernel that failed.
+    # ECC, an illegal address, a kernel that takes too long, a lost context, an assertion, a failed kernel.
     fatal=frozenset({214, 700, 702, 709, 710, 719}),
     captured=frozenset(range(Error.StreamCaptureUnsupported, Error.StreamCaptureWrongThread + 1)),
     wrong_size=frozenset({Error.InvalidValue, Error.NotSupported, Error.OutOfMemory}),
     advice={
         Error.OutOfMemory: "free memory of the device, or ask for less",
         Error.NoDevice: _NONE,
-        Error.InvalidDevice: _NONE,  # the answer without a device, too
+        Error.InvalidDevice: _NONE,  # also the answer if there is no device
         Error.HostMemoryAlreadyRegistered: "another library of this process has registered these pages",
         **dict.fromkeys((Error.IllegalAddress, Error.LaunchFailure), "earlier work failed: end this process"),
     },
 )
-_TRIED: Final = 0x123456789ABCDEF0  # shows a half or a torn store
-_SECONDS: Final = 1.0  # for which a trial waits
+_TRIED: Final = 0x123456789ABCDEF0  # these bits show a half-written or torn store
+_SECONDS: Final = 1.0  # how long a trial waits
 _STORE, _WAIT, _CAPTURED = ("hipStreamWriteValue64", "hipStreamWaitValue64", "hipStreamIsCapturing")
-_FD_BY_VALUE: Final = 70_100_000  # before release 7.1 an import wants the address of the file descriptor
+_FD_BY_VALUE: Final = 70_100_000  # before release 7.1, an import takes the address of the file descriptor
 
 
 @final
 class Driver(LibraryDriver["Gpu"]):
-    """Calls the library. Its functions return what they make by their first arguments."""
+    """Calls the library. Its functions return their results through their first arguments."""
 
     codes = CODES
-    names: ClassVar[Mapping[int, str]] = {}  # the library knows them
+    names: ClassVar[Mapping[int, str]] = {}  # the library knows the ordinals
     missing = Error.NotSupported
     not_ready = Error.NotReady
     exiting = Error.Deinitialized
@@ -77,7 +77,7 @@ class Driver(LibraryDriver["Gpu"]):
         self._clear: Any = None
 
     def _load(self) -> Any:
-        """The library that somebody here has loaded, else the first that there is."""
+        """Return the library that this process has loaded, or else the first that exists."""
         failures: list[str] = []
         for name in sorted(libraries(), key=lambda name: not library_loaded(name)):
             try:
@@ -98,15 +98,15 @@ class Driver(LibraryDriver["Gpu"]):
         self(doing, "hipInit", 0)
         self.version = self.made(doing, "hipRuntimeGetVersion")
         found = [Gpu(self, ordinal) for ordinal in range(self.made(doing, "hipGetDeviceCount"))]
-        for gpu in found:  # some have no number of their own
+        for gpu in found:  # some devices have no uuid of their own
             if sum(each.uuid == gpu.uuid for each in found) > 1 or not int(uuid.UUID(gpu.uuid)):
                 gpu.uuid = str(uuid.uuid5(uuid.NAMESPACE_OID, f"xpushare/hip/{gpu.pci}"))
             gpu.origin = uuid.UUID(gpu.uuid).bytes
         return found
 
     def code(self, name: str, *arguments: Any) -> int:
-        """Call, and return the library's code. A failure would stay the thread's last error, which other libraries ask
-        for after their own launches.
+        """Call the library and return its code. Clears the thread's last error after a failure, since other libraries
+        read it after their own launches.
         """
         code = super().code(name, *arguments)
         if code not in (0, self.not_ready) and self._clear is not None and not self.ended:
@@ -115,11 +115,11 @@ class Driver(LibraryDriver["Gpu"]):
 
     @cached_property
     def stream_functions(self) -> dict[str, int]:
-        """The addresses of what native code calls on streams."""
+        """The addresses of the functions that native code calls on streams."""
         return {name: self.address(name) for name in (f"hip{each}" for each in FUNCTIONS)}
 
     def asked(self, doing: str, name: str, *arguments: Any, into: T) -> T:
-        """What a call writes to where its first argument points."""
+        """Return what a call writes to the address in its first argument."""
         self(doing, name, address_of(into), *arguments)
         return into
 
@@ -127,13 +127,15 @@ class Driver(LibraryDriver["Gpu"]):
         return CODES.error(doing, call, self._name(code).decode(), code)
 
     def pointer(self, attribute: Pointer, address: int) -> int | None:
-        """An attribute of an address; None if the driver knows none. It writes one, four or eight bytes."""
+        """Return an attribute of an address, or None if the driver does not know the address. The driver writes one,
+        four or eight bytes.
+        """
         out = ctypes.c_uint64()
         return None if self.code("hipPointerGetAttribute", address_of(out), attribute, address) else out.value
 
     @contextmanager
     def scope(self, ordinal: int | None) -> Generator[None]:
-        """Leaves captures of all threads alone, and makes a device current; afterwards all is as before."""
+        """Leave the captures of all threads alone, and make a device current. Both are restored at the end."""
         doing, mode = "making a device current", ctypes.c_int(n.RELAXED)
         exchange = "hipThreadExchangeStreamCaptureMode", address_of(mode)
         self(doing, *exchange)
@@ -157,7 +159,7 @@ class Gpu(CountedMemory):
         doing, raw = f"asking GPU {ordinal}", ctypes.create_string_buffer(256)
         driver(doing, "hipDeviceGetUuid", address_of(raw), ordinal)
         self.uuid = str(uuid.UUID(bytes=raw.raw[:16]))
-        self.origin = b""  # its uuid, once it is known to be its own
+        self.origin = b""  # the device's uuid, once it is known to be unique
         driver(doing, "hipDeviceGetPCIBusId", address_of(raw), 64, ordinal)
         self.pci = raw.value.decode(errors="replace").lower()
         driver(doing, "hipDeviceGetName", address_of(raw), 256, ordinal)
@@ -167,17 +169,17 @@ class Gpu(CountedMemory):
         self.one_access = False  # AMD's documentation does not promise it
         self.error = driver.error
         self._page = RegisteredPage()  # for `drain`
-        self._stuck: ExitStack | None = None  # what a trial uses that has not come to its end
+        self._stuck: ExitStack | None = None  # the objects of a trial that has not finished
 
     def __str__(self) -> str:
         return f"HIP device {self.ordinal}"
 
     def listed(self) -> tuple[str, str, int, str]:
-        """What a listing says: name, uuid, the driver's version and the address on the PCI bus."""
+        """Return the name, uuid, driver version and PCI address for a listing."""
         return self.name, self.uuid, self.driver.version, self.pci
 
     def attribute(self, attribute: Attribute) -> int:
-        """What the driver says; 0 of what it does not know."""
+        """Return an attribute of the device, or 0 if the driver does not know it."""
         out = ctypes.c_int()
         code = self.driver.code("hipDeviceGetAttribute", address_of(out), attribute, self.ordinal)
         return 0 if code else out.value
@@ -190,7 +192,7 @@ class Gpu(CountedMemory):
 
     @cached_property
     def lacks_virtual_memory(self) -> str:
-        """What the driver lacks of memory that is created, exported and mapped; also tried."""
+        """What the driver lacks to create, export and map memory; "" if it lacks nothing. One export is tried."""
         if not self.attribute(Attribute.VirtualMemoryManagementSupported):
             return "hipDeviceAttributeVirtualMemoryManagementSupported"
         doing = f"trying memory with file descriptors on {self}"
@@ -210,7 +212,7 @@ class Gpu(CountedMemory):
 
     @cached_property
     def queue_calls(self) -> QueueCalls:
-        """What native code calls on the streams here, one for all of them."""
+        """The calls that native code makes on the streams of this device. One object serves them all."""
         address, functions, (stores, waits, _) = self.driver.address, self.driver.stream_functions, self.words
         newer = address("hipLaunchHostFunc")
         host = "hipLaunchHostFunc" if newer else "hipStreamAddCallback"
@@ -235,8 +237,8 @@ class Gpu(CountedMemory):
 
     @cached_property
     def words(self) -> tuple[bool, bool, str]:
-        """Whether streams store words in registered pages of the host, and wait for them; what they do not do, and why.
-        It is tried.
+        """Whether streams can store words in registered host pages, whether they can wait for them, and the reason if
+        they cannot. It is found by trying.
         """
         try:
             with self.current(), ExitStack() as undo:
@@ -255,11 +257,13 @@ class Gpu(CountedMemory):
         undo.callback(driver.code, "hipStreamDestroy", stream)
 
         def fails(name: str, *arguments: int) -> str:
-            """Why a call is refused, or does not come to its end. Then what it uses must stay."""
+            """Return why a call is refused or does not finish. In the latter case, the objects that it uses are never
+            released.
+            """
             code = driver.code(name, stream, *arguments)
             if code:
                 return str(driver.error(doing, name, code))
-            word.value = max(word.value, 3)  # the device must see what the host stores while it waits
+            word.value = max(word.value, 3)  # the device must see a store that the host makes during the wait
             end = time.monotonic() + _SECONDS
             while not driver.ready(doing, "hipStreamQuery", stream):
                 if time.monotonic() > end:
@@ -329,7 +333,7 @@ class Gpu(CountedMemory):
         try:
             nbytes = max(os.lseek(fd, 0, os.SEEK_END), 0)
         except OSError:
-            nbytes = 0  # such a file does not say it
+            nbytes = 0  # the file does not have a size
         with owner.current():
             return owner.import_pages(doing, nbytes, fd)
 
@@ -343,7 +347,7 @@ class Gpu(CountedMemory):
         return Pages(self, handle, nbytes, DriverFds())
 
     def map(self, doing: str, address: int, nbytes: int, handle: Pages) -> None:
-        if handle.nbytes > nbytes or not handle.nbytes:  # files have whole pages of the kernel's, or do not say it
+        if handle.nbytes > nbytes or not handle.nbytes:  # the file has whole kernel pages, or no size
             handle.nbytes = nbytes
         super().map(doing, address, nbytes, handle)
 

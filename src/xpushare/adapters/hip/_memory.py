@@ -1,4 +1,6 @@
-"""Memory of hipMalloc, which IPC handles share: ours where the driver has no other way, and that of other libraries."""
+"""hipMalloc memory, which is shared by IPC handles: ours if the driver offers no other way, and that of other
+libraries.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ def _handle_of(gpu: Gpu, doing: str, address: int) -> bytes:
 
 
 class _Malloced(Mapped):
-    """Memory of hipMalloc: its handle names the whole allocation, for as long as that lives."""
+    """hipMalloc memory. Its handle names the whole allocation, for as long as the allocation lives."""
 
     def __init__(self, engine: Engine, gpu: Gpu, address: int, nbytes: int, handle: bytes = b"") -> None:
         super().__init__(engine, gpu, address, nbytes, gpu.driver, "freeing memory", "hipFree", address)
@@ -42,7 +44,7 @@ class _Malloced(Mapped):
 
 @final
 class _Foreign(_Malloced):
-    """Another library's; releasing frees nothing."""
+    """Another library's allocation. Releasing it frees nothing."""
 
     def release(self) -> None:
         pass
@@ -73,19 +75,19 @@ def allocate(engine: Engine, gpu: Gpu, nbytes: int, managed: bool) -> DriverMemo
 
 
 def _range(driver: Driver, address: int) -> tuple[int, int]:
-    """The allocation at an address: its start and its size."""
+    """Return the start and the size of the allocation at an address."""
     nbytes = ctypes.c_size_t()
     start = driver.made("asking for an allocation", "hipMemGetAddressRange", address_of(nbytes), address)
     return start, nbytes.value
 
 
 def open_own(engine: Engine, gpu: Gpu, kind: int, doing: str, what: Import, description: bytes) -> DriverMemory:
-    """Map a peer's memory of hipMalloc."""
+    """Map a peer's hipMalloc memory."""
     driver = gpu.driver
     if kind != _LEGACY or len(description) < ctypes.sizeof(Handle):
         raise InvalidHandleError(f"{doing}: this version does not know the kind of the exporter's memory ({kind})")
     handle = Handle.from_buffer_copy(description)
-    # hipIpcMemLazyEnablePeerAccess was 0 before release 6; each takes its own number only.
+    # hipIpcMemLazyEnablePeerAccess was 0 before release 6, and each release accepts only its own number.
     lazy = int(driver.version >= _HIP_6)
     with gpu.current():
         address = driver.made(doing, "hipIpcOpenMemHandle", handle, lazy)
@@ -100,7 +102,7 @@ def open_own(engine: Engine, gpu: Gpu, kind: int, doing: str, what: Import, desc
 
 
 def locate(engine: Engine, driver: Driver, info_of: Callable[[Gpu], DeviceInfo], address: int) -> Foreign | None:
-    """The allocation of another library at `address`."""
+    """Return another library's allocation at `address`."""
     buffer = driver.pointer(Pointer.BUFFER_ID, address)
     if buffer is None:
         return None

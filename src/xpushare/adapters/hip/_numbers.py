@@ -1,5 +1,5 @@
-"""HIP's numbers, structures and functions that this adapter uses, by the names of hip_runtime_api.h. A test compares
-them with what a C compiler makes of AMD's own headers.
+"""The constants, structures and functions of HIP that this adapter uses, with the names of hip_runtime_api.h. A test
+compares them with AMD's own headers, as a C compiler reads them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Error(IntEnum):
 
 
 class Attribute(IntEnum):
-    """hipDeviceAttribute…; releases before 6 lack the last."""
+    """hipDeviceAttribute…; releases before 6 do not have the last one."""
 
     ConcurrentManagedAccess = 9
     Integrated = 16

@@ -1,6 +1,6 @@
-"""Recognises what is HIP's without the driver: whether it is in use, and other libraries' streams and events.
+"""Recognises HIP's objects without the driver: whether HIP is in use, and other libraries' streams and events.
 
-torch and CuPy call AMD's GPUs "cuda". They say themselves for which of the two they were built. What does not say it
+torch and CuPy call AMD's GPUs "cuda". They do tell which of the two they were built for. An object that does not tell
 may be HIP's if HIP's library is loaded.
 """
 
@@ -23,31 +23,35 @@ INSTALL: Final = (
 
 
 def libraries() -> list[str]:
-    """The names of HIP's library: the one that is named by the user, else those of its releases."""
+    """Return the names of HIP's library: the one that the user names, or else those of its releases."""
     named = os.environ.get("XPUSHARE_HIP_LIBRARY")
     return [named] if named else [f"libamdhip64.so{release}" for release in (".7", ".6", ".5", "")]
 
 
 def in_use_here() -> bool:
-    """Whether somebody in this process has loaded HIP's library. If not, no pointer and no stream here is HIP's."""
+    """Return whether this process has loaded HIP's library. If it has not, no pointer and no stream here is HIP's."""
     return any(map(library_loaded, libraries()))
 
 
 class RawStream(NamedTuple):
-    """A stream by its handle, and the device that a default one is meant on."""
+    """A stream by its handle, and the device that is meant if it is a default stream."""
 
     handle: int
     device_id: int
 
 
 def _is_hip(native: object) -> bool:
-    """Whether an object of another library may be HIP's. Where its library does not say, it may be CUDA's as well."""
+    """Return whether an object of another library may be HIP's. If its library does not tell, it may be CUDA's
+    as well.
+    """
     said = objects.is_hip(native)
     return in_use_here() if said is None else said
 
 
 def current_stream(array: object, ordinal: int) -> object:
-    """The stream that the library of `array` works on now; the default stream if the library does not say."""
+    """Return the stream that the library of `array` is working on. Return the default stream if the library does not
+    tell.
+    """
     library = library_of(array)
     if library not in ("torch", "cupy") or not _is_hip(array):
         return RawStream(0, ordinal)
@@ -56,12 +60,14 @@ def current_stream(array: object, ordinal: int) -> object:
 
 
 def stream_of(native: object) -> tuple[int, int | None] | None:
-    """(raw stream, device ordinal if it says that) of another library's stream object; None if it is none of HIP's."""
+    """Return the raw stream of another library's stream object, and its device's ordinal if the object has it. Return
+    None if it is not a HIP stream.
+    """
     if isinstance(native, RawStream):
         return native
     return objects.stream_of(native) if _is_hip(native) else None
 
 
 def event_of(native: object) -> int | None:
-    """The same for an event: its handle, 0 if it was never recorded."""
+    """Return the handle of another library's event (0 if it was never recorded), or None if it is not a HIP event."""
     return objects.event_of(native) if _is_hip(native) else None

@@ -17,10 +17,11 @@ __all__ = ["Stream"]
 
 @final
 class Stream(RuntimeStream):
-    """A stream of ours, and the engine's hooks for it; a mark is an event.
+    """A stream of ours, and the engine's hooks for it. A mark is an event.
 
-    Streams share four hardware queues (GPU_MAX_HW_QUEUES), and a wait is a kernel that holds one up. So the device
-    waits only for what this process has handed to it; the queue holds the rest.
+    Streams share four hardware queues (GPU_MAX_HW_QUEUES), and a wait is a kernel that blocks one of them. So the
+    device waits only for points whose signals this process has already submitted to it. The queue holds everything
+    else.
     """
 
     around_calls: Callable[[], Scope] | None = None

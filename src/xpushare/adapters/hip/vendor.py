@@ -1,4 +1,4 @@
-"""The record of `hip`."""
+"""The vendor record of `hip`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What adapters of host memory share, also those in other packages: memory, physical memory, ranges, queues."""
+"""The common part of adapters of host memory, including those in other packages: memory, physical memory, ranges,
+queues.
+"""
 
 from __future__ import annotations
 

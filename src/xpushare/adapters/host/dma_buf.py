@@ -1,5 +1,5 @@
-"""dma-bufs on the host: memory of any driver, mapped where that driver lets the host map it; and those that the kernel
-makes of a memfd.
+"""dma-bufs on the host: memory of any driver, if that driver lets the host map it, and dma-bufs that the kernel makes
+of a memfd.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class HostDmaBuf(DriverMemory):
         return made
 
     def dma_buf(self, address: int) -> tuple[OwnedFd, int]:
-        """Return a copy of the descriptor, and where in the dma-buf the address lies."""
+        """Return a copy of the descriptor, and the offset of the address in the dma-buf."""
         assert self._mapping is not None
         return OwnedFd.copied(self.fd.number), address - self._mapping.address
 
@@ -121,11 +121,11 @@ class HostDmaBuf(DriverMemory):
         return Export(self.nbytes, self._exposed, (self.fd.number,), form=Form.DMA_BUF)
 
     def begin(self, write: bool) -> None:
-        """Let the host read, and write if `write`, what devices have written."""
+        """Begin an access: let the host read what devices have written, and let it write if `write`."""
         self._sync(_READ | _WRITE if write else _READ)
 
     def end(self, write: bool) -> None:
-        """Let devices see what the host has written since `begin`."""
+        """End the access: let devices see what the host has written since `begin`."""
         self._sync((_READ | _WRITE if write else _READ) | _END)
 
     def _sync(self, flags: int) -> None:

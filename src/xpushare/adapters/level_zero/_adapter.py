@@ -1,4 +1,4 @@
-"""The adapter: the driver contract in terms of the modules beside this one."""
+"""The adapter: implements the driver contract with the other modules of this package."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _EVENTS: Final = (Aspect.ext_oneapi_ipc_event, Aspect.two_way_events, Aspect.hos
 
 
 class LevelZero(LibraryAdapter[Gpu]):
-    """GPUs of Level Zero's drivers."""
+    """The GPUs of Level Zero's drivers."""
 
     backend = BACKEND
     stream_kind = 1  # an immediate command list, not a queue
@@ -104,7 +104,7 @@ class LevelZero(LibraryAdapter[Gpu]):
         gpu = self.device(device)
         if not (gpu.lacking("host registration") if kind == "host" else kind != "device" or gpu.lacks_physical_ipc()):
             return super().allocate(device, kind, nbytes)
-        if kind == "device":  # a driver without physical memory that can be shared
+        if kind == "device":  # a driver that cannot share physical memory
             return _memory.Allocated(self.memory_engine, gpu, nbytes)
         return _memory.allocate_private(self.memory_engine, gpu, kind, nbytes)
 
@@ -118,7 +118,7 @@ class LevelZero(LibraryAdapter[Gpu]):
         return _memory.Adopted(self.memory_engine, self.device(device), doing, fd, nbytes)
 
     def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:
-        """Memfds, as host memory."""
+        """Return the forms of file descriptors that this adapter imports: memfds, as host memory."""
         registers = not physical and not self.device(device).lacking("host registration")
         return {Form.MEMFD: Same.HOST} if registers else {}
 
@@ -141,16 +141,18 @@ class LevelZero(LibraryAdapter[Gpu]):
         device = self._sycl_device(queue)
 
         def finish() -> None:
-            """The queue may be out-of-order: its barrier comes after all that was submitted before."""
+            """Wait for what was submitted to the queue before. A barrier covers all of it, even if the queue is
+            out-of-order.
+            """
             try:
                 queue.submit_barrier().wait()
-            except Exception as error:  # SYCL reports failures of its own work here
+            except Exception as error:  # SYCL raises the errors of its own work here
                 raise DeviceError(f"waiting for a SYCL queue: {error}") from error
 
         return device, HostOrderedQueue(self.queue(device), finish)
 
     def _sycl_device(self, queue: Any) -> DeviceInfo:
-        """The device of a SYCL queue, by the number that SYCL's filter strings have for it."""
+        """Return the device of a SYCL queue, by the number that SYCL's filter strings use."""
         found = self.devices()
         ordinal = getattr(getattr(queue, "sycl_device", None), "get_device_id", lambda: 0)()
         if not 0 <= ordinal < len(found):
@@ -160,11 +162,11 @@ class LevelZero(LibraryAdapter[Gpu]):
         return found[ordinal]
 
     def stream(self, device: DeviceInfo, number: int | None, array: object) -> object | None:
-        """The SYCL queue that an array says."""
+        """Return the SYCL queue that an array belongs to."""
         return None if number is not None else sycl_queue_of(getattr(array, "sycl_queue", None))
 
     def adopt_event(self, native: object) -> tuple[DeviceInfo, OpenedEvent] | None:
-        """The handle does not say whose it is, so the drivers are asked in turn."""
+        """Adopt an event handle. The handle does not tell which driver made it, so each driver is asked in turn."""
         handle, failures = ipc_event_of(native), list[XpuShareError]()
         if handle is None:
             return None
@@ -184,5 +186,7 @@ class LevelZero(LibraryAdapter[Gpu]):
         return found, found
 
     def samples(self) -> DriverSamples:
-        """There are no streams: SYCL's take no work of ours."""
+        """Return the samples for the conformance suite. There are no streams, since SYCL's queues do not run
+        our work.
+        """
         return DriverSamples(self, lambda info, nbytes: UsmArray(self.device(info), info, nbytes))

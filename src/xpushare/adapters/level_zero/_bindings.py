@@ -1,8 +1,8 @@
-"""Level Zero's C interface as far as this adapter uses it, declared from the specification, and Intel's extensions
+"""The part of Level Zero's C interface that this adapter uses, declared from the specification, and Intel's extensions
 for words in memory.
 
-Imports nothing of this package, so that a process that lists devices can load it alone. Pointers and handles are plain
-unsigned integers. A test compares sizes and offsets with what a C compiler makes of the official headers.
+It imports nothing of this package, so a process that lists devices can load it alone. Pointers and handles are plain
+unsigned integers. A test compares sizes and offsets with the official headers, as a C compiler reads them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LIBRARY: Final = "libze_loader.so.1"
 
 
 class Extensible(ctypes.Structure):
-    """Begins with the type of the structure and a pointer to the next one."""
+    """A structure that begins with its type and a pointer to the next structure."""
 
     STYPE: ClassVar[int]
     stype: int
@@ -28,7 +28,7 @@ class Extensible(ctypes.Structure):
 
     def __init__(self, chained: ctypes.Structure | None = None, **values: Any) -> None:
         super().__init__(stype=self.STYPE, pNext=None if chained is None else ctypes.addressof(chained), **values)
-        self.chained = chained  # it lives as long as this
+        self.chained = chained  # lives as long as this structure
 
 
 _HEAD: Final[list[tuple[str, Any]]] = [("stype", c_uint32), ("pNext", c_void_p)]
@@ -221,10 +221,10 @@ STRUCTURES: Final[tuple[type[ctypes.Structure], ...]] = tuple(
 # --- functions --------------------------------------------------------------------------------------------------
 
 _P: Final = c_void_p  # a pointer or a handle
-_EVENTS: Final = (_P, c_uint32, _P)  # to signal, and how many to wait for
+_EVENTS: Final = (_P, c_uint32, _P)  # the event to signal, and how many to wait for
 
-# The arguments of each, and the version of the specification that brought it where that is not 1.0. All return a
-# result but zeDriverGetDefaultContext.
+# The arguments of each function, and the version of the specification that added it if that is not 1.0. All return a
+# result, except zeDriverGetDefaultContext.
 FUNCTIONS: Final[dict[str, tuple[tuple[int, int], tuple[Any, ...]]]] = {
     "zeInit": ((1, 0), (c_uint32,)),
     "zeInitDrivers": ((1, 10), (_P, _P, _P)),
@@ -287,7 +287,7 @@ FUNCTIONS: Final[dict[str, tuple[tuple[int, int], tuple[Any, ...]]]] = {
     "zeEventCounterBasedCloseIpcHandle": ((1, 15), (_P,)),
     "zelLoaderTranslateHandle": ((1, 0), (c_uint32, _P, _P)),
 }
-# Intel's, found by `zeDriverGetExtensionFunctionAddress`.
+# Intel's extensions, found by `zeDriverGetExtensionFunctionAddress`.
 EXTENSIONS: Final[dict[str, tuple[Any, ...]]] = {
     "zexCommandListAppendWriteToMemory": (_P, _P, _P, c_uint64),
     "zexCommandListAppendWaitOnMemory": (_P, _P, _P, c_uint32, _P),
@@ -333,6 +333,6 @@ RESULTS: Final = {code: f"ZE_RESULT_{name}" for code, name in _NAMED.items()}
 
 
 def functions() -> Iterator[tuple[str, Any, tuple[Any, ...]]]:
-    """The loader's functions: name, result, arguments."""
+    """Return the loader's functions: name, result, arguments."""
     for name, (_since, arguments) in FUNCTIONS.items():
         yield name, c_void_p if name == "zeDriverGetDefaultContext" else c_uint32, arguments

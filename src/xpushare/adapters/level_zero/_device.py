@@ -30,8 +30,8 @@ from xpushare.common.errors import FeatureNotSupportedError, InvalidHandleError,
 __all__ = ["Gpu", "Stamp"]
 
 _SLOWEST: Final = 1_000_000  # ticks in a second
-_TRIAL: Final = 10_000_000_000  # nanoseconds that the trial of the clock may take
-_LARGE: Final = 1 << 30  # a size whose pages are of the largest kind
+_TRIAL: Final = 10_000_000_000  # nanoseconds that a trial of the clock may take
+_LARGE: Final = 1 << 30  # a size that has pages of the largest kind
 
 
 class _List(Protocol):
@@ -40,7 +40,7 @@ class _List(Protocol):
 
 @final
 class Stamp:
-    """Where a list notes the time."""
+    """A place where a list writes the time."""
 
     def __init__(self, gpu: Gpu, doing: str) -> None:
         self._gpu = gpu
@@ -56,7 +56,7 @@ class Stamp:
         return ((append, queue, self._address, 0, 0, 0),)
 
     def read(self) -> tuple[int, int] | None:
-        """The times go on from `since` where the clock has begun anew."""
+        """Return the time. It keeps increasing from `since` after the device's clock has wrapped around."""
         noted = self._noted.value
         if not noted:
             return None
@@ -70,7 +70,7 @@ class Stamp:
 
 @final
 class Gpu(CountedMemory):
-    """A root device. Nothing has to be current for any call."""
+    """A root device. No call needs anything to be current."""
 
     def __init__(self, platform: Platform, ordinal: int, handle: int, properties: ze.ze_device_properties_t) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Gpu(CountedMemory):
         self.name: str = properties.name.decode(errors="replace")
         self.codes = CODES
         self.form = Form.DMA_BUF
-        self.one_access = False  # Intel's driver (26.27) changes the first mapping alone, and reports success
+        self.one_access = False  # Intel's driver (26.27) changes the first mapping only, and reports success
         self.error = self.driver.error
         self.current: Callable[[], Scope] = nullcontext
         self._peers = functools.cache(self._can_access)
@@ -97,7 +97,7 @@ class Gpu(CountedMemory):
         return f"Level Zero device {self.ordinal}"
 
     def active(self) -> bool:
-        return True  # the default context has every device
+        return True  # the default context contains every device
 
     # --- what it has ---------------------------------------------------------------------------------------
 
@@ -119,7 +119,9 @@ class Gpu(CountedMemory):
 
     @property
     def counter_max(self) -> int:
-        """The largest number that the hardware compares whole; a driver that does not say it compares 32 bits."""
+        """The largest number that the hardware compares completely. A driver that does not report it compares
+        32 bits.
+        """
         name, found = "zeDeviceGetCounterBasedEventMaxValue", ctypes.c_uint64()
         answered = self.platform.has(name) and not self.driver.code(name, self.handle, address_of(found))
         return found.value if answered else 0xFFFFFFFF
@@ -136,13 +138,13 @@ class Gpu(CountedMemory):
         return self.driver.asked(doing, *call, _LARGE, into=ctypes.c_size_t()).value
 
     def granularity(self, recommended: bool) -> int:
-        """Larger objects have larger pages; what fits those fits every object."""
+        """Return the granularity of the largest pages, which larger objects have. It suits every object."""
         return self._granularity
 
     @cached_property
     def _group(self) -> tuple[int, int]:
-        """(ordinal, queues) of the engines that our lists use: those that only copy, else the first that copy, too.
-        What a list of ours waits for then holds up no kernel.
+        """(ordinal, queues) of the engines that our lists use: engines that only copy, or else the first group that
+        also computes. On engines that only copy, a waiting list blocks no kernel.
         """
         call, kind = "zeDeviceGetCommandQueueGroupProperties", ze.ze_command_queue_group_properties_t
         copying = [
@@ -156,7 +158,7 @@ class Gpu(CountedMemory):
 
     @property
     def words(self) -> Words:
-        """How its queues complete and await points; tried once."""
+        """How the device's queues complete and await points. It is tried once."""
         with self._trying:
             if self._words is None:
                 self._words = try_words(self)
@@ -183,13 +185,13 @@ class Gpu(CountedMemory):
         return ""
 
     def lacks_physical_ipc(self) -> str:
-        """What the driver lacks to share physical memory."""
+        """Return what the driver lacks to share physical memory, or ""."""
         if not self.platform.has("zePhysicalMemGetProperties"):
             return f"zePhysicalMemGetProperties (it is of API {self.platform.version}, 1.15 has it)"
         return self.lacking("shareable memory")
 
     def listed(self) -> tuple[str, str, str, str, str]:
-        """What a listing says: uuid, name, the driver's version and uuid, and the address on the PCI bus."""
+        """Return the uuid, name, driver version, driver uuid and PCI address for a listing."""
         bus, about = ze.ze_pci_ext_properties_t(), self.platform.about
         known = not self.driver.code("zeDevicePciGetPropertiesExt", self.handle, bus)
         pci = f"{bus.domain:04x}:{bus.bus:02x}:{bus.device:02x}.{bus.function:x}" if known else ""
@@ -199,7 +201,7 @@ class Gpu(CountedMemory):
     # --- lists ---------------------------------------------------------------------------------------------
 
     def new_list(self, doing: str) -> int:
-        """An in-order immediate command list of ours; they take the engines in turn."""
+        """Make an in-order immediate command list. Our lists are spread over the engines in turn."""
         ordinal, queues = self._group
         description = ze.ze_command_queue_desc_t(
             ordinal=ordinal, index=next(self._turn) % queues, flags=n.QUEUE_IN_ORDER, mode=n.QUEUE_ASYNCHRONOUS
@@ -208,7 +210,9 @@ class Gpu(CountedMemory):
         return self.driver.made(doing, *call)
 
     def drain(self) -> None:
-        """Without `zeDeviceSynchronize` only our lists are waited for: what other libraries queue is missed."""
+        """Wait for the work on the device. If the driver lacks `zeDeviceSynchronize`, this waits for our lists only,
+        and misses the work that other libraries have queued.
+        """
         doing, call = f"waiting for the work on {self}", "zeDeviceSynchronize"
         code = self.driver.code(call, self.handle)
         if code == Code.UNSUPPORTED_FEATURE:
@@ -220,7 +224,7 @@ class Gpu(CountedMemory):
     # --- the clock -----------------------------------------------------------------------------------------
 
     def ticks(self, doing: str) -> int:
-        """What the device's clock says; it begins anew after `timestampValidBits`."""
+        """Return the time of the device's clock, which wraps around after `timestampValidBits` bits."""
         host, found = ctypes.c_uint64(), ctypes.c_uint64()
         self.driver(doing, "zeDeviceGetGlobalTimestamps", self.handle, address_of(host), address_of(found))
         return found.value & self.tick_mask
@@ -231,7 +235,9 @@ class Gpu(CountedMemory):
 
     @cached_property
     def _ticks_per_second(self) -> int:
-        """Far fewer than a million: the driver is older than API 1.2, and says nanoseconds."""
+        """The clock's frequency. A value far below a million comes from a driver older than API 1.2, which reports
+        nanoseconds.
+        """
         found = ze.ze_device_properties_t()
         found.stype = n.DEVICE_PROPERTIES_1_2
         return int(self._asked("zeDeviceGetProperties", found).timerResolution)
@@ -241,7 +247,9 @@ class Gpu(CountedMemory):
 
     @cached_property
     def untimed(self) -> str:
-        """What the driver lacks to time signals; "" if a time that a list noted lay between two looks at the clock."""
+        """What the driver lacks to time signals; "" if it lacks nothing. It is tried: a time that a list writes must
+        lie between two readings of the clock.
+        """
         doing = f"trying the clock of {self}"
         try:
             if self._ticks_per_second < _SLOWEST:
@@ -264,7 +272,9 @@ class Gpu(CountedMemory):
     # --- pages of the host ---------------------------------------------------------------------------------
 
     def reach(self, doing: str, address: int, nbytes: int, read_only: bool) -> None:
-        """Without a route the device only ever sees slots, and those through host functions."""
+        """Let the devices use these pages. If there is no way to do that, devices only ever touch event slots, by host
+        functions.
+        """
         with ExitStack() as undo:
             for platform in self.driver.platforms:
                 platform.reach(doing, address, nbytes)
@@ -297,20 +307,22 @@ class Gpu(CountedMemory):
         lacking = self.lacks_physical_ipc()
         if shareable and lacking:
             raise FeatureNotSupportedError(f"{doing}: the driver lacks {lacking}")
-        # All of it can be exported: mapping it twice needs that, too.
+        # All memory is made exportable, since mapping it twice requires that, too.
         chained = None if lacking else ze.ze_external_memory_export_desc_t(flags=n.DMA_BUF)
         return self._create(doing, nbytes, chained, DriverFds())
 
     def _create(self, doing: str, nbytes: int, chained: Any, fds: DriverFds) -> Pages:
         has = self.memory_nbytes
-        if nbytes > has:  # Intel's driver (26.27) aborts the process when a size is beyond the addresses it has
+        if nbytes > has:  # Intel's driver (26.27) aborts the process if a size exceeds the device's addresses
             raise OutOfMemoryError(f"{doing}: the device has {has} bytes", native=Code.OUT_OF_DEVICE_MEMORY)
         description = ze.ze_physical_mem_desc_t(chained, flags=n.ON_DEVICE, size=nbytes)
         call = "zePhysicalMemCreate", self.platform.context, self.handle, description
         return Pages(self, self.driver.made(doing, *call), nbytes, fds)
 
     def import_pages(self, doing: str, nbytes: int, fd: int) -> Pages:
-        """Intel's driver (26.27) keeps the descriptor that it gets, and closes that number with the memory."""
+        """Import physical memory. Intel's driver (26.27) keeps the descriptor that it gets, and closes that number with
+        the memory.
+        """
         with DriverFds() as fds:
             given = ze.ze_external_memory_import_fd_t(flags=n.DMA_BUF, fd=fds.give(doing, fd))
             try:
@@ -322,10 +334,12 @@ class Gpu(CountedMemory):
     def destroy_pages(self, doing: str, pages: Pages) -> None:
         with pages.fds:
             self.driver(doing, "zePhysicalMemDestroy", self.platform.context, pages.handle)
-            pages.fds.close()  # Intel's driver forgets those that it has handed out
+            pages.fds.close()  # Intel's driver does not close the descriptors that it has handed out
 
     def export_fd(self, doing: str, handle: Pages) -> int:
-        """The driver answers with one descriptor of its own again and again, so with a copy of it."""
+        """Export a file descriptor. The driver returns the same descriptor of its own each time, so this returns a
+        copy.
+        """
         exported = ze.ze_external_memory_export_fd_t(flags=n.DMA_BUF, fd=-1)
         call = "zePhysicalMemGetProperties", self.platform.context, handle.handle
         self.driver(doing, *call, ze.ze_physical_mem_properties_t(exported))
@@ -336,7 +350,9 @@ class Gpu(CountedMemory):
         raise FeatureNotSupportedError("the driver does not find the physical memory behind another library's mapping")
 
     def import_fd(self, doing: str, fd: int, origin: bytes) -> Pages:
-        """The driver would take half or double the size, so it gets what the file descriptor says."""
+        """Import physical memory by file descriptor, with the descriptor's own size. The driver would accept half or
+        double the size.
+        """
         nbytes = fd_nbytes(doing, fd)
         if nbytes % self._granularity:
             raise InvalidHandleError(f"{doing}: the exporter's file descriptor has {nbytes} bytes, not whole pages")
@@ -349,7 +365,7 @@ class Gpu(CountedMemory):
         self.driver(doing, "zeVirtualMemFree", self.platform.context, address, nbytes)
 
     def map_pages(self, doing: str, address: int, pages: Pages) -> bool:
-        """Intel's driver maps an object at one address at a time."""
+        """Map physical memory. Intel's driver maps an object at one address at a time."""
         call = "zeVirtualMemMap", self.platform.context, address, pages.nbytes, pages.handle, 0, n.ACCESS["none"]
         code = self.driver.code(*call)
         if code == Code.INVALID_ARGUMENT and pages.original is None and not self.lacks_physical_ipc():
@@ -362,5 +378,5 @@ class Gpu(CountedMemory):
         self.driver(doing, "zeVirtualMemUnmap", self.platform.context, address, nbytes)
 
     def set_access(self, doing: str, address: int, nbytes: int, ordinals: Sequence[int], access: Access) -> None:
-        """For all devices of the context at once."""
+        """Set the access for all devices of the context at once."""
         self.driver(doing, "zeVirtualMemSetAccessAttribute", self.platform.context, address, nbytes, n.ACCESS[access])

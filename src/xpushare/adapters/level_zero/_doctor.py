@@ -1,4 +1,4 @@
-"""What is between this process and its Level Zero devices, for `xpushare doctor`."""
+"""What `xpushare doctor` examines between this process and its Level Zero devices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["examine"]
 
 
 def examine() -> Iterator[Check]:
-    """The loader, the drivers, and which way each device goes."""
+    """Examine the loader, the drivers, and which route each device uses."""
     from xpushare import adapters
     from xpushare.adapters.level_zero._adapter import LevelZero
 
@@ -42,7 +42,7 @@ def examine() -> Iterator[Check]:
 
 
 def _ways(gpu: Gpu) -> Iterator[tuple[str, str, str]]:
-    """(what, which way it goes, what the driver lacks for it)."""
+    """Return for each feature its name, its route, and what the driver lacks for it."""
     platform, words = gpu.platform, gpu.words
     context = f"{platform.version}, the default context" if platform.context else ""
     yield "API", context, "a default context: other libraries do not know our memory" if platform.own_context else ""

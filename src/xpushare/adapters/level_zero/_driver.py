@@ -1,4 +1,6 @@
-"""The loader and the drivers of this process, started when they are first needed; their errors and their devices."""
+"""The loader and the drivers of this process, started when they are first needed, with their errors and their
+devices.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from xpushare.common.errors import FeatureNotSupportedError
 __all__ = ["CODES", "Driver", "Platform"]
 
 CODES: Final = Codes(
-    # The loader's name for a size that no device has is the third.
+    # The third code is the loader's name for a size that no device has.
     out_of_memory=frozenset({Code.OUT_OF_HOST_MEMORY, Code.OUT_OF_DEVICE_MEMORY, Code.UNSUPPORTED_SIZE}),
     unsupported=frozenset({Code.UNSUPPORTED_FEATURE, Code.UNSUPPORTED_VERSION, Code.UNSUPPORTED_ENUMERATION}),
     fatal=frozenset({Code.DEVICE_LOST, Code.DEVICE_REQUIRES_RESET}),
@@ -36,8 +38,8 @@ _IMPORTS: Final = ("zexDriverImportExternalPointer", "zexDriverReleaseImportedPo
 
 @final
 class Platform:
-    """One driver of the loader's, and its context: memory belongs to a context, and that of Unified Runtime is the
-    driver's default one, too.
+    """A driver of the loader's, and its context, to which memory belongs. Unified Runtime uses the driver's default
+    context, too.
     """
 
     def __init__(self, driver: Driver[Any], handle: int, api: tuple[int, int]) -> None:
@@ -45,9 +47,9 @@ class Platform:
         self.handle = handle
         self.api = api
         self.about = driver.asked("asking a driver", "zeDriverGetProperties", handle, into=ze.ze_driver_properties_t())
-        self._functions: dict[str, int] = {}  # Intel's, as far as they were asked for
+        self._functions: dict[str, int] = {}  # Intel's, as far as they were looked up
         self._context = 0
-        self.own_context = False  # the driver has no default one, so our memory is unknown to other libraries
+        self.own_context = False  # the driver has no default context, so other libraries do not know our memory
         self._lock = threading.Lock()
 
     @property
@@ -72,11 +74,11 @@ class Platform:
             return self._context
 
     def has(self, name: str) -> bool:
-        """Whether the loader has a function and the driver is of a version that may have it."""
+        """Return whether the loader has a function and the driver's version is new enough for it."""
         return name in self.driver.functions and self.api >= ze.FUNCTIONS[name][0]
 
     def extension(self, name: str) -> int:
-        """The address of one of Intel's functions; 0 if the driver has none of that name."""
+        """Return the address of one of Intel's functions, or 0 if the driver has none of that name."""
         found = self._functions.get(name)
         if found is None:
             pointer = ctypes.c_void_p()
@@ -95,9 +97,9 @@ class Platform:
 
     @cached_property
     def host_route(self) -> Literal["imported", "mapped", ""]:
-        """How the driver uses pages of the host in place: by an extension of Intel's, as an allocation at their
-        address, or not at all. Intel's driver crashes at the process's end when such an allocation was freed and its
-        pages are mapped no more (26.27), so that comes second.
+        """How the driver uses host pages in place: by an extension of Intel's, as an allocation at their address, or
+        not at all. The extension is preferred. After such an allocation was freed and its pages unmapped, Intel's
+        driver (26.27) crashes at the end of the process.
         """
         if all(map(self.extension, _IMPORTS)):
             return "imported"
@@ -111,7 +113,7 @@ class Platform:
             raise self.driver.error(doing, name, code)
 
     def reach(self, doing: str, address: int, nbytes: int) -> None:
-        """Let the devices use these pages, until `unreach`."""
+        """Let the devices use these pages until `unreach`."""
         if self.host_route == "mapped":
             pages = ze.ze_external_memmap_sysmem_ext_desc_t(pSystemMemory=address, size=nbytes)
             description = ze.ze_host_mem_alloc_desc_t(pages)
@@ -140,7 +142,7 @@ G = TypeVar("G", bound=_Device)
 
 @final
 class Driver(LibraryDriver[G]):
-    """Calls the loader. `G` is what stands for a device."""
+    """Calls the loader. `G` is the type of a device."""
 
     codes = CODES
     names = ze.RESULTS
@@ -150,7 +152,7 @@ class Driver(LibraryDriver[G]):
     by_address = ze.Extensible
 
     def __init__(self, make: Callable[[Platform, int, int, ze.ze_device_properties_t], G]) -> None:
-        """`make` makes a device: of which driver, its ordinal, handle and properties."""
+        """Make the driver. `make` makes a device from its driver, ordinal, handle and properties."""
         super().__init__("Level Zero", "ZE_AFFINITY_MASK")
         self._make = make
         self.platforms: list[Platform] = []
@@ -190,7 +192,7 @@ class Driver(LibraryDriver[G]):
         return self.several(doing, "zeDriverGet", ctypes.c_void_p)
 
     def raw(self, doing: str, kind: Handle, handle: int) -> int:
-        """The driver's own handle, for functions that are called past the loader."""
+        """Return the driver's own handle, for functions that are called without the loader."""
         if "zelLoaderTranslateHandle" not in self.functions:
             return handle
         return self.made(doing, "zelLoaderTranslateHandle", kind, handle)

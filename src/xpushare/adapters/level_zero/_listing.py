@@ -1,4 +1,4 @@
-"""Which devices this process has, found without starting a driver in it: that would make a later fork unsafe."""
+"""Lists the devices of this process without starting a driver in it, since that would make a later fork unsafe."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ VARIABLES: Final = (
     "ZE_ENABLE_ALT_DRIVERS",
     "ZE_ENABLE_PCI_ID_DEVICE_ORDER",
 )
-_DRIVERS: Final = ("ZE_ENABLE_ALT_DRIVERS", "ZEL_DRIVERS_ORDER")  # name drivers that need no Intel GPU
+_DRIVERS: Final = ("ZE_ENABLE_ALT_DRIVERS", "ZEL_DRIVERS_ORDER")  # these name drivers that need no Intel GPU
 
 
 def present(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether a driver may find a device: the kernel has an Intel GPU, or somebody has named another driver."""
+    """Return whether a driver may find a device: if the kernel has an Intel GPU, or if the user has named another
+    driver.
+    """
     return any(environ.get(name) for name in _DRIVERS) or has_render_node(INTEL)
 
 
 def info(ordinal: int, listed: Sequence[Any]) -> DeviceInfo:
-    """A device by what `Gpu.listed` says, here or in a child."""
+    """Return the device that `Gpu.listed` describes, in this process or in a child."""
     device, name, version, driver_uuid, pci = listed
     return DeviceInfo(BACKEND, ordinal, name, device, "gpu", version, pci, driver_uuid)
 

@@ -1,4 +1,6 @@
-"""Allocations that are no physical memory: of older drivers, of other libraries, and what cannot be shared."""
+"""Allocations that are not physical memory: those of older drivers, those of other libraries, and those that cannot be
+shared.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,9 @@ from xpushare.common.fds import OwnedFd
 
 __all__ = ["Adopted", "Allocated", "allocate_private", "locate", "open_own"]
 
-_FD: Final = 2  # a kind of memory in a payload: the origin's uuid, then the driver's handle where that is needed
+_FD: Final = 2  # a kind of memory in a payload: the origin's uuid, then the driver's handle if it is needed
 _UUID: Final = 16
-_PAGE: Final = 1 << 16  # of small allocations
+_PAGE: Final = 1 << 16  # for small allocations
 
 
 def _rounded(nbytes: int, unit: int) -> int:
@@ -34,7 +36,7 @@ def _rounded(nbytes: int, unit: int) -> int:
 
 
 def _allocate(gpu: Gpu, doing: str, nbytes: int, chained: Any) -> int:
-    """Memory of the device. Drivers limit one allocation unless they are asked not to."""
+    """Allocate memory of the device. Drivers limit the size of an allocation unless they are asked not to."""
     if nbytes > gpu.properties.maxMemAllocSize:
         chained = ze.ze_relaxed_allocation_limits_exp_desc_t(chained, flags=n.MAX_SIZE)
     description = ze.ze_device_mem_alloc_desc_t(chained)
@@ -46,8 +48,8 @@ def _free(gpu: Gpu, address: int) -> None:
 
 
 def allocate_private(engine: Engine, gpu: Gpu, kind: UsmKind, nbytes: int) -> DriverMemory:
-    """Memory that Level Zero cannot share: of the kind "shared", and of the kind "host" where the driver cannot use
-    pages of ours.
+    """Allocate memory that Level Zero cannot share: memory of the kind "shared", or of the kind "host" if the driver
+    cannot use our pages.
     """
     doing, context = f"allocating {nbytes} bytes of {kind} memory", gpu.platform.context
     host, device = ze.ze_host_mem_alloc_desc_t(), ze.ze_device_mem_alloc_desc_t()
@@ -73,7 +75,7 @@ class _Private(Mapped):
 
 
 class _Exported(DriverMemory):
-    """An allocation of somebody else's. It acquires nothing before the first export."""
+    """Another library's allocation. It acquires nothing before its first export."""
 
     host_accessible = False
 
@@ -95,8 +97,9 @@ class _Exported(DriverMemory):
         return described(_FD, self.nbytes, mapped, (fd.number,), own=gpu.origin + raw, form=form)
 
     def _make(self, doing: str) -> tuple[OwnedFd, bytes, int]:
-        """A copy of the driver's file descriptor; the driver's handle, if the driver takes back nothing else (older
-        drivers' begin with the number of the descriptor); and the size behind it, all of which importers map.
+        """Return a copy of the driver's file descriptor, the driver's handle, and the size of the memory behind the
+        descriptor. Importers map that whole size. The handle is empty unless the driver imports nothing else. The
+        handles of older drivers begin with the number of the descriptor.
         """
         driver, context = self._gpu.driver, self._gpu.platform.context
         if self._gpu.shares_by_fd:
@@ -128,7 +131,7 @@ class _Exported(DriverMemory):
 
 @final
 class Allocated(Mapped):
-    """An allocation of ours. It is made to be exported, so it shares its pages with no other."""
+    """An allocation of ours. It is made for export, so no other allocation is on its pages."""
 
     def __init__(self, engine: Engine, gpu: Gpu, nbytes: int) -> None:
         doing, whole = f"allocating {nbytes} bytes on {gpu}", _rounded(nbytes, gpu.granularity(False))
@@ -147,7 +150,7 @@ class Allocated(Mapped):
 
 @final
 class Adopted(Mapped):
-    """Memory in a dma-buf of another driver. Importers get that dma-buf, as they would get one of ours."""
+    """Memory in another driver's dma-buf. Importers get that dma-buf, as they would get one of ours."""
 
     def __init__(self, engine: Engine, gpu: Gpu, doing: str, fd: OwnedFd, nbytes: int) -> None:
         if not gpu.shares_by_fd:
@@ -167,21 +170,21 @@ class Adopted(Mapped):
 
 
 def _import(engine: Engine, gpu: Gpu, doing: str, fd: int, nbytes: int) -> int:
-    """Allocate memory in a dma-buf, which stays the caller's. Returns its address."""
+    """Allocate memory in a dma-buf, which the caller still owns. Returns the memory's address."""
     with DriverFds() as fds:
         try:
             imported = ze.ze_external_memory_import_fd_t(flags=n.DMA_BUF, fd=fds.give(doing, fd))
             return with_room(engine, _allocate, gpu, doing, nbytes, imported)
         finally:
-            fds.close()  # unless the driver has closed it: Intel's does at the import of an allocation
+            fds.close()  # unless the driver has closed it, as Intel's does when it imports an allocation
 
 
 # --- imports ------------------------------------------------------------------------------------------------
 
 
 def open_own(engine: Engine, gpu: Gpu, kind: int, doing: str, what: Import, own: bytes) -> DriverMemory:
-    """Map a peer's allocation on its device. Allocations are imported writable; physical memory is mapped as one
-    likes.
+    """Map a peer's allocation on its device. Allocations are always imported writable. Physical memory can be mapped
+    read-only.
     """
     if kind != _FD:
         raise InvalidHandleError(f"{doing}: this version does not know the kind of the exporter's memory ({kind})")
@@ -207,7 +210,7 @@ def open_own(engine: Engine, gpu: Gpu, kind: int, doing: str, what: Import, own:
 
 
 def _open_handle(engine: Engine, gpu: Gpu, doing: str, fd: int, raw: bytes, nbytes: int) -> DriverMemory:
-    """By an older driver's handle, whose descriptor is replaced by the one that came to us."""
+    """Open memory by an older driver's handle, after replacing the descriptor in it by the one that we received."""
     driver, context = gpu.driver, gpu.platform.context
     if len(raw) != ctypes.sizeof(ze.ze_ipc_mem_handle_t):
         raise InvalidHandleError(f"{doing}: the exporter's table contradicts itself")
@@ -228,7 +231,7 @@ def _open_handle(engine: Engine, gpu: Gpu, doing: str, fd: int, raw: bytes, nbyt
 
 
 def _range(platform: Platform, doing: str, address: int) -> tuple[int, int]:
-    """(start, bytes) of an allocation."""
+    """Return the start and the size of an allocation."""
     start, nbytes = ctypes.c_void_p(), ctypes.c_size_t()
     call = "zeMemGetAddressRange", platform.context, address, address_of(start), address_of(nbytes)
     platform.driver(doing, *call)
@@ -237,7 +240,7 @@ def _range(platform: Platform, doing: str, address: int) -> tuple[int, int]:
 
 @final
 class _ForeignMemory(_Exported):
-    """An allocation of another library, which nobody promised pages of its own."""
+    """An allocation of another library, which may share its pages with other allocations."""
 
     def check(self, doing: str, mapped: int) -> None:
         unit = self._gpu.granularity(False)
@@ -251,7 +254,7 @@ class _ForeignMemory(_Exported):
 
 
 def locate(driver: Driver[Gpu], info_of: Callable[[Gpu], DeviceInfo], address: int) -> Foreign | None:
-    """The allocation of another library at `address`."""
+    """Return another library's allocation at `address`."""
     doing = f"exporting the memory at {address:#x}"
     for platform in driver.platforms:
         found, device = ze.ze_memory_allocation_properties_t(), ctypes.c_void_p()

@@ -1,4 +1,4 @@
-"""Level Zero's numbers that this adapter uses, by the names of its headers."""
+"""The constants of Level Zero that this adapter uses, with the names of its headers."""
 
 from __future__ import annotations
 
@@ -67,5 +67,5 @@ FOREVER: Final = (1 << 64) - 1
 
 
 def driver_version(number: int) -> str:
-    """A driver's version, as Intel writes it."""
+    """Format a driver's version as Intel does."""
     return f"{number >> 24}.{number >> 16 & 0xFF}.{number & 0xFFFF}"

@@ -1,7 +1,6 @@
-"""Recognises what is Level Zero's without a driver: whether it is in use here, and other libraries' queues
-and events.
+"""Recognises Level Zero's objects without a driver: whether it is in use here, and other libraries' queues and events.
 
-Imports no driver and no binding, so anybody may import it.
+It imports no driver and no binding, so any module may import it.
 """
 
 from __future__ import annotations
@@ -19,19 +18,21 @@ _IPC_EVENT: Final = 64  # bytes
 
 
 def in_use_here() -> bool:
-    """Whether somebody in this process has loaded the Level Zero loader. If not, no pointer here is Level Zero's."""
+    """Return whether this process has loaded the Level Zero loader. If it has not, no pointer here is Level Zero's."""
     return library_loaded(LOADER)
 
 
 def ipc_event_of(native: object) -> bytes | None:
-    """The handle if it may be another process's event: ze_ipc_event_counter_based_handle_t, which says nothing of
-    itself. Unified Runtime's IPC handles of events are the same.
+    """Return the handle if it may be another process's event (ze_ipc_event_counter_based_handle_t). Such a handle does
+    not describe itself. Unified Runtime's IPC handles of events have the same form.
     """
     return native if isinstance(native, bytes) and len(native) == _IPC_EVENT else None
 
 
 def sycl_queue_of(native: object) -> object | None:
-    """The queue if it is SYCL's (dpctl.SyclQueue, or what behaves as one) on a device of Level Zero; else None."""
+    """Return the queue if it is a SYCL queue (dpctl.SyclQueue, or an object that behaves like one) on a Level Zero
+    device. Otherwise return None.
+    """
     if not callable(getattr(native, "submit_barrier", None)) or not callable(getattr(native, "wait", None)):
         return None
     backend = getattr(native, "backend", None)  # dpctl.backend_type.level_zero

@@ -1,4 +1,4 @@
-"""Arrays as SYCL libraries have them, for the conformance suite."""
+"""Arrays of SYCL libraries, for the conformance suite."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xpushare.adapters.level_zero._device import Gpu
 
 __all__ = ["UsmArray"]
 
-_NBYTES: Final = 8 << 20  # drivers put smaller ones beside others
+_NBYTES: Final = 8 << 20  # drivers put smaller arrays on shared pages
 
 
 class UsmArray:

@@ -19,11 +19,13 @@ from xpushare.common.errors import FeatureNotSupportedError
 
 __all__ = ["GivenEvent", "Mark", "OpenedEvent", "Stream"]
 
-_patterns: Final = (ctypes.c_uint8 * 256)(*range(256))  # what fills read: the byte at its own index
+_patterns: Final = (ctypes.c_uint8 * 256)(*range(256))  # the source of fills: each byte at its own index
 
 
 class Mark(NamedTuple):
-    """A driver event, and the pool that it alone lies in; 0: it is counter-based, and needs none."""
+    """A driver event, and the pool that contains only this event. The pool is 0 for a counter-based event, which needs
+    none.
+    """
 
     event: int
     pool: int
@@ -38,8 +40,8 @@ def _counter_based(gpu: Gpu, doing: str, flags: int) -> int:
 
 @final
 class OpenedEvent:
-    """Another process's counter-based event, where the driver reads its handle. Nobody asks it anything: Intel's driver
-    (26.27) aborts a process that asks one whose last signaller was killed.
+    """Another process's counter-based event, if the driver accepts its handle. This package never queries it: Intel's
+    driver (26.27) aborts a process that queries an event whose last signaller was killed.
     """
 
     def __init__(self, gpu: Gpu, handle: bytes) -> None:
@@ -57,7 +59,9 @@ class OpenedEvent:
 
 @final
 class GivenEvent:
-    """An event of the program's, by its handle. If it is owned, it is destroyed once nobody waits for it any more."""
+    """An event that the program has passed by its handle. An owned event is destroyed once nobody waits for it any
+    more.
+    """
 
     def __init__(self, gpu: Gpu, handle: int, owned: bool) -> None:
         self.handles = (ctypes.c_void_p * 1)(handle)
@@ -73,13 +77,13 @@ class GivenEvent:
 class Stream:
     """A list of ours, and the engine's hooks for it.
 
-    Lists of the same engine run one after the other: what one waits for holds up the others, perhaps the one that is to
-    signal it. So the queues hold what this process has not handed to a device.
+    Lists on one engine run one after the other. A waiting list blocks the others, and one of them may be the list that
+    is to signal. So the queues hold every operation whose points this process has not yet submitted to a device.
     """
 
     fill_units: Sequence[int] = (1,)
     around_calls: Callable[[], Scope] | None = None
-    owner: object | None = None  # nobody else's lists are used
+    owner: object | None = None  # other libraries' lists are not used
 
     def __init__(self, gpu: Gpu, doing: str) -> None:
         driver = gpu.driver
@@ -134,7 +138,7 @@ class Stream:
         return not self._driver.ready(doing, "zeCommandListHostSynchronize", self.handle, 0)
 
     def finish(self, doing: str) -> None:
-        """Wait for the list's work, unless it has ended."""
+        """Wait for the list's work, unless the list has been destroyed."""
         with self._lock:
             if self.handle:
                 self._driver(doing, "zeCommandListHostSynchronize", self.handle, n.FOREVER)

@@ -1,4 +1,4 @@
-"""How the queues of a device complete and await points, found by trying it on the device."""
+"""How the queues of a device complete and await points, found by trying."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ __all__ = ["Words", "try_words"]
 _STORE: Final = "zexCommandListAppendWriteToMemory"
 _WAIT: Final = {64: "zexCommandListAppendWaitOnMemory64", 32: "zexCommandListAppendWaitOnMemory"}
 _HOST: Final = "zeCommandListAppendHostFunction"
-_TRIED: Final = 0x123456789ABCDEF0  # shows a half or a torn store
-_SECOND: Final = 10**9  # how long a trial takes at most, nanoseconds
+_TRIED: Final = 0x123456789ABCDEF0  # these bits show a half-written or torn store
+_SECOND: Final = 10**9  # the longest time of a trial, in nanoseconds
 
-# What the driver reads when native code calls it.
+# Read by the driver when native code calls it.
 _to_host: Final = ze.zex_write_to_mem_desc_t(n.SCOPE_HOST)
 _at_least: Final = ze.zex_wait_on_mem_desc_t(n.WAIT_AT_LEAST, n.SCOPE_HOST)
 _refuse: Final = ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p)(
     lambda _function, _data: Code.UNSUPPORTED_FEATURE
 )
-_called: Final[list[object]] = []  # host functions of trials: a driver may be late
+_called: Final[list[object]] = []  # host functions of trials, which a driver may call late
 _refused: Final = ctypes.cast(_refuse, ctypes.c_void_p).value or 0
 
 
 class Words(NamedTuple):
-    """Addresses of the driver's functions; 0 for what did not work on the device."""
+    """Addresses of the driver's functions. A function that did not work on the device is 0."""
 
     host: int = 0
     host_name: str = ""
     store: int = 0
     wait: int = 0
     wait_bits: int = 64
-    registered: bool = True  # the driver has to be told about pages first
+    registered: bool = True  # the driver must be told about the pages first
     lacking: str = ""  # why the device has no events
-    slower: str = ""  # what it lacks to go the best way, and which way it goes
+    slower: str = ""  # what it lacks for the fastest route, and the route that it uses
 
     def how(self) -> str:
         if self.slower:
@@ -54,8 +54,8 @@ class Words(NamedTuple):
         return f"tried: the device stores points, and queues wait on it ({self.wait_bits} bits)"
 
     def calls(self, handle: int, raw: int, copy: int, fill: int) -> QueueCalls:
-        """What native code calls on a list, which the loader knows as `handle` and the driver as `raw`. The loader has
-        the functions `copy` and `fill`.
+        """Return the calls that native code makes on a list, which the loader knows as `handle` and the driver as
+        `raw`. `copy` and `fill` are functions of the loader.
         """
         function: tuple[int, tuple[int | str, ...]] = (_refused, ("function", "data"))
         if self.host:
@@ -77,7 +77,7 @@ class Words(NamedTuple):
 
 
 class _Gpu(Device, Protocol):
-    """What a trial needs of a device."""
+    """What a trial needs from a device."""
 
     platform: Platform
     driver: Driver[Any]
@@ -88,7 +88,7 @@ class _Gpu(Device, Protocol):
 
 
 def try_words(gpu: _Gpu) -> Words:
-    """Try, on a list and a page of ours. Never raises: what fails is told by the result."""
+    """Try the functions on a list and a page of ours. Never raises: the result contains the reason of a failure."""
     try:
         with ExitStack() as undo:
             return _try(gpu, undo)
@@ -103,11 +103,11 @@ def _try(gpu: _Gpu, undo: ExitStack) -> Words:
     undo.callback(driver.code, "zeCommandListDestroy", handle)
     raw = driver.raw(doing, Handle.COMMAND_LIST, handle)
     page = page_of_memfd()
-    at = page.address + page.nbytes // 2 + 8  # inside: Intel's driver stores at the start of what was imported
+    at = page.address + page.nbytes // 2 + 8  # not at the start, where Intel's driver stores whatever the address
     word = ctypes.c_uint64.from_address(at)
 
     def works(name: str, function: int, *arguments: Any) -> str:
-        """ "" if the call was accepted and ran; else why not."""
+        """Return "" if the call was accepted and ran, or else the reason."""
         kinds = ze.EXTENSIONS.get(name) or ze.FUNCTIONS[name][1]
         code = ctypes.CFUNCTYPE(ctypes.c_uint32, *kinds)(function)(*arguments)
         if not code:
@@ -147,7 +147,7 @@ def _try(gpu: _Gpu, undo: ExitStack) -> Words:
 
 
 def _try_wait(gpu: _Gpu, found: Words, works: Callable[..., str], raw: int, at: int) -> Words:
-    """The word holds a large number already."""
+    """Try to wait. The word already holds a large number."""
     why = ""
     for bits in (64, 32) if gpu.counter_max > 0xFFFFFFFF else (32,):
         wait = gpu.platform.extension(_WAIT[bits])

@@ -1,4 +1,4 @@
-"""The record of `level_zero`."""
+"""The vendor record of `level_zero`."""
 
 from __future__ import annotations
 

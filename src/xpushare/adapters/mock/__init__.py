@@ -1,8 +1,8 @@
-"""`mock`: a device for tests, whose streams are threads. Exists only when a selector names it.
+"""`mock`: a device for tests, whose streams are threads. It exists only if a selector names it.
 
-Two devices over host memory that really is shared, on the stream engine that GPUs run on. `mock:0` waits for events on
-the device; the queues of `mock:1` hold what is behind a wait. The driver follows a script: every call is counted, any
-call can be made to fail or to stall. The script belongs to this process: `driver().fail("Mapping")`,
+It has two devices over host memory that is really shared, on the stream engine that GPUs use. `mock:0` waits for events
+on the device. The queues of `mock:1` hold what is behind a wait. The driver follows a script. It counts every call, and
+any call can be made to fail or to stall. The script belongs to this process: `driver().fail("Mapping")`,
 `driver().stall("copy")`.
 """
 
@@ -28,7 +28,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The names above are imported at their first use: whoever lists vendors does not want the stream engine."""
+    """Import the names above at their first use, since listing the vendors does not need the stream engine."""
     if name in __all__:
         from importlib import import_module
 

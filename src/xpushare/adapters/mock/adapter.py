@@ -1,4 +1,4 @@
-"""The adapter of the software stream device: the driver contract in terms of the modules beside this one."""
+"""The adapter of the software stream device: implements the driver contract with the other modules of this package."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Mock(HostStreamAdapter):
         os.register_at_fork(after_in_child=self._begin)
 
     def _begin(self) -> None:
-        """With no threads and nothing to look after, as in a forked child."""
+        """Begin with no threads and no resources. A forked child does this again."""
         found = self._devices = [Device(driver(), ordinal) for ordinal in range(DEVICES)]
         super().__init__(Engine(self.backend, lambda: found, calls=driver()))
 
@@ -128,7 +128,7 @@ class Mock(HostStreamAdapter):
         if stream is None or found is None:
             raise InvalidArgumentError(f"{handle:#x} is no stream")
         if owned:
-            stream.close()  # it ends with its last user
+            stream.close()  # it is destroyed with its last user
         return found
 
     def native_event(self, device: DeviceInfo, handle: int, owned: bool) -> tuple[MockEvent, object]:

@@ -56,7 +56,7 @@ class Device:
 
 
 class Stream:
-    """A stream of a thread; marks are events of the driver."""
+    """A stream of a thread. Marks are events of the driver."""
 
     fill_units: Sequence[int] = (1,)
     around_calls: Callable[[], Scope] | None = None
@@ -93,7 +93,7 @@ class Stream:
         self._driver.call(doing, "device_check", self.device.ordinal)
 
     def new_stamp(self, doing: str) -> None:
-        return None  # it does not time its work
+        return None  # the driver does not time its work
 
     def copy(self, doing: str, dst: int, src: int, nbytes: int) -> Calls:
         return self._do(doing, "copy", self.handle, dst, src, nbytes)

@@ -1,4 +1,4 @@
-"""What "another library" has on mock devices: arrays and streams, as torch has them on GPUs."""
+"""The objects of "another library" on mock devices: arrays and streams, as torch has them on GPUs."""
 
 from __future__ import annotations
 
@@ -30,13 +30,15 @@ _arrays: list[ForeignArray] = []
 _streams: dict[int, MockStream] = {}
 _defaults: dict[int, MockStream] = {}
 _events: weakref.WeakValueDictionary[int, MockEvent] = weakref.WeakValueDictionary()
-_calls: dict[int, Callable[[], object]] = {}  # what streams are yet to call
+_calls: dict[int, Callable[[], object]] = {}  # functions that streams are yet to call
 _call_numbers = itertools.count(1)
 _identities = itertools.count(1)
 
 
 class ForeignArray:
-    """An array of "another library", whose memory the mock driver can export: what torch's tensors are to CUDA."""
+    """An array of "another library", whose memory the mock driver can export. It corresponds to a torch tensor
+    on CUDA.
+    """
 
     def __init__(self, nbytes: int) -> None:
         self.memory = HostMemory.allocate(driver(), nbytes)
@@ -50,7 +52,7 @@ class ForeignArray:
         return {"shape": (self.nbytes,), "typestr": "|u1", "data": (self.memory.address, False), "version": 3}
 
     def free(self) -> None:
-        """What the other library's allocator does: the block may be anybody's next."""
+        """Free the memory as the other library's allocator would. The block may then serve any other array."""
         _arrays.remove(self)
         self.memory.release()
 
@@ -63,7 +65,7 @@ def found_array(address: int) -> ForeignArray | None:
 
 
 class _Lent(DriverMemory):
-    """An array's memory, as the driver knows it; releasing frees nothing."""
+    """An array's memory, as the driver knows it. Releasing it frees nothing."""
 
     host_accessible = True
 
@@ -87,15 +89,15 @@ _call: Final = ctypes.CFUNCTYPE(None, ctypes.c_uint64)(_run)
 
 
 def host_call(handle: int, function: Callable[[], object]) -> tuple[int, ...]:
-    """The arguments of the driver's `host` that make a stream call a Python function."""
+    """Return the arguments of the driver's `host` with which a stream calls a Python function."""
     number = next(_call_numbers)
     _calls[number] = function
     return handle, ctypes.cast(_call, ctypes.c_void_p).value or 0, number
 
 
 class MockEvent:
-    """An event of "another library" on a mock device: complete when `function` returns, which the stream that waits
-    calls.
+    """An event of "another library" on a mock device. It is complete when `function` returns. The stream that waits for
+    the event calls the function.
     """
 
     def __init__(self, function: Callable[[], object], ordinal: int = 0) -> None:
@@ -110,7 +112,9 @@ class MockEvent:
 
 
 class MockStream:
-    """A stream of "another library" on a mock device, as torch's are to CUDA; `number` is what DLPack calls it by."""
+    """A stream of "another library" on a mock device. It corresponds to a torch stream on CUDA. `number` is its value
+    in DLPack.
+    """
 
     def __init__(self, ordinal: int = 0) -> None:
         self.ordinal = ordinal
@@ -129,12 +133,12 @@ class MockStream:
         driver().call("synchronizing", "device_synchronize", self.ordinal)
 
     def close(self) -> None:
-        """The library lets go of the stream; it ends with its last user."""
+        """Release the library's hold of the stream. The stream is destroyed with its last user."""
         _streams.pop(self.number, None)
 
 
 def default_stream(ordinal: int) -> MockStream:
-    """The stream that the library works on where nobody says another."""
+    """Return the stream that the library works on unless told otherwise."""
     return _defaults.get(ordinal) or _defaults.setdefault(ordinal, MockStream(ordinal))
 
 

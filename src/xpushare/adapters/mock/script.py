@@ -1,4 +1,4 @@
-"""The driver of the software stream device, and its script: which call fails, and which stalls.
+"""The driver of the software stream device, and its script, which says which call fails and which stalls.
 
 Memory is system calls, made through `Calls`. Streams are threads of `software_streams.c`, whose functions have the
 names of `STREAM_CALLS`.
@@ -41,7 +41,7 @@ _NOT_READY: Final = 600
 
 
 class ScriptedDriver(Calls):
-    """Makes the calls, counts them, and does to each what the script says."""
+    """Makes the calls, counts them, and applies the script to each."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -69,11 +69,11 @@ class ScriptedDriver(Calls):
     @functools.cached_property
     def library(self) -> ctypes.CDLL:
         library = ctypes.CDLL(str(LIBRARY))
-        at_leave(lambda _deadline: library.ss_exit(), Stage.STOP)  # before what streams work on is unmapped
+        at_leave(lambda _deadline: library.ss_exit(), Stage.STOP)  # before the memory in use is unmapped
         return library
 
     def address(self, name: str) -> int:
-        """The function, for native code to call."""
+        """Return the function's address, for native code."""
         found = ctypes.cast(getattr(self.library, f"ss_{name}"), ctypes.c_void_p).value
         assert found is not None
         return found
@@ -83,7 +83,7 @@ class ScriptedDriver(Calls):
         return self.new_queue_calls(0)
 
     def new_queue_calls(self, budget: int) -> QueueCalls:
-        """For streams of which so many may wait at a time for what may never come."""
+        """Make the calls of queues. So many streams may wait at a time for points that may never come."""
         word: Final = ("queue", "address", "point")
         native = _native.QueueCalls(
             (self.address("host"), ("queue", "function", "data")),
@@ -101,14 +101,14 @@ class ScriptedDriver(Calls):
         return CODES.error(doing, call, _NAMES.get(code, "MOCK_ERROR"), code)
 
     def call(self, doing: str, name: str, *arguments: int) -> bool:
-        """Call; False where what was asked about is not ready."""
+        """Make a call. Return False if it asked for a state and the answer is "not ready"."""
         code = getattr(self.library, f"ss_{name}")(*map(ctypes.c_uint64, arguments))
         if code not in (0, _NOT_READY):
             raise self.error(doing, name, code)
         return bool(code == 0)
 
     def made(self, doing: str, name: str, *arguments: int) -> int:
-        """What a call makes."""
+        """Return the object that a call makes."""
         made = ctypes.c_uint64()
         self.call(doing, name, *arguments, ctypes.addressof(made))
         return made.value
@@ -117,7 +117,7 @@ class ScriptedDriver(Calls):
         return self.made(doing, "stream_create", ordinal, self._beside.get(ordinal, (0, ""))[0])
 
     def ordering(self, ordinal: int) -> Literal["device", "shared", "held"]:
-        """How streams made now on a device wait for points."""
+        """Return how streams that are made now on a device wait for points."""
         return self._beside[ordinal][1] if ordinal in self._beside else "held" if ordinal else "device"
 
     # --- the script ------------------------------------------------------------------------------------------
@@ -128,8 +128,8 @@ class ScriptedDriver(Calls):
         return self._counts + Counter({name: self.library.ss_calls(name.encode()) for name in STREAM_CALLS})
 
     def fail(self, name: str, error: BaseException | None = None, *, nth: int = 1) -> None:
-        """Make the `nth` call of `name` from now on (0: each) raise `error` (default: `DeviceError`, mock's number 1).
-        A call of streams answers with the error's number.
+        """Make the `nth` call of `name` from now on (0: every call) raise `error`. By default, it raises `DeviceError`
+        with mock's code 1. A call on streams answers with the error's code.
         """
         failure = error or DeviceError(f"{name}: MOCK_ERROR (1), as the script says", native=1)
         if name in STREAM_CALLS:
@@ -139,7 +139,7 @@ class ScriptedDriver(Calls):
 
     @contextmanager
     def stall(self, name: str) -> Generator[None]:
-        """Calls of `name` do not return while this is open."""
+        """Keep calls of `name` from returning while this is open."""
         release = threading.Event()
         with self._lock:
             self._stalls[name] = release
@@ -157,7 +157,9 @@ class ScriptedDriver(Calls):
     def shared_hardware(
         self, ordinal: int, ordering: Literal["device", "shared", "held"] = "shared"
     ) -> Generator[None]:
-        """Streams made meanwhile on a device share one hardware queue, where a wait of one holds up the others."""
+        """Let streams that are made on a device in this scope share one hardware queue, on which a waiting stream
+        blocks the others.
+        """
         first = self.new_stream("sharing hardware", ordinal)
         self._beside[ordinal] = first, ordering
         try:
@@ -178,5 +180,5 @@ _driver = ScriptedDriver()
 
 
 def driver() -> ScriptedDriver:
-    """The scripted driver of this process."""
+    """Return the scripted driver of this process."""
     return _driver

@@ -1,4 +1,4 @@
-"""The record of `mock`."""
+"""The vendor record of `mock`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ def _make() -> Adapter:
 
 
 def _if_a(name: str, native: object) -> object | None:
-    """`native` if it is of that class, which nobody has whose module nobody has imported."""
+    """Return `native` if it is an instance of that class. There is no instance if nobody has imported the class's
+    module.
+    """
     others: Any = sys.modules.get("xpushare.adapters.mock.others")
     return native if others is not None and isinstance(native, getattr(others, name)) else None
 

@@ -58,12 +58,12 @@ _MISSING = {
 
 
 class NativeCpu(Adapter):
-    """One device: all processors and the memory of this host."""
+    """The host as one device: all its processors and its memory."""
 
     backend = "native_cpu"
     calls = Calls()
     maps_memfds = True
-    has_streams = False  # what the host's libraries compute is there when they return
+    has_streams = False  # a host library's result is complete when its call returns
     runs_functions = True
 
     def devices(self) -> list[DeviceInfo]:
@@ -153,7 +153,7 @@ class NativeCpu(Adapter):
         return now, now
 
     def settle(self) -> None:
-        pass  # a queue's thread lets go at once
+        pass  # a queue's thread releases its memory at once
 
     def adopt_domain(self, device: DeviceInfo, domain: Domain) -> None:
         pass  # the host reaches its own pages
@@ -171,7 +171,7 @@ class _Cpu(NamedTuple):
 
 @functools.cache
 def _cpu() -> _Cpu:
-    """What the kernel says of the first processor."""
+    """Return what the kernel reports for the first processor."""
     try:
         return _read_cpu()
     except OSError as error:
@@ -191,7 +191,9 @@ def _read_cpu() -> _Cpu:
 
 
 def _sysfs(name: str) -> int:
-    """A number that the kernel lists of the first processor, of its last cache if it has several; 0 if none."""
+    """Return a number that the kernel lists for the first processor, or for its last cache if it has several. Return 0
+    if there is none.
+    """
     found = sorted(glob.glob(f"/sys/devices/system/cpu/cpu0/{name}"))
     if not found:
         return 0

@@ -1,4 +1,4 @@
-"""The record of `native_cpu`."""
+"""The vendor record of `native_cpu`."""
 
 from __future__ import annotations
 

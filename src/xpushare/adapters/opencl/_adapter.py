@@ -1,4 +1,4 @@
-"""The adapter: the driver contract in terms of the modules beside this one."""
+"""The adapter: implements the driver contract with the other modules of this package."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _MISSING: Final = {
     Aspect.device_ordering: "its queues hold their operations until the point comes: a kernel that waited would spin",
 }
 _RANGES: Final = (Aspect.ext_oneapi_virtual_mem, Aspect.ext_oneapi_ipc_physical_memory, Aspect.partial_map)
-_contexts: Final[list[Any]] = []  # of samples: Intel's driver wants a queue's context to live as long
+_contexts: Final[list[Any]] = []  # contexts of samples: Intel's driver requires a context to live as long as its queue
 _UNITS, _NBYTES, _VENDOR, _PLATFORM = 0x1002, 0x101F, 0x102C, 0x1031
 _FOLDER: Final = "/etc/OpenCL/vendors"
-_SECONDS: Final = 30.0  # that a driver may take, for its start and the trials, on a busy machine
+_SECONDS: Final = 30.0  # the time that a driver's start and the trials may take on a busy machine
 _ASK: Final = """
 import sys
 sys.path[:] = {path!r}
@@ -44,7 +44,7 @@ tell_usable({crashed!r})
 
 
 def _described(ordinal: int, listed: Sequence[str]) -> DeviceInfo:
-    """A device by what `Cpu.listed` says, here or in a child."""
+    """Return the device that `Cpu.listed` describes, in this process or in a child."""
     uuid, name, version = listed
     return DeviceInfo(BACKEND, ordinal, name, uuid, "cpu", version)
 
@@ -53,7 +53,7 @@ def _list_devices() -> Found:
     vendors, files = map(os.environ.get, VARIABLES)
     if not (vendors or files or glob.glob(f"{_FOLDER}/*.icd")):
         return Found([], f"no OpenCL driver is installed (no {_FOLDER}/*.icd); {INSTALL}")
-    if vendors and not files and "/" in vendors and not os.path.exists(vendors):  # some loaders take other drivers then
+    if vendors and not files and "/" in vendors and not os.path.exists(vendors):  # some loaders load others then
         return Found([], f"there is no {vendors}, where {VARIABLES[0]} says that OpenCL's drivers are")
     crashed: dict[str, str] = {}
     while True:
@@ -61,17 +61,17 @@ def _list_devices() -> Found:
         tried = said.get("trying")
         if tried is None or tried in crashed:
             break
-        crashed[tried] = said["why"]  # once more without the device that was being tried
+        crashed[tried] = said["why"]  # again without the device whose trial crashed
     refused: dict[str, str] = said.get("refused", {})
     why = "; ".join(refused.values()) or said.get("why", "the OpenCL loader finds no device")
     return Found([_described(*each) for each in enumerate(said.get("devices", ()))], f"{why}; {INSTALL}", refused)
 
 
 class OpenCL(Listed, HostStreamAdapter):
-    """CPU devices of OpenCL's drivers."""
+    """The CPU devices of OpenCL's drivers."""
 
     backend = BACKEND
-    has_streams = False  # no array says which queue it is ordered on
+    has_streams = False  # no array tells which queue it is ordered on
 
     def __init__(self) -> None:
         self._driver = Driver(lambda: self.listing.asked())
@@ -114,7 +114,7 @@ class OpenCL(Listed, HostStreamAdapter):
         return Stream(self.device(info), doing)
 
     def adopt_queue(self, native: object) -> tuple[DeviceInfo, DriverQueue] | None:
-        """A queue of ours in their context, in order with theirs by events of the driver."""
+        """Adopt a queue: make a queue of ours in its context, ordered with it by events of the driver."""
         handle = queue_of(native)
         return None if handle is None else self._beside(handle, native)
 
@@ -147,7 +147,9 @@ class OpenCL(Listed, HostStreamAdapter):
 
 
 class Samples(NamedTuple):
-    """What `xpushare.conformance.samples` asks for. There are no arrays: what drivers allocate is private."""
+    """What `xpushare.conformance.samples` requires. There are no arrays, since the memory that drivers allocate is
+    private.
+    """
 
     adapter: OpenCL
 

@@ -1,4 +1,4 @@
-"""The loader and its devices in this process, started when they are first needed. The functions that are used."""
+"""The loader and its devices in this process, started when they are first needed, and the functions that are used."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from xpushare.common.errors import FeatureNotSupportedError, XpuShareError
 __all__ = ["PROFILING_QUEUE", "Code", "Cpu", "Driver", "Event", "tell_usable"]
 
 _P, _I, _U, _U64, _SIZE = ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_size_t
-_WAITS: Final = (_U, _P, _P)  # of an operation: for how many events it waits, for which, and where to put its own
+_WAITS: Final = (_U, _P, _P)  # of an operation: how many events it waits for, these events, and where to write its own
 _FUNCTIONS: Final[tuple[tuple[str, Any, tuple[Any, ...]], ...]] = (  # names, result, arguments
     ("clGetPlatformIDs", _I, (_U, _P, _P)),
     ("clGetDeviceIDs", _I, (_P, _U64, _U, _P, _P)),
@@ -45,7 +45,7 @@ _FUNCTIONS: Final[tuple[tuple[str, Any, tuple[Any, ...]], ...]] = (  # names, re
     ("clEnqueueSVMMemFill", _I, (_P, _P, _P, _SIZE, _SIZE, *_WAITS)),
     ("clEnqueueFillBuffer", _I, (_P, _P, _P, _SIZE, _SIZE, _SIZE, *_WAITS)),
     ("clEnqueueReadBuffer", _I, (_P, _P, _U, _SIZE, _SIZE, _P, *_WAITS)),
-    # These return an object, and write the code to where their last argument points.
+    # These return an object, and write the code to the address in their last argument.
     ("clCreateContext", _P, (_P, _U, _P, _P, _P, _P)),
     ("clCreateCommandQueueWithProperties", _P, (_P, _P, _P, _P)),
     ("clCreateUserEvent", _P, (_P, _P)),
@@ -64,10 +64,10 @@ _NO_ADDRESS: Final = (
     "(cuda, level_zero)"
 )
 _NO_SVM: Final = "it lacks shared virtual memory (CL_DEVICE_SVM_CAPABILITIES is 0), by which queues copy and fill"
-_SECONDS: Final = 20.0  # for which a trial waits for its callback: less than the process has that tries devices
-_HELD: Final = 0.02  # seconds for which work behind an event is seen not to run
+_SECONDS: Final = 20.0  # how long a trial waits for its callback: less than the process that tries devices may take
+_HELD: Final = 0.02  # how long to check that the work behind an event does not run, in seconds
 _CALLBACK: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p)
-_called: Final[list[object]] = []  # callbacks of trials: a driver may be late
+_called: Final[list[object]] = []  # callbacks of trials, which a driver may call late
 
 
 class Code(IntEnum):
@@ -84,20 +84,20 @@ class Code(IntEnum):
 
 @final
 class Event:
-    """An event of the driver, which is released with this object: the marker that was queued for it last, none until
-    the driver has that; or a user event (a gate), which is opened in any case, since an error would end the work
-    behind it.
+    """An event of the driver, released with this object. It is either the marker that was queued last, or a user event
+    (a gate). A marker has no handle until the driver has received it. A gate is opened in any case, since an error
+    status would end the work behind it.
     """
 
     def __init__(self, driver: Driver, handle: int = 0, is_gate: bool = False) -> None:
         self._driver = driver
         self._is_gate = is_gate
         self._handle = ctypes.c_void_p(handle)
-        self.list = 1, address_of(self._handle)  # as operations take those that they wait for
+        self.list = 1, address_of(self._handle)  # the form in which operations take the events that they wait for
 
     @property
     def handle(self) -> int:
-        """0 for none."""
+        """The driver's handle; 0 if there is none yet."""
         return self._handle.value or 0
 
     def complete(self, doing: str) -> bool:
@@ -109,7 +109,9 @@ class Event:
         return status == _COMPLETE
 
     def read(self) -> tuple[int, int] | None:
-        """When the marker was executed, by `Cpu.clock`."""
+        """Return the start and the end of the marker's execution by `Cpu.clock`, or None if it has not been
+        executed.
+        """
         doing = "reading a time stamp"
         if not self.complete(doing):
             return None
@@ -125,7 +127,9 @@ class Event:
         return (marker, queue, 0, 0, self.list[1]), (flush, queue)
 
     def opened_after(self, other: Event) -> Calls:
-        """A user event does not wait for what its queue has: so the thread that hands over what was held does."""
+        """Return calls that open this gate after `other`. A user event does not wait for its queue, so the thread that
+        submits held operations waits.
+        """
         wait, status = map(self._driver.address, ("clWaitForEvents", "clSetUserEventStatus"))
         return (wait, *other.list), (status, self.handle, _COMPLETE)
 
@@ -145,7 +149,9 @@ class Event:
 
 @final
 class Cpu:
-    """A CPU device, and the engine's hooks for it. Its memory is the host's, so nothing has to be made known to it."""
+    """A CPU device, and the engine's hooks for it. Its memory is the host's, so it can use any page without
+    preparation.
+    """
 
     def __init__(self, driver: Driver, ordinal: int, handle: int, uuid: str) -> None:
         self.driver = driver
@@ -155,7 +161,7 @@ class Cpu:
         self.codes = driver.codes
         self.error = driver.error
         self.current: Callable[[], Scope] = nullcontext
-        self.streams: WeakSet[Any] = WeakSet()  # of `_stream`
+        self.streams: WeakSet[Any] = WeakSet()  # the streams of `_stream`
         self.text = partial(driver.text, "clGetDeviceInfo", handle)
         self.number = partial(driver.number, "clGetDeviceInfo", handle)
         self._lock = threading.RLock()
@@ -165,7 +171,7 @@ class Cpu:
         return f"OpenCL device {self.ordinal}"
 
     def listed(self) -> tuple[str, str, str]:
-        """What a listing says: uuid, name and the driver's version."""
+        """Return the uuid, name and driver version for a listing."""
         return self.uuid, self.text(_NAME), self.text(_DRIVER_VERSION)
 
     @property
@@ -181,7 +187,7 @@ class Cpu:
         return bool(self.streams)
 
     def lacking(self, feature: Feature) -> str:
-        return ""  # a device that lacks one is not listed
+        return ""  # a device that lacks one of them is not listed
 
     def lacks_system_svm(self) -> str:
         """Why its kernels cannot use any address of the process; "" if they can."""
@@ -190,8 +196,8 @@ class Cpu:
 
     @cached_property
     def clock(self) -> int:
-        """Which of the host's clocks the driver's time stamps are of, as tried: on Intel's driver the monotonic one, on
-        PoCL (3.0) the raw one. -1: neither.
+        """The host clock that the driver's time stamps come from, found by trying. It is the monotonic clock on Intel's
+        driver and the raw one on PoCL (3.0). -1 if it is neither.
         """
         driver, doing = self.driver, f"trying the clock of {self}"
         properties = (ctypes.c_uint64 * 3)(*PROFILING_QUEUE, 0)
@@ -209,12 +215,12 @@ class Cpu:
         return next((clock for clock, first, last in looks if first <= told[0] <= told[1] <= last), -1)
 
     def now(self) -> tuple[int, int]:
-        """What the device's clock says and the host's monotonic one, in nanoseconds."""
+        """Return the time of the device's clock and of the host's monotonic clock, in nanoseconds."""
         host = time.monotonic_ns()
         return host if self.clock == time.CLOCK_MONOTONIC else time.clock_gettime_ns(self.clock), host
 
     def drain(self) -> None:
-        """Our queues; what other libraries queue is missed."""
+        """Wait for our queues. This misses the work that other libraries have queued."""
         for stream in list(self.streams):
             stream.finish(f"waiting for the work on {self}")
 
@@ -225,9 +231,10 @@ class Cpu:
     def unreach(self, doing: str, address: int) -> None: ...
 
     def tried(self) -> str:
-        """What does not work; "" if all does. The device gets one mapping of a page, and we look at another one.
+        """Return which feature does not work, or "" if all do. The device gets one mapping of a page, and the test
+        reads another mapping of it.
 
-        This is for a process of its own: PoCL 7.1 crashes under a fill of memory that is not its own.
+        Run it in a process of its own: PoCL 7.1 crashes if a fill is given memory that is not its own.
         """
         driver, doing, nbytes, calls = self.driver, f"trying {self}", system.page_nbytes(), host.Calls()
         called, a, b, none = threading.Event(), ctypes.c_uint8(0xAA), ctypes.c_uint8(0xBB), (0, None, None)
@@ -284,7 +291,7 @@ class Driver(LibraryDriver[Cpu]):
     by_address = ctypes.Structure
 
     def __init__(self, usable: Callable[[], Found]) -> None:
-        """`usable`: what a process of its own said that has tried the devices."""
+        """Make the driver. `usable` is what a process of its own has found out by trying the devices."""
         super().__init__("OpenCL", "OCL_ICD_VENDORS")
         self._usable = usable
 
@@ -295,10 +302,10 @@ class Driver(LibraryDriver[Cpu]):
         return [Cpu(self, ordinal, handle, identity) for ordinal, (handle, identity) in enumerate(found)]
 
     def candidates(self) -> Iterator[tuple[int, str, str]]:
-        """Handle, name and uuid of every device that the loader lists."""
+        """Yield the handle, name and uuid of every device that the loader lists."""
         self.load(LOADER, ((name, result, given) for names, result, given in _FUNCTIONS for name in names.split()))
         names: Counter[str] = Counter()
-        seen: set[int] = set()  # a driver may be named twice
+        seen: set[int] = set()  # a driver may be listed twice
         for platform in self._listed("clGetPlatformIDs", none=Code.PLATFORM_NOT_FOUND_KHR):
             of = self.text("clGetPlatformInfo", platform, _PLATFORM_NAME)
             for handle in self._listed("clGetDeviceIDs", platform, _EVERY_TYPE, none=Code.DEVICE_NOT_FOUND):
@@ -318,13 +325,13 @@ class Driver(LibraryDriver[Cpu]):
         return [each for each in found if each]
 
     def unfit(self, device: int) -> str:
-        """Why a device cannot be used, as far as the driver says; "" if it may."""
+        """Return why a device cannot be used, as far as the driver's properties tell. Return "" if it may be usable."""
         if not self.number("clGetDeviceInfo", device, _TYPE) & _CPU:
             return _NO_ADDRESS
         return "" if self.number("clGetDeviceInfo", device, _SVM) else _NO_SVM
 
     def number(self, name: str, handle: int, what: int) -> int:
-        """What a query says, of up to 64 bits."""
+        """Return the answer of a query, of up to 64 bits."""
         into = ctypes.c_uint64()
         self(f"asking for {what:#x}", name, handle, what, ctypes.sizeof(into), address_of(into), None)
         return into.value
@@ -335,7 +342,7 @@ class Driver(LibraryDriver[Cpu]):
         return into.value.decode(errors="replace").strip()
 
     def created(self, doing: str, name: str, *arguments: Any) -> int:
-        """The object that a call makes."""
+        """Return the object that a call makes."""
         code, function = ctypes.c_int32(self.missing), self.functions.get(name)
         found = None if self.ended or function is None else function(*arguments, address_of(code))
         if not found:
@@ -349,7 +356,9 @@ class Driver(LibraryDriver[Cpu]):
 
     @cached_property
     def queue_calls(self) -> QueueCalls:
-        """A point is completed by the callback of a marker. Nobody promises which callback comes first."""
+        """The calls that native code makes on queues. The callback of a marker completes a point. OpenCL does not
+        guarantee an order of callbacks.
+        """
         (marker, flush), late = self.marking, "clSetEventCallback"
         native = _native.QueueCalls(
             (
@@ -365,7 +374,7 @@ class Driver(LibraryDriver[Cpu]):
         )
 
     def adopted(self, queue: int) -> tuple[Cpu, int]:
-        """The device and the context of another library's queue."""
+        """Return the device and the context of another library's queue."""
         self.start()
         ask = "clGetCommandQueueInfo", queue
         device = self.number(*ask, _QUEUE_DEVICE)
@@ -383,14 +392,14 @@ class Driver(LibraryDriver[Cpu]):
 
 
 def tell_usable(crashed: Mapping[str, str]) -> None:
-    """In a process of its own: print the devices that can be used, and why the others cannot. Each is tried, except
-    those that have `crashed` such a process before, for what that says.
+    """Print the devices that can be used, and why the others cannot. Runs in a process of its own. It tries each device
+    except those in `crashed`, which crashed such a process before. Their values are the reasons.
     """
     driver = Driver(lambda: Found([], ""))
     devices: list[tuple[str, str, str]] = []
     refused: dict[str, str] = {}
     try:
-        for handle, name, identity in list(driver.candidates()):  # a crash in listing them is none of a device's
+        for handle, name, identity in list(driver.candidates()):  # a crash while listing is not the fault of a device
             cpu = Cpu(driver, len(devices), handle, identity)
             why = driver.unfit(handle) or crashed.get(identity)
             if not why:

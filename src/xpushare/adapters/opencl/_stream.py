@@ -1,4 +1,6 @@
-"""In-order command queues, in the form that the stream engine uses; and the order between one and another library's."""
+"""In-order command queues, in the form that the stream engine uses, and the ordering between our queue and another
+library's.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,12 @@ __all__ = ["Owned", "Stream", "Theirs"]
 
 _AVAILABLE: Final = 0x1027
 _timed: Final = (ctypes.c_uint64 * 3)(*PROFILING_QUEUE, 0)
-_patterns: Final = (ctypes.c_uint8 * 256)(*range(256))  # what fills read: the byte at its own index
+_patterns: Final = (ctypes.c_uint8 * 256)(*range(256))  # the source of fills: each byte at its own index
 
 
 @final
 class Owned:
-    """A queue that its program has handed over: it is released with this object."""
+    """A queue that its program has handed over. It is released with this object."""
 
     def __init__(self, driver: Driver, handle: int) -> None:
         self._driver = driver
@@ -35,7 +37,9 @@ class Owned:
 
 @final
 class Theirs:
-    """Another library's queue, which `keep` keeps, and its order with one of ours in its context."""
+    """Another library's queue, which the object `keep` keeps alive, and its ordering with a queue of ours in the same
+    context.
+    """
 
     def __init__(self, driver: Driver, handle: int, context: int, ours: DriverQueue, keep: object) -> None:
         self._driver = driver
@@ -45,18 +49,20 @@ class Theirs:
         self._keep = keep
 
     def before(self) -> None:
-        """What ours is given later comes after what theirs has. Nobody there need ask for losses."""
+        """Order the operations that our queue gets from now on after those that the other queue has. This does not ask
+        for losses.
+        """
         self._ours.told()
         event = Event(self._driver, self._driver.made("marking", "clEnqueueMarkerWithWaitList", self._handle, 0, None))
         self._driver("marking", "clFlush", self._handle)
         self._ours.wait_native(event.awaited, event)
 
     def after(self) -> None:
-        """What theirs is given later comes after what ours has."""
+        """Order the operations that the other queue gets from now on after those that our queue has."""
         doing, reached = "holding a queue back", Event(self._driver)
         self._ours.wait_native(reached.marking, reached)
         held = reached
-        if not reached.handle:  # ours holds it behind a point
+        if not reached.handle:  # our queue holds it behind a point
             held = Event(self._driver, self._driver.created(doing, "clCreateUserEvent", self._context), is_gate=True)
         self._driver(doing, "clEnqueueBarrierWithWaitList", self._handle, *held.list, None)
         self._driver(doing, "clFlush", self._handle)
@@ -66,13 +72,13 @@ class Theirs:
 
 @final
 class Stream:
-    """A queue of ours, in the device's own context or another library's. The driver waits for nothing that another
-    process could fail to signal: a kernel that waited would keep a processor from the others.
+    """A queue of ours, in the device's own context or another library's. The driver never waits for a signal that
+    another process could fail to send: a waiting kernel would keep a processor from the others.
     """
 
     fill_units: Sequence[int] = (1,)
     around_calls: Callable[[], Scope] | None = None
-    owner: object | None = None  # others' queues get one of ours beside them
+    owner: object | None = None  # another library's queue gets a queue of ours beside it
     ordering: Literal["device", "shared", "held"] = "held"
 
     def __init__(self, cpu: Cpu, doing: str, context: int = 0) -> None:
@@ -107,11 +113,11 @@ class Stream:
         return mark.complete(doing)
 
     def busy(self, doing: str) -> bool:
-        """Behind the newest mark there are at most markers of signals."""
+        """Return whether the queue is working. After the newest mark, it has at most markers of signals."""
         return self._newest is not None and not self._newest.complete(doing)
 
     def finish(self, doing: str) -> None:
-        """Wait for the queue's work, unless it has ended."""
+        """Wait for the queue's work, unless the queue has been released."""
         with self._lock:
             if self.handle:
                 self._driver(doing, "clFinish", self.handle)
@@ -127,7 +133,7 @@ class Stream:
         return ((self._fill, self.handle, dst, address_of(_patterns) + pattern[0], 1, times, 0, 0, 0),)
 
     def wait_native(self, doing: str, event: Callable[[int], Calls]) -> Calls:
-        """What `Theirs` has this queue do."""
+        """Return the calls by which `Theirs` orders this queue."""
         return event(self.handle)
 
     def record_native(self, doing: str) -> NativeEvent:

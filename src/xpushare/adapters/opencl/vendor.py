@@ -1,4 +1,4 @@
-"""The record of `opencl`."""
+"""The vendor record of `opencl`."""
 
 from __future__ import annotations
 

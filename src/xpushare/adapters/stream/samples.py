@@ -1,5 +1,5 @@
-"""Arrays of "another library" for the conformance suite: allocations by the driver alone, which this package knows only
-by what they say of themselves.
+"""Arrays of "another library" for the conformance suite. The driver alone allocates them, and this package knows them
+only by their own description.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SECONDS: Final = 10.0
 
 @final
 class DriverSamples:
-    """What `xpushare.conformance.samples` asks for, but for streams. `make` allocates so many bytes on a device; its
+    """Implements `xpushare.conformance.samples`, without streams. `make` allocates so many bytes on a device. Its
     results have an `address`, `nbytes` and the device as `info`.
     """
 

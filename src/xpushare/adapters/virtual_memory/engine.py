@@ -1,4 +1,4 @@
-"""The stream engine's parts, and what virtual memory adds to them."""
+"""The stream engine's parts, and the additions for virtual memory."""
 
 from __future__ import annotations
 

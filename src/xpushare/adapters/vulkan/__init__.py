@@ -1,5 +1,5 @@
-"""`vulkan`: memory of Vulkan programs, in and out. `xpushare.integrations.vulkan` is what programs use.
+"""`vulkan`: passes memory of Vulkan programs in and out. Programs use it through `xpushare.integrations.vulkan`.
 
-The program itself allocates, exports and imports with Vulkan; what passes here is its file descriptors. So nothing here
-loads Vulkan, and there is no device but those that the program names.
+The program itself allocates, exports and imports with Vulkan. Only the file descriptors pass through here. So nothing
+here loads Vulkan, and the only devices are those that the program names.
 """

@@ -1,4 +1,4 @@
-"""The adapter: the driver contract, as far as it makes sense without a driver."""
+"""The adapter: the part of the driver contract that makes sense without a driver."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Vulkan(base.Adapter):
     def name_device(
         self, device_uuid: bytes, driver_uuid: bytes, name: str, kind: Literal["cpu", "gpu", "accelerator"]
     ) -> DeviceInfo:
-        """The device with these uuids of VkPhysicalDeviceIDProperties, listed from now on."""
+        """Return the device with these uuids of VkPhysicalDeviceIDProperties, and list it from now on."""
         device, driver = str(uuid.UUID(bytes=device_uuid)), str(uuid.UUID(bytes=driver_uuid))
         with self._lock:
             known = next((each for each in self._devices if each.uuid == device), None)
@@ -60,7 +60,9 @@ class Vulkan(base.Adapter):
         return known
 
     def offer(self, device: DeviceInfo, fd: OwnedFd, nbytes: int, dedicated: bool) -> OpaqueMemory:
-        """An allocation of the program, which can be exported as long as the answer is held."""
+        """Offer an allocation of the program for export. It can be exported for as long as the returned object
+        lives.
+        """
         memory = OpaqueMemory(device, fd, nbytes, nbytes, dedicated)
         self._offered[memory.address] = memory
         return memory
@@ -91,7 +93,7 @@ class Vulkan(base.Adapter):
     # --- memory --------------------------------------------------------------------------------------------
 
     def import_memory(self, device: DeviceInfo, what: base.Import) -> base.DriverMemory:
-        """Another process's memory, which Vulkan itself imports only where the program asks for it."""
+        """Take another process's memory. Vulkan itself imports it only when the program asks for it."""
         doing = f"opening {what.exposed_nbytes} bytes for Vulkan"
         if what.read_only:
             raise FeatureNotSupportedError(f"{doing}: Vulkan cannot import memory read-only")

@@ -1,7 +1,7 @@
 """Device memory of Vulkan, behind the opaque file descriptors that Vulkan exports and imports.
 
-No address of this process reaches it. What stands for its address is a reserved range that nobody can read or write, so
-that pieces of it are told apart as those of any other memory are.
+This process has no address for such memory. A reserved range that nobody can read or write takes the place of its
+address. So parts of it can be told apart as parts of any other memory are.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ _numbers: Final = itertools.count(1)
 
 
 def origin_of(doing: str, what: Import) -> tuple[str, str]:
-    """The uuids of the exporter's driver and device, which follow the first byte of what `OpaqueMemory.export` says."""
+    """Return the uuids of the exporter's driver and device, which follow the first byte in the payload of
+    `OpaqueMemory.export`.
+    """
     if len(what.payload) != 33:
         raise InvalidHandleError(f"{doing}: the exporter's table does not say its driver and device")
     return str(uuid.UUID(bytes=what.payload[1:17])), str(uuid.UUID(bytes=what.payload[17:]))
@@ -29,13 +31,15 @@ def origin_of(doing: str, what: Import) -> tuple[str, str]:
 
 @final
 class OpaqueMemory(DriverMemory):
-    """An allocation by its file descriptor: one that the program exported, or another process's for it to import."""
+    """An allocation by its file descriptor: one that the program has exported, or another process's that it can
+    import.
+    """
 
     host_accessible = False
     lasting_export = True
 
     def __init__(self, device: DeviceInfo, fd: OwnedFd, exposed_nbytes: int, nbytes: int, dedicated: bool) -> None:
-        """Take `fd` over. Of an allocation of `exposed_nbytes`, this is the first `nbytes`."""
+        """Take over `fd`. This memory is the first `nbytes` of an allocation of `exposed_nbytes`."""
         try:
             self._place = system.Reservation(exposed_nbytes, 0)
         except OSError as error:
@@ -56,4 +60,6 @@ class OpaqueMemory(DriverMemory):
         return Export(self.nbytes, self.exposed_nbytes, (self.fd.number,), payload=payload, form=Form.OPAQUE_FD)
 
     def release(self) -> None:
-        """Both the descriptor and the addresses go with this object, which the program may hold, too."""
+        """Do nothing now. The descriptor and the addresses are released with this object, which the program may still
+        hold.
+        """

@@ -1,4 +1,4 @@
-"""The record of `vulkan`."""
+"""The vendor record of `vulkan`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
 """Try what can be shared on this machine or in this container, and report what to change.
 
-It starts processes of its own that share memory, physical memory and events on each device, by each route alone, with
-a key and a folder of their own. In your folder it only tries whether a file could be written. The exit status is 0 if
-memory and events can be shared on every device by at least one route and your folder and key are sound, else 1. With
---pid it reports whether this process can reach what that one shares, and if not, why.
+The command starts processes of its own, which share memory, physical memory and events on each device. They use each
+route alone, with a key and a folder of their own. In your folder, the command only tries whether it could write a file.
+
+The exit status is 0 if memory and events can be shared on every device by at least one route, and your folder and key
+are sound. Otherwise it is 1. With --pid, the command reports whether this process can reach the objects that process
+shares, and if not, why.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ def _everything(selector: str | None, timeout: float) -> Iterator[Check]:
 
 
 def wrong_with(checks: list[Check]) -> list[str]:
-    """What keeps memory or events from being shared; empty: nothing does."""
+    """Return what prevents memory or events from being shared, or "" if nothing does."""
     found = [f"{check.group}: {check.name}" for check in checks
              if check.group in ("folder and key", "devices") and check.state == "fails"]  # fmt: skip
     found += [f"{check.group}: {check.name}" for check in checks
@@ -88,7 +90,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 when memory and events can be shared on every device (with --pid: when a route reaches the process), else 1."""
+    """Run the command. Returns 0 if memory and events can be shared on every device, else 1. With --pid, returns 0 if a
+    route reaches the process.
+    """
     if sys.platform != "linux":
         raise xs.FeatureNotSupportedError("the native part of xpushare is built for Linux only")
     one = arguments.pid is not None

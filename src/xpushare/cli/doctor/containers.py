@@ -1,4 +1,4 @@
-"""Filters, namespaces and what else a container puts around this process."""
+"""Filters, namespaces and the other walls of a container around this process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from xpushare.common.system import is_wsl
 
 __all__ = ["Orphan", "examine", "status", "yama"]
 
-_INITIAL_PID_NAMESPACE: Final = 0xEFFFFFFC  # PROC_PID_INIT_INO of the kernel
+_INITIAL_PID_NAMESPACE: Final = 0xEFFFFFFC  # the kernel's PROC_PID_INIT_INO
 
 
 def examine() -> Iterator[Check]:
@@ -64,7 +64,7 @@ def _namespaces() -> Iterator[Check]:
         try:
             apart = os.stat(f"/proc/{pid}/ns/net").st_ino != os.stat("/proc/self/ns/net").st_ino
         except OSError:
-            continue  # it may not be looked into
+            continue  # this process may not look into it
         if apart:
             why = f"not that of {name}: to other network namespaces only pidfd_getfd goes, the socket route ends here"
             yield Check("machine", "network namespace", "note", why)
@@ -72,7 +72,9 @@ def _namespaces() -> Iterator[Check]:
 
 
 class Orphan:
-    """A process without a parent: whoever adopts it has to take its exit status. Looked at as late as can be."""
+    """A process whose parent has exited. Its adoptive parent must collect its exit status. It is examined as late as
+    possible.
+    """
 
     def __init__(self) -> None:
         self._folder = Path("/")

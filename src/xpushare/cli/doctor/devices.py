@@ -1,4 +1,4 @@
-"""The devices to try, what each vendor has to say, and what hides devices."""
+"""The devices to try, each vendor's own checks, and settings that hide devices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ACCELERATORS: Final = "0x03", "0x12"  # PCI's classes of display controllers an
 
 
 def _listed(record: Vendor) -> list[Check]:
-    """The devices of a vendor that says nothing of them itself, and needs to be installed."""
+    """Report the devices of a vendor that has no checks of its own and needs an installed package."""
     if not record.install:
         return []
     found = adapters.listed(record.backend)
@@ -33,18 +33,18 @@ def _listed(record: Vendor) -> list[Check]:
 
 
 def _in_machine(record: Vendor) -> bool:
-    """Whether the machine may have a device of the vendor, by what is on its PCI bus."""
+    """Return whether the machine may have a device of the vendor, judging by its PCI bus."""
     if not record.pci_vendor:
         return True
     try:
         found = [((each / "vendor").read_text(), (each / "class").read_text()) for each in _BUS.iterdir()]
-    except OSError:  # it cannot be seen here
+    except OSError:  # the bus cannot be seen here
         return True
     return any(int(vendor, 16) == record.pci_vendor and kind.startswith(_ACCELERATORS) for vendor, kind in found)
 
 
 def examine(selector: str | None) -> tuple[list[xs.Device], list[Check]]:
-    """The devices to try, and what hides others."""
+    """Find the devices to try, and the settings that hide others."""
     group = "devices"
     checks: list[Check] = []
     for record in adapters.vendors():
@@ -52,7 +52,7 @@ def examine(selector: str | None) -> tuple[list[xs.Device], list[Check]]:
             told = list(record.examine()) or _listed(record)
             here = _in_machine(record)
             checks += [each if here or each.state != "absent" else each._replace(fix=None) for each in told]
-        except Exception as error:  # an adapter from another package may do anything
+        except Exception as error:  # another package's adapter may raise anything
             why = f"its own examination failed ({type(error).__name__}: {error})"
             checks.append(Check(group, f"adapter {record.backend}", "limited", why, "report it to whose adapter it is"))
     every = sum(len(adapters.listed(record.backend)) for record in adapters.vendors() if not record.selected_only)

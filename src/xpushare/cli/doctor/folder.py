@@ -29,7 +29,7 @@ def _private_fix(path: Path, mode: str) -> str:
 
 
 def _why_not_written(folder: Path) -> str:
-    """Why no file can be written there, as long as a key; "" if one can."""
+    """Return why a file as long as a key cannot be written there, or "" if one can."""
     from xpushare.sharing.identity import KEY_NBYTES
 
     try:
@@ -41,7 +41,7 @@ def _why_not_written(folder: Path) -> str:
 
 
 def _new_versions(folder: Path) -> Check:
-    """How `publish(replace=True)` puts a new version in the place of the old one there."""
+    """Report how `publish(replace=True)` replaces an old version in that folder."""
     with tempfile.NamedTemporaryFile(dir=folder) as one, tempfile.NamedTemporaryFile(dir=folder) as other:
         exchanged = _native.exchange(one.name, other.name)
     group, name = "folder and key", "new versions of names"

@@ -1,4 +1,4 @@
-"""The keeper: whether one runs, and what would end it."""
+"""The keeper: whether one runs, and what could end it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from xpushare.sharing import keeping
 __all__ = ["examine"]
 
 _GROUP: Final = "keeper"
-_UNITS: Final = (".scope", ".service")  # of systemd, which ends what is left in one that it stops
+_UNITS: Final = (".scope", ".service")  # systemd's setting that ends all remaining processes of a unit that it stops
 
 
 def _pid() -> int | None:
@@ -29,7 +29,7 @@ def _pid() -> int | None:
 
 
 def _unit(pid: int | str) -> str:
-    """The unit of the service manager that a process belongs to; empty if there is none."""
+    """Return the service manager's unit that a process belongs to, or "" if it belongs to none."""
     with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="replace") as file:
         path = file.read().splitlines()[-1].rpartition(":")[2]
     name = path.rpartition("/")[2]
@@ -37,7 +37,7 @@ def _unit(pid: int | str) -> str:
 
 
 def examine() -> Iterator[Check]:
-    """Where a keeper runs, and its unit."""
+    """Report where a keeper runs, and its unit."""
     try:
         pid = _pid()
         if pid is None:

@@ -34,7 +34,7 @@ def kernel_version() -> tuple[int, int]:
 
 
 def kernel(version: tuple[int, int], release: str) -> Check:
-    """What a kernel of that version lacks."""
+    """Report what a kernel of that version lacks."""
     name = "kernel"
     if version < (5, 1):
         return Check("machine", name, "fails", f"{release} has no F_SEAL_FUTURE_WRITE (Linux 5.1)", "a newer kernel")
@@ -64,7 +64,7 @@ def _proc() -> Check:
 
 
 def _why_no_file(error: OSError) -> tuple[str, str]:
-    """What kept memfds of our size from being made, and what to change."""
+    """Return why a memfd of the needed size could not be made, and what to change."""
     text = error.strerror or str(error)
     if error.errno == errno.EFBIG:
         size = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
@@ -80,7 +80,7 @@ def _why_no_file(error: OSError) -> tuple[str, str]:
 
 
 def _memfd() -> Iterator[Check]:
-    """Make, seal and map what an exporter needs."""
+    """Make, seal and map a memfd as an exporter does."""
     from xpushare.common import system
     from xpushare.sharing import layout
 
@@ -93,7 +93,7 @@ def _memfd() -> Iterator[Check]:
             if Path("/proc/sys/vm/memfd_noexec").read_text().strip() == "2" and error.errno == errno.EACCES:
                 text, fix = f"{text}: vm.memfd_noexec is 2", "sysctl vm.memfd_noexec=1"
         except OSError:
-            pass  # no such setting
+            pass  # the kernel has no such setting
         if error.errno in (errno.EMFILE, errno.ENFILE):
             fix = "ulimit -n 4096"
         yield Check("machine", "memfd_create", "fails", text, fix)
@@ -123,7 +123,7 @@ def _open_files() -> Check:
 
 
 def memory_limit(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int | None:
-    """Bytes that this process's cgroup, or one above it, may use; None where nothing says so."""
+    """Return the bytes that this process's cgroup, or one above it, may use. Return None if no limit is set."""
     folders: list[tuple[Path, Path, str]] = []
     try:
         for line in own.read_text().splitlines():
@@ -145,7 +145,7 @@ def memory_limit(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/se
             except (OSError, ValueError):
                 pass  # "max", or not shown in this container
     limit = min(found, default=None)
-    return None if limit is None or limit >= 1 << 60 else limit  # version 1 says no limit with a huge number
+    return None if limit is None or limit >= 1 << 60 else limit  # version 1 reports a huge number if there is no limit
 
 
 def _memory_limit() -> Check:

@@ -1,4 +1,4 @@
-"""The processes that share with each other while the doctor looks on."""
+"""The processes that share with each other while the doctor examines them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PR_GET_DUMPABLE: Final = 3
 
 
 class Failed(Exception):
-    """What one of the processes was asked for did not work. `kind` is the error's class."""
+    """A request to one of the processes failed. `kind` is the error's class."""
 
     def __init__(self, kind: str, text: str, number: int | None = None) -> None:
         super().__init__(text)
@@ -70,7 +70,7 @@ def _mapped(physical: xs.PhysicalMemory) -> xs.VirtualRange:
 
 
 class _Side:
-    """What the processes can be asked to do; runs in them."""
+    """The requests that the processes can serve. It runs in them."""
 
     def __init__(self) -> None:
         self._kept: dict[str, Any] = {}
@@ -88,7 +88,7 @@ class _Side:
         return probe(pid, 0)
 
     def offer(self, key: str, device: str, kind: str) -> str:
-        """Make an object of that kind and a handle of it."""
+        """Make an object of that kind and return a handle of it."""
         self._device[key] = device
         if kind == "memory":
             memory = self._kept[key] = xs.malloc_device(4096, device)
@@ -104,7 +104,7 @@ class _Side:
         return str(xs.ipc.event.get(event))
 
     def take(self, key: str, device: str, kind: str, handle: str) -> None:
-        """Open a handle; of memory, check the bytes and write an answer."""
+        """Open a handle. Of memory, check the bytes and write an answer."""
         self._device[key] = device
         if kind == "event":
             self._kept[key] = xs.ipc.event.open(handle)
@@ -131,7 +131,9 @@ class _Side:
         self._kept[key].wait(timeout, at_least=point)
 
     def lost(self, key: str, timeout: float) -> float:
-        """Wait for what a process owes that is about to die; when its loss was seen, on the clock of all processes."""
+        """Wait for a signal of a process that is about to die. Returns when the loss was reported, on the clock that
+        all processes share.
+        """
         try:
             self._kept[key].wait(timeout, at_least=1)
         except xs.PeerLostError:
@@ -145,7 +147,7 @@ class _Side:
         return _native.futex_wait(word.address, 0, timeout, 0.0)
 
     def futex_wake(self, fd: int, timeout: float) -> int:
-        """Wake whoever sleeps there, once it does; how many it were."""
+        """Wake whoever sleeps at the futex, once there is a sleeper. Returns how many were woken."""
         from xpushare import _native
 
         word = _native.Mapping(fd, 4096)
@@ -155,12 +157,12 @@ class _Side:
         return woken
 
     def fork(self, device: str, handle: str, timeout: float) -> str:
-        """Open memory, fork, and open it in the child anew; how that went: "" is well."""
+        """Open memory, fork, and open it in the child anew. Returns "" on success, else the failure."""
         memory = xs.ipc.memory.open(handle)
         _expect(memory, device, _DATA)
         reads, writes = os.pipe()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12 on: forking beside threads is what is tried
+            warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12 on, of a fork beside threads
             pid = os.fork()
         if not pid:
             text = "it crashed"
@@ -183,7 +185,9 @@ class _Side:
 
 
 def serve(fd: int, only: str) -> None:
-    """Main function of the processes: do as asked, until the other end is closed. `only`: the one route to use."""
+    """The main function of the processes. Serves requests until the other end is closed. `only` is the one route to
+    use.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the doctor ends us
     from xpushare.sharing import routes
 
@@ -206,7 +210,7 @@ def serve(fd: int, only: str) -> None:
 
 
 class Process:
-    """One of them, as the doctor sees it."""
+    """One of the processes, as the doctor sees it."""
 
     def __init__(self, name: str, only: str, folder: str, timeout: float, fds: tuple[int, ...] = ()) -> None:
         self.name = name
@@ -272,7 +276,7 @@ class Process:
             self._process.wait()
 
     def end(self) -> None:
-        """Whatever happened, no process and no fd stays."""
+        """Make sure that no process and no fd remains, whatever happened."""
         self._stream.close()
         self._connection.close()
         try:

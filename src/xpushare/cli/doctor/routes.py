@@ -1,4 +1,4 @@
-"""The routes that file descriptors take: whether they lead to a process, and what is in the way."""
+"""The routes for file descriptors: whether they reach a process, and what blocks them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _PTRACE_CAP: Final = (
 
 
 def examine(pid: int) -> Iterator[Check]:
-    """Whether this process can reach what that one shares."""
+    """Report whether this process can reach the objects that another process shares."""
     yield _reach_getfd(pid)
     yield _reach_socket(pid)
 
 
 def _tried(call: Callable[[], int]) -> int:
-    """errno of a call that returns an fd, which is closed; 0."""
+    """Return the errno of a call that returns an fd, or 0. The fd is closed."""
     try:
         os.close(call())
     except OSError as error:
@@ -40,7 +40,9 @@ def _tried(call: Callable[[], int]) -> int:
 
 
 def probe(pid: int, fd: int) -> dict[str, int]:
-    """errno of pidfd_open, of pidfd_getfd on this very process (needs no right at all), and on that one."""
+    """Return the errno of pidfd_open, of pidfd_getfd on this process (which needs no rights), and of pidfd_getfd on
+    that process.
+    """
     from xpushare import _native
 
     found = {"open": 0, "self": 0, "get": 0}
@@ -54,7 +56,7 @@ def probe(pid: int, fd: int) -> dict[str, int]:
         return found
     found["get"] = _tried(lambda: _native.pidfd_getfd(other, fd))
     os.close(other)
-    if found["get"] == errno.EBADF:  # the right is asked before the number
+    if found["get"] == errno.EBADF:  # the kernel checks the right before the number
         found["get"] = 0
     return found
 
@@ -62,9 +64,10 @@ def probe(pid: int, fd: int) -> dict[str, int]:
 def why_no_getfd(
     found: dict[str, int], importer: dict[str, str], exporter: dict[str, str], dumpable: int | None, yama: str
 ) -> tuple[str, str]:
-    """Why a probe of pidfd_getfd failed, and what to change.
+    """Return why a probe of pidfd_getfd failed, and what to change.
 
-    `importer` and `exporter` are /proc/<pid>/status; `dumpable` is what prctl(PR_GET_DUMPABLE) says, None: unknown.
+    `importer` and `exporter` are the contents of /proc/<pid>/status. `dumpable` is the result of
+    prctl(PR_GET_DUMPABLE), or None if it is unknown.
     """
     release = platform.release()
     for step, call, since in (("open", "pidfd_open", (5, 3)), ("self", "pidfd_getfd", (5, 6))):
@@ -109,7 +112,7 @@ def why_no_getfd(
 
 
 def _listeners() -> list[bytes]:
-    """Addresses of the exporters' sockets in this network namespace, whoever's they are."""
+    """Return the addresses of all exporters' sockets in this network namespace."""
     found = re.findall(rb"@(xpushare/[0-9a-f]{32})$", Path("/proc/net/unix").read_bytes(), re.MULTILINE)
     return list(dict.fromkeys(found))
 
@@ -128,7 +131,7 @@ def _reach_socket(pid: int) -> Check:
             with system.connect(address, 2.0) as connection:
                 credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         except OSError:
-            continue  # it has ended, or another user's that we may not reach
+            continue  # it has ended, or belongs to another user and is out of reach
         peer, uid, _gid = struct.unpack("iII", credentials)
         if peer == pid:
             if uid != os.geteuid():

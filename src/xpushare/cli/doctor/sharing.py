@@ -1,4 +1,4 @@
-"""Memory, physical memory and events, shared for real on each device by each route."""
+"""Shares memory, physical memory and events for real, on each device by each route."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _fix_of(failed: Failed) -> str:
 
 
 class Trial:
-    """The processes, and what they found."""
+    """The processes, and their results."""
 
     def __init__(self, devices: list[xs.Device], timeout: float, folder: str) -> None:
         self._devices = devices
@@ -48,7 +48,7 @@ class Trial:
         self._word = -1
         self._good: dict[tuple[str, str], list[str]] = {}  # (device, kind) -> routes
         self._bad: dict[tuple[str, str], dict[str, Failed]] = {}
-        self._fixes: dict[str, str] = {}  # route -> what would open it
+        self._fixes: dict[str, str] = {}  # route -> what would enable it
         self._keys: dict[str, str] = {}  # route -> a memory that its importer has open
 
     def _start(self, name: str, only: str = "") -> Process:
@@ -69,7 +69,7 @@ class Trial:
             self._word = system.memfd("xpushare-doctor-word").take()
             system.resize(self._word, 4096)
         except OSError:
-            pass  # said elsewhere; the futex is then not tried
+            pass  # reported elsewhere; the futex is then not tried
         try:
             self._exporter = self._start("exporter")
             self._importers = {route: self._start(f"importer by {route}", route) for route in ROUTES}
@@ -102,7 +102,7 @@ class Trial:
                     self._bad.setdefault((device, kind), {})[route] = failed
 
     def _share(self, device: str, kind: str, route: str, importer: Process) -> None:
-        """One object of the kind by one route, there and back."""
+        """Share one object of the kind by one route, there and back."""
         key = f"{device} {kind} {route}"
         handle = self._exporter.call("offer", key, device, kind)
         importer.call("take", key, device, kind, handle)
@@ -139,7 +139,7 @@ class Trial:
                         mine = greetings[importer.name]["status"]
                         why, fix = why_no_getfd(found, mine, theirs["status"], theirs["dumpable"], yama())
                 except Failed:
-                    pass  # then the first failure is all there is to say
+                    pass  # then only the first failure is reported
             self._fixes[route] = fix
             other = any(set(good) - {route} for good in self._good.values())
             yield Check("routes", route, "limited" if other else "fails", why, fix)
@@ -195,7 +195,7 @@ class Trial:
                 yield Check(device, kind, "fails", why, by_route[0] if by_route else _fix_of(next(iter(bad.values()))))
 
     def _death(self) -> Iterator[Check]:
-        """The exporter is killed while an importer waits for it; last, as it takes the exporter."""
+        """Kill the exporter while an importer waits for it. This comes last, since it ends the exporter."""
         name = "death"
         device = next((str(each) for each in self._devices if (str(each), "event") in self._good), None)
         if device is None:
@@ -208,7 +208,7 @@ class Trial:
                 handle = self._exporter.call("offer", key, device, "event")
                 self._importers[route].call("take", key, device, "event", handle)
                 self._importers[route].send("lost", key, self._timeout / 2)
-            time.sleep(0.05)  # asleep in their waits, most likely; seen dead before they wait is as good
+            time.sleep(0.05)  # They most likely wait by now. A death before the wait would show the same.
             killed = time.monotonic()
             self._exporter.kill()
             late = max(self._importers[route].receive() - killed for route in routes)

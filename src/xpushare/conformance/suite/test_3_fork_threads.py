@@ -39,7 +39,7 @@ def _everything(device: str) -> None:
 
 
 def _use_after_fork() -> list[str]:
-    """What works in a forked child, or fails in another way than it should."""
+    """Return the calls that work in a forked child, or that fail with the wrong error."""
     calls: dict[str, Callable[[], Any]] = {
         "ipc.memory.get": lambda: xs.ipc.memory.get(kept["memory"]),
         "ipc.memory.close": lambda: xs.ipc.memory.close(kept["memory"]),

@@ -760,7 +760,7 @@ def test_waited_on_before_its_first_signal(pair: Pair, peer: Child) -> None:
 
 
 def _fill_then_signal(device: str) -> None:
-    """Without a wait of the host between the two."""
+    """Queue a fill and a signal after it. The host does not wait between the two."""
     kept["queue"] = queue = xs.Queue(device)
     queue.fill(kept["memory"], b"w")
     queue.signal(kept["event"])

@@ -52,13 +52,13 @@ def _plain(tree: Any) -> Any:
 
 
 def _attach(name: str, message: Any, device: str | None = None, **options: Any) -> Any:
-    """Attach and keep: what is there."""
+    """Attach, keep it, and return what is there."""
     kept[name] = xs.attach(message, device=device, **options)
     return _plain(kept[name])
 
 
 def _exports() -> set[int]:
-    """Those that are live, by their generations. What earlier tests left may end meanwhile."""
+    """Return the live exports by their generations. Exports of earlier tests may end at any time."""
     from xpushare.sharing import node
 
     table = node.current().table_if_any

@@ -30,7 +30,7 @@ RW = ur.VirtualMemAccessFlags.READ_WRITE
 
 
 class Face:
-    """The objects of one device, and what is to be freed."""
+    """The objects of one device, and those to be freed."""
 
     def __init__(self, name: str) -> None:
         wanted = xs.Device(name)
@@ -92,7 +92,7 @@ class Face:
 
     @contextmanager
     def held(self, queue: ur.Queue) -> Generator[Callable[[], None], None, None]:
-        """The queue runs nothing of what is enqueued inside, until the value is called."""
+        """Hold the queue: it runs nothing of what is enqueued inside, until the yielded function is called."""
         gate = self.event(IPC_EVENT)
         data = ur.urIPCGetEventHandleExp(gate)
         opened = xs.ipc.event.open(data)
@@ -126,7 +126,7 @@ def _uuid(device: xs.Device) -> bytes:
 
 
 def result_of(call: Callable[[], Any]) -> ur.Result:
-    """The result of a call: SUCCESS, or that of its URError, which pickles."""
+    """Return the result of a call: SUCCESS, or the result of its URError, which can be pickled."""
     try:
         call()
     except ur.URError as error:
@@ -153,7 +153,7 @@ def face(pair: Pair) -> Iterator[Face]:
 
 @pytest.fixture
 def importing(pair: Pair) -> Iterator[Face]:
-    """The importer's device."""
+    """Return the importer's device."""
     found = Face(pair.importer)
     yield found
     found.close()
@@ -162,7 +162,7 @@ def importing(pair: Pair) -> Iterator[Face]:
 
 @pytest.fixture
 def commands(face: Face) -> None:
-    """For tests that enqueue: each command returns an event, so a device without events refuses them."""
+    """A fixture for tests that enqueue. Each command returns an event, so a device without events refuses them."""
     if face.has(Aspect.ext_oneapi_ipc_event):
         return
     result = result_of(lambda: ur.urEnqueueEventsWait(face.queue, None))

@@ -11,7 +11,7 @@ __all__ = ["Attachment", "Blocked", "Met"]
 
 
 class Blocked(Exception):
-    """This route is blocked. The text says by what, and what would open it."""
+    """This route is blocked. The text names the obstacle, and how to remove it."""
 
 
 @dataclass(slots=True)

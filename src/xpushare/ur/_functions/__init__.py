@@ -1,8 +1,8 @@
-"""The functions of `xpushare.ur`, each declared with its body, as thin as it can be, over `core` and the object face.
+"""The functions of `xpushare.ur`. Each is declared with its body, a thin layer over `core` and the object face.
 
-The public functions, which `_derived` makes, call a body with checked arguments: numbers are ints of their range,
-sequences are tuples, pointers are 0 for null, handles are alive and of their class, a device is one of its context.
-They turn errors of `core` into `URError`.
+The public functions, which `_derived` makes, call a body with checked arguments. Numbers are ints within their range,
+sequences are tuples, a null pointer is 0, handles are alive and of their class, and a device belongs to its context.
+The public functions turn errors of `core` into `URError`.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def _part(buffer: Mem, offset: int, size: int) -> _Operand:
 
 
 def _ordinary(queue: Queue, address: int, size: int) -> _Operand:
-    """Memory of the program, or USM memory."""
+    """Return memory of the program, or USM memory."""
     found = _objects.places.operand(address, size, queue.device.shared, queue.context.shared)
     return found, 0, size
 
@@ -39,7 +39,7 @@ def _ordinary(queue: Queue, address: int, size: int) -> _Operand:
 def _copied(
     queue: Queue, kind: Command, events: tuple[Event, ...], target: _Operand, source: _Operand, blocking: bool
 ) -> Event:
-    """A command that copies as many bytes as both have."""
+    """Enqueue a command that copies as many bytes as both sides have."""
     size = target[2]
     event = command(queue, kind, events, lambda work: core_queue.copy(work, target, source, size))
     if blocking:
@@ -51,7 +51,7 @@ _OTHERS: Final = ("INVALID_MEM_OBJECT", "OUT_OF_HOST_MEMORY", "OUT_OF_RESOURCES"
 
 
 def _copies(number: int, too_large: str, *rules: Rule, operation: str = "Queue.copy") -> Callable[[F], F]:
-    """The declaration of a command on buffers; it answers `INVALID_SIZE` where they are `too_large` for."""
+    """Declare a command on buffers. It answers `INVALID_SIZE` if the bytes are `too_large` for them."""
     return function(
         number,
         "INVALID_QUEUE",
@@ -138,7 +138,7 @@ def urEnqueueMemBufferFill(
 
 
 class _Box:
-    """A box of bytes: where its rows lie, in a buffer or in memory of the program."""
+    """A box of bytes: the position of its rows in a buffer or in memory of the program."""
 
     def __init__(self, origin: RectOffset, region: RectRegion, row: int, slice_: int) -> None:
         self.region = region
@@ -148,9 +148,11 @@ class _Box:
         self.end = self.begin + (region.depth - 1) * self.slice + (region.height - 1) * self.row + region.width
 
     def pieces(self, other: _Box) -> Iterator[tuple[int, int, int]]:
-        """What one copy takes: where it begins here, and in a box of the same size, and its bytes."""
+        """Yield the parts that one copy each can do: the beginning here, the beginning in a box of the same size, and
+        the bytes.
+        """
         width, height, depth = self.region.width, self.region.height, self.region.depth
-        if self.row == other.row == width:  # no gaps between the rows; and then, none between the slices
+        if self.row == other.row == width:  # no gaps between the rows, and then none between the slices
             width, height = width * height, 1
             if self.slice == other.slice == width:
                 width, depth = width * depth, 1
@@ -184,7 +186,7 @@ def _copied_box(
 
 
 def _box_rules(first: str, second: str) -> tuple[Rule, ...]:
-    """About the pitches of two boxes, by the beginnings of their names."""
+    """Return the rules about the pitches of two boxes, whose parameters begin with these names."""
 
     def row(name: str) -> str:
         return f"({name}RowPitch or region.width)"
@@ -308,8 +310,8 @@ def urEnqueueMemBufferMap(
 ) -> tuple[Event, Pointer]:
     """Gives bytes of a buffer an address, at which the program reads and writes them once the command is complete.
 
-    Host memory is where it is. Of a device's memory the address is that of a copy, which `urEnqueueMemUnmap` copies
-    back if `mapFlags` says that it is written.
+    Host memory keeps its own address. For memory of a device, the address is that of a copy. `urEnqueueMemUnmap` copies
+    it back if `mapFlags` says that it is written.
     """
     if not size:
         raise URError("there are no bytes to map", result=Result.ERROR_INVALID_SIZE)
@@ -342,7 +344,7 @@ def urEnqueueMemBufferMap(
     makes="event",
 )
 def urEnqueueMemUnmap(hQueue: Queue, hMem: Mem, pMappedPtr: Pointer, phEventWaitList: WaitList) -> Event:
-    """Ends what `urEnqueueMemBufferMap` began: the program does not use the address any more."""
+    """Ends what `urEnqueueMemBufferMap` began. The program must not use the address any more."""
     with _objects.places.lock:
         mapped = hMem.maps.get(pMappedPtr)
         if not mapped:

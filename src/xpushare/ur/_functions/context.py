@@ -59,7 +59,7 @@ def urContextRetain(hContext: Context) -> None:
 
 @function(3, ends="context")
 def urContextRelease(hContext: Context) -> None:
-    """Gives up a reference to a context."""
+    """Releases a reference to a context."""
     hContext.release()
 
 

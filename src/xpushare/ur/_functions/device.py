@@ -89,16 +89,16 @@ _PERMISSIONS: Final = (
     | QueueFlags.SUBMISSION_IMMEDIATE
     | QueueFlags.LOW_POWER_EVENTS_SUPPORT_EXP
 )
-"""What any queue can be made with: what an in-order queue is allowed to do, and need not."""
+"""The flags that any queue can be made with. They permit an in-order queue something that it need not do."""
 
 
 def queue_flags(device: Device) -> int:
-    """What a queue of the device can be made with."""
+    """Return the flags with which a queue of the device can be made."""
     profiles = device.shared.has(Aspect.ext_oneapi_per_event_profiling)
     return _PERMISSIONS | (QueueFlags.PROFILING_ENABLE if profiles else 0)
 
 
-LARGEST_TYPE: Final = 128  # bytes of sixteen doubles; what adapters allocate is aligned to this at least
+LARGEST_TYPE: Final = 128  # bytes of sixteen doubles, the least alignment of what adapters allocate
 
 _TYPES: Final = {"cpu": DeviceType.CPU, "gpu": DeviceType.GPU, "accelerator": DeviceType.FPGA}
 
@@ -120,7 +120,7 @@ def _properties(device: Device) -> Properties:
 
 
 def _property(name: str) -> Callable[[Device], Any]:
-    """As the driver says."""
+    """Return the query of a property that the driver reports."""
 
     def ask(device: Device) -> Any:
         found = getattr(_properties(device), name)
@@ -130,7 +130,7 @@ def _property(name: str) -> Callable[[Device], Any]:
 
 
 def _told(name: str) -> Callable[[Device], Any]:
-    """The same for a query that need not be answered: it is not where the driver does not say."""
+    """Return the same for an optional query, which has no answer if the driver does not report the property."""
 
     def ask(device: Device) -> Any:
         found = getattr(_properties(device), name)
@@ -142,12 +142,12 @@ def _told(name: str) -> Callable[[Device], Any]:
 
 
 def _sizes(name: str) -> Callable[[Device], list[int]]:
-    """Along three dimensions; 1 where the driver does not say more."""
+    """Return the sizes along three dimensions; 1 if the driver does not report more."""
     return lambda device: list(getattr(_properties(device), name)) or [1, 1, 1]
 
 
 def _sub_groups(device: Device) -> int:
-    """How many there are in the largest work-group; 0 where the device has none."""
+    """Return the number of sub-groups in the largest work-group, or 0 if the device has none."""
     about = _properties(device)
     return about.group_items // min(about.sub_group_sizes) if about.sub_group_sizes else 0
 
@@ -161,7 +161,9 @@ def _pci(device: Device) -> str:
 
 @functools.cache
 def _reach(device: Device, kind: UsmKind) -> int:
-    """How the device reaches such memory: it was tried. More than plain access is known of the host alone."""
+    """Return the access of the device to such memory, which was tried. Only the host is known to have more than plain
+    access.
+    """
     try:
         core_memory.allocate(kind, 1, device.shared, device.shared.context)
     except FeatureNotSupportedError:
@@ -174,7 +176,7 @@ def _usm(kind: UsmKind) -> Callable[[Device], int]:
 
 
 def _is_host(device: Device) -> bool:
-    """Whether the device's memory is the process's."""
+    """Return whether the device's memory is the process's."""
     return device.shared.type == "cpu"
 
 
@@ -188,7 +190,7 @@ def _memory(adapter: DriverAdapter, info: Any) -> int:
 
 
 def largest_allocation(device: Device) -> int:
-    """`MAX_MEM_ALLOC_SIZE`."""
+    """Return the answer of `MAX_MEM_ALLOC_SIZE`."""
     return _memory(adapter_of(device.shared), info_of(device.shared))
 
 
@@ -282,7 +284,7 @@ _KINDS: Final = {
 
 
 def _selects(device: Device, kind: DeviceType) -> bool:
-    """Whether `urDeviceGet` means the device by `kind`."""
+    """Return whether `kind` selects the device in `urDeviceGet`."""
     return kind in (DeviceType.ALL, DeviceType.DEFAULT, _TYPES[device.shared.type])
 
 
@@ -302,7 +304,7 @@ _OF_KERNELS: Final = (
     "_2D_BLOCK_ARRAY_CAPABILITIES_EXP"
 )
 
-# What kernels, programs, samplers and images would need; no function of this face has them.
+# Queries about kernels, programs, samplers and images, for which this face has no functions.
 _ABSENT: Final = {
     **{DeviceInfo[name]: _constant(False) for name in _KINDS["bool"].split()},
     **{DeviceInfo[name]: _constant(0) for name in _OF_KERNELS.split()},
@@ -325,7 +327,7 @@ _DEVICE: Final = Info(
         DeviceInfo.BUILT_IN_KERNELS: _constant(""),
         DeviceInfo.UUID: lambda device: uuid.UUID(device.shared.uuid).bytes,
         DeviceInfo.PLATFORM: lambda device: device.platform,
-        DeviceInfo.REFERENCE_COUNT: _constant(1),  # of a root device
+        DeviceInfo.REFERENCE_COUNT: _constant(1),  # a root device has none
         DeviceInfo.AVAILABLE: _constant(True),
         DeviceInfo.QUEUE_PROPERTIES: queue_flags,
         DeviceInfo.QUEUE_ON_HOST_PROPERTIES: queue_flags,
@@ -370,9 +372,9 @@ _DEVICE: Final = Info(
         DeviceInfo.MAX_WORK_GROUPS: lambda device: max(_properties(device).grid_sizes, default=1),
         DeviceInfo.MAX_NUM_SUB_GROUPS: _sub_groups,
         DeviceInfo.SUB_GROUP_SIZES_INTEL: _property("sub_group_sizes"),
-        DeviceInfo.MAX_COMPUTE_QUEUE_INDICES: _constant(1),  # UR's value where queues have no index
+        DeviceInfo.MAX_COMPUTE_QUEUE_INDICES: _constant(1),  # UR's value if queues have no index
         DeviceInfo.PREFERRED_INTEROP_USER_SYNC: _constant(True),
-        DeviceInfo.PROFILING_TIMER_RESOLUTION: _constant(  # only the host's clock tells times of events
+        DeviceInfo.PROFILING_TIMER_RESOLUTION: _constant(  # only the host's clock gives times of events
             max(1, round(time.get_clock_info("monotonic").resolution * 1e9))
         ),
         DeviceInfo.USM_DEVICE_SUPPORT: _usm("device"),
@@ -403,12 +405,12 @@ _DEVICE: Final = Info(
 
 @function(
     178,
-    invalid=Result.ERROR_INVALID_VALUE,  # ONEAPI_DEVICE_SELECTOR does not parse
+    invalid=Result.ERROR_INVALID_VALUE,  # ONEAPI_DEVICE_SELECTOR is invalid
     makes="adapter",
     python="`xs.devices()`",
 )
 def urAdapterGet() -> list[Adapter]:
-    """The adapters, each with a reference taken."""
+    """Returns the adapters, each with a reference taken."""
     found = list(_objects.adapters())
     for adapter in found:
         adapter.take()
@@ -429,15 +431,15 @@ def urAdapterRetain(hAdapter: Adapter) -> None:
 
 @function(177, ends="adapter")
 def urAdapterRelease(hAdapter: Adapter) -> None:
-    """Gives up a reference to an adapter. What was made of it stays; `urAdapterGet` gives out the adapter again."""
+    """Releases a reference to an adapter. Its objects stay, and `urAdapterGet` still returns the adapter."""
     hAdapter.release()
 
 
 @function(180)
 def urAdapterGetLastError(hAdapter: Adapter) -> tuple[String, Int32]:
-    """The message and the number of the driver's error behind this thread's last `ERROR_ADAPTER_SPECIFIC`.
+    """Returns the message and the number of the driver's error behind this thread's last `ERROR_ADAPTER_SPECIFIC`.
 
-    They are empty and 0 while there was none.
+    They are empty and 0 if there was none.
     """
     return last_error()
 
@@ -446,10 +448,10 @@ def urAdapterGetLastError(hAdapter: Adapter) -> tuple[String, Int32]:
 def urAdapterSetLoggerCallback(
     hAdapter: Adapter, pfnLoggerCallback: LoggerCallback, pUserData: UserData, level: LoggerLevel
 ) -> None:
-    """Passes the log on to a function, from `level` on; it takes the place of an earlier one of this adapter.
+    """Passes messages of `level` and above to a function, which replaces an earlier function of this adapter.
 
-    Any thread may call it, as `pfnLoggerCallback(level, message, pUserData)`. The adapters share one log, the Python
-    logger `xpushare`, whose level is lowered as far as `level` needs.
+    Any thread may call the function, as `pfnLoggerCallback(level, message, pUserData)`. The adapters share one log, the
+    Python logger `xpushare`, whose level is lowered as far as `level` needs.
     """
     if hAdapter.log is not None:
         hAdapter.log.close()
@@ -459,14 +461,16 @@ def urAdapterSetLoggerCallback(
 
 @function(267)
 def urAdapterSetLoggerCallbackLevel(hAdapter: Adapter, level: LoggerLevel) -> None:
-    """Changes the level from which on `urAdapterSetLoggerCallback` passes messages on; nothing without a callback."""
+    """Changes the level from which `urAdapterSetLoggerCallback` passes messages on. Does nothing if there is no
+    callback.
+    """
     if hAdapter.log is not None:
         hAdapter.log.open(level)
 
 
 @function(72, python="`xs.devices()`")
 def urPlatformGet(hAdapter: Adapter) -> list[Platform]:
-    """The platforms of an adapter."""
+    """Returns the platforms of an adapter."""
     return [hAdapter.platform]
 
 
@@ -480,7 +484,7 @@ def urPlatformGetInfo(hPlatform: Platform, propName: PlatformInfo) -> Any:
 
 @function(74)
 def urPlatformGetApiVersion(hPlatform: Platform) -> ApiVersion:
-    """The version of Unified Runtime's interface."""
+    """Returns the version of Unified Runtime's interface."""
     return ApiVersion.VERSION_0_12
 
 
@@ -489,7 +493,9 @@ _OPTIONS: Final = frozenset(("", "-O0", "-O1", "-O2", "-O3", "-ftarget-compile-f
 
 @function(114, ("INVALID_VALUE", "`pFrontendOption` is no option of a compiler's frontend"))
 def urPlatformGetBackendOption(hPlatform: Platform, pFrontendOption: String) -> String:
-    """The platform's compiler option for one of a frontend: none, as there is no compiler here."""
+    """Returns the platform's compiler option for an option of a frontend. There is none, since there is no compiler
+    here.
+    """
     if pFrontendOption not in _OPTIONS:
         raise URError(f"no compiler here knows {pFrontendOption!r}", result=Result.ERROR_INVALID_VALUE)
     return ""
@@ -497,7 +503,7 @@ def urPlatformGetBackendOption(hPlatform: Platform, pFrontendOption: String) -> 
 
 @function(8, "INVALID_VALUE", invalid=Result.ERROR_INVALID_VALUE, makes="device", python="`xs.devices(selector)`")
 def urDeviceGet(hPlatform: Platform, DeviceType: DeviceType) -> list[Device]:
-    """The devices of a platform that are of a type, each with a reference taken."""
+    """Returns the devices of a platform that have a type, each with a reference taken."""
     found = [device for device in _objects.adapters().get(hPlatform.adapter, []) if _selects(device, DeviceType)]
     for device in found:
         device.take()
@@ -506,9 +512,10 @@ def urDeviceGet(hPlatform: Platform, DeviceType: DeviceType) -> list[Device]:
 
 @function(217, "INVALID_VALUE", invalid=Result.ERROR_INVALID_VALUE, makes="device", python="`xs.devices()`")
 def urDeviceGetSelected(hPlatform: Platform, DeviceType: DeviceType) -> list[Device]:
-    """The devices of a platform that are of a type and that `ONEAPI_DEVICE_SELECTOR` selects, with a reference taken.
+    """Returns the devices of a platform that have a type and that `ONEAPI_DEVICE_SELECTOR` selects, each with a
+    reference taken.
 
-    Here `urDeviceGet` answers no others either: what the variable leaves out does not exist for this process.
+    Here `urDeviceGet` returns the same: devices that the variable excludes do not exist for this process.
     """
     return urDeviceGet(hPlatform, DeviceType)
 
@@ -521,7 +528,7 @@ def urDeviceRetain(hDevice: Device) -> None:
 
 @function(11, "INVALID_DEVICE", ends="device")
 def urDeviceRelease(hDevice: Device) -> None:
-    """Gives up a reference to a device, which lives as long as the process all the same."""
+    """Releases a reference to a device. A device lives as long as the process in any case."""
     hDevice.release()
 
 
@@ -543,15 +550,17 @@ def urDeviceGetInfo(hDevice: Device, propName: DeviceInfo) -> Any:
     ("UNSUPPORTED_FEATURE", "the device's clock cannot be read from the host"),
 )
 def urDeviceGetGlobalTimestamps(hDevice: Device) -> tuple[Uint64, Uint64]:
-    """The device's clock, of which the times of commands are, and the host's at one moment, in nanoseconds."""
+    """Returns the time of the device's clock and of the host's at one moment, in nanoseconds. The times of commands are
+    those of the device's clock.
+    """
     found: tuple[int, int] = adapter_of(hDevice.shared).clock(info_of(hDevice.shared))
     return found
 
 
 @function(293, "INVALID_DEVICE", python="`queue.synchronize()` for each queue")
 def urDeviceWaitExp(hDevice: Device) -> None:
-    """Waits until the commands in all queues of a device are complete, or lost.
+    """Waits until the commands in all queues of a device are complete or lost.
 
-    `urQueueFinish` still answers what went wrong.
+    `urQueueFinish` still reports their errors.
     """
     core_queue.wait_for_device(hDevice.shared)

@@ -44,14 +44,14 @@ WAIT_LIST_OTHERS = (
 
 
 class Handover(NamedTuple):
-    """A command whose enqueuer did not wait for this process's Python, which gets it now."""
+    """A command that native code accepted without Python, and that Python now enqueues."""
 
     points: tuple[int | None, ...]
-    """For each event of its wait list the newest point at that time; None: that of a command before it."""
+    """The newest point at that time of each event in its wait list. None means the point of a command before it."""
     queued: int
-    """When that was, by the host's monotonic clock."""
+    """The time of the call, by the host's monotonic clock."""
     fill: Callable[[Event], object] | None
-    """Takes the event, whose handle the enqueuer has already."""
+    """Receives the event, whose handle the program already has."""
 
 
 class _Current(threading.local):
@@ -63,7 +63,7 @@ _current: Final = _Current()
 
 @contextmanager
 def handing_over(handover: Handover) -> Generator[None]:
-    """Enqueue a command on this thread as of when it was handed in."""
+    """Enqueue commands on this thread as of the time when the program called."""
     _current.handover = handover
     try:
         yield
@@ -72,7 +72,7 @@ def handing_over(handover: Handover) -> Generator[None]:
 
 
 def complete(queue: Queue, command: Command) -> Event:
-    """The event of a command that is complete."""
+    """Return the event of a command that is complete."""
     shared = SharedEvent(queue.device.shared, context=queue.context.shared)
     event = Event.make(queue.context, shared, command, False)
     event.queue = event.failed_on = queue
@@ -80,18 +80,18 @@ def complete(queue: Queue, command: Command) -> Event:
 
 
 def renew(queue: Queue) -> None:
-    """Have native code enqueue commands in a queue that can: let it have a timeline, where it has none to use."""
+    """Let native code enqueue commands in a queue that can have them: make a timeline for it if it has none to use."""
     work = use(queue.shared)
     assert isinstance(work.driver, DeviceQueue)
     if work.driver.spent:
         opened = core_event.create(queue.device.shared, queue.context.shared, False, False, signals=False)
         work.reach(opened)
-        queue.timelines.append(opened)  # events that were made before still are of the others
+        queue.timelines.append(opened)  # events that were made before still belong to the old timelines
         work.driver.own(opened.timeline.slot)
 
 
 def handed_over(queue: Queue, command: Command, engine: int, point: int) -> Event:
-    """The event of a command that native code has enqueued: that point of one of the queue's timelines."""
+    """Return the event of a command that native code has enqueued: that point of one of the queue's timelines."""
     [opened] = [each for each in queue.timelines if each.timeline.slot.engine == engine]
     event = Event.make(queue.context, event_over(opened), command, False)
     event.queue = event.failed_on = queue
@@ -100,8 +100,8 @@ def handed_over(queue: Queue, command: Command, engine: int, point: int) -> Even
 
 
 def failed(queue: Queue, command: Command, error: URError) -> Event:
-    """The event of a command that was handed in and could not be enqueued. Where the queue runs functions,
-    `urQueueFinish` reports that, too.
+    """Return the event of a command that native code accepted and that could not be enqueued. If the queue runs
+    functions, `urQueueFinish` reports the failure, too.
     """
 
     def fail() -> None:
@@ -111,14 +111,16 @@ def failed(queue: Queue, command: Command, error: URError) -> Event:
         core_queue.submit(use(queue.shared), fail, ())
     event = complete(queue, command)
     slot = use(event.shared).timeline.slot
-    slot.submit(1)  # no later point is to come after it
+    slot.submit(1)  # no later point may follow it
     note_failure(slot.domain, error)
     slot.fail(QUEUE_FAILED)
     return event
 
 
 def _hold_back(work: Work, events: tuple[Event, ...]) -> None:
-    """Let the queue wait for events, none of which may be lost; of a command that was handed in, none was."""
+    """Let the queue wait for events, none of which may be lost. For a command that native code accepted, this was
+    checked before.
+    """
     opened = [(use(event.shared), event.point) for event in events]
     handover = _current.handover
     if handover is None:
@@ -139,7 +141,7 @@ def command(
     submit: Callable[[Work], None] | None = None,
     profiling: bool = False,
 ) -> Event:
-    """Enqueue a command and a signal after it; the event of that."""
+    """Enqueue a command and a signal after it. Return the event of the signal."""
     work = use(queue.shared)
     device, context = queue.device.shared, queue.context.shared
     shared = SharedEvent(device, context=context, enable_profiling=queue.profiling or profiling)
@@ -159,7 +161,7 @@ def command(
     handover = _current.handover
     if handover is not None:
         first = event.started or event.profile
-        if first is not None:  # this process's Python came to it later
+        if first is not None:  # Python came to it later than the program called
             device_now, host_now = adapter_of(device).clock(info_of(device))
             first.queued = first.submit = handover.queued + device_now - host_now
         if handover.fill is not None:
@@ -200,7 +202,7 @@ def fill(work: Work, queue: Queue, target: tuple[Range, int, int], pattern: byte
 def urEnqueueUSMMemcpy(
     hQueue: Queue, blocking: bool, pDst: Pointer, pSrc: Pointer, size: Size, phEventWaitList: WaitList
 ) -> Event:
-    """Copies memory: USM memory, a mapped range, or ordinary memory of the process, which the caller keeps."""
+    """Copies memory: USM memory, a mapped range, or ordinary memory of the process, which the caller keeps alive."""
     target, source = _operand(hQueue, pDst, size), _operand(hQueue, pSrc, size)
     event = command(
         hQueue, Command.USM_MEMCPY, phEventWaitList, lambda work: core_queue.copy(work, target, source, size)
@@ -234,7 +236,7 @@ def urEnqueueUSMMemcpy(
 def urEnqueueUSMFill(hQueue: Queue, pMem: Pointer, pPattern: Pattern, size: Size, phEventWaitList: WaitList) -> Event:
     """Fills memory with a pattern: USM memory, a mapped range, or ordinary memory of the process.
 
-    The length of `pPattern` must be a power of two; UR names no result for the contrary.
+    The length of `pPattern` must be a power of two. UR names no result for other lengths.
     """
     target = _operand(hQueue, pMem, size)
 
@@ -242,7 +244,7 @@ def urEnqueueUSMFill(hQueue: Queue, pMem: Pointer, pPattern: Pattern, size: Size
 
 
 def _known(address: int, size: int) -> None:
-    """Refuse what is no USM memory, or not so much of it."""
+    """Refuse an address that is not USM memory, or a size beyond it."""
     if size > _objects.places.find(address).nbytes:
         raise URError(f"{size} bytes from {address:#x} on exceed the allocation", result=Result.ERROR_INVALID_SIZE)
 
@@ -263,9 +265,9 @@ def _known(address: int, size: int) -> None:
 def urEnqueueUSMPrefetch(
     hQueue: Queue, pMem: Pointer, size: Size, flags: Annotated[int, USMMigrationFlags], phEventWaitList: WaitList
 ) -> Event:
-    """A hint that memory will be used on a device, or on the host.
+    """Hints that memory will be used on a device or on the host.
 
-    Drivers move memory when it is used: nothing is done, and the command completes in its order.
+    Drivers move memory when it is used. So nothing is done, and the command completes in its order.
     """
     _known(pMem, size)
     return command(hQueue, Command.USM_PREFETCH, phEventWaitList)
@@ -284,7 +286,7 @@ def urEnqueueUSMPrefetch(
     touches=(Touched("pMem", "size", "hints"),),
 )
 def urEnqueueUSMAdvise(hQueue: Queue, pMem: Pointer, size: Size, advice: Annotated[int, USMAdviceFlags]) -> Event:
-    """A hint how memory will be used. Nothing is done; the command completes in its order."""
+    """Hints how memory will be used. Nothing is done, and the command completes in its order."""
     _known(pMem, size)
     return command(hQueue, Command.USM_ADVISE, ())
 
@@ -364,7 +366,7 @@ def urEnqueueUSMFill2D(
     height: Size,
     phEventWaitList: WaitList,
 ) -> Event:
-    """Fills rows of memory, as `urEnqueueUSMFill` fills one. The pattern runs on from row to row."""
+    """Fills rows of memory, as `urEnqueueUSMFill` fills one. The pattern continues from row to row."""
     target, _, _ = _operand(hQueue, pMem, pitch * height)
 
     def submit(work: Work) -> None:
@@ -389,7 +391,7 @@ def urEnqueueUSMFill2D(
     python="`queue.signal(xs.Event(device, enable_profiling=True))`",
 )
 def urEnqueueTimestampRecordingExp(hQueue: Queue, blocking: bool, phEventWaitList: WaitList) -> Event:
-    """A command whose event has the times of its execution, also in a queue without profiling."""
+    """Enqueues a command whose event has the times of its execution, even in a queue without profiling."""
     event = command(hQueue, Command.TIMESTAMP_RECORDING_EXP, phEventWaitList, profiling=True)
     if blocking:
         core_event.wait(use(event.shared), None, None)
@@ -412,10 +414,10 @@ def urEnqueueHostTaskExp(
     pProperties: ExpHostTaskProperties | None,
     phEventWaitList: WaitList,
 ) -> Event:
-    """Calls a function as `pfnHostTask(data)` in the order of the queue, on a thread of the queue's.
+    """Calls a function as `pfnHostTask(data)` in the order of the queue, on a thread of the queue.
 
-    What it raises is the cause of the `URError` that `urQueueFinish` raises: `ERROR_UNKNOWN`, for an error of this
-    package with the result of that.
+    If the function raises an exception, `urQueueFinish` raises a `URError` with that exception as its cause. The result
+    is `ERROR_UNKNOWN`. For an error of this package, it is that error's result.
     """
     return command(
         hQueue, Command.HOST_TASK_EXP, phEventWaitList, lambda work: core_queue.submit(work, _run, (pfnHostTask, data))
@@ -425,7 +427,7 @@ def urEnqueueHostTaskExp(
 def _run(task: HostTask, data: UserData) -> None:
     try:
         task(data)
-    except BaseException as error:  # SystemExit, too, which would end whoever waits for the queue
+    except BaseException as error:  # SystemExit, too, which would end the thread that waits for the queue
         raise HostTaskError(f"a host task raised {type(error).__name__}: {error}") from error
 
 
@@ -443,7 +445,9 @@ def _run(task: HostTask, data: UserData) -> None:
     python="`queue.wait(event)`",
 )
 def urEnqueueEventsWait(hQueue: Queue, phEventWaitList: WaitList) -> Event:
-    """A command that completes after the events, or after all commands before it if there are none."""
+    """Enqueues a command that completes after the events. If there are none, it completes after all commands
+    before it.
+    """
     return command(hQueue, Command.EVENTS_WAIT, phEventWaitList)
 
 
@@ -461,7 +465,7 @@ def urEnqueueEventsWait(hQueue: Queue, phEventWaitList: WaitList) -> Event:
     python="`queue.wait(event)`",
 )
 def urEnqueueEventsWaitWithBarrier(hQueue: Queue, phEventWaitList: WaitList) -> Event:
-    """As `urEnqueueEventsWait`, and the commands after it wait for it."""
+    """Works as `urEnqueueEventsWait`, and the commands after it wait for it."""
     return command(hQueue, Command.EVENTS_WAIT_WITH_BARRIER, phEventWaitList)
 
 
@@ -484,16 +488,16 @@ def urEnqueueEventsWaitWithBarrier(hQueue: Queue, phEventWaitList: WaitList) -> 
 )
 def urEnqueueEventsWaitWithBarrierExt(
     hQueue: Queue,
-    pProperties: ExpEnqueueExtProperties | None,  # low power is a permission
+    pProperties: ExpEnqueueExtProperties | None,  # low power is only a permission
     phEventWaitList: WaitList,
     phEvent: Event | None,
 ) -> Event:
-    """As `urEnqueueEventsWaitWithBarrier`, with properties; it can signal a reusable event.
+    """Works as `urEnqueueEventsWaitWithBarrier`, with properties, and can signal a reusable event.
 
-    `phEvent` is an event of `urEventCreateExp`, which is signalled and returned; `None` makes a new event. It must
-    be of the context of `hQueue`; one with IPC cannot be signalled by a queue with profiling. It must not be an element
-    of `phEventWaitList`, and the device of `hQueue` must answer true to
-    `DeviceInfo.REUSABLE_EVENTS_SUPPORT_EXP`; UR names no result for the contrary.
+    `phEvent` is an event of `urEventCreateExp`, which is signalled and returned. `None` makes a new event. The event
+    must belong to the context of `hQueue`. A queue with profiling cannot signal an event with IPC. The event must not
+    be an element of `phEventWaitList`, and the device of `hQueue` must answer true to
+    `DeviceInfo.REUSABLE_EVENTS_SUPPORT_EXP`. UR names no result for violations of the last two.
     """
     if phEvent is None:
         return command(hQueue, Command.EVENTS_WAIT_WITH_BARRIER, phEventWaitList)

@@ -20,14 +20,14 @@ from xpushare.ur._structs import ExpEventDesc
 
 
 def _tell(event: Event) -> None:
-    """The program learns that the command was lost: its queue need not fail what is enqueued from now on."""
+    """Mark a loss as reported to the program, so that its queue accepts further commands."""
     queue, event.failed_on = event.failed_on, None
     if queue is not None and queue.references:
         use(queue.shared).driver.told()
 
 
 def _status(event: Event) -> EventStatus:
-    """How far the newest command is that signals the event."""
+    """Return the state of the newest command that signals the event."""
     try:
         return EventStatus.COMPLETE if core_event.done(use(event.shared), event.point) else EventStatus.SUBMITTED
     except PeerLostError:
@@ -65,12 +65,12 @@ def _profile(event: Event) -> Profile:
 
 
 def _started(event: Event) -> Profile:
-    """The profile of the command's start: that of its end if the command does nothing between."""
+    """Return the profile of the command's start. If the command does nothing, it is the profile of its end."""
     return event.started.known() if event.started else _profile(event)
 
 
 def _early(read: Callable[[Profile], int]) -> Callable[[Event], int]:
-    """A time that is known once the command is enqueued. `read` takes the profile of its start."""
+    """Return the query of a time that is known once the command is enqueued. `read` takes the profile of its start."""
 
     def ask(event: Event) -> int:
         found = read(_started(event))
@@ -82,7 +82,9 @@ def _early(read: Callable[[Profile], int]) -> Callable[[Event], int]:
 
 
 def _late(read: Callable[[Profile, Profile], int]) -> Callable[[Event], int]:
-    """A time that is known once the command is complete. `read` takes the profiles of its start and of its end."""
+    """Return the query of a time that is known once the command is complete. `read` takes the profiles of its start and
+    of its end.
+    """
 
     def ask(event: Event) -> int:
         profile = _profile(event)
@@ -129,7 +131,9 @@ _PROFILING: Final = Info(
     python="`xs.Event(device, context=…, enable_ipc=…, enable_profiling=…)`",
 )
 def urEventCreateExp(hContext: Context, hDevice: Device, pEventDesc: ExpEventDesc) -> Event:
-    """Makes a reusable event, which `urEnqueueEventsWaitWithBarrierExt` signals. It belongs to no command yet."""
+    """Makes a reusable event, which `urEnqueueEventsWaitWithBarrierExt` signals. It does not belong to a command
+    yet.
+    """
     event = SharedEvent(
         hDevice.shared,
         context=hContext.shared,
@@ -222,10 +226,11 @@ def urEventWait(phEventWaitList: tuple[Event, ...]) -> None:
     python="`await event`",
 )
 def urEventSetCallback(hEvent: Event, execStatus: ExecutionInfo, pfnNotify: EventCallback, pUserData: UserData) -> None:
-    """Has a function called once the command behind an event is in a state, or past it.
+    """Has a function called once the command behind an event has reached a state.
 
     One thread calls all such functions, as `pfnNotify(hEvent, execStatus, pUserData)`. The event is retained until
-    then. The function is called if the command is lost, too: ask the event. `RUNNING` is told with `COMPLETE`.
+    then. The function is called even if the command is lost, so ask the event for its state. `RUNNING` is reported
+    together with `COMPLETE`.
     """
     opened = use(hEvent.shared)
     point = hEvent.point or opened.timeline.slot.pending
@@ -252,5 +257,5 @@ def urEventRetain(hEvent: Event) -> None:
 
 @function(44, "INVALID_EVENT", "OUT_OF_RESOURCES", "OUT_OF_HOST_MEMORY", ends="event", python="`event.close()`")
 def urEventRelease(hEvent: Event) -> None:
-    """Gives up a reference to an event."""
+    """Releases a reference to an event."""
     hEvent.release()

@@ -38,9 +38,9 @@ def _expect_device(context: Context, device: object) -> None:
     python="`xs.ipc.memory.get(memory)`",
 )
 def urIPCGetMemHandleExp(hContext: Context, pMem: Pointer) -> bytes:
-    """The handle data of device USM memory.
+    """Returns the handle data of device USM memory.
 
-    UR neither compares `pMem` with null nor names a result for an address that cannot be shared; its adapters answer
+    UR neither compares `pMem` with null nor names a result for an address that cannot be shared. Its adapters answer
     `ERROR_INVALID_ARGUMENT`.
     """
     try:
@@ -48,7 +48,7 @@ def urIPCGetMemHandleExp(hContext: Context, pMem: Pointer) -> bytes:
     except URError as error:
         raise URError(error.message, result=Result.ERROR_INVALID_ARGUMENT) from None
     _expect_device(hContext, found.device)
-    allocation: Any = found.allocation  # of a virtual range: what is reserved
+    allocation: Any = found.allocation  # the reservation, if it is a virtual range
     if not isinstance(allocation, Allocation) or allocation.imported:
         raise URError(
             f"{pMem:#x} is no USM memory of this process: opened and virtual memory cannot be exported by address",
@@ -68,7 +68,7 @@ def urIPCGetMemHandleExp(hContext: Context, pMem: Pointer) -> bytes:
     python="`xs.ipc.memory.put(handle)`",
 )
 def urIPCPutMemHandleExp(hContext: Context, pIPCMemHandleData: bytes) -> None:
-    """Gives handle data back. Opened memory stays."""
+    """Gives handle data back. Opened memory stays open."""
     core_memory.put(pIPCMemHandleData)
 
 
@@ -84,7 +84,9 @@ def urIPCPutMemHandleExp(hContext: Context, pIPCMemHandleData: bytes) -> None:
     python="`xs.ipc.memory.open(handle, device=…, context=…)`",
 )
 def urIPCOpenMemHandleExp(hContext: Context, hDevice: Device, pIPCMemHandleData: bytes) -> Pointer:
-    """The memory that handle data name, as an address in this process; another one than that of its exporter here."""
+    """Opens the memory that handle data name. Returns its address in this process, which differs from the
+    exporter's.
+    """
     found = core_memory.open_(pIPCMemHandleData, hDevice.shared, hContext.shared, anew=True)
     places = _objects.places
     with places.lock:
@@ -132,7 +134,7 @@ def urIPCCloseMemHandleExp(hContext: Context, pMem: Pointer) -> None:
     python="`xs.ipc.physical_memory.get(physical)`",
 )
 def urIPCGetPhysMemHandleExp(hContext: Context, hPhysMem: PhysicalMem) -> bytes:
-    """The handle data of physical memory."""
+    """Returns the handle data of physical memory."""
     _expect_device(hContext, hPhysMem.device.shared)
     return bytes(core_physical.get(use(hPhysMem.shared)))
 
@@ -148,7 +150,7 @@ def urIPCGetPhysMemHandleExp(hContext: Context, hPhysMem: PhysicalMem) -> bytes:
     python="`xs.ipc.physical_memory.put(handle)`",
 )
 def urIPCPutPhysMemHandleExp(hContext: Context, pIPCPhysMemHandleData: bytes) -> None:
-    """Gives handle data back. Opened physical memory stays."""
+    """Gives handle data back. Opened physical memory stays open."""
     core_physical.put(pIPCPhysMemHandleData)
 
 
@@ -164,7 +166,7 @@ def urIPCPutPhysMemHandleExp(hContext: Context, pIPCPhysMemHandleData: bytes) ->
     python="`xs.ipc.physical_memory.open(handle, device=…, context=…)`",
 )
 def urIPCOpenPhysMemHandleExp(hContext: Context, hDevice: Device, pIPCPhysMemHandleData: bytes) -> PhysicalMem:
-    """The physical memory that handle data name."""
+    """Opens the physical memory that handle data name."""
     held = core_physical.open_(pIPCPhysMemHandleData, hDevice.shared, hContext.shared)
     return PhysicalMem.make(hContext, hDevice, physical_memory_over(held))
 
@@ -173,7 +175,7 @@ def urIPCOpenPhysMemHandleExp(hContext: Context, hDevice: Device, pIPCPhysMemHan
     319, "INVALID_CONTEXT", "OUT_OF_HOST_MEMORY", "OUT_OF_RESOURCES", ends="physical_mem", python="`physical.close()`"
 )
 def urIPCClosePhysMemHandleExp(hContext: Context, hPhysMem: PhysicalMem) -> None:
-    """Closes opened physical memory: gives up a reference."""
+    """Closes opened physical memory by releasing a reference."""
     if hPhysMem.context is not hContext:
         raise URError(f"{hPhysMem!r} was opened in another context", result=Result.ERROR_INVALID_CONTEXT)
     if not hPhysMem.shared.is_imported:
@@ -195,7 +197,7 @@ def urIPCClosePhysMemHandleExp(hContext: Context, hPhysMem: PhysicalMem) -> None
     python="`xs.ipc.event.get(event)`",
 )
 def urIPCGetEventHandleExp(hEvent: Event) -> bytes:
-    """The handle data of an event."""
+    """Returns the handle data of an event."""
     return bytes(core_event.get(use(hEvent.shared)))
 
 
@@ -210,7 +212,7 @@ def urIPCGetEventHandleExp(hEvent: Event) -> bytes:
     python="`xs.ipc.event.put(handle)`",
 )
 def urIPCPutEventHandleExp(hContext: Context, pIPCEventHandleData: bytes) -> None:
-    """Gives handle data back. The event and its opened twins stay.
+    """Gives handle data back. The event and the events that were opened from the data stay.
 
     Only the process that got the data may give them back.
     """
@@ -233,9 +235,9 @@ def urIPCPutEventHandleExp(hContext: Context, pIPCEventHandleData: bytes) -> Non
     python="`xs.ipc.event.open(handle, context=…)`",
 )
 def urIPCOpenEventHandleExp(hContext: Context, pIPCEventHandleData: bytes) -> Event:
-    """An event that shares its state with the one that handle data name.
+    """Opens an event that shares its state with the event that handle data name.
 
-    There is no close: the last `urEventRelease` closes the event.
+    There is no function to close it: the last `urEventRelease` closes the event.
     """
     opened = core_event.open_(pIPCEventHandleData, None, hContext.shared)
     return Event.make(hContext, event_over(opened), Command.EVENTS_WAIT_WITH_BARRIER, True)

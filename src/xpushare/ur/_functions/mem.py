@@ -23,7 +23,7 @@ _REFUSED: Final[dict[int, int]] = {
     MemFlags.READ_ONLY: MemFlags.READ_WRITE | MemFlags.WRITE_ONLY,
     MemFlags.WRITE_ONLY: MemFlags.READ_WRITE | MemFlags.READ_ONLY,
 }
-"""By what a buffer allows: what a part of it must not."""
+"""The flags of a buffer -> the flags that a part of it must not have."""
 _HOST: Final = MemFlags.USE_HOST_POINTER | MemFlags.ALLOC_COPY_HOST_POINTER
 _WITH_POINTER: Final = "flags & (MemFlags.USE_HOST_POINTER | MemFlags.ALLOC_COPY_HOST_POINTER)"
 
@@ -40,7 +40,9 @@ _MEM: Final = Info(
 
 
 def _allocate(context: Context, flags: int, size: int) -> Range:
-    """Memory of the device; where several devices use the buffer, or the host is to reach it, host memory."""
+    """Allocate memory of the device. If several devices use the buffer or the host is to reach it, allocate host
+    memory.
+    """
     for device in context.devices:
         if size > largest_allocation(device):
             raise URError(f"{device!r} does not have {size} bytes", result=Result.ERROR_INVALID_BUFFER_SIZE)
@@ -78,9 +80,9 @@ def urMemBufferCreate(
 ) -> Mem:
     """Makes a buffer: bytes that commands reach by a handle and an offset.
 
-    With `USE_HOST_POINTER` they are the program's own, at `pProperties.pHost`, and stay where they are; with
-    `ALLOC_COPY_HOST_POINTER` what lies there is copied. Else they are memory of the device, or host memory with
-    `ALLOC_HOST_POINTER` and where the context has several devices.
+    With `USE_HOST_POINTER`, the bytes are the program's own, at `pProperties.pHost`, and stay there. With
+    `ALLOC_COPY_HOST_POINTER`, the buffer is a copy of them. Otherwise the bytes are memory of the device. They are host
+    memory with `ALLOC_HOST_POINTER`, or if the context has several devices.
     """
     device = hContext.devices[0].shared
     given: Range | None = None
@@ -107,7 +109,7 @@ def urMemRetain(hMem: Mem) -> None:
 
 @function(66, "INVALID_MEM_OBJECT", "OUT_OF_HOST_MEMORY", ends="mem")
 def urMemRelease(hMem: Mem) -> None:
-    """Gives up a reference to a buffer. Its memory goes with the last one, after the commands that use it."""
+    """Releases a reference to a buffer. The last release frees its memory, after the commands that use it."""
     hMem.release()
 
 
@@ -129,7 +131,7 @@ def urMemRelease(hMem: Mem) -> None:
 def urMemBufferPartition(
     hBuffer: Mem, flags: Annotated[int, MemFlags], bufferCreateType: BufferCreateType, pRegion: BufferRegion
 ) -> Mem:
-    """Makes a buffer of a part of another one's bytes, which stay as long as either is there."""
+    """Makes a buffer of a part of another buffer's bytes. The bytes stay as long as either buffer exists."""
     if hBuffer.is_part:
         raise URError(f"{hBuffer!r} is a part of a buffer", result=Result.ERROR_INVALID_MEM_OBJECT)
     if flags & (_HOST | MemFlags.ALLOC_HOST_POINTER):

@@ -1,4 +1,4 @@
-"""The driver's own handles, both ways."""
+"""The driver's own handles, in both directions."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _platform(adapter: Adapter) -> int:
 
 @function(75, _NONE)
 def urPlatformGetNativeHandle(hPlatform: Platform) -> NativeHandle:
-    """The driver's handle of a platform (Level Zero: `ze_driver_handle_t`)."""
+    """Returns the driver's handle of a platform (Level Zero: `ze_driver_handle_t`)."""
     return _platform(hPlatform.adapter)
 
 
@@ -55,7 +55,7 @@ def urPlatformGetNativeHandle(hPlatform: Platform) -> NativeHandle:
 def urPlatformCreateWithNativeHandle(
     hNativePlatform: NativeHandle, hAdapter: Adapter, pProperties: PlatformNativeProperties | None
 ) -> Platform:
-    """The platform of a handle of the driver's; nothing is owned by it."""
+    """Returns the platform of a driver's handle. The platform does not own the handle."""
     if _platform(hAdapter) != hNativePlatform:
         raise URError(f"{hNativePlatform:#x} is no platform of {hAdapter!r}", result=Result.ERROR_INVALID_VALUE)
     return hAdapter.platform
@@ -63,7 +63,7 @@ def urPlatformCreateWithNativeHandle(
 
 @function(14, _NONE)
 def urDeviceGetNativeHandle(hDevice: Device) -> NativeHandle:
-    """The driver's handle of a device (`CUdevice`, `ze_device_handle_t`)."""
+    """Returns the driver's handle of a device (`CUdevice`, `ze_device_handle_t`)."""
     return _native(hDevice, "device")
 
 
@@ -76,7 +76,7 @@ def urDeviceGetNativeHandle(hDevice: Device) -> NativeHandle:
 def urDeviceCreateWithNativeHandle(
     hNativeDevice: NativeHandle, hAdapter: Adapter, pProperties: DeviceNativeProperties | None
 ) -> Device:
-    """The device of a handle of the driver's, as `urDeviceGet` answers it; nothing is owned by it."""
+    """Returns the device of a driver's handle, as `urDeviceGet` returns it. The device does not own the handle."""
     for device in _objects.adapters().get(hAdapter, []):
         if _native(device, "device") == hNativeDevice:
             device.take()
@@ -86,9 +86,7 @@ def urDeviceCreateWithNativeHandle(
 
 @function(5, _NONE)
 def urContextGetNativeHandle(hContext: Context) -> NativeHandle:
-    """The driver's handle of the context that the objects of the first device are in (`CUcontext`,
-    `ze_context_handle_t`).
-    """
+    """Returns the driver's handle of the context of the first device's objects (`CUcontext`, `ze_context_handle_t`)."""
     return _native(hContext.devices[0], "context")
 
 
@@ -107,7 +105,7 @@ def urContextCreateWithNativeHandle(
     phDevices: DeviceList,
     pProperties: ContextNativeProperties | None,
 ) -> Context:
-    """A context for the driver's one that the objects of all these devices are in; there is no other."""
+    """Makes a context for the driver's context that has the objects of all these devices. No other is accepted."""
     if any(device.platform is not hAdapter.platform for device in phDevices):
         raise URError(f"a device is not of {hAdapter!r}", result=Result.ERROR_INVALID_DEVICE)
     if pProperties is not None and pProperties.isNativeHandleOwned:
@@ -119,10 +117,11 @@ def urContextCreateWithNativeHandle(
 
 @function(95, _NONE)
 def urQueueGetNativeHandle(hQueue: Queue, pDesc: QueueNativeDesc | None) -> NativeHandle:
-    """The driver's handle of a queue's stream (`CUstream`; Level Zero: an immediate command list, so that 1 is written
-    to `pDesc.pNativeData`).
+    """Returns the driver's handle of a queue's stream (`CUstream`). For Level Zero, it is an immediate command list, so
+    1 is written to `pDesc.pNativeData`.
 
-    It is good as long as the queue. What the queue holds back behind a wait has not come to the stream yet.
+    The handle is valid as long as the queue. Commands that the queue holds back behind a wait are not in the stream
+    yet.
     """
     handle = use(hQueue.shared).driver.native()
     kind: int | None = adapter_of(hQueue.device.shared).stream_kind
@@ -146,7 +145,9 @@ def urQueueCreateWithNativeHandle(
     hDevice: Device | None,
     pProperties: QueueNativeProperties | None,
 ) -> Queue:
-    """A queue over the driver's stream (`CUstream`), in order with what others queue there."""
+    """Makes a queue over the driver's stream (`CUstream`), in order with the commands that other code enqueues
+    there.
+    """
     first, *others = hContext.devices
     if hDevice is None and others:
         raise URError("`hDevice` is null, and the context has several", result=Result.ERROR_INVALID_DEVICE)
@@ -161,8 +162,8 @@ def urQueueCreateWithNativeHandle(
     ("UNSUPPORTED_FEATURE", "the driver has no such handle, or a queue holds back the command of `hEvent`"),
 )
 def urEventGetNativeHandle(hEvent: Event) -> NativeHandle:
-    """A handle of a driver's event that completes with the newest command of an event (`CUevent`,
-    `ze_event_handle_t`). It is good as long as `hEvent`, and not signalled again.
+    """Returns the handle of a driver's event that completes with the newest command of an event (`CUevent`,
+    `ze_event_handle_t`). The handle is valid as long as `hEvent`, until that is signalled again.
     """
     opened = use(hEvent.shared)
     point = hEvent.point or opened.timeline.slot.pending
@@ -183,8 +184,8 @@ def urEventGetNativeHandle(hEvent: Event) -> NativeHandle:
 def urEventCreateWithNativeHandle(
     hNativeEvent: NativeHandle, hContext: Context, pProperties: EventNativeProperties | None
 ) -> Event:
-    """An event that completes when the driver's event (`CUevent`, `ze_event_handle_t`) does, as it is recorded now. The
-    handle 0 is no event of the driver's: what is made of it is complete.
+    """Makes an event that completes when the driver's event (`CUevent`, `ze_event_handle_t`), as it is recorded now,
+    completes. The handle 0 stands for no event of the driver, and makes a complete event.
     """
     if not hNativeEvent:
         complete = SharedEvent(hContext.devices[0].shared, context=hContext.shared)

@@ -37,9 +37,9 @@ _PEER: Final = Info(
     ("INVALID_OPERATION", "the access was enabled before"),
 )
 def urUsmP2PEnablePeerAccessExp(commandDevice: Device, peerDevice: Device) -> None:
-    """Lets a device use memory of another.
+    """Lets a device use memory of another device.
 
-    Queues here see to that themselves for what they copy and fill, so that this only checks that it is possible.
+    Queues here enable such access themselves for copies and fills, so this only checks that it is possible.
     """
     pair = commandDevice, peerDevice
     if not _reaches(pair):

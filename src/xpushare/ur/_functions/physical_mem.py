@@ -58,7 +58,7 @@ def urPhysicalMemRetain(hPhysicalMem: PhysicalMem) -> None:
 
 @function(162, ends="physical_mem", python="`physical.close()`")
 def urPhysicalMemRelease(hPhysicalMem: PhysicalMem) -> None:
-    """Gives up a reference to physical memory."""
+    """Releases a reference to physical memory."""
     hPhysicalMem.release()
 
 

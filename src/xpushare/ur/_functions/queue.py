@@ -100,7 +100,7 @@ def urQueueRetain(hQueue: Queue) -> None:
 
 @function(94, "INVALID_QUEUE", "OUT_OF_HOST_MEMORY", "OUT_OF_RESOURCES", ends="queue", python="`queue.close()`")
 def urQueueRelease(hQueue: Queue) -> None:
-    """Gives up a reference to a queue; the last one flushes it, and its commands still run."""
+    """Releases a reference to a queue. The last release flushes the queue, and its commands still run."""
     hQueue.release()
 
 
@@ -119,7 +119,7 @@ def urQueueFinish(hQueue: Queue) -> None:
 def urQueueFlush(hQueue: Queue) -> None:
     """Issues the commands of a queue to its device.
 
-    A command goes to the device when it is enqueued, or once the wait before it that holds it back is over, so that
-    nothing is left to be done.
+    There is nothing to do. A command goes to the device when it is enqueued, or once the wait that holds it back has
+    ended.
     """
     use(hQueue.shared)

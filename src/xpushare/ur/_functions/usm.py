@@ -1,4 +1,4 @@
-"""USM memory: its allocations."""
+"""Allocations of USM memory."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _KINDS: Final = {"device": USMType.DEVICE, "host": USMType.HOST, "shared": USMTy
 
 
 def _pool_of(found: Range) -> USMPool | None:
-    """The pool of an allocation that was made from one, as long as the pool lives."""
+    """Return the pool of an allocation that was made from one, as long as the pool lives."""
     pool = _objects.places.pools.get(found.allocation.address)
     return pool if pool is not None and pool.references else None
 
@@ -131,7 +131,7 @@ def _allocate(
     python="`xs.malloc_host(nbytes, device, context=…)`",
 )
 def urUSMHostAlloc(hContext: Context, pUSMDesc: USMDesc | None, pool: USMPool | None, size: Size) -> Pointer:
-    """Allocates host memory that devices reach."""
+    """Allocates host memory that devices can reach."""
     return _allocate("host", hContext, hContext.devices[0], pUSMDesc, pool, size)
 
 
@@ -236,7 +236,7 @@ def urUSMGetMemAllocInfo(hContext: Context, pMem: Pointer, propName: USMAllocInf
     python="`queue.copy(dst, src, nbytes)`, `queue.synchronize()`",
 )
 def urUSMContextMemcpyExp(hContext: Context, pDst: Pointer, pSrc: Pointer, size: Size) -> None:
-    """Copies memory without a queue, as `urEnqueueUSMMemcpy` copies it, and waits for that."""
+    """Copies memory without a queue, as `urEnqueueUSMMemcpy` copies it, and waits for the copy."""
     device = hContext.devices[0].shared
     target, source = (_objects.places.operand(each, size, device, hContext.shared) for each in (pDst, pSrc))
     work = core_queue.create(device, hContext.shared)
@@ -273,11 +273,11 @@ _POOL: Final = Info(
 
 @function(112, "INVALID_VALUE", "OUT_OF_HOST_MEMORY", makes="usm_pool")
 def urUSMPoolCreate(hContext: Context, pPoolDesc: USMPoolDesc) -> USMPool:
-    """Makes a pool, which memory can be allocated from.
+    """Makes a pool from which memory can be allocated.
 
-    Each allocation has pages of its own, so that it can be shared alone, and `urUSMFree` gives them back: the pool
-    keeps nothing, and limits that are chained to `pPoolDesc` in C change nothing. `ZERO_INITIALIZE_BLOCK` zeroes what
-    is allocated; the other flags are permissions.
+    Each allocation has its own pages, so that it can be shared alone, and `urUSMFree` frees them. The pool caches
+    nothing, and limits that are chained to `pPoolDesc` in C have no effect. `ZERO_INITIALIZE_BLOCK` zeroes the
+    allocations. The other flags are permissions.
     """
     return USMPool.make(hContext, pPoolDesc.flags)
 
@@ -290,13 +290,13 @@ def urUSMPoolRetain(pPool: USMPool) -> None:
 
 @function(119, ends="usm_pool")
 def urUSMPoolRelease(pPool: USMPool) -> None:
-    """Gives up a reference to a pool. What was allocated from it stays."""
+    """Releases a reference to a pool. Allocations from the pool stay."""
     pPool.release()
 
 
 @function(120, UNSUPPORTED_QUERY, "OUT_OF_HOST_MEMORY", "OUT_OF_RESOURCES")
 def urUSMPoolGetInfo(hPool: USMPool, propName: USMPoolInfo) -> Any:
-    """Asks about a pool. Reserved and used are the same, as a pool keeps nothing that was freed."""
+    """Asks about a pool. Reserved and used sizes are equal, since a pool caches no freed memory."""
     return _POOL.answer(propName, hPool)
 
 
@@ -307,13 +307,13 @@ _POOL_OF = ("INVALID_VALUE", "`hPool` is of another context, or for another devi
 
 @function(254, "INVALID_VALUE", "OUT_OF_HOST_MEMORY", makes="usm_pool")
 def urUSMPoolCreateExp(hContext: Context, hDevice: Device, pPoolDesc: USMPoolDesc) -> USMPool:
-    """Makes a pool for one device. It is as those of `urUSMPoolCreate`."""
+    """Makes a pool for one device, which behaves as those of `urUSMPoolCreate`."""
     return USMPool.make(hContext, pPoolDesc.flags, hDevice)
 
 
 @function(255, ("INVALID_VALUE", f"{_POOL_OF[1]}, or is the device's default one"), ends="usm_pool")
 def urUSMPoolDestroyExp(hContext: Context, hDevice: Device, hPool: USMPool) -> None:
-    """Gives up a reference to a pool, as `urUSMPoolRelease`."""
+    """Releases a reference to a pool, as `urUSMPoolRelease` does."""
     _check_pool(hPool, hContext, hDevice)
     if hPool is hContext.default_pools.get(hDevice):
         raise URError(f"{hPool!r} is the default one of {hDevice!r}", result=Result.ERROR_INVALID_VALUE)
@@ -322,32 +322,34 @@ def urUSMPoolDestroyExp(hContext: Context, hDevice: Device, hPool: USMPool) -> N
 
 @function(257, "INVALID_VALUE")
 def urUSMPoolGetDefaultDevicePoolExp(hContext: Context, hDevice: Device) -> USMPool:
-    """The pool of a device that there is without being made. The caller gets no reference."""
+    """Returns the default pool of a device, which always exists. The caller gets no reference."""
     return hContext.default_pool(hDevice)
 
 
 @function(259, _POOL_OF)
 def urUSMPoolSetDevicePoolExp(hContext: Context, hDevice: Device, hPool: USMPool) -> None:
-    """Chooses the pool that `urEnqueueUSMDeviceAllocExp` takes where none is named, as long as it lives."""
+    """Chooses the pool of a device that `urEnqueueUSMDeviceAllocExp` uses if the caller names none. The choice ends
+    with the pool.
+    """
     _check_pool(hPool, hContext, hDevice)
     hContext.chosen_pools[hDevice] = hPool
 
 
 @function(260, "INVALID_VALUE")
 def urUSMPoolGetDevicePoolExp(hContext: Context, hDevice: Device) -> USMPool:
-    """The pool that was chosen for a device, else its default one. The caller gets no reference."""
+    """Returns the pool that was chosen for a device, or else its default pool. The caller gets no reference."""
     return hContext.pool(hDevice)
 
 
 @function(261, _POOL_OF)
 def urUSMPoolTrimToExp(hContext: Context, hDevice: Device, hPool: USMPool, minBytesToKeep: Size) -> None:
-    """Has a pool give up what it keeps: nothing is done, as it keeps nothing."""
+    """Has a pool release its cache. Does nothing, since a pool has no cache."""
     _check_pool(hPool, hContext, hDevice)
 
 
 @function(262, UNSUPPORTED_QUERY, "OUT_OF_HOST_MEMORY", "OUT_OF_RESOURCES")
 def urUSMPoolGetInfoExp(hPool: USMPool, propName: USMPoolInfo) -> Any:
-    """Asks about a pool, as `urUSMPoolGetInfo`."""
+    """Asks about a pool, as `urUSMPoolGetInfo` does."""
     return _POOL.answer(propName, hPool)
 
 
@@ -359,10 +361,10 @@ def urUSMPoolGetInfoExp(hPool: USMPool, propName: USMPoolInfo) -> Any:
     "OUT_OF_RESOURCES",
 )
 def urUSMPoolSetInfoExp(hPool: USMPool, propName: USMPoolInfo, pPropValue: Size) -> None:
-    """Sets how much a pool may keep that was freed (`RELEASE_THRESHOLD_EXP`), or has `USED_HIGH_EXP` and
-    `RESERVED_HIGH_EXP`, which are the same, begin anew.
+    """Sets how much freed memory a pool may keep (`RELEASE_THRESHOLD_EXP`), or resets `USED_HIGH_EXP` and
+    `RESERVED_HIGH_EXP`, which are equal.
 
-    A pool makes no use of the permission to keep something.
+    A pool never uses the permission to keep memory.
     """
     if propName is USMPoolInfo.RELEASE_THRESHOLD_EXP:
         hPool.threshold = pPropValue
@@ -377,7 +379,7 @@ def urUSMPoolSetInfoExp(hPool: USMPool, propName: USMPoolInfo, pPropValue: Size)
 def _enqueue_allocation(
     kind: UsmKind, which: Command, queue: Queue, pool: USMPool | None, size: int, events: WaitList
 ) -> tuple[int, Event]:
-    """The memory is there at once; the event comes in its order."""
+    """Allocate the memory at once. The event completes in the queue's order."""
     if pool is None and kind == "device":
         pool = queue.context.pool(queue.device)
     address = _allocate(kind, queue.context, queue.device, None, pool, size)
@@ -407,9 +409,9 @@ def urEnqueueUSMDeviceAllocExp(
     pProperties: ExpAsyncUSMAllocProperties | None,
     phEventWaitList: WaitList,
 ) -> tuple[Pointer, Event]:
-    """Allocates memory of a device in the order of a queue: from `pPool`, else from the device's pool.
+    """Allocates memory of a device in the order of a queue: from `pPool`, or else from the device's pool.
 
-    The memory is there when this returns, and may be used by commands that come after the event.
+    The memory exists when this returns. Commands that come after the event may use it.
     """
     return _enqueue_allocation("device", Command.ENQUEUE_USM_DEVICE_ALLOC_EXP, hQueue, pPool, size, phEventWaitList)
 
@@ -422,7 +424,7 @@ def urEnqueueUSMSharedAllocExp(
     pProperties: ExpAsyncUSMAllocProperties | None,
     phEventWaitList: WaitList,
 ) -> tuple[Pointer, Event]:
-    """Allocates memory that host and device share, as `urEnqueueUSMDeviceAllocExp`."""
+    """Allocates memory that host and device share, as `urEnqueueUSMDeviceAllocExp` does."""
     return _enqueue_allocation("shared", Command.ENQUEUE_USM_SHARED_ALLOC_EXP, hQueue, pPool, size, phEventWaitList)
 
 
@@ -434,7 +436,7 @@ def urEnqueueUSMHostAllocExp(
     pProperties: ExpAsyncUSMAllocProperties | None,
     phEventWaitList: WaitList,
 ) -> tuple[Pointer, Event]:
-    """Allocates host memory that devices reach, as `urEnqueueUSMDeviceAllocExp`."""
+    """Allocates host memory that devices can reach, as `urEnqueueUSMDeviceAllocExp` does."""
     return _enqueue_allocation("host", Command.ENQUEUE_USM_HOST_ALLOC_EXP, hQueue, pPool, size, phEventWaitList)
 
 
@@ -471,14 +473,14 @@ def urEnqueueUSMFreeExp(hQueue: Queue, pPool: USMPool | None, pMem: Pointer, phE
     rules=(rule("INVALID_SIZE", "size == 0", "`size` is 0", "documented"),),
 )
 def urUSMImportExp(hContext: Context, pMem: Pointer, size: Size) -> None:
-    """A hint that ordinary memory of the process will be copied. Copies take it as it is: nothing is done."""
+    """Hints that ordinary memory of the process will be copied. Copies use the memory as it is, so nothing is done."""
     if not mapped(pMem, size):
         raise URError(f"this process has no {size} bytes at {pMem:#x}", result=Result.ERROR_INVALID_VALUE)
 
 
 @function(164, "INVALID_CONTEXT")
 def urUSMReleaseExp(hContext: Context, pMem: Pointer) -> None:
-    """Ends what `urUSMImportExp` began: nothing is done."""
+    """Ends what `urUSMImportExp` began. Nothing is done."""
 
 
 _REGISTRATION: Final = "registered host memory"
@@ -495,7 +497,7 @@ _REGISTRATION: Final = "registered host memory"
 def urUSMHostAllocRegisterExp(
     hContext: Context, pHostMem: Pointer, size: Size, pProperties: ExpUSMHostAllocRegisterProperties | None
 ) -> None:
-    """Makes ordinary memory of the process USM host memory, which the caller keeps."""
+    """Makes ordinary memory of the process, which the caller keeps alive, USM host memory."""
     if any(device.shared.type != "cpu" for device in hContext.devices):
         raise URError(f"{hContext!r} has a device that is not the host", result=Result.ERROR_UNSUPPORTED_FEATURE)
     places, last = _objects.places, pHostMem + size - 1
@@ -598,7 +600,7 @@ def urMemoryExportFreeExportableMemoryExp(hContext: Context, hDevice: Device, pM
 def urMemoryExportExportMemoryHandleExp(
     hContext: Context, hDevice: Device, handleTypeToExport: ExpExternalMemType, pMem: Pointer
 ) -> Int32:
-    """A file descriptor of an allocation, for another interface. It belongs to the caller."""
+    """Returns a file descriptor of an allocation, for another interface. The descriptor belongs to the caller."""
     _expect_fd(handleTypeToExport)
     memory = _allocated(hContext, pMem)
     fds = use(memory).allocation.driver.export(False).fds

@@ -1,4 +1,4 @@
-"""Virtual memory: reserved ranges, and what is mapped there."""
+"""Virtual memory: reserved ranges, and their mappings."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Info(
 def urVirtualMemGranularityGetInfo(
     hContext: Context, hDevice: Device | None, allocationSize: Size, propName: VirtualMemGranularityInfo
 ) -> int:
-    """The granularity of virtual and physical memory; without a device, one that suits all devices of the context."""
+    """Returns the granularity of virtual and physical memory. Without a device, it suits all devices of the context."""
     recommended = propName is VirtualMemGranularityInfo.RECOMMENDED
     devices = hContext.devices if hDevice is None else (hDevice,)
     for each in devices:
@@ -74,7 +74,7 @@ def urVirtualMemReserve(hContext: Context, pStart: NullablePointer, size: Size) 
 
 
 def _range_of(context: Context, start: int) -> tuple[VirtualRange, int]:
-    """The reserved range that `start` lies in, and how far in."""
+    """Return the reserved range that contains `start`, and the offset in it."""
     found = _objects.places.range_at(start)
     if found.context is not context.shared:
         raise URError(f"{start:#x} was not reserved in {context!r}", result=Result.ERROR_INVALID_CONTEXT)
@@ -83,7 +83,7 @@ def _range_of(context: Context, start: int) -> tuple[VirtualRange, int]:
 
 @function(155, ends="reserved range", python="`range.close()`")
 def urVirtualMemFree(hContext: Context, pStart: Pointer, size: Size) -> None:
-    """Gives back a reserved range."""
+    """Frees a reserved range."""
     places = _objects.places
     with places.lock:
         found, at = _range_of(hContext, pStart)

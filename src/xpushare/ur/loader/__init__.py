@@ -1,9 +1,9 @@
-"""The library that Unified Runtime's own loader loads: where it is, and the interpreter that it will start.
+"""The library that Unified Runtime's own loader loads: its path, and the interpreter that it will start.
 
-`libur_adapter_xpushare.so` (src/native/ur_adapter) answers the loader's calls by the functions of `xpushare.ur`:
-`_tables` writes its dispatch tables from the declarations of those. `_bridge` answers the calls. For it `_arguments`
-makes Python's arguments from the words of a C call, `_answers` hands out what comes back, and `_boxes` knows what
-handles stand for.
+`libur_adapter_xpushare.so` (src/native/ur_adapter) answers the loader's calls with the functions of `xpushare.ur`.
+`_tables` writes its dispatch tables from their declarations. `_bridge` answers the calls. For it, `_arguments` turns
+the words of a C call into Python's arguments, `_answers` returns the results to C, and `_boxes` maps handles to
+objects.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Interpreter(NamedTuple):
 
 
 def interpreter() -> Interpreter:
-    """The interpreter that the library finds, by its own search."""
+    """Return the interpreter that the library finds by its own search."""
     try:
         library = ctypes.CDLL(str(LIBRARY))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What the functions of `xpushare.ur` answer, and how C gets it: a class for each kind of answer."""
+"""Passes the results of the functions of `xpushare.ur` to C. Each kind of result has a class."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _SUCCESS: Final = int(Result.SUCCESS)
 _NULL: Final = int(Result.ERROR_INVALID_NULL_POINTER)
 _INVALID_VALUE: Final = int(Result.ERROR_INVALID_VALUE)
 _TOO_SMALL: Final = int(Result.ERROR_INVALID_SIZE)
-# Commands may use all of it, from when it is made until it is ended.
+# Commands may use all of it, from its allocation to its end.
 _MEMORY: Final = frozenset({"USM memory", "opened memory", "registered host memory"})
 _TEXTS: Final = 4096
 
 
 class Answer(Protocol):
-    """How the outputs of a function get to C."""
+    """Passes the outputs of a function to C."""
 
     def refusal(self, words: Words, /) -> int:
-        """The result for outputs that are missing, before the call; else 0."""
+        """Check the outputs before the call. Return the result for missing outputs, or 0."""
         ...
 
     def hand_out(self, words: Words, value: Any, /) -> int:
-        """Write what the function has returned. Returns the result of the call."""
+        """Write what the function has returned. Return the result of the call."""
         ...
 
 
@@ -50,11 +50,11 @@ class _Nothing:
 
 
 class _Query:
-    """The value of a property, and how many bytes it has."""
+    """The value of a property, and its size in bytes."""
 
     def __init__(self, call: Call, outputs: list[str]) -> None:
         *size, value, written = (call.at[name] for name in outputs)
-        self.size = size[0] if size else None  # of some there is no room to tell: it is one number
+        self.size = size[0] if size else None  # a query whose value is one number has none
         self.value = value
         self.written = written
         self.asked = call.at["propName"]
@@ -89,7 +89,7 @@ class _Query:
 
 
 class _List:
-    """As many values as there is room for, and how many there are."""
+    """As many values as fit, and their number."""
 
     def __init__(self, call: Call, outputs: list[str]) -> None:
         self.room, self.array, self.count = (call.at[name] for name in outputs)
@@ -115,15 +115,15 @@ class _List:
 
 
 class _HandleData:
-    """Bytes that the program gets the address and the size of, or one of the two where C has them optional. Data that
-    the program gets no address of are given back.
+    """Bytes whose address and size the program gets, or one of the two if C has them optional. If the program asks for
+    no address, the data are given back.
     """
 
     def __init__(self, call: Call, outputs: list[str]) -> None:
         self.address, self.size = self.outputs = [call.at[name] for name in outputs]
         self.optional = all(each.optional for each in call.parameters if each.name in outputs)
         [self.ends] = [each for each in FUNCTIONS.values() if each.ends == call.function.makes]
-        self.context = call.at.get("hContext", 0)  # of an event: its handle, and its data are always given out
+        self.context = call.at.get("hContext", 0)  # an event has its handle here, and its data are always returned
         self.boxes = call.boxes
 
     def refusal(self, words: Words) -> int:
@@ -144,7 +144,7 @@ class _HandleData:
 
 
 class _Output:
-    """One value at an address. If that is null, what was made is given back."""
+    """One value at an address. If the address is null, the object is given back."""
 
     def __init__(self, call: Call, name: str, kind: str) -> None:
         self.at = call.at[name]
@@ -192,17 +192,17 @@ class _One(_Outputs):
 
 @functools.lru_cache(_TEXTS)
 def _text(text: str) -> Any:
-    """A C string that stays where it is until so many others were given out since."""
+    """Return a C string that keeps its address until `_TEXTS` other strings have been returned."""
     return ctypes.create_string_buffer(text.encode())
 
 
 def _text_writer(address: int, text: str) -> None:
-    """A text that is given out is the address of its characters."""
+    """Write the address of a string's characters."""
     ctypes.c_uint64.from_address(address).value = ctypes.addressof(_text(text))
 
 
 def answer(call: Call, outputs: list[str]) -> Answer:
-    """What hands out what a function returns: through the parameters that no argument is made from."""
+    """Return what passes a function's results to C, through the parameters that are not used for an argument."""
     kinds = call.function.returns
     if kinds.startswith("info:"):
         return _Query(call, outputs)
@@ -213,14 +213,14 @@ def answer(call: Call, outputs: list[str]) -> Answer:
     return (_Outputs if "+" in kinds else _One)(call, outputs)
 
 
-# --- what a call has changed ----------------------------------------------------------------------
+# --- the effects of a call ------------------------------------------------------------------------
 
 After = Callable[[Words, list[Any]], object]
-"""What is done after a call that succeeded, with its words and arguments."""
+"""A function to run after a call that succeeded. It takes the call's words and arguments."""
 
 
 def _arguments_of(function: Function, *kinds: str) -> list[int]:
-    """Which of the arguments are of these kinds."""
+    """Return which of the arguments are of these kinds."""
     return [i for i, arg in enumerate(function.args) if arg.kind.startswith(kinds)]
 
 
@@ -233,7 +233,7 @@ def _each(numbers: list[int], do: Callable[[Any], object]) -> After:
 
 
 def _dropper(call: Call) -> After:
-    """Forgets what a function has ended."""
+    """Return a function that forgets what a call has ended."""
     handles = _arguments_of(call.function, "handle:")
     data = [call.at[call.function.args[i].name] for i in _arguments_of(call.function, "bytes")]
 
@@ -246,13 +246,13 @@ def _dropper(call: Call) -> After:
 
 
 def after(call: Call) -> list[After]:
-    """What is done after a call of the function."""
+    """Return what to do after a call of the function."""
     function = call.function
     pointers = _arguments_of(function, "pointer")
     found: list[After] = []
     if function.returns == "None" and function.makes in _MEMORY:
         found.append(_each(pointers, reachable))
-    if _arguments_of(function, "callback:event"):  # it has taken a reference
+    if _arguments_of(function, "callback:event"):  # the function has taken a reference
         found.append(_each(_arguments_of(function, "handle:event"), call.boxes.tell))
     if function.ends in _MEMORY:
         found.append(_each(pointers, library.xpushare_ur_no_range))

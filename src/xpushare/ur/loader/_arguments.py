@@ -1,6 +1,7 @@
-"""What C passes, and what the functions of `xpushare.ur` take: a class for each kind of argument.
+"""Converts C's arguments to those of the functions of `xpushare.ur`. Each kind of argument has a class.
 
-A C call comes as *words* of 64 bits, in the order of its parameters: a struct that is passed by value is three.
+A C call arrives as *words* of 64 bits, in the order of its parameters. A struct that is passed by value takes three
+words.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ __all__ = ["Argument", "Call", "Post", "Words", "arguments", "given_data"]
 
 Words = tuple[int, ...]
 Post = Callable[[int, int, int, int, bytes | None], object]
-"""The library's: have its own thread call a function of the program."""
+"""The library's function that has its own thread call a function of the program."""
 
 _HANDLE_NBYTES: Final = 256
-_MOST: Final = 1 << 20  # bytes of a pattern or of data that are looked at
+_MOST: Final = 1 << 20  # how many bytes of a pattern or of data are read
 _WORD_NBYTES: Final = 8
 
 given_data: Final[dict[int, Any]] = {}
@@ -40,7 +41,7 @@ class Call(NamedTuple):
     function: Function
     parameters: tuple[Parameter, ...]
     at: dict[str, int]
-    """Of each parameter, by name, which word it is or begins at."""
+    """The word that each parameter is or begins at, by the parameter's name."""
     boxes: Boxes
     post: Post
 
@@ -53,7 +54,7 @@ class Argument(Protocol):
     """An argument in Python, made from the words of a call."""
 
     uses: tuple[str, ...]
-    """The C parameters that it is made from."""
+    """The C parameters that the argument is made from."""
 
     def read(self, words: Words, /) -> Any: ...
 
@@ -90,7 +91,7 @@ class _Handle(_Word):
 
 
 class _InOut(_Word):
-    """A handle that may be given where one comes out. What is no handle of ours was never written."""
+    """A handle that is both input and output. If it is not a handle of ours, the program never wrote it."""
 
     def __init__(self, call: Call, name: str) -> None:
         super().__init__(call, name)
@@ -103,7 +104,7 @@ class _InOut(_Word):
 
 
 class _Handles(_Word):
-    """An array that must be there; its count is the word before."""
+    """An array that must exist. Its count is the word before it."""
 
     def __init__(self, call: Call, name: str) -> None:
         super().__init__(call, name)
@@ -117,7 +118,7 @@ class _Handles(_Word):
 
 
 class _OptionalHandles(_Handles):
-    """A wait list. Of one whose count and address contradict each other, an element is null."""
+    """A wait list. If its count and address contradict each other, the list has a null element."""
 
     def read(self, words: Words) -> tuple[Any, ...]:
         count, address = words[self.at - 1], words[self.at]
@@ -147,7 +148,7 @@ class _Three(_Word):
 
 
 class _Pattern(_Word):
-    """A pattern, as much as the checks need of it."""
+    """A pattern, as far as the checks need it."""
 
     def __init__(self, call: Call, name: str) -> None:
         super().__init__(call, name)
@@ -175,7 +176,7 @@ class _Text(_Word):
 
 
 class _WithSize(_Word):
-    """Something at an address; its size is the next word."""
+    """An address with a size, which is the next word."""
 
     def __init__(self, call: Call, name: str) -> None:
         super().__init__(call, name)
@@ -183,7 +184,7 @@ class _WithSize(_Word):
 
 
 class _Number(_WithSize):
-    """A `size_t` that lies at an address."""
+    """A `size_t` at an address."""
 
     def read(self, words: Words) -> int:
         address, nbytes = words[self.at], words[self.at + 1]
@@ -195,7 +196,7 @@ class _Number(_WithSize):
 
 
 class _Data(_WithSize):
-    """Handle data. Of a wrong size only the size counts."""
+    """Handle data. If their size is wrong, only the size is read."""
 
     def read(self, words: Words) -> bytes | None:
         address, nbytes = words[self.at], words[self.at + 1]
@@ -205,7 +206,7 @@ class _Data(_WithSize):
 
 
 class _GivenData(_Word):
-    """Handle data that come without their size: what was given out."""
+    """Handle data that come without their size. They must be data that this process returned."""
 
     def read(self, words: Words) -> bytes | None:
         address = words[self.at]
@@ -219,7 +220,7 @@ class _GivenData(_Word):
 
 
 class _Callback(_Word):
-    """A function pointer. The library's own thread calls the function; it holds nothing of Python's."""
+    """A function pointer. The library's own thread calls the function, and holds nothing of Python's."""
 
     def __init__(self, call: Call, name: str) -> None:
         super().__init__(call, name)
@@ -241,7 +242,7 @@ class _EventCallback(_Callback):
                 self.boxes.take_back(handle)  # there is no memory, or no thread
             call_soon(
                 functools.partial(self.boxes.tell, event)
-            )  # the reference of `urEventSetCallback` is given up then
+            )  # then the reference of `urEventSetCallback` is released
 
         return call
 
@@ -255,7 +256,7 @@ _HOST_TASK: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 class _HostTask(_Callback):
-    """A queue's thread calls it, and goes on once it has returned."""
+    """A function that a queue's thread calls. The thread continues once the function has returned."""
 
     def callable(self, function: int) -> Callable[..., object]:
         return _HOST_TASK(function)
@@ -267,7 +268,7 @@ _CALLBACKS: Final[dict[str, type[_Callback]]] = {
     "host_task": _HostTask,
 }
 
-# --- which argument is of which class -------------------------------------------------------------
+# --- the class of each argument --------------------------------------------------------------------
 
 
 def _names(call: Call) -> list[str]:
@@ -294,7 +295,7 @@ _STRUCTS: Final[dict[str, type[_Struct] | type[_Three]]] = {"struct": _Struct, "
 
 
 def _by_address(call: Call, arg: Arg) -> type[_Word]:
-    """Of a kind that C passes in several ways."""
+    """Return the class for a kind that C passes in several ways."""
     family = arg.base_kind.partition(":")[0]
     points = next(each.passed == "ptr" for each in call.parameters if each.name == arg.name)
     after = _after(call, arg.name)
@@ -320,7 +321,7 @@ def _argument(call: Call, arg: Arg) -> Argument:
 
 
 def arguments(call: Call) -> list[Argument]:
-    """Those of the function, in its order."""
+    """Return the arguments of the function, in its order."""
     args: Iterable[Arg] = call.function.args
     unknown = {arg.name for arg in args} - call.at.keys()
     assert not unknown, f"{call.function.name} has no {unknown} in C"

@@ -1,7 +1,7 @@
-"""Handles: which C handle stands for which object of `xpushare.ur`.
+"""Maps C handles to objects of `xpushare.ur`.
 
-A handle is the address of a box in the library, whose first word is the loader's table. A handle that was released
-leaves its box behind, which stays a stale handle for the rest of the process.
+A handle is the address of a box in the library. The first word of a box is the loader's table. The box of a released
+handle stays for the rest of the process, as that of a stale handle.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ library.xpushare_ur_remember.argtypes = [
 
 
 class _Stale:
-    """What a handle stands for whose object was released."""
+    """The object of a handle whose object was released."""
 
     def __repr__(self) -> str:
         return "a handle that was released before, or that is none"
@@ -64,7 +64,7 @@ class _BoxLast(ctypes.Union):
 
 
 class _Box(ctypes.Structure):
-    """`xp_box` of the library: a handle points to one."""
+    """`xp_box` of the library, to which a handle points."""
 
     _anonymous_: ClassVar = ["word", "last"]
     _fields_: ClassVar = [
@@ -93,17 +93,17 @@ _devices: Final[dict[Device, int]] = {}
 
 
 def _backend(device: Device) -> int:
-    """A number for the backend of a device."""
+    """Return a number for the backend of a device."""
     return _backends.setdefault(device.backend, len(_backends))
 
 
 def _device_number(device: Device) -> int:
-    """A number for a device."""
+    """Return a number for a device."""
     return _devices.setdefault(device, len(_devices))
 
 
 def _engine_queue(queue: Queue) -> int:
-    """The engine's queue, for commands that need no Python; 0 if such a queue takes none."""
+    """Return the engine's queue, for commands that need no Python, or 0 if the queue cannot take such commands."""
     driver = use(queue.shared).driver
     if layers_on or queue.profiling or not isinstance(driver, DeviceQueue) or not driver.works_natively:
         return 0
@@ -116,28 +116,30 @@ def _engine_queue(queue: Queue) -> int:
 
 
 class Boxes:
-    """Which handle stands for which object.
+    """Maps handles to objects.
 
-    Of the kinds in `COUNTED` the library counts the references in the box, without Python; an object here has those
-    that Python knows of, and one at least while its handle lives.
+    For the kinds in `COUNTED`, the library counts the references in the box, without Python. The Python object counts
+    the references that Python knows of, and has at least one while its handle lives.
     """
 
     def __init__(
         self, make: Callable[[], int], count: Callable[[int, int], object], known: Callable[[int], bool]
     ) -> None:
-        """`make` makes a box, `count` adds to its references, `known` says whether there is, or was, such a handle."""
+        """Start with no handles. `make` makes a box, `count` adds to its references, and `known` tells whether a handle
+        exists or has existed.
+        """
         self._make = make
         self._count = count
         self.known = known
-        self.ask: Callable[[int, Any], object] | None = None  # about what a new handle stands for
+        self.ask: Callable[[int, Any], object] | None = None  # asks for the properties of a new handle's object
         self._lock = threading.Lock()
-        self._carriers: set[int] = set()  # threads
-        self._of: dict[int, int] = {}  # by identity; `objects` keeps them alive
-        self._seen: dict[int, int] = {}  # the references of counted objects that their boxes have counted, by handle
+        self._carriers: set[int] = set()  # the threads that are carrying out commands
+        self._of: dict[int, int] = {}  # by identity; `objects` keeps the objects alive
+        self._seen: dict[int, int] = {}  # handle -> the references of the counted object that its box has counted
         self.objects: dict[int, Any] = {}
 
     def put(self, found: Any) -> int:
-        """The handle of an object; 0 of none."""
+        """Return the handle of an object, or 0 for None."""
         if found is None:
             return 0
         new = found.__class__ is Queue and found.references and id(found) not in self._of
@@ -151,7 +153,7 @@ class Boxes:
         return handle
 
     def _add(self, found: Any, engine: int) -> int:
-        """A new handle."""
+        """Make a new handle."""
         handle = self._make()
         if not handle:
             raise MemoryError
@@ -172,7 +174,7 @@ class Boxes:
 
     @staticmethod
     def _describe(box: _Box, queue: Queue) -> None:
-        """What the library knows of a queue."""
+        """Write what the library needs to know of a queue."""
         device = queue.device.shared
         box.backend = _backend(device)
         box.traits = sum(1 << i for i, aspect in enumerate(TRAITS) if device.has(aspect))
@@ -180,8 +182,8 @@ class Boxes:
             box.traits |= HOST
 
     def fill(self, handle: int, event: Event) -> Event:
-        """Have a handle that the program has already stand for `event`, if for no other yet; the one that it stands
-        for. The program's reference is counted.
+        """Let a handle that the program already has stand for `event`, unless it stands for another event. Return the
+        event that it stands for. The program's reference is counted.
         """
         with self._lock:
             known: Event | None = self.objects.get(handle)
@@ -197,32 +199,32 @@ class Boxes:
             return event
 
     def _tell(self, handle: int, found: Any) -> None:
-        """Count in the box what Python's count has become."""
-        references: int = found.references  # once: a callback may give one up meanwhile
+        """Copy the change of Python's count to the box."""
+        references: int = found.references  # read once, since a callback may release one in the meantime
         seen = self._seen.get(handle, references)
         if references != seen:
             self._count(handle, references - seen)
             self._seen[handle] = references
 
     def tell(self, found: Any) -> None:
-        """Count in the box what Python has given up by itself."""
+        """Count in the box the references that Python itself has released."""
         with self._lock:
             handle = self._of.get(id(found))
             if handle is not None:
                 self._tell(handle, found)
 
     def lend(self, event: Event) -> int:
-        """The handle of an event, with a reference that the library gives up."""
+        """Return the handle of an event, with a reference that the library releases."""
         handle = self.put(event)
         self._count(handle, 1)
         return handle
 
     def take_back(self, handle: int) -> None:
-        """What was lent, and never got to the library."""
+        """Release what was lent if the library never received it."""
         self._count(handle, -1)
 
     def learn(self, handle: int) -> None:
-        """Count here what the library has counted: before Python tells how many references there are, or ends one."""
+        """Copy the library's count to the object, before Python returns the number of references or ends one."""
         if handle in self._seen and not self._released(handle):
             found = self.objects[handle]
             with self._lock:
@@ -233,11 +235,11 @@ class Boxes:
                 self._seen[handle] = counted
 
     def end(self, handle: int) -> None:
-        """The program gave up the last reference of a box."""
+        """End the object of a box whose last reference the program has released."""
         with self._lock:
             found: Counted | None = self.objects.pop(handle, None)
             if found is None:
-                return  # the making of its event failed
+                return  # its event could not be made
             del self._of[id(found)], self._seen[handle]
         while found.references:
             found.release()
@@ -251,11 +253,13 @@ class Boxes:
         return STALE if handle in self._seen and self._released(handle) else found
 
     def _released(self, handle: int) -> bool:
-        """Whether it is stale, although commands that the program has handed in still need the object."""
+        """Return whether the handle is stale. It is not stale for the thread that carries out commands which the
+        program has submitted.
+        """
         return not _Box.from_address(handle).references and threading.get_ident() not in self._carriers
 
     def _carried_out(self, handle: int) -> Any:
-        """The event of a command that was carried out, or handed to a device, without Python."""
+        """Return the event of a command that was carried out, or handed to a device, without Python."""
         if not self.known(handle) or self._released(handle):
             return STALE
         box = _Box.from_address(handle)
@@ -267,7 +271,7 @@ class Boxes:
 
     @contextmanager
     def carrying(self) -> Generator[None]:
-        """Commands are enqueued here and now that were handed in: they need no reference of the program's."""
+        """Carry out commands that the program has submitted. In this scope, they need no reference of the program's."""
         self._carriers.add(threading.get_ident())
         try:
             yield
@@ -275,7 +279,7 @@ class Boxes:
             self._carriers.discard(threading.get_ident())
 
     def drop(self, *given: Any) -> None:
-        """Forget those that were released for the last time."""
+        """Forget the objects whose last reference was released."""
         for each in given:
             handle = self._of.get(id(each))
             if handle is None or not isinstance(each, Counted):
@@ -290,7 +294,7 @@ class Boxes:
 
 
 def reachable(address: int) -> None:
-    """Have commands with this memory be enqueued without Python."""
+    """Have commands with this memory enqueued without Python."""
     found = _objects.places.known(address)
     if found is not None:
         device = found.device

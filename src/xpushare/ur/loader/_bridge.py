@@ -1,7 +1,8 @@
-"""The Python half of the library that Unified Runtime's loader loads: C arguments in, results and outputs out.
+"""The Python half of the library that Unified Runtime's loader loads. Converts C's arguments, and returns results and
+outputs.
 
-For each function of `xpushare.ur` there is what answers the C function of that name, made from its declaration and its
-C prototype. It takes the C arguments as ints and returns a result's number.
+Each function of `xpushare.ur` gets a wrapper that answers the C function of that name, made from its declaration and
+its C prototype. A wrapper takes the C arguments as ints and returns a result's number.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ __all__ = ["Boxes", "boxes", "carry", "end", "is_clean", "leave", "start", "wrap
 _log: Final = logging.getLogger("xpushare.ur")
 _LISTS: Final = ("urAdapterGet", "urDeviceGet")
 _OUT_OF_MEMORY: Final = int(Result.ERROR_OUT_OF_HOST_MEMORY)
-_NEWEST: Final = (1 << 64) - 1  # for a point: the one that there is by now
+_NEWEST: Final = (1 << 64) - 1  # as a point, it means the newest by now
 
 # --- the wrappers ---------------------------------------------------------------------------------
 
 
 def wrapper(function: Function, boxes: Boxes, post: Post) -> Callable[..., int]:
-    """What answers the C function of that name."""
+    """Make the wrapper that answers the C function of that name."""
     call = Call.of(function, boxes, post)
     given = arguments(call)
     used = {name for each in given for name in each.uses}
@@ -54,7 +55,7 @@ def wrapper(function: Function, boxes: Boxes, post: Post) -> Callable[..., int]:
     do = getattr(ur, function.name)
     if function.name in _LISTS:
         do = selected_by_loader(do)
-    asks = function.ends or function.returns.startswith("info:")  # how many references there are, or ends one
+    asks = function.ends or function.returns.startswith("info:")  # returns the count of references, or ends one
     learned = [call.at[each.name] for each in call.parameters if asks and each.passed == "handle"]
 
     def answer_call(*words: int) -> int:
@@ -62,7 +63,7 @@ def wrapper(function: Function, boxes: Boxes, post: Post) -> Callable[..., int]:
             if result := refusal(words):
                 return result
             values: list[Any] = []
-            for read in reads:  # in half the time of a comprehension
+            for read in reads:  # takes half the time of a comprehension
                 values.append(read(words))  # noqa: PERF401
             for at in learned:
                 boxes.learn(words[at])
@@ -94,14 +95,14 @@ _wrappers: Final[list[Callable[..., int]]] = []
 
 
 def end(handle: int) -> None:
-    """The program gave up the last reference of a handle, some time ago."""
+    """End the object of a handle whose last reference the program released some time ago."""
     boxes.end(handle)
 
 
 def carry(function: int, event: int, queued: int, count: int, *numbers: int) -> int:
-    """Enqueue a command that the program handed in at the time `queued`, under that handle of an event, or 0.
+    """Enqueue a command that the program submitted at the time `queued`, with its event's handle, or 0.
 
-    `numbers`: the points that it waits for, `count` of them, and its arguments.
+    `numbers` has the `count` points that the command waits for, and then its arguments.
     """
     points = tuple(None if each == _NEWEST else each for each in numbers[:count])
     arguments = numbers[count:]
@@ -114,7 +115,7 @@ def carry(function: int, event: int, queued: int, count: int, *numbers: int) -> 
         error = ur.URError(text, result=Result(result))
         try:
             made = failed(boxes.objects[arguments[0]], command_of(NUMBERED[function]), error)
-        except XpuShareError:  # nor is there room for an event that says so: its handle stays stale
+        except XpuShareError:  # there is not even room for an event that reports it, so its handle stays stale
             return result
         if fill is None:
             made.release()
@@ -122,13 +123,13 @@ def carry(function: int, event: int, queued: int, count: int, *numbers: int) -> 
             fill(made)
     queue = boxes.objects[arguments[0]]
     if queue.timelines:
-        with suppress(XpuShareError):  # else Python carries the next one, too
+        with suppress(XpuShareError):  # if it fails, Python carries out the next one, too
             renew(queue)
     return result
 
 
 def is_clean(queue: int) -> int:
-    """Whether a queue has nothing to report and, if it is the host's, no work."""
+    """Return whether a queue has nothing to report. A queue of the host must also have no work."""
     driver = use(boxes.objects[queue].shared).driver
     return isinstance(driver, (HostQueue, DeviceQueue)) and driver.clean()
 
@@ -137,15 +138,15 @@ _ENGINE: Final = (
     *("xp_newest_point", "xp_state_at", "xp_wait_at", "xp_let_slot_go", "xp_fill", "xp_mapped"),
     *("xp_queue_work", "xp_queue_after"),
 )
-"""What the library calls of the native module, in the order of its `xp_engine_functions`."""
+"""The functions of the native module that the library calls, in the order of its `xp_engine_functions`."""
 
 
 _ASKED: Final[dict[type[Counted], str]] = {Context: "ContextInfo", Queue: "QueueInfo"}
-"""What the library knows from the start, as that asks no driver."""
+"""The queries that the library can answer from the start, since they need no driver."""
 
 
 def _ask(handle: int, found: Any) -> None:
-    """Have the library know the properties of what a new handle stands for."""
+    """Tell the library the properties of a new handle's object."""
     name = _ASKED.get(found.__class__)
     if name is not None:
         info = INFOS[name]
@@ -161,12 +162,14 @@ def _property_packer(info: str, query: int) -> Callable[[Any], bytes]:
 
 
 def start(site: str) -> list[Callable[..., int]]:
-    """The wrappers in the order of `NUMBERED`. The library calls this once; it lies in the package in `site`."""
+    """Return the wrappers in the order of `NUMBERED`. The library calls this once. The library belongs to the package
+    in `site`.
+    """
     if not LIBRARY.parents[3].samefile(site):
         raise ImportError(
             f"this Python has another xpushare than that of the library: {LIBRARY.parents[3]}, not {site}"
         )
-    if not layers_on:  # they see every call
+    if not layers_on:  # layers must see every call
         engine = ctypes.CDLL(_native.__file__)
         asked = (ctypes.c_void_p * len(_ENGINE))(
             *(ctypes.cast(getattr(engine, name), ctypes.c_void_p).value for name in _ENGINE)
@@ -180,5 +183,5 @@ def start(site: str) -> list[Callable[..., int]]:
 
 
 def leave() -> None:
-    """The clean exit of a program that ends without ending Python."""
+    """Exit cleanly from a program that ends without ending Python."""
     leaving.leave()

@@ -68,7 +68,7 @@ _PARAMETERS: Final = dict(_prototypes())
 
 
 def parameters(function: str) -> tuple[Parameter, ...]:
-    """Those of a C function, in order."""
+    """Return the parameters of a C function, in order."""
     return _PARAMETERS[function]
 
 
@@ -81,9 +81,10 @@ KIND_NUMBERS: Final = {
 
 
 def kept_queries(function: Function) -> frozenset[int]:
-    """The queries that it answers of a handle alone, whose answers stay, so that the library keeps them.
+    """Return the queries that depend on a handle alone and whose answers never change, so that the library can cache
+    them.
 
-    It keeps none of events, whose times are those of the newest command.
+    It caches none of events, whose times are those of the newest command.
     """
     kinds = [arg.base_kind.replace("handle:event", "event").partition(":")[0] for arg in function.args]
     passed = [parameter.passed for parameter in parameters(function.name)]
@@ -93,7 +94,7 @@ def kept_queries(function: Function) -> frozenset[int]:
 
 
 def _native(function: Function) -> tuple[str, str] | None:
-    """How the library answers without Python, and for which kind of handle; None: it does not."""
+    """Return how the library answers without Python, and for which kind of handle. Return None if it needs Python."""
     kinds = [arg.base_kind.partition(":") for arg in function.args]
     family, _, kind = kinds[0] if kinds else ("", "", "")
     if family == "handle" and kind in COUNTED:
@@ -115,7 +116,7 @@ def _native(function: Function) -> tuple[str, str] | None:
 # --- commands that are enqueued without Python -------------------------------------------------------
 
 TRAITS: Final = (Aspect.ext_oneapi_per_event_profiling,)
-"""What the library knows of a queue's device, by bits: what some command needs."""
+"""The aspects of a queue's device that the library knows, one bit each, since some command needs them."""
 HOST: Final = 1 << len(TRAITS)
 """The bit of a queue of the host, whose commands need no Python."""
 
@@ -127,11 +128,11 @@ _OPERATORS: Final[dict[type[ast.AST], str]] = {
 
 
 class _OnlyPython(Exception):
-    """A condition says more than C is told."""
+    """A condition requires more than C knows."""
 
 
 def _in_c(node: ast.expr, words: dict[str, int]) -> str:
-    """The condition of a rule, over the words `a`."""
+    """Translate the condition of a rule to C, over the words `a`."""
     match node:
         case ast.BoolOp(op, values):
             return f"({f' {_OPERATORS[type(op)]} '.join(_in_c(each, words) for each in values)})"
@@ -156,18 +157,18 @@ def _in_c(node: ast.expr, words: dict[str, int]) -> str:
 
 
 _DOES: Final = {"Queue.copy": "XP_COPIES", "Queue.fill": "XP_FILLS", "": "XP_NOTHING"}
-"""What a command does, by the operation that it is."""
+"""The effect of a command, by its operation."""
 _PLAIN: Final = ("handle", "sequence", "size", "pointer", "pattern", "bool", "flags")
 
 
 def command_of(function: str) -> Command:
-    """What a command is called that `function` enqueues."""
+    """Return the name of the command that `function` enqueues."""
     words = re.findall(r"USM|2D|[A-Z][a-z]+", function.removeprefix("urEnqueue").removesuffix("Ext"))
     return Command["_".join(words).upper()]
 
 
 def words_of(function: str) -> dict[str, int]:
-    """The numbers of the words in which the parameters of a C function come."""
+    """Return the numbers of the words in which the parameters of a C function arrive."""
     found: dict[str, int] = {}
     at = 0
     for parameter in parameters(function):
@@ -177,8 +178,8 @@ def words_of(function: str) -> dict[str, int]:
 
 
 def _form(function: Function) -> tuple[str, str] | None:
-    """For a command that the library enqueues without Python: its form, and the C condition under which nothing refuses
-    it. Other calls of it are Python's.
+    """For a command that the library can enqueue without Python, return its form and the C condition under which
+    nothing refuses it. Other calls go to Python.
     """
     words = words_of(function.name)
     if function.returns != "handle:event" or not function.args or function.args[0].kind != "handle:queue":
@@ -213,7 +214,7 @@ def _form(function: Function) -> tuple[str, str] | None:
         tree = ast.parse(check.condition, mode="eval").body
         named = {each.id for each in ast.walk(tree) if isinstance(each, ast.Name)}
         if named & apart:
-            continue  # the queue and the events are looked at, whatever else is optional is not given
+            continue  # the queue and the events are checked, and the other optional parameters must be absent
         try:
             conditions.append(f"!{_in_c(tree, words)}")
         except _OnlyPython:
@@ -221,16 +222,18 @@ def _form(function: Function) -> tuple[str, str] | None:
     if function.needs is not None:
         form["needs"] = str(1 << TRAITS.index(function.needs))
     form |= (does := _does(function, words))
-    if "from" in does:  # drivers differ in what they make of bytes that overlap: Python asks them
+    if "from" in does:  # drivers differ in how they treat overlapping bytes, so Python asks them
         sizes = [" * ".join(f"a[{words[name]}]" for name in each.nbytes.split(" * ")) for each in function.touches]
         begins = [f"a[{words[each.pointer]}]" for each in function.touches]
         conditions.append(f"xp_apart({begins[0]}, {sizes[0]}, {begins[1]}, {sizes[1]})")
-    conditions += reaches  # the dearest come last
+    conditions += reaches  # the most expensive conditions come last
     return ", ".join(f".{name} = {value}" for name, value in sorted(form.items())), " &&\n           ".join(conditions)
 
 
 def _does(function: Function, words: dict[str, int]) -> dict[str, str]:
-    """What a queue of the host does: by the memory that is touched, of each row the first `width` bytes."""
+    """Return what a queue of the host does with each memory that the command touches: the first `width` bytes of each
+    row.
+    """
     [does] = [how for name, how in _DOES.items() if name in (*(each.name for each in function.operations), "")][:1]
     if does == "XP_NOTHING":
         return {}
@@ -246,7 +249,7 @@ def _does(function: Function, words: dict[str, int]) -> dict[str, str]:
 
 
 def _order(function: Function) -> str:
-    """What of the commands before it a call by Python has to come after."""
+    """Return which earlier commands must finish before Python handles this call."""
     words = words_of(function.name)
     kinds = {arg.base_kind: words[arg.name] for arg in function.args}
     passed = {parameter.name: parameter.passed for parameter in parameters(function.name)}
@@ -259,14 +262,14 @@ def _order(function: Function) -> str:
             found.append(f".{'given' if passed[arg.name] == 'ptr' else 'event'} = {at + 1}")
         elif arg.base_kind == "sequence:event":
             found.append(f".events = {at}")
-    ends = not {"pointer", "bytes", "handle:physical_mem"}.isdisjoint(kinds)  # perhaps what a command uses
+    ends = not {"pointer", "bytes", "handle:physical_mem"}.isdisjoint(kinds)  # a command may still use it
     if "handle:queue" not in kinds and (ends or function.name == "urDeviceWaitExp"):
         found.append(".all = true")
     return ", ".join(found)
 
 
 def _commands() -> Iterator[str]:
-    """The tables about commands."""
+    """Return the tables about commands."""
     forms = {name: form for name in NUMBERED if (form := _form(FUNCTIONS[name]))}
     yield "/* Whether no rule refuses a command. */"
     for name, (_fields, condition) in forms.items():
@@ -286,7 +289,7 @@ def _commands() -> Iterator[str]:
 
 
 def _numbers() -> Iterator[str]:
-    """What all of the library knows of the declarations."""
+    """Return the constants that all of the library needs from the declarations."""
     yield "#ifndef XP_FUNCTIONS"
     yield f"#define XP_FUNCTIONS {len(NUMBERED)}"
     waits = [number for number, name in enumerate(NUMBERED) if (_native(FUNCTIONS[name]) or ("",))[0] == "XP_WAITS"]
@@ -299,7 +302,7 @@ def _numbers() -> Iterator[str]:
 
 
 def _fingerprint(names: list[str]) -> int:
-    """What the library computes over the names in a loader: the sum of their 64-bit FNV-1a hashes."""
+    """Return the value that the library computes over the names in a loader: the sum of their 64-bit FNV-1a hashes."""
     total = 0
     for name in names:
         number = 0xCBF29CE484222325
@@ -310,7 +313,7 @@ def _fingerprint(names: list[str]) -> int:
 
 
 def _entry(number: int, function: Function) -> str:
-    """An entry point, which hands its arguments on as 64-bit words."""
+    """Return an entry point, which passes its arguments on as 64-bit words."""
     declared: list[str] = []
     words: list[str] = []
     for i, parameter in enumerate(parameters(function.name)):
@@ -327,7 +330,7 @@ def _entry(number: int, function: Function) -> str:
 
 
 def tables() -> str:
-    """The text of `functions.h`."""
+    """Return the text of `functions.h`."""
     lines = [HEAD, *_numbers(), "", "#ifdef XP_TABLE /* the entry points and tables, for one file */", ""]
     lines += [_entry(number, FUNCTIONS[name]) for number, name in enumerate(NUMBERED)]
     lines += ["/* Gives something back: answered as done where nothing can be asked any more. */"]

@@ -1,4 +1,4 @@
-"""C values: how they lie in memory, and how they are read from it and written to it."""
+"""The layout of C values in memory, and the conversion to and from Python."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _FORMATS: Final = {"uint32": "I", "int32": "i", "uint64": "Q", "size": "Q", "poi
 _WORD: Final = struct.Struct("Q")
 
 
-# An object at an address costs a sixth of what `memmove` and `string_at` do.
+# An object at an address costs a sixth of `memmove` and `string_at`.
 
 
 @functools.lru_cache(256)
 def _block(nbytes: int) -> Any:
-    """The type of so many bytes."""
+    """Return the type of so many bytes."""
     return ctypes.c_char * nbytes
 
 
 @functools.lru_cache(256)
 def _row(count: int) -> Any:
-    """The type of so many words."""
+    """Return the type of so many words."""
     return ctypes.c_uint64 * count
 
 
@@ -43,29 +43,29 @@ def read_bytes(address: int, nbytes: int) -> bytes:
 
 
 def written_number(address: int) -> int:
-    """The word that lies at an address."""
+    """Return the word at an address."""
     number: int = ctypes.c_uint64.from_address(address).value
     return number
 
 
 def handles_at(boxes: Boxes, address: int, count: int) -> tuple[Any, ...]:
-    """What the handles in an array stand for."""
+    """Return the objects of the handles in an array."""
     return tuple([boxes.get(each) for each in _row(count).from_address(address)])
 
 
 def _format(kind: str) -> str:
-    """Of one value: enumerations and flags have 32 bits."""
+    """Return the format of one value. Enumerations and flags have 32 bits."""
     return _FORMATS.get(kind.partition(":")[0].removesuffix("?"), "I")
 
 
 def _layout(name: str) -> tuple[str, int]:
-    """Of a struct: the format of its fields, and where they begin."""
+    """Return the format of a struct's fields and their offsets."""
     fields = "".join(_format(kind) for kind in _structs.FIELD_KINDS[name].values())
     return fields, 16 if name in _structs.STRUCTURE_TYPES else 0
 
 
 def reader(name: str, boxes: Boxes) -> Callable[[int], Any]:
-    """What makes the dataclass from a struct at an address."""
+    """Return a function that makes the dataclass from a struct at an address."""
     fields, begin = _layout(name)
     pad = struct.Struct(f"{begin}x{fields}")
     made = getattr(_structs, name)
@@ -98,7 +98,7 @@ def _text(value: Any) -> bytes:
 
 
 def packer(kind: str, boxes: Boxes) -> Packer:
-    """What turns a value of that kind into the bytes that C has for it. A text is the characters themselves."""
+    """Return a function that converts a value of that kind to C's bytes. A text becomes its characters."""
     family, _, name = kind.partition(":")
     if kind.endswith("]"):
         one = packer(kind[: kind.index("[")], boxes)
@@ -124,7 +124,7 @@ _NUMBERS: Final[dict[str, Any]] = {
 
 
 def writer(kind: str, boxes: Boxes) -> Callable[[int, Any], None]:
-    """What writes a value of that kind to an address."""
+    """Return a function that writes a value of that kind to an address."""
     family = kind.partition(":")[0]
     assert family not in ("string", "bytes", "struct"), f"{kind} has no size of its own"
     number = _NUMBERS[_format(kind)]
