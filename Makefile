@@ -45,7 +45,7 @@ quick: $(VENV)/test $(VENV)/quick ## TESTS on the sources as they stand, without
 
 libraries: $(VENV)/libraries ## torch, JAX, Ray, Dask and others, into the same environment: their tests run then
 
-soak: $(VENV)/installed ## the long programs in soak/; ARGS=--quick for their short form
+soak: $(VENV)/installed ## the long programs in soak/; ARGS=--quick: their short form, "--seconds 600": each so long, --together: side by side
 	$(BIN)/python -m soak $(ARGS)
 
 sanitize: $(VENV)/installed $(VENV)/test ## the engine's own tests in C: plain, and under the thread, address and undefined-behaviour sanitizers

@@ -8,11 +8,13 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness import Child
 from xpushare import InvalidArgumentError, cli
 from xpushare.bench import SCENARIOS, report
 from xpushare.bench.measure import Row, alternate, compare, spread
@@ -181,3 +183,43 @@ def test_soak_in_short(name: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "seed 1, quick" in done.stdout
     assert f"passed soak.{name}" in done.stdout
+
+
+def short_turns() -> tuple[int, list[tuple[bool, int]], float]:
+    """Run a soak program that is done at once for a tenth of a second. Returns the status, its turns and its time."""
+    from soak.common import main
+
+    turns: list[tuple[bool, int]] = []
+    sys.argv[1:] = ["--seed", "1", "--seconds", "0.1"]
+    start = time.monotonic()
+    status = main("turns", lambda soak: turns.append((soak.quick, soak.seed)))
+    return status, turns, time.monotonic() - start
+
+
+def test_a_soak_program_repeats_its_short_form_until_its_time_is_up() -> None:
+    with Child() as child:
+        status, turns, took = child.call(short_turns)
+    assert status == 0
+    assert turns[0] == (False, 1)
+    assert len(turns) > 1
+    assert all(quick for quick, _seed in turns[1:])
+    assert len({seed for _quick, seed in turns}) == len(turns)
+    assert took >= 0.1
+
+
+@pytest.mark.exhaustive
+def test_soak_programs_run_side_by_side(tmp_path: Path) -> None:
+    names = "many_events", "lost_peers"
+    done = command("soak", "--together", "--quick", "--seed", "1", "--results", str(tmp_path), *names)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "soak: all passed" in done.stdout
+    for name in names:
+        assert f"passed soak.{name}" in done.stdout
+        assert "seed 1, quick" in (tmp_path / f"soak-{name}.txt").read_text()
+
+
+def test_a_soak_program_that_does_not_end_has_failed() -> None:
+    done = command("soak", "--limit", "0.01", "many_events")
+    assert done.returncode == 1
+    assert "FAILED soak.many_events: not done after 0.01 s" in done.stdout
+    assert "soak: FAILED many_events" in done.stdout
