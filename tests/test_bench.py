@@ -65,6 +65,7 @@ def test_scenario(name: str) -> None:
     assert not [each for each in segments if not Path("/proc", each[2]).exists()]
 
 
+@pytest.mark.exhaustive
 def test_floors() -> None:
     """The project's own scenarios run by the same command."""
     done = command("benchmarks.floors", "--quick", "--json")
@@ -77,7 +78,7 @@ def test_floors() -> None:
     }
 
 
-@pytest.mark.parametrize("device", ["native_cpu:0", "mock:0"])
+@pytest.mark.parametrize("device", ["native_cpu:0", pytest.param("mock:0", marks=pytest.mark.exhaustive)])
 def test_the_time_of_our_own_code(device: str) -> None:
     done = command("benchmarks.own_time", "--rounds", "3", "--device", device)
     assert done.returncode == 0, done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import pickle
 import signal
@@ -80,12 +81,20 @@ def pending(event: xs.Event, point: int = 1) -> None:
         event.wait(A_MOMENT, at_least=point)
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
-@pytest.mark.parametrize(
-    "failure",
-    ["raise ValueError", "sys.exit(1)", "done.signall()", "import no_such_module", "pass", "os._exit(0)",
-     "os.kill(os.getpid(), signal.SIGTERM)"],
+FAILURES = (
+    "raise ValueError", "sys.exit(1)", "done.signall()", "import no_such_module", "pass", "os._exit(0)",
+    "os.kill(os.getpid(), signal.SIGTERM)",
 )  # fmt: skip
+SHORT = {("spawn", "raise ValueError"), ("spawn", "os._exit(0)"), ("forkserver", "pass"), ("forkserver", FAILURES[-1])}
+
+
+@pytest.mark.parametrize(
+    ("method", "failure"),
+    [
+        pytest.param(*each, marks=() if each in SHORT else pytest.mark.exhaustive)
+        for each in itertools.product(("spawn", "forkserver"), FAILURES)
+    ],
+)
 def test_the_readme_program_ends_when_its_child_fails(method: str, failure: str, tmp_path: Path) -> None:
     text = README.format(method=method, first="pass", failure=failure, done="done")
     _ends(text, tmp_path)

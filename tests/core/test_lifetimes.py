@@ -314,6 +314,7 @@ except TimeoutError:
 """
 
 
+@pytest.mark.parametrize("device", ["native_cpu:0", pytest.param("mock:0", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("end", ENDS)
 def test_the_interpreter_ends_quietly(device: str, peer: Child, end: str) -> None:
     handles = [peer.call(make, device) for make in (exported, exported_event, exported_physical)]

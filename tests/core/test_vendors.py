@@ -297,7 +297,7 @@ BROKEN = {
         "cannot list its devices (KeyError",
     ),
 }
-SHORT = ("raises", "no record", "name", "devices")  # one for each place that reports it
+SHORT = ("raises", "devices")  # before it is started, and after
 
 
 @pytest.mark.parametrize(
