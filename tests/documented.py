@@ -31,6 +31,7 @@ FRESH = re.compile(
     r"^(?:import|from) (?!(?:xpushare|numpy|asyncio|threading|pickle|logging|time|os|warnings)\b)",
     re.MULTILINE,
 )
+FIRST = ("README.md", "docs/index.md", "docs/guide.md", "docs/guide-arrays.md")  # pages whose programs `make test` runs
 LONG = {"ray", "distributed"}  # libraries whose start takes long
 
 
@@ -64,12 +65,14 @@ def blocks() -> list[Block]:
     return found
 
 
+def _long(block: Block) -> bool:
+    return bool(block.libraries & LONG) or (bool(FRESH.search(block.source)) and block.page not in FIRST)
+
+
 def to_run(needs: str) -> list[object]:
     """Parameters of a test: the blocks that this device runs."""
     return [
-        pytest.param(
-            block, id=f"{block.page}:{block.line}", marks=[pytest.mark.exhaustive] * bool(block.libraries & LONG)
-        )
+        pytest.param(block, id=f"{block.page}:{block.line}", marks=pytest.mark.exhaustive if _long(block) else ())
         for block in blocks()
         if block.needs == needs and block.file is None and (block.page != ADAPTER or "import" in block.source[:8])
     ]

@@ -8,6 +8,7 @@ import pytest
 
 import xpushare as xs
 from faults.mutants import planting
+from sampling import sampled
 from xpushare import Aspect
 from xpushare.conformance import runner
 from xpushare.conformance.rules import RULES
@@ -75,9 +76,7 @@ SHORT = ("ext_oneapi_ipc_physical_memory", "two_way_events")
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize(
-    "aspect", [pytest.param(each, marks=() if each in SHORT else pytest.mark.exhaustive) for each in WITHOUT]
-)
+@pytest.mark.parametrize("aspect", sampled(WITHOUT, SHORT))
 def test_an_adapter_that_lacks_an_aspect(aspect: str) -> None:
     # The adapter says that it lacks the aspect: the core has to refuse, and the report to say why.
     report = runner.run("mock:0", rules=WITHOUT[aspect], environment=planting(f"lacks:{aspect}"), timeout=180)

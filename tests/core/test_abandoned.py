@@ -17,6 +17,7 @@ import pytest
 
 import xpushare as xs
 from harness import Child, kept
+from sampling import sampled
 
 DEVICE = "native_cpu:0"
 SOON = 1.5  # a second after the exit, and what the test itself takes
@@ -90,10 +91,7 @@ SHORT = {("spawn", "raise ValueError"), ("spawn", "os._exit(0)"), ("forkserver",
 
 @pytest.mark.parametrize(
     ("method", "failure"),
-    [
-        pytest.param(*each, marks=() if each in SHORT else pytest.mark.exhaustive)
-        for each in itertools.product(("spawn", "forkserver"), FAILURES)
-    ],
+    sampled(itertools.product(("spawn", "forkserver"), FAILURES), SHORT),
 )
 def test_the_readme_program_ends_when_its_child_fails(method: str, failure: str, tmp_path: Path) -> None:
     text = README.format(method=method, first="pass", failure=failure, done="done")
@@ -280,7 +278,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", sampled(["spawn", "forkserver"], ["spawn"]))
 @pytest.mark.parametrize("form", BROKEN)
 def test_the_readme_program_ends_when_its_child_never_opens_the_event(
     method: str, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
