@@ -148,8 +148,8 @@ def test_a_device_that_is_timed(library: Path, shim: Path, device: str, scenario
     sampled(
         [
             (DEVICE, "texts"), (HOST, "queue_flags"), (DEVICE, "queue_flags"), (HOST, "host_tasks"),
-            (DEVICE, "host_tasks"), (HOST, "times"), (HOST, "timestamp"), (HOST, "a_device_is_not_counted"), (DEVICE, "overlaps"),
-            (DEVICE, "own_host_pointer"), (HOST, "parts_of_buffers"), (HOST, "no_native_event"),
+            (DEVICE, "host_tasks"), (HOST, "times"), (HOST, "timestamp"), (HOST, "a_device_is_not_counted"),
+            (DEVICE, "overlaps"), (DEVICE, "own_host_pointer"), (HOST, "parts_of_buffers"), (HOST, "no_native_event"),
             (DEVICE, "no_native_event"), (HOST, "half_a_handle"),
         ],
         [
