@@ -24,11 +24,12 @@ unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes import the same module
 demo: $(VENV)/installed ## two processes share FILE (default: README.md) on DEVICE
 	$(BIN)/xpushare demo --file "$(FILE)" $(DEVICE_ARGUMENT) $(ARGS)
 
-# Files in the order of tests/conftest.py, each by one worker.
+# Files in the order of tests/conftest.py, each by one worker. Starting NumPy's threads takes as much of a CPU as all else in
+# the import, in a thousand processes, so `make test` does without them.
 PYTEST = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --basetemp $(VENV)/tmp
 
 test: $(VENV)/installed $(VENV)/test ## the tests, without the exhaustive ones: five minutes on two idle CPUs
-	$(PYTEST) -m "not soak and not exhaustive" $(TESTS) $(ARGS)
+	OPENBLAS_NUM_THREADS=1 $(PYTEST) -m "not soak and not exhaustive" $(TESTS) $(ARGS)
 
 test-all: $(VENV)/installed $(VENV)/test ## all tests
 	$(PYTEST) -m "not soak" $(TESTS) $(ARGS)
@@ -45,7 +46,7 @@ quick: $(VENV)/test $(VENV)/quick ## TESTS on the sources as they stand, without
 
 libraries: $(VENV)/libraries ## torch, JAX, Ray, Dask and others, into the same environment: their tests run then
 
-soak: $(VENV)/installed ## the long programs in soak/; ARGS=--quick for their short form
+soak: $(VENV)/installed ## the long programs in soak/; ARGS=--quick: their short form, "--seconds 600": each so long, --together: side by side
 	$(BIN)/python -m soak $(ARGS)
 
 sanitize: $(VENV)/installed $(VENV)/test ## the engine's own tests in C: plain, and under the thread, address and undefined-behaviour sanitizers

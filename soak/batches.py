@@ -7,7 +7,7 @@ import importlib.util
 import sys
 from typing import Any
 
-from soak.common import Soak, describe_held, held, main
+from soak.common import Skipped, Soak, describe_held, held, main
 
 _BATCH = 4
 _SAMPLE = 1024  # bytes
@@ -31,8 +31,7 @@ class Samples:
 
 def run(soak: Soak) -> None:
     if importlib.util.find_spec("torch") is None:
-        soak.say("skipped: torch is not installed")
-        return
+        raise Skipped("torch is not installed")
     from xpushare.integrations.torch import Batches
 
     data: Any = importlib.import_module("torch.utils.data")

@@ -24,13 +24,18 @@ from typing import Any, NoReturn
 from xpushare.bench.measure import Settings
 from xpushare.bench.worker import Worker
 
-__all__ = ["DEVICE", "Failure", "Held", "Soak", "end_on_sigterm", "held", "main", "wait_until"]
+__all__ = ["DEVICE", "Failure", "Held", "Skipped", "Soak", "add_arguments", "end_on_sigterm", "held", "main",
+           "wait_until"]  # fmt: skip
 
 DEVICE = "native_cpu:0"
 
 
 class Failure(Exception):
     """What was to hold does not."""
+
+
+class Skipped(Exception):
+    """The program needs something that is not installed."""
 
 
 @dataclass(slots=True)
@@ -47,7 +52,7 @@ class Soak:
         return quick if self.quick else full
 
     def lasting(self, full: float, quick: float) -> float:
-        """Seconds, for a program that goes on as long as it is told to."""
+        """Return the seconds that this turn lasts, for a program that has no counts."""
         told: float | None = self.options.seconds
         return told if told is not None else quick if self.quick else full
 
@@ -170,27 +175,40 @@ def end_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, _terminated)
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options that every program has."""
+    parser.add_argument("--quick", action="store_true", help="the short form, for every change")
+    parser.add_argument("--seed", type=int, help="of the random numbers (default: a new one, printed)")
+    parser.add_argument(
+        "--seconds", type=float, help="how long at least: a program that is done earlier repeats its short form"
+    )
+
+
 def main(
     name: str, program: Callable[[Soak], None], declare: Callable[[argparse.ArgumentParser], None] | None = None
 ) -> int:
-    """Run one program from the command line; the exit status. `declare` adds options of its own."""
+    """Run one program from the command line. Returns the exit status. `declare` adds options of its own."""
     parser = argparse.ArgumentParser(prog=f"python -m soak.{name}", description=sys.modules[program.__module__].__doc__)
-    parser.add_argument("--quick", action="store_true", help="the short form, for every change")
-    parser.add_argument("--seed", type=int, help="of the random numbers (default: a new one, printed)")
-    parser.add_argument("--seconds", type=float, help="how long, for programs that run by time and not by counts")
+    add_arguments(parser)
     if declare is not None:
         declare(parser)
     arguments = parser.parse_args()
     end_on_sigterm()
+    quick: bool = arguments.quick
     seed = random.SystemRandom().getrandbits(32) if arguments.seed is None else arguments.seed
     load = " ".join(f"{each:.2f}" for each in os.getloadavg())
-    print(f"soak.{name}: seed {seed}{', quick' * arguments.quick}, load average {load}", flush=True)
+    print(f"soak.{name}: seed {seed}{', quick' * quick}, load average {load}", flush=True)
     start = time.monotonic()
     before = set(os.listdir("/dev/shm"))
     try:
         with _folder() as folder:
-            settings = Settings(arguments.quick, DEVICE, folder)
-            program(Soak(arguments.quick, seed, random.Random(seed), settings, arguments))
+            while True:
+                settings = Settings(quick, DEVICE, folder)
+                program(Soak(quick, seed, random.Random(seed), settings, arguments))
+                if arguments.seconds is None or time.monotonic() - start >= arguments.seconds:
+                    break
+                quick, seed = True, random.Random(seed).getrandbits(32)
+                print(f"soak.{name}: again, seed {seed}, quick", flush=True)
             others = left_in(folder)
             if others:
                 raise Failure(f"files left in the runtime folder: {others}")
@@ -198,12 +216,14 @@ def main(
         left = [each for each in set(os.listdir("/dev/shm")) - before if re.match("xpushare(?!-bench)", each)]
         if left:
             raise Failure(f"files left in /dev/shm: {left}")
-    except Failure as failure:
-        print(f"FAILED soak.{name} --seed {seed}: {failure}", flush=True)
-        return 1
-    except Exception:
-        traceback.print_exc()
-        print(f"FAILED soak.{name} --seed {seed}: see above", flush=True)
+    except Skipped as reason:
+        print(f"skipped soak.{name}: {reason}", flush=True)
+        return 0
+    except Exception as error:
+        if not isinstance(error, Failure):
+            traceback.print_exc()
+        text = error if isinstance(error, Failure) else "see above"
+        print(f"FAILED soak.{name} --seed {seed}{' --quick' * quick}: {text}", flush=True)
         return 1
     print(f"passed soak.{name} in {time.monotonic() - start:.1f} s", flush=True)
     return 0

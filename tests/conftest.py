@@ -48,6 +48,10 @@ if TYPE_CHECKING:
 FIRST, LAST = ("native", "conformance", "ur_loader", "core"), ("integrations", "arrays")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    harness.teardown = "not exhaustive" not in config.option.markexpr
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = [*FIRST, "", *LAST]
     items.sort(key=lambda item: order.index(name if (name := item.path.parent.name) in order else ""))

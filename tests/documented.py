@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
+from harness import program
+
 ROOT = Path(__file__).parent.parent
 PAGES = ["README.md", "CONTRIBUTING.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
 # A python block, and the block of its output, which may come after a paragraph.
@@ -23,6 +25,13 @@ BLOCK = re.compile(
 # Explains the example adapter step by step: tests/conformance/test_example_adapter.py compares its blocks with that.
 ADAPTER = "docs/adding-an-adapter.md"
 
+# What needs an interpreter of its own: processes that import the program, tests, other libraries, a runtime folder.
+FRESH = re.compile(
+    r"__main__|subprocess|fork|keep=True|^def test_|"
+    r"^(?:import|from) (?!(?:xpushare|numpy|asyncio|threading|pickle|logging|time|os|warnings)\b)",
+    re.MULTILINE,
+)
+FIRST = ("README.md", "docs/index.md", "docs/guide.md", "docs/guide-arrays.md")  # pages whose programs `make test` runs
 LONG = {"ray", "distributed"}  # libraries whose start takes long
 
 
@@ -56,12 +65,14 @@ def blocks() -> list[Block]:
     return found
 
 
+def _long(block: Block) -> bool:
+    return bool(block.libraries & LONG) or (bool(FRESH.search(block.source)) and block.page not in FIRST)
+
+
 def to_run(needs: str) -> list[object]:
     """Parameters of a test: the blocks that this device runs."""
     return [
-        pytest.param(
-            block, id=f"{block.page}:{block.line}", marks=[pytest.mark.exhaustive] * bool(block.libraries & LONG)
-        )
+        pytest.param(block, id=f"{block.page}:{block.line}", marks=pytest.mark.exhaustive if _long(block) else ())
         for block in blocks()
         if block.needs == needs and block.file is None and (block.page != ADAPTER or "import" in block.source[:8])
     ]
@@ -73,6 +84,11 @@ def run(block: Block, folder: Path) -> None:
         pytest.importorskip(library)
     script = folder / "example.py"
     script.write_text(block.source)
+    if not FRESH.search(block.source):
+        source = f"import os, warnings; os.chdir({str(folder)!r}); warnings.simplefilter('error'); "
+        done = program(f"{source}exec(compile({block.source!r}, 'example.py', 'exec'))")
+        _check(block, done)
+        return
     paths = [str(ROOT / "tests"), *(os.path.abspath(path) for path in sys.path if path)]  # its `conftest`, not another
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     keeps = "publish(" in block.source and "keep=True" in block.source
@@ -112,6 +128,10 @@ def run(block: Block, folder: Path) -> None:
         )
     if keeps:
         subprocess.run([sys.executable, "-m", "xpushare", "keep", "--stop"], env=environment, check=True, timeout=60)
+    _check(block, done)
+
+
+def _check(block: Block, done: subprocess.CompletedProcess[str]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     if not block.libraries & LONG:  # which log to stderr, Dask on a busy machine
         assert done.stderr == ""

@@ -8,6 +8,7 @@ Children come from a `Forkserver`, each as a fresh interpreter that has imported
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import io
@@ -16,10 +17,12 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import BuiltinImporter, FrozenImporter
 from multiprocessing.connection import Connection
+from types import TracebackType
 from typing import Any, Literal
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -47,6 +50,7 @@ class _Kept(dict[Any, Any]):
         return "kept"
 
 
+teardown = True  # whether prepared children tear their modules down; see `Child`
 kept = _Kept()  # for functions that run in a child: what must live until the child ends
 
 
@@ -60,7 +64,9 @@ class Child(base.Child):
     "spawn".
     `imports` are large modules that it uses, such as torch, which are loaded once for all such children.
     Leaving the `with` block ends the child in an orderly way and demands exit status 0, unless it was killed or the
-    block failed.
+    block failed. Tearing down all modules takes such a child far longer than everything before, so `make test` leaves
+    that out there: the child joins its threads, calls what `atexit` has, and ends. `exit()` always ends as an
+    interpreter does.
     """
 
     def __init__(
@@ -75,6 +81,7 @@ class Child(base.Child):
     ) -> None:
         self._prefix, self._imports = prefix, tuple(imports)
         self._late: dict[str, str | None] = {}
+        self._prepared = False
         super().__init__(method=method, env=env, timeout=timeout)
         if self._late:
             self.call(_set_environment, self._late)
@@ -91,6 +98,7 @@ class Child(base.Child):
         if self._prefix or changed is None or not changed.keys() <= LATE:
             return None
         self._late = changed
+        self._prepared = True
         return server
 
     def _command(self, fd: int) -> list[str]:
@@ -104,6 +112,14 @@ class Child(base.Child):
             warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12 on: forking with threads is what is tested
             forked.start()
         return forked.pid, lambda: forked.exitcode
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._prepared and not teardown and kind is None and self.alive and not self.busy:
+            with contextlib.suppress(OSError):  # it has ended since, which is told below
+                self._connection.send_bytes(self._dumps((_leave_modules, (), {})))  # its answer is not read
+        super().__exit__(kind, error, trace)
 
     def _dumps(self, call: object) -> bytes:
         message: bytes = cloudpickle.dumps(call)
@@ -130,6 +146,12 @@ def program(source: str, *arguments: str, env: Mapping[str, str] | None = None) 
 
 
 _program: str | None = None  # what this child runs at its end
+_modules_stay = False  # when this child ends
+
+
+def _leave_modules() -> None:
+    global _modules_stay
+    _modules_stay = True
 
 
 def _become(source: str, arguments: Sequence[str], env: Mapping[str, str], outputs: Sequence[str]) -> None:
@@ -176,11 +198,18 @@ def _main(fd: int, _parent: int) -> None:
         serve(connection, cloudpickle.loads, cloudpickle.dumps)
     if _program is not None:
         exec(compile(_program, "<string>", "exec"), vars(sys.modules["__main__"]))
+    if _modules_stay:  # what an interpreter does first at its end
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 @functools.cache  # a test that changes the environment changes it back
 def _forkserver_of(_pid: int, imports: tuple[str, ...]) -> Forkserver:
-    known = ("xpushare.adapters.native_cpu", "xpushare.adapters.mock.adapter")
+    adapters = "xpushare.adapters"
+    known = (f"{adapters}.native_cpu.vendor", f"{adapters}.mock.vendor", f"{adapters}.mock.adapter")
     return Forkserver("harness", "_main", [*known, *imports])
 
 

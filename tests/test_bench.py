@@ -8,11 +8,13 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness import Child
 from xpushare import InvalidArgumentError, cli
 from xpushare.bench import SCENARIOS, report
 from xpushare.bench.measure import Row, alternate, compare, spread
@@ -22,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 SOAK = (
     "handles", "kills", "cycles", "many_events", "lost_peers", "schedules", "hostile", "arenas", "reuse", "interrupts",
 )  # fmt: skip
-LONG = ("eight_workers", "fresh_array", "hand_over", "read_once", "new_handle")  # of those that measure alike
+LONG = ("eight_workers", "event", "fresh_array", "hand_over", "read_once", "new_handle")  # of those that measure alike
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -63,6 +65,7 @@ def test_scenario(name: str) -> None:
     assert not [each for each in segments if not Path("/proc", each[2]).exists()]
 
 
+@pytest.mark.exhaustive
 def test_floors() -> None:
     """The project's own scenarios run by the same command."""
     done = command("benchmarks.floors", "--quick", "--json")
@@ -75,7 +78,7 @@ def test_floors() -> None:
     }
 
 
-@pytest.mark.parametrize("device", ["native_cpu:0", "mock:0"])
+@pytest.mark.parametrize("device", ["native_cpu:0", pytest.param("mock:0", marks=pytest.mark.exhaustive)])
 def test_the_time_of_our_own_code(device: str) -> None:
     done = command("benchmarks.own_time", "--rounds", "3", "--device", device)
     assert done.returncode == 0, done.stderr
@@ -181,3 +184,43 @@ def test_soak_in_short(name: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "seed 1, quick" in done.stdout
     assert f"passed soak.{name}" in done.stdout
+
+
+def short_turns() -> tuple[int, list[tuple[bool, int]], float]:
+    """Run a soak program that is done at once for a tenth of a second. Returns the status, its turns and its time."""
+    from soak.common import main
+
+    turns: list[tuple[bool, int]] = []
+    sys.argv[1:] = ["--seed", "1", "--seconds", "0.1"]
+    start = time.monotonic()
+    status = main("turns", lambda soak: turns.append((soak.quick, soak.seed)))
+    return status, turns, time.monotonic() - start
+
+
+def test_a_soak_program_repeats_its_short_form_until_its_time_is_up() -> None:
+    with Child() as child:
+        status, turns, took = child.call(short_turns)
+    assert status == 0
+    assert turns[0] == (False, 1)
+    assert len(turns) > 1
+    assert all(quick for quick, _seed in turns[1:])
+    assert len({seed for _quick, seed in turns}) == len(turns)
+    assert took >= 0.1
+
+
+@pytest.mark.exhaustive
+def test_soak_programs_run_side_by_side(tmp_path: Path) -> None:
+    names = "many_events", "lost_peers"
+    done = command("soak", "--together", "--quick", "--seed", "1", "--results", str(tmp_path), *names)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "soak: all passed" in done.stdout
+    for name in names:
+        assert f"passed soak.{name}" in done.stdout
+        assert "seed 1, quick" in (tmp_path / f"soak-{name}.txt").read_text()
+
+
+def test_a_soak_program_that_does_not_end_has_failed() -> None:
+    done = command("soak", "--limit", "0.01", "many_events")
+    assert done.returncode == 1
+    assert "FAILED soak.many_events: not done after 0.01 s" in done.stdout
+    assert "soak: FAILED many_events" in done.stdout

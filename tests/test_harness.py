@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
 import pickle
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -176,3 +179,37 @@ def test_counts() -> None:
     assert harness.mapping_count() > 10
     with pytest.raises(HarnessError, match="never"):
         wait_until(lambda: False, 0.05, "never")
+
+
+class AtTeardown:
+    def __init__(self, note: Callable[[bytes], object]) -> None:
+        self.note = note
+
+    def __del__(self) -> None:
+        self.note(b"modules\n")
+
+
+def leave_notes(path: Path) -> None:
+    """Have the end of this process write what it does: a thread that it joins, `atexit`, the teardown of modules."""
+    note = functools.partial(os.write, os.open(path, os.O_WRONLY | os.O_CREAT))
+    going = threading.Event()
+    atexit.register(note, b"atexit\n")
+    globals()["at_teardown"] = AtTeardown(note)
+    threading.Thread(target=lambda: (going.set(), threading.main_thread().join(), note(b"thread\n"))).start()
+    going.wait()
+
+
+@pytest.mark.parametrize(
+    ("teardown", "asked", "notes"),
+    [(True, False, "thread atexit modules"), (False, False, "thread atexit"), (False, True, "thread atexit modules")],
+)
+def test_the_end_of_a_prepared_child(
+    teardown: bool, asked: bool, notes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harness, "teardown", teardown)
+    path = tmp_path / "notes"
+    with Child() as child:
+        child.call(leave_notes, path)
+        if asked:
+            child.exit()
+    assert path.read_text().split() == notes.split()

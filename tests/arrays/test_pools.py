@@ -21,6 +21,7 @@ from pool_work import Dropped, dropped, made, pid, send_many, total
 
 import xpushare as xs
 from harness import Child, kept
+from sampling import sampled
 from xpushare.core.pickles import wait_for_all
 from xpushare.sharing import node
 
@@ -74,14 +75,14 @@ def through_joblib(method: str) -> list[xs.SharedArray]:
     return list(found)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", sampled(METHODS, ["forkserver"]))
 @pytest.mark.parametrize("through", [through_executor, through_pool, through_queue, through_torch, through_joblib])
 def test_a_hundred_results_arrive(through: Callable[[str], list[xs.SharedArray]], method: str) -> None:
     results = through(method)
     assert [total(each) for each in results] == [n * n for n in MANY], "also now that the exporters are gone"
 
 
-@pytest.mark.parametrize("ended", [True, False], ids=["after the first pool", "beside it"])
+@pytest.mark.parametrize("ended", sampled([True, False], [True]), ids=["after the first pool", "beside it"])
 def test_a_result_goes_to_a_second_pool(ended: bool) -> None:
     context = multiprocessing.get_context("forkserver")
     with contextlib.ExitStack() as pools:
@@ -102,7 +103,7 @@ def add_one(array: xs.SharedArray) -> xs.SharedArray:
     return array
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", sampled(METHODS, ["spawn"]))
 def test_temporary_arguments(method: str) -> None:
     context = multiprocessing.get_context(method)
     with context.Pool(2) as pool:

@@ -32,7 +32,7 @@ def code_lines(text: str) -> int:
 @pytest.mark.parametrize(
     ("name", "says", "most"),
     [
-        ("camera_channel", "all: the last frame was 40, 0 were skipped", 28),
+        pytest.param("camera_channel", "all: the last frame was 40, 0 were skipped", 28, marks=pytest.mark.exhaustive),
         ("work_queue", "12 jobs are done; 1 worker died", 25),
     ],
 )

@@ -67,6 +67,7 @@ def test_random_words() -> None:
         words[:] = before
 
 
+@pytest.mark.exhaustive
 def test_random_words_of_a_lock() -> None:
     source = random.Random(3)
     lock = xs.Lock()

@@ -14,7 +14,7 @@ SAMPLE = (
     pytest.param("close_unmaps_under_views", marks=pytest.mark.exhaustive),
     pytest.param("overlapping_map", marks=pytest.mark.exhaustive),
     pytest.param("value_ahead", marks=pytest.mark.exhaustive),
-    "ur_refcount",
+    pytest.param("ur_refcount", marks=pytest.mark.exhaustive),
 )
 
 

@@ -106,7 +106,7 @@ CASES: dict[str, Case] = {
 }  # fmt: skip
 
 # What `make test` runs: operations with few points, and the distance of those that are tried.
-SHORT = {"first get": 6, "signal": 1, "open": 6}
+SHORT = {"first get": 18, "signal": 3, "open": 18}
 
 
 def left_over() -> dict[str, Any]:

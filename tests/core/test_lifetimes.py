@@ -20,6 +20,7 @@ from peering import PAGE, call_on, exported, exported_event, exported_physical, 
 
 import xpushare as xs
 from harness import Child, kept
+from sampling import sampled
 from xpushare.common import errors
 from xpushare.sharing import layout, node
 from xpushare.sharing import table as table_module
@@ -314,6 +315,7 @@ except TimeoutError:
 """
 
 
+@pytest.mark.parametrize("device", sampled(["native_cpu:0", "mock:0"], ["native_cpu:0"]))
 @pytest.mark.parametrize("end", ENDS)
 def test_the_interpreter_ends_quietly(device: str, peer: Child, end: str) -> None:
     handles = [peer.call(make, device) for make in (exported, exported_event, exported_physical)]

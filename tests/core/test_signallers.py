@@ -333,6 +333,7 @@ def test_a_peer_takes_a_point_back(event: xs.Event) -> None:
         queue.synchronize(10)
 
 
+@pytest.mark.exhaustive
 def test_the_supervisor_of_a_producer() -> None:
     command = [sys.executable, str(EXAMPLE), "--readers", "3", "--restarts", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)

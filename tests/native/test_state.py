@@ -422,7 +422,7 @@ def misuse(seed, rounds):
     gc.collect()
 
 
-@pytest.mark.parametrize("seed", [0, 1, 7])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(each, marks=pytest.mark.exhaustive) for each in (1, 7))])
 def test_misuse_in_a_process_of_its_own(seed):
     """A crash is the signal that ended it."""
     done = subprocess.run([sys.executable, "-W", "ignore", __file__, str(seed)], capture_output=True, text=True)

@@ -12,6 +12,7 @@ import pytest
 
 import xpushare as xs
 from harness import Child, kept
+from sampling import sampled
 from xpushare.adapters.mock.others import ForeignArray
 from xpushare.adapters.mock.script import driver
 from xpushare.sharing import kept as keeping
@@ -335,7 +336,7 @@ def fail_to_say() -> int:
 
 
 @pytest.mark.parametrize("name", ["XPUSHARE_KEEP_SECONDS", "XPUSHARE_KEEP_BYTES"])
-@pytest.mark.parametrize("value", ["soon", "-1", "nan", "1e999"])
+@pytest.mark.parametrize("value", sampled(["soon", "-1", "nan", "1e999"], ["soon"]))
 def test_settings_of_what_is_kept_that_make_no_sense(peer: Child, name: str, value: str) -> None:
     peer.call(say, name, value)
     with pytest.raises(xs.InvalidArgumentError, match=name):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import gc
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -354,18 +352,3 @@ def test_a_process_that_owes_is_killed(device: str) -> None:
                 queue.synchronize(10)
             assert time.monotonic() - killed < 5
             queue.synchronize(10)
-
-
-def test_the_example_of_the_page(tmp_path: Path) -> None:
-    """Tests of somebody's own program."""
-    page = Path(__file__).parents[2] / "docs" / "backends" / "mock.md"
-    (tmp_path / "test_own.py").write_text(page.read_text().split("```python\n")[1].split("```")[0])
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "pytest", "-q", "-c", os.devnull, "-p", "no:cacheprovider", tmp_path],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path if path)},
-        check=False,
-    )
-    assert "3 passed" in done.stdout, done.stdout + done.stderr

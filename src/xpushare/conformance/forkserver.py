@@ -27,7 +27,8 @@ __all__ = ["Forkserver", "die_with", "run"]
 
 # What a process imports that shares memory and an event. No adapter: each child asks for the drivers that it needs.
 IMPORTS: Final = (
-    "numpy", "xpushare.ipc", "xpushare.arrays.share", "xpushare.objects.event", "xpushare.objects.physical_memory",
+    "encodings.ascii", "hashlib", "importlib.util", "pkgutil", "numpy", "xpushare.ipc", "xpushare.arrays.attach",
+    "xpushare.arrays.consumers", "xpushare.arrays.share", "xpushare.objects.event", "xpushare.objects.physical_memory",
     "xpushare.objects.queue", "xpushare.sharing.routes.attachment",
 )  # fmt: skip
 _PR_SET_PDEATHSIG: Final = 1
