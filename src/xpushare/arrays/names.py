@@ -541,6 +541,11 @@ class _Publisher:
 class Watch(Awaitable, Generic[_V]):
     """The versions of a name, as `watch` returns them. If several iterate over this object, each version goes to one of
     them.
+
+    Examples:
+        >>> with xs.watch("weights") as versions:
+        ...     versions
+        <Watch of 'weights'>
     """
 
     __slots__ = (
