@@ -214,7 +214,8 @@ def _main(fd: int, _parent: int) -> None:
 @functools.cache  # a test that changes the environment changes it back
 def _forkserver_of(_pid: int, imports: tuple[str, ...]) -> Forkserver:
     adapters = "xpushare.adapters"
-    known = (f"{adapters}.native_cpu.vendor", f"{adapters}.mock.vendor", f"{adapters}.mock.adapter")
+    known = [f"{adapters}.native_cpu.vendor", f"{adapters}.mock.vendor", f"{adapters}.mock.adapter"]
+    known += ["xpushare.arrays.names", "xpushare.arrays.keep", "xpushare.keeper.process"]
     tests = [name for name in _TESTS_IMPORT if importlib.util.find_spec(name.partition(".")[0]) is not None]
     return Forkserver("harness", "_main", [*known, *tests, *imports])
 
