@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import importlib.util
 import io
 import multiprocessing
 import os
@@ -41,6 +42,10 @@ LATE = frozenset(
     ("ONEAPI_DEVICE_SELECTOR", "XPUSHARE_KEY_FILE", "XPUSHARE_LINGER", "XPUSHARE_PICKLE_BYTES", "XPUSHARE_PICKLE_GRACE",
      "XPUSHARE_RUNTIME_DIR")
 )  # fmt: skip
+
+
+# What modules of tests import, and a child with them that is sent one of their functions: that takes a fifth of a second.
+_TESTS_IMPORT = ("argparse", "asyncio", "pytest", "hypothesis.strategies")
 
 
 class _Kept(dict[Any, Any]):
@@ -209,8 +214,10 @@ def _main(fd: int, _parent: int) -> None:
 @functools.cache  # a test that changes the environment changes it back
 def _forkserver_of(_pid: int, imports: tuple[str, ...]) -> Forkserver:
     adapters = "xpushare.adapters"
-    known = (f"{adapters}.native_cpu.vendor", f"{adapters}.mock.vendor", f"{adapters}.mock.adapter")
-    return Forkserver("harness", "_main", [*known, *imports])
+    known = [f"{adapters}.native_cpu.vendor", f"{adapters}.mock.vendor", f"{adapters}.mock.adapter"]
+    known += ["xpushare.arrays.names", "xpushare.arrays.keep", "xpushare.keeper.process"]
+    tests = [name for name in _TESTS_IMPORT if importlib.util.find_spec(name.partition(".")[0]) is not None]
+    return Forkserver("harness", "_main", [*known, *tests, *imports])
 
 
 def prepare() -> None:

@@ -237,7 +237,7 @@ def test_the_event_ends_with_the_export(peer: Child, stream: MockStream, array: 
 
 
 def test_a_stream_has_one_event(peer: Child, stream: MockStream, array: xs.SharedArray) -> None:
-    other = xs.empty(4, "u1", device=DEVICE)
+    other = xs.zeros(4, "u1", device=DEVICE)
     gate = Gate(stream, array)
     with xs.Queue.from_native(stream), xs.share(other, stream=stream) as second:
         with xs.share(array, stream=stream) as first:
