@@ -11,7 +11,7 @@ import xpushare as xs
 from harness import kept, wait_until
 from xpushare.sharing import routes
 
-__all__ = ["by_socket_alone", "close_some", "connections", "make", "mapped", "open_failing", "open_tree"]
+__all__ = ["by_socket_alone", "close_some", "make", "mapped", "open_failing", "open_tree", "requests"]
 
 
 def bytes_of(array: xs.SharedArray) -> bytes:
@@ -41,20 +41,22 @@ def open_tree(handle: str) -> tuple[list[bytes], dict[str, int]]:
 
 
 def by_socket_alone() -> None:
-    """Have this process fetch file descriptors from exporters' sockets alone, and count its connections."""
-    plain = kept["connect"] = routes.socket._connect
-    kept["connections"] = 0
+    """Have this process fetch file descriptors from exporters' sockets alone, and note its requests."""
+    plain = routes.socket.request
+    kept["requests"] = []
 
-    def connect(*given: Any) -> Any:
-        kept["connections"] += 1
-        return plain(*given)
+    def request(op: int, wanted: list[Any]) -> bytes:
+        kept["requests"].append(len(wanted))
+        return plain(op, wanted)
 
-    routes.socket._connect = connect
+    routes.socket.request = request
     routes.use_only("socket")
 
 
-def connections() -> int:
-    return int(kept["connections"])
+def requests() -> list[int]:
+    """How many entries each request was for."""
+    found: list[int] = kept["requests"]
+    return found
 
 
 def mapped() -> tuple[int, int]:

@@ -255,8 +255,12 @@ static PyObject *request(PyObject *module, PyObject *args)
     xp_request q;
     const uint8_t *cookie = NULL;
     for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *o_fields;
-        if (!PyArg_ParseTuple(PyList_GetItem(o_wanted, i), "OI", &o_fields, &first))
+        PyObject *o_fields, *each = PyList_GetItem(o_wanted, i);
+        if (!PyTuple_Check(each)) {
+            PyErr_SetString(PyExc_TypeError, "request() takes a list of (Fields, first)");
+            return NULL;
+        }
+        if (!PyArg_ParseTuple(each, "OI", &o_fields, &first))
             return NULL;
         const xp_handle *h = fields_arg(xp_types_of(module), "request", o_fields);
         if (h == NULL)
