@@ -18,13 +18,13 @@ class Blocked(Exception):
 
 
 class Wanted(NamedTuple):
-    """The `count` descriptors of a handle's entry. `fds` are their numbers in the exporter (None: it makes them on
+    """The `fd_count` descriptors of a handle's entry. `fds` are their numbers in the exporter (None: it makes them on
     demand).
     """
 
     handle: Handle
     fds: tuple[int, ...] | None
-    count: int
+    fd_count: int
 
 
 Fetched: TypeAlias = list[OwnedFd] | Blocked | XpuShareError

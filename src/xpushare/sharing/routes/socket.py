@@ -206,11 +206,11 @@ def fetch(pidfd: OwnedFd | None, wanted: Sequence[Wanted]) -> list[Fetched]:  # 
                     refused |= dict.fromkeys(left, error.with_traceback(None))
                     break
                 for at, answer in zip(left, given, strict=False):
-                    if (error := _take(wanted[at], answer, got[at], fds)) is not None:
-                        refused[at] = error
+                    if (wrong := _take(wanted[at], answer, got[at], fds)) is not None:
+                        refused[at] = wrong
                 if given[-1][0] in _OF_ALL:
                     refused |= dict.fromkeys(left[len(given) :], refused[left[len(given) - 1]])
-                left = [at for at in left if at not in refused and len(got[at]) < wanted[at].count]
+                left = [at for at in left if at not in refused and len(got[at]) < wanted[at].fd_count]
         close_all(fd for at in refused for fd in got[at])
         return [refused.get(at, found) for at, found in enumerate(got)]
     except BaseException:
@@ -227,8 +227,8 @@ def _take(
     del fds[:count]
     if status != _OK:
         return _error_of(status)
-    if not count or total != wanted.count or len(got) > total:
+    if not count or total != wanted.fd_count or len(got) > total:
         return InvalidHandleError(
-            f"the exporter's table says {wanted.count} file descriptors, its socket sent {len(got)} of {total}"
+            f"the exporter's table says {wanted.fd_count} file descriptors, its socket sent {len(got)} of {total}"
         )
     return None
