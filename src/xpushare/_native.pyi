@@ -747,9 +747,10 @@ class Leaves:
         array that is in none; None if there is none.
         """
 
-    def where(self) -> tuple[int, int, int, Any, Any, Recogniser | None] | None:
-        """The kind, address and bytes of the array that `next` returned, its device and context, and who finds the
-        kind's memory; None if the kind is not settled.
+    def where(self) -> tuple[int, int, int, Any, Any, Recogniser | None, int] | None:
+        """Of the array that `next` returned its kind, the address and bytes of the first array that it lies end to end
+        with (its own, mostly), its device and context, who finds the kind's memory, and how many bytes those arrays take
+        up; None if the kind is not settled.
         """
 
     def learn(self, allocation: Any, context: Any, /) -> None:

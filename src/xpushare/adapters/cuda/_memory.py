@@ -399,9 +399,18 @@ def _run(gpu: Gpu, address: int, end: int | None, reserved: tuple[int, int]) -> 
         start = edge(at, -unit)
         return _Extent(start, edge(at, unit) + unit - start, buffer(at) or 0)
 
+    def behind(last: _Extent) -> _Extent | None:
+        """The next mapping, which mostly has the size of the one before."""
+        start, nbytes = last.start + last.nbytes, last.nbytes
+        if (found := buffer(start)) is None:
+            return None
+        if buffer(start + nbytes - unit) != found or buffer(start + nbytes) == found:
+            nbytes = edge(start, unit) + unit - start
+        return _Extent(start, nbytes, found)
+
     found = [extent(address // unit * unit)]
     while end is None and buffer(before := found[0].start - unit) is not None:
         found.insert(0, extent(before))
-    while buffer(after := found[-1].start + found[-1].nbytes) is not None and (end is None or after < end):
-        found.append(extent(after))
+    while (end is None or found[-1].start + found[-1].nbytes < end) and (after := behind(found[-1])) is not None:
+        found.append(after)
     return found
