@@ -748,9 +748,9 @@ class Leaves:
         """
 
     def where(self) -> tuple[int, int, int, Any, Any, Recogniser | None, int] | None:
-        """Of the array that `next` returned its kind, the address and bytes of the first array that it lies end to end
-        with (its own, mostly), its device and context, who finds the kind's memory, and how many bytes those arrays take
-        up; None if the kind is not settled.
+        """Of the array that `next` returned the kind; the address and bytes of the first array that it lies end to end
+        with, which may be itself; its device and context; who finds the kind's memory; and how many bytes all these
+        arrays take up. None if the kind is not settled.
         """
 
     def learn(self, allocation: Any, context: Any, /) -> None:

@@ -4,70 +4,22 @@ reservation, in which tensors lie end to end.
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from scripted_driver import MIB2, Range, ScriptedDriver
+import vmm_tree_peer as peer
+from scripted_driver import MIB2, ScriptedDriver
+from segments import SEGMENT, Library, tensors
 
 import xpushare as xs
-from exchange import Tensor, capsule
-from harness import wait_until
+from harness import Child, wait_until
 from xpushare import _device, adapters
 from xpushare.adapters import vendor
 from xpushare.adapters.cuda._adapter import Cuda
 from xpushare.sharing import node
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
-SEGMENT = 10 * MIB2  # as torch maps them
-
-
-class Flat:
-    """A tensor of `nbytes` at `address`."""
-
-    def __init__(self, address: int, nbytes: int) -> None:
-        self.address, self.nbytes = address, nbytes
-        self.dims = (ctypes.c_int64 * 1)(nbytes)
-
-    def fill(self, tensor: Tensor) -> None:
-        tensor.data, tensor.byte_offset, tensor.on, tensor.ordinal = self.address, 0, 2, 0
-        tensor.ndim, tensor.shape = 1, ctypes.addressof(self.dims)
-        tensor.code, tensor.bits, tensor.lanes = 1, 8, 1
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        return {"shape": (self.nbytes,), "typestr": "|u1", "data": (self.address, False), "version": 3, "stream": 1}
-
-
-class Library:
-    """An allocator that maps segments side by side, and hands out what lies there."""
-
-    type: type[Flat]  # each test's own: what is known of one lasts as long as the process
-
-    def __init__(self, cuda: Cuda, sizes: list[int]) -> None:
-        self.driver: ScriptedDriver = cuda._driver.api
-        gpu = cuda.devices()[0]
-        total = sum(sizes) + MIB2
-        addresses: Any = cuda.reserve(gpu, total, 0)
-        self.kept: list[Any] = [addresses]
-        self.start = at = addresses.address
-        for nbytes in sizes:
-            pages: Any = cuda.physical(gpu, nbytes, True)
-            addresses.map(at - self.start, pages, 0, nbytes, "rw")
-            self.driver.foreign.append(Range(at, nbytes, 0, (self.start, total), allowed=1, buffer=at))
-            self.kept.append(pages)
-            at += nbytes
-        self.at = self.start
-
-    def tensor(self, nbytes: int, at: int | None = None) -> Flat:
-        """The next tensor, which begins at a multiple of 512, or the one so far from the start."""
-        if at is not None:
-            return self.type(self.start + at, nbytes)
-        made = self.type(self.at, nbytes)
-        self.at += -(-nbytes // 512) * 512
-        return made
 
 
 @pytest.fixture
@@ -78,15 +30,14 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuda]:
     monkeypatch.setattr(node.current(), "foreign", node.ByName())
     monkeypatch.setattr(vendor, "_loaded", {*vendor._loaded, "libcuda.so.1"})
     monkeypatch.setitem(adapters._adapters, "cuda", made)
-    space = {"__dlpack_c_exchange_api__": capsule(Flat.fill, lambda _on, _id: 0)}
-    monkeypatch.setattr(Library, "type", type("Tensor", (Flat,), space), raising=False)
+    monkeypatch.setattr(Library, "type", tensors(), raising=False)
     made.devices()
     yield made
     assert made.engine.teardown.settle(5)
     wait_until(lambda: made._driver.api.balanced)
 
 
-def segments(handle: xs.ArrayHandle) -> list[tuple[int, int]]:
+def exported(handle: xs.ArrayHandle) -> list[tuple[int, int]]:
     """Of each export: the number of its first segment, and how many it has."""
     table = node.current().table()
     found = [table.find(each).source for each in handle.handles]
@@ -99,7 +50,7 @@ def test_a_tensor_that_begins_in_a_known_segment_and_ends_beyond(cuda: Cuda) -> 
     first, second = library.tensor(SEGMENT // 2), library.tensor(SEGMENT)
     far = library.tensor(64, 3 * SEGMENT)  # not side by side with these
     with xs.share([far, first, second]) as handle:
-        assert segments(handle) == [(3, 1), (0, 2)]
+        assert exported(handle) == [(3, 1), (0, 2)]
 
 
 def test_tensors_end_to_end_are_one_export(cuda: Cuda) -> None:
@@ -110,7 +61,7 @@ def test_tensors_end_to_end_are_one_export(cuda: Cuda) -> None:
         tree += [library.tensor(nbytes), small.tensor(100)]
     before = len(library.driver.calls)
     with xs.share(tree) as handle:
-        assert segments(handle)[0] == (0, 13)
+        assert exported(handle)[0] == (0, 13)
         assert len(handle.handles) == 2
         asked = library.driver.calls[before:].count("cuPointerGetAttribute")
         assert asked < 5 * 13  # the edges of most mappings are guessed
@@ -122,7 +73,7 @@ def test_tensors_end_to_end_are_one_export(cuda: Cuda) -> None:
             assert source.address <= each.address <= each.address + each.nbytes <= source.address + source.nbytes
     for order in (tree[::-1], tree[6:] + tree[:6], sorted(tree, key=lambda each: each.nbytes)):
         with xs.share(order) as handle:
-            assert sorted(segments(handle))[-1] == (0, 13) or sorted(segments(handle))[0] == (0, 13)
+            assert sorted(exported(handle))[-1] == (0, 13) or sorted(exported(handle))[0] == (0, 13)
             assert len(handle.handles) == 2
 
 
@@ -133,17 +84,17 @@ def test_what_lies_in_between_is_not_exported(cuda: Cuda, gap: int) -> None:
     library.at += gap
     second = library.tensor(SEGMENT // 4)
     with xs.share([first, second]) as handle:
-        assert segments(handle) == [(0, 1), (gap // SEGMENT + 1, 1)]
+        assert exported(handle) == [(0, 1), (gap // SEGMENT + 1, 1)]
 
 
 def test_an_export_ends_at_so_many_bytes(cuda: Cuda) -> None:
     library = Library(cuda, [SEGMENT] * 60)
     tree = [library.tensor(SEGMENT * 7 // 2) for _ in range(16)]
     with xs.share(tree) as handle:
-        assert segments(handle) == [(0, 25), (24, 25), (49, 7)]  # 7 of 70 MiB each, and what they begin and end in
+        assert exported(handle) == [(0, 25), (24, 25), (49, 7)]  # 7 of 70 MiB each, and what they begin and end in
     huge = library.tensor(SEGMENT * 60, 0)
     with xs.share([huge]) as handle:
-        assert segments(handle) == [(0, 60)]
+        assert exported(handle) == [(0, 60)]
 
 
 def test_segments_of_too_many_sizes_are_exported_apart(cuda: Cuda) -> None:
@@ -154,3 +105,16 @@ def test_segments_of_too_many_sizes_are_exported_apart(cuda: Cuda) -> None:
         assert len(handle.handles) > 1
     with pytest.raises(xs.FeatureNotSupportedError, match="too many sizes"):
         xs.share([library.tensor(MIB2 * 30, 0)])
+
+
+def test_another_process_maps_each_segment_once(owner: Child, reader: Child) -> None:
+    """One request brings the descriptors of all, which the owner makes on demand."""
+    reader.call(peer.by_socket_alone)
+    handle, segments = owner.call(peer.make_segments, [MIB2 * 3 // 2] * 5)
+    assert segments == [8, 1]
+    found, calls = reader.call(peer.open_tree, handle)
+    assert [set(each) for each in found] == [{value} for value in range(6)]
+    assert [len(each) for each in found] == [MIB2 * 3 // 2] * 5 + [64]
+    assert calls == {"cuMemImportFromShareableHandle": 9, "cuMemSetAccess": 1, "cuMemAddressReserve": 1}
+    assert reader.call(peer.requests) == [1, 2]
+    assert owner.call(peer.made) == 9

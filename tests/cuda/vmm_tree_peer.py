@@ -5,13 +5,29 @@ from __future__ import annotations
 import ctypes
 import gc
 from collections import Counter
+from functools import partial
 from typing import Any
+
+from scripted_driver import MIB2, ScriptedDriver
+from segments import Library, tensors
 
 import xpushare as xs
 from harness import kept, wait_until
+from xpushare import adapters
 from xpushare.sharing import routes
 
-__all__ = ["by_socket_alone", "close_some", "make", "mapped", "open_failing", "open_tree", "requests"]
+__all__ = [
+    "by_socket_alone",
+    "close_some",
+    "made",
+    "make",
+    "make_segments",
+    "mapped",
+    "open_failing",
+    "open_tree",
+    "requests",
+]
+EXPORT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.c_uint64, ctypes.c_int, ctypes.c_uint64)
 
 
 def bytes_of(array: xs.SharedArray) -> bytes:
@@ -28,6 +44,35 @@ def make(number: int) -> str:
     return str(kept["handle"])
 
 
+def make_segments(sizes: list[int]) -> tuple[str, list[int]]:
+    """Tensors of those sizes end to end, and one of 64 bytes elsewhere; the n-th is full of n. The tree's handle,
+    and how many segments each export has.
+    """
+    driver: Any = kept["cuda"]
+    driver._pointer = partial(ScriptedDriver._pointer, driver)  # it knows what `Library` maps
+    driver.functions[b"cuMemExportToShareableHandle"] = EXPORT(
+        lambda at, *given: driver._answer(at, *driver.cuMemExportToShareableHandle(*given))
+    )
+    Library.type = tensors()
+    cuda: Any = xs.Device("cuda:0") and adapters.adapter("cuda")
+    libraries = Library(cuda, [MIB2] * (sum(sizes) // MIB2 + 2)), Library(cuda, [MIB2])
+    tree = [*(libraries[0].tensor(nbytes) for nbytes in sizes), libraries[1].tensor(64)]
+    for value, each in enumerate(tree):
+        ctypes.memset(each.address, value, each.nbytes)
+    kept["libraries"] = libraries
+    kept["handle"] = handle = xs.share(tree)
+    return str(handle), [exposed(each) // MIB2 for each in handle.handles]
+
+
+def exposed(handle: xs.ipc.Handle) -> int:
+    return int(handle.exposed_nbytes)
+
+
+def made() -> int:
+    """How many descriptors were made."""
+    return int(kept["cuda"].calls.count("cuMemExportToShareableHandle"))
+
+
 def counts() -> dict[str, int]:
     names = "cuMemImportFromShareableHandle", "cuMemSetAccess", "cuMemAddressReserve"
     return {name: kept["cuda"].calls.count(name) for name in names}
@@ -42,14 +87,14 @@ def open_tree(handle: str) -> tuple[list[bytes], dict[str, int]]:
 
 def by_socket_alone() -> None:
     """Have this process fetch file descriptors from exporters' sockets alone, and note its requests."""
-    plain = routes.socket.request
+    plain = routes.socket._Line._exchange
     kept["requests"] = []
 
-    def request(op: int, wanted: list[Any]) -> bytes:
+    def exchange(line: Any, connection: Any, op: int, wanted: list[Any], before: bool) -> Any:
         kept["requests"].append(len(wanted))
-        return plain(op, wanted)
+        return plain(line, connection, op, wanted, before)
 
-    routes.socket.request = request
+    routes.socket._Line._exchange = exchange  # type: ignore[method-assign]
     routes.use_only("socket")
 
 

@@ -350,13 +350,13 @@ def test_a_route_that_is_blocked_hands_over_to_the_next(monkeypatch: pytest.Monk
 
 def by_socket_alone() -> None:
     """Have this process fetch file descriptors from exporters' sockets alone, and note its requests."""
-    plain, asked = socket.request, kept.setdefault("asked", list[tuple[int, int]]())
+    plain, asked = socket._Line._exchange, kept.setdefault("asked", list[tuple[int, int]]())
 
-    def request(op: int, wanted: list[Any]) -> bytes:
+    def exchange(line: Any, connection: Any, op: int, wanted: list[Any], before: bool) -> Any:
         asked.append((op, len(wanted)))
-        return plain(op, wanted)
+        return plain(line, connection, op, wanted, before)
 
-    socket.request = request
+    socket._Line._exchange = exchange  # type: ignore[method-assign]
     routes.use_only("socket")
 
 
@@ -525,15 +525,15 @@ def test_requests_go_over_one_connection_until_the_exporter_ends_it(monkeypatch:
         return made[-1]
 
     ends = [False]
-    plain = socket.request
+    plain = socket._Line._exchange
 
-    def request(op: int, wanted: list[Any]) -> bytes:
+    def exchange(*given: Any) -> Any:
         if ends and made and ends.pop():
             wait_until(lambda: select.select([made[-1]], [], [], 0)[0], what="the exporter to end it")
-        return plain(op, wanted)
+        return plain(*given)
 
     monkeypatch.setattr(socket, "_connect", counted)
-    monkeypatch.setattr(socket, "request", request)
+    monkeypatch.setattr(socket._Line, "_exchange", exchange)
     monkeypatch.setattr(socket, "_AT_ONCE", at_once)
     with Child() as exporter:
         handles = [xs.ipc.Handle(exporter.call(exported, "native_cpu:0", 4096, b"x")) for _ in range(3)]

@@ -387,7 +387,7 @@ def _run(gpu: Gpu, address: int, end: int | None, reserved: tuple[int, int]) -> 
     def edge(at: int, step: int) -> int:
         """The last granule of the mapping at `at` in the direction of `step`."""
         wanted, reach = buffer(at), 1
-        while buffer(at + step * reach) == wanted:
+        while wanted is not None and buffer(at + step * reach) == wanted:  # None: it was freed just now
             reach *= 2
         good, bad = reach // 2, reach
         while bad - good > 1:
