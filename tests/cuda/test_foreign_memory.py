@@ -273,8 +273,8 @@ def test_memory_that_is_allocated_anew_at_its_address_is_new(library: type[OfALi
 
 
 def test_as_many_as_are_remembered_and_more(library: type[OfALibrary], driver: ScriptedDriver) -> None:
-    """The place of 70 is also that of 70 + 1024. What is met again has its number in handles still."""
-    driver.foreign.append(Range(START + MIB2, MIB2, 0, legacy=1, buffer=70 + 1024))
+    """The place of 70 is also that of 70 + 8192. What is met again has its number in handles still."""
+    driver.foreign.append(Range(START + MIB2, MIB2, 0, legacy=1, buffer=70 + 8192))
     arrays, objects = (library(), library(START + MIB2)), set()
     for _ in range(2):
         for array in arrays:
@@ -285,7 +285,7 @@ def test_as_many_as_are_remembered_and_more(library: type[OfALibrary], driver: S
 
 def test_addresses_that_are_guessed_by_one_place_take_turns(library: type[OfALibrary], driver: ScriptedDriver) -> None:
     """One question suffices for the one that was shared last, though another had its place in between."""
-    far = START + 256 * MIB2
+    far = START + 8192 * MIB2
     driver.foreign.append(Range(far, MIB2, 0, legacy=1, buffer=71))
     array, other = library(), library(far)
     for each in (array, other, array):

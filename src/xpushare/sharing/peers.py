@@ -507,7 +507,7 @@ class Peers:
         own: ref[Any] = ref(resource)
         keep = None
         if room is not None and (reopen := resource.reopener()) is not None and (room.most_nbytes or room.prepare()):
-            keep = partial(self._keep, key, resource.nbytes, room, reopen)
+            keep = partial(self._keep, key, resource.nbytes, room, reopen, resource.driver.descriptors)
         resource.on_death(self.forget, key, keep)
         if self._cache.setdefault(key, own) is own:
             return made
@@ -519,10 +519,12 @@ class Peers:
             self._cache[key] = own
         return made
 
-    def _keep(self, key: Any, nbytes: int, room: Room, reopen: Callable[[Any], Any], end: object) -> None:
+    def _keep(
+        self, key: Any, nbytes: int, room: Room, reopen: Callable[[Any], Any], descriptors: int, end: object
+    ) -> None:
         """Cache a closed object, or release it if its exporter is known to be dead."""
         if key[0] in self._peers:
-            self.kept.keep(key, key[0], nbytes, room, reopen, end)
+            self.kept.keep(key, key[0], nbytes, room, reopen, end, descriptors)
 
     def forget(self, key: Hashable) -> None:
         """Forget the object that was cached under `key` and died, but not a newer one."""

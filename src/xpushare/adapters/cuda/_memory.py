@@ -25,7 +25,7 @@ from xpushare.common.fds import OwnedFd
 
 __all__ = ["ManagedMemory", "locate", "name_all", "open_legacy", "open_own", "recogniser"]
 
-_LEGACY_KNOWN: Final = 1024  # how many allocations of other libraries are remembered, so that nothing is asked twice
+_LEGACY_KNOWN: Final = 8192  # how many allocations of other libraries are remembered, so that nothing is asked twice
 _LEGACY: Final = 2  # kinds of memory in a payload
 _POOL: Final = 3
 _HANDLE_NBYTES: Final = 64

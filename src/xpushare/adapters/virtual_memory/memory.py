@@ -159,6 +159,7 @@ class Mapped(DriverMemory):
 
     host_accessible = False
     keepable = True
+    descriptors = 0
 
     def __init__(
         self, engine: Engine, device: VirtualMemory, address: int, nbytes: int, close: Callable[..., object], *what: Any
@@ -244,6 +245,7 @@ class DeviceMemory(Mapped):
         self._mapped = sum(sizes)
         self._pieces = len(sizes)
         self._fd = AllocationFd(fd)
+        self.descriptors = int(fd is not None)
 
     @classmethod
     def allocate(cls, engine: Engine, device: VirtualMemory, nbytes: int) -> DeviceMemory:
