@@ -1,9 +1,10 @@
-"""A tree in many allocations of virtual memory: what runs in the children of `test_vmm_trees`."""
+"""Trees over many allocations: what runs in the children of `test_vmm_trees`, `test_segments` and `test_same_again`."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import resource
 from collections import Counter
 from functools import partial
 from typing import Any
@@ -17,8 +18,11 @@ from xpushare import adapters
 from xpushare.sharing import routes
 
 __all__ = [
+    "allocate",
     "by_socket_alone",
     "close_some",
+    "few_descriptors",
+    "look",
     "made",
     "make",
     "make_segments",
@@ -26,6 +30,8 @@ __all__ = [
     "open_failing",
     "open_tree",
     "requests",
+    "share_anew",
+    "trim",
 ]
 EXPORT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.c_uint64, ctypes.c_int, ctypes.c_uint64)
 
@@ -83,6 +89,44 @@ def open_tree(handle: str) -> tuple[list[bytes], dict[str, int]]:
     before = counts()
     kept["opened"] = xs.attach(handle)
     return [bytes_of(each) for each in kept["opened"]], {name: now - before[name] for name, now in counts().items()}
+
+
+def allocate(number: int) -> None:
+    """Have a library allocate memory; the n-th tensor is full of n."""
+    driver: Any = kept["cuda"]
+    kind = tensors()
+    kept["tree"] = [kind(driver.allocate(4096), 4096) for _ in range(number)]
+    for value, each in enumerate(kept["tree"]):
+        ctypes.memset(each.address, value % 256, each.nbytes)
+
+
+def share_anew() -> str:
+    """The handle of a new export, which ends the one before."""
+    before = kept.pop("handle", None)
+    kept["handle"] = xs.share(kept["tree"])
+    if before is not None:
+        before.close()
+    return str(kept["handle"])
+
+
+def look(handle: str) -> tuple[int, int]:
+    """Attach, read and close all. Returns how many arrays there are, and how many imports the driver has opened."""
+    calls = kept["cuda"].calls
+    before = calls.count("cuIpcOpenMemHandle")
+    found = xs.attach(handle)
+    assert [set(bytes_of(each)) for each in found] == [{value % 256} for value in range(len(found))]
+    for each in found:
+        each.close()
+    return len(found), calls.count("cuIpcOpenMemHandle") - before
+
+
+def trim() -> None:
+    xs.trim()
+
+
+def few_descriptors() -> None:
+    """Have a soft limit of 1024 descriptors, as most processes do."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 
 def by_socket_alone() -> None:

@@ -73,7 +73,7 @@ static size_t want(xp_request *q, uint32_t op, uint32_t count, uint32_t i, uint3
 /* How much the reply answers; its fds are closed, but for the first where it is asked for. */
 static uint32_t ask_all(int fd, const void *packet, size_t size, uint32_t asked, xp_reply *r, int *kept)
 {
-    static char data[sizeof(xp_reply) + 1];
+    char data[sizeof(xp_reply) + 1];
     char bytes[CMSG_SPACE(XP_FDS_AT_ONCE * sizeof(int))];
     struct iovec part = {data, sizeof data};
     struct msghdr msg = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = bytes, .msg_controllen = sizeof bytes};
