@@ -231,14 +231,16 @@ class Attacker(Served):
         def serve() -> None:
             while True:
                 with listening.accept()[0] as there, contextlib.suppress(OSError):
-                    there.recv(4096)
+                    there.recv(16_384)
                     count = pick.randrange(6)
                     head = pick.choice((b"XPSR", b"XPSR", pick.randbytes(4)))
-                    reply = head + struct.pack("<III", pick.choice((0, 0, pick.getrandbits(32))), count, 4)
+                    reply = head
+                    for _ in range(pick.choice((1, 1, 2, 300))):
+                        reply += struct.pack("<III", pick.choice((0, 0, pick.getrandbits(32))), count, 4)
                     fds = array.array("i", [pick.choice((null, self._domain.fd, listening.fileno()))] * count)
                     if pick.random() < 0.7:
                         control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)] if count else []
-                        there.sendmsg([reply[: pick.choice((16, 16, 4))]], control)
+                        there.sendmsg([reply[: pick.choice((len(reply), 16, 4))]], control)
                     if pick.random() < 0.3:
                         time.sleep(1)
 
@@ -261,7 +263,8 @@ class Attacker(Served):
                 numbers = self._random.randrange(4), cookie, *self._two(), self._number(), self._random.randbytes(16)
                 good = struct.pack("<4sI16sIIQ16s", b"XPSQ", *numbers)
                 other = self._random.randbytes(56)
-                packet = self._random.choice((good, good[:20], good * 3, b"", other, bytes(60_000)))
+                many = good + good[24:] * self._random.choice((1, 252, 253))
+                packet = self._random.choice((good, good[:20], good * 3, many, b"", other, bytes(60_000)))
                 fds = array.array("i", [self._domain.bell] * self._random.randrange(1, 200))
                 there.sendmsg([packet], self._random.choice(([], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])))
 

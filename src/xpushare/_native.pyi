@@ -747,9 +747,10 @@ class Leaves:
         array that is in none; None if there is none.
         """
 
-    def where(self) -> tuple[int, int, int, Any, Any, Recogniser | None] | None:
-        """The kind, address and bytes of the array that `next` returned, its device and context, and who finds the
-        kind's memory; None if the kind is not settled.
+    def where(self) -> tuple[int, int, int, Any, Any, Recogniser | None, int] | None:
+        """Of the array that `next` returned the kind; the address and bytes of the first array that it lies end to end
+        with, which may be itself; its device and context; who finds the kind's memory; and how many bytes all these
+        arrays take up. None if the kind is not settled.
         """
 
     def learn(self, allocation: Any, context: Any, /) -> None:
@@ -781,12 +782,14 @@ def check_memfd(fd: int, nbytes: int, inode: int = 0, seals: int = 0, exact: boo
     cannot shrink, also has `seals`, has at least `nbytes` (`exact`: exactly as many), and is the file `inode` (0: any).
     """
 
-def request(op: int, fields: Fields, first: int, /) -> bytes:
-    """A request to the socket of the handle's exporter: OP_…, for the fds from number `first` on."""
+def request(op: int, wanted: list[tuple[Fields, int]], /) -> bytes:
+    """A request to the socket of the handles' exporter: OP_…, for the fds of each entry from that number on. At most
+    FDS_AT_ONCE entries.
+    """
 
-def read_reply(packet: bytes, fds: int, /) -> tuple[int, int]:
-    """(STATUS_…, how many fds there are in all), from a reply that came with `fds` fds. OSError(EMFILE) if fds were
-    lost on the way; ValueError if the reply makes no sense.
+def read_reply(packet: bytes, asked: int, fds: int, /) -> list[tuple[int, int, int]]:
+    """(STATUS_…, how many fds are there, how many the entry has in all) for the first of the `asked` entries, from a
+    reply that came with `fds` fds. OSError(EMFILE) if fds were lost on the way; ValueError if the reply makes no sense.
     """
 
 # --- buffers and DLPack -----------------------------------------------------------------------------------------------

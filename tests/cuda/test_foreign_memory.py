@@ -56,6 +56,7 @@ class OfALibrary:
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuda]:
     driver = ScriptedDriver()
+    adapters.record("cuda")  # as whoever makes an adapter does
     made = Cuda(driver)
     monkeypatch.setattr(_device, "_known", {})
     monkeypatch.setattr(node.current(), "foreign", node.ByName())
@@ -274,8 +275,8 @@ def test_memory_that_is_allocated_anew_at_its_address_is_new(library: type[OfALi
 
 
 def test_as_many_as_are_remembered_and_more(library: type[OfALibrary], driver: ScriptedDriver) -> None:
-    """The place of 70 is also that of 70 + 1024. What is met again has its number in handles still."""
-    driver.foreign.append(Range(START + MIB2, MIB2, 0, legacy=1, buffer=70 + 1024))
+    """The place of 70 is also that of 70 + 8192. What is met again has its number in handles still."""
+    driver.foreign.append(Range(START + MIB2, MIB2, 0, legacy=1, buffer=70 + 8192))
     arrays, objects = (library(), library(START + MIB2)), set()
     for _ in range(2):
         for array in arrays:
@@ -284,9 +285,29 @@ def test_as_many_as_are_remembered_and_more(library: type[OfALibrary], driver: S
     assert len(objects) == 2
 
 
+def test_thousands_of_allocations_are_asked_for_their_numbers_only(
+    library: type[OfALibrary], driver: ScriptedDriver
+) -> None:
+    """As many as torch's allocator takes for a mixture of experts."""
+    number = 4000
+
+    def pointer(attribute: int, address: int) -> tuple[int, int]:
+        start, at = address // MIB2 * MIB2, (address - START) // MIB2
+        return 0, {2: 2, 7: 100 + at, 8: 0, 9: 0, 10: 1, 11: start, 12: MIB2, 14: 0, 17: 0}[attribute]
+
+    driver._pointer = pointer  # type: ignore[method-assign]
+    tree = [library(START + at * MIB2) for at in range(number)]
+    first = xs.share(tree)
+    driver.calls.clear()
+    with xs.share(tree) as handle:
+        assert [fields_of(each).object for each in handle.handles] == [fields_of(each).object for each in first.handles]
+    assert driver.calls == ["cuPointerGetAttribute"] * number + IDLE
+    first.close()
+
+
 def test_addresses_that_are_guessed_by_one_place_take_turns(library: type[OfALibrary], driver: ScriptedDriver) -> None:
     """One question suffices for the one that was shared last, though another had its place in between."""
-    far = START + 256 * MIB2
+    far = START + 8192 * MIB2
     driver.foreign.append(Range(far, MIB2, 0, legacy=1, buffer=71))
     array, other = library(), library(far)
     for each in (array, other, array):

@@ -1,17 +1,39 @@
-"""A tree in many allocations of virtual memory: what runs in the children of `test_vmm_trees`."""
+"""Trees over many allocations: what runs in the children of `test_vmm_trees`, `test_segments` and `test_same_again`."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import resource
 from collections import Counter
+from functools import partial
 from typing import Any
+
+from scripted_driver import MIB2, ScriptedDriver
+from segments import Library, tensors
 
 import xpushare as xs
 from harness import kept, wait_until
+from xpushare import adapters
 from xpushare.sharing import routes
 
-__all__ = ["by_socket_alone", "close_some", "connections", "make", "mapped", "open_failing", "open_tree"]
+__all__ = [
+    "allocate",
+    "by_socket_alone",
+    "close_some",
+    "few_descriptors",
+    "look",
+    "made",
+    "make",
+    "make_segments",
+    "mapped",
+    "open_failing",
+    "open_tree",
+    "requests",
+    "share_anew",
+    "trim",
+]
+EXPORT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.c_uint64, ctypes.c_int, ctypes.c_uint64)
 
 
 def bytes_of(array: xs.SharedArray) -> bytes:
@@ -28,6 +50,35 @@ def make(number: int) -> str:
     return str(kept["handle"])
 
 
+def make_segments(sizes: list[int]) -> tuple[str, list[int]]:
+    """Tensors of those sizes end to end, and one of 64 bytes elsewhere; the n-th is full of n. The tree's handle,
+    and how many segments each export has.
+    """
+    driver: Any = kept["cuda"]
+    driver._pointer = partial(ScriptedDriver._pointer, driver)  # it knows what `Library` maps
+    driver.functions[b"cuMemExportToShareableHandle"] = EXPORT(
+        lambda at, *given: driver._answer(at, *driver.cuMemExportToShareableHandle(*given))
+    )
+    Library.type = tensors()
+    cuda: Any = xs.Device("cuda:0") and adapters.adapter("cuda")
+    libraries = Library(cuda, [MIB2] * (sum(sizes) // MIB2 + 2)), Library(cuda, [MIB2])
+    tree = [*(libraries[0].tensor(nbytes) for nbytes in sizes), libraries[1].tensor(64)]
+    for value, each in enumerate(tree):
+        ctypes.memset(each.address, value, each.nbytes)
+    kept["libraries"] = libraries
+    kept["handle"] = handle = xs.share(tree)
+    return str(handle), [exposed(each) // MIB2 for each in handle.handles]
+
+
+def exposed(handle: xs.ipc.Handle) -> int:
+    return int(handle.exposed_nbytes)
+
+
+def made() -> int:
+    """How many descriptors were made."""
+    return int(kept["cuda"].calls.count("cuMemExportToShareableHandle"))
+
+
 def counts() -> dict[str, int]:
     names = "cuMemImportFromShareableHandle", "cuMemSetAccess", "cuMemAddressReserve"
     return {name: kept["cuda"].calls.count(name) for name in names}
@@ -40,21 +91,61 @@ def open_tree(handle: str) -> tuple[list[bytes], dict[str, int]]:
     return [bytes_of(each) for each in kept["opened"]], {name: now - before[name] for name, now in counts().items()}
 
 
+def allocate(number: int) -> None:
+    """Have a library allocate memory; the n-th tensor is full of n."""
+    driver: Any = kept["cuda"]
+    kind = tensors()
+    kept["tree"] = [kind(driver.allocate(4096), 4096) for _ in range(number)]
+    for value, each in enumerate(kept["tree"]):
+        ctypes.memset(each.address, value % 256, each.nbytes)
+
+
+def share_anew() -> str:
+    """The handle of a new export, which ends the one before."""
+    before = kept.pop("handle", None)
+    kept["handle"] = xs.share(kept["tree"])
+    if before is not None:
+        before.close()
+    return str(kept["handle"])
+
+
+def look(handle: str) -> tuple[int, int]:
+    """Attach, read and close all. Returns how many arrays there are, and how many imports the driver has opened."""
+    calls = kept["cuda"].calls
+    before = calls.count("cuIpcOpenMemHandle")
+    found = xs.attach(handle)
+    assert [set(bytes_of(each)) for each in found] == [{value % 256} for value in range(len(found))]
+    for each in found:
+        each.close()
+    return len(found), calls.count("cuIpcOpenMemHandle") - before
+
+
+def trim() -> None:
+    xs.trim()
+
+
+def few_descriptors() -> None:
+    """Have a soft limit of 1024 descriptors, as most processes do."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
 def by_socket_alone() -> None:
-    """Have this process fetch file descriptors from exporters' sockets alone, and count its connections."""
-    plain = kept["connect"] = routes.socket._connect
-    kept["connections"] = 0
+    """Have this process fetch file descriptors from exporters' sockets alone, and note its requests."""
+    plain = routes.socket._Line._exchange
+    kept["requests"] = []
 
-    def connect(*given: Any) -> Any:
-        kept["connections"] += 1
-        return plain(*given)
+    def exchange(line: Any, connection: Any, op: int, wanted: list[Any], before: bool) -> Any:
+        kept["requests"].append(len(wanted))
+        return plain(line, connection, op, wanted, before)
 
-    routes.socket._connect = connect
+    routes.socket._Line._exchange = exchange  # type: ignore[method-assign]
     routes.use_only("socket")
 
 
-def connections() -> int:
-    return int(kept["connections"])
+def requests() -> list[int]:
+    """How many entries each request was for."""
+    found: list[int] = kept["requests"]
+    return found
 
 
 def mapped() -> tuple[int, int]:

@@ -311,23 +311,39 @@ def test_huge_pages_are_refused():
 
 def test_messages_of_the_socket():
     cookie = bytes(range(16, 32))
-    raw = n.request(2, fields(cookie=cookie), 253)
-    request = {name: struct.unpack_from("<" + code, raw, at)[0] for name, (at, code) in n.STRUCTS["request"].items()}
-    assert request == {
-        "magic": b"XPSQ", "op": 2, "cookie": cookie, "entry": ENTRY, "first": 253, "generation": 5, "nonce": NONCE,
-    }  # fmt: skip
+    raw = n.request(2, [(fields(cookie=cookie), 253), (fields(cookie=cookie, entry=8), 0)])
+    assert len(raw) == AT["request.wanted"] + 2 * AT["wanted.size"]
+
+    def read(struct_name, base):
+        found = n.STRUCTS[struct_name].items()
+        return {name: struct.unpack_from("<" + code, raw, base + at)[0] for name, (at, code) in found}
+
+    assert read("request", 0) == {"magic": b"XPSQ", "op": 2, "cookie": cookie}
+    for number, (entry, first) in enumerate(((ENTRY, 253), (8, 0))):
+        assert read("wanted", AT["request.wanted"] + number * AT["wanted.size"]) == {
+            "entry": entry, "first": first, "generation": 5, "nonce": NONCE,
+        }  # fmt: skip
+    with pytest.raises(ValueError, match="one exporter"):
+        n.request(2, [(fields(cookie=cookie), 0), (fields(), 0)])
+    for wrong in ([(fields(),)], [(None, 0)], [None], fields()):
+        with pytest.raises(TypeError):
+            n.request(2, wrong)
     reply = struct.pack("<4sIII", b"XPSR", 0, 2, 255)
-    assert n.read_reply(reply, 2) == (0, 255)
-    assert n.read_reply(struct.pack("<4sIII", b"XPSR", 3, 7, 0), 0) == (3, 0)  # without fds their count means nothing
+    assert n.read_reply(reply, 1, 2) == [(0, 2, 255)]
+    assert n.read_reply(reply + struct.pack("<III", 0, 1, 1), 3, 3) == [(0, 2, 255), (0, 1, 1)]
+    assert n.read_reply(struct.pack("<4sIII", b"XPSR", 3, 7, 0), 1, 0) == [(3, 0, 0)]  # this count means nothing
     with pytest.raises(OSError, match="lost"):
-        n.read_reply(reply, 1)
+        n.read_reply(reply, 1, 1)
     for wrong, fds in (
         (reply, 3),
         (reply[:-1], 2),
         (reply + b"\0", 2),
+        (reply[:4], 0),
         (b"", 0),
         (b"Y" + reply[1:], 2),
         (bytes(16), 0),
+        (reply * 2, 2),
+        (reply + reply[4:], 4),
     ):
         with pytest.raises(ValueError, match="no sense"):
-            n.read_reply(wrong, fds)
+            n.read_reply(wrong, 1, fds)

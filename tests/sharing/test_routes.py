@@ -5,9 +5,13 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import ctypes
+import gc
 import os
 import select
 import signal
+import socket as sockets
+import struct
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +34,10 @@ import xpushare as xs
 from boxes import NEW_PIDS, SETPRIV, works
 from harness import Child, become_another_user, fd_count, kept, wait_until
 from sampling import sampled
+from xpushare._native import LAYOUT
 from xpushare.common import system
-from xpushare.sharing import door, identity, routes
+from xpushare.common.errors import exporter_gone
+from xpushare.sharing import door, identity, node, routes
 from xpushare.sharing.handle import fields_of
 from xpushare.sharing.routes import pidfd, socket
 
@@ -340,34 +346,204 @@ def test_a_route_that_is_blocked_hands_over_to_the_next(monkeypatch: pytest.Monk
             assert "doctor" in str(caught.value)
 
 
+# --- several entries at once
+
+
+def by_socket_alone() -> None:
+    """Have this process fetch file descriptors from exporters' sockets alone, and note its requests."""
+    plain, asked = socket._Line._exchange, kept.setdefault("asked", list[tuple[int, int]]())
+
+    def exchange(line: Any, connection: Any, op: int, wanted: list[Any], before: bool) -> Any:
+        asked.append((op, len(wanted)))
+        return plain(line, connection, op, wanted, before)
+
+    socket._Line._exchange = exchange  # type: ignore[method-assign]
+    routes.use_only("socket")
+
+
+def tree_of(count: int, device: str = "native_cpu:0") -> str:
+    """Arrays in an allocation each; the n-th is full of n."""
+    kept["arrays"] = [xs.empty(1 << 16, "u1", device=device) for _ in range(count)]
+    for value, each in enumerate(kept["arrays"]):
+        memoryview(each)[:] = bytes([value % 256]) * each.nbytes
+    kept["handle"] = xs.share(kept["arrays"])
+    assert len(kept["handle"].handles) == count
+    return str(kept["handle"])
+
+
+def attach_tree(handle: str) -> tuple[list[int], list[tuple[int, int]]]:
+    """The first byte of each array, and the requests: (op, how many entries)."""
+    del kept["asked"][:]
+    kept["tree"] = xs.attach(handle)
+    return [memoryview(each)[0] for each in kept["tree"]], list(kept["asked"])
+
+
+HELLO, FDS = 1, 2
+
+
+@pytest.mark.parametrize(("count", "requests"), [(1, [1]), (2, [2]), (60, [60]), (260, [253, 7])])
+def test_a_tree_of_many_exports_makes_one_request(count: int, requests: list[int]) -> None:
+    with Child() as exporter, Child(by_socket_alone) as importer:
+        handle = exporter.call(tree_of, count)
+        found, asked = importer.call(attach_tree, handle)
+        assert found == [value % 256 for value in range(count)]
+        assert asked == [(HELLO, 1), *((FDS, each) for each in requests)]
+        assert importer.call(attach_tree, handle) == (found, [])  # it is open
+
+
+def test_an_expired_export_among_many_says_so_and_leaks_nothing() -> None:
+    def put(number: int) -> None:
+        xs.ipc.memory.put(kept["handle"].handles[number])
+
+    def attempt(handle: str) -> tuple[str, list[tuple[int, int]]]:
+        del kept["asked"][:]
+        with nothing_left(), pytest.raises(xs.HandleExpiredError) as caught:
+            xs.attach(handle)
+        return str(caught.value), list(kept["asked"])
+
+    with Child() as exporter, Child(by_socket_alone) as importer:
+        importer.call(opened, exporter.call(exported, "native_cpu:0", 4096, b"x"))  # it knows the exporter
+        handle = exporter.call(tree_of, 12)
+        exporter.call(put, 7)
+        text, asked = importer.call(attempt, handle)
+        assert text.startswith("the handle has expired: the exporter closed it")
+        assert asked == [(FDS, 11)]  # its entry says so, so it is not asked for
+
+
+def test_a_withdrawal_on_the_way_costs_only_its_own_export(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The entry was live when it was read, and is not when the exporter answers."""
+    with Child() as exporter, nothing_left():
+        handles = exporter.call(lambda: [bytes(exported("native_cpu:0", 4096, b"x")) for _ in range(5)])
+        found = [xs.ipc.Handle(each) for each in handles]
+        peer = node.current().peers.peer(found[0])
+        wanted = [(each, peer.entry(each)) for each in found]
+        monkeypatch.setattr(routes, "_known", (socket,))
+        exporter.call(lambda raw: xs.ipc.memory.put(raw), handles[3])
+        fetched = peer.fetch_all(wanted)
+        assert [len(each) if isinstance(each, list) else type(each) for each in fetched] == [
+            1, 1, 1, xs.HandleExpiredError, 1,
+        ]  # fmt: skip
+        del fetched, peer
+        gc.collect()
+        node.current().peers._discard(fields_of(found[0]).cookie)
+
+
+Answer = tuple[list[tuple[int, int, int]], int]  # (status, count, total) of each, and how many descriptors come
+
+
+class Liar:
+    """The other end of a connection: an exporter that answers as it is told."""
+
+    def __init__(self, answers: list[Answer | bytes]) -> None:
+        self.answers = answers
+        self.asked: list[int] = []
+        self.here, self.there = sockets.socketpair(sockets.AF_UNIX, sockets.SOCK_SEQPACKET)
+        self.here.settimeout(10)
+        self.fd = os.memfd_create("lie")
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def run(self) -> None:
+        with self.there, open(self.fd, "rb"):
+            for answer in self.answers:
+                self.asked.append((len(self.there.recv(16_384)) - LAYOUT["request.wanted"]) // LAYOUT["wanted.size"])
+                if isinstance(answer, bytes):
+                    self.there.send(answer)
+                    continue
+                given, fds = answer
+                packet = b"XPSR" + b"".join(struct.pack("<III", *each) for each in given)
+                sockets.send_fds(self.there, [packet], [self.fd] * fds)
+
+
+def lies() -> int:
+    """How many of a liar's descriptors are open."""
+    folder, found = "/proc/self/fd", 0
+    for each in os.listdir(folder):
+        with contextlib.suppress(FileNotFoundError):
+            found += os.readlink(f"{folder}/{each}") == "/memfd:lie (deleted)"
+    return found
+
+
+OK, NOT_LIVE, BUSY, DRIVER = 0, 3, 4, 5
+GOOD = (OK, 1, 1)
+LIES: dict[str, tuple[list[Answer | bytes], list[object], list[int]]] = {
+    # what is answered, what comes of it, how many entries each request has
+    "all at once": ([([GOOD] * 3, 3)], [1, 1, 1], [3]),
+    "one by one": ([([GOOD], 1)] * 3, [1, 1, 1], [3, 2, 1]),
+    "too few descriptors": ([([GOOD] * 3, 2)], ["lost"] * 3, [3]),
+    "too many descriptors": ([([GOOD] * 3, 4)], ["no sense"] * 3, [3]),
+    "more answers than asked": ([([GOOD] * 4, 4)], ["no sense"] * 3, [3]),
+    "no answer": ([b"XPSR"], ["no sense"] * 3, [3]),
+    "garbage": ([b"x" * 40], ["no sense"] * 3, [3]),
+    "none, and says so": ([([GOOD, (OK, 0, 1), GOOD], 2)], [1, "sent 0 of 1", 1], [3]),
+    "two for one": ([([GOOD, (OK, 2, 1), GOOD], 4)], [1, "sent 2 of 1", 1], [3]),
+    "another total": ([([GOOD, (OK, 1, 7), GOOD], 3)], [1, "sent 1 of 7", 1], [3]),
+    "one expired": ([([GOOD, (NOT_LIVE, 0, 0), GOOD], 2)], [1, "withdrew", 1], [3]),
+    "one fails": ([([GOOD, (DRIVER, 0, 1)], 1), ([GOOD], 1)], [1, "driver", 1], [3, 1]),
+    "busy": ([([(BUSY, 0, 0)], 0)], ["busy"] * 3, [3]),
+    "an unknown status": ([([(77, 0, 0)], 0), ([GOOD] * 2, 2)], ["status 77", 1, 1], [3, 2]),
+    "the end after a part": ([([GOOD], 1), b""], [1, "nobody", "nobody"], [3]),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_an_exporter_that_lies_about_some_is_refused_for_these(monkeypatch: pytest.MonkeyPatch, lie: str) -> None:
+    answers, expected, asked = LIES[lie]
+    ends = answers[-1] == b""
+    with Child() as exporter:
+        handle = xs.ipc.Handle(exporter.call(exported, "native_cpu:0", 4096, b"x"))
+        liar = Liar(answers[:-1] if ends else answers)
+        connections = [liar.here]
+
+        def connect(_fields: Any) -> Any:
+            if not connections:
+                raise exporter_gone(1, "nobody listens")
+            return connections.pop()
+
+        monkeypatch.setattr(socket, "_connect", connect)
+        found = socket.fetch(None, [routes.Wanted(handle, None, 1)] * 3)
+        liar.thread.join(10)
+        assert liar.asked == asked
+        for each, what in zip(found, expected, strict=True):
+            if isinstance(each, list):
+                assert len(each) == what
+            else:
+                assert isinstance(what, str)
+                assert what in str(each)
+        assert lies() == sum(len(each) for each in found if isinstance(each, list))
+        for each in found:
+            for fd in each if isinstance(each, list) else ():
+                fd.close()
+        assert not lies()
+
+
 def test_requests_go_over_one_connection_until_the_exporter_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
-    connect = socket._connect
+    connect, at_once = socket._connect, 1
 
     def counted(*given: Any) -> Any:
         made.append(connect(*given))
         return made[-1]
 
+    ends = [False]
+    plain = socket._Line._exchange
+
+    def exchange(*given: Any) -> Any:
+        if ends and made and ends.pop():
+            wait_until(lambda: select.select([made[-1]], [], [], 0)[0], what="the exporter to end it")
+        return plain(*given)
+
     monkeypatch.setattr(socket, "_connect", counted)
-    with Child() as exporter, Child() as other:
-        handles = [xs.ipc.Handle(child.call(exported, "native_cpu:0", 4096, b"x")) for child in (exporter, other)]
-
-        def fetch(which: int) -> None:
-            for fd in socket.fetch(None, handles[which], None, 1):
-                fd.close()
-
-        before = fd_count()
-        with routes.together():
-            for _ in range(3):
-                fetch(0)
-            with routes.together():  # such as a signal's handler
-                fetch(0)
-            assert len(made) == 1
-            wait_until(lambda: select.select([made[0]], [], [], 0)[0], what="the exporter to end it")
-            fetch(0)
-            assert len(made) == 2
-            fetch(1)  # another exporter
-            assert len(made) == 3
-        fetch(1)
-        assert len(made) == 4
-        assert fd_count() == before
+    monkeypatch.setattr(socket._Line, "_exchange", exchange)
+    monkeypatch.setattr(socket, "_AT_ONCE", at_once)
+    with Child() as exporter:
+        handles = [xs.ipc.Handle(exporter.call(exported, "native_cpu:0", 4096, b"x")) for _ in range(3)]
+        wanted = [routes.Wanted(each, None, 1) for each in handles]
+        before = set(os.listdir("/proc/self/fd"))
+        for connections, late in ((1, []), (3, [False, False, True, False])):  # pop() takes the last first
+            ends[:] = late
+            for each in socket.fetch(None, wanted):
+                assert isinstance(each, list)
+                each.pop().close()
+            assert len(made) == connections
+            assert not set(os.listdir("/proc/self/fd")) - before

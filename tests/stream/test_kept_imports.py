@@ -288,8 +288,19 @@ def test_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.take(4) == 4
     assert found.nbytes == 100
     keep(5, 50, room)
-    monkeypatch.setattr(keeping, "_MOST", 1)
-    keep(6, 50, room)
+    with monkeypatch.context() as patch:
+        patch.setattr(keeping, "_MOST", 1)
+        keep(6, 50, room)
+    assert found.nbytes == 50
+    monkeypatch.setattr(keeping, "_DESCRIPTORS", 2)
+    for number, nbytes, descriptors in ((7, 10, 0), (8, 10, 1), (9, 10, 0), (10, 10, 1)):  # 6 has one
+        found.keep(number, b"", nbytes, room, lambda end: end.number, End(number), descriptors)
+    assert sorted(found.items) == [7, 8, 9, 10]  # only the oldest had to go
+    found.keep(11, b"", 10, room, lambda end: end.number, End(11))
+    assert sorted(found.items) == [9, 10, 11]
+    assert found.take(9) == 9
+    found.give_up(lambda item: item.nbytes == 10)
+    keep(12, 50, room)
     assert found.nbytes == 50
     assert len(keeper.looks) == 2, "one for each device"
     keeper.look()

@@ -200,17 +200,25 @@ typedef struct { /* who may signal a slot's future points, as far as `roster` do
 } xp_roles;
 
 typedef struct {
-    char magic[4]; /* XPSQ */
-    uint32_t op;
-    uint8_t cookie[XP_COOKIE];
     uint32_t entry, first;
     uint64_t generation;
     uint8_t nonce[16];
+} xp_wanted;
+
+typedef struct { /* of a packet, as many of `wanted` as it has bytes for */
+    char magic[4]; /* XPSQ */
+    uint32_t op;
+    uint8_t cookie[XP_COOKIE];
+    xp_wanted wanted[XP_FDS_AT_ONCE];
 } xp_request;
 
 typedef struct {
-    char magic[4]; /* XPSR */
     uint32_t status, count, total;
+} xp_given;
+
+typedef struct { /* likewise; the fds of each come after those of the one before */
+    char magic[4]; /* XPSR */
+    xp_given given[XP_FDS_AT_ONCE];
 } xp_reply;
 
 _Static_assert(sizeof(xp_handle) == 256 && offsetof(xp_handle, seal) == 224, "handle");
@@ -223,7 +231,8 @@ _Static_assert(sizeof(xp_member) == 64, "member");
 _Static_assert(sizeof(xp_words) == 256 && offsetof(xp_words, attached) == 128, "slot");
 _Static_assert(sizeof(xp_roles) == 256, "roles");
 _Static_assert(XP_MEMBERS < XP_ROSTER_JOINED >> XP_ROSTER_JOINED_BIT, "a member fits in a roster");
-_Static_assert(sizeof(xp_request) == 56 && sizeof(xp_reply) == 16, "socket packets");
+_Static_assert(offsetof(xp_request, wanted) == 24 && sizeof(xp_wanted) == 32, "requests");
+_Static_assert(offsetof(xp_reply, given) == 4 && sizeof(xp_given) == 12, "replies");
 /* Pages have up to 64 KiB. Table and commons are each mapped as a whole; drivers also map the slots alone. */
 _Static_assert(XP_COMMONS_SLOTS % 0x10000 == 0 && XP_COMMONS_USERS % 0x10000 == 0 &&
                    XP_COMMONS_SIZE % 0x10000 == 0, "whole pages");

@@ -15,6 +15,7 @@
 #define BACKLOG 128
 #define CONNECTION_NS 1000000000u
 #define PAUSE_NS 200000000u
+#define ANSWER_NS 5000000u /* for the fds that are made for one answer: the warden has other work */
 
 static pthread_mutex_t send_mu = PTHREAD_MUTEX_INITIALIZER; /* held while fds of an entry are being sent */
 static struct {
@@ -34,31 +35,56 @@ static struct {
 
 /* --- answering ---------------------------------------------------------------------------------------------------- */
 
-/* False: the connection is of no further use. */
-static bool reply(int fd, uint32_t status, const int *fds, uint32_t count, uint32_t total)
+typedef struct {
+    xp_reply r;
+    uint32_t given, fds, made; /* how many of each of these */
+    int fd[XP_FDS_AT_ONCE], own[XP_FDS_AT_ONCE]; /* `own`: those of `fd` that were made for this answer */
+} xp_answers;
+
+static xp_given *add(xp_answers *a, uint32_t status)
 {
-    xp_reply r = {XP_REPLY_MAGIC, status, count, total};
-    struct iovec part = {&r, sizeof r};
+    xp_given *g = &a->r.given[a->given++];
+    *g = (xp_given){.status = status};
+    return g;
+}
+
+/* False: the connection is of no further use. */
+static bool reply(int fd, xp_answers *a)
+{
+    memcpy(a->r.magic, XP_REPLY_MAGIC, sizeof a->r.magic);
+    struct iovec part = {&a->r, offsetof(xp_reply, given) + a->given * sizeof *a->r.given};
     union {
         struct cmsghdr header;
         char bytes[CMSG_SPACE(XP_FDS_AT_ONCE * sizeof(int))];
     } control;
     struct msghdr msg = {.msg_iov = &part, .msg_iovlen = 1};
-    if (count) {
+    if (a->fds) {
         memset(&control, 0, sizeof control);
         msg.msg_control = &control;
-        msg.msg_controllen = CMSG_SPACE(count * sizeof(int));
+        msg.msg_controllen = CMSG_SPACE(a->fds * sizeof(int));
         struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
         c->cmsg_level = SOL_SOCKET;
         c->cmsg_type = SCM_RIGHTS;
-        c->cmsg_len = CMSG_LEN(count * sizeof(int));
-        memcpy(CMSG_DATA(c), fds, count * sizeof(int));
+        c->cmsg_len = CMSG_LEN(a->fds * sizeof(int));
+        memcpy(CMSG_DATA(c), a->fd, a->fds * sizeof(int));
     }
     if (sendmsg(fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
         return true;
-    if (count && (errno == EBADF || errno == EINVAL || errno == ETOOMANYREFS))
-        return reply(fd, errno == ETOOMANYREFS ? XP_STATUS_BUSY : XP_STATUS_DRIVER_ERROR, NULL, 0, 0);
-    return false;
+    if (a->fds == 0 || (errno != EBADF && errno != EINVAL && errno != ETOOMANYREFS))
+        return false;
+    uint32_t status = errno == ETOOMANYREFS ? XP_STATUS_BUSY : XP_STATUS_DRIVER_ERROR;
+    for (uint32_t i = 0; i < a->given; i++) /* the kernel does not say which of them it refuses */
+        if (a->r.given[i].count)
+            a->r.given[i] = (xp_given){.status = status};
+    a->fds = 0;
+    return reply(fd, a);
+}
+
+static bool refuse(int fd, uint32_t status)
+{
+    xp_answers a = {.given = 0};
+    add(&a, status);
+    return reply(fd, &a);
 }
 
 static xp_offer **find_offer(uint32_t entry)
@@ -74,72 +100,101 @@ static bool send_hello(int fd)
     xp_domain *d = serving.domain;
     int self = xp_pidfd_open(getpid());
     bool refused = self < 0 && (errno == EPERM || errno == ENOSYS); /* by seccomp: the life lock shows deaths, too */
-    uint32_t count = refused ? 3 : 4;
     pthread_mutex_lock(&d->mu); /* meanwhile nobody may close the commons' fd, whose number could be used again */
-    int fds[4] = {serving.table_fd, d->fd, d->bell, self};
     bool good = d->fd >= 0 && (refused || self >= 0);
-    good = good ? reply(fd, XP_STATUS_OK, fds, count, count)
-                : reply(fd, d->fd < 0 ? XP_STATUS_NOT_LIVE : XP_STATUS_DRIVER_ERROR, NULL, 0, 0);
+    xp_answers a = {.fds = refused ? 3 : 4, .fd = {serving.table_fd, d->fd, d->bell, self}};
+    if (good) {
+        xp_given *g = add(&a, XP_STATUS_OK);
+        g->count = g->total = a.fds;
+        good = reply(fd, &a);
+    } else {
+        good = refuse(fd, d->fd < 0 ? XP_STATUS_NOT_LIVE : XP_STATUS_DRIVER_ERROR);
+    }
     pthread_mutex_unlock(&d->mu);
     if (self >= 0)
         close(self);
     return good;
 }
 
-static bool send_made(int fd, const xp_request *q)
+static bool is_live(const uint8_t *cookie, const xp_wanted *w)
 {
-    const xp_offer *o = *find_offer(q->entry);
-    if (o == NULL || o->generation != q->generation)
-        return reply(fd, XP_STATUS_NOT_LIVE, NULL, 0, 0);
-    if (q->first >= o->count)
-        return reply(fd, XP_STATUS_MALFORMED, NULL, 0, 0);
-    int fds[XP_FDS_AT_ONCE];
-    uint32_t want = o->count - q->first, n = 0;
-    want = want < XP_FDS_AT_ONCE ? want : XP_FDS_AT_ONCE;
-    while (n < want) {
-        fds[n] = -1;
-        if (o->make(&fds[n], o->objects[q->first + n], o->a, o->b) != 0 || fds[n] < 0)
-            break;
-        n++;
+    if (serving.table == NULL || memcmp(cookie, serving.domain->cookie, XP_COOKIE) != 0 || w->entry >= XP_ENTRIES)
+        return false;
+    const xp_entry *e = xp_entry_at((const char *)serving.table, w->entry);
+    uint8_t differs = w->generation == 0 || XP_LOAD(&e->generation) != w->generation;
+    for (unsigned i = 0; i < sizeof w->nonce; i++) /* takes the same time wherever they differ */
+        differs |= w->nonce[i] ^ e->nonce[i];
+    return !differs;
+}
+
+/* Make `want` fds of an offer, from `first` on: all of them, or none. */
+static bool make(xp_answers *a, const xp_offer *o, uint32_t first, uint32_t want)
+{
+    uint32_t before = a->made;
+    for (uint32_t i = 0; i < want; i++) {
+        int *made = &a->own[a->made];
+        *made = -1;
+        if (o->make(made, o->objects[first + i], o->a, o->b) != 0 || *made < 0) {
+            while (a->made > before)
+                close(a->own[--a->made]);
+            return false;
+        }
+        a->fd[a->fds + i] = *made;
+        a->made++;
     }
-    bool good = n == want ? reply(fd, XP_STATUS_OK, fds, n, o->count)
-                          : reply(fd, XP_STATUS_DRIVER_ERROR, NULL, 0, o->count);
-    while (n)
-        close(fds[--n]);
-    return good;
+    return true;
+}
+
+/* Answer for one entry. False: what comes after it is for another request. */
+static bool give(xp_answers *a, const uint8_t *cookie, const xp_wanted *w)
+{
+    xp_given *g = add(a, XP_STATUS_NOT_LIVE);
+    if (!is_live(cookie, w))
+        return true;
+    const xp_entry *e = xp_entry_at((const char *)serving.table, w->entry);
+    const xp_offer *o = e->flags & XP_ENTRY_ON_DEMAND ? *find_offer(w->entry) : NULL;
+    if (e->flags & XP_ENTRY_ON_DEMAND && (o == NULL || o->generation != w->generation))
+        return true;
+    g->total = o ? o->count : e->fd_count < XP_ENTRY_FDS ? e->fd_count : XP_ENTRY_FDS;
+    g->status = XP_STATUS_MALFORMED;
+    if (w->first >= g->total)
+        return true;
+    uint32_t left = g->total - w->first, room = XP_FDS_AT_ONCE - a->fds, want = left < room ? left : room;
+    g->status = XP_STATUS_DRIVER_ERROR;
+    if (o == NULL)
+        memcpy(a->fd + a->fds, e->fds + w->first, want * sizeof(int));
+    else if (!make(a, o, w->first, want))
+        return false;
+    g->status = XP_STATUS_OK;
+    g->count = want;
+    a->fds += want;
+    return want == left;
 }
 
 /* With send_mu. */
-static bool answer(int fd, const xp_request *q, size_t size)
+static bool answer(int fd, const xp_request *q, uint32_t count)
 {
-    if (size != sizeof *q || memcmp(q->magic, XP_REQUEST_MAGIC, sizeof q->magic) != 0 ||
-        (q->op != XP_OP_HELLO && q->op != XP_OP_FDS))
-        return reply(fd, XP_STATUS_MALFORMED, NULL, 0, 0);
-    if (serving.table == NULL || q->entry >= XP_ENTRIES || memcmp(q->cookie, serving.domain->cookie, XP_COOKIE) != 0)
-        return reply(fd, XP_STATUS_NOT_LIVE, NULL, 0, 0);
-    const xp_entry *e = xp_entry_at((const char *)serving.table, q->entry);
-    uint8_t differs = q->generation == 0 || XP_LOAD(&e->generation) != q->generation;
-    for (unsigned i = 0; i < sizeof q->nonce; i++) /* takes the same time wherever they differ */
-        differs |= q->nonce[i] ^ e->nonce[i];
-    if (differs)
-        return reply(fd, XP_STATUS_NOT_LIVE, NULL, 0, 0);
+    if (count == 0 || (q->op != XP_OP_FDS && (q->op != XP_OP_HELLO || count != 1)))
+        return refuse(fd, XP_STATUS_MALFORMED);
     if (q->op == XP_OP_HELLO)
-        return send_hello(fd);
-    if (e->flags & XP_ENTRY_ON_DEMAND)
-        return send_made(fd, q);
-    uint32_t total = e->fd_count < XP_ENTRY_FDS ? e->fd_count : XP_ENTRY_FDS;
-    if (q->first >= total)
-        return reply(fd, XP_STATUS_MALFORMED, NULL, 0, total);
-    return reply(fd, XP_STATUS_OK, e->fds + q->first, total - q->first, total);
+        return is_live(q->cookie, q->wanted) ? send_hello(fd) : refuse(fd, XP_STATUS_NOT_LIVE);
+    xp_answers a = {.given = 0};
+    uint64_t until = xp_now() + ANSWER_NS;
+    while (give(&a, q->cookie, &q->wanted[a.given]) && a.given < count && a.fds < XP_FDS_AT_ONCE &&
+           (a.made == 0 || xp_now() < until))
+        ;
+    bool keep = reply(fd, &a);
+    while (a.made)
+        close(a.own[--a.made]);
+    return keep;
 }
 
 bool xp_answer(int fd, const void *packet, size_t size)
 {
     xp_request q;
-    memset(&q, 0, sizeof q);
-    memcpy(&q, packet, size < sizeof q ? size : sizeof q);
+    uint32_t count = xp_read_request(&q, packet, size);
     pthread_mutex_lock(&send_mu);
-    bool keep = answer(fd, &q, size);
+    bool keep = answer(fd, &q, count);
     pthread_mutex_unlock(&send_mu);
     return keep;
 }
@@ -189,11 +244,11 @@ static bool accept_one(int listening, uint64_t now)
     struct ucred peer;
     socklen_t length = sizeof peer;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0 || peer.uid != geteuid()) {
-        char request[64]; /* an unread request would turn the reply into a reset; an honest client sends one */
-        if (recv(fd, request, sizeof request, MSG_DONTWAIT) < 0) {
+        char request; /* an unread request would turn the reply into a reset; an honest client sends one */
+        if (recv(fd, &request, sizeof request, MSG_DONTWAIT) < 0) {
             /* the request is not there yet */
         }
-        reply(fd, XP_STATUS_OTHER_USER, NULL, 0, 0);
+        refuse(fd, XP_STATUS_OTHER_USER);
         close(fd);
     } else if (xp_loop_add(fd, EPOLLIN | EPOLLRDHUP, XP_READY_CONNECTION, ++serials, (uint32_t)i) < 0) {
         close(fd);
@@ -217,7 +272,7 @@ void xp_on_connection(uint64_t serial, uint32_t i)
 {
     if (i >= CONNECTIONS || connections[i].fd < 0 || connections[i].serial != serial)
         return;
-    char packet[sizeof(xp_request) + 8];
+    char packet[sizeof(xp_request) + 1];
     /* There is no room for control data, so the kernel closes fds that somebody sends us. */
     ssize_t n = recv(connections[i].fd, packet, sizeof packet, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))

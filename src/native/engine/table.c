@@ -109,22 +109,47 @@ int xp_read_entry(const char *base, const xp_handle *h, xp_entry *e)
 
 /* --- the socket --------------------------------------------------------------------------------------------------- */
 
-void xp_write_request(xp_request *q, uint32_t op, const xp_handle *h, uint32_t first)
+void xp_write_wanted(xp_wanted *w, const xp_handle *h, uint32_t first)
 {
-    *q = (xp_request){.magic = XP_REQUEST_MAGIC, .op = op, .entry = h->entry, .first = first};
-    q->generation = h->generation;
-    memcpy(q->cookie, h->cookie, sizeof q->cookie);
-    memcpy(q->nonce, h->nonce, sizeof q->nonce);
+    *w = (xp_wanted){.entry = h->entry, .first = first, .generation = h->generation};
+    memcpy(w->nonce, h->nonce, sizeof w->nonce);
 }
 
-int xp_read_reply(const void *packet, size_t size, uint32_t fds, xp_reply *r)
+size_t xp_write_request(xp_request *q, uint32_t op, const uint8_t *cookie, uint32_t count)
 {
-    if (size != sizeof *r)
+    memcpy(q->magic, XP_REQUEST_MAGIC, sizeof q->magic);
+    q->op = op;
+    memcpy(q->cookie, cookie, sizeof q->cookie);
+    return offsetof(xp_request, wanted) + count * sizeof *q->wanted;
+}
+
+uint32_t xp_read_request(xp_request *q, const void *packet, size_t size)
+{
+    size_t wanted = size - offsetof(xp_request, wanted);
+    if (size <= offsetof(xp_request, wanted) || size > sizeof *q || wanted % sizeof *q->wanted != 0)
+        return 0;
+    memcpy(q, packet, size);
+    return memcmp(q->magic, XP_REQUEST_MAGIC, sizeof q->magic) == 0 ? (uint32_t)(wanted / sizeof *q->wanted) : 0;
+}
+
+int xp_read_reply(const void *packet, size_t size, uint32_t asked, uint32_t fds, xp_reply *r, uint32_t *given)
+{
+    size_t answers = size - offsetof(xp_reply, given);
+    uint64_t sum = 0;
+    *given = 0;
+    if (size <= offsetof(xp_reply, given) || size > sizeof *r || answers % sizeof *r->given != 0)
         return XP_REPLY_NONE;
-    memcpy(r, packet, sizeof *r);
-    if (memcmp(r->magic, XP_REPLY_MAGIC, sizeof r->magic) != 0)
+    memcpy(r, packet, size);
+    answers /= sizeof *r->given;
+    if (memcmp(r->magic, XP_REPLY_MAGIC, sizeof r->magic) != 0 || answers > asked)
         return XP_REPLY_NONSENSE;
-    if (r->status != XP_STATUS_OK || r->count == fds)
-        return XP_REPLY_GOOD;
-    return r->count > fds ? XP_REPLY_FDS_LOST : XP_REPLY_NONSENSE;
+    for (size_t i = 0; i < answers; i++) {
+        if (r->given[i].status != XP_STATUS_OK)
+            r->given[i].count = 0; /* what it says means nothing */
+        sum += r->given[i].count;
+    }
+    if (sum != fds)
+        return sum > fds ? XP_REPLY_FDS_LOST : XP_REPLY_NONSENSE;
+    *given = (uint32_t)answers;
+    return XP_REPLY_GOOD;
 }

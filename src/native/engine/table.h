@@ -33,9 +33,16 @@ int xp_entry_state(const char *base, const xp_handle *h, uint32_t *reason);
 /* Whether the entry's deadline has passed, or it has one and its opens are used up; what the commons say of both. */
 bool xp_overdue(const char *base, const xp_handle *h, uint64_t renewed, bool used_up);
 
-/* A request to the exporter's socket, and its reply, which came with `fds` fds; fills in `r` if the reply is whole. */
-void xp_write_request(xp_request *q, uint32_t op, const xp_handle *h, uint32_t first);
+/* A request to an exporter's socket: what is wanted, one by one, and then the beginning, which says how many these are.
+ * Returns the size of the packet. */
+void xp_write_wanted(xp_wanted *w, const xp_handle *h, uint32_t first);
+size_t xp_write_request(xp_request *q, uint32_t op, const uint8_t *cookie, uint32_t count);
+/* How much a packet asks for; 0: it is no request. */
+uint32_t xp_read_request(xp_request *q, const void *packet, size_t size);
+
+/* The reply to a request of so many, which came with `fds` fds. Fills in `r` and how many of them it answers, if it is
+ * whole: at least one, from the first one on. */
 enum { XP_REPLY_GOOD, XP_REPLY_NONE, XP_REPLY_FDS_LOST, XP_REPLY_NONSENSE };
-int xp_read_reply(const void *packet, size_t size, uint32_t fds, xp_reply *r);
+int xp_read_reply(const void *packet, size_t size, uint32_t asked, uint32_t fds, xp_reply *r, uint32_t *given);
 
 #endif

@@ -99,7 +99,7 @@ static PyObject *fd_received(PyObject *cls, PyObject *args)
         struct cmsghdr header;
         char bytes[CMSG_SPACE(XP_FDS_AT_ONCE * sizeof(int))];
     } control;
-    char packet[256];
+    char packet[sizeof(xp_reply)];
     struct iovec part = {packet, size < 0 || (size_t)size > sizeof packet ? sizeof packet : (size_t)size};
     struct msghdr msg = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
     ssize_t n;

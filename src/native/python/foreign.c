@@ -5,8 +5,8 @@
 
 #include <pthread.h>
 
-#define KNOWN 1024       /* allocations that are remembered, each at its number's place; a power of two */
-#define HINTS 256        /* addresses of which the number is guessed; a power of two */
+#define KNOWN 8192       /* allocations that are remembered, each at its number's place; a power of two */
+#define HINTS 8192       /* addresses of which the number is guessed; a power of two */
 #define HINT_SHIFT 21    /* allocators take 2 MiB and more from the driver */
 #define MOST_DEVICES 64
 #define XP_PAYLOAD sizeof(((xp_entry *)0)->payload)

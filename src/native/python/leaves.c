@@ -6,7 +6,12 @@
 #include "message.h"
 #include "resources.h"
 
+#include <stdlib.h>
+
 #define KINDS_MOST 64u /* kinds that are told apart here; Python has the numbers from there on */
+#define AHEAD_GAP 4096u /* bytes between arrays that lie end to end: fewer than a page of any device */
+#define BEHIND_MOST 1024 /* how many arrays that lie before another are looked at */
+#define AHEAD_MOST (500u << 20) /* with pages of 2 MiB about as many as one answer of an exporter has descriptors */
 #define EXCHANGE_NAME "__dlpack_c_exchange_api__"
 #define DIFFERS_NAME "requires_grad" /* torch's: the view of a tensor does not say it, and `__dlpack__` refuses it */
 
@@ -42,6 +47,12 @@ typedef struct {
     xp_leaf as;
 } leaf;
 
+/* The bytes of an array. */
+typedef struct {
+    uint64_t first, last;
+    uint32_t kind;
+} leaf_span;
+
 typedef struct {
     PyObject_HEAD
     PyObject *arrays; /* a tuple */
@@ -52,6 +63,9 @@ typedef struct {
     leaf_kind *kinds;
     uint32_t kind_count, kind_room, place_count, place_room;
     leaf_place *places; /* sorted by their starts, those of one start by the access, and of one access by the handle */
+    leaf_span *spans; /* NULL until they are needed: of the arrays that are viewed, sorted by `first` */
+    Py_ssize_t span_count, ahead; /* ahead: the span that `first_of` found */
+    uint64_t chain_first, chain_last; /* what `ahead_of` found last */
     int64_t *pool;
     size_t pool_used, pool_room;
     bool read_only, grouped; /* read_only: all of it is shared so, however it may be used here */
@@ -96,6 +110,7 @@ static void leaves_dealloc(PyObject *object)
         PyMem_Free(self->leaves);
     PyMem_Free(self->kinds);
     PyMem_Free(self->places);
+    PyMem_Free(self->spans);
     PyMem_Free(self->pool);
     xp_free(object);
 }
@@ -189,8 +204,15 @@ static leaf_place *learn(xp_leaves *self, uint64_t start, uint64_t nbytes, bool 
                          PyObject *allocation, PyObject *device, PyObject *context, PyObject *handle)
 {
     leaf_place *known = place_at(self, start, read_only, handle);
-    if (known)
+    if (known && start + nbytes <= known->end)
         return known;
+    if (known) { /* a longer run of allocations: it has what was placed there, too */
+        PyObject *before = known->allocation;
+        known->allocation = Py_NewRef(allocation);
+        known->end = start + nbytes;
+        Py_DECREF(before);
+        return place_at(self, start, read_only, handle); /* its end may have run anything */
+    }
     if (!grow(&self->places, self->place_count, &self->place_room, sizeof *self->places))
         return NULL;
     leaf_place *at = &self->places[index_of(self, start, read_only, handle)];
@@ -608,18 +630,93 @@ static PyObject *leaves_next(PyObject *object, PyObject *Py_UNUSED(none))
     Py_RETURN_NONE;
 }
 
-/* where(): (kind, address of the lowest byte, bytes, device, context, finder or None) of the array that `next` named, if its kind is
- * settled; else None */
+static int by_first(const void *one, const void *other)
+{
+    uint64_t a = ((const leaf_span *)one)->first, b = ((const leaf_span *)other)->first;
+    return (a > b) - (a < b);
+}
+
+static bool sort_spans(xp_leaves *self)
+{
+    self->spans = PyMem_Malloc((size_t)self->n * sizeof *self->spans);
+    if (self->spans == NULL)
+        return PyErr_NoMemory() != NULL;
+    for (Py_ssize_t i = 0; i < self->n; i++) {
+        const leaf *l = &self->leaves[i];
+        if (l->viewed)
+            self->spans[self->span_count++] =
+                (leaf_span){l->address + (uint64_t)l->low, l->address + (uint64_t)l->high, l->kind};
+    }
+    qsort(self->spans, (size_t)self->span_count, sizeof *self->spans, by_first);
+    return true;
+}
+
+/* Whether the arrays lie end to end, as far as one export goes. No page lies between such arrays, and so no allocation
+ * either. `s`: of the array that is looked at, which has to be of that device, and nobody may know where it lies. */
+static bool adjoins(const xp_leaves *self, const leaf_span *s, const PyObject *device, uint64_t first, uint64_t last)
+{
+    return s->first < last + AHEAD_GAP && s->last + AHEAD_GAP > first && self->kinds[s->kind].on == device &&
+           (s->last <= last || s->last - first <= AHEAD_MOST) && (s->first >= first || last - s->first <= AHEAD_MOST) &&
+           place_of(self, s->first, s->last) == NULL;
+}
+
+/* The first of the arrays that lie end to end with this one. If they lie in a run of allocations, that is exported from
+ * there on. */
+static leaf_span first_of(xp_leaves *self, leaf_span own, const PyObject *device)
+{
+    Py_ssize_t low = 0, high = self->span_count;
+    while (low < high) {
+        Py_ssize_t middle = (low + high) / 2;
+        if (self->spans[middle].first < own.first)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    leaf_span found = own;
+    self->ahead = low;
+    for (int step = 0; step < BEHIND_MOST && self->ahead > 0; step++) {
+        const leaf_span *s = &self->spans[self->ahead - 1];
+        if (!adjoins(self, s, device, found.first, own.last > found.last ? own.last : found.last))
+            break;
+        found = *s;
+        self->ahead--;
+    }
+    return found;
+}
+
+/* How many bytes from there on have arrays end to end. */
+static uint64_t ahead_of(xp_leaves *self, leaf_span own, const PyObject *device)
+{
+    if (own.first < self->chain_first || own.last > self->chain_last) {
+        uint64_t last = own.last;
+        for (Py_ssize_t i = self->ahead; i < self->span_count; i++) {
+            const leaf_span *s = &self->spans[i];
+            if (!adjoins(self, s, device, own.first, last))
+                break;
+            last = s->last > last ? s->last : last;
+        }
+        self->chain_first = own.first;
+        self->chain_last = last;
+    }
+    return self->chain_last - own.first;
+}
+
+/* where(): (kind, address of the lowest byte, bytes, device, context, finder or None, `ahead_of`) of the array that `next`
+ * named, or of the first one that it lies end to end with, if its kind is settled; else None */
 static PyObject *leaves_where(PyObject *object, PyObject *Py_UNUSED(none))
 {
-    const xp_leaves *self = (xp_leaves *)object;
+    xp_leaves *self = (xp_leaves *)object;
     const leaf *l = self->at < self->n ? &self->leaves[self->at] : NULL;
     const leaf_kind *k = l && l->viewed ? &self->kinds[l->kind] : NULL;
     if (k == NULL || k->said.device == NULL)
         Py_RETURN_NONE;
-    return Py_BuildValue("(IKKOOO)", l->kind, (unsigned long long)(l->address + (uint64_t)l->low),
-                         (unsigned long long)(l->high - l->low), k->said.device, k->said.context,
-                         k->said.finder ? k->said.finder : Py_None);
+    if (self->spans == NULL && !sort_spans(self))
+        return NULL;
+    leaf_span s = {l->address + (uint64_t)l->low, l->address + (uint64_t)l->high, l->kind};
+    s = first_of(self, s, k->on);
+    return Py_BuildValue("(IKKOOOK)", l->kind, (unsigned long long)s.first, (unsigned long long)(s.last - s.first),
+                         k->said.device, k->said.context, k->said.finder ? k->said.finder : Py_None,
+                         (unsigned long long)ahead_of(self, s, k->on));
 }
 
 /* learn(allocation, context): arrays may lie there */

@@ -51,10 +51,10 @@ static const struct {
     FIELD("roles", xp_roles, candidates),
     FIELD("opens", xp_opens, left), FIELD("opens", xp_opens, marks), FIELD("opens", xp_opens, renewed),
     FIELD("request", xp_request, magic), FIELD("request", xp_request, op), FIELD("request", xp_request, cookie),
-    FIELD("request", xp_request, entry), FIELD("request", xp_request, first), FIELD("request", xp_request, generation),
-    FIELD("request", xp_request, nonce),
-    FIELD("reply", xp_reply, magic), FIELD("reply", xp_reply, status), FIELD("reply", xp_reply, count),
-    FIELD("reply", xp_reply, total),
+    FIELD("wanted", xp_wanted, entry), FIELD("wanted", xp_wanted, first), FIELD("wanted", xp_wanted, generation),
+    FIELD("wanted", xp_wanted, nonce),
+    FIELD("reply", xp_reply, magic),
+    FIELD("given", xp_given, status), FIELD("given", xp_given, count), FIELD("given", xp_given, total),
 };
 
 typedef struct {
@@ -73,7 +73,8 @@ static const number places[] = {
     {"commons.life", XP_LIFE_BYTE}, {"commons.reap", XP_REAP_BYTE},
     {"commons.member_count", XP_MEMBERS}, {"commons.slot_count", XP_SLOTS}, {"holders.size", XP_MEMBERS / 8},
     {"member.size", sizeof(xp_member)}, {"slot.size", sizeof(xp_words)},
-    {"request.size", sizeof(xp_request)}, {"reply.size", sizeof(xp_reply)},
+    {"request.wanted", offsetof(xp_request, wanted)}, {"wanted.size", sizeof(xp_wanted)},
+    {"reply.given", offsetof(xp_reply, given)}, {"given.size", sizeof(xp_given)}, {"reply.size", sizeof(xp_reply)},
 };
 
 static const number constants[] = {

@@ -243,35 +243,64 @@ static PyObject *check_memfd(PyObject *Py_UNUSED(m), PyObject *args, PyObject *k
 
 static PyObject *request(PyObject *module, PyObject *args)
 {
-    PyObject *o_fields;
+    PyObject *o_wanted;
     unsigned op, first;
-    if (!PyArg_ParseTuple(args, "IOI", &op, &o_fields, &first))
+    if (!PyArg_ParseTuple(args, "IO!", &op, &PyList_Type, &o_wanted))
         return NULL;
-    const xp_handle *h = fields_arg(xp_types_of(module), "request", o_fields);
-    if (h == NULL)
+    Py_ssize_t count = PyList_Size(o_wanted);
+    if (count < 1 || count > (Py_ssize_t)XP_FDS_AT_ONCE) {
+        PyErr_Format(PyExc_ValueError, "a request is for 1 to %u entries, not %zd", XP_FDS_AT_ONCE, count);
         return NULL;
+    }
     xp_request q;
-    xp_write_request(&q, op, h, first);
-    return PyBytes_FromStringAndSize((const char *)&q, sizeof q);
+    const uint8_t *cookie = NULL;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *o_fields, *each = PyList_GetItem(o_wanted, i);
+        if (!PyTuple_Check(each)) {
+            PyErr_SetString(PyExc_TypeError, "request() takes a list of (Fields, first)");
+            return NULL;
+        }
+        if (!PyArg_ParseTuple(each, "OI", &o_fields, &first))
+            return NULL;
+        const xp_handle *h = fields_arg(xp_types_of(module), "request", o_fields);
+        if (h == NULL)
+            return NULL;
+        if (cookie && memcmp(cookie, h->cookie, XP_COOKIE) != 0) {
+            PyErr_SetString(PyExc_ValueError, "a request is for entries of one exporter");
+            return NULL;
+        }
+        cookie = h->cookie;
+        xp_write_wanted(&q.wanted[i], h, first);
+    }
+    size_t size = xp_write_request(&q, op, cookie, (uint32_t)count);
+    return PyBytes_FromStringAndSize((const char *)&q, (Py_ssize_t)size);
 }
 
 static PyObject *read_reply(PyObject *Py_UNUSED(m), PyObject *args)
 {
     const char *packet;
     Py_ssize_t size;
-    unsigned fds;
-    if (!PyArg_ParseTuple(args, "y#I", &packet, &size, &fds))
+    unsigned asked, fds, given;
+    if (!PyArg_ParseTuple(args, "y#II", &packet, &size, &asked, &fds))
         return NULL;
     xp_reply r;
-    switch (xp_read_reply(packet, (size_t)size, fds, &r)) {
+    switch (xp_read_reply(packet, (size_t)size, asked, fds, &r, &given)) {
     case XP_REPLY_GOOD:
-        return Py_BuildValue("(II)", r.status, r.total);
+        break;
     case XP_REPLY_FDS_LOST:
         return xp_oserror_of(EMFILE, "file descriptors were lost");
     default:
         PyErr_SetString(PyExc_ValueError, "the exporter's answer makes no sense");
         return NULL;
     }
+    PyObject *list = PyList_New(0);
+    for (unsigned i = 0; list && i < given; i++) {
+        PyObject *each = Py_BuildValue("(III)", r.given[i].status, r.given[i].count, r.given[i].total);
+        if (each == NULL || PyList_Append(list, each) < 0)
+            Py_CLEAR(list);
+        Py_XDECREF(each);
+    }
+    return list;
 }
 
 static PyMethodDef functions[] = {

@@ -189,6 +189,7 @@ class DriverMemory(abc.ABC):
     lasting_export: bool = False  # `export(False)` says the same as long as the memory lives, and is asked once
     # Of an import: opening it anew costs so much that it may stay mapped for a moment. See `Adapter.look_after`.
     keepable: bool = False
+    descriptors: int = 1  # of this process, that an import holds at most: a cache of closed imports counts them
     # Of an allocation: it may serve again, with whatever content, and be exported from the same `export` as before. The
     # host's own waits for that in `rest`; an adapter's that has `look_after`, as it is.
     reusable: bool = False

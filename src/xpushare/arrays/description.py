@@ -436,7 +436,7 @@ def range_of(array: Any) -> Range:
 
 
 def allocation_at(
-    address: int, nbytes: int, device: Device, finder: Recogniser | None, known: bool = True
+    address: int, nbytes: int, device: Device, finder: Recogniser | None, known: bool = True, ahead: int = 0
 ) -> Allocation:
     """Return the allocation on a device that has these bytes of another library, as `range_at` does. The finder
     recognises most of them by one native call. `known`: it may know the allocation, and was not asked yet.
@@ -447,7 +447,8 @@ def allocation_at(
     if finder is not None and here.allocations.find(address) is None and here.peers.mapping_at(address) is None:
         found = finder.find(info, address, nbytes, known)
     if found is None or finder is None:
-        return range_at(Located(address, nbytes, False, None if backend == adapters.HOST else backend), None).allocation
+        where = Located(address, nbytes, False, None if backend == adapters.HOST else backend)
+        return range_at(where, None, ahead=ahead).allocation
     if isinstance(found, Allocation):
         return found
     identity, memory = found
@@ -457,10 +458,10 @@ def allocation_at(
     return allocation
 
 
-def range_at(where: Located, array: Any, known: Sequence[Allocation] = ()) -> Range:
+def range_at(where: Located, array: Any, known: Sequence[Allocation] = (), ahead: int = 0) -> Range:
     """Return the piece of an allocation at that place: of our own, an imported or another library's. `array` holds it
     (None: nothing does). `nbytes` 0 means up to its end. The addresses of `known` allocations are looked up without
-    asking drivers.
+    asking drivers. A run of allocations may have the bytes `ahead`, which are counted from there on, too.
     """
     here = node.current()
     allocation: Any = here.allocations.find(where.address)
@@ -481,7 +482,7 @@ def range_at(where: Located, array: Any, known: Sequence[Allocation] = ()) -> Ra
     for adapter in adapters.loaded() if where.backend is None else [adapters.adapter(where.backend)]:
         answer: Foreign | FeatureNotSupportedError | None
         try:
-            answer = adapter.foreign(where.address, where.nbytes or None)
+            answer = _foreign(adapter, where, ahead)
         except FeatureNotSupportedError as error:  # the driver knows it, and cannot share it
             answer = error
         if answer is not None:
@@ -507,6 +508,15 @@ def range_at(where: Located, array: Any, known: Sequence[Allocation] = ()) -> Ra
         f"the memory of {what} is private to its library and this process: make the array with xs.empty, or copy it "
         "into shared memory, with xs.array(x) or xs.share(x, copy=True)"
     )
+
+
+def _foreign(adapter: Adapter, where: Located, ahead: int) -> Foreign | None:
+    if ahead > where.nbytes:
+        try:
+            return adapter.foreign(where.address, ahead)
+        except FeatureNotSupportedError:  # that may be for the bytes ahead
+            pass
+    return adapter.foreign(where.address, where.nbytes or None)
 
 
 def _borrowed(imported: Allocation, where: Located, keep: Any) -> Range:

@@ -17,7 +17,8 @@ from xpushare.common.errors import XpuShareError
 __all__ = ["Kept", "Room"]
 
 SECONDS: Final = 2.0  # for which it stays, unless `XPUSHARE_KEEP_SECONDS` says otherwise
-_MOST: Final = 1024  # mappings; each may have a file descriptor
+_MOST: Final = 8192  # mappings: a model's tensors in torch's own allocator are thousands of allocations
+_DESCRIPTORS: Final = 1024
 _log: Final = logging.getLogger("xpushare")
 _new: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
 
@@ -69,6 +70,7 @@ class _Item(NamedTuple):
     room: Room
     end: object  # gives the driver's resource back when it is dropped
     reopen: Callable[[Any], Any]
+    descriptors: int
 
 
 @final
@@ -97,29 +99,35 @@ class Kept:
         self.items: OrderedDict[Hashable, _Item] = OrderedDict()  # the oldest first, which `popitem` takes at one go
         self._of: dict[Room, _OfRoom] = {}
         self._descriptors = 0  # how many this process may use for what is kept
+        self._held = 0  # how many what is kept holds
         self._ended = False
 
     def keep(
-        self, key: Hashable, cookie: bytes, nbytes: int, room: Room, reopen: Callable[[Any], Any], end: object
-    ) -> None:
-        """Cache `end`, from which `reopen` remakes the import, or release it if there is no room."""
-        item: _Item = _new(_Item, (time.monotonic() + room.seconds, nbytes, cookie, room, end, reopen))
+        self, key: Hashable, cookie: bytes, nbytes: int, room: Room, reopen: Callable[[Any], Any], end: object,
+        descriptors: int = 1,
+    ) -> None:  # fmt: skip
+        """Cache `end`, from which `reopen` remakes the import, or release it if there is no room. `descriptors` is how
+        many it holds.
+        """
+        until = time.monotonic() + room.seconds
+        item: _Item = _new(_Item, (until, nbytes, cookie, room, end, reopen, descriptors))
         dropped: list[_Item | None] = []  # they die outside the lock
         with self._lock:
             if self._ended or nbytes > room.most_nbytes or key in self.items:
                 return
             if not room.looked_after:
                 limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-                self._descriptors = _MOST if limit == resource.RLIM_INFINITY else limit // 4
+                self._descriptors = _DESCRIPTORS if limit == resource.RLIM_INFINITY else limit // 4
                 room.look_after(partial(self._look, room))
                 room.looked_after = True
             of = self._of.get(room) or self._of.setdefault(room, _OfRoom())
             of.keys[key] = None
             of.nbytes += nbytes
+            self._held += descriptors
             self.items[key] = item  # last: what is kept meanwhile may take the room
             while of.keys and of.nbytes > room.most_nbytes:
                 dropped.append(self._pop(of.keys.popitem(last=False)[0]))
-            while len(self.items) > min(_MOST, self._descriptors):
+            while self.items and (len(self.items) > _MOST or self._held > min(_DESCRIPTORS, self._descriptors)):
                 oldest, item = self.items.popitem(last=False)
                 self._leave(oldest, item)
                 dropped.append(item)
@@ -135,6 +143,7 @@ class Kept:
         of = self._of[item.room]
         of.keys.pop(key, None)
         of.nbytes -= item.nbytes
+        self._held -= item.descriptors
 
     def take(self, key: Hashable) -> Any:
         """Return the import that was cached under `key`, open again, or None."""
@@ -144,9 +153,7 @@ class Kept:
             item = self.items.pop(key, None)
             if item is None:
                 return None
-            of = self._of[item.room]
-            of.keys.pop(key, None)
-            of.nbytes -= item.nbytes
+            self._leave(key, item)
         return item.reopen(item.end)
 
     def give_up(self, wanted: Callable[[_Item], bool] = lambda _item: True) -> int:
@@ -179,6 +186,7 @@ class Kept:
             of = self._of.setdefault(room, _OfRoom())
             of.keys = OrderedDict((key, None) for key, _nbytes in found)
             of.nbytes = sum(nbytes for _key, nbytes in found)
+            self._held = sum(item.descriptors for item in self.items.copy().values())
             return of.nbytes
 
     def _look(self, room: Room) -> bool:

@@ -34,7 +34,7 @@ __all__ = ["Opener", "Peer", "Peers", "Turn"]
 
 T = TypeVar("T")
 _FORMS: Final = tuple(Form)  # by their numbers
-_TOGETHER: Final = 128  # descriptors of what is made at one go
+_TOGETHER: Final = _native.CONSTANTS["FDS_AT_ONCE"]  # descriptors of what is made at one go: one answer's
 _RLock: Final = type(threading.RLock())  # without the function around it
 _PCI: Final = re.compile(rb"(?:[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])?")
 
@@ -154,7 +154,7 @@ class Peer:
     """
 
     __slots__ = (
-        "_direct", "_entries", "_mapping", "_pidfd_number", "_table_fd", "address", "cookie", "domain", "pid", "pidfd",
+        "_entries", "_mapping", "_pidfd_number", "_table_fd", "address", "cookie", "direct", "domain", "pid", "pidfd",
         "table",
     )  # fmt: skip
 
@@ -170,7 +170,7 @@ class Peer:
         self._table_fd = met.table
         self._pidfd_number = -1 if met.pidfd is None else met.pidfd.number
         # pidfd_getfd is worth trying for every object: nothing that refuses it changes while both processes live.
-        self._direct = met.direct
+        self.direct = met.direct
         self.table = _native.PeerTable(met.mapping, met.domain, self._pidfd_number if met.direct else -1)
 
     def alive(self) -> bool:
@@ -230,52 +230,82 @@ class Peer:
 
     def fetch(self, handle: Handle, entry: Entry) -> list[OwnedFd]:
         """Fetch the entry's descriptors, and make sure that they belong to this handle."""
-        if not entry.fd_count:
-            return []
-        numbers = None if entry.flags & layout.ENTRY_ON_DEMAND else layout.FDS.unpack(entry.fds)
-        fds = routes.fetch(self.pidfd, handle, numbers, entry.fd_count)
+        [found] = self.fetch_all([(handle, entry)])
+        if isinstance(found, list):
+            return found
+        try:
+            raise found
+        finally:
+            del found  # its traceback has this frame
+
+    def fetch_all(self, wanted: Sequence[tuple[Handle, Entry]]) -> list[list[OwnedFd] | XpuShareError]:
+        """Fetch the descriptors of several entries with as few requests as possible, and make sure that they belong to
+        their handles. Returns for each entry its descriptors, or the error.
+        """
+        asked = [
+            routes.Wanted(
+                handle,
+                None if entry.flags & layout.ENTRY_ON_DEMAND else layout.FDS.unpack(entry.fds)[: entry.fd_count],
+                entry.fd_count,
+            )
+            for handle, entry in wanted
+            if entry.fd_count
+        ]
+        fetched = iter(routes.fetch(self.pidfd, asked) if asked else ())
+        found: list[list[OwnedFd] | XpuShareError] = []
+        try:
+            for handle, entry in wanted:
+                found.append(next(fetched) if entry.fd_count else [])
+                if isinstance(fds := found[-1], list) and fds and (error := self._belong(fds, handle, entry)):
+                    close_all(fds)
+                    found[-1] = error
+            return found
+        except BaseException:  # an interrupt
+            close_all(fd for each in (*found, *fetched) if isinstance(each, list) for fd in each)
+            raise
+
+    def _belong(self, fds: list[OwnedFd], handle: Handle, entry: Entry) -> XpuShareError | None:
+        """Return the error unless the entry of these descriptors is still the handle's."""
         try:
             self.expect_exported(handle)
             if entry.inode and system.fstat(fds[0].number).st_ino != entry.inode:
-                raise HandleExpiredError("the handle has expired: its file descriptor number was used again")
+                return HandleExpiredError("the handle has expired: its file descriptor number was used again")
+        except XpuShareError as error:
+            return error.with_traceback(None)
         except OSError as error:
-            close_all(fds)
-            raise from_os_error(error, f"looking at an object of process {self.pid}") from error
-        except BaseException:
-            close_all(fds)
-            raise
-        return fds
+            return from_os_error(error, f"looking at an object of process {self.pid}")
+        return None
 
     def map(self, handle: Handle, entry: Entry) -> _native.Mapping:
         """Map the entry's memfd, and make sure that it belongs to this handle."""
-        writable = not entry.flags & layout.ENTRY_READ_ONLY
-        fields = fields_of(handle)
-        fd = layout.FDS.unpack(entry.fds)[0]
-        try:
-            if self._direct:
-                try:
-                    return system.fetch_mapping(
-                        self._pidfd_number, fd, entry.inode, entry.exposed_nbytes, writable,
-                        self.entry_address(fields.entry), fields.generation,
-                    )  # fmt: skip
-                except OSError as error:
-                    if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-                        raise from_os_error(
-                            error, f"mapping {entry.exposed_nbytes} bytes of process {self.pid}"
-                        ) from error
-            fds = self.fetch(handle, entry)  # by another route, or with an error that says what blocks each
+        if self.direct:
+            fields = fields_of(handle)
             try:
-                return system.import_mapping(fds[0].number, entry.inode, entry.exposed_nbytes, writable)
-            finally:
-                close_all(fds)
+                return system.fetch_mapping(
+                    self._pidfd_number, layout.FDS.unpack(entry.fds)[0], entry.inode, entry.exposed_nbytes,
+                    not entry.flags & layout.ENTRY_READ_ONLY, self.entry_address(fields.entry), fields.generation,
+                )  # fmt: skip
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+                    raise from_os_error(error, self._mapping_of(entry)) from error
+            except ValueError as error:
+                raise InvalidHandleError(f"{self._mapping_of(entry)}: {error}") from error
+        return self.mapped(entry, self.fetch(handle, entry))  # another route, or an error that says what blocks each
+
+    def mapped(self, entry: Entry, fds: list[OwnedFd]) -> _native.Mapping:
+        """Map the entry's memfd, which has been fetched. Closes the descriptors."""
+        try:
+            writable = not entry.flags & layout.ENTRY_READ_ONLY
+            return system.import_mapping(fds[0].number, entry.inode, entry.exposed_nbytes, writable)
         except OSError as error:
-            if isinstance(error, XpuShareError):
-                raise
-            raise from_os_error(error, f"mapping {entry.exposed_nbytes} bytes of process {self.pid}") from error
+            raise from_os_error(error, self._mapping_of(entry)) from error
         except ValueError as error:
-            if isinstance(error, XpuShareError):
-                raise
-            raise InvalidHandleError(f"mapping {entry.exposed_nbytes} bytes of process {self.pid}: {error}") from error
+            raise InvalidHandleError(f"{self._mapping_of(entry)}: {error}") from error
+        finally:
+            close_all(fds)
+
+    def _mapping_of(self, entry: Entry) -> str:
+        return f"mapping {entry.exposed_nbytes} bytes of process {self.pid}"
 
 
 @final
@@ -302,6 +332,16 @@ class _Opening(NamedTuple):
     key: Hashable
     fields: Fields
     what: Import
+    lease: Lease
+
+
+class _Asked(NamedTuple):
+    """An entry that is held, and whose descriptors are to be fetched."""
+
+    key: Hashable
+    handle: Handle
+    entry: Entry
+    exporter: Hardware | None
     lease: Lease
 
 
@@ -470,7 +510,7 @@ class Peers:
         own: ref[Any] = ref(resource)
         keep = None
         if room is not None and (reopen := resource.reopener()) is not None and (room.most_nbytes or room.prepare()):
-            keep = partial(self._keep, key, resource.nbytes, room, reopen)
+            keep = partial(self._keep, key, resource.nbytes, room, reopen, resource.driver.descriptors)
         resource.on_death(self.forget, key, keep)
         if self._cache.setdefault(key, own) is own:
             return made
@@ -482,10 +522,12 @@ class Peers:
             self._cache[key] = own
         return made
 
-    def _keep(self, key: Any, nbytes: int, room: Room, reopen: Callable[[Any], Any], end: object) -> None:
+    def _keep(
+        self, key: Any, nbytes: int, room: Room, reopen: Callable[[Any], Any], descriptors: int, end: object
+    ) -> None:
         """Cache a closed object, or release it if its exporter is known to be dead."""
         if key[0] in self._peers:
-            self.kept.keep(key, key[0], nbytes, room, reopen, end)
+            self.kept.keep(key, key[0], nbytes, room, reopen, end, descriptors)
 
     def forget(self, key: Hashable) -> None:
         """Forget the object that was cached under `key` and died, but not a newer one."""
@@ -500,18 +542,25 @@ class Peers:
         """Open what `wanted` names, each a tuple that begins with a handle and its opener. Appends to `taken` what the
         opener made of the object, now or for an earlier open, and the lease that belongs to it.
 
-        Objects of known exporters are opened by native calls, and those without file descriptors together. An object
-        that these calls cannot open is opened step by step, which says what is wrong. If an error is raised, the
-        objects in front of the bad one have been taken.
+        Objects are opened by native calls, and the others of an exporter together. An object that this cannot open is
+        opened step by step, which says what is wrong. If an error is raised, the objects in front of the bad one have
+        been taken.
         """
-        first = wanted[0]  # opening this one meets the exporter
-        taken.append(self._acquire(first[0], first[1]))
-        if len(wanted) == 1:
-            return
-        wanted = wanted[1:]
-        together = self._open_together(wanted)
+        handle, opener = wanted[0][:2]
+        if len(wanted) == 1 or fields_of(handle).flags & COUNTED:
+            taken.append(self._acquire(handle, opener))  # first: the others' exports may end with this one's opens
+            wanted = wanted[1:]
+            if not wanted:
+                return
+            handle = wanted[0][0]
+        cookie = fields_of(handle).cookie
+        new = self.known(cookie) is None
+        together: list[tuple[Any, Lease] | None] = []
         opened: tuple[Any, Lease] | None = None
         try:
+            if new:
+                self.peer(handle)
+            together = self._open_together(wanted)
             for at, each in enumerate(wanted):
                 opened = together[at]
                 if opened is None:
@@ -519,9 +568,13 @@ class Peers:
                 else:
                     self.count(opened[1].peer, fields_of(each[0]), each[1].own)
                 taken.append(opened)
-        finally:
+        except BaseException:
             together.clear()  # here, not with the traceback
             opened = None
+            if new:
+                self._discard(cookie)
+            raise
+        together.clear()
 
     def _acquire(self, handle: Handle, opener: Opener) -> tuple[Any, Lease]:
         fields = fields_of(handle)
@@ -613,8 +666,8 @@ class Peers:
         return None if made is None else (made, held[0])
 
     def _open_together(self, wanted: Sequence[tuple[Any, ...]]) -> list[tuple[Any, Lease] | None]:
-        """Open each as `_open` does, and import those without a mapping by a few calls of `make_all`. Returns None for
-        an object whose import failed too: opening it step by step raises the error.
+        """Open each as `_open` does. Fetch the descriptors of the others with as few requests as possible, and import
+        them together. Returns None for an object whose import failed too: opening it step by step raises the error.
         """
         opened: list[tuple[Any, Lease] | None] = [None] * len(wanted)
         known: dict[bytes, Peer | None] = {}
@@ -632,7 +685,7 @@ class Peers:
                     continue
                 if key in cache or key in kept:
                     opened[index] = self._held(peer, fields, key, opener)
-                elif opener.make_all is None or opener.admit is not None or (opener.maps and not key[3] & PICKLED):
+                elif peer.direct and opener.admit is None and opener.maps and not key[3] & PICKLED:
                     try:
                         opened[index] = self._open(key, fields, opener)
                     except XpuShareError:  # there may be room by then
@@ -653,25 +706,34 @@ class Peers:
         """Import the objects that no other thread is opening. `opening` gives the indices in `opened`, by the cache's
         keys.
         """
-        assert opener.make_all is not None
         turn = self._turn_together(opening)
         later: list[_Opening] = []
+        asked: list[_Asked] = []
         fds = 0
         try:
-            with turn.lock, routes.together():
+            with turn.lock:
                 try:
                     for key, (_index, handle) in opening.items():
-                        if key in turn.keys and key not in self._cache:
-                            number = len(later)
+                        if key not in turn.keys or key in self._cache:
+                            continue
+                        number = len(later)
+                        if opener.admit is None:
                             self._open_new(peer, fields_of(handle), key, opener, False, later)
-                            if len(later) == number and not fields_of(handle).flags & COUNTED:
-                                later.append(self._fetched(peer, handle, key, opener))
-                            fds += sum([len(each.what.fds) for each in later[number:]])
-                            if fds >= _TOGETHER:
-                                self._make_all(peer, opener, opening, later, opened)
+                        if len(later) > number:
+                            count = len(later[-1].what.fds)
+                        elif (found := self._asked(peer, handle, key, opener)) is not None:
+                            count = found.entry.fd_count
+                            if fds and fds + count > _TOGETHER:
+                                self._make_all(peer, opener, opening, later, asked, opened)
                                 fds = 0
-                    if later:
-                        self._make_all(peer, opener, opening, later, opened)
+                            asked.append(found)
+                        else:
+                            continue
+                        fds += count
+                        if fds >= _TOGETHER:
+                            self._make_all(peer, opener, opening, later, asked, opened)
+                            fds = 0
+                    self._make_all(peer, opener, opening, later, asked, opened)
                 finally:
                     turn.over = True
         except XpuShareError:
@@ -679,29 +741,53 @@ class Peers:
         finally:
             close_all(fd for each in later for fd in each.what.fds)
             later.clear()  # as above
+            asked.clear()
 
-    def _fetched(self, peer: Peer, handle: Handle, key: Any, opener: Opener) -> _Opening:
-        """Fetch what native code does not fetch, such as descriptors that the exporter's socket sends."""
+    def _asked(self, peer: Peer, handle: Handle, key: Any, opener: Opener) -> _Asked | None:
+        """Hold an entry whose descriptors native code does not fetch. Returns None for one that is opened step by
+        step.
+        """
         fields = fields_of(handle)
+        if fields.flags & COUNTED:
+            return None
         lease = Lease(peer.domain, fields.entry, peer)
-        return _Opening(key, fields, self._received(peer, handle, opener), lease)
+        try:
+            entry, exporter = self._expected(peer, handle, opener)
+        except XpuShareError:
+            return None
+        return _Asked(key, handle, entry, exporter, lease)
 
     def _make_all(
         self, peer: Peer, opener: Opener, opening: dict[Any, tuple[int, Handle]], later: list[_Opening],
-        opened: list[tuple[Any, Lease] | None],
+        asked: list[_Asked], opened: list[tuple[Any, Lease] | None],
     ) -> None:  # fmt: skip
-        """Import everything in `later`, and empty it."""
+        """Import everything in `later` and, once it is fetched, everything in `asked`. Empties both."""
         made: list[Any] = []
         lease: Lease | None = None
-        assert opener.make_all is not None
+        fetched = peer.fetch_all([(each.handle, each.entry) for each in asked])
         try:
-            made = opener.make_all([each.what for each in later])
+            for at, (key, handle, entry, exporter, lease) in enumerate(asked):
+                if isinstance(fds := fetched[at], list):
+                    try:
+                        what = self._fetched(peer, handle, opener, entry, exporter, fds)
+                    except XpuShareError:
+                        continue
+                    later.append(_Opening(key, fields_of(handle), what, lease))
+            asked.clear()
+            if not later:
+                return
+            if opener.make_all is not None and opener.admit is None:
+                made = opener.make_all([each.what for each in later])
+            else:
+                made.extend(opener.make(each.what) for each in later)
             for at, (key, fields, what, lease) in enumerate(later):
                 close_all(what.fds)
                 if peer.stands(fields):  # else as in `_open_new`
                     opened[opening[key][0]] = self._remember(key, made[at], opener.room), lease
             later.clear()
         finally:
+            close_all(fd for fds in fetched if isinstance(fds, list) for fd in fds)
+            fetched.clear()
             made.clear()  # here, not with the traceback
             lease = what = None  # type: ignore[assignment]
 
@@ -734,35 +820,49 @@ class Peers:
         return self._remember(key, made, opener.room), lease
 
     def _import(self, peer: Peer, handle: Handle, opener: Opener) -> Any:
-        what = self._received(peer, handle, opener)
+        entry, exporter = self._expected(peer, handle, opener)
+        fds = None if self._maps(opener, handle, entry) else peer.fetch(handle, entry)
+        what = self._fetched(peer, handle, opener, entry, exporter, fds)
         try:
             return opener.make(what)
         finally:
             close_all(what.fds)
 
     @staticmethod
-    def _received(peer: Peer, handle: Handle, opener: Opener) -> Import:
+    def _expected(peer: Peer, handle: Handle, opener: Opener) -> tuple[Entry, Hardware | None]:
+        """Read an entry, and raise unless it can be opened. Returns the exporter's device, too, for another backend."""
         entry = peer.entry(handle)
-        form = entry.form
         exporter = None
         if opener.admit is not None:
             exporter = peer.hardware(handle, entry)
-            opener.admit(form, exporter)
+            opener.admit(entry.form, exporter)
         opener.expect_fds(entry.fd_count, entry.exposed_nbytes)
-        again = bool(fields_of(handle).flags & PICKLED)
-        mapped = form is Form.MEMFD and opener.maps and not again
-        mapping = peer.map(handle, entry) if mapped else None
-        payload = entry.payload[: entry.payload_nbytes]
-        read_only = bool(entry.flags & layout.ENTRY_READ_ONLY)
-        fds = [] if mapped else peer.fetch(handle, entry)
+        return entry, exporter
+
+    @staticmethod
+    def _maps(opener: Opener, handle: Handle, entry: Entry) -> bool:
+        return opener.maps and entry.form is Form.MEMFD and not fields_of(handle).flags & PICKLED
+
+    @classmethod
+    def _fetched(
+        cls, peer: Peer, handle: Handle, opener: Opener, entry: Entry, exporter: Hardware | None,
+        fds: list[OwnedFd] | None,
+    ) -> Import:  # fmt: skip
+        """Return what an entry's descriptors stand for. None: they are not fetched yet, and it is mapped."""
+        mapping = None
         try:
-            use = None if opener.room is None else peer.domain.use(fields_of(handle).entry)
+            if cls._maps(opener, handle, entry):
+                mapping = peer.map(handle, entry) if fds is None else peer.mapped(entry, fds)
+                fds = None
+            fields = fields_of(handle)
+            use = None if opener.room is None else peer.domain.use(fields.entry)
             return Import(
-                entry.nbytes, entry.exposed_nbytes, payload, fds, read_only, mapping, form, entry.offset, exporter,
-                again, use,
+                entry.nbytes, entry.exposed_nbytes, entry.payload[: entry.payload_nbytes], fds or [],
+                bool(entry.flags & layout.ENTRY_READ_ONLY), mapping, entry.form, entry.offset, exporter,
+                bool(fields.flags & PICKLED), use,
             )  # fmt: skip
         except BaseException:
-            close_all(fds)
+            close_all(fds or ())
             raise
 
     def open_slot(self, handle: Handle, make: Callable[[_native.Domain, int], T]) -> tuple[T, Lease]:

@@ -35,7 +35,7 @@ _REMEMBERED: Final = 1 << 16  # ended exports whose reason is kept for the messa
 _ENDING_TRIES: Final = 8  # of each kind; more than one, so that exports that are over go faster than new ones come
 _OUTLIVED_TRIES: Final = 2  # the same where an object dies, which has been exported before
 _LOST_MANY: Final = 100
-_NAMED: Final = 1 << 12
+_NAMED: Final = 1 << 13
 
 
 class _Labels(WeakKeyDictionary[Any, str]):

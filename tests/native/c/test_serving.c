@@ -62,19 +62,19 @@ static int call(void)
     return fd;
 }
 
-static xp_request request(uint32_t op, uint32_t i, uint32_t first)
+/* One more entry of a request, whose size is returned. */
+static size_t want(xp_request *q, uint32_t op, uint32_t count, uint32_t i, uint32_t first)
 {
     xp_handle h = {.entry = i, .generation = 100 + i, .nonce = {(uint8_t)(10 + i)}};
-    xp_request q;
-    memcpy(h.cookie, cookie, XP_COOKIE);
-    xp_write_request(&q, op, &h, first);
-    return q;
+    xp_write_wanted(&q->wanted[count], &h, first);
+    return xp_write_request(q, op, cookie, count + 1);
 }
 
-/* The reply's status; its fds are closed, but for the first where it is asked for. */
-static uint32_t ask(int fd, const void *packet, size_t size, uint32_t *count, uint32_t *total, int *kept)
+/* How much the reply answers; its fds are closed, but for the first where it is asked for. */
+static uint32_t ask_all(int fd, const void *packet, size_t size, uint32_t asked, xp_reply *r, int *kept)
 {
-    char bytes[CMSG_SPACE(XP_FDS_AT_ONCE * sizeof(int))], data[64];
+    char data[sizeof(xp_reply) + 1];
+    char bytes[CMSG_SPACE(XP_FDS_AT_ONCE * sizeof(int))];
     struct iovec part = {data, sizeof data};
     struct msghdr msg = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = bytes, .msg_controllen = sizeof bytes};
     CHECK(send(fd, packet, size, MSG_NOSIGNAL) == (ssize_t)size);
@@ -89,19 +89,27 @@ static uint32_t ask(int fd, const void *packet, size_t size, uint32_t *count, ui
         else
             close(each);
     }
+    uint32_t given;
+    EQUAL(xp_read_reply(data, (size_t)n, asked, got, r, &given), XP_REPLY_GOOD);
+    return given;
+}
+
+/* The same for one entry: its status. */
+static uint32_t ask(int fd, const void *packet, size_t size, uint32_t *count, uint32_t *total, int *kept)
+{
     xp_reply r;
-    EQUAL(xp_read_reply(data, (size_t)n, got, &r), XP_REPLY_GOOD);
-    *count = got;
-    *total = r.total;
-    return r.status;
+    EQUAL(ask_all(fd, packet, size, 1, &r, kept), 1);
+    *count = r.given[0].count;
+    *total = r.given[0].total;
+    return r.given[0].status;
 }
 
 static uint32_t asked(uint32_t op, uint32_t i, uint32_t first, uint32_t *count)
 {
     int fd = call();
     uint32_t total;
-    xp_request q = request(op, i, first);
-    uint32_t status = ask(fd, &q, sizeof q, count, &total, NULL);
+    xp_request q;
+    uint32_t status = ask(fd, &q, want(&q, op, 0, i, first), count, &total, NULL);
     close(fd);
     return status;
 }
@@ -114,18 +122,20 @@ static void test_requests(void)
     EQUAL(asked(XP_OP_HELLO, 0, 0, &count), XP_STATUS_OK);
     EQUAL(count, 4);
     fd = call();
-    xp_request q = request(XP_OP_FDS, 0, 0);
-    EQUAL(ask(fd, &q, sizeof q, &count, &total, &kept), XP_STATUS_OK);
+    xp_request q;
+    size_t size = want(&q, XP_OP_FDS, 0, 0, 0);
+    EQUAL(ask(fd, &q, size, &count, &total, &kept), XP_STATUS_OK);
     CHECK(count == 1 && total == 1 && kept >= 0);
     close(kept);
-    EQUAL(ask(fd, &q, sizeof q - 1, &count, &total, NULL), XP_STATUS_MALFORMED); /* the connection goes on */
+    EQUAL(ask(fd, &q, size - 1, &count, &total, NULL), XP_STATUS_MALFORMED); /* the connection goes on */
+    EQUAL(ask(fd, &q, offsetof(xp_request, wanted), &count, &total, NULL), XP_STATUS_MALFORMED);
     EQUAL(ask(fd, "hello", 5, &count, &total, NULL), XP_STATUS_MALFORMED);
-    q.nonce[15] ^= 1;
-    EQUAL(ask(fd, &q, sizeof q, &count, &total, NULL), XP_STATUS_NOT_LIVE);
-    q = request(XP_OP_FDS, XP_ENTRIES, 0);
-    EQUAL(ask(fd, &q, sizeof q, &count, &total, NULL), XP_STATUS_NOT_LIVE);
-    q = request(3, 0, 0);
-    EQUAL(ask(fd, &q, sizeof q, &count, &total, NULL), XP_STATUS_MALFORMED);
+    q.wanted[0].nonce[15] ^= 1;
+    EQUAL(ask(fd, &q, size, &count, &total, NULL), XP_STATUS_NOT_LIVE);
+    EQUAL(ask(fd, &q, want(&q, XP_OP_FDS, 0, XP_ENTRIES, 0), &count, &total, NULL), XP_STATUS_NOT_LIVE);
+    EQUAL(ask(fd, &q, want(&q, 3, 0, 0, 0), &count, &total, NULL), XP_STATUS_MALFORMED);
+    want(&q, XP_OP_HELLO, 0, 0, 0);
+    EQUAL(ask(fd, &q, want(&q, XP_OP_HELLO, 1, 0, 0), &count, &total, NULL), XP_STATUS_MALFORMED);
     close(fd);
     EQUAL(asked(XP_OP_FDS, 0, UINT32_MAX, &count), XP_STATUS_MALFORMED);
     xp_withdraw(entry(0), XP_REASON_PUT);
@@ -134,6 +144,44 @@ static void test_requests(void)
     CHECK(xp_serve((xp_table *)table, table_fd, d, NULL, &error)); /* it does */
     xp_table other = *(xp_table *)table;
     CHECK(!xp_serve(&other, table_fd, d, NULL, &error) && error.code == EALREADY);
+    tear_down();
+}
+
+static void test_several_at_once(void)
+{
+    static xp_request q;
+    static char packet[sizeof q + sizeof *q.wanted];
+    xp_reply r;
+    set_up();
+    int fd = call();
+    want(&q, XP_OP_FDS, 0, 0, 0);
+    want(&q, XP_OP_FDS, 1, XP_ENTRIES, 0);
+    want(&q, XP_OP_FDS, 2, 0, 1);
+    want(&q, XP_OP_FDS, 3, 1, 290);
+    size_t size = want(&q, XP_OP_FDS, 4, 2, 0);
+    q.wanted[4].generation++;
+    static const xp_given expected[] = {{XP_STATUS_OK, 1, 1}, {XP_STATUS_NOT_LIVE, 0, 0}, {XP_STATUS_MALFORMED, 0, 1},
+                                        {XP_STATUS_OK, 10, 300}, {XP_STATUS_NOT_LIVE, 0, 0}};
+    uint32_t given = ask_all(fd, &q, size, 5, &r, NULL);
+    CHECK(given == 5 || given == 4); /* fds took long to make */
+    EQUAL(memcmp(r.given, expected, given * sizeof *expected), 0);
+    for (uint32_t i = 0; i < XP_FDS_AT_ONCE; i++) /* a packet is full */
+        size = want(&q, XP_OP_FDS, i, 0, 0);
+    EQUAL(ask_all(fd, &q, size, XP_FDS_AT_ONCE, &r, NULL), XP_FDS_AT_ONCE);
+    memcpy(packet, &q, size);
+    EQUAL(ask_all(fd, packet, size + sizeof *q.wanted, 1, &r, NULL), 1); /* one too many */
+    EQUAL(r.given[0].status, XP_STATUS_MALFORMED);
+    want(&q, XP_OP_FDS, 0, 1, 60); /* 240 of them: those that are left do not fit */
+    want(&q, XP_OP_FDS, 1, 1, 0);
+    size = want(&q, XP_OP_FDS, 2, 0, 0);
+    given = ask_all(fd, &q, size, 3, &r, NULL);
+    CHECK(given == 1 || (given == 2 && r.given[1].count == 13));
+    CHECK(r.given[0].count == 240 && r.given[0].total == 300);
+    entry(0)->fds[0] = 1 << 20; /* nobody's */
+    want(&q, XP_OP_FDS, 0, 0, 0);
+    EQUAL(ask_all(fd, &q, want(&q, XP_OP_FDS, 1, XP_ENTRIES, 0), 2, &r, NULL), 2);
+    CHECK(r.given[0].status == XP_STATUS_DRIVER_ERROR && r.given[1].status == XP_STATUS_NOT_LIVE);
+    close(fd);
     tear_down();
 }
 
@@ -155,13 +203,27 @@ static void test_fds_on_demand(void)
 
 static void test_replies(void)
 {
-    xp_reply r = {{'X', 'P', 'S', 'R'}, XP_STATUS_OK, 2, 2}, got;
-    EQUAL(xp_read_reply(&r, sizeof r, 2, &got), XP_REPLY_GOOD);
-    EQUAL(xp_read_reply(&r, sizeof r, 1, &got), XP_REPLY_FDS_LOST);
-    EQUAL(xp_read_reply(&r, sizeof r, 3, &got), XP_REPLY_NONSENSE);
-    EQUAL(xp_read_reply(&r, sizeof r - 1, 2, &got), XP_REPLY_NONE);
+    const size_t head = offsetof(xp_reply, given), one = head + sizeof(xp_given), two = one + sizeof(xp_given);
+    xp_reply r = {.magic = {'X', 'P', 'S', 'R'}, .given = {{XP_STATUS_OK, 2, 2}, {XP_STATUS_OK, 1, 3}}}, got;
+    uint32_t given;
+    EQUAL(xp_read_reply(&r, one, 1, 2, &got, &given), XP_REPLY_GOOD);
+    CHECK(given == 1 && got.given[0].count == 2);
+    EQUAL(xp_read_reply(&r, two, 3, 3, &got, &given), XP_REPLY_GOOD); /* fewer than were asked for */
+    CHECK(given == 2 && got.given[1].total == 3);
+    EQUAL(xp_read_reply(&r, two, 1, 3, &got, &given), XP_REPLY_NONSENSE); /* more than were asked for */
+    EQUAL(xp_read_reply(&r, two, 2, 2, &got, &given), XP_REPLY_FDS_LOST);
+    EQUAL(xp_read_reply(&r, two, 2, 4, &got, &given), XP_REPLY_NONSENSE);
+    EQUAL(xp_read_reply(&r, two - 1, 2, 3, &got, &given), XP_REPLY_NONE);
+    EQUAL(xp_read_reply(&r, head, 2, 0, &got, &given), XP_REPLY_NONE);
+    EQUAL(xp_read_reply(&r, 0, 2, 0, &got, &given), XP_REPLY_NONE);
+    EQUAL(xp_read_reply(&r, sizeof r + 12, 2, 0, &got, &given), XP_REPLY_NONE);
+    r.given[1] = (xp_given){XP_STATUS_NOT_LIVE, UINT32_MAX, 0};
+    EQUAL(xp_read_reply(&r, two, 2, 2, &got, &given), XP_REPLY_GOOD);
+    EQUAL(got.given[1].count, 0);
+    r.given[1] = (xp_given){XP_STATUS_OK, UINT32_MAX, 0}; /* the sum is no 1 */
+    EQUAL(xp_read_reply(&r, two, 2, 1, &got, &given), XP_REPLY_FDS_LOST);
     r.magic[0] = 'Y';
-    EQUAL(xp_read_reply(&r, sizeof r, 2, &got), XP_REPLY_NONSENSE);
+    EQUAL(xp_read_reply(&r, one, 1, 2, &got, &given), XP_REPLY_NONSENSE);
 }
 
 static void test_an_idle_client_is_cut_off(void)
@@ -209,6 +271,7 @@ int main(void)
 {
     xp_engine_init();
     RUN(test_requests);
+    RUN(test_several_at_once);
     RUN(test_fds_on_demand);
     RUN(test_replies);
     RUN(test_an_idle_client_is_cut_off);

@@ -61,7 +61,7 @@ static int open_fds(void)
     return n;
 }
 
-static uint32_t receive(xp_reply *reply)
+static size_t receive(xp_reply *reply, uint32_t *fds)
 {
     union {
         struct cmsghdr header;
@@ -70,18 +70,37 @@ static uint32_t receive(xp_reply *reply)
     struct iovec part = {reply, sizeof *reply};
     struct msghdr msg = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
     ssize_t n = recvmsg(ends[1], &msg, MSG_CMSG_CLOEXEC);
-    EQUAL(n, sizeof *reply);
-    uint32_t got = 0;
+    CHECK(n > 0);
+    *fds = 0;
     struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
     if (c) {
-        got = (uint32_t)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-        for (uint32_t i = 0; i < got; i++) {
+        *fds = (uint32_t)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+        for (uint32_t i = 0; i < *fds; i++) {
             int fd;
             memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
             close(fd);
         }
     }
-    return got;
+    return (size_t)n;
+}
+
+static void read_reply(const uint8_t *data, size_t size, uint32_t fds)
+{
+    xp_reply r;
+    uint32_t given, asked = 1 + fds % 5;
+    switch (xp_read_reply(data, size, asked, fds, &r, &given)) {
+    case XP_REPLY_GOOD:
+        CHECK(given > 0 && given <= asked && size == offsetof(xp_reply, given) + given * sizeof *r.given);
+        CHECK(memcmp(r.magic, "XPSR", 4) == 0);
+        for (uint32_t i = 0; i < given; i++) {
+            CHECK(r.given[i].count <= fds && (r.given[i].status == 0 || r.given[i].count == 0));
+            fds -= r.given[i].count;
+        }
+        EQUAL(fds, 0);
+        break;
+    case XP_REPLY_NONE: CHECK(given == 0 && (size < 16 || size > sizeof r || size % 12 != 4)); break;
+    default: EQUAL(given, 0); break;
+    }
 }
 
 /* The first byte: what of the request is made to fit; 128: it is a reply instead. */
@@ -89,7 +108,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static unsigned runs;
     static int before;
-    xp_request q;
+    static xp_request q;
+    static char packet[sizeof q + 8];
     xp_reply r;
     if (size == 0)
         return 0;
@@ -100,41 +120,46 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     unsigned fit = *data++;
     size--;
     if (fit & 128) {
-        uint32_t fds = fit & 127;
-        switch (xp_read_reply(data, size, fds, &r)) {
-        case XP_REPLY_GOOD:
-            CHECK(size == sizeof r && memcmp(r.magic, "XPSR", 4) == 0 && (r.status != 0 || r.count == fds));
-            break;
-        case XP_REPLY_NONE: CHECK(size != sizeof r); break;
-        case XP_REPLY_FDS_LOST: CHECK(r.count > fds); break;
-        default: break;
-        }
+        read_reply(data, size, fit & 127);
         return 0;
     }
     memset(&q, 0, sizeof q);
     memcpy(&q, data, size < sizeof q ? size : sizeof q);
-    if (fit & 1)
+    size_t sent = size < sizeof packet ? size : sizeof packet;
+    uint32_t count = 0;
+    if (fit & 1) { /* whole: of at least one entry */
         memcpy(q.magic, "XPSQ", 4);
+        count = sent <= 56 ? 1 : (uint32_t)((sent - 24) / 32);
+        count = count < XP_FDS_AT_ONCE ? count : XP_FDS_AT_ONCE;
+        sent = offsetof(xp_request, wanted) + count * sizeof *q.wanted;
+    }
     if (fit & 2)
         memcpy(q.cookie, cookie, XP_COOKIE);
-    if (fit & 4)
-        q.entry %= 5;
-    if ((fit & 8) && q.entry < 4)
-        q.generation = q.entry + 1;
-    if (fit & 16)
-        memset(q.nonce, 0, sizeof q.nonce);
-    if (fit & 32)
-        q.first %= 320;
+    for (uint32_t i = 0; i < count; i++) {
+        xp_wanted *w = &q.wanted[i];
+        if (fit & 4)
+            w->entry %= 5;
+        if ((fit & 8) && w->entry < 4)
+            w->generation = w->entry + 1;
+        if (fit & 16)
+            memset(w->nonce, 0, sizeof w->nonce);
+        if (fit & 32)
+            w->first %= 320;
+    }
     if (fit & 64)
         q.op = 1 + q.op % 2;
-    char packet[sizeof q + 8] = {0};
+    memset(packet, 0, sizeof packet);
     memcpy(packet, &q, sizeof q);
-    size_t sent = fit & 1 ? sizeof q : size < sizeof packet ? size : sizeof packet;
     CHECK(xp_answer(ends[0], packet, sent));
-    uint32_t got = receive(&r);
-    CHECK(memcmp(r.magic, "XPSR", 4) == 0 && r.status <= 5 && r.count == got && (r.status == 0) == (got > 0));
-    if (q.op == 1 && got)
-        EQUAL(got, 4);
+    uint32_t fds, given, asked = count ? count : 1;
+    size_t got = receive(&r, &fds);
+    xp_reply copy = r;
+    EQUAL(xp_read_reply(&copy, got, asked, fds, &r, &given), XP_REPLY_GOOD);
+    CHECK(given <= asked && memcmp(&copy, &r, got) == 0);
+    for (uint32_t i = 0; i < given; i++)
+        CHECK(r.given[i].status <= 5 && (r.given[i].status == 0) == (r.given[i].count > 0));
+    if (q.op == 1 && fds)
+        EQUAL(fds, 4);
     if (++runs % 4096 == 0)
         EQUAL(open_fds(), before);
     return 0;

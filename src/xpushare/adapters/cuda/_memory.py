@@ -25,7 +25,7 @@ from xpushare.common.fds import OwnedFd
 
 __all__ = ["ManagedMemory", "locate", "name_all", "open_legacy", "open_own", "recogniser"]
 
-_LEGACY_KNOWN: Final = 1024  # how many allocations of other libraries are cached, so that each is asked about once
+_LEGACY_KNOWN: Final = 8192  # how many allocations of other libraries are cached, so that each is asked about once
 _LEGACY: Final = 2  # kinds of memory in a payload
 _POOL: Final = 3
 _HANDLE_NBYTES: Final = 64
@@ -392,7 +392,7 @@ def _run(gpu: Gpu, address: int, end: int | None, reserved: tuple[int, int]) -> 
     def edge(at: int, step: int) -> int:
         """Return the last granule, in the direction of `step`, of the mapping at `at`."""
         wanted, reach = buffer(at), 1
-        while buffer(at + step * reach) == wanted:
+        while wanted is not None and buffer(at + step * reach) == wanted:  # None: it was freed just now
             reach *= 2
         good, bad = reach // 2, reach
         while bad - good > 1:
@@ -404,9 +404,18 @@ def _run(gpu: Gpu, address: int, end: int | None, reserved: tuple[int, int]) -> 
         start = edge(at, -unit)
         return _Extent(start, edge(at, unit) + unit - start, buffer(at) or 0)
 
+    def behind(last: _Extent) -> _Extent | None:
+        """The next mapping, which mostly has the size of the one before."""
+        start, nbytes = last.start + last.nbytes, last.nbytes
+        if (found := buffer(start)) is None:
+            return None
+        if buffer(start + nbytes - unit) != found or buffer(start + nbytes) == found:
+            nbytes = edge(start, unit) + unit - start
+        return _Extent(start, nbytes, found)
+
     found = [extent(address // unit * unit)]
     while end is None and buffer(before := found[0].start - unit) is not None:
         found.insert(0, extent(before))
-    while buffer(after := found[-1].start + found[-1].nbytes) is not None and (end is None or after < end):
-        found.append(extent(after))
+    while (end is None or found[-1].start + found[-1].nbytes < end) and (after := behind(found[-1])) is not None:
+        found.append(after)
     return found

@@ -33,6 +33,7 @@ class HostMemory(DriverMemory):
         self._fd = fd
         self._inode = inode
         self._mapping = mapping
+        self.descriptors = int(fd is not None)
         self.address: int = mapping.address
         self.nbytes = nbytes
 

@@ -159,6 +159,7 @@ class Mapped(DriverMemory):
 
     host_accessible = False
     keepable = True
+    descriptors = 0
 
     def __init__(
         self, engine: Engine, device: VirtualMemory, address: int, nbytes: int, close: Callable[..., object], *what: Any
@@ -244,6 +245,7 @@ class DeviceMemory(Mapped):
         self._mapped = sum(sizes)
         self._pieces = len(sizes)
         self._fd = AllocationFd(fd)
+        self.descriptors = int(fd is not None)
 
     @classmethod
     def allocate(cls, engine: Engine, device: VirtualMemory, nbytes: int) -> DeviceMemory:
@@ -353,6 +355,11 @@ class SegmentedMemory(DriverMemory):
         self._fd = AllocationFd()
         self.address = address
         self.nbytes = sum(sizes)
+        self._runs = _write_sizes(self._exporting, self._sizes)  # it is refused before anybody exports it
+
+    @property
+    def _exporting(self) -> str:
+        return f"exporting {self.nbytes} bytes of another library on {self._device}"
 
     def _hold(self, doing: str) -> None:
         if self._handles:
@@ -372,7 +379,7 @@ class SegmentedMemory(DriverMemory):
             quietly(self._device.release, doing, handle)
 
     def export(self, read_only: bool) -> Export:
-        doing = f"exporting {self.nbytes} bytes of another library on {self._device}"
+        doing = self._exporting
         if read_only:
             _require_read_only(self._engine, self._device, doing)
         device, nbytes = self._device, self.nbytes
@@ -380,9 +387,8 @@ class SegmentedMemory(DriverMemory):
             self._hold(doing)
         if len(self._sizes) == 1:
             return self._fd.export(device, nbytes, nbytes, lambda: device.export_fd(doing, self._handles[0]))
-        own = _write_sizes(doing, self._sizes)
         demand = device.export_on_demand(self._handles)
-        return payload.described(payload.SEGMENTS, nbytes, nbytes, own=own, on_demand=demand, form=device.form)
+        return payload.described(payload.SEGMENTS, nbytes, nbytes, own=self._runs, on_demand=demand, form=device.form)
 
     def release(self) -> None:
         """Release everything. A pool calls this before it takes the memory away; otherwise the last reference does."""

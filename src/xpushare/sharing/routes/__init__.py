@@ -1,22 +1,23 @@
 """The routes by which an exporter's file descriptors reach an importer, in the order in which they are tried.
 
-A route is a module with `name`, `attach(handle) -> Attachment` and `fetch(pidfd, handle, fds, count) -> list[OwnedFd]`.
-Both raise `Blocked` if something refuses them (the next route is tried) and `HandleExpiredError` if the exporter is
-certainly gone. `meet(handle) -> Met | None` is a fast path that returns None if it is blocked.
+A route is a module with `name`, `attach(handle) -> Attachment` and `fetch(pidfd, wanted) -> list[Fetched]`. Both raise
+`Blocked` if something refuses them (the next route is tried). `attach` raises `HandleExpiredError` if the exporter is
+certainly gone. `fetch` returns for each entry its descriptors or an error, which is `Blocked` if the next route may
+have them. `meet(handle) -> Met | None` is a fast path that returns None if it is blocked.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
-from xpushare.common.errors import RouteError
-from xpushare.common.fds import OwnedFd
+from xpushare.common.errors import RouteError, XpuShareError
+from xpushare.common.fds import OwnedFd, close_all
 from xpushare.sharing.handle import Handle, fields_of
 from xpushare.sharing.routes import pidfd, socket
-from xpushare.sharing.routes.attachment import Attachment, Blocked, Met
-from xpushare.sharing.routes.socket import together
+from xpushare.sharing.routes.attachment import Attachment, Blocked, Fetched, Met, Wanted
 
-__all__ = ["Attachment", "Blocked", "Met", "attach", "fetch", "meet", "routes", "together", "use_only"]
+__all__ = ["Attachment", "Blocked", "Met", "Wanted", "attach", "fetch", "meet", "routes", "use_only"]
 
 
 class Route(Protocol):
@@ -26,9 +27,7 @@ class Route(Protocol):
 
     def meet(self, handle: Handle) -> Met | None: ...
     def attach(self, handle: Handle) -> Attachment: ...
-    def fetch(
-        self, pidfd: OwnedFd | None, handle: Handle, fds: tuple[int, ...] | None, count: int
-    ) -> list[OwnedFd]: ...
+    def fetch(self, pidfd: OwnedFd | None, wanted: Sequence[Wanted]) -> list[Fetched]: ...
 
 
 _known: tuple[Route, ...] = (pidfd, socket)
@@ -72,14 +71,28 @@ def attach(handle: Handle) -> Attachment:
     raise _refused(handle, reasons)
 
 
-def fetch(pidfd: OwnedFd | None, handle: Handle, fds: tuple[int, ...] | None, count: int) -> list[OwnedFd]:
-    """Fetch the `count` descriptors of the handle's entry. `fds` are their numbers in the exporter (None: made on
-    demand, by the socket only).
+def fetch(pidfd: OwnedFd | None, wanted: Sequence[Wanted]) -> list[list[OwnedFd] | XpuShareError]:
+    """Fetch the descriptors of entries of one exporter, with as few requests as possible. Returns for each entry all of
+    them, or the error.
     """
-    reasons: list[str] = []
-    for route in routes():
-        try:
-            return route.fetch(pidfd, handle, fds, count)
-        except Blocked as blocked:
-            reasons.append(f"{route.name}: {blocked}")
-    raise _refused(handle, reasons)
+    found: dict[int, list[OwnedFd] | XpuShareError] = {}
+    reasons: list[list[str]] = [[] for _ in wanted]
+    got: list[Fetched] = []
+    try:
+        for route in routes():
+            left = [at for at in range(len(wanted)) if at not in found]
+            if not left:
+                break
+            try:
+                got = route.fetch(pidfd, [wanted[at] for at in left])
+            except Blocked as blocked:
+                got = [blocked.with_traceback(None)] * len(left)
+            for at, each in zip(left, got, strict=True):
+                if isinstance(each, Blocked):
+                    reasons[at].append(f"{route.name}: {each}")
+                else:
+                    found[at] = each
+        return [found[at] if at in found else _refused(each.handle, reasons[at]) for at, each in enumerate(wanted)]
+    except BaseException:  # an interrupt
+        close_all(fd for each in (*got, *found.values()) if isinstance(each, list) for fd in each)
+        raise

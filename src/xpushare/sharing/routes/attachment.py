@@ -1,17 +1,33 @@
-"""The result of a route, and the error for a blocked one."""
+"""What a route is asked for, its result, and the error for a blocked one."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 from xpushare._native import Domain, Mapping
+from xpushare.common.errors import XpuShareError
 from xpushare.common.fds import OwnedFd
+from xpushare.sharing.handle import Handle
 
-__all__ = ["Attachment", "Blocked", "Met"]
+__all__ = ["Attachment", "Blocked", "Fetched", "Met", "Wanted"]
 
 
 class Blocked(Exception):
     """This route is blocked. The text names the obstacle, and how to remove it."""
+
+
+class Wanted(NamedTuple):
+    """The `fd_count` descriptors of a handle's entry. `fds` are their numbers in the exporter (None: it makes them on
+    demand).
+    """
+
+    handle: Handle
+    fds: tuple[int, ...] | None
+    fd_count: int
+
+
+Fetched: TypeAlias = list[OwnedFd] | Blocked | XpuShareError
 
 
 @dataclass(slots=True)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from xpushare import _native
 from xpushare.common import system
-from xpushare.common.errors import HandleExpiredError, exporter_gone, from_os_error
+from xpushare.common.errors import HandleExpiredError, XpuShareError, exporter_gone, from_os_error
 from xpushare.common.fds import OwnedFd
 from xpushare.sharing import identity, layout
 from xpushare.sharing.handle import Handle, fields_of
-from xpushare.sharing.routes.attachment import Attachment, Blocked, Met
+from xpushare.sharing.routes.attachment import Attachment, Blocked, Fetched, Met, Wanted
 
 __all__ = ["attach", "fetch", "meet", "name"]
 
@@ -112,18 +113,32 @@ def _commons_and_bell(table: OwnedFd, handle: Handle) -> tuple[int, int] | None:
     return (commons, bell) if (magic, cookie) == (layout.TABLE_MAGIC, fields_of(handle).cookie) else None
 
 
-def fetch(pidfd: OwnedFd | None, handle: Handle, fds: tuple[int, ...] | None, count: int) -> list[OwnedFd]:
-    if fds is None:
-        raise Blocked("these file descriptors are made on demand, by the exporter's socket only")
-    if pidfd is None or fields_of(handle).pid_namespace != identity.namespace("pid"):
+def fetch(pidfd: OwnedFd | None, wanted: Sequence[Wanted]) -> list[Fetched]:
+    """Fetch the descriptors one by one, since the kernel has no call for several."""
+    if pidfd is None or fields_of(wanted[0].handle).pid_namespace != identity.namespace("pid"):
         raise Blocked("the exporter is in another PID namespace")
-    got: list[OwnedFd] = []
+    made = Blocked("these file descriptors are made on demand, by the exporter's socket only")
+    refused: Blocked | None = None
+    found: list[Fetched] = []
+    for each in wanted:
+        got = made if each.fds is None else refused or _fetched(pidfd, each)
+        if isinstance(got, Blocked) and got is not made:
+            refused = got
+        found.append(got)
+    if all(isinstance(each, Blocked) for each in found):
+        raise refused or made
+    return found
+
+
+def _fetched(pidfd: OwnedFd, wanted: Wanted) -> Fetched:
+    assert wanted.fds is not None
     try:
-        got.extend(get(pidfd.number, fd) for fd in fds[:count])
+        return [get(pidfd.number, fd) for fd in wanted.fds]
+    except (Blocked, XpuShareError) as error:
+        return error.with_traceback(None)
     except OSError as error:
         if error.errno == errno.ESRCH or _native.dead([pidfd.number]):
-            raise exporter_gone(fields_of(handle).pid, "it ended") from None
+            return exporter_gone(fields_of(wanted.handle).pid, "it ended")
         if error.errno == errno.EBADF:
-            raise HandleExpiredError("the handle has expired: the object behind it was freed just now") from None
-        raise Blocked(str(error.strerror)) from None
-    return got
+            return HandleExpiredError("the handle has expired: the object behind it was freed just now")
+        return Blocked(str(error.strerror))

@@ -8,20 +8,24 @@ import errno
 import os
 import socket
 import struct
-import threading
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Final
 
 from xpushare._native import CONSTANTS, LAYOUT, Fields, read_reply, request
 from xpushare.common import system
-from xpushare.common.errors import HandleExpiredError, InvalidHandleError, exporter_gone, from_os_error
+from xpushare.common.errors import (
+    HandleExpiredError,
+    InvalidHandleError,
+    XpuShareError,
+    exporter_gone,
+    from_os_error,
+)
 from xpushare.common.fds import OwnedFd, close_all
 from xpushare.sharing import door, identity
 from xpushare.sharing.handle import Handle, fields_of
-from xpushare.sharing.routes.attachment import Attachment, Blocked
+from xpushare.sharing.routes.attachment import Attachment, Blocked, Fetched, Wanted
 
-__all__ = ["attach", "fetch", "meet", "name", "together"]
+__all__ = ["attach", "fetch", "meet", "name"]
 
 name = "socket"
 TIMEOUT: Final = 2.0  # seconds for one answer
@@ -36,6 +40,9 @@ _STATUS: Final = {
     CONSTANTS["STATUS_DRIVER_ERROR"]: "got an error from its driver",
 }
 _NOT_LIVE: Final = CONSTANTS["STATUS_NOT_LIVE"]
+# Statuses that stand for the entries behind, too: asking for these in another request would not help.
+_OF_ALL: Final = (CONSTANTS["STATUS_MALFORMED"], CONSTANTS["STATUS_OTHER_USER"], CONSTANTS["STATUS_BUSY"])
+_AT_ONCE: Final = CONSTANTS["FDS_AT_ONCE"]
 
 
 def _connect(fields: Fields) -> socket.socket:
@@ -63,100 +70,91 @@ def _connect(fields: Fields) -> socket.socket:
         ) from None
 
 
-class _Together(threading.local):
-    """This thread's connection to the exporter that it asked last, within `together`."""
+class _Line:
+    """A connection to an exporter's socket. It is made anew if the exporter, which lets nobody in for long, has ended
+    it.
+    """
 
-    depth = 0
-    cookie = b""
-    connection: socket.socket | None = None
+    def __init__(self, fields: Fields) -> None:
+        self._fields = fields
+        self._connection: socket.socket | None = None
+        self._pid = 0
 
-    def take(self, cookie: bytes) -> socket.socket | None:
-        """Return the connection if it leads to that exporter; otherwise close it."""
-        connection, self.connection = self.connection, None
-        if connection is not None and self.cookie != cookie:
-            connection.close()
-            return None
-        return connection
-
-    def keep(self, cookie: bytes, connection: socket.socket) -> None:
-        if self.depth:
-            self.cookie, self.connection = cookie, connection
-        else:
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
             connection.close()
 
+    def __enter__(self) -> _Line:
+        return self
 
-_together: Final = _Together()
+    def __exit__(self, *_error: object) -> None:
+        self.close()
 
+    def ask(self, op: int, wanted: list[tuple[Fields, int]]) -> tuple[list[tuple[int, int, int]], list[OwnedFd]]:
+        """Make one request, for each entry from the descriptor of that number on. Returns for the first of the entries
+        the status, how many descriptors came and how many the entry has, and the descriptors of all of them.
+        """
+        connections = 0
+        while True:
+            before = self._connection is not None
+            connections += not before
+            try:
+                return self._exchange(self._connection or self._connected(), op, wanted, before)
+            except TimeoutError:
+                raise Blocked(f"the exporter did not answer within {TIMEOUT:g} s") from None
+            except OSError as error:
+                self.close()
+                if connections < 2 and isinstance(error, ConnectionResetError | BrokenPipeError):
+                    continue  # it ended just now: then nobody listens any more
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+                    raise from_os_error(error, "talking to the exporter") from error
+                raise Blocked(f"talking to the exporter: {error.strerror}") from None
 
-@contextmanager
-def together() -> Generator[None]:
-    """Within the block, send this thread's requests to an exporter over one connection."""
-    _together.depth += 1
-    try:
-        yield
-    finally:
-        _together.depth -= 1
-        if not _together.depth and (connection := _together.take(b"")) is not None:
-            connection.close()
-
-
-def _ask(handle: Handle, op: int, first: int, again: bool = True) -> tuple[list[OwnedFd], int]:
-    """Make one request. Returns the descriptors, and how many the entry has in all."""
-    fields = fields_of(handle)
-    known = _together.take(fields.cookie)
-    try:
-        connection = _connect(fields) if known is None else known
-    except TimeoutError:
-        raise Blocked(f"the exporter's socket did not take the connection within {TIMEOUT:g} s") from None
-    except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-            raise from_os_error(error, "connecting to the exporter") from error
-        raise Blocked(f"connecting to the exporter: {error.strerror}") from None
-    fds: list[OwnedFd] = []
-    kept = False
-    try:
-        pid, uid, _gid = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    def _connected(self) -> socket.socket:
+        try:
+            connection = self._connection = _connect(self._fields)
+        except TimeoutError:
+            raise Blocked(f"the exporter's socket did not take the connection within {TIMEOUT:g} s") from None
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+                raise from_os_error(error, "connecting to the exporter") from error
+            raise Blocked(f"connecting to the exporter: {error.strerror}") from None
+        self._pid, uid, _gid = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         if uid != os.geteuid():
             raise Blocked(
                 f"the exporter's socket belongs to user {uid}, this process runs as {os.geteuid()}: run both as one "
                 "user of the host (in containers: the same user: and user namespace)"
             )
-        system.send(connection, request(op, fields, first))
+        return connection
+
+    def _exchange(
+        self, connection: socket.socket, op: int, wanted: list[tuple[Fields, int]], before: bool
+    ) -> tuple[list[tuple[int, int, int]], list[OwnedFd]]:
+        """Send a request and receive the answer. `before`: the connection has served an earlier one."""
+        system.send(connection, request(op, wanted))
         data, fds = system.receive(connection, _REPLY_NBYTES)
-        if not data and known is not None:
-            raise ConnectionResetError  # an exporter lets nobody in for long
-        if len(data) != _REPLY_NBYTES:
-            raise Blocked("the exporter closed the connection without an answer")
         try:
-            status, total = read_reply(data, len(fds))
-        except ValueError as error:
-            raise InvalidHandleError(str(error)) from None
-        if status == _NOT_LIVE:
-            raise HandleExpiredError("the handle has expired: the exporter withdrew it")
-        if op == _HELLO and len(fds) == 4 and not _is_of(fds[3], pid):
-            raise InvalidHandleError("the exporter's answer makes no sense: its pidfd is of another process")
-        if status != _OK:
-            raise Blocked(f"the exporter {_STATUS.get(status, f'answered status {status}')}")
-        kept = True
-    except TimeoutError:
-        close_all(fds)
-        raise Blocked(f"the exporter did not answer within {TIMEOUT:g} s") from None
-    except OSError as error:
-        close_all(fds)
-        if again and isinstance(error, ConnectionResetError | BrokenPipeError):
-            return _ask(handle, op, first, known is not None)  # it ended just now: then nobody listens any more
-        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-            raise from_os_error(error, "talking to the exporter") from error
-        raise Blocked(f"talking to the exporter: {error.strerror}") from None
-    except BaseException:
-        close_all(fds)
-        raise
-    finally:
-        if kept:
-            _together.keep(fields.cookie, connection)
-        else:
-            connection.close()
-    return fds, total
+            if not data:
+                if before:
+                    raise ConnectionResetError
+                raise Blocked("the exporter closed the connection without an answer")
+            try:
+                given = read_reply(data, len(wanted), len(fds))
+            except ValueError as error:
+                raise InvalidHandleError(str(error)) from None
+            if op == _HELLO and len(fds) == 4 and not _is_of(fds[3], self._pid):
+                raise InvalidHandleError("the exporter's answer makes no sense: its pidfd is of another process")
+        except BaseException:
+            close_all(fds)
+            raise
+        return given, fds
+
+
+def _error_of(status: int) -> Blocked | HandleExpiredError:
+    if status == _NOT_LIVE:
+        return HandleExpiredError("the handle has expired: the exporter withdrew it")
+    return Blocked(f"the exporter {_STATUS.get(status, f'answered status {status}')}")
 
 
 def _is_of(pidfd: OwnedFd, pid: int) -> bool:
@@ -178,7 +176,11 @@ def meet(handle: Handle) -> None:
 
 
 def attach(handle: Handle) -> Attachment:
-    fds, _total = _ask(handle, _HELLO, 0)
+    fields = fields_of(handle)
+    with _Line(fields) as line:
+        [(status, _count, _total)], fds = line.ask(_HELLO, [(fields, 0)])
+    if status != _OK:
+        raise _error_of(status)
     if not 3 <= len(fds) <= 4:
         close_all(fds)
         raise InvalidHandleError("the exporter's answer makes no sense: three or four file descriptors make a greeting")
@@ -186,17 +188,47 @@ def attach(handle: Handle) -> Attachment:
     return Attachment(table, commons, bell, False, pidfd[0] if pidfd else None)
 
 
-def fetch(pidfd: OwnedFd | None, handle: Handle, fds: tuple[int, ...] | None, count: int) -> list[OwnedFd]:  # noqa: ARG001
-    got: list[OwnedFd] = []
+def fetch(pidfd: OwnedFd | None, wanted: Sequence[Wanted]) -> list[Fetched]:  # noqa: ARG001
+    """Ask for all entries in one request. The exporter answers for as many as one packet carries, from the first one
+    on, so ask again for the others.
+    """
+    got: list[list[OwnedFd]] = [[] for _ in wanted]
+    refused: dict[int, Blocked | XpuShareError] = {}
+    left = list(range(len(wanted)))
+    fds: list[OwnedFd] = []
     try:
-        while len(got) < count:
-            batch, total = _ask(handle, _FDS, len(got))
-            got += batch
-            if total != count or not batch:
-                raise InvalidHandleError(
-                    f"the exporter's table says {count} file descriptors, its socket sent {len(got)} of {total}"
-                )
+        with _Line(fields_of(wanted[0].handle)) as line:
+            while left:
+                try:
+                    asked = [(fields_of(wanted[at].handle), len(got[at])) for at in left[:_AT_ONCE]]
+                    given, fds = line.ask(_FDS, asked)
+                except (Blocked, XpuShareError) as error:
+                    refused |= dict.fromkeys(left, error.with_traceback(None))
+                    break
+                for at, answer in zip(left, given, strict=False):
+                    if (wrong := _take(wanted[at], answer, got[at], fds)) is not None:
+                        refused[at] = wrong
+                if given[-1][0] in _OF_ALL:
+                    refused |= dict.fromkeys(left[len(given) :], refused[left[len(given) - 1]])
+                left = [at for at in left if at not in refused and len(got[at]) < wanted[at].fd_count]
+        close_all(fd for at in refused for fd in got[at])
+        return [refused.get(at, found) for at, found in enumerate(got)]
     except BaseException:
-        close_all(got)
+        close_all((*fds, *(fd for each in got for fd in each)))
         raise
-    return got
+
+
+def _take(
+    wanted: Wanted, answer: tuple[int, int, int], got: list[OwnedFd], fds: list[OwnedFd]
+) -> Blocked | XpuShareError | None:
+    """Move an entry's descriptors from the beginning of `fds` to `got`. Returns the error if the answer is one."""
+    status, count, total = answer
+    got += fds[:count]
+    del fds[:count]
+    if status != _OK:
+        return _error_of(status)
+    if not count or total != wanted.fd_count or len(got) > total:
+        return InvalidHandleError(
+            f"the exporter's table says {wanted.fd_count} file descriptors, its socket sent {len(got)} of {total}"
+        )
+    return None

@@ -1,0 +1,26 @@
+"""Memory of cudaMalloc that another process opens again and again, between processes on the software driver."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import vmm_tree_peer as peer
+
+from harness import Child
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
+NUMBER = 300  # more than a quarter of the descriptors that the reader may have
+
+
+def test_what_was_closed_just_now_is_not_opened_anew(owner: Child, reader: Child) -> None:
+    """Each hand-over is a new export of the same allocations. Their imports hold no descriptors."""
+    reader.call(peer.few_descriptors)
+    owner.call(peer.allocate, NUMBER)
+    assert reader.call(peer.look, owner.call(peer.share_anew)) == (NUMBER, NUMBER)
+    for _ in range(3):
+        assert reader.call(peer.look, owner.call(peer.share_anew)) == (NUMBER, 0)
+    owner.call(peer.allocate, 10)
+    assert reader.call(peer.look, owner.call(peer.share_anew)) == (10, 10), "other allocations"
+    reader.call(peer.trim)
+    assert reader.call(peer.look, owner.call(peer.share_anew)) == (10, 10)
