@@ -366,6 +366,9 @@ class PeerTable:
         """None while the handle's entry is live; else why it ended, a REASON_… if the peer is honest. ValueError where
         there is no such entry in any table."""
 
+    def stands(self, fields: Fields, /) -> bool:
+        """Whether the entry is still that of the handle, which may be overdue."""
+
     def entry(self, fields: Fields, /) -> bytes | None:
         """A copy of the handle's entry, checked against the handle; None unless it is live and fits."""
 
@@ -531,10 +534,8 @@ class Resource:
         With `keep`, the resource is not released then. Instead, `keep` is called with a new end that owns it.
         """
 
-    def reopener(self) -> Callable[[End], Any] | None:
-        """Return a function that rebuilds this object from the end that `keep` gets, or None if rebuilding saves
-        nothing.
-        """
+    reopens: tuple[Any, ...] | None
+    """What `imported` takes before the end that `keep` gets, to rebuild this object; None if that saves nothing."""
 
 @final
 class Timeline(Resource):
@@ -587,10 +588,11 @@ class PagesBase(Resource):
     known_serial: int  # 0 before the first export
 
 def imported(
-    device: Any, driver: Any, kind: str, address: int, nbytes: int, host_accessible: bool, owned: object, end: End, /
-) -> Any:
+    device: Any, driver: Any, kind: str, address: int, nbytes: int, host_accessible: bool, owned: object, end: End,
+    keepable: bool = False, /,
+) -> Any:  # fmt: skip
     """Make the `Allocation` of memory that another process exported. `owned`: by which this process can export it, or
-    None.
+    None. `keepable`: its end is worth keeping for a moment.
     """
 
 class RangeBase:

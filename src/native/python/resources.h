@@ -33,6 +33,7 @@ typedef struct {
     uint64_t serial;                /* may change, once: 0 before the first export */
     bool host_accessible, imported, foreign;
     bool owned;                     /* imported, and can be exported from here; may become true */
+    bool keepable;                  /* imported, and its end is worth keeping for a moment: see sharing/kept.py */
 } xp_allocation;
 
 typedef struct {

@@ -584,7 +584,7 @@ def import_on(device: Device, what: Import, own: bool = False) -> Allocation:
         raise
     end = End(driver.release) if what.use is None else End(_close, device, driver, what.use)
     made: Allocation = _native.imported(
-        device, driver, kind, driver.address, driver.nbytes, driver.host_accessible, owned, end
+        device, driver, kind, driver.address, driver.nbytes, driver.host_accessible, owned, end, driver.keepable
     )
     return made
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any, Final, NamedTuple, final
 
+from xpushare._native import End, imported
 from xpushare.common import settings
 from xpushare.common.errors import XpuShareError
 
@@ -67,8 +68,8 @@ class _Item(NamedTuple):
     nbytes: int
     cookie: bytes
     room: Room
-    end: object  # gives the driver's resource back when it is dropped
-    reopen: Callable[[Any], Any]
+    end: End  # gives the driver's resource back when it is dropped
+    reopens: tuple[Any, ...]  # what `imported` takes before it
 
 
 @final
@@ -100,10 +101,10 @@ class Kept:
         self._ended = False
 
     def keep(
-        self, key: Hashable, cookie: bytes, nbytes: int, room: Room, reopen: Callable[[Any], Any], end: object
+        self, key: Hashable, cookie: bytes, nbytes: int, room: Room, reopens: tuple[Any, ...], end: End
     ) -> None:
-        """Cache `end`, from which `reopen` remakes the import, or release it if there is no room."""
-        item: _Item = _new(_Item, (time.monotonic() + room.seconds, nbytes, cookie, room, end, reopen))
+        """Cache `end`, from which the import is made anew, or release it if there is no room."""
+        item: _Item = _new(_Item, (time.monotonic() + room.seconds, nbytes, cookie, room, end, reopens))
         dropped: list[_Item | None] = []  # they die outside the lock
         with self._lock:
             if self._ended or nbytes > room.most_nbytes or key in self.items:
@@ -147,7 +148,7 @@ class Kept:
             of = self._of[item.room]
             of.keys.pop(key, None)
             of.nbytes -= item.nbytes
-        return item.reopen(item.end)
+        return imported(*item.reopens, item.end, True)
 
     def give_up(self, wanted: Callable[[_Item], bool] = lambda _item: True) -> int:
         """Release the cached imports that are `wanted`, by default all. Returns their size in bytes."""

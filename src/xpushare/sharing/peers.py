@@ -35,7 +35,8 @@ __all__ = ["Opener", "Peer", "Peers", "Turn"]
 T = TypeVar("T")
 _FORMS: Final = tuple(Form)  # by their numbers
 _TOGETHER: Final = 128  # descriptors of what is made at one go
-_RLock: Final = type(threading.RLock())  # without the function around it
+_RLock: Any = type(threading.RLock())
+_TURNS: Final = 64  # from so many on those that nobody has are looked for
 _PCI: Final = re.compile(rb"(?:[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])?")
 
 
@@ -178,10 +179,6 @@ class Peer:
     def entry_address(self, entry: int) -> int:
         return self._entries + entry * layout.ENTRY_NBYTES
 
-    def stands(self, fields: Fields) -> bool:
-        """Whether the entry is still that of the handle with these fields."""
-        return load64(self._entries + fields.entry * layout.ENTRY_NBYTES) == fields.generation
-
     def ends(self, entry: int) -> bool:
         """Return whether the entry has a deadline, as a pickle's has once its object has died."""
         return load64(self.address + layout.TABLE_DEADLINES + entry * 8) != 0
@@ -276,21 +273,16 @@ class Peer:
 
 
 @final
-class Turn:
+class Turn(_RLock):  # type: ignore[misc, valid-type]  # without the function around it
     """The right to make something, held by one thread at a time. Re-entrant for signal handlers; what those make is
     found later.
     """
 
-    __slots__ = ("__weakref__", "keys", "lock", "over", "refusal")
-
-    def __init__(self, keys: frozenset[Hashable] = frozenset()) -> None:
-        """`keys` name the objects that are made together."""
-        self.keys = keys
-        self.over = False  # what was made together, or natively, is made: each key has a turn of its own again
-        self.lock = _RLock()
-        # What the last `RouteError` says. Not the error: its traceback holds what failed, and so may that of a copy
-        # (tblib, which Dask imports, has copies keep theirs).
-        self.refusal: tuple[str, tuple[str, ...]] | None = None
+    keys: frozenset[Hashable] = frozenset()  # of the objects that are made together
+    over = False  # what was made together, or natively, is made: each key has a turn of its own again
+    # What the last `RouteError` says. Not the error: its traceback holds what failed, and so may that of a copy
+    # (tblib, which Dask imports, has copies keep theirs).
+    refusal: tuple[str, tuple[str, ...]] | None = None
 
 
 class _Opening(NamedTuple):
@@ -329,15 +321,15 @@ class Peers:
             known = self._turns.get(key)
             found = None if known is None else known()
             if found is None:
+                if len(self._turns) >= _TURNS:
+                    self._forget_turns()
                 found = Turn()
-                self._turns[key] = ref(found, partial(self._over, key))
+                self._turns[key] = ref(found)
             return found
 
-    def _over(self, key: Hashable, turn: ref[Turn]) -> None:
-        """Nobody has the turn any more; a newer one stays."""
-        with self._lock:
-            if self._turns.get(key) is turn:
-                del self._turns[key]
+    def _forget_turns(self) -> None:
+        """Forget the turns that nobody has any more. The caller holds the lock."""
+        self._turns = {key: turn for key, turn in self._turns.copy().items() if turn() is not None}
 
     def _turns_together(self) -> list[Turn]:
         return [turn for each in self._together if (turn := each()) is not None and not turn.over]
@@ -345,9 +337,11 @@ class Peers:
     def _turn_together(self, keys: Iterable[Hashable]) -> Turn:
         """Take one turn for those of the keys that have none now."""
         with self._lock:
+            self._forget_turns()
             others = self._turns_together()
             taken = (self._turns, *(other.keys for other in others))
-            turn = Turn(frozenset(key for key in keys if not any(key in each for each in taken)))
+            turn = Turn()
+            turn.keys = frozenset(key for key in keys if not any(key in each for each in taken))
             self._together = (*map(ref, others), ref(turn))
         return turn
 
@@ -358,7 +352,7 @@ class Peers:
         while True:
             turn = self._turn(key)
             known = turn.refusal
-            with turn.lock:
+            with turn:
                 if turn.over:
                     continue
                 found = find()
@@ -392,7 +386,7 @@ class Peers:
         """
         cookie = fields_of(handle).cookie
         turn = self._turn(cookie)  # it has to live as long as its lock is held
-        with turn.lock:  # so that nobody finds it joined, but not here yet
+        with turn:  # so that nobody finds it joined, but not here yet
             return self._peers.get(cookie) or self._made(handle, routes.meet)
 
     def _attach(self, handle: Handle) -> Peer:
@@ -466,8 +460,8 @@ class Peers:
         resource: Any = made
         own: ref[Any] = ref(resource)
         keep = None
-        if room is not None and (reopen := resource.reopener()) is not None and (room.most_nbytes or room.prepare()):
-            keep = partial(self._keep, key, resource.nbytes, room, reopen)
+        if room is not None and (reopens := resource.reopens) is not None and (room.most_nbytes or room.prepare()):
+            keep = partial(self._keep, key, resource.nbytes, room, reopens)
         resource.on_death(self.forget, key, keep)
         if self._cache.setdefault(key, own) is own:
             return made
@@ -479,10 +473,10 @@ class Peers:
             self._cache[key] = own
         return made
 
-    def _keep(self, key: Any, nbytes: int, room: Room, reopen: Callable[[Any], Any], end: object) -> None:
+    def _keep(self, key: Any, nbytes: int, room: Room, reopens: tuple[Any, ...], end: _native.End) -> None:
         """Cache a closed object, or release it if its exporter is known to be dead."""
         if key[0] in self._peers:
-            self.kept.keep(key, key[0], nbytes, room, reopen, end)
+            self.kept.keep(key, key[0], nbytes, room, reopens, end)
 
     def forget(self, key: Hashable) -> None:
         """Forget the object that was cached under `key` and died, but not a newer one."""
@@ -501,32 +495,24 @@ class Peers:
         that these calls cannot open is opened step by step, which says what is wrong. If an error is raised, the
         objects in front of the bad one have been taken.
         """
-        first = wanted[0]  # opening this one meets the exporter
-        taken.append(self._acquire(first[0], first[1]))
-        if len(wanted) == 1:
-            return
-        wanted = wanted[1:]
-        together = self._open_together(wanted)
+        together: list[tuple[Any, Lease] | None] = []
         opened: tuple[Any, Lease] | None = None
         try:
             for at, each in enumerate(wanted):
-                opened = together[at]
+                handle, opener = each[0], each[1]
+                fields = fields_of(handle)
+                opened = together[at - 1] if at else None
                 if opened is None:
-                    opened = self._acquire(each[0], each[1])
-                else:
-                    self.count(opened[1].peer, fields_of(each[0]), each[1].own)
+                    key = fields.key(opener)
+                    opened = self._open(key, fields, opener) or self._open_by_steps(handle, key, opener)
+                if fields.flags & PICKLED or opener.own:
+                    self.count(opened[1].peer, fields, opener.own)
                 taken.append(opened)
+                if not at and len(wanted) > 1:  # opening the first has met the exporter
+                    together = self._open_together(wanted[1:])
         finally:
             together.clear()  # here, not with the traceback
             opened = None
-
-    def _acquire(self, handle: Handle, opener: Opener) -> tuple[Any, Lease]:
-        fields = fields_of(handle)
-        key = fields.key(opener)
-        opened = self._open(key, fields, opener) or self._open_by_steps(handle, key, opener)
-        if key[3] & PICKLED or opener.own:
-            self.count(opened[1].peer, fields, opener.own)
-        return opened
 
     def _open_by_steps(self, handle: Handle, key: Any, opener: Opener) -> tuple[Any, Lease]:
         fields, cookie = fields_of(handle), key[0]
@@ -580,7 +566,7 @@ class Peers:
         """Return whether the export behind a handle has not ended. False if its exporter is unknown or dead."""
         fields = fields_of(handle)
         peer = self.known(fields.cookie)
-        return peer is not None and peer.stands(fields)
+        return peer is not None and peer.table.stands(fields)
 
     def _open(self, key: Any, fields: Fields, opener: Opener) -> tuple[Any, Lease] | None:
         """Open an object of a known exporter by one native call. Returns None if that call cannot."""
@@ -596,7 +582,7 @@ class Peers:
             return self._open_new(peer, fields, key, opener, True)
         while True:
             turn = self._turn(key)  # it has to live as long as its lock is held
-            with turn.lock:
+            with turn:
                 if not turn.over:
                     return None if key in self._cache else self._open_new(peer, fields, key, opener, False)
 
@@ -655,7 +641,7 @@ class Peers:
         later: list[_Opening] = []
         fds = 0
         try:
-            with turn.lock, routes.together():
+            with turn, routes.together():
                 try:
                     for key, (_index, handle) in opening.items():
                         if key in turn.keys and key not in self._cache:
@@ -695,7 +681,7 @@ class Peers:
             made = opener.make_all([each.what for each in later])
             for at, (key, fields, what, lease) in enumerate(later):
                 close_all(what.fds)
-                if peer.stands(fields):  # else as in `_open_new`
+                if peer.table.stands(fields):  # else as in `_open_new`
                     opened[opening[key][0]] = self._remember(key, made[at], opener.room), lease
             later.clear()
         finally:
@@ -726,7 +712,7 @@ class Peers:
         finally:
             if fds:
                 close_all(fds)
-        if mapping is None and not peer.stands(fields):
+        if mapping is None and not peer.table.stands(fields):
             return None  # withdrawn meanwhile: a driver may have taken it for something else
         return self._remember(key, made, opener.room), lease
 
@@ -776,7 +762,7 @@ class Peers:
             found = None if cached is None else cached()
             if found is None:  # two threads may make it: one is kept
                 found = self._remember(key, make(known.domain, index))
-            if known.stands(fields):
+            if known.table.stands(fields):
                 if fields.flags & PICKLED:
                     self.count(known, fields)
                 return found, holding
