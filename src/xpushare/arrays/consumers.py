@@ -57,7 +57,7 @@ def consumer_of(like: Any) -> Consumer | None:
             raise InvalidArgumentError(f"like is {', '.join(_CONSUMERS)} or a function of a SharedArray, not {name!r}")
         module, function = _CONSUMERS[name]
         try:
-            found: Consumer = getattr(import_module(module), function)
+            found: Consumer = getattr(like if like is not name and module == name else import_module(module), function)
         except ImportError as error:
             raise InvalidArgumentError(f"like={name!r} needs {name}: {error}") from error
         return found

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any, Final, NamedTuple, final
 
-from xpushare._native import End, imported
+from xpushare._native import End
 from xpushare.common import settings
 from xpushare.common.errors import XpuShareError
 
@@ -69,7 +69,7 @@ class _Item(NamedTuple):
     cookie: bytes
     room: Room
     end: End  # gives the driver's resource back when it is dropped
-    reopens: tuple[Any, ...]  # what `imported` takes before it
+    reopens: tuple[Any, ...]  # what makes the object anew, besides its end
 
 
 @final
@@ -100,10 +100,8 @@ class Kept:
         self._descriptors = 0  # how many this process may use for what is kept
         self._ended = False
 
-    def keep(
-        self, key: Hashable, cookie: bytes, nbytes: int, room: Room, reopens: tuple[Any, ...], end: End
-    ) -> None:
-        """Cache `end`, from which the import is made anew, or release it if there is no room."""
+    def keep(self, key: Hashable, cookie: bytes, nbytes: int, room: Room, reopens: tuple[Any, ...], end: End) -> None:
+        """Cache `end`, with what else makes the object anew, or release it if there is no room."""
         item: _Item = _new(_Item, (time.monotonic() + room.seconds, nbytes, cookie, room, end, reopens))
         dropped: list[_Item | None] = []  # they die outside the lock
         with self._lock:
@@ -137,8 +135,8 @@ class Kept:
         of.keys.pop(key, None)
         of.nbytes -= item.nbytes
 
-    def take(self, key: Hashable) -> Any:
-        """Return the import that was cached under `key`, open again, or None."""
+    def take(self, key: Hashable) -> _Item | None:
+        """Remove and return what was cached under `key`, or None."""
         if key not in self.items:
             return None
         with self._lock:
@@ -148,7 +146,7 @@ class Kept:
             of = self._of[item.room]
             of.keys.pop(key, None)
             of.nbytes -= item.nbytes
-        return imported(*item.reopens, item.end, True)
+        return item
 
     def give_up(self, wanted: Callable[[_Item], bool] = lambda _item: True) -> int:
         """Release the cached imports that are `wanted`, by default all. Returns their size in bytes."""

@@ -273,7 +273,7 @@ class Peer:
 
 
 @final
-class Turn(_RLock):  # type: ignore[misc, valid-type]  # without the function around it
+class Turn(_RLock):  # type: ignore[misc]
     """The right to make something, held by one thread at a time. Re-entrant for signal handlers; what those make is
     found later.
     """
@@ -452,8 +452,8 @@ class Peers:
 
     def _taken(self, key: Any, room: Room | None) -> Any:
         """Return the closed object that is cached under `key`, open again, or None."""
-        taken = None if room is None else self.kept.take(key)
-        return None if taken is None else self._remember(key, taken, room)
+        item = None if room is None else self.kept.take(key)
+        return None if item is None else self._remember(key, _native.imported(*(*item.reopens, item.end, True)), room)
 
     def _remember(self, key: Any, made: T, room: Room | None = None) -> T:
         """Cache `made` under `key`, and return it, or return what another thread made first."""

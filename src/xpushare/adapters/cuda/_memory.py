@@ -17,7 +17,7 @@ from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._driver import Driver, Gpu, struct_bytes, struct_from
 from xpushare.adapters.cuda._numbers import Attribute, Error, Pointer
 from xpushare.adapters.cuda._protocols import in_use_here
-from xpushare.adapters.stream.payload import described, export_of, read_head, unsized
+from xpushare.adapters.stream.payload import described, export_of, unsized
 from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.adapters.virtual_memory.memory import Mapped, SegmentedMemory
 from xpushare.common.errors import DeviceError, FeatureNotSupportedError, InvalidHandleError, XpuShareError
@@ -29,6 +29,8 @@ _LEGACY_KNOWN: Final = 1024  # how many allocations of other libraries are remem
 _LEGACY: Final = 2  # kinds of memory in a payload
 _POOL: Final = 3
 _HANDLE_NBYTES: Final = 64
+_LEGACY_HEAD: Final = unsized(_LEGACY)[0][: unsized(_LEGACY)[1]]  # of a payload, in front of the size
+_HANDLE_AT: Final = len(unsized(_LEGACY)[0])
 _OPENED: Final = struct.Struct("=QQ")  # address, bytes that the driver knows there
 _CLOSING: Final = "closing another process's memory"
 
@@ -75,27 +77,30 @@ def _expect_size(doing: str, known: int, nbytes: int) -> None:
 
 
 def open_legacy(engine: Engine, gpu: Gpu, found: Sequence[Import]) -> list[DriverMemory] | None:
-    """Map memory of cudaMalloc: all of it, or none. None if some is of another kind, or not as it has to be."""
-    raws: list[bytes] = []
+    """Map memory of cudaMalloc by one native call: all of it, or none. None if some is of another kind, or not as it
+    has to be.
+    """
+    handles: list[bytes] = []
     for what in found:
-        if what.exporter is not None:
+        payload, nbytes = what.payload, what.exposed_nbytes
+        if (
+            what.exporter is not None
+            or what.read_only
+            or what.form is not Form.DRIVER
+            or what.nbytes > nbytes
+            or len(payload) < _HANDLE_AT + _HANDLE_NBYTES
+            or not payload.startswith(_LEGACY_HEAD + nbytes.to_bytes(8, "little"))
+        ):
             return None
-        kind, own = read_head("mapping another process's memory", what)
-        if kind != _LEGACY or what.read_only or what.form is not Form.DRIVER or len(own) < _HANDLE_NBYTES:
-            return None
-        raws.append(own[:_HANDLE_NBYTES])
-    return _open_legacy(engine, gpu, found, b"".join(raws))
-
-
-def _open_legacy(engine: Engine, gpu: Gpu, found: Sequence[Import], handles: bytes) -> list[DriverMemory]:
-    """By one native call: the driver takes longer for each where Python runs in between."""
+        handles.append(payload[_HANDLE_AT : _HANDLE_AT + _HANDLE_NBYTES])
     driver = gpu.driver
     open_, ask = driver.opens_legacy or driver.legacy_functions()
     into = bytearray(_OPENED.size * len(found))
     made: list[DriverMemory] = []
     try:
         with gpu.current():
-            code = open_handles(open_, n.IPC_MEM_LAZY_ENABLE_PEER_ACCESS, ask, Pointer.RANGE_SIZE, handles, into)
+            flags, raw = n.IPC_MEM_LAZY_ENABLE_PEER_ACCESS, b"".join(handles)
+            code = open_handles(open_, flags, ask, Pointer.RANGE_SIZE, raw, into)
         for what, (address, known) in zip(found, _OPENED.iter_unpack(into), strict=True):
             if not address or known < what.nbytes:
                 doing = f"mapping {what.exposed_nbytes} bytes of another process on {gpu}"
