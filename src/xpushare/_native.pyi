@@ -5,7 +5,7 @@ docs/events-protocol.md. Failing system calls raise `OSError` with errno and the
 holds the GIL while it blocks.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from os import PathLike
 from typing import Any, Final, Literal, NoReturn, Self, TypeVar, final, overload
 
@@ -177,15 +177,15 @@ class Recogniser:
     def add(self, ordinal: int, info: object, scopes: Scopes, place: object, /) -> None:
         """Find memory on that device, too, which `info` describes; handles are asked for within a scope."""
 
-    def find(self, info: object, address: int, nbytes: int, known: bool, /) -> Any:
-        """Return what was remembered of the allocation that has these bytes, on the device that `info` describes. Of an
-        allocation that can be exported and is new, return its identity (ordinal, start, nbytes, number) and what `make`
-        makes of it. None: the adapter has to look. `known`: ask first whether it is one that is remembered, as
-        `Leaves.next` does.
+    def find(
+        self, device: Any, info: Any, backend: str, address: int, nbytes: int, known: bool,
+        add: Callable[[Any, Any], Any], own: OwnTable | None, /,
+    ) -> Any:  # fmt: skip
+        """Return the `Allocation` that has these bytes, on the device that `info` describes. None: the adapter has to
+        look. A new one of this device is made under the name (backend, (ordinal, start, nbytes, number)), with the
+        template of its exports in `own` once one was made on that device, and remembered as what `add(name,
+        allocation)` returns. `known`: ask first whether it is one that is remembered, as `Leaves.next` does.
         """
-
-    def remember(self, identity: tuple[int, int, int, int], allocation: object, /) -> None:
-        """Have `find` return that object from now on."""
 
 @final
 class Mapping:
@@ -501,6 +501,11 @@ class OwnTable:
     def new_object(self) -> int:
         """Return 1, 2, 3, …: no two threads get the same number."""
 
+    def object_named(self, name: Hashable, /) -> int:
+        """Return the number of another library's object: the same one for the name each time, unless 4,096 others were
+        asked for since.
+        """
+
 @final
 class End:
     """Releases a resource when its owner has died: calls `release(*arguments)` once, unless that is None.
@@ -749,9 +754,9 @@ class Leaves:
         array that is in none; None if there is none.
         """
 
-    def where(self) -> tuple[int, int, int, Any, Any, Recogniser | None] | None:
-        """The kind, address and bytes of the array that `next` returned, its device and context, and who finds the
-        kind's memory; None if the kind is not settled.
+    def where(self) -> tuple[int, int, int, Any, Any, Recogniser | None, Any] | None:
+        """The kind, address and bytes of the array that `next` returned, its device and context, who finds the kind's
+        memory, and what that calls the device; None if the kind is not settled.
         """
 
     def learn(self, allocation: Any, context: Any, /) -> None:

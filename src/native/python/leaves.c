@@ -608,8 +608,8 @@ static PyObject *leaves_next(PyObject *object, PyObject *Py_UNUSED(none))
     Py_RETURN_NONE;
 }
 
-/* where(): (kind, address of the lowest byte, bytes, device, context, finder or None) of the array that `next` named, if its kind is
- * settled; else None */
+/* where(): (kind, address of the lowest byte, bytes, device, context, finder or None, what that calls the device) of the
+ * array that `next` named, if its kind is settled; else None */
 static PyObject *leaves_where(PyObject *object, PyObject *Py_UNUSED(none))
 {
     const xp_leaves *self = (xp_leaves *)object;
@@ -617,9 +617,9 @@ static PyObject *leaves_where(PyObject *object, PyObject *Py_UNUSED(none))
     const leaf_kind *k = l && l->viewed ? &self->kinds[l->kind] : NULL;
     if (k == NULL || k->said.device == NULL)
         Py_RETURN_NONE;
-    return Py_BuildValue("(IKKOOO)", l->kind, (unsigned long long)(l->address + (uint64_t)l->low),
+    return Py_BuildValue("(IKKOOOO)", l->kind, (unsigned long long)(l->address + (uint64_t)l->low),
                          (unsigned long long)(l->high - l->low), k->said.device, k->said.context,
-                         k->said.finder ? k->said.finder : Py_None);
+                         k->said.finder ? k->said.finder : Py_None, k->said.info ? k->said.info : Py_None);
 }
 
 /* learn(allocation, context): arrays may lie there */

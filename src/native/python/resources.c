@@ -278,6 +278,22 @@ static PyObject *allocation_make(PyTypeObject *type, PyObject *device, PyObject 
     return (PyObject *)a;
 }
 
+PyObject *xp_foreign_allocation(const xp_types *types, PyObject *device, PyObject *driver, PyObject *name,
+                                uint64_t nbytes, uint64_t address, PyObject *prepared, uint64_t serial)
+{
+    xp_allocation rest = {.name = name, .prepared = prepared, .address = address, .nbytes = nbytes, .serial = serial,
+                          .foreign = true};
+    PyTypeObject *class = registered(types->allocation, "Allocation");
+    PyObject *nothing = class ? PyTuple_New(0) : NULL, *made = NULL;
+    PyObject *end = nothing ? end_make(types->end, Py_None, nothing) : NULL;
+    if (end && (rest.kind = PyUnicode_FromString("device")))
+        made = allocation_make(class, device, driver, end, &rest);
+    Py_XDECREF(rest.kind);
+    Py_XDECREF(end);
+    Py_XDECREF(nothing);
+    return made;
+}
+
 static bool as_flag(PyObject *object, bool *flag)
 {
     int value = PyObject_IsTrue(object);

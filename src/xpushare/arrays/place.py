@@ -230,11 +230,11 @@ class Placing:
         leaves.produce(number, work, stream, work is not None and work.driver.lasting)
 
     def _locate(
-        self, kind: int, low: int, nbytes: int, device: Device, context: Context, finder: Recogniser | None
+        self, kind: int, low: int, nbytes: int, device: Device, context: Context, finder: Recogniser | None, info: Any
     ) -> bool:
         """Tell `leaves` the allocation of these bytes of another library's array, whose kind is settled."""
         try:
-            allocation = description.allocation_at(low, nbytes, device, finder, known=False)
+            allocation = description.allocation_at(low, nbytes, device, info, finder, known=False)
             if self._copy:
                 memory.prepared_by(allocation, node.current().table(), False)
         except XpuShareError:

@@ -184,12 +184,12 @@ class _ForeignLegacy(_ForeignMemory):
     """Memory of cudaMalloc: a handle of 64 bytes names the whole allocation, for as long as that lives."""
 
     lasting_export = True
-    _payload = b""  # until it is named
 
-    def __init__(self, gpu: Gpu, address: int, nbytes: int, buffer: int) -> None:
+    def __init__(self, gpu: Gpu, address: int, nbytes: int, buffer: int, payload: bytes = b"") -> None:
         self.gpu = gpu
         self.address = address
         self.nbytes = nbytes
+        self._payload = payload  # empty until it is named
         known = gpu.driver.legacy
         if len(known) >= _LEGACY_KNOWN:
             known.clear()
@@ -208,13 +208,6 @@ class _ForeignLegacy(_ForeignMemory):
         if not self._payload and (code := _ForeignLegacy.name([self])):
             raise self.gpu.driver.error(self._doing, "cuIpcGetMemHandle", code)
         return export_of(self.nbytes, self.nbytes, self._payload)
-
-    @classmethod
-    def named_so(cls, gpu: Gpu, address: int, nbytes: int, buffer: int, payload: bytes) -> _ForeignLegacy:
-        """What native code has found, with what an export of it says."""
-        made = cls(gpu, address, nbytes, buffer)
-        made._payload = payload
-        return made
 
     @staticmethod
     def name(found: Sequence[_ForeignLegacy]) -> int:
@@ -367,7 +360,7 @@ def recogniser(driver: Driver) -> Recogniser:
         Pointer.IS_LEGACY_CUDA_IPC_CAPABLE: 1,
     }
     wanted = tuple(value for value in asked.values() if value is not None)
-    return Recogniser(_ForeignLegacy.named_so, ask, ask_all, name, tuple(asked), wanted, *unsized(_LEGACY))
+    return Recogniser(_ForeignLegacy, ask, ask_all, name, tuple(asked), wanted, *unsized(_LEGACY))
 
 
 class _Extent(NamedTuple):
