@@ -495,24 +495,27 @@ class Peers:
         that these calls cannot open is opened step by step, which says what is wrong. If an error is raised, the
         objects in front of the bad one have been taken.
         """
-        together: list[tuple[Any, Lease] | None] = []
+        together: list[tuple[Any, Lease] | None] | None = None
         opened: tuple[Any, Lease] | None = None
         try:
-            for at, each in enumerate(wanted):
+            for each in wanted:
                 handle, opener = each[0], each[1]
                 fields = fields_of(handle)
-                opened = together[at - 1] if at else None
+                opened = None if together is None else together.pop()
                 if opened is None:
                     key = fields.key(opener)
                     opened = self._open(key, fields, opener) or self._open_by_steps(handle, key, opener)
-                if fields.flags & PICKLED or opener.own:
+                    flags = key[3]
+                else:
+                    flags = fields.flags
+                if flags & PICKLED or opener.own:
                     self.count(opened[1].peer, fields, opener.own)
                 taken.append(opened)
-                if not at and len(wanted) > 1:  # opening the first has met the exporter
+                if together is None and len(wanted) > 1:  # opening the first has met the exporter
                     together = self._open_together(wanted[1:])
+                    together.reverse()
         finally:
-            together.clear()  # here, not with the traceback
-            opened = None
+            together = opened = None  # here, not with the traceback
 
     def _open_by_steps(self, handle: Handle, key: Any, opener: Opener) -> tuple[Any, Lease]:
         fields, cookie = fields_of(handle), key[0]
