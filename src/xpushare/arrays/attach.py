@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from xpushare import adapters
 from xpushare._device import dlpack_of
-from xpushare.arrays.consumers import consumer_of, exchange_of, torch_stream
+from xpushare.arrays.consumers import consumer_of, torch_stream
 from xpushare.arrays.containers import only_argument, pruned, unflatten
 from xpushare.arrays.copies import is_unordered
 from xpushare.arrays.following import follower, is_range
@@ -209,8 +210,11 @@ def _tensors(
     """Return the consumer's arrays, made by its library's exchange API, or None if the consumer has to be called for
     each array. Its current streams wait for the producers'.
     """
-    exchange = exchange_of(consumer)
-    if exchange is None or content.on_dlpack is None:
+    torch: Any = sys.modules.get("torch")
+    if torch is None or consumer is not torch.from_dlpack or content.on_dlpack is None:
+        return None
+    exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+    if exchange is None:
         return None
     on: list[tuple[int, int]] = []
     for each in opened:

@@ -33,6 +33,7 @@ from xpushare.sharing.kept import Kept, Room
 __all__ = ["Opener", "Peer", "Peers", "Turn"]
 
 T = TypeVar("T")
+_new: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
 _FORMS: Final = tuple(Form)  # by their numbers
 _TOGETHER: Final = 128  # descriptors of what is made at one go
 _RLock: Any = type(threading.RLock())
@@ -703,7 +704,10 @@ class Peers:
         mapping, lease, nbytes, exposed_nbytes, payload, fds, offset, read_only, form = opened
         use = None if opener.room is None else peer.domain.use(fields.entry)
         again = key[3] & PICKLED != 0
-        what = Import(nbytes, exposed_nbytes, payload, fds, read_only, mapping, _FORMS[form], offset, None, again, use)
+        what: Import = _new(
+            Import,
+            (nbytes, exposed_nbytes, payload, fds, read_only, mapping, _FORMS[form], offset, None, again, use),
+        )
         if later is not None:
             later.append(_Opening(key, fields, what, lease))
             return None
