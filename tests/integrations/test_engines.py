@@ -20,6 +20,7 @@ def _weights(value: float) -> list[tuple[str, Any]]:
         ("model.layers.0.weight", torch.full((3, 5), value)),
         ("model.layers.1.weight", torch.full((7,), value, dtype=torch.bfloat16)),
         ("scale", torch.tensor(value)),
+        ("narrow", torch.full((2, 2), value).to(torch.float8_e5m2)),
         ("empty", torch.empty(0, 4)),
     ]
 
@@ -55,6 +56,7 @@ def test_readers_of_one_version_and_of_a_part() -> None:
                 "model.layers.0.weight": ((3, 5), "torch.float32", 15 * value),
                 "model.layers.1.weight": ((7,), "torch.bfloat16", 7 * value),
                 "scale": ((), "torch.float32", value),
+                "narrow": ((2, 2), "torch.float8_e5m2", 4 * value),
                 "empty": ((0, 4), "torch.float32", 0),
             }
             assert list(two.call(_read, name, version, "model.layers.1")) == ["model.layers.1.weight"]

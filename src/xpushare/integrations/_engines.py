@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, Final, Self
@@ -30,6 +31,17 @@ __all__ = [
 torch: Any = importlib.import_module("torch")  # type checkers take `import torch` for this package's module
 _ALIGNMENT: Final = 256
 META_NBYTES: Final = 1 << 18  # of a channel that carries buckets: names and shapes of some 2,000 tensors
+# NumPy has no bfloat16 or float8 unless ml_dtypes is installed. Such tensors are published as integers of their size,
+# and the dtype follows the name behind this character.
+_DTYPE: Final = "\0"
+_CARRIERS: Final = {1: torch.uint8, 2: torch.int16}
+_NUMPY: Final = frozenset(
+    getattr(torch, name)
+    for name in (
+        "float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8",
+        "bool", "complex128", "complex64",
+    )
+)  # fmt: skip
 
 
 def device_of(device: Any) -> xs.Device:
@@ -78,6 +90,19 @@ def snapshot(weights: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return {name: copies[name] for name, _ in weights}
 
 
+def _carried(name: str, tensor: Any) -> tuple[str, Any]:
+    """Return a tensor as it is published, under a name that says its dtype if NumPy has none for it."""
+    if tensor.dtype in _NUMPY:
+        return name, tensor
+    return name + _DTYPE + str(tensor.dtype).removeprefix("torch."), tensor.view(_CARRIERS[tensor.dtype.itemsize])
+
+
+def _restored(name: str, tensor: Any) -> tuple[str, Any]:
+    """Undo `_carried`. Tensors that any program has published stay as they are."""
+    name, _, dtype = name.partition(_DTYPE)
+    return name, tensor.view(getattr(torch, dtype)) if dtype else tensor
+
+
 class Publisher:
     """The side that has the weights. One process at a time publishes under `name`.
 
@@ -95,7 +120,7 @@ class Publisher:
         """Publish one version, as one tree, and return its number. Readers look for that number, and no other."""
         found = [(name, tensor.detach()) for name, tensor in weights]
         copied = self._keep or any(tensor.device.type == "cpu" for _, tensor in found)
-        tree = snapshot(found) if copied else dict(found)
+        tree = dict(itertools.starmap(_carried, snapshot(found).items() if copied else found))
         version = xs.publish(self._name, tree, replace=True, versions=2 if self._keep else 1, keep=self._keep)
         self._published = True
         return version
@@ -140,8 +165,11 @@ class Reader:
         the publisher is gone or the version is over, before the block begins, and `TimeoutError`.
         """
         tensors: dict[str, Any] = {}
+        wanted = None if only is None else lambda path: only(path.partition(_DTYPE)[0])
         try:
-            tensors = xs.attach(xs.lookup(self._name, timeout=timeout, version=version), like=torch, only=only)
+            found = xs.attach(xs.lookup(self._name, timeout=timeout, version=version), like=torch, only=wanted)
+            tensors = dict(itertools.starmap(_restored, found.items()))
+            del found
             yield tensors
         finally:
             tensors.clear()
