@@ -21,9 +21,11 @@ __all__ = [
     "Buckets",
     "Publisher",
     "Reader",
+    "concatenated",
     "device_of",
     "receive_buckets",
     "send_buckets",
+    "shares_device",
     "signal",
     "snapshot",
 ]
@@ -53,6 +55,11 @@ def device_of(device: Any) -> xs.Device:
     return xs.Device(f"{backends[place.type]}:{place.index or 0}")
 
 
+def shares_device(tensor: Any) -> bool:
+    """Whether the tensor lies on a device that this package has a backend for."""
+    return tensor.device.type in {each.torch_type for each in adapters.vendors()}
+
+
 def signal(event: xs.Event, device: Any) -> None:
     """Signal once the work that is queued on torch's current stream of that device has finished."""
     place = torch.device(device)
@@ -70,6 +77,13 @@ def _view(slab: Any, at: int, dtype: Any, shape: Iterable[int]) -> Any:
     """A tensor over bytes of a flat one."""
     size: Any = torch.Size(shape)
     return slab[at : at + size.numel() * dtype.itemsize].view(dtype).view(size)
+
+
+def concatenated(parts: list[Any]) -> Any:
+    """Concatenate flat tensors of bytes of one device in memory that can be shared in place, kept and owned."""
+    room = sum(part.nbytes for part in parts)
+    slab = torch.from_dlpack(xs.empty(max(room, 1), "uint8", device=device_of(parts[0].device)))[:room]
+    return torch.cat(parts, out=slab)
 
 
 def snapshot(weights: Iterable[tuple[str, Any]]) -> dict[str, Any]:

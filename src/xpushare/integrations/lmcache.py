@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import functools
 import os
+import secrets
 import struct
 import sys
 import weakref
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from lmcache.v1.platform.base import ipc_wire  # type: ignore[import-not-found,unused-ignore]
 from lmcache.v1.platform.devices.cuda import CudaDeviceSpec  # type: ignore[import-not-found,unused-ignore]
@@ -29,7 +31,8 @@ __all__ = ["Events", "Point", "Spec", "wrapper"]
 _DEVICES: Final = "lmcache.v1.platform.devices"
 _NUMBER: Final = struct.Struct("<Q")
 _PEERS: Final = 256  # timelines of other processes that stay open, the latest used ones
-_exports: Final[dict[tuple[int, int], xs.ArrayHandle]] = {}  # by the storage's address and length
+_exports: Final[dict[tuple[int, int], tuple[Batch, int]]] = {}  # by the storage's address and length
+_arrived: Final[WeakValueDictionary[bytes, Arrived]] = WeakValueDictionary()  # by the batch's token
 
 
 class Spec(CudaDeviceSpec):  # type: ignore[misc,unused-ignore]
@@ -83,7 +86,12 @@ def wrapper() -> Any:
     )
 
     class Wrapper(DeviceIPCWrapper):  # type: ignore[misc,unused-ignore]
-        """A tensor of another process: the handle of its storage, and where it is in there."""
+        """A tensor of another process: which storage of a batch, and where it is in there."""
+
+        device_type = "cuda"  # else LMCache opens and drops each tensor to learn it
+        _batch: Batch | None = None  # of the engine's
+        _whole = False  # this descriptor carries the batch
+        _storages: Arrived | None = None  # of the server's, until `close`
 
         @classmethod
         def wrap(cls, tensor: Any) -> Any:
@@ -91,7 +99,9 @@ def wrapper() -> Any:
             found = cls()
             storage = tensor.untyped_storage()
             place = tensor.device.index or 0
-            found.handle = (place, bytes(_exported(tensor, storage)), storage.nbytes(), 0, None, 0, None, False)
+            found._batch, number = _batch_of(tensor, storage)
+            found._whole = number == 0 or found._batch.handle is not None
+            found.handle = (place, None, storage.nbytes(), number, found._batch.token, 0, None, False)
             view = attempt_permute_to_contiguous_view(tensor)
             found.dtype, found.shape, found.stride = view.dtype, tuple(view.shape), tuple(view.stride())
             found.storage_offset = int(view.storage_offset())
@@ -99,32 +109,89 @@ def wrapper() -> Any:
             return found
 
         def to_wire(self) -> Any:
-            return ipc_wire.CudaIPCData(version=1, metadata=self.wire_metadata(), handle=self.handle)
+            assert self._batch is not None
+            raw = self._batch.exported() if self._whole else None
+            handle = (self.handle[0], raw, *self.handle[2:])
+            return ipc_wire.CudaIPCData(version=1, metadata=self.wire_metadata(), handle=handle)
 
         @classmethod
         def from_wire(cls, data: Any) -> Any:
             found = cls()
             found.restore_metadata(data.metadata)
-            found.handle = data.handle
+            token, raw = data.handle[4], data.handle[1]
+            found._storages = _arrived.get(token) or _arrived.setdefault(token, Arrived())
+            found._storages.raw = raw or found._storages.raw
+            found.handle = (data.handle[0], None, *data.handle[2:])
             return found
 
         def to_tensor(self) -> Any:
-            """A view of the other process's memory, which stays mapped as long as any such tensor lives."""
-            storage = xs.attach(self.handle[1], like=torch).untyped_storage()
+            """A view of the other process's memory, which stays mapped until `close` and as long as the tensor lives.
+
+            The first tensor of a batch opens all of them together.
+            """
+            if self._storages is None:
+                raise xs.InvalidArgumentError("this descriptor is closed, or was not received")
+            storage = self._storages.flats()[self.handle[3]].untyped_storage()
             tensor = torch.empty(0, dtype=self.dtype, device=storage.device)
             return tensor.set_(storage, self.storage_offset, self.shape, self.stride)
+
+        def close(self) -> None:
+            self._storages = None
 
     Wrapper.__module__, Wrapper.__qualname__ = f"{_DEVICES}.xpushare", "Wrapper"  # LMCache compares these
     return Wrapper
 
 
-def _exported(tensor: Any, storage: Any) -> xs.ArrayHandle:
+class Batch:
+    """Storages that an engine wraps one after the other. They go as one tree, which the first descriptor carries."""
+
+    def __init__(self) -> None:
+        self.token = secrets.token_bytes(16)
+        self.flats: list[Any] = []
+        self.handle: xs.ArrayHandle | None = None
+
+    def exported(self) -> bytes:
+        if self.handle is None:
+            try:
+                self.handle = xs.share(self.flats, label="LMCache")
+            except BaseException:
+                self.end()
+                raise
+        return bytes(self.handle)
+
+    def end(self) -> None:
+        """One of the tensors is gone, and with it the cache."""
+        for key in [key for key, (batch, _) in _exports.items() if batch is self]:
+            del _exports[key]
+        self.flats.clear()
+        if self.handle is not None:
+            self.handle.close()
+
+
+def _batch_of(tensor: Any, storage: Any) -> tuple[Batch, int]:
+    """The batch that a storage belongs to, and its number there."""
     key = storage.data_ptr(), storage.nbytes()
     if key not in _exports:
-        flat = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-        _exports[key] = xs.share(flat, label="LMCache")
-        weakref.finalize(tensor, lambda: _exports.pop(key).close())
+        last = next(reversed(_exports.values()), None)
+        batch = Batch() if last is None or last[0].handle is not None else last[0]
+        _exports[key] = batch, len(batch.flats)
+        batch.flats.append(torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage))
+        weakref.finalize(tensor, batch.end)
     return _exports[key]
+
+
+class Arrived:
+    """A batch at the server: all of its storages, opened by one call."""
+
+    raw: bytes | None = None
+    _flats: Any = None
+
+    def flats(self) -> Any:
+        if self._flats is None:
+            if self.raw is None:
+                raise xs.InvalidHandleError("the descriptor of the batch's first tensor has not come")
+            self._flats = xs.attach(self.raw, like=torch)
+        return self._flats
 
 
 @dataclass
