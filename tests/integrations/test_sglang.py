@@ -278,6 +278,30 @@ def test_buckets_and_tensors_go_by_handle() -> None:
             engine.call(loaded, raw)
 
 
+def whole() -> tuple[bytes, bool]:
+    """A tensor that is all of its storage, and whether NumPy has its dtype here."""
+    import torch
+    from sglang.srt.utils import MultiprocessingSerializer
+
+    kept["whole"] = torch.from_dlpack(xs.empty(4096, "uint8")).view(torch.bfloat16).fill_(3)
+    return MultiprocessingSerializer.serialize([kept["whole"]]), importlib.util.find_spec("ml_dtypes") is not None
+
+
+def ones(raw: bytes) -> tuple[str, float]:
+    from sglang.srt.utils import MultiprocessingSerializer
+
+    (tensor,) = MultiprocessingSerializer.deserialize(raw)
+    return str(tensor.dtype), float(tensor.float().sum())
+
+
+def test_bfloat16_goes_without_ml_dtypes() -> None:
+    with Child(env={"SGLANG_PLUGINS": "xpushare"}, **SLOW) as engine, Child(install, **SLOW) as trainer:
+        engine.call(load)
+        raw, known = trainer.call(whole)
+        assert not known, "the environment of scripts/engines has no ml_dtypes"
+        assert engine.call(ones, raw) == ("torch.bfloat16", 3.0 * 2048)
+
+
 def reductions() -> tuple[list[str], bool, bool]:
     from multiprocessing.reduction import ForkingPickler
 
