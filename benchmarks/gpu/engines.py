@@ -531,8 +531,8 @@ class Trainer:
                     parts.append(tensor.flatten().view(torch.uint8))
                     metadata[name] = tensor.shape, tensor.dtype, at, at + tensor.nbytes
                     at += tensor.nbytes
-                engines = importlib.import_module("xpushare.integrations._engines")
-                flat = engines.concatenated(parts) if ours else torch.cat(parts)
+                flat = torch.from_dlpack(xs.empty(at, "uint8", device=self.device)) if ours else None
+                flat = torch.cat(parts, out=flat)
                 payload = {"flattened_tensor": flat, "metadata": metadata}
                 messages = [pickle.dumps(("flattened", (serialized(payload),))) for _ in self.pipes]
                 del flat, payload

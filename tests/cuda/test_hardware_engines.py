@@ -154,7 +154,7 @@ def behind(event: bytes, raw: list[bytes]) -> tuple[float, bool, int]:
         value = layer[-1].float().clone()
     stream.synchronize()
     events.synchronize_event(point, 0)
-    return float(value), events.query_event(point), len(events._peers)
+    return float(value), events.query_event(point), events._peers.cache_info().currsize
 
 
 def test_a_server_waits_for_the_engines_stream() -> None:

@@ -167,7 +167,8 @@ def waited() -> None:
 
 
 def timelines() -> int:
-    return len(kept["spec"].event_ipc_backend._peers)
+    count: int = kept["spec"].event_ipc_backend._peers.cache_info().currsize
+    return count
 
 
 def test_a_cache_and_its_events_go_to_the_server() -> None:

@@ -17,18 +17,9 @@ from xpushare import adapters
 from xpushare.arrays.consumers import torch_stream
 
 __all__ = [
-    "META_NBYTES",
-    "Buckets",
-    "Publisher",
-    "Reader",
-    "concatenated",
-    "device_of",
-    "receive_buckets",
-    "send_buckets",
-    "shares_device",
-    "signal",
-    "snapshot",
-]
+    "META_NBYTES", "Buckets", "Publisher", "Reader", "device_of", "nearest", "receive_buckets", "send_buckets",
+    "signal", "snapshot",
+]  # fmt: skip
 
 torch: Any = importlib.import_module("torch")  # type checkers take `import torch` for this package's module
 _ALIGNMENT: Final = 256
@@ -36,14 +27,6 @@ META_NBYTES: Final = 1 << 18  # of a channel that carries buckets: names and sha
 # NumPy has no bfloat16 or float8 unless ml_dtypes is installed. Such tensors are published as integers of their size,
 # and the dtype follows the name behind this character.
 _DTYPE: Final = "\0"
-_CARRIERS: Final = {1: torch.uint8, 2: torch.int16}
-_NUMPY: Final = frozenset(
-    getattr(torch, name)
-    for name in (
-        "float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8",
-        "bool", "complex128", "complex64",
-    )
-)  # fmt: skip
 
 
 def device_of(device: Any) -> xs.Device:
@@ -53,11 +36,6 @@ def device_of(device: Any) -> xs.Device:
     if place.type not in backends:
         raise xs.InvalidArgumentError(f"xpushare has no backend for torch's devices of type {place.type!r}")
     return xs.Device(f"{backends[place.type]}:{place.index or 0}")
-
-
-def shares_device(tensor: Any) -> bool:
-    """Whether the tensor lies on a device that this package has a backend for."""
-    return tensor.device.type in {each.torch_type for each in adapters.vendors()}
 
 
 def signal(event: xs.Event, device: Any) -> None:
@@ -77,13 +55,6 @@ def _view(slab: Any, at: int, dtype: Any, shape: Iterable[int]) -> Any:
     """A tensor over bytes of a flat one."""
     size: Any = torch.Size(shape)
     return slab[at : at + size.numel() * dtype.itemsize].view(dtype).view(size)
-
-
-def concatenated(parts: list[Any]) -> Any:
-    """Concatenate flat tensors of bytes of one device in memory that can be shared in place, kept and owned."""
-    room = sum(part.nbytes for part in parts)
-    slab = torch.from_dlpack(xs.empty(max(room, 1), "uint8", device=device_of(parts[0].device)))[:room]
-    return torch.cat(parts, out=slab)
 
 
 def snapshot(weights: Iterable[tuple[str, Any]]) -> dict[str, Any]:
@@ -106,9 +77,10 @@ def snapshot(weights: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 def _carried(name: str, tensor: Any) -> tuple[str, Any]:
     """Return a tensor as it is published, under a name that says its dtype if NumPy has none for it."""
-    if tensor.dtype in _NUMPY:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if not dtype.startswith(("bfloat16", "float8", "float4")):
         return name, tensor
-    return name + _DTYPE + str(tensor.dtype).removeprefix("torch."), tensor.view(_CARRIERS[tensor.dtype.itemsize])
+    return name + _DTYPE + dtype, tensor.view(torch.uint8 if tensor.dtype.itemsize == 1 else torch.int16)
 
 
 def _restored(name: str, tensor: Any) -> tuple[str, Any]:
@@ -129,6 +101,7 @@ class Publisher:
         self._name = name
         self._keep = keep
         self._published = False
+        self.tree = ("", name, 0)  # the device, name and version of what was published last
 
     def publish(self, weights: Iterable[tuple[str, Any]]) -> int:
         """Publish one version, as one tree, and return its number. Readers look for that number, and no other."""
@@ -137,6 +110,7 @@ class Publisher:
         tree = dict(itertools.starmap(_carried, snapshot(found).items() if copied else found))
         version = xs.publish(self._name, tree, replace=True, versions=2 if self._keep else 1, keep=self._keep)
         self._published = True
+        self.tree = str(device_of(found[0][1].device).uuid) if found else "", self._name, version
         return version
 
     def wait(self, timeout: float | None = None) -> None:
@@ -159,11 +133,19 @@ class Publisher:
         self._published = False
 
 
+def nearest(trees: list[tuple[str, str, int]], device: Any, rank: int) -> tuple[str, str, int]:
+    """Choose from the trees of several publishers one on the reader's own device, or else the first. Several on that
+    device are dealt out to its readers by their rank.
+    """
+    here = [tree for tree in trees if tree[0] == str(device_of(device).uuid)]
+    return here[rank % len(here)] if here else trees[0]
+
+
 class Reader:
     """The side that loads weights, one for each rank, onto `device` (torch's)."""
 
     def __init__(self, name: str, device: Any) -> None:
-        self._name = name
+        self.name = name
         self._device = torch.device(device)
         self._done = xs.Event(device_of(self._device), enable_ipc=True, signals=True)
         self._done_name = f"{name}.reader-{uuid.uuid4().hex}"
@@ -181,9 +163,8 @@ class Reader:
         tensors: dict[str, Any] = {}
         wanted = None if only is None else lambda path: only(path.partition(_DTYPE)[0])
         try:
-            found = xs.attach(xs.lookup(self._name, timeout=timeout, version=version), like=torch, only=wanted)
-            tensors = dict(itertools.starmap(_restored, found.items()))
-            del found
+            handle = xs.lookup(self.name, timeout=timeout, version=version)
+            tensors = dict(itertools.starmap(_restored, xs.attach(handle, like=torch, only=wanted).items()))
             yield tensors
         finally:
             tensors.clear()
@@ -211,8 +192,7 @@ class Buckets:
         self._channel = channel
         self._timeout = timeout
         self._frame = contextlib.ExitStack()
-        self._loan: Any = None
-        self._slab: Any = None
+        self._loan = self._slab = None  # type: Any
         self._meta: list[Any] = []
         self._at = self._room = 0
 

@@ -10,12 +10,10 @@ changes.
 from __future__ import annotations
 
 import functools
+import importlib
 import os
-import secrets
-import struct
 import sys
 import weakref
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -29,10 +27,9 @@ from xpushare.integrations._engines import device_of, torch
 __all__ = ["Events", "Point", "Spec", "wrapper"]
 
 _DEVICES: Final = "lmcache.v1.platform.devices"
-_NUMBER: Final = struct.Struct("<Q")
 _PEERS: Final = 256  # timelines of other processes that stay open, the latest used ones
 _exports: Final[dict[tuple[int, int], tuple[Batch, int]]] = {}  # by the storage's address and length
-_arrived: Final[WeakValueDictionary[bytes, Arrived]] = WeakValueDictionary()  # by the batch's token
+_opened: Final[WeakValueDictionary[bytes, Storages]] = WeakValueDictionary()  # by the handle of the batch
 
 
 class Spec(CudaDeviceSpec):  # type: ignore[misc,unused-ignore]
@@ -78,50 +75,37 @@ def __getattr__(name: str) -> Any:  # LMCache imports `Wrapper` from here when i
 @functools.cache
 def wrapper() -> Any:
     """The class of LMCache's descriptors of tensors. Its base class can be imported once LMCache is."""
-    from lmcache.v1.gpu_connector.kv_format.contiguity import (  # type: ignore[import-not-found,unused-ignore]
-        attempt_permute_to_contiguous_view,
-    )
-    from lmcache.v1.platform.base.ipc_wrapper import (  # type: ignore[import-not-found,unused-ignore]
-        DeviceIPCWrapper,
-    )
+    contiguity = importlib.import_module("lmcache.v1.gpu_connector.kv_format.contiguity")
+    base: Any = importlib.import_module("lmcache.v1.platform.base.ipc_wrapper").DeviceIPCWrapper
 
-    class Wrapper(DeviceIPCWrapper):  # type: ignore[misc,unused-ignore]
+    class Wrapper(base):  # type: ignore[misc,unused-ignore]
         """A tensor of another process: which storage of a batch, and where it is in there."""
 
         device_type = "cuda"  # else LMCache opens and drops each tensor to learn it
-        _batch: Batch | None = None  # of the engine's
-        _whole = False  # this descriptor carries the batch
-        _storages: Arrived | None = None  # of the server's, until `close`
+        _opened: Storages | None = None
 
         @classmethod
         def wrap(cls, tensor: Any) -> Any:
             """Export the storage of a tensor, for as long as the tensor lives."""
             found = cls()
-            storage = tensor.untyped_storage()
-            place = tensor.device.index or 0
+            storage, place = tensor.untyped_storage(), tensor.device.index or 0
             found._batch, number = _batch_of(tensor, storage)
-            found._whole = number == 0 or found._batch.handle is not None
-            found.handle = (place, None, storage.nbytes(), number, found._batch.token, 0, None, False)
-            view = attempt_permute_to_contiguous_view(tensor)
+            found.handle = (place, None, storage.nbytes(), number, None, 0, None, False)
+            view = contiguity.attempt_permute_to_contiguous_view(tensor)
             found.dtype, found.shape, found.stride = view.dtype, tuple(view.shape), tuple(view.stride())
             found.storage_offset = int(view.storage_offset())
             found.device_uuid = cls._get_device_uuid(place)
             return found
 
         def to_wire(self) -> Any:
-            assert self._batch is not None
-            raw = self._batch.exported() if self._whole else None
-            handle = (self.handle[0], raw, *self.handle[2:])
+            handle = self.handle[0], self._batch.exported(), *self.handle[2:]
             return ipc_wire.CudaIPCData(version=1, metadata=self.wire_metadata(), handle=handle)
 
         @classmethod
         def from_wire(cls, data: Any) -> Any:
             found = cls()
             found.restore_metadata(data.metadata)
-            token, raw = data.handle[4], data.handle[1]
-            found._storages = _arrived.get(token) or _arrived.setdefault(token, Arrived())
-            found._storages.raw = raw or found._storages.raw
-            found.handle = (data.handle[0], None, *data.handle[2:])
+            found.handle = data.handle
             return found
 
         def to_tensor(self) -> Any:
@@ -129,34 +113,33 @@ def wrapper() -> Any:
 
             The first tensor of a batch opens all of them together.
             """
-            if self._storages is None:
-                raise xs.InvalidArgumentError("this descriptor is closed, or was not received")
-            storage = self._storages.flats()[self.handle[3]].untyped_storage()
+            raw, number = self.handle[1], self.handle[3]
+            self._opened = _opened.get(raw) or _opened.setdefault(raw, Storages(xs.attach(raw, like=torch)))
+            storage = self._opened[number].untyped_storage()
             tensor = torch.empty(0, dtype=self.dtype, device=storage.device)
             return tensor.set_(storage, self.storage_offset, self.shape, self.stride)
 
         def close(self) -> None:
-            self._storages = None
+            self._opened = None
 
     Wrapper.__module__, Wrapper.__qualname__ = f"{_DEVICES}.xpushare", "Wrapper"  # LMCache compares these
     return Wrapper
 
 
+class Storages(list[Any]):
+    """A batch at the server, as flat tensors of bytes."""
+
+
 class Batch:
-    """Storages that an engine wraps one after the other. They go as one tree, which the first descriptor carries."""
+    """Storages that an engine wraps one after the other. They go as one tree."""
 
     def __init__(self) -> None:
-        self.token = secrets.token_bytes(16)
         self.flats: list[Any] = []
         self.handle: xs.ArrayHandle | None = None
 
     def exported(self) -> bytes:
         if self.handle is None:
-            try:
-                self.handle = xs.share(self.flats, label="LMCache")
-            except BaseException:
-                self.end()
-                raise
+            self.handle = xs.share(self.flats, label="LMCache")
         return bytes(self.handle)
 
     def end(self) -> None:
@@ -180,20 +163,6 @@ def _batch_of(tensor: Any, storage: Any) -> tuple[Batch, int]:
     return _exports[key]
 
 
-class Arrived:
-    """A batch at the server: all of its storages, opened by one call."""
-
-    raw: bytes | None = None
-    _flats: Any = None
-
-    def flats(self) -> Any:
-        if self._flats is None:
-            if self.raw is None:
-                raise xs.InvalidHandleError("the descriptor of the batch's first tensor has not come")
-            self._flats = xs.attach(self.raw, like=torch)
-        return self._flats
-
-
 @dataclass
 class Point:
     """One of LMCache's events: a point on the timeline of the stream that recorded it."""
@@ -209,7 +178,7 @@ class Events:
     def __init__(self, device_type: str) -> None:
         self.device_type = device_type
         self._lines: dict[object, tuple[xs.Queue, xs.Event, bytes]] = {}
-        self._peers: OrderedDict[bytes, xs.Event] = OrderedDict()
+        self._peers = functools.lru_cache(_PEERS)(functools.partial(xs.ipc.event.open, signals=False))
 
     def check_event_support(self, device: object) -> None:
         """Raise `FeatureNotSupportedError`, which is a `RuntimeError`, if the device cannot order both sides."""
@@ -231,16 +200,11 @@ class Events:
     def export_event(self, event: Point, device: object) -> bytes:  # noqa: ARG002
         if not event.handle:
             raise xs.InvalidArgumentError("this event was not recorded: record it on a stream, then export it")
-        return event.handle + _NUMBER.pack(event.number)
+        return event.handle + event.number.to_bytes(8, "little")
 
     def import_event(self, handle: bytes, device: object) -> Point:  # noqa: ARG002
-        raw = bytes(handle[: -_NUMBER.size])
-        event = self._peers.get(raw)
-        if event is None:
-            event = self._peers[raw] = xs.ipc.event.open(raw, signals=False)
-            while len(self._peers) > _PEERS:
-                self._peers.popitem(last=False)
-        return Point(event, raw, _NUMBER.unpack(handle[-_NUMBER.size :])[0])
+        raw = bytes(handle[:-8])
+        return Point(self._peers(raw), raw, int.from_bytes(handle[-8:], "little"))
 
     def wait_event(self, event: Point, stream: object) -> None:
         """Raises `PeerLostError` at the stream's next synchronization of ours if the other process dies first."""

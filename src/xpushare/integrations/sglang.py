@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import xpushare as xs
+from xpushare import adapters
 from xpushare.integrations._after_import import after_import
 
 __all__ = ["install", "plugin"]
@@ -94,10 +95,13 @@ def _init(
     next bucket. A bucket whose tensors have no device of ours stays SGLang's.
     """
     engines = importlib.import_module("xpushare.integrations._engines")
-    if flattened_tensor is None and named_tensors and engines.shares_device(named_tensors[0][1]):
+    device = named_tensors[0][1].device if flattened_tensor is None and named_tensors else None
+    if device is not None and device.type in {each.torch_type for each in adapters.vendors()}:
         described = importlib.import_module(_BUCKET).FlattenedTensorMetadata
         parts = [tensor.detach().flatten().view(engines.torch.uint8) for _, tensor in named_tensors]
-        flattened_tensor = engines.concatenated(parts)
+        nbytes = sum(part.nbytes for part in parts)
+        memory = xs.empty(max(nbytes, 1), "uint8", device=engines.device_of(device))
+        flattened_tensor = engines.torch.cat(parts, out=engines.torch.from_dlpack(memory)[:nbytes])
         metadata, end = [], 0
         for (name, tensor), part in zip(named_tensors, parts, strict=True):
             start, end = end, end + part.nbytes
