@@ -119,13 +119,9 @@ def test_two_ranks_load_one_version_or_none(serving: Serving) -> None:
     serving.start("dummy", **ranks)
     assert serving.train(True, [3, 9]) == 0
     assert serving.number() == 9
-    serving.ask("start_weight_update")
-    with pytest.raises(RuntimeError, match="the model is as it was"):
-        serving.ask("update_weights", (_update((f"{serving.name}.now", 12345)),))
-    assert serving.number() == 9
     kept = xs.lookup(serving.name, timeout=0)
     serving.ask("start_weight_update")
-    with pytest.raises(RuntimeError, match="the model is as it was"):  # the first rank could
+    with pytest.raises(RuntimeError, match="the model is as it was"):  # though the first rank could load its version
         serving.ask("update_weights", (_update((serving.name, kept.version), (serving.name, 12345)),))
     assert serving.number() == 9
     serving.stop()
