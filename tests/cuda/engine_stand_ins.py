@@ -1,4 +1,4 @@
-"""Stand-ins for what the plug-ins import of LMCache and verl, for a GPU machine that has neither."""
+"""Stand-ins for what the plug-ins import of LMCache, SGLang and verl, for a GPU machine that has neither."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 DEVICES = "lmcache.v1.platform.devices"
 
@@ -51,6 +51,15 @@ class DeviceIPCWrapper:
         return str(torch.cuda.get_device_properties(index).uuid)
 
 
+class FlattenedTensorMetadata(NamedTuple):
+    name: str
+    shape: tuple[int, ...]
+    dtype: Any
+    start_idx: int
+    end_idx: int
+    numel: int
+
+
 async def ensure_async_iterator(weights: Any) -> Any:
     for each in weights:
         yield each
@@ -67,6 +76,8 @@ def stand_in() -> None:
         module(
             "lmcache.v1.gpu_connector.kv_format.contiguity", attempt_permute_to_contiguous_view=lambda tensor: tensor
         )
+    if importlib.util.find_spec("sglang") is None:
+        module("sglang.srt.weight_sync.tensor_bucket", FlattenedTensorMetadata=FlattenedTensorMetadata)
     if importlib.util.find_spec("verl") is None:
         current = torch.cuda.current_device
         module("verl.utils.device", get_device_name=lambda: "cuda", get_device_id=current)

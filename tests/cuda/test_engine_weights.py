@@ -70,6 +70,58 @@ def test_a_trainer_writes_in_place_once_its_readers_are_done() -> None:
             child.call(_leave)
 
 
+def _publish_on(device: int, name: str, value: float) -> tuple[str, str, int]:
+    torch.cuda.set_device(device)
+    weights = kept.setdefault("weights", [(each, tensor.to(f"cuda:{device}")) for each, tensor in _weights(0)])
+    publisher = kept.setdefault("publisher", engines.Publisher(name))
+    for _, tensor in weights:
+        torch.cuda._sleep(20_000_000)
+        tensor.fill_(value)
+    publisher.publish(weights)
+    tree: tuple[str, str, int] = publisher.tree
+    return tree
+
+
+def _wait_and_write() -> None:
+    kept["publisher"].wait(60)
+    for _, tensor in kept["weights"]:
+        tensor.fill_(-1)
+    kept["publisher"].withdraw()
+
+
+def _load_nearest(trees: list[tuple[str, str, int]], device: str, rank: int) -> tuple[str, str, list[float]]:
+    """In a worker: which tree it took, where that lies, and what it copied from there."""
+    _, name, version = engines.nearest(trees, device, rank)
+    reader = kept.setdefault("reader", engines.Reader(name, device))
+    with reader.reading(version) as tensors:
+        places = {str(tensor.device) for tensor in tensors.values()}
+        kept["own"] = {each: tensor.to(device, copy=True) for each, tensor in tensors.items()}
+    return name, ",".join(places), _values()
+
+
+@pytest.mark.parametrize("visible", [None, "1,0"])
+def test_each_gpu_of_a_trainer_serves_the_worker_on_it(visible: str | None) -> None:
+    """A trainer of two ranks, each with a GPU, and two tensor-parallel workers, which may number the GPUs in another
+    way. All of them take one version.
+    """
+    if len(xs.devices("cuda:*")) < 2:
+        pytest.skip("needs two GPUs")
+    names = [_name(f"rank-{device}") for device in range(2)]
+    env = {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
+    with Child() as first, Child() as second, Child(env=env) as one, Child(env=env) as two:
+        for value in (1.0, 2.0, 3.0):
+            trees = [each.call(_publish_on, rank, names[rank], value) for rank, each in enumerate((first, second))]
+            assert trees[0][0] != trees[1][0]
+            for rank, worker in enumerate((one, two)):
+                number = 1 - rank if visible else rank
+                found = worker.call(_load_nearest, trees, f"cuda:{rank}", rank)
+                assert found == (names[number], f"cuda:{rank}", [value])
+            for each in (first, second):
+                each.call(_wait_and_write)
+        for worker in (one, two):
+            worker.call(_leave)
+
+
 def _publish_kept(name: str, value: float) -> int:
     kept["publisher"] = engines.Publisher(name, keep=True)
     return kept["publisher"].publish(_weights(value))

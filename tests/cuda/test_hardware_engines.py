@@ -119,6 +119,57 @@ def test_ranks_name_their_gpus_by_uuid(own: bool) -> None:
                 filling.result()
 
 
+# --- SGLang's buckets
+
+
+def bucket(step: int) -> tuple[bytes, bytes, int]:
+    """In the trainer: a bucket of weights that a stream has yet to write, serialized before it does."""
+    import torch
+
+    from xpushare.integrations import sglang
+
+    weights = kept.setdefault("weights", [(f"w{i}", torch.zeros(100_000 + i, device="cuda")) for i in range(40)])
+    made = SimpleNamespace()
+
+    def original(self: Any, named_tensors: Any, flattened_tensor: Any, metadata: Any) -> None:
+        assert named_tensors is None
+        self.flattened_tensor, self.metadata = flattened_tensor, metadata
+
+    torch.cuda._sleep(CYCLES)
+    for _, tensor in weights:
+        tensor.fill_(step)
+    sglang._init(original, made, weights)
+    for _, tensor in weights:
+        tensor.fill_(-1)  # the bucket is a copy
+    described = [(each.start_idx, each.end_idx) for each in made.metadata]
+    return bytes(ForkingPickler.dumps(made.flattened_tensor)), pickle.dumps(described), made.flattened_tensor.data_ptr()
+
+
+def copied(raw: bytes, described: bytes) -> None:
+    """In the rank: queue the copies, and wait for nothing."""
+    import torch
+
+    flat = pickle.loads(raw)
+    parts = [flat[start:end].view(torch.float32) for start, end in pickle.loads(described)]
+    kept["copies"] = [part.clone() for part in parts]
+
+
+def values() -> set[float]:
+    return {float(each) for copy in kept["copies"] for each in (copy.min(), copy.max())}
+
+
+def test_a_buckets_memory_serves_again_in_order() -> None:
+    """Each bucket lies where one before it did, which the rank may still have open."""
+    with Child(started, **SLOW) as trainer, Child(started, **SLOW) as rank:
+        addresses = set()
+        for step in range(1, 13):
+            raw, described, address = trainer.call(bucket, step)
+            rank.call(copied, raw, described)
+            addresses.add(address)
+            assert rank.call(values) == {float(step)}
+        assert len(addresses) < 6
+
+
 # --- LMCache's events
 
 
@@ -154,7 +205,7 @@ def behind(event: bytes, raw: list[bytes]) -> tuple[float, bool, int]:
         value = layer[-1].float().clone()
     stream.synchronize()
     events.synchronize_event(point, 0)
-    return float(value), events.query_event(point), len(events._peers)
+    return float(value), events.query_event(point), events._peers.cache_info().currsize
 
 
 def test_a_server_waits_for_the_engines_stream() -> None:

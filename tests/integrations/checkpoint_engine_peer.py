@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import vllm_peer
 
 BUCKET = 1 << 20
+RANKS = 2
 
 
 def send(name: str, number: int, dies_after: int = -1) -> str:
@@ -73,3 +78,62 @@ def receive(name: str, fails_at: str = "", dies_at: str = "") -> dict[str, float
 
     update_weights_from_channel(SCHEME + name, run=run, post_hook=hook, timeout=120)
     return sums
+
+
+# --- the patched parameter server: two ranks, each with a worker, in the place of two GPUs
+
+
+class OnTheHost:
+    """What the server asks its device for, answered by the host."""
+
+    device_type, backend = "cpu", "gloo"
+    device_module = SimpleNamespace(
+        device_count=lambda: RANKS,
+        set_device=lambda _device: None,
+        current_device=lambda: 0,
+        get_device_properties=lambda device: SimpleNamespace(uuid=f"host-{os.getppid()}-{device}"),
+        mem_get_info=lambda: (1 << 30, 1 << 31),
+        memory_allocated=lambda: 0,
+        memory_reserved=lambda: 0,
+        synchronize=lambda: None,
+        empty_cache=lambda: None,
+    )
+
+
+def serve(rank: int, package: str, port: int, addresses: list[str], numbers: list[int]) -> list[str]:
+    """Run a patched server that updates its worker to each of the numbers in turn, and says to `addresses` where the
+    worker finds it. Returns how each update failed.
+    """
+    import torch
+
+    sys.path.insert(0, package)
+    empty = torch.empty
+    torch.empty = lambda *sizes, pin_memory=False, **options: empty(*sizes, **options)  # noqa: ARG005  # needs CUDA
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(RANKS), PS_MAX_BUCKET_SIZE_GB=str(BUCKET / (1 << 30)))
+    from checkpoint_engine import ps
+
+    assert ps.__file__.startswith(package)
+    ps.DeviceManager = OnTheHost
+    server = ps.ParameterServer(master_addr="127.0.0.1", master_port=port)
+    failures = []
+    for number, address in zip(numbers, addresses, strict=True):
+        mine = list(vllm_peer.weights_of(number).items())[rank::RANKS]
+        server.register_checkpoint(str(number), named_tensors=dict(mine), use_inplace_pin_memory=False)
+        server.gather_metas(str(number))
+        try:
+            server.update(str(number), lambda found, address=address: Path(address).write_text(json.dumps(found)))
+        except RuntimeError as error:
+            failures.append(str(error))
+        else:
+            failures.append("")
+        server.unregister_checkpoint(str(number))
+    return failures
+
+
+def work(rank: int, address: str, fails_at: str = "", dies_at: str = "") -> dict[str, float]:
+    """Be the worker of that rank's device, once the server has said where it is."""
+    from xpushare.integrations.checkpoint_engine import SCHEME
+
+    found: list[list[str]] = json.loads(Path(address).read_text())
+    assert len(found) == RANKS
+    return receive(found[rank][1].removeprefix(SCHEME), fails_at, dies_at)

@@ -5,10 +5,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
+import shutil
+import socket
+import subprocess
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +30,7 @@ from engine_processes import Serving, context, serving
 __all__ = ["context", "serving"]
 pytestmark = pytest.mark.timeout(900)
 LAST = "lm_head.weight"
+PATCH = Path(__file__).parents[2] / "docs" / "engines" / "checkpoint_engine.patch"
 
 
 class Processes:
@@ -77,6 +83,50 @@ def test_a_worker_learns_of_its_servers_death(processes: Processes, name: str) -
         server.result(300)
     with pytest.raises(xs.PeerLostError):
         worker.result(300)
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """The package from the index with the patch of the page."""
+    found = importlib.util.find_spec("checkpoint_engine")
+    assert found is not None
+    assert found.origin is not None
+    shutil.copytree(Path(found.origin).parent, tmp_path / "checkpoint_engine")
+    subprocess.run(["patch", "-p1", "--fuzz=0", "-d", tmp_path, "-i", PATCH], check=True, timeout=60)
+    return tmp_path
+
+
+def test_the_patched_server_updates_all_ranks(processes: Processes, package: Path) -> None:
+    """Two servers with a half of the checkpoint each, and a worker for each. The second worker fails at one update, and
+    is killed at another one. The server runs on the host: its CUDA calls are replaced.
+    """
+    plan = {5: {}, 6: {"fails_at": LAST}, 7: {"dies_at": LAST}, 9: {}}
+    addresses = [[str(package / f"{number}-{rank}") for number in plan] for rank in range(peer.RANKS)]
+    for each in (address for of_rank in addresses for address in of_rank):
+        os.mkfifo(each)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    servers = [
+        processes.start(peer.serve, rank, str(package), port, addresses[rank], list(plan))
+        for rank in range(peer.RANKS)
+    ]  # fmt: skip
+    for at, (number, fault) in enumerate(plan.items()):
+        workers = [
+            processes.start(peer.work, 0, addresses[0][at]),
+            processes.start(peer.work, 1, addresses[1][at], *(fault.get(each, "") for each in ("fails_at", "dies_at"))),
+        ]
+        expected = {each: float(t.double().sum()) for each, t in vllm_peer.weights_of(number).items()} | {"hook": 1}
+        if not fault:
+            assert [worker.result(300) for worker in workers] == [expected] * 2
+            continue
+        with pytest.raises(BrokenProcessPool if "dies_at" in fault else ValueError):
+            workers[1].result(300)
+        with contextlib.suppress(xs.PeerLostError):  # its server had heard of the other one's end before it was done
+            assert workers[0].result(300) == expected
+    first, second = [server.result(300) for server in servers]
+    assert [bool(each) for each in first] == [bool(each) for each in second] == [False, True, True, False]
+    assert "no room for lm_head.weight" in second[1]
+    assert not [each for each in xs.published() if each.startswith("checkpoint-engine-GPU-host")]
 
 
 def test_vllm_is_updated_through_the_workers_extension(processes: Processes, serving: Serving, name: str) -> None:

@@ -20,6 +20,7 @@ def _weights(value: float) -> list[tuple[str, Any]]:
         ("model.layers.0.weight", torch.full((3, 5), value)),
         ("model.layers.1.weight", torch.full((7,), value, dtype=torch.bfloat16)),
         ("scale", torch.tensor(value)),
+        ("narrow", torch.full((2, 2), value).to(torch.float8_e5m2)),
         ("empty", torch.empty(0, 4)),
     ]
 
@@ -35,8 +36,11 @@ def _join(name: str) -> None:
     _readers[name] = engines.Reader(name, "cpu")
 
 
-def _read(name: str, version: int | None, part: str = "") -> dict[str, tuple[tuple[int, ...], str, float]]:
-    with _readers[name].reading(version, only=(lambda path: path.startswith(part)) if part else None) as tensors:
+def _read(
+    name: str, version: int | None, part: str = "", timeout: float | None = None
+) -> dict[str, tuple[tuple[int, ...], str, float]]:
+    only = (lambda path: path.startswith(part)) if part else None
+    with _readers[name].reading(version, only=only, timeout=timeout) as tensors:
         return {each: (tuple(t.shape), str(t.dtype), float(t.float().sum())) for each, t in tensors.items()}
 
 
@@ -55,6 +59,7 @@ def test_readers_of_one_version_and_of_a_part() -> None:
                 "model.layers.0.weight": ((3, 5), "torch.float32", 15 * value),
                 "model.layers.1.weight": ((7,), "torch.bfloat16", 7 * value),
                 "scale": ((), "torch.float32", value),
+                "narrow": ((2, 2), "torch.float8_e5m2", 4 * value),
                 "empty": ((0, 4), "torch.float32", 0),
             }
             assert list(two.call(_read, name, version, "model.layers.1")) == ["model.layers.1.weight"]
@@ -67,6 +72,46 @@ def test_readers_of_one_version_and_of_a_part() -> None:
         for child in (one, two):
             child.call(_leave, name)
         assert not [each for each in xs.published() if each.startswith(name)]
+
+
+_publishers: dict[str, engines.Publisher] = {}
+
+
+def _publish(name: str, value: float) -> tuple[str, str, int]:
+    publisher = _publishers.setdefault(name, engines.Publisher(name))
+    publisher.publish(_weights(value))
+    return publisher.tree
+
+
+def _wait_and_withdraw(name: str) -> None:
+    _publishers[name].wait(10)
+    _publishers[name].withdraw()
+
+
+def _read_nearest(trees: list[tuple[str, str, int]], rank: int) -> tuple[str, float]:
+    _, name, version = engines.nearest(trees, "cpu", rank)
+    if name not in _readers:
+        _join(name)
+    return name, _read(name, version, timeout=0)["scale"][2]
+
+
+def test_each_rank_of_a_trainer_publishes_for_the_readers_on_its_device() -> None:
+    """Two ranks of a trainer, and a group of three readers that take one version of it together."""
+    names = [f"{_name()}.{rank}" for rank in range(2)]
+    with Child() as first, Child() as second, Child() as one, Child() as two, Child() as three:
+        trainers, readers = (first, second), (one, two, three)
+        for value in (1.0, 2.0):
+            trees = [each.call(_publish, name, value) for each, name in zip(trainers, names, strict=True)]
+            found = [each.call(_read_nearest, trees, rank) for rank, each in enumerate(readers)]
+            assert found == [(names[0], value), (names[1], value), (names[0], value)]
+            for each, name in zip(trainers, names, strict=True):
+                each.call(_wait_and_withdraw, name)
+            with pytest.raises(TimeoutError):  # withdrawn
+                one.call(_read_nearest, trees, 0)
+        for each, name in zip(readers, (*names, names[0]), strict=True):
+            each.call(_leave, name)
+    elsewhere = [("another GPU", "a", 1), ("a third one", "b", 2)]
+    assert engines.nearest(elsewhere, "cpu", 1) == elsewhere[0]
 
 
 def _attach_and_wait(name: str, began: xs.Event, go_on: xs.Event) -> None:

@@ -67,7 +67,7 @@ def started() -> None:
 
 
 def cache() -> bytes:
-    """A KV cache of two layers, as an engine registers it: in LMCache's own bytes."""
+    """A KV cache of three layers, as an engine registers it: in LMCache's own bytes."""
     import torch
     from lmcache.v1.multiprocess.custom_types import get_customized_encoder
     from lmcache.v1.platform.base.ipc_wrapper import DeviceIPCWrapper
@@ -76,12 +76,14 @@ def cache() -> bytes:
     layers = [
         pool[: 1 << 15].view(torch.bfloat16).view(2, 16, 64, 8).permute(0, 2, 1, 3),
         pool[1 << 15 :].view(torch.float8_e4m3fn).view(32, 1024),
+        torch.from_dlpack(xs.zeros(1 << 12, "uint8")).view(torch.float16).view(4, 512),
     ]
     kept["layers"] = layers
     wrappers = [kept["spec"].ipc_wrapper_cls.wrap(each) for each in layers]
     again = kept["spec"].ipc_wrapper_cls.wrap(layers[0])
     assert again == wrappers[0]  # an export for each storage, however often the engine registers
     assert wrappers[0] != wrappers[1]
+    assert wrappers[0]._batch is wrappers[2]._batch
     encoded: bytes = get_customized_encoder(list[DeviceIPCWrapper]).encode(wrappers)
     return encoded
 
@@ -90,15 +92,33 @@ def registered(raw: bytes) -> list[tuple[tuple[int, ...], str]]:
     """What the server makes of it: tensors, into which it writes."""
     from lmcache.v1.multiprocess.custom_types import get_customized_decoder
     from lmcache.v1.platform.base.ipc_wrapper import DeviceIPCWrapper
+    from lmcache.v1.platform.cache_context import _detect_device_type
 
     wrappers = get_customized_decoder(list[DeviceIPCWrapper]).decode(raw)
-    tensors = [each.to_tensor() for each in wrappers]
+    attached: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        attach = xs.attach
+        patch.setattr(xs, "attach", lambda *arguments, **options: attached.append(1) or attach(*arguments, **options))
+        assert _detect_device_type(wrappers) == "cuda"
+        assert not attached  # by its class, rather than by opening each tensor
+        tensors = [each.to_tensor() for each in wrappers]
+    assert len(attached) == 1  # all layers by one call
     for number, tensor in enumerate(tensors):
         tensor.fill_(number + 1)
     shown = [(tuple(each.shape), str(each.dtype)) for each in tensors]
     for each in wrappers:
         each.close()
     return shown
+
+
+def once_more(number: int) -> bytes:
+    """The engine registers one of its layers again."""
+    from lmcache.v1.multiprocess.custom_types import get_customized_encoder
+    from lmcache.v1.platform.base.ipc_wrapper import DeviceIPCWrapper
+
+    wrappers = [kept["spec"].ipc_wrapper_cls.wrap(kept["layers"][number])]
+    encoded: bytes = get_customized_encoder(list[DeviceIPCWrapper]).encode(wrappers)
+    return encoded
 
 
 def layers() -> list[tuple[float, float]]:
@@ -147,7 +167,8 @@ def waited() -> None:
 
 
 def timelines() -> int:
-    return len(kept["spec"].event_ipc_backend._peers)
+    count: int = kept["spec"].event_ipc_backend._peers.cache_info().currsize
+    return count
 
 
 def test_a_cache_and_its_events_go_to_the_server() -> None:
@@ -156,8 +177,12 @@ def test_a_cache_and_its_events_go_to_the_server() -> None:
         assert server.call(registered, raw) == [
             ((2, 16, 64, 8), "torch.bfloat16"),  # LMCache turns a view into the layout of its memory
             ((32, 1024), "torch.float8_e4m3fn"),
+            ((4, 512), "torch.float16"),
         ]
-        assert engine.call(layers) == [(1.0, 1.0), (2.0, 2.0)]
+        assert engine.call(layers) == [(1.0, 1.0), (2.0, 2.0), (3.0, 3.0)]
+
+        assert server.call(registered, engine.call(once_more, 2)) == [((4, 512), "torch.float16")]
+        assert engine.call(layers)[2] == (1.0, 1.0)
 
         points = [engine.call(recorded) for _ in range(3)]
         assert not server.call(awaited, points[0], "query")

@@ -4,9 +4,15 @@ two processes with the plug-in.
 
 from __future__ import annotations
 
+import ast
+import asyncio
+import importlib
 import importlib.util
+import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -61,23 +67,29 @@ def weights(count: int) -> list[tuple[str, Any]]:
     return made
 
 
+def exports() -> int:
+    return sum(each["handles"] for each in xs.shares() if each["exporter"] == os.getpid())
+
+
 def serialized(count: int) -> tuple[Any, str, int]:
-    """A bucket as trainers send it: (bytes for one rank, text for another, bytes that were copied)."""
+    """A bucket as trainers send it: (bytes for one rank, text for another, exports). The trainer goes on writing."""
+    import torch
     from sglang.srt.utils import MultiprocessingSerializer
     from sglang.srt.utils.patch_torch import monkey_patch_torch_reductions
     from sglang.srt.weight_sync.tensor_bucket import FlattenedTensorBucket
 
     monkey_patch_torch_reductions()
     bucket = FlattenedTensorBucket(named_tensors=weights(count))
-    payload = {"flattened_tensor": bucket.get_flattened_tensor(), "metadata": bucket.get_metadata()}
-    same = {tensor.data_ptr() for _, tensor in kept["weights"]} == {
-        tensor.data_ptr() for tensor in payload["flattened_tensor"]
-    }
-    assert same
+    flat = bucket.get_flattened_tensor()
+    assert (flat.dtype, flat.nbytes) == (torch.uint8, sum(tensor.nbytes for _, tensor in kept["weights"]))
+    assert flat.is_shared()  # memory of this package, which goes as it is
+    for _, tensor in kept["weights"]:
+        tensor.fill_(-1)  # a bucket is a copy, as SGLang's
+    payload = {"flattened_tensor": flat, "metadata": bucket.get_metadata()}
     return (
         MultiprocessingSerializer.serialize(payload),
         MultiprocessingSerializer.serialize(payload, output_str=True),
-        len(xs.shares()),
+        exports(),
     )
 
 
@@ -105,10 +117,105 @@ def loaded(payload: Any) -> list[tuple[str, tuple[int, ...], str, float]]:
 
 
 def local_tensors(count: int) -> Any:
-    """Named tensors without a bucket, serialized twice, as `update_weights` of SGLang's weight_sync does."""
+    """Named tensors without a bucket, each with a message of its own."""
     from sglang.srt.utils import MultiprocessingSerializer
 
     return [(name, MultiprocessingSerializer.serialize(tensor)) for name, tensor in weights(count)]
+
+
+def listed(count: int) -> tuple[bytes, list[int], list[int]]:
+    """What SGLang's `update_weights` sends for a list: (the request, bytes of each tensor's message, arrays of each
+    tree that is exported for them).
+    """
+    import torch
+    import torch.distributed as dist
+
+    from xpushare.arrays.share import pickle_arrays
+    from xpushare.integrations import _reductions
+
+    update_weights, found = without_kernels(), list[Any]()
+
+    async def update_weights_from_tensor(request: Any) -> None:
+        found.append(request.serialized_named_tensors)
+
+    def gather_object(obj: Any, object_gather_list: Any, **_: Any) -> None:
+        object_gather_list[:] = [obj]
+        found.append([len(raw) for _, raw in obj])
+
+    dist.gather_object = gather_object
+    mesh = SimpleNamespace(mesh=torch.arange(1), get_local_rank=lambda: 0, get_group=lambda: None)
+    engine = SimpleNamespace(update_weights_from_tensor=update_weights_from_tensor)
+    with pytest.MonkeyPatch.context() as patch:
+        trees: list[int] = []
+
+        def counted(arrays: list[Any], *others: Any) -> bytes:
+            trees.append(len(arrays))
+            return pickle_arrays(arrays, *others)
+
+        patch.setattr(_reductions, "pickle_arrays", counted)
+        asyncio.run(update_weights(engine, weights(count), "tp", {"tp": mesh}))
+    (raw,) = found[1]
+    return raw, found[0], trees
+
+
+def without_kernels() -> Any:
+    """SGLang's `update_weights`, and what its engine makes of a list, from the package's own source. The rest of these
+    modules wants a GPU's kernels, so two of the classes that they import are empty here.
+    """
+    import torch
+    from sglang.srt.utils import MultiprocessingSerializer
+
+    updater = "sglang.srt.model_executor.model_runner_components.weight_updater"
+    if updater not in sys.modules:
+        import sglang
+
+        source = Path(sglang.__file__).parent.parent / f"{updater.replace('.', '/')}.py"
+        wanted = ("LocalSerializedTensor", "_unwrap_tensor")
+        tree = ast.parse(source.read_text())
+        tree.body = [each for each in tree.body if getattr(each, "name", None) in wanted]
+        assert len(tree.body) == len(wanted)
+        made = sys.modules[updater] = ModuleType(updater)
+        vars(made).update(
+            torch=torch, List=list, dataclass=dataclass, MultiprocessingSerializer=MultiprocessingSerializer
+        )
+        exec(compile(tree, str(source), "exec"), vars(made))
+        for name, kind in (("entrypoints.engine", "Engine"), ("managers.io_struct", "UpdateWeightsFromTensorReqInput")):
+            module = sys.modules[f"sglang.srt.{name}"] = ModuleType(name)
+            setattr(module, kind, SimpleNamespace)
+    return importlib.import_module("sglang.srt.weight_sync.utils").update_weights
+
+
+def unwrapped(raw: bytes, fails_at: int | None = None) -> list[float]:
+    """What the engine's weight updater makes of such a request, and writes into it."""
+    import torch
+    from sglang.srt.utils import MultiprocessingSerializer
+
+    without_kernels()
+    from sglang.srt.model_executor.model_runner_components.weight_updater import _unwrap_tensor
+
+    named = MultiprocessingSerializer.deserialize(raw)
+    if fails_at is not None:
+        named = named[:fails_at]
+    tensors = [_unwrap_tensor(each, tp_rank=0, device=torch.device("cpu")) for _, each in named]
+    values = [float(tensor.to(torch.float32).flatten()[0]) for tensor in tensors]
+    for tensor in tensors:
+        tensor.fill_(7)
+    return values
+
+
+def left_open() -> int:
+    from xpushare.integrations import sglang
+
+    return len(sglang._open)
+
+
+def out_of_order(raw: bytes) -> None:
+    without_kernels()
+    from sglang.srt.utils import MultiprocessingSerializer
+
+    named = MultiprocessingSerializer.deserialize(raw)
+    with pytest.raises(xs.InvalidHandleError, match="read it first"):
+        named[1][1].get(0)
 
 
 def write_into(named: Any) -> None:
@@ -137,11 +244,11 @@ def test_buckets_and_tensors_go_by_handle() -> None:
         Child(env={"SGLANG_PLUGINS": "xpushare"}, **SLOW) as engine,
         Child(env={"SGLANG_PLUGINS": None}, **SLOW) as trainer,
     ):
-        assert len(engine.call(load)) == 3
+        assert len(engine.call(load)) == 2
         trainer.call(install)
         raw, text, shares = trainer.call(serialized, 170)
-        assert shares
         assert len(raw) < 100_000  # descriptions, no elements
+        assert shares == 2  # one of each message
         for payload in raw, text:  # one for each rank
             found = engine.call(loaded, payload)
             assert [value for _, _, _, value in found[:170]] == [float(i % 16) for i in range(170)]
@@ -152,10 +259,47 @@ def test_buckets_and_tensors_go_by_handle() -> None:
         engine.call(write_into, trainer.call(local_tensors, 8))  # the trainer's own memory
         assert trainer.call(seen) == [7.0] * 9
         engine.call(forbidden)
+
+        # a list goes as one message, whatever SGLang makes of it
+        raw, messages, trees = trainer.call(listed, 170)
+        assert len(trees) == 1
+        assert max(messages[1:]) < 200 < messages[0] < 100_000
+        engine.call(out_of_order, raw)
+        assert engine.call(unwrapped, raw) == [*(float(i % 16) for i in range(170)), 0.0]
+        assert trainer.call(seen) == [7.0] * 171  # the trainer's own memory
+        assert engine.call(left_open) == 0
+        engine.call(unwrapped, trainer.call(listed, 8)[0], 3)  # an update that fails midway
+        assert engine.call(left_open) == 1
+        engine.call(unwrapped, trainer.call(listed, 8)[0])
+        assert engine.call(left_open) == 0
         raw = trainer.call(serialized, 4)[0]
         trainer.kill()
         with pytest.raises(xs.HandleExpiredError):
             engine.call(loaded, raw)
+
+
+def whole() -> tuple[bytes, bool]:
+    """A tensor that is all of its storage, and whether NumPy has its dtype here."""
+    import torch
+    from sglang.srt.utils import MultiprocessingSerializer
+
+    kept["whole"] = torch.from_dlpack(xs.empty(4096, "uint8")).view(torch.bfloat16).fill_(3)
+    return MultiprocessingSerializer.serialize([kept["whole"]]), importlib.util.find_spec("ml_dtypes") is not None
+
+
+def ones(raw: bytes) -> tuple[str, float]:
+    from sglang.srt.utils import MultiprocessingSerializer
+
+    (tensor,) = MultiprocessingSerializer.deserialize(raw)
+    return str(tensor.dtype), float(tensor.float().sum())
+
+
+def test_bfloat16_goes_without_ml_dtypes() -> None:
+    with Child(env={"SGLANG_PLUGINS": "xpushare"}, **SLOW) as engine, Child(install, **SLOW) as trainer:
+        engine.call(load)
+        raw, known = trainer.call(whole)
+        assert not known, "the environment of scripts/engines has no ml_dtypes"
+        assert engine.call(ones, raw) == ("torch.bfloat16", 3.0 * 2048)
 
 
 def reductions() -> tuple[list[str], bool, bool]:

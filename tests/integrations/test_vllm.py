@@ -80,12 +80,35 @@ def test_engines_that_are_killed_start_from_what_is_kept(serving: Serving) -> No
     assert serving.name in xs.published()
 
 
+def _update(*trees: tuple[str, int | None]) -> dict[str, Any]:
+    return {"update_info": {"trees": [[xs.Device("native_cpu:0").uuid, *tree] for tree in trees]}}
+
+
+def test_each_rank_of_a_trainer_has_a_tree(serving: Serving, context: Any, tmp_path: Path) -> None:
+    """Two ranks of a trainer and two of the engine: each worker reads the tree of one rank of the trainer."""
+    serving.start("dummy", tensor_parallel_size=2, distributed_executor_backend="mp")
+    for attempt, numbers in enumerate(([4, 11], [12])):
+        meeting = f"file://{tmp_path}/meeting-{attempt}"
+        ranks = [
+            context.Process(target=peer.train_in_ranks, args=(serving.address, serving.name, numbers, rank, meeting))
+            for rank in range(2)
+        ]  # fmt: skip
+        for each in ranks:
+            each.start()
+            serving.pids.add(each.pid)
+        for each in ranks:
+            each.join()
+        assert [each.exitcode for each in ranks] == [0, 0]
+        assert serving.number() == numbers[-1]
+    serving.stop()
+
+
 def test_a_version_that_is_gone_leaves_the_model_as_it_was(serving: Serving) -> None:
     serving.start("dummy")
     assert serving.train(False, [3]) == 0
     serving.ask("start_weight_update")
     with pytest.raises(xs.HandleExpiredError, match="the model is as it was"):
-        serving.ask("update_weights", ({"update_info": {"version": 12345}},))
+        serving.ask("update_weights", (_update((f"{serving.name}.now", 12345)),))
     assert serving.number() == 3
     assert serving.train(False, [4]) == 0
     assert serving.number() == 4
@@ -96,9 +119,10 @@ def test_two_ranks_load_one_version_or_none(serving: Serving) -> None:
     serving.start("dummy", **ranks)
     assert serving.train(True, [3, 9]) == 0
     assert serving.number() == 9
+    kept = xs.lookup(serving.name, timeout=0)
     serving.ask("start_weight_update")
-    with pytest.raises(RuntimeError, match="the model is as it was"):
-        serving.ask("update_weights", ({"update_info": {"version": 12345}},))
+    with pytest.raises(RuntimeError, match="the model is as it was"):  # though the first rank could load its version
+        serving.ask("update_weights", (_update((serving.name, kept.version), (serving.name, 12345)),))
     assert serving.number() == 9
     serving.stop()
     serving.start("xpushare", **ranks)

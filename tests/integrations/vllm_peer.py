@@ -250,3 +250,21 @@ def train(address: str, name: str, keep: bool, numbers: list[int], death: str = 
             trainer.send_weights()
     except (EOFError, ConnectionError):
         sys.exit(3)
+
+
+def train_in_ranks(address: str, name: str, numbers: list[int], rank: int, meeting: str) -> None:
+    """Be one of two ranks of a trainer. Both have all weights, as after a gather."""
+    import torch
+
+    import xpushare as xs
+    from xpushare.integrations.vllm import Trainer, TrainerInfo
+
+    torch.distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
+    source = Source()
+    client = Engine(address) if rank == 0 else None
+    trainer = Trainer.trainer_init(TrainerInfo(rank=rank, name=name), client=client, source=source)
+    for source.number in numbers:
+        trainer.send_weights()
+        readers = [each for each in xs.published() if each.startswith(f"{name}.now.{rank}.reader-")]
+        assert len(readers) == 1, readers  # the worker that took this rank's tree
+    torch.distributed.destroy_process_group()

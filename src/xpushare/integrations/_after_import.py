@@ -12,11 +12,10 @@ from typing import Any, Final
 
 __all__ = ["after_import"]
 
-Change = Callable[[ModuleType], object]
-_wanted: Final[dict[str, Change]] = {}
+_wanted: Final[dict[str, Callable[[ModuleType], object]]] = {}
 
 
-def after_import(name: str, change: Change) -> None:
+def after_import(name: str, change: Callable[[ModuleType], object]) -> None:
     """Call `change` with the module of that name: now if it is already imported, otherwise once it is."""
     if name in sys.modules:
         change(sys.modules[name])
@@ -40,13 +39,12 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.abc.Loader):
-    def __init__(self, loader: Any, change: Change) -> None:
+    def __init__(self, loader: Any, change: Callable[[ModuleType], object]) -> None:
         self._loader = loader
         self._change = change
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        found: ModuleType | None = self._loader.create_module(spec)
-        return found
+        return self._loader.create_module(spec)  # type: ignore[no-any-return]
 
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, Final, Self
@@ -16,20 +17,16 @@ from xpushare import adapters
 from xpushare.arrays.consumers import torch_stream
 
 __all__ = [
-    "META_NBYTES",
-    "Buckets",
-    "Publisher",
-    "Reader",
-    "device_of",
-    "receive_buckets",
-    "send_buckets",
-    "signal",
-    "snapshot",
-]
+    "META_NBYTES", "Buckets", "Publisher", "Reader", "device_of", "nearest", "receive_buckets", "send_buckets",
+    "signal", "snapshot",
+]  # fmt: skip
 
 torch: Any = importlib.import_module("torch")  # type checkers take `import torch` for this package's module
 _ALIGNMENT: Final = 256
 META_NBYTES: Final = 1 << 18  # of a channel that carries buckets: names and shapes of some 2,000 tensors
+# NumPy has no bfloat16 or float8 unless ml_dtypes is installed. Such tensors are published as integers of their size,
+# and the dtype follows the name behind this character.
+_DTYPE: Final = "\0"
 
 
 def device_of(device: Any) -> xs.Device:
@@ -78,6 +75,20 @@ def snapshot(weights: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return {name: copies[name] for name, _ in weights}
 
 
+def _carried(name: str, tensor: Any) -> tuple[str, Any]:
+    """Return a tensor as it is published, under a name that says its dtype if NumPy has none for it."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if not dtype.startswith(("bfloat16", "float8", "float4")):
+        return name, tensor
+    return name + _DTYPE + dtype, tensor.view(torch.uint8 if tensor.dtype.itemsize == 1 else torch.int16)
+
+
+def _restored(name: str, tensor: Any) -> tuple[str, Any]:
+    """Undo `_carried`. Tensors that any program has published stay as they are."""
+    name, _, dtype = name.partition(_DTYPE)
+    return name, tensor.view(getattr(torch, dtype)) if dtype else tensor
+
+
 class Publisher:
     """The side that has the weights. One process at a time publishes under `name`.
 
@@ -90,14 +101,16 @@ class Publisher:
         self._name = name
         self._keep = keep
         self._published = False
+        self.tree = ("", name, 0)  # the device, name and version of what was published last
 
     def publish(self, weights: Iterable[tuple[str, Any]]) -> int:
         """Publish one version, as one tree, and return its number. Readers look for that number, and no other."""
         found = [(name, tensor.detach()) for name, tensor in weights]
         copied = self._keep or any(tensor.device.type == "cpu" for _, tensor in found)
-        tree = snapshot(found) if copied else dict(found)
+        tree = dict(itertools.starmap(_carried, snapshot(found).items() if copied else found))
         version = xs.publish(self._name, tree, replace=True, versions=2 if self._keep else 1, keep=self._keep)
         self._published = True
+        self.tree = str(device_of(found[0][1].device).uuid) if found else "", self._name, version
         return version
 
     def wait(self, timeout: float | None = None) -> None:
@@ -120,11 +133,19 @@ class Publisher:
         self._published = False
 
 
+def nearest(trees: list[tuple[str, str, int]], device: Any, rank: int) -> tuple[str, str, int]:
+    """Choose from the trees of several publishers one on the reader's own device, or else the first. Several on that
+    device are dealt out to its readers by their rank.
+    """
+    here = [tree for tree in trees if tree[0] == str(device_of(device).uuid)]
+    return here[rank % len(here)] if here else trees[0]
+
+
 class Reader:
     """The side that loads weights, one for each rank, onto `device` (torch's)."""
 
     def __init__(self, name: str, device: Any) -> None:
-        self._name = name
+        self.name = name
         self._device = torch.device(device)
         self._done = xs.Event(device_of(self._device), enable_ipc=True, signals=True)
         self._done_name = f"{name}.reader-{uuid.uuid4().hex}"
@@ -140,8 +161,10 @@ class Reader:
         the publisher is gone or the version is over, before the block begins, and `TimeoutError`.
         """
         tensors: dict[str, Any] = {}
+        wanted = None if only is None else lambda path: only(path.partition(_DTYPE)[0])
         try:
-            tensors = xs.attach(xs.lookup(self._name, timeout=timeout, version=version), like=torch, only=only)
+            handle = xs.lookup(self.name, timeout=timeout, version=version)
+            tensors = dict(itertools.starmap(_restored, xs.attach(handle, like=torch, only=wanted).items()))
             yield tensors
         finally:
             tensors.clear()
@@ -169,8 +192,7 @@ class Buckets:
         self._channel = channel
         self._timeout = timeout
         self._frame = contextlib.ExitStack()
-        self._loan: Any = None
-        self._slab: Any = None
+        self._loan = self._slab = None  # type: Any
         self._meta: list[Any] = []
         self._at = self._room = 0
 

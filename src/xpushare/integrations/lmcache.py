@@ -10,13 +10,13 @@ changes.
 from __future__ import annotations
 
 import functools
+import importlib
 import os
-import struct
 import sys
 import weakref
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from lmcache.v1.platform.base import ipc_wire  # type: ignore[import-not-found,unused-ignore]
 from lmcache.v1.platform.devices.cuda import CudaDeviceSpec  # type: ignore[import-not-found,unused-ignore]
@@ -27,9 +27,9 @@ from xpushare.integrations._engines import device_of, torch
 __all__ = ["Events", "Point", "Spec", "wrapper"]
 
 _DEVICES: Final = "lmcache.v1.platform.devices"
-_NUMBER: Final = struct.Struct("<Q")
 _PEERS: Final = 256  # timelines of other processes that stay open, the latest used ones
-_exports: Final[dict[tuple[int, int], xs.ArrayHandle]] = {}  # by the storage's address and length
+_exports: Final[dict[tuple[int, int], tuple[Batch, int]]] = {}  # by the storage's address and length
+_opened: Final[WeakValueDictionary[bytes, Storages]] = WeakValueDictionary()  # by the handle of the batch
 
 
 class Spec(CudaDeviceSpec):  # type: ignore[misc,unused-ignore]
@@ -75,31 +75,31 @@ def __getattr__(name: str) -> Any:  # LMCache imports `Wrapper` from here when i
 @functools.cache
 def wrapper() -> Any:
     """The class of LMCache's descriptors of tensors. Its base class can be imported once LMCache is."""
-    from lmcache.v1.gpu_connector.kv_format.contiguity import (  # type: ignore[import-not-found,unused-ignore]
-        attempt_permute_to_contiguous_view,
-    )
-    from lmcache.v1.platform.base.ipc_wrapper import (  # type: ignore[import-not-found,unused-ignore]
-        DeviceIPCWrapper,
-    )
+    contiguity = importlib.import_module("lmcache.v1.gpu_connector.kv_format.contiguity")
+    base: Any = importlib.import_module("lmcache.v1.platform.base.ipc_wrapper").DeviceIPCWrapper
 
-    class Wrapper(DeviceIPCWrapper):  # type: ignore[misc,unused-ignore]
-        """A tensor of another process: the handle of its storage, and where it is in there."""
+    class Wrapper(base):  # type: ignore[misc,unused-ignore]
+        """A tensor of another process: which storage of a batch, and where it is in there."""
+
+        device_type = "cuda"  # else LMCache opens and drops each tensor to learn it
+        _opened: Storages | None = None
 
         @classmethod
         def wrap(cls, tensor: Any) -> Any:
             """Export the storage of a tensor, for as long as the tensor lives."""
             found = cls()
-            storage = tensor.untyped_storage()
-            place = tensor.device.index or 0
-            found.handle = (place, bytes(_exported(tensor, storage)), storage.nbytes(), 0, None, 0, None, False)
-            view = attempt_permute_to_contiguous_view(tensor)
+            storage, place = tensor.untyped_storage(), tensor.device.index or 0
+            found._batch, number = _batch_of(tensor, storage)
+            found.handle = (place, None, storage.nbytes(), number, None, 0, None, False)
+            view = contiguity.attempt_permute_to_contiguous_view(tensor)
             found.dtype, found.shape, found.stride = view.dtype, tuple(view.shape), tuple(view.stride())
             found.storage_offset = int(view.storage_offset())
             found.device_uuid = cls._get_device_uuid(place)
             return found
 
         def to_wire(self) -> Any:
-            return ipc_wire.CudaIPCData(version=1, metadata=self.wire_metadata(), handle=self.handle)
+            handle = self.handle[0], self._batch.exported(), *self.handle[2:]
+            return ipc_wire.CudaIPCData(version=1, metadata=self.wire_metadata(), handle=handle)
 
         @classmethod
         def from_wire(cls, data: Any) -> Any:
@@ -109,21 +109,57 @@ def wrapper() -> Any:
             return found
 
         def to_tensor(self) -> Any:
-            """A view of the other process's memory, which stays mapped as long as any such tensor lives."""
-            storage = xs.attach(self.handle[1], like=torch).untyped_storage()
+            """A view of the other process's memory, which stays mapped until `close` and as long as the tensor lives.
+
+            The first tensor of a batch opens all of them together.
+            """
+            raw, number = self.handle[1], self.handle[3]
+            self._opened = _opened.get(raw) or _opened.setdefault(raw, Storages(xs.attach(raw, like=torch)))
+            storage = self._opened[number].untyped_storage()
             tensor = torch.empty(0, dtype=self.dtype, device=storage.device)
             return tensor.set_(storage, self.storage_offset, self.shape, self.stride)
+
+        def close(self) -> None:
+            self._opened = None
 
     Wrapper.__module__, Wrapper.__qualname__ = f"{_DEVICES}.xpushare", "Wrapper"  # LMCache compares these
     return Wrapper
 
 
-def _exported(tensor: Any, storage: Any) -> xs.ArrayHandle:
+class Storages(list[Any]):
+    """A batch at the server, as flat tensors of bytes."""
+
+
+class Batch:
+    """Storages that an engine wraps one after the other. They go as one tree."""
+
+    def __init__(self) -> None:
+        self.flats: list[Any] = []
+        self.handle: xs.ArrayHandle | None = None
+
+    def exported(self) -> bytes:
+        if self.handle is None:
+            self.handle = xs.share(self.flats, label="LMCache")
+        return bytes(self.handle)
+
+    def end(self) -> None:
+        """One of the tensors is gone, and with it the cache."""
+        for key in [key for key, (batch, _) in _exports.items() if batch is self]:
+            del _exports[key]
+        self.flats.clear()
+        if self.handle is not None:
+            self.handle.close()
+
+
+def _batch_of(tensor: Any, storage: Any) -> tuple[Batch, int]:
+    """The batch that a storage belongs to, and its number there."""
     key = storage.data_ptr(), storage.nbytes()
     if key not in _exports:
-        flat = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-        _exports[key] = xs.share(flat, label="LMCache")
-        weakref.finalize(tensor, lambda: _exports.pop(key).close())
+        last = next(reversed(_exports.values()), None)
+        batch = Batch() if last is None or last[0].handle is not None else last[0]
+        _exports[key] = batch, len(batch.flats)
+        batch.flats.append(torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage))
+        weakref.finalize(tensor, batch.end)
     return _exports[key]
 
 
@@ -142,7 +178,7 @@ class Events:
     def __init__(self, device_type: str) -> None:
         self.device_type = device_type
         self._lines: dict[object, tuple[xs.Queue, xs.Event, bytes]] = {}
-        self._peers: OrderedDict[bytes, xs.Event] = OrderedDict()
+        self._peers = functools.lru_cache(_PEERS)(functools.partial(xs.ipc.event.open, signals=False))
 
     def check_event_support(self, device: object) -> None:
         """Raise `FeatureNotSupportedError`, which is a `RuntimeError`, if the device cannot order both sides."""
@@ -164,16 +200,11 @@ class Events:
     def export_event(self, event: Point, device: object) -> bytes:  # noqa: ARG002
         if not event.handle:
             raise xs.InvalidArgumentError("this event was not recorded: record it on a stream, then export it")
-        return event.handle + _NUMBER.pack(event.number)
+        return event.handle + event.number.to_bytes(8, "little")
 
     def import_event(self, handle: bytes, device: object) -> Point:  # noqa: ARG002
-        raw = bytes(handle[: -_NUMBER.size])
-        event = self._peers.get(raw)
-        if event is None:
-            event = self._peers[raw] = xs.ipc.event.open(raw, signals=False)
-            while len(self._peers) > _PEERS:
-                self._peers.popitem(last=False)
-        return Point(event, raw, _NUMBER.unpack(handle[-_NUMBER.size :])[0])
+        raw = bytes(handle[:-8])
+        return Point(self._peers(raw), raw, int.from_bytes(handle[-8:], "little"))
 
     def wait_event(self, event: Point, stream: object) -> None:
         """Raises `PeerLostError` at the stream's next synchronization of ours if the other process dies first."""

@@ -8,21 +8,31 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable
+import secrets
+import sys
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
+
+import xpushare as xs
+from xpushare import adapters
+from xpushare.integrations._after_import import after_import
 
 __all__ = ["install", "plugin"]
 
 _UTILS: Final = "sglang.srt.utils"
 _BUCKET: Final = "sglang.srt.weight_sync.tensor_bucket"
+_LISTS: Final = "sglang.srt.weight_sync.utils"
 # What a pickle of ours names. Each takes a sealed handle, or arrays that came by one.
 _GLOBALS: Final = {
     ("xpushare.integrations._reductions", name)
     for name in ("opened", "received", "received_array", "received_piece", "reopened")
-} | {("xpushare.integrations.torch", name) for name in ("_rebuild", "_received", "_reopened")}
+} | {
+    ("xpushare.integrations.torch", name) for name in ("_rebuild", "_received", "_reopened")
+} | {("xpushare.integrations.sglang", "_listed")}  # fmt: skip
 
 _opens = 1
 _patched = False  # by SGLang, once
+_open: Final[dict[bytes, dict[int, Any]]] = {}  # the list that is being read: its tensors that nobody has taken yet
 
 
 def plugin() -> None:
@@ -46,16 +56,21 @@ def install(*, opens: int = 1) -> None:
 
 def _register() -> None:
     """Register the hooks that SGLang applies once all plug-ins are loaded."""
-    hooks = importlib.import_module("sglang.srt.plugins.hook_registry")
     importlib.import_module("xpushare.integrations.torch").install(opens=_opens)
     importlib.import_module(f"{_UTILS}.common").SafeUnpickler.ALLOWED_GLOBALS |= _GLOBALS
-    for target, hook in (
-        (f"{_UTILS}.patch_torch.monkey_patch_torch_reductions", _patch),
-        (f"{_BUCKET}.FlattenedTensorBucket.__init__", _init),
-        (f"{_BUCKET}.FlattenedTensorBucket.reconstruct_tensors", _reconstruct),
-    ):
-        if all(each[1] is not hook for each in hooks.HookRegistry._hooks[target]):
-            hooks.HookRegistry.register(target, hook, hooks.HookType.AROUND)
+    _hook(f"{_UTILS}.patch_torch.monkey_patch_torch_reductions", _patch)
+    _hook(f"{_BUCKET}.FlattenedTensorBucket.__init__", _init)
+    if _LISTS in sys.modules:
+        _hook(f"{_LISTS}.update_weights", _update_weights)
+    else:  # it imports all of the engine
+        after_import(_LISTS, lambda _module: _hook(f"{_LISTS}.update_weights", _update_weights).apply_hooks())
+
+
+def _hook(target: str, hook: Callable[..., Any]) -> Any:
+    hooks = importlib.import_module("sglang.srt.plugins.hook_registry")
+    if all(each[1] is not hook for each in hooks.HookRegistry._hooks[target]):
+        hooks.HookRegistry.register(target, hook, hooks.HookType.AROUND)
+    return hooks.HookRegistry
 
 
 def _patch(original: Callable[[], None]) -> None:
@@ -76,20 +91,64 @@ def _init(
     original: Callable[..., None], self: Any, named_tensors: Any = None, flattened_tensor: Any = None,
     metadata: Any = None,
 ) -> None:  # fmt: skip
-    """Keep the tensors of a new bucket instead of concatenating them: each goes by handle, from where it lies."""
-    if not named_tensors or flattened_tensor is not None:
-        original(self, named_tensors, flattened_tensor, metadata)
-        return
-    described = importlib.import_module(_BUCKET).FlattenedTensorMetadata
-    self.flattened_tensor = [tensor for _, tensor in named_tensors]
-    self.metadata, end = [], 0
-    for name, tensor in named_tensors:
-        start, end = end, end + tensor.nbytes
-        self.metadata.append(described(name, tensor.shape, tensor.dtype, start, end, tensor.nbytes))
+    """Concatenate the tensors of a new bucket, as SGLang does, but into memory that stays open on both sides for the
+    next bucket. A bucket whose tensors have no device of ours stays SGLang's.
+    """
+    engines = importlib.import_module("xpushare.integrations._engines")
+    device = named_tensors[0][1].device if flattened_tensor is None and named_tensors else None
+    if device is not None and device.type in {each.torch_type for each in adapters.vendors()}:
+        described = importlib.import_module(_BUCKET).FlattenedTensorMetadata
+        parts = [tensor.detach().flatten().view(engines.torch.uint8) for _, tensor in named_tensors]
+        nbytes = sum(part.nbytes for part in parts)
+        memory = xs.empty(max(nbytes, 1), "uint8", device=engines.device_of(device))
+        flattened_tensor = engines.torch.cat(parts, out=engines.torch.from_dlpack(memory)[:nbytes])
+        metadata, end = [], 0
+        for (name, tensor), part in zip(named_tensors, parts, strict=True):
+            start, end = end, end + part.nbytes
+            metadata.append(described(name, tensor.shape, tensor.dtype, start, end, part.nbytes))
+        named_tensors = None
+    original(self, named_tensors, flattened_tensor, metadata)
 
 
-def _reconstruct(original: Callable[[Any], Any], self: Any) -> Any:
-    """The tensors that came, in place of slices of a concatenated one."""
-    if not isinstance(self.flattened_tensor, list):
-        return original(self)
-    return [(each.name, tensor) for each, tensor in zip(self.metadata, self.flattened_tensor, strict=True)]
+# --- lists of named tensors, of which SGLang makes a message for each tensor
+
+
+class _Listed:
+    """A tensor of a list. The message of the first one carries all of them, as one tree."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self._arguments = arguments
+
+    def detach(self) -> _Listed:
+        return self
+
+    def __reduce__(self) -> Any:
+        return _listed, self._arguments
+
+
+async def _update_weights(
+    original: Callable[..., Awaitable[Any]], engine: Any, params_batch: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Serialize the whole list once, instead of each of its tensors."""
+    prepared = importlib.import_module(_LISTS)._preprocess_tensor_for_update_weights
+    tensors = [prepared(tensor.detach()) for _, tensor in params_batch]
+    raw = importlib.import_module(_UTILS).MultiprocessingSerializer.serialize(tensors)
+    token = secrets.token_bytes(16)
+    listed = [
+        (name, _Listed(token, number, b"" if number else raw)) for number, (name, _) in enumerate(params_batch)
+    ]  # fmt: skip
+    return await original(engine, listed, *args, **kwargs)
+
+
+def _listed(token: bytes, number: int, raw: bytes) -> Any:
+    """A tensor of a list, at the other end. What is left of the list before goes, if an update has failed."""
+    if raw and number not in _open.get(token, ()):
+        found = importlib.import_module(_UTILS).MultiprocessingSerializer.deserialize(raw)
+        _open.clear()
+        _open[token] = dict(enumerate(found))
+    if number not in _open.get(token, ()):
+        raise xs.InvalidHandleError("the first tensor of a list carries all of them: read it first, and each one once")
+    tensor = _open[token].pop(number)
+    if not _open[token]:
+        del _open[token]
+    return tensor

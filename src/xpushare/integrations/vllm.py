@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import importlib
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from typing import Any, ClassVar, Self
 
 import xpushare as xs
-from xpushare.integrations._engines import Publisher, Reader
+from xpushare.integrations._engines import Publisher, Reader, nearest
 
 __all__ = ["InitInfo", "ModelLoader", "Trainer", "TrainerInfo", "UpdateInfo", "WorkerEngine", "register"]
 
@@ -25,22 +27,19 @@ torch: Any = importlib.import_module("torch")
 _transfer: Any = importlib.import_module("vllm.distributed.weight_transfer.base")
 _loaders: Any = importlib.import_module("vllm.model_executor.model_loader")
 NAME = "xpushare"
-_registered = False
 
 
 def _module(name: str) -> Any:
     return importlib.import_module(f"vllm.{name}")
 
 
+@functools.cache
 def register() -> None:
     """Make the transfer and the loader known to vLLM in this process. vLLM calls this in all of its own. Idempotent."""
-    global _registered
-    if not _registered:
-        factories = _module("distributed.weight_transfer.factory")
-        factories.WeightTransferEngineFactory.register_engine(NAME, WorkerEngine)
-        factories.WeightTransferTrainerFactory.register_engine(NAME, Trainer)
-        _loaders.register_model_loader(NAME)(ModelLoader)
-        _registered = True
+    factories = _module("distributed.weight_transfer.factory")
+    factories.WeightTransferEngineFactory.register_engine(NAME, WorkerEngine)
+    factories.WeightTransferTrainerFactory.register_engine(NAME, Trainer)
+    _loaders.register_model_loader(NAME)(ModelLoader)
 
 
 @contextlib.contextmanager
@@ -71,16 +70,14 @@ def _read_by_all_ranks(reader: Reader, version: int, model: Any) -> Generator[di
 
 @dataclasses.dataclass
 class InitInfo(_transfer.WeightTransferInitInfo):
-    """What a worker learns once: under which name the trainer publishes."""
-
-    name: str
+    """What a worker learns once: nothing. It forgets the trainer before."""
 
 
 @dataclasses.dataclass
 class UpdateInfo(_transfer.WeightTransferUpdateInfo):
-    """What a worker learns at each update: one number, the same for all ranks."""
+    """What a worker learns at each update, the same for all ranks: the device, name and version of each tree."""
 
-    version: int
+    trees: list[tuple[str, str, int]]
 
 
 class WorkerEngine(_transfer.WeightTransferEngine):
@@ -92,22 +89,22 @@ class WorkerEngine(_transfer.WeightTransferEngine):
     update_info_cls = UpdateInfo
     _reader: Reader | None = None
 
-    def init_transfer_engine(self, init_info: InitInfo) -> None:
+    def init_transfer_engine(self, init_info: InitInfo) -> None:  # noqa: ARG002
         self.shutdown()
-        self._reader = Reader(init_info.name, self.device)
 
-    def start_weight_update(self) -> None:
-        pass
+    def start_weight_update(self) -> None: ...
 
-    def finish_weight_update(self) -> None:
-        pass
+    def finish_weight_update(self) -> None: ...
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
-        if self._reader is None:
-            raise xs.InvalidArgumentError("call init_weight_transfer_engine before update_weights")
         reload = _module("model_executor.model_loader.reload")
         mtp = _module("model_executor.model_loader.mtp_validation")
-        with _read_by_all_ranks(self._reader, update_info.version, self.model) as weights:
+        rank = _module("distributed.parallel_state").get_world_group().rank_in_group
+        _, name, version = nearest(update_info.trees, self.device, rank)
+        if self._reader is None or self._reader.name != name:
+            self.shutdown()
+            self._reader = Reader(name, self.device)
+        with _read_by_all_ranks(self._reader, version, self.model) as weights:
             reload.initialize_layerwise_reload(self.model)
             with mtp.disable_mtp_completeness_check():
                 self.model.load_weights(weights.items())
@@ -132,15 +129,21 @@ class TrainerInfo(_transfer.TrainerInitInfo):
 
 
 class Trainer(_transfer.TrainerWeightTransferEngine):
-    """The trainer's side. All ranks call it; rank 0 publishes."""
+    """The trainer's side. All ranks call it, and rank 0 talks to the engine.
+
+    Each rank of torch's default group publishes a tree on its own device, as in vLLM's `ipc`. Workers read the one on
+    theirs. With `keep`, only rank 0 publishes.
+    """
 
     init_info_cls = TrainerInfo
 
     def __init__(self, init_info: TrainerInfo, client: Any, source: Iterable[tuple[str, Any]]) -> None:
         super().__init__(client=client, source=source, is_sender=init_info.is_sender)
         # Of another name than what is kept: an engine that starts must not find what is about to be written again.
-        self._name = init_info.name if init_info.keep else f"{init_info.name}.now"
-        self._publisher = Publisher(self._name, keep=init_info.keep)
+        name = init_info.name if init_info.keep else f"{init_info.name}.now"
+        ranks = torch.distributed
+        self._grouped = not init_info.keep and ranks.is_initialized() and ranks.get_world_size() > 1
+        self._publisher = Publisher(f"{name}.{ranks.get_rank()}" if self._grouped else name, keep=init_info.keep)
         self._timeout = init_info.timeout
 
     @classmethod
@@ -149,29 +152,47 @@ class Trainer(_transfer.TrainerWeightTransferEngine):
             raise xs.InvalidArgumentError("the transfer needs a source of weights, such as ModuleSource(model)")
         engine = cls(init_info, client, source)
         if engine.is_sender:
-            client.init_weight_transfer_engine({"name": engine._name})
+            client.init_weight_transfer_engine({})
         return engine
+
+    def _of_all_ranks(self, own: Any) -> list[Any]:
+        found = [own]
+        if self._grouped:
+            found *= torch.distributed.get_world_size()
+            torch.distributed.all_gather_object(found, own)
+        return found
 
     def send_weights(self) -> None:
         """Publish the weights and have all workers load them. Afterwards no worker reads them any more, and they may
         be written. If this raises, the workers have the old version, or the new one; send again.
         """
-        if not self.is_sender:
-            for _ in self.source:  # the ranks gather each tensor together
-                pass
+        if not self.is_sender and not self._grouped:
+            deque(self.source, maxlen=0)  # the ranks gather each tensor together
             return
-        version = self._publisher.publish(self.source)
+        self._publisher.publish(self.source)
+        failed: Exception | None = None
         try:
+            trees = self._of_all_ranks(self._publisher.tree)
             try:
-                self.client.start_weight_update()
-            except Exception:  # a trainer before this one died between its calls; each client has errors of its own
-                self.client.finish_weight_update()
-                self.client.start_weight_update()
-            self.client.update_weights({"version": version})
-            self.client.finish_weight_update(str(version))
+                if self.is_sender:
+                    self._update(trees)
+            except Exception as error:
+                failed = error
+            reasons = self._of_all_ranks(failed and repr(failed))
+            if any(reasons):
+                raise failed or RuntimeError(f"rank 0 of the trainer could not update the engine: {reasons[0]}")
             self._publisher.wait(self._timeout)
         finally:
             self._publisher.withdraw()
+
+    def _update(self, trees: list[tuple[str, str, int]]) -> None:
+        try:
+            self.client.start_weight_update()
+        except Exception:  # a trainer before this one died between its calls; each client has errors of its own
+            self.client.finish_weight_update()
+            self.client.start_weight_update()
+        self.client.update_weights({"trees": trees})
+        self.client.finish_weight_update(str(trees[0][2]))
 
     def shutdown(self) -> None:
         self._publisher.withdraw()
