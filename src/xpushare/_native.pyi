@@ -721,7 +721,7 @@ class Leaves:
     KINDS_MOST on.
     """
 
-    def __init__(self, arrays: list[Any], read_only: bool, known: Kinds = ...) -> None:
+    def __init__(self, arrays: list[Any], read_only: bool, known: Kinds = ..., /) -> None:
         """`read_only`: all of it becomes so. `known`: kinds that need not be asked for."""
 
     dtypes: list[Any]  # by their numbers in the message
