@@ -44,7 +44,7 @@ LATE = frozenset(
 )  # fmt: skip
 
 
-# What modules of tests import, and a child with them that is sent one of their functions: that takes a fifth of a second.
+# What modules of tests import, and so a child that is sent one of their functions: a fifth of a second each time.
 _TESTS_IMPORT = ("argparse", "asyncio", "pytest", "hypothesis.strategies")
 
 
