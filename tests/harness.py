@@ -44,7 +44,7 @@ LATE = frozenset(
 )  # fmt: skip
 
 
-# What modules of tests import, and so a child that is sent one of their functions: a fifth of a second each time.
+# Modules of tests import these. A child that is sent one of their functions has them loaded, which saves 0.2 s.
 _TESTS_IMPORT = ("argparse", "asyncio", "pytest", "hypothesis.strategies")
 
 
