@@ -100,8 +100,7 @@ class Publisher:
     def __init__(self, name: str, *, keep: bool = False) -> None:
         self._name = name
         self._keep = keep
-        self._published = False
-        self.tree = ("", name, 0)  # the device, name and version of what was published last
+        self.tree: Any = None  # the device, name and version of what is published
 
     def publish(self, weights: Iterable[tuple[str, Any]]) -> int:
         """Publish one version, as one tree, and return its number. Readers look for that number, and no other."""
@@ -109,7 +108,6 @@ class Publisher:
         copied = self._keep or any(tensor.device.type == "cpu" for _, tensor in found)
         tree = dict(itertools.starmap(_carried, snapshot(found).items() if copied else found))
         version = xs.publish(self._name, tree, replace=True, versions=2 if self._keep else 1, keep=self._keep)
-        self._published = True
         self.tree = str(device_of(found[0][1].device).uuid) if found else "", self._name, version
         return version
 
@@ -128,9 +126,9 @@ class Publisher:
 
     def withdraw(self) -> None:
         """End the version, unless it is kept: nobody can open it any more. What is open stays open. Idempotent."""
-        if self._published and not self._keep:
+        if self.tree is not None and not self._keep:
             xs.unpublish(self._name)
-        self._published = False
+        self.tree = None
 
 
 def nearest(trees: list[tuple[str, str, int]], device: Any, rank: int) -> tuple[str, str, int]:
