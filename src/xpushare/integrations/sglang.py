@@ -147,7 +147,7 @@ def _listed(token: bytes, number: int, raw: bytes) -> Any:
         _open.clear()
         _open[token] = dict(enumerate(found))
     if number not in _open.get(token, ()):
-        raise xs.InvalidHandleError("the first tensor of a list carries all of them: read it first, and read each tensor once")
+        raise xs.InvalidHandleError("the first tensor of a list carries all of them: read it first, and each once")
     tensor = _open[token].pop(number)
     if not _open[token]:
         del _open[token]

@@ -182,7 +182,7 @@ def _register(module: Any) -> None:
                 await each.reached(1)
 
         async def receive_weights(self, global_steps: int | None = None) -> AsyncIterator[tuple[str, Any]]:  # noqa: ARG002
-            """Yield tensors, each valid until the next one is requested. Raises `PeerLostError` if the trainer exits."""
+            """Yield tensors, each valid until the next request. Raises `PeerLostError` if the trainer exits."""
             assert self._channel is not None
             for weights in _receive(self._channel):
                 while weights:

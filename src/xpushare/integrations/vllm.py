@@ -62,8 +62,8 @@ def _read_by_all_ranks(reader: Reader, version: int, model: Any) -> Generator[di
             torch.distributed.all_gather_object(reasons, reasons[0], group=world.cpu_group)
         if any(reasons):
             raise xs.HandleExpiredError(
-                f"version {version} of the weights was not loaded; the model is as it was. The publisher has to run until "
-                f"the update has returned, on this machine and as the same user. The ranks' reasons: {reasons}"
+                f"version {version} of the weights was not loaded; the model is as it was. The publisher has to run on "
+                f"this machine, as the same user, until the update has returned. The ranks' reasons: {reasons}"
             ) from failed
         yield weights
 
