@@ -113,7 +113,7 @@ def look(handle: str) -> tuple[int, int]:
     """Attach, read and close all. Returns how many arrays there are, and how many imports the driver has opened."""
     calls = kept["cuda"].calls
     before = calls.count("cuIpcOpenMemHandle")
-    found = xs.attach(handle)
+    found: Any = xs.attach(handle)
     assert [set(bytes_of(each)) for each in found] == [{value % 256} for value in range(len(found))]
     for each in found:
         each.close()

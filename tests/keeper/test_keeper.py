@@ -34,7 +34,7 @@ import xpushare as xs
 from harness import TIMEOUT, Child, kept, wait_until
 from sampling import sampled
 from xpushare.common import system
-from xpushare.sharing import keeping
+from xpushare.sharing import keeping, routes
 
 ROUNDS = 12  # kills at random lines of `publish`
 MIB = 1 << 20
@@ -453,8 +453,34 @@ def test_a_tree_of_many_allocations(publisher: Child, peer: Child) -> None:
     assert peer.call(sum_of, "many") == sum(range(500))
 
 
-def keep_many(count: int) -> None:
-    arrays = [xs.empty(1 << 13, "u2") for _ in range(count)]
+def by_socket_alone() -> list[int]:
+    """Have this process fetch descriptors by sockets alone, and note for how many entries each request is."""
+    plain, asked = routes.socket._Line._exchange, list[int]()
+
+    def exchange(line: Any, connection: Any, op: int, wanted: list[Any], before: bool) -> Any:
+        asked.append(len(wanted))
+        return plain(line, connection, op, wanted, before)
+
+    routes.socket._Line._exchange = exchange  # type: ignore[method-assign]
+    routes.use_only("socket")
+    return asked
+
+
+def heir_by_socket() -> tuple[int, list[int]]:
+    asked = by_socket_alone()
+    found = xs.attach(xs.lookup("many", timeout=0))
+    return sum(int(np.asarray(each)[-1]) == value for value, each in enumerate(found)), asked
+
+
+def test_the_keeper_answers_for_many_allocations_at_once(publisher: Child) -> None:
+    publisher.call(keep_many, 40, 1 << 16)  # each has an allocation of its own
+    publisher.kill()
+    with Child() as heir:
+        assert heir.call(heir_by_socket) == (40, [1, 40])
+
+
+def keep_many(count: int, length: int = 1 << 13) -> None:
+    arrays = [xs.empty(length, "u2") for _ in range(count)]
     for number, array in enumerate(arrays):
         np.asarray(array)[-1] = number
     xs.publish("many", arrays, keep=True)

@@ -295,9 +295,9 @@ def test_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeping, "_DESCRIPTORS", 2)
     for number, nbytes, descriptors in ((7, 10, 0), (8, 10, 1), (9, 10, 0), (10, 10, 1)):  # 6 has one
         found.keep(number, b"", nbytes, room, lambda end: end.number, End(number), descriptors)
-    assert sorted(found.items) == [7, 8, 9, 10]  # only the oldest had to go
+    assert list(found.items) == [7, 8, 9, 10]  # only the oldest had to go
     found.keep(11, b"", 10, room, lambda end: end.number, End(11))
-    assert sorted(found.items) == [9, 10, 11]
+    assert list(found.items) == [9, 10, 11]
     assert found.take(9) == 9
     found.give_up(lambda item: item.nbytes == 10)
     keep(12, 50, room)

@@ -16,7 +16,7 @@ Change = Callable[[ModuleType], object]
 _wanted: Final[dict[str, Change]] = {}
 
 
-def after_import(name: str, change: Callable[[ModuleType], object]) -> None:
+def after_import(name: str, change: Change) -> None:
     """Call `change` with the module of that name: now if it is already imported, otherwise once it is."""
     if name in sys.modules:
         change(sys.modules[name])

@@ -773,6 +773,7 @@ class Peers:
                     except XpuShareError:
                         continue
                     later.append(_Opening(key, fields_of(handle), what, lease))
+                    fetched[at] = []  # they are `later`'s
             asked.clear()
             if not later:
                 return
