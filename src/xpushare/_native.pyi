@@ -5,7 +5,7 @@ docs/events-protocol.md. Failing system calls raise `OSError` with errno and the
 holds the GIL while it blocks.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from os import PathLike
 from typing import Any, Final, Literal, NoReturn, Self, TypeVar, final, overload
 
@@ -177,15 +177,15 @@ class Recogniser:
     def add(self, ordinal: int, info: object, scopes: Scopes, place: object, /) -> None:
         """Find memory on that device, too, which `info` describes; handles are asked for within a scope."""
 
-    def find(self, info: object, address: int, nbytes: int, known: bool, /) -> Any:
-        """Return what was remembered of the allocation that has these bytes, on the device that `info` describes. Of an
-        allocation that can be exported and is new, return its identity (ordinal, start, nbytes, number) and what `make`
-        makes of it. None: the adapter has to look. `known`: ask first whether it is one that is remembered, as
-        `Leaves.next` does.
+    def find(
+        self, device: Any, info: Any, backend: str, address: int, nbytes: int, known: bool,
+        add: Callable[[Any, Any], Any], own: OwnTable | None, /,
+    ) -> Any:  # fmt: skip
+        """Return the `Allocation` that has these bytes, on the device that `info` describes. None: the adapter has to
+        look. A new one of this device is made under the name (backend, (ordinal, start, nbytes, number)), with the
+        template of its exports in `own` once one was made on that device, and remembered as what `add(name,
+        allocation)` returns. `known`: ask first whether it is one that is remembered, as `Leaves.next` does.
         """
-
-    def remember(self, identity: tuple[int, int, int, int], allocation: object, /) -> None:
-        """Have `find` return that object from now on."""
 
 @final
 class Mapping:
@@ -366,6 +366,9 @@ class PeerTable:
         """None while the handle's entry is live; else why it ended, a REASON_… if the peer is honest. ValueError where
         there is no such entry in any table."""
 
+    def stands(self, fields: Fields, /) -> bool:
+        """Whether the entry is still that of the handle, which may be overdue."""
+
     def entry(self, fields: Fields, /) -> bytes | None:
         """A copy of the handle's entry, checked against the handle; None unless it is live and fits."""
 
@@ -498,6 +501,11 @@ class OwnTable:
     def new_object(self) -> int:
         """Return 1, 2, 3, …: no two threads get the same number."""
 
+    def object_named(self, name: Hashable, /) -> int:
+        """Return the number of another library's object: the same one for the name each time, unless 4,096 others were
+        asked for since.
+        """
+
 @final
 class End:
     """Releases a resource when its owner has died: calls `release(*arguments)` once, unless that is None.
@@ -531,10 +539,8 @@ class Resource:
         With `keep`, the resource is not released then. Instead, `keep` is called with a new end that owns it.
         """
 
-    def reopener(self) -> Callable[[End], Any] | None:
-        """Return a function that rebuilds this object from the end that `keep` gets, or None if rebuilding saves
-        nothing.
-        """
+    reopens: tuple[Any, ...] | None
+    """What `imported` takes before the end that `keep` gets, to rebuild this object; None if that saves nothing."""
 
 @final
 class Timeline(Resource):
@@ -587,10 +593,11 @@ class PagesBase(Resource):
     known_serial: int  # 0 before the first export
 
 def imported(
-    device: Any, driver: Any, kind: str, address: int, nbytes: int, host_accessible: bool, owned: object, end: End, /
-) -> Any:
+    device: Any, driver: Any, kind: str, address: int, nbytes: int, host_accessible: bool, owned: object, end: End,
+    keepable: bool = False, /,
+) -> Any:  # fmt: skip
     """Make the `Allocation` of memory that another process exported. `owned`: by which this process can export it, or
-    None.
+    None. `keepable`: its end is worth keeping for a moment.
     """
 
 class RangeBase:
@@ -747,10 +754,10 @@ class Leaves:
         array that is in none; None if there is none.
         """
 
-    def where(self) -> tuple[int, int, int, Any, Any, Recogniser | None, int] | None:
+    def where(self) -> tuple[int, int, int, Any, Any, Recogniser | None, Any, int] | None:
         """Of the array that `next` returned the kind; the address and bytes of the first array that it lies end to end
-        with, which may be itself; its device and context; who finds the kind's memory; and how many bytes all these
-        arrays take up. None if the kind is not settled.
+        with, which may be itself; its device and context; who finds the kind's memory, and what that calls the device;
+        and how many bytes all these arrays take up. None if the kind is not settled.
         """
 
     def learn(self, allocation: Any, context: Any, /) -> None:

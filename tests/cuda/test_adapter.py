@@ -8,7 +8,6 @@ import sys
 import threading
 import types
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -127,15 +126,15 @@ def test_a_lying_exporter_is_refused(cuda: Cuda, driver: ScriptedDriver, gpu: De
     export = memory.export(False)
     what = as_import(export)
     if damage == "size":  # the table says more than there is
-        what = replace(what, exposed_nbytes=2 * MIB2, payload=what.payload[:8] + (2 * MIB2).to_bytes(8, "little"))
+        what = what._replace(exposed_nbytes=2 * MIB2, payload=what.payload[:8] + (2 * MIB2).to_bytes(8, "little"))
     elif damage == "payload":
-        what = replace(what, payload=b"")
+        what = what._replace(payload=b"")
     elif damage == "kind":
-        what = replace(what, payload=b"\x63" + what.payload[1:])
+        what = what._replace(payload=b"\x63" + what.payload[1:])
     elif damage == "fds":
-        what = replace(what, fds=[])
+        what = what._replace(fds=[])
     else:
-        what = replace(what, fds=[OwnedFd(os.memfd_create("no driver's"))])
+        what = what._replace(fds=[OwnedFd(os.memfd_create("no driver's"))])
     before = {kind: set(found) for kind, found in driver.live.items()}
     with pytest.raises((xs.InvalidHandleError, xs.FeatureNotSupportedError)):
         cuda.import_memory(gpu, what)
@@ -360,7 +359,7 @@ def test_what_a_pickle_brought_is_exported_by_the_fd_that_it_came_by(
 ) -> None:
     """The driver does not export what it imported (error 1)."""
     memory = cuda.allocate(gpu, "device", MIB2)
-    came_by = replace(as_import(memory.export(False)), again=True)
+    came_by = as_import(memory.export(False))._replace(again=True)
     opened = cuda.import_memory(gpu, came_by)
     exports = driver.calls.count("cuMemExportToShareableHandle")
     found = opened.export(False)

@@ -152,7 +152,7 @@ def test_who_waits_for_a_batch_goes_on_alone(driver: ScriptedDriver, handles: li
         except xs.RouteError as error:
             found[key] = error.message
 
-    with turn.lock:
+    with turn:
         ways: dict[str, Callable[[], str]] = {"one": refuse, "other": lambda: "made"}
         threads = [threading.Thread(target=make, args=each) for each in ways.items()]
         for thread in threads:

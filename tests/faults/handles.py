@@ -117,17 +117,16 @@ def cache_not_rechecked() -> None:
     from xpushare.sharing.peers import Peers
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def acquire(self: Any, handle: Any, opener: Any) -> Any:
-            fields = fields_of(handle)
-            known = self._cache.get((fields.cookie, fields.object, opener, fields.flags & 1))
+        def open_by_steps(self: Any, handle: Any, key: Any, opener: Any) -> Any:
+            known = self._cache.get(key)
             found = None if known is None else known()
             if found is not None:
                 return found, None
-            return original(self, handle, opener)
+            return original(self, handle, key, opener)
 
-        return acquire
+        return open_by_steps
 
-    wrap(Peers, "_acquire", make)
+    wrap(Peers, "_open_by_steps", make)
     the_long_way()
 
 

@@ -118,13 +118,14 @@ def import_never_released() -> None:
     held: list[Any] = []
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def acquire(self: Any, *args: Any) -> Any:
+        def open_(self: Any, *args: Any) -> Any:
             held.append(original(self, *args))
             return held[-1]
 
-        return acquire
+        return open_
 
-    wrap(Peers, "_acquire", make)
+    wrap(Peers, "_open", make)
+    wrap(Peers, "_open_by_steps", make)
     wrap(Peers, "open_slot", make)
 
 

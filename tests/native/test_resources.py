@@ -117,7 +117,7 @@ def test_forget_comes_first_and_keep_takes_over(calls):
     again.on_death(lambda key: calls.append(("forgotten", key)), "again")
     del again
     assert calls == [("forgotten", "key"), ("forgotten", "again"), "released"]
-    assert n.Resource("device", "driver", list).reopener() is None
+    assert n.Resource("device", "driver", list).reopens is None
 
 
 def test_a_circle_is_released_while_it_is_whole(calls):

@@ -8,7 +8,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -282,16 +281,16 @@ def test_a_lying_exporter_is_refused(
     what = as_import(memory.export(False))
     before = books(driver)[2]
     if damage == "size":  # the table says more than there is
-        what = replace(what, exposed_nbytes=2 * what.exposed_nbytes)
+        what = what._replace(exposed_nbytes=2 * what.exposed_nbytes)
     elif damage == "no fd":
-        what = replace(what, fds=[])
+        what = what._replace(fds=[])
     elif damage == "two fds":
-        what = replace(what, fds=[*what.fds, *as_import(memory.export(False)).fds])
+        what = what._replace(fds=[*what.fds, *as_import(memory.export(False)).fds])
     elif damage == "file":
-        what = replace(what, fds=[OwnedFd(os.open(tmp_path, os.O_TMPFILE | os.O_RDWR))])
+        what = what._replace(fds=[OwnedFd(os.open(tmp_path, os.O_TMPFILE | os.O_RDWR))])
         os.ftruncate(what.fds[0].number, what.exposed_nbytes)
     else:
-        what = replace(what, fds=[OwnedFd(os.memfd_create("it can shrink", os.MFD_ALLOW_SEALING))])
+        what = what._replace(fds=[OwnedFd(os.memfd_create("it can shrink", os.MFD_ALLOW_SEALING))])
         os.ftruncate(what.fds[0].number, what.exposed_nbytes)
     with pytest.raises(xs.InvalidHandleError):
         open_(what)

@@ -13,7 +13,6 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -373,7 +372,7 @@ def test_a_payload_that_contradicts_its_table_is_refused() -> None:
     assert (export.nbytes, export.exposed_nbytes) == (5, 4096)
     good = Import(5, 4096, export.payload, (), False)
     assert payload.read_head("opening", good) == (payload.SEGMENTS, b"rest")
-    for wrong in (replace(good, payload=b"x"), replace(good, exposed_nbytes=8192), replace(good, nbytes=4097)):
+    for wrong in (good._replace(payload=b"x"), good._replace(exposed_nbytes=8192), good._replace(nbytes=4097)):
         with pytest.raises(xs.InvalidHandleError):
             payload.read_head("opening", wrong)
 

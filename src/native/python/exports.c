@@ -9,6 +9,7 @@
 
 #define BODY_NBYTES offsetof(xp_handle, seal)
 #define RECYCLE_TRIES 8
+#define NAMED 4096 /* other libraries' objects, whose numbers are remembered: so many at least, and twice as many at most */
 
 /* --- Template ----------------------------------------------------------------------------------------------------- */
 
@@ -72,6 +73,27 @@ PyObject *xp_prepare(const xp_types *types, PyObject *own, PyObject *names, PyOb
     t->offer = offer;
     if (!fill_template(t, names, fds, payload, common))
         Py_CLEAR(t);
+    return (PyObject *)t;
+}
+
+PyObject *xp_prepare_like(const xp_types *types, PyObject *own, PyObject *like, uint64_t serial, uint64_t nbytes,
+                          const char *payload, uint32_t payload_nbytes)
+{
+    const xp_template *from = Py_TYPE(like) == types->template ? (const xp_template *)like : NULL;
+    const xp_handle *common = &((const xp_own_table *)own)->common;
+    if (from == NULL || from->e.fd_count || from->offer || payload_nbytes > sizeof from->e.payload ||
+        memcmp(from->h.cookie, common->cookie, sizeof common->cookie) != 0)
+        return NULL;
+    xp_template *t = (xp_template *)PyType_GenericAlloc(types->template, 0);
+    if (t) {
+        t->h = from->h;
+        t->e = from->e;
+        t->h.object = t->e.object = serial;
+        t->h.exposed_nbytes = t->e.exposed_nbytes = t->e.nbytes = nbytes;
+        t->e.payload_nbytes = payload_nbytes;
+        memset(t->e.payload, 0, sizeof t->e.payload);
+        memcpy(t->e.payload, payload, payload_nbytes);
+    }
     return (PyObject *)t;
 }
 
@@ -230,6 +252,8 @@ static PyObject *own_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->free = room;
     self->exports = exports;
     memcpy(&self->common, common, (size_t)size);
+    if ((self->named = PyDict_New()) == NULL)
+        Py_CLEAR(self);
     return (PyObject *)self;
 }
 
@@ -239,6 +263,8 @@ static int own_traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(Py_TYPE(object));
     Py_VISIT(self->mapping);
     Py_VISIT(self->domain);
+    Py_VISIT(self->named);
+    Py_VISIT(self->named_before);
     for (uint32_t i = 0; i < self->used; i++) /* without the lock: no thread can be inside it now */
         Py_VISIT(self->exports[i]);
     return 0;
@@ -262,6 +288,8 @@ static void own_dealloc(PyObject *object)
     pthread_mutex_destroy(&self->lock);
     Py_XDECREF(self->mapping);
     Py_XDECREF(self->domain);
+    Py_XDECREF(self->named);
+    Py_XDECREF(self->named_before);
     xp_free(object);
 }
 
@@ -325,6 +353,53 @@ uint64_t xp_new_object(PyObject *own) { return __atomic_add_fetch(&((xp_own_tabl
 static PyObject *own_new_object(PyObject *object, PyObject *Py_UNUSED(a))
 {
     return PyLong_FromUnsignedLongLong(xp_new_object(object));
+}
+
+/* With `fresh`, an empty dict, the names that nobody has asked for meanwhile are forgotten. No Python runs here. */
+static uint64_t number_of(xp_own_table *self, PyObject *name, PyObject **fresh)
+{
+    PyObject *found = PyDict_GetItemWithError(self->named, name), *made = NULL;
+    uint64_t number = 0;
+    if (found == NULL && !PyErr_Occurred()) {
+        if (self->named_before)
+            found = PyDict_GetItemWithError(self->named_before, name);
+        if (found == NULL && !PyErr_Occurred())
+            found = made = PyLong_FromUnsignedLongLong(xp_new_object((PyObject *)self));
+        if (found && *fresh) {
+            PyObject *gone = self->named_before;
+            self->named_before = self->named;
+            self->named = *fresh;
+            *fresh = gone;
+            made = made ? made : Py_NewRef(found);
+        }
+        if (found && PyDict_SetItem(self->named, name, found) < 0)
+            found = NULL;
+    }
+    if (found && xp_as_u64(found, &number) < 0)
+        number = 0;
+    Py_XDECREF(made);
+    return number;
+}
+
+uint64_t xp_object_named(PyObject *own, PyObject *name)
+{
+    xp_own_table *self = (xp_own_table *)own;
+    uint64_t number = 0;
+    PyObject *fresh = PyDict_Size(self->named) >= NAMED ? PyDict_New() : NULL;
+    if (PyErr_Occurred())
+        return 0;
+    Py_BEGIN_CRITICAL_SECTION(own);
+    number = number_of(self, name, &fresh);
+    Py_END_CRITICAL_SECTION();
+    Py_XDECREF(fresh);
+    return number;
+}
+
+/* object_named(name): the number of another library's object, the same one each time */
+static PyObject *own_object_named(PyObject *object, PyObject *name)
+{
+    uint64_t number = xp_object_named(object, name);
+    return number ? PyLong_FromUnsignedLongLong(number) : NULL;
 }
 
 static xp_entry *entry_at(xp_own_table *self, uint32_t entry)
@@ -755,6 +830,7 @@ static PyMethodDef own_methods[] = {
     {"set_deadline", XP_FAST(own_set_deadline), METH_FASTCALL, NULL},
     {"give_open", XP_FAST(own_give_open), METH_FASTCALL, NULL},
     {"new_object", own_new_object, METH_NOARGS, NULL},
+    {"object_named", own_object_named, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 static PyMemberDef own_members[] = {

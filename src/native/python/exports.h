@@ -40,6 +40,7 @@ typedef struct {
     xp_domain *d;
     xp_handle common;
     uint64_t objects; /* how many have a number */
+    PyObject *named, *named_before; /* may change: dicts of the numbers of other libraries' objects; see `object_named` */
     /* The lock is for what follows. While it is held nothing of Python is made or dropped: the garbage collector may run
      * then, and end exports. */
     pthread_mutex_t lock;
@@ -80,7 +81,12 @@ static inline void xp_give_entry(xp_own_table *own, uint32_t entry)
  * for fds that are there. */
 PyObject *xp_prepare(const xp_types *types, PyObject *own, PyObject *names, PyObject *fds, PyObject *payload,
                      const xp_entry *common, xp_offer *offer);
+/* The template of another object of the same device and kind as `like`, a Template, which has `nbytes` and no fds. NULL,
+ * without an exception, where `like` is none of this table's, or has fds. */
+PyObject *xp_prepare_like(const xp_types *types, PyObject *own, PyObject *like, uint64_t serial, uint64_t nbytes,
+                          const char *payload, uint32_t payload_nbytes);
 uint64_t xp_new_object(PyObject *own);
+uint64_t xp_object_named(PyObject *own, PyObject *name); /* 0 with an exception set */
 
 /* `flags`: XP_ENTRY_READ_ONLY, XP_ENTRY_PICKLED */
 PyObject *xp_exported_new(const xp_types *types, PyObject *template, PyObject *source, PyObject *keep, uint64_t offset,

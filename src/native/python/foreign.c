@@ -1,6 +1,8 @@
 /* Recogniser: what an adapter looks for at an address. It asks the driver what `ask_all` and `ask` in allocations.c ask,
  * once for each hand-over: of what it knows already, only for the number. */
 #include "foreign.h"
+#include "exports.h"
+#include "resources.h"
 #include "scope.h"
 
 #include <pthread.h>
@@ -33,6 +35,7 @@ typedef struct {
 
 typedef struct {
     PyObject *info, *scopes, *place; /* owned; NULL: the device is not known yet */
+    PyObject *first; /* owned: the first allocation there, whose exports say what those of all others do; NULL: none yet */
 } device;
 
 typedef struct {
@@ -61,6 +64,7 @@ static int traverse(PyObject *object, visitproc visit, void *arg)
         Py_VISIT(self->devices[i].info);
         Py_VISIT(self->devices[i].scopes);
         Py_VISIT(self->devices[i].place);
+        Py_VISIT(self->devices[i].first);
     }
     for (int i = 0; self->known && i < KNOWN; i++) {
         Py_VISIT(self->known[i].info);
@@ -77,6 +81,7 @@ static int clear(PyObject *object)
         Py_CLEAR(self->devices[i].info);
         Py_CLEAR(self->devices[i].scopes);
         Py_CLEAR(self->devices[i].place);
+        Py_CLEAR(self->devices[i].first);
     }
     for (int i = 0; self->known && i < KNOWN; i++) {
         Py_CLEAR(self->known[i].info);
@@ -163,7 +168,7 @@ static PyObject *add(PyObject *object, PyObject *const *args, Py_ssize_t n)
     device *to = &self->devices[ordinal];
     pthread_mutex_lock(&self->mu);
     if (to->info == NULL) /* what is there stays */
-        *to = (device){Py_NewRef(args[1]), Py_NewRef(args[2]), Py_NewRef(args[3])};
+        *to = (device){Py_NewRef(args[1]), Py_NewRef(args[2]), Py_NewRef(args[3]), NULL};
     pthread_mutex_unlock(&self->mu);
     Py_RETURN_NONE;
 }
@@ -279,54 +284,89 @@ static bool recognise(xp_recogniser *self, const xp_types *types, PyObject *info
     return good;
 }
 
-/* find(info, address, nbytes, known): see _native.pyi */
-static PyObject *recogniser_find(PyObject *object, PyObject *const *args, Py_ssize_t n)
-{
-    xp_recogniser *self = (xp_recogniser *)object;
-    xp_foreign f = {.allocation = NULL};
-    uint64_t address, nbytes;
-    if (xp_arity("find", n, 4, 4) < 0 || xp_as_u64(args[1], &address) < 0 || xp_as_u64(args[2], &nbytes) < 0)
-        return NULL;
-    if (args[3] == Py_True && (f.allocation = xp_recognised(object, args[0], address, nbytes)))
-        return f.allocation;
-    if (!recognise(self, PyType_GetModuleState(Py_TYPE(object)), args[0], address, nbytes, &f))
-        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
-    if (f.allocation)
-        return f.allocation;
-    unsigned long long start = f.start, size = f.nbytes, number = f.number, ordinal = f.ordinal;
-    PyObject *memory = PyObject_CallFunction(self->make, "OKKKy#", self->devices[ordinal].place, start, size, number,
-                                             f.payload, (Py_ssize_t)(self->handle_at + HANDLE_NBYTES));
-    return memory ? Py_BuildValue("((KKKK)N)", ordinal, start, size, number, memory) : NULL;
-}
+/* --- new allocations ---------------------------------------------------------------------------------------------- */
 
-/* remember(identity, allocation): see _native.pyi */
-static PyObject *remember(PyObject *object, PyObject *const *args, Py_ssize_t n)
+/* From now on that allocation is known. */
+static void remember(xp_recogniser *self, const xp_foreign *f, PyObject *allocation)
 {
-    xp_recogniser *self = (xp_recogniser *)object;
-    unsigned long long ordinal, start, nbytes, number;
-    if (xp_arity("remember", n, 2, 2) < 0 || !PyArg_ParseTuple(args[0], "KKKK", &ordinal, &start, &nbytes, &number))
-        return NULL;
-    if (ordinal >= MOST_DEVICES || self->devices[ordinal].info == NULL || nbytes == 0) {
-        PyErr_SetString(PyExc_ValueError, "there is no such device");
-        return NULL;
-    }
-    known *at = &self->known[number % KNOWN], before;
-    known now = {number, start, nbytes, Py_NewRef(self->devices[ordinal].info), Py_NewRef(args[1])};
+    device *on = &self->devices[f->ordinal];
+    known *at = &self->known[f->number % KNOWN], before;
+    known now = {f->number, f->start, f->nbytes, Py_NewRef(on->info), Py_NewRef(allocation)};
     pthread_mutex_lock(&self->mu);
+    if (on->first == NULL)
+        on->first = Py_NewRef(allocation);
     before = *at;
     *at = now;
-    for (uint64_t a = start >> HINT_SHIFT, i = 0; i < HINTS && a <= (start + nbytes - 1) >> HINT_SHIFT; a++, i++)
-        self->hints[a % HINTS] = number;
+    uint64_t last = (f->start + f->nbytes - 1) >> HINT_SHIFT;
+    for (uint64_t a = f->start >> HINT_SHIFT, i = 0; i < HINTS && a <= last; a++, i++)
+        self->hints[a % HINTS] = f->number;
     pthread_mutex_unlock(&self->mu);
     Py_XDECREF(before.info);
     Py_XDECREF(before.allocation); /* outside the lock: what it holds may be whatever */
-    Py_RETURN_NONE;
+}
+
+/* The template of its exports: NULL, with or without an exception, where none was made on that device. */
+static PyObject *template_of(xp_recogniser *self, const xp_types *types, PyObject *own, const xp_foreign *f, uint64_t serial)
+{
+    pthread_mutex_lock(&self->mu);
+    xp_allocation *first = (xp_allocation *)self->devices[f->ordinal].first; /* for good, once it is there */
+    pthread_mutex_unlock(&self->mu);
+    PyObject *like = first ? xp_field(first, &first->prepared) : NULL;
+    PyObject *made =
+        like ? xp_prepare_like(types, own, like, serial, f->nbytes, f->payload, self->handle_at + HANDLE_NBYTES) : NULL;
+    Py_XDECREF(like);
+    return made;
+}
+
+/* The Allocation, which `add` may know already. NULL with an exception set */
+static PyObject *made(xp_recogniser *self, const xp_types *types, const xp_foreign *f, PyObject *device,
+                      PyObject *backend, PyObject *add_, PyObject *own)
+{
+    unsigned long long start = f->start, size = f->nbytes, number = f->number, ordinal = f->ordinal;
+    uint64_t serial = 0;
+    PyObject *name = Py_BuildValue("(O(KKKK))", backend, ordinal, start, size, number), *all[2] = {NULL, NULL};
+    PyObject *memory = name ? PyObject_CallFunction(self->make, "OKKKy#", self->devices[ordinal].place, start, size,
+                                                    number, f->payload, (Py_ssize_t)(self->handle_at + HANDLE_NBYTES))
+                            : NULL;
+    if (memory && own && (serial = xp_object_named(own, name)))
+        all[0] = template_of(self, types, own, f, serial);
+    if (memory && !PyErr_Occurred())
+        all[1] = xp_foreign_allocation(types, device, memory, name, size, start, all[0], serial);
+    PyObject *kept = all[1] ? PyObject_CallFunctionObjArgs(add_, name, all[1], NULL) : NULL;
+    if (kept && xp_allocation_of(types, kept))
+        remember(self, f, kept);
+    Py_XDECREF(all[0]);
+    Py_XDECREF(all[1]);
+    Py_XDECREF(memory);
+    Py_XDECREF(name);
+    return kept;
+}
+
+/* find(device, info, backend, address, nbytes, known, add, own): see _native.pyi */
+static PyObject *recogniser_find(PyObject *object, PyObject *const *args, Py_ssize_t n)
+{
+    xp_recogniser *self = (xp_recogniser *)object;
+    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
+    xp_foreign f = {.allocation = NULL};
+    uint64_t address, nbytes;
+    if (xp_arity("find", n, 8, 8) < 0 || xp_as_u64(args[3], &address) < 0 || xp_as_u64(args[4], &nbytes) < 0)
+        return NULL;
+    if (args[7] != Py_None && Py_TYPE(args[7]) != types->own_table) {
+        PyErr_SetString(PyExc_TypeError, "find() takes an OwnTable or None last");
+        return NULL;
+    }
+    if (args[5] == Py_True && (f.allocation = xp_recognised(object, args[1], address, nbytes)))
+        return f.allocation;
+    if (!recognise(self, types, args[1], address, nbytes, &f))
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    if (f.allocation)
+        return f.allocation;
+    return made(self, types, &f, args[0], args[2], args[6], args[7] == Py_None ? NULL : args[7]);
 }
 
 static PyMethodDef methods[] = {
     {"add", XP_FAST(add), METH_FASTCALL, NULL},
     {"find", XP_FAST(recogniser_find), METH_FASTCALL, NULL},
-    {"remember", XP_FAST(remember), METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot slots[] = {

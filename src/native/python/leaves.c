@@ -701,8 +701,8 @@ static uint64_t ahead_of(xp_leaves *self, leaf_span own, const PyObject *device)
     return self->chain_last - own.first;
 }
 
-/* where(): (kind, address of the lowest byte, bytes, device, context, finder or None, `ahead_of`) of the array that `next`
- * named, or of the first one that it lies end to end with, if its kind is settled; else None */
+/* where(): (kind, address of the lowest byte, bytes, device, context, finder or None, its name of the device, `ahead_of`)
+ * of the array that `next` named, or of the first one that it lies end to end with, if its kind is settled; else None */
 static PyObject *leaves_where(PyObject *object, PyObject *Py_UNUSED(none))
 {
     xp_leaves *self = (xp_leaves *)object;
@@ -714,9 +714,9 @@ static PyObject *leaves_where(PyObject *object, PyObject *Py_UNUSED(none))
         return NULL;
     leaf_span s = {l->address + (uint64_t)l->low, l->address + (uint64_t)l->high, l->kind};
     s = first_of(self, s, k->on);
-    return Py_BuildValue("(IKKOOOK)", l->kind, (unsigned long long)s.first, (unsigned long long)(s.last - s.first),
+    return Py_BuildValue("(IKKOOOOK)", l->kind, (unsigned long long)s.first, (unsigned long long)(s.last - s.first),
                          k->said.device, k->said.context, k->said.finder ? k->said.finder : Py_None,
-                         (unsigned long long)ahead_of(self, s, k->on));
+                         k->said.info ? k->said.info : Py_None, (unsigned long long)ahead_of(self, s, k->on));
 }
 
 /* learn(allocation, context): arrays may lie there */

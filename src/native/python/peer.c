@@ -201,6 +201,13 @@ static PyObject *table_ended(PyObject *object, PyObject *arg)
     }
 }
 
+static PyObject *table_stands(PyObject *object, PyObject *arg)
+{
+    const xp_handle *h = fields_arg(PyType_GetModuleState(Py_TYPE(object)), "stands", arg);
+    uint32_t reason;
+    return h ? PyBool_FromLong(xp_entry_state(((xp_peer_table *)object)->base, h, &reason) == XP_LIVE) : NULL;
+}
+
 static PyObject *table_entry(PyObject *object, PyObject *arg)
 {
     const xp_handle *h = fields_arg(PyType_GetModuleState(Py_TYPE(object)), "entry", arg);
@@ -214,6 +221,7 @@ static PyObject *table_entry(PyObject *object, PyObject *arg)
 
 static PyMethodDef table_methods[] = {
     {"ended", table_ended, METH_O, NULL},
+    {"stands", table_stands, METH_O, NULL},
     {"entry", table_entry, METH_O, NULL},
     {"open", XP_FAST(table_open), METH_FASTCALL, NULL},
     {"hold", XP_FAST(table_hold), METH_FASTCALL, NULL},

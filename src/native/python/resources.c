@@ -187,7 +187,7 @@ static PyObject *resource_on_death(PyObject *self, PyObject *const *args, Py_ssi
     Py_RETURN_NONE;
 }
 
-static PyObject *resource_reopener(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(a)) { Py_RETURN_NONE; }
+static PyObject *resource_reopens(PyObject *Py_UNUSED(self), void *Py_UNUSED(c)) { Py_RETURN_NONE; }
 
 static PyObject *resource_foreign_process(PyObject *self, void *Py_UNUSED(c))
 {
@@ -234,11 +234,12 @@ static PyMemberDef resource_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 static PyGetSetDef resource_getset[] = {
-    {"foreign_process", resource_foreign_process, NULL, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL},
+    {"foreign_process", resource_foreign_process, NULL, NULL, NULL},
+    {"reopens", resource_reopens, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
 };
 static PyMethodDef resource_methods[] = {
     {"on_death", XP_FAST(resource_on_death), METH_FASTCALL, NULL},
-    {"reopener", resource_reopener, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot resource_slots[] = {
@@ -270,10 +271,27 @@ static PyObject *allocation_make(PyTypeObject *type, PyObject *device, PyObject 
         a->imported = rest->imported;
         a->foreign = rest->foreign;
         a->owned = rest->owned;
+        a->keepable = rest->keepable;
         if ((a->earlier = PyDict_New()) == NULL)
             Py_CLEAR(a);
     }
     return (PyObject *)a;
+}
+
+PyObject *xp_foreign_allocation(const xp_types *types, PyObject *device, PyObject *driver, PyObject *name,
+                                uint64_t nbytes, uint64_t address, PyObject *prepared, uint64_t serial)
+{
+    xp_allocation rest = {.name = name, .prepared = prepared, .address = address, .nbytes = nbytes, .serial = serial,
+                          .foreign = true};
+    PyTypeObject *class = registered(types->allocation, "Allocation");
+    PyObject *nothing = class ? PyTuple_New(0) : NULL, *made = NULL;
+    PyObject *end = nothing ? end_make(types->end, Py_None, nothing) : NULL;
+    if (end && (rest.kind = PyUnicode_FromString("device")))
+        made = allocation_make(class, device, driver, end, &rest);
+    Py_XDECREF(rest.kind);
+    Py_XDECREF(end);
+    Py_XDECREF(nothing);
+    return made;
 }
 
 static bool as_flag(PyObject *object, bool *flag)
@@ -360,6 +378,19 @@ static PyObject *allocation_opened_by(PyObject *self, PyObject *handle)
     Py_RETURN_NONE;
 }
 
+static PyObject *allocation_reopens(PyObject *self, void *Py_UNUSED(c))
+{
+    const xp_allocation *a = (const xp_allocation *)self;
+    if (!a->keepable)
+        Py_RETURN_NONE;
+    unsigned long long address = a->address, nbytes = a->nbytes;
+    return Py_BuildValue("(OOOKKOO)", a->resource.device, a->resource.driver, a->kind, address, nbytes,
+                         a->host_accessible ? Py_True : Py_False, Py_None);
+}
+
+static PyGetSetDef allocation_getset[] = {
+    {"reopens", allocation_reopens, NULL, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL},
+};
 static PyMethodDef allocation_methods[] = {
     {"opened_by", allocation_opened_by, METH_O, NULL}, {NULL, NULL, 0, NULL},
 };
@@ -383,7 +414,7 @@ static PyMemberDef allocation_members[] = {
 static PyType_Slot allocation_slots[] = {
     {Py_tp_new, allocation_new},     {Py_tp_dealloc, allocation_dealloc}, {Py_tp_traverse, allocation_traverse},
     {Py_tp_clear, allocation_clear}, {Py_tp_members, allocation_members}, {Py_tp_methods, allocation_methods},
-    {0, NULL},
+    {Py_tp_getset, allocation_getset}, {0, NULL},
 };
 static PyType_Spec allocation_spec = {"xpushare._native.AllocationBase", sizeof(xp_allocation), 0,
                                       Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, allocation_slots};
@@ -593,13 +624,14 @@ static PyType_Spec range_spec = {"xpushare._native.RangeBase", sizeof(xp_range),
 
 /* --- functions ---------------------------------------------------------------------------------------------------- */
 
-/* imported(device, driver, kind, address, nbytes, host_accessible, owned, end): the Allocation of an import */
+/* imported(device, driver, kind, address, nbytes, host_accessible, owned, end, keepable=False): the Allocation of an import */
 static PyObject *imported(PyObject *module, PyObject *const *args, Py_ssize_t n)
 {
     const xp_types *types = xp_types_of(module);
     xp_allocation rest = {.imported = true};
-    if (xp_arity("imported", n, 8, 8) < 0 || !is_end(types, args[7]) || xp_as_u64(args[3], &rest.address) < 0 ||
-        xp_as_u64(args[4], &rest.nbytes) < 0 || !as_flag(args[5], &rest.host_accessible))
+    if (xp_arity("imported", n, 8, 9) < 0 || !is_end(types, args[7]) || xp_as_u64(args[3], &rest.address) < 0 ||
+        xp_as_u64(args[4], &rest.nbytes) < 0 || !as_flag(args[5], &rest.host_accessible) ||
+        (n == 9 && !as_flag(args[8], &rest.keepable)))
         return NULL;
     rest.kind = args[2];
     rest.source = args[6];

@@ -33,6 +33,7 @@ typedef struct {
     uint64_t serial;                /* may change, once: 0 before the first export */
     bool host_accessible, imported, foreign;
     bool owned;                     /* imported, and can be exported from here; may become true */
+    bool keepable;                  /* imported, and its end is worth keeping for a moment: see sharing/kept.py */
 } xp_allocation;
 
 typedef struct {
@@ -60,6 +61,11 @@ typedef struct {
 /* Make an object of the registered class. It takes no reference over. */
 PyObject *xp_range_new(const xp_types *types, PyObject *allocation, uint64_t offset, uint64_t nbytes, PyObject *device,
                        PyObject *context, bool read_only, PyObject *handle, PyObject *lease);
+
+/* Of another library, on a device, of which this process owns nothing. It takes no reference over. `prepared`: NULL for
+ * none; `serial`: 0 for none yet. */
+PyObject *xp_foreign_allocation(const xp_types *types, PyObject *device, PyObject *driver, PyObject *name,
+                                uint64_t nbytes, uint64_t address, PyObject *prepared, uint64_t serial);
 
 /* Borrowed; NULL, without an exception, if the object is no allocation: a range may lie in something else. */
 static inline xp_allocation *xp_allocation_of(const xp_types *types, PyObject *object)

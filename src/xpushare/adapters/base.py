@@ -155,8 +155,7 @@ class Export(NamedTuple):
     offset: int = 0  # of the memory in the exposed_nbytes that the fds stand for
 
 
-@dataclass(slots=True, eq=False)  # a named tuple takes longer to make and to read
-class Import:
+class Import(NamedTuple):
     """An export as the importer received it, with sizes checked against the exporter's table. Descriptors that the
     adapter does not take are closed afterwards.
     """

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from xpushare import adapters
-from xpushare._device import Device, dlpack_of
-from xpushare.arrays.consumers import consumer_of, exchange_of, torch_stream
+from xpushare._device import dlpack_of
+from xpushare.arrays.consumers import consumer_of, torch_stream
 from xpushare.arrays.containers import only_argument, pruned, unflatten
 from xpushare.arrays.copies import is_unordered
 from xpushare.arrays.following import follower, is_range
@@ -209,16 +210,23 @@ def _tensors(
     """Return the consumer's arrays, made by its library's exchange API, or None if the consumer has to be called for
     each array. Its current streams wait for the producers'.
     """
-    exchange = exchange_of(consumer)
-    if exchange is None or content.on_dlpack is None:
+    torch: Any = sys.modules.get("torch")
+    if torch is None or consumer is not torch.from_dlpack or content.on_dlpack is None:
         return None
-    if any(each.read_only for each in opened):
-        return None  # the consumer is warned
-    on = [dlpack_of(each.device, each.allocation.kind) for each in opened]
-    if not _wait({where: each.device for where, each in zip(on, opened, strict=True)}, orders):
+    exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+    if exchange is None:
         return None
-    # last: the traceback of an error would hold them
-    places = [(each.hold()[0], each.address, where) for each, where in zip(opened, on, strict=True)]
+    on: list[tuple[int, int]] = []
+    for each in opened:
+        if each.read_only:
+            return None  # the consumer is warned
+        on.append(dlpack_of(each.device, each.allocation.kind))
+    each = None  # type: ignore[assignment]  # the traceback of an error would hold it
+    if (orders or not _started.issuperset(on)) and not _wait(on, opened, orders):
+        return None
+    places: list[tuple[object, int, tuple[int, int]]] = []  # last: likewise
+    for each, where in zip(opened, on, strict=True):
+        places.append((each, each.allocation.address + each.offset, where))
     return message.tensors(exchange, places, content.on_dlpack)
 
 
@@ -226,12 +234,11 @@ _started: set[tuple[int, int]] = set()  # DLPack's devices that torch has starte
 os.register_at_fork(after_in_child=_started.clear)
 
 
-def _wait(devices: dict[tuple[int, int], Device], orders: Orders) -> bool:
-    """Have torch's current streams wait for the content, and the host for content of its memory. `devices` are
-    DLPack's. Return False if torch does not know one of them.
+def _wait(places: list[tuple[int, int]], opened: list[Range], orders: Orders) -> bool:
+    """Have torch's current streams wait for the content, and the host for content of its memory. `places` are DLPack's
+    devices of the ranges. Return False if torch does not know one of them.
     """
-    if not orders and _started.issuperset(devices):
-        return True
+    devices = {on: each.device for on, each in zip(places, opened, strict=True)}
     streams: dict[int, Work | None] = {}  # by the id of the device; None: the host reads
     for on, device in devices.items():
         kind = adapters.dlpack_owner(on[0])[0].torch_type

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol, TypeVar
 from xpushare.common.errors import InvalidArgumentError
 from xpushare.objects.array import SharedArray
 
-__all__ = ["Consumer", "Library", "consumer_of", "exchange_of", "torch_stream"]
+__all__ = ["Consumer", "Library", "consumer_of", "torch_stream"]
 
 Consumer = Callable[[SharedArray], Any]
 
@@ -57,7 +57,7 @@ def consumer_of(like: Any) -> Consumer | None:
             raise InvalidArgumentError(f"like is {', '.join(_CONSUMERS)} or a function of a SharedArray, not {name!r}")
         module, function = _CONSUMERS[name]
         try:
-            found: Consumer = getattr(import_module(module), function)
+            found: Consumer = getattr(like if like is not name and module == name else import_module(module), function)
         except ImportError as error:
             raise InvalidArgumentError(f"like={name!r} needs {name}: {error}") from error
         return found
@@ -65,14 +65,6 @@ def consumer_of(like: Any) -> Consumer | None:
         raise InvalidArgumentError(f"like is a library or a function of a SharedArray, not {type(like).__name__}")
     consumer: Consumer = like
     return consumer
-
-
-def exchange_of(consumer: Consumer) -> object | None:
-    """Return DLPack's exchange API of the library whose `from_dlpack` the consumer is, or None."""
-    torch: Any = sys.modules.get("torch")
-    if torch is None or consumer is not torch.from_dlpack:
-        return None
-    return getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
 
 
 def torch_stream(kind: str, ordinal: int) -> Any:

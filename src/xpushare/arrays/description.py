@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from xpushare import adapters
-from xpushare._device import Device, info_of, known_device
+from xpushare._device import Device, known_device
 from xpushare._native import DLTensor, Recogniser, dlpack_view
-from xpushare.adapters.base import Adapter, Foreign
+from xpushare.adapters.base import Adapter, DeviceInfo, Foreign
 from xpushare.adapters.vendor import ArrayInterface, Vendor
 from xpushare.common.aspects import Aspect
 from xpushare.common.elements import DLPACK_NAMED, as_dtype, as_shape, c_strides, extent
@@ -436,26 +436,25 @@ def range_of(array: Any) -> Range:
 
 
 def allocation_at(
-    address: int, nbytes: int, device: Device, finder: Recogniser | None, known: bool = True, ahead: int = 0
-) -> Allocation:
-    """Return the allocation on a device that has these bytes of another library, as `range_at` does. The finder
-    recognises most of them by one native call. `known`: it may know the allocation, and was not asked yet.
+    address: int, nbytes: int, device: Device, info: DeviceInfo | None, finder: Recogniser | None, known: bool = True,
+    ahead: int = 0,
+) -> Allocation:  # fmt: skip
+    """Return the allocation on a device that has these bytes of another library, as `range_at` does. The finder, which
+    calls the device `info`, recognises most of them by one native call. `known`: it may know the allocation, and was
+    not asked yet.
     """
-    here, info = node.here[0], info_of(device)
-    backend = info.backend
-    found = None
-    if finder is not None and here.allocations.find(address) is None and here.peers.mapping_at(address) is None:
-        found = finder.find(info, address, nbytes, known)
-    if found is None or finder is None:
-        where = Located(address, nbytes, False, None if backend == adapters.HOST else backend)
-        return range_at(where, None, ahead=ahead).allocation
-    if isinstance(found, Allocation):
-        return found
-    identity, memory = found
-    key = backend, identity
-    allocation: Allocation = here.foreign.add(key, Allocation(device, memory, "device", foreign=True, name=key))
-    finder.remember(identity, allocation)
-    return allocation
+    if finder is not None and info is not None:
+        here = node.here[0]
+        if here.allocations.find(address) is None and here.peers.mapping_at(address) is None:
+            table = here.table_if_any
+            own = None if table is None else table.native
+            found: Allocation | None = finder.find(
+                device, info, info.backend, address, nbytes, known, here.foreign.add, own
+            )
+            if found is not None:
+                return found
+    backend = None if device.backend == adapters.HOST else device.backend
+    return range_at(Located(address, nbytes, False, backend), None, ahead=ahead).allocation
 
 
 def range_at(where: Located, array: Any, known: Sequence[Allocation] = (), ahead: int = 0) -> Range:

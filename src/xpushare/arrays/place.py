@@ -229,13 +229,14 @@ class Placing:
         leaves.produce(number, work, stream, work is not None and work.driver.lasting)
 
     def _locate(
-        self, kind: int, low: int, nbytes: int, device: Device, context: Context, finder: Recogniser | None, ahead: int
-    ) -> bool:
+        self, kind: int, low: int, nbytes: int, device: Device, context: Context, finder: Recogniser | None, info: Any,
+        ahead: int,
+    ) -> bool:  # fmt: skip
         """Tell `leaves` the allocation of these bytes of another library's array, whose kind is settled. The bytes
         `ahead`, counted from there on, have other arrays, too.
         """
         try:
-            allocation = description.allocation_at(low, nbytes, device, finder, known=False, ahead=ahead)
+            allocation = description.allocation_at(low, nbytes, device, info, finder, known=False, ahead=ahead)
             if self._copy:
                 memory.prepared_by(allocation, node.current().table(), False)
         except XpuShareError:

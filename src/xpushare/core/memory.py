@@ -572,19 +572,22 @@ def _expect_reach(handle: Handle, device: Device, home: Device) -> None:
         raise FeatureNotSupportedError(f"memory on {home} cannot be opened on {device}, which does not reach it")
 
 
-def import_on(device: Device, what: Import, own: bool = False) -> Allocation:
-    """Import an allocation on a device. With `own`, keep descriptors so that this process can export it."""
+def import_on(device: Device, adapter: Any, info: DeviceInfo, what: Import, own: bool = False) -> Allocation:
+    """Import an allocation on a device of an adapter, which calls it `info`. With `own`, keep descriptors so that this
+    process can export it.
+    """
     kind: UsmKind = "host" if what.exporter is not None and what.form is Form.MEMFD else "device"
     owned = Owned.of(what) if own else None
     try:
-        driver = adapter_of(device).import_memory(info_of(device), what)
+        driver: DriverMemory = adapter.import_memory(info, what)
     except BaseException:
         if owned is not None:
             owned.close()
         raise
     end = End(driver.release) if what.use is None else End(_close, device, driver, what.use)
+    keepable = what.use is not None and driver.keepable
     made: Allocation = _native.imported(
-        device, driver, kind, driver.address, driver.nbytes, driver.host_accessible, owned, end
+        device, driver, kind, driver.address, driver.nbytes, driver.host_accessible, owned, end, keepable
     )
     return made
 

@@ -20,7 +20,7 @@ from xpushare._device import (
     names_of,
     resolve_context,
 )
-from xpushare.adapters.base import Export, Form, Hardware, Import, Same
+from xpushare.adapters.base import DeviceInfo, Export, Form, Hardware, Import, Same
 from xpushare.common import system
 from xpushare.common.aspects import Aspect
 from xpushare.common.errors import (
@@ -145,7 +145,8 @@ def room_of(device: Device) -> Room | None:
 
 
 class Openers:
-    """The functions that open exports of one kind on each device: `make` imports one, `make_all` several in one call.
+    """The functions that open exports of one kind on each device: `make` imports one on a device of an adapter, which
+    has its own name for it, `make_all` several in one call.
 
     `aspect` is what a device needs to import from its own backend; for other backends, `Adapter.imports` says what it
     can import. With `own`, this process can export what it opens.
@@ -154,7 +155,7 @@ class Openers:
     def __init__(
         self,
         aspect: Aspect,
-        make: Callable[[Device, Import], Any],
+        make: Callable[[Device, Any, DeviceInfo, Import], Any],
         make_all: Callable[[Device, Sequence[Import]], list[Any]] | None = None,
         own: bool = False,
     ) -> None:
@@ -178,7 +179,7 @@ class Openers:
             physical = self._aspect is Aspect.ext_oneapi_ipc_physical_memory
             maps = adapter_of(device).maps_memfds and not physical and not self._own
             found = Opener(
-                partial(self._make, device),
+                partial(self._make, device, adapter_of(device), info_of(device)),
                 partial(expect_importable, device, physical) if abroad else None,
                 maps,
                 adapter_of(device).least_per_fd,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self, final
 
 from xpushare._device import Context, Device, DeviceLike, adapter_of, info_of, resolve, resolve_context
 from xpushare._native import Lease
-from xpushare.adapters.base import Access, DriverRange, Import, UsmKind
+from xpushare.adapters.base import Access, DeviceInfo, DriverRange, Import, UsmKind
 from xpushare.common.aspects import Aspect
 from xpushare.common.errors import (
     DeviceError,
@@ -118,14 +118,14 @@ def open_(handle: HandleLike, device: DeviceLike | None = None, context: Context
     return Held(pages, chosen, chosen_context, found, exported.keep)
 
 
-def import_on(device: Device, what: Import) -> Pages:
+def import_on(device: Device, adapter: Any, info: DeviceInfo, what: Import) -> Pages:
     """Import physical memory on a device."""
     if what.exporter is not None and what.nbytes % device.memory_granularity():
         raise FeatureNotSupportedError(
             f"physical memory of {what.exporter.backend} cannot be opened on {device}: its {what.nbytes} bytes are no "
             f"multiple of the granularity there, {device.memory_granularity()}"
         )
-    return Pages(device, adapter_of(device).import_physical(info_of(device), what), ipc_enabled=True, imported=True)
+    return Pages(device, adapter.import_physical(info, what), ipc_enabled=True, imported=True)
 
 
 _openers = Openers(Aspect.ext_oneapi_ipc_physical_memory, import_on)

@@ -4,8 +4,7 @@ dropped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from functools import partial
+from collections.abc import Hashable, Sequence
 from typing import Any, Final, Self, final
 
 from xpushare import _native
@@ -101,13 +100,6 @@ class Allocation(AllocationBase):
                     newest = newest or handle
         return newest
 
-    def reopener(self) -> Callable[[End], Allocation] | None:
-        driver = self.driver
-        if not driver.keepable:
-            return None
-        facts = driver.address, driver.nbytes, driver.host_accessible, None
-        return partial(_native.imported, self.device, driver, self.kind, *facts)
-
     def hold(self, piece: Any) -> tuple[object, bool]:
         """Return the object that holds a piece in place, as `Range.hold` does. Here it is the piece itself."""
         return piece, piece.read_only
@@ -163,7 +155,7 @@ def imported(device: Device, driver: DriverMemory, kind: UsmKind, end: End, owne
     exports it.
     """
     found: Allocation = _native.imported(
-        device, driver, kind, driver.address, driver.nbytes, driver.host_accessible, owned, end
+        device, driver, kind, driver.address, driver.nbytes, driver.host_accessible, owned, end, driver.keepable
     )
     return found
 

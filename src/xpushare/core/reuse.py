@@ -46,15 +46,15 @@ class Block(Exposure):
         if self.room is None:
             self.driver.rest()
         else:
-            _kept.keep(self, b"", self.nbytes, self.room, _same, End(self.give_up))
+            _kept.keep(self, b"", self.nbytes, self.room, (), End(self.give_up))
 
     def wake(self) -> bool:
         """Take the memory into use again. Returns False if it was released."""
         if self.room is None:
             return self.driver.wake()
-        end = _kept.take(self)
-        self._waits = False  # before the end dies
-        return end is not None
+        item = _kept.take(self)
+        self._waits = False  # before its end dies
+        return item is not None
 
     def give_up(self) -> None:
         """Release the memory unless it is in use again."""
@@ -68,10 +68,6 @@ class Block(Exposure):
             return 0
         self.driver.release()
         return self.nbytes
-
-
-def _same(end: End) -> End:
-    return end
 
 
 _kept = Kept(lambda: None)  # of devices; what is the host's own waits in native code

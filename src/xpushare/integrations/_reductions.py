@@ -25,7 +25,7 @@ from typing import Any, Final
 from weakref import WeakValueDictionary
 
 import xpushare as xs
-from xpushare._device import Device, adapter_of
+from xpushare._device import Device, adapter_of, info_of
 from xpushare.arrays import description
 from xpushare.arrays.attach import attach_message
 from xpushare.arrays.consumers import consumer_of
@@ -159,7 +159,8 @@ class _Run:
         try:
             device = self.allocations[-1].device if self.allocations else None
             if device is not None and device.backend == backend:
-                allocation = description.allocation_at(address, nbytes, device, adapter_of(device).recogniser)
+                finder = adapter_of(device).recogniser
+                allocation = description.allocation_at(address, nbytes, device, info_of(device), finder)
             else:
                 allocation = description.range_at(Located(address, nbytes, False, backend), keep).allocation
             prepared_by(allocation, node.current().table(), False)  # made now, since it may refuse

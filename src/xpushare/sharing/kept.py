@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any, Final, NamedTuple, final
 
+from xpushare._native import End
 from xpushare.common import settings
 from xpushare.common.errors import XpuShareError
 
@@ -68,8 +69,8 @@ class _Item(NamedTuple):
     nbytes: int
     cookie: bytes
     room: Room
-    end: object  # gives the driver's resource back when it is dropped
-    reopen: Callable[[Any], Any]
+    end: End  # gives the driver's resource back when it is dropped
+    reopens: tuple[Any, ...]  # remakes the object, together with its end
     descriptors: int
 
 
@@ -103,14 +104,14 @@ class Kept:
         self._ended = False
 
     def keep(
-        self, key: Hashable, cookie: bytes, nbytes: int, room: Room, reopen: Callable[[Any], Any], end: object,
+        self, key: Hashable, cookie: bytes, nbytes: int, room: Room, reopens: tuple[Any, ...], end: End,
         descriptors: int = 1,
     ) -> None:  # fmt: skip
-        """Cache `end`, from which `reopen` remakes the import, or release it if there is no room. `descriptors` is how
-        many it holds.
+        """Cache `end`, with what else remakes the import, or release it if there is no room. `descriptors` is how many
+        it holds.
         """
         until = time.monotonic() + room.seconds
-        item: _Item = _new(_Item, (until, nbytes, cookie, room, end, reopen, descriptors))
+        item: _Item = _new(_Item, (until, nbytes, cookie, room, end, reopens, descriptors))
         dropped: list[_Item | None] = []  # they die outside the lock
         with self._lock:
             if self._ended or nbytes > room.most_nbytes or key in self.items:
@@ -145,8 +146,8 @@ class Kept:
         of.nbytes -= item.nbytes
         self._held -= item.descriptors
 
-    def take(self, key: Hashable) -> Any:
-        """Return the import that was cached under `key`, open again, or None."""
+    def take(self, key: Hashable) -> _Item | None:
+        """Remove and return what was cached under `key`, or None."""
         if key not in self.items:
             return None
         with self._lock:
@@ -154,7 +155,7 @@ class Kept:
             if item is None:
                 return None
             self._leave(key, item)
-        return item.reopen(item.end)
+        return item
 
     def give_up(self, wanted: Callable[[_Item], bool] = lambda _item: True) -> int:
         """Release the cached imports that are `wanted`, by default all. Returns their size in bytes."""

@@ -33,9 +33,11 @@ from xpushare.sharing.kept import Kept, Room
 __all__ = ["Opener", "Peer", "Peers", "Turn"]
 
 T = TypeVar("T")
+_new: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
 _FORMS: Final = tuple(Form)  # by their numbers
 _TOGETHER: Final = _native.CONSTANTS["FDS_AT_ONCE"]  # descriptors of what is made at one go: one answer's
-_RLock: Final = type(threading.RLock())  # without the function around it
+_RLock: Any = type(threading.RLock())
+_TURNS: Final = 64  # from so many on those that nobody has are looked for
 _PCI: Final = re.compile(rb"(?:[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])?")
 
 
@@ -181,10 +183,6 @@ class Peer:
     def entry_address(self, entry: int) -> int:
         return self._entries + entry * layout.ENTRY_NBYTES
 
-    def stands(self, fields: Fields) -> bool:
-        """Return whether the entry is still that of the handle with these fields."""
-        return load64(self._entries + fields.entry * layout.ENTRY_NBYTES) == fields.generation
-
     def ends(self, entry: int) -> bool:
         """Return whether the entry has a deadline, as a pickle's has once its object has died."""
         return load64(self.address + layout.TABLE_DEADLINES + entry * 8) != 0
@@ -309,21 +307,16 @@ class Peer:
 
 
 @final
-class Turn:
+class Turn(_RLock):  # type: ignore[misc]
     """The right to make something, held by one thread at a time. Re-entrant for signal handlers; what those make is
     found later.
     """
 
-    __slots__ = ("__weakref__", "keys", "lock", "over", "refusal")
-
-    def __init__(self, keys: frozenset[Hashable] = frozenset()) -> None:
-        """`keys` name the objects that are made together."""
-        self.keys = keys
-        self.over = False  # what was made together, or natively, is made: each key has a turn of its own again
-        self.lock = _RLock()
-        # What the last `RouteError` says. Not the error: its traceback holds what failed, and so may that of a copy
-        # (tblib, which Dask imports, has copies keep theirs).
-        self.refusal: tuple[str, tuple[str, ...]] | None = None
+    keys: frozenset[Hashable] = frozenset()  # of the objects that are made together
+    over = False  # what was made together, or natively, is made: each key has a turn of its own again
+    # What the last `RouteError` says. Not the error: its traceback holds what failed, and so may that of a copy
+    # (tblib, which Dask imports, has copies keep theirs).
+    refusal: tuple[str, tuple[str, ...]] | None = None
 
 
 class _Opening(NamedTuple):
@@ -372,15 +365,15 @@ class Peers:
             known = self._turns.get(key)
             found = None if known is None else known()
             if found is None:
+                if len(self._turns) >= _TURNS:
+                    self._forget_turns()
                 found = Turn()
-                self._turns[key] = ref(found, partial(self._over, key))
+                self._turns[key] = ref(found)
             return found
 
-    def _over(self, key: Hashable, turn: ref[Turn]) -> None:
-        """Forget a turn that nobody has any more, unless a newer one has replaced it."""
-        with self._lock:
-            if self._turns.get(key) is turn:
-                del self._turns[key]
+    def _forget_turns(self) -> None:
+        """Forget the turns that nobody has any more. The caller holds the lock."""
+        self._turns = {key: turn for key, turn in self._turns.copy().items() if turn() is not None}
 
     def _turns_together(self) -> list[Turn]:
         return [turn for each in self._together if (turn := each()) is not None and not turn.over]
@@ -388,9 +381,11 @@ class Peers:
     def _turn_together(self, keys: Iterable[Hashable]) -> Turn:
         """Take one turn for those of the keys that have none now."""
         with self._lock:
+            self._forget_turns()
             others = self._turns_together()
             taken = (self._turns, *(other.keys for other in others))
-            turn = Turn(frozenset(key for key in keys if not any(key in each for each in taken)))
+            turn = Turn()
+            turn.keys = frozenset(key for key in keys if not any(key in each for each in taken))
             self._together = (*map(ref, others), ref(turn))
         return turn
 
@@ -401,7 +396,7 @@ class Peers:
         while True:
             turn = self._turn(key)
             known = turn.refusal
-            with turn.lock:
+            with turn:
                 if turn.over:
                     continue
                 found = find()
@@ -435,7 +430,7 @@ class Peers:
         """
         cookie = fields_of(handle).cookie
         turn = self._turn(cookie)  # it has to live as long as its lock is held
-        with turn.lock:  # so that nobody finds it joined, but not here yet
+        with turn:  # so that nobody finds it joined, but not here yet
             return self._peers.get(cookie) or self._made(handle, routes.meet)
 
     def _attach(self, handle: Handle) -> Peer:
@@ -501,16 +496,16 @@ class Peers:
 
     def _taken(self, key: Any, room: Room | None) -> Any:
         """Return the closed object that is cached under `key`, open again, or None."""
-        taken = None if room is None else self.kept.take(key)
-        return None if taken is None else self._remember(key, taken, room)
+        item = None if room is None else self.kept.take(key)
+        return None if item is None else self._remember(key, _native.imported(*(*item.reopens, item.end, True)), room)
 
     def _remember(self, key: Any, made: T, room: Room | None = None) -> T:
         """Cache `made` under `key`, and return it, or return what another thread made first."""
         resource: Any = made
         own: ref[Any] = ref(resource)
         keep = None
-        if room is not None and (reopen := resource.reopener()) is not None and (room.most_nbytes or room.prepare()):
-            keep = partial(self._keep, key, resource.nbytes, room, reopen, resource.driver.descriptors)
+        if room is not None and (reopens := resource.reopens) is not None and (room.most_nbytes or room.prepare()):
+            keep = partial(self._keep, key, resource.nbytes, room, reopens, resource.driver.descriptors)
         resource.on_death(self.forget, key, keep)
         if self._cache.setdefault(key, own) is own:
             return made
@@ -523,11 +518,11 @@ class Peers:
         return made
 
     def _keep(
-        self, key: Any, nbytes: int, room: Room, reopen: Callable[[Any], Any], descriptors: int, end: object
+        self, key: Any, nbytes: int, room: Room, reopens: tuple[Any, ...], descriptors: int, end: _native.End
     ) -> None:
         """Cache a closed object, or release it if its exporter is known to be dead."""
         if key[0] in self._peers:
-            self.kept.keep(key, key[0], nbytes, room, reopen, end, descriptors)
+            self.kept.keep(key, key[0], nbytes, room, reopens, end, descriptors)
 
     def forget(self, key: Hashable) -> None:
         """Forget the object that was cached under `key` and died, but not a newer one."""
@@ -546,43 +541,37 @@ class Peers:
         opened step by step, which says what is wrong. If an error is raised, the objects in front of the bad one have
         been taken.
         """
-        handle, opener = wanted[0][:2]
-        if len(wanted) == 1 or fields_of(handle).flags & COUNTED:
-            taken.append(self._acquire(handle, opener))  # first: the others' exports may end with this one's opens
-            wanted = wanted[1:]
-            if not wanted:
-                return
-            handle = wanted[0][0]
-        cookie = fields_of(handle).cookie
-        new = self.known(cookie) is None
-        together: list[tuple[Any, Lease] | None] = []
+        # A counted export is opened first: with its last open the others may end.
+        alone = 1 if len(wanted) == 1 or fields_of(wanted[0][0]).flags & COUNTED else 0
+        together: list[tuple[Any, Lease] | None] = []  # the last first
         opened: tuple[Any, Lease] | None = None
+        new: bytes | None = None
         try:
-            if new:
-                self.peer(handle)
-            together = self._open_together(wanted)
             for at, each in enumerate(wanted):
-                opened = together[at]
+                handle, opener = each[0], each[1]
+                fields = fields_of(handle)
+                if at == alone:
+                    if self.known(fields.cookie) is None:
+                        new = fields.cookie
+                        self.peer(handle)
+                    together = self._open_together(wanted[alone:])
+                    together.reverse()
+                opened = together.pop() if together else None
                 if opened is None:
-                    opened = self._acquire(each[0], each[1])
+                    key = fields.key(opener)
+                    opened = self._open(key, fields, opener) or self._open_by_steps(handle, key, opener)
+                    flags = key[3]
                 else:
-                    self.count(opened[1].peer, fields_of(each[0]), each[1].own)
+                    flags = fields.flags
+                if flags & PICKLED or opener.own:
+                    self.count(opened[1].peer, fields, opener.own)
                 taken.append(opened)
         except BaseException:
             together.clear()  # here, not with the traceback
             opened = None
-            if new:
-                self._discard(cookie)
+            if new is not None:
+                self._discard(new)
             raise
-        together.clear()
-
-    def _acquire(self, handle: Handle, opener: Opener) -> tuple[Any, Lease]:
-        fields = fields_of(handle)
-        key = fields.key(opener)
-        opened = self._open(key, fields, opener) or self._open_by_steps(handle, key, opener)
-        if key[3] & PICKLED or opener.own:
-            self.count(opened[1].peer, fields, opener.own)
-        return opened
 
     def _open_by_steps(self, handle: Handle, key: Any, opener: Opener) -> tuple[Any, Lease]:
         fields, cookie = fields_of(handle), key[0]
@@ -636,7 +625,7 @@ class Peers:
         """Return whether the export behind a handle has not ended. False if its exporter is unknown or dead."""
         fields = fields_of(handle)
         peer = self.known(fields.cookie)
-        return peer is not None and peer.stands(fields)
+        return peer is not None and peer.table.stands(fields)
 
     def _open(self, key: Any, fields: Fields, opener: Opener) -> tuple[Any, Lease] | None:
         """Open an object of a known exporter by one native call. Returns None if that call cannot."""
@@ -652,7 +641,7 @@ class Peers:
             return self._open_new(peer, fields, key, opener, True)
         while True:
             turn = self._turn(key)  # it has to live as long as its lock is held
-            with turn.lock:
+            with turn:
                 if not turn.over:
                     return None if key in self._cache else self._open_new(peer, fields, key, opener, False)
 
@@ -711,7 +700,7 @@ class Peers:
         asked: list[_Asked] = []
         fds = 0
         try:
-            with turn.lock:
+            with turn:
                 try:
                     for key, (_index, handle) in opening.items():
                         if key not in turn.keys or key in self._cache:
@@ -783,7 +772,7 @@ class Peers:
                 made.extend(opener.make(each.what) for each in later)
             for at, (key, fields, what, lease) in enumerate(later):
                 close_all(what.fds)
-                if peer.stands(fields):  # else as in `_open_new`
+                if peer.table.stands(fields):  # else as in `_open_new`
                     opened[opening[key][0]] = self._remember(key, made[at], opener.room), lease
             later.clear()
         finally:
@@ -804,7 +793,10 @@ class Peers:
         mapping, lease, nbytes, exposed_nbytes, payload, fds, offset, read_only, form = opened
         use = None if opener.room is None else peer.domain.use(fields.entry)
         again = key[3] & PICKLED != 0
-        what = Import(nbytes, exposed_nbytes, payload, fds, read_only, mapping, _FORMS[form], offset, None, again, use)
+        what: Import = _new(
+            Import,
+            (nbytes, exposed_nbytes, payload, fds, read_only, mapping, _FORMS[form], offset, None, again, use),
+        )
         if later is not None:
             later.append(_Opening(key, fields, what, lease))
             return None
@@ -816,7 +808,7 @@ class Peers:
         finally:
             if fds:
                 close_all(fds)
-        if mapping is None and not peer.stands(fields):
+        if mapping is None and not peer.table.stands(fields):
             return None  # withdrawn meanwhile: a driver may have taken it for something else
         return self._remember(key, made, opener.room), lease
 
@@ -880,7 +872,7 @@ class Peers:
             found = None if cached is None else cached()
             if found is None:  # two threads may make it: one is kept
                 found = self._remember(key, make(known.domain, index))
-            if known.stands(fields):
+            if known.table.stands(fields):
                 if fields.flags & PICKLED:
                     self.count(known, fields)
                 return found, holding

@@ -9,7 +9,7 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, final
 from weakref import WeakKeyDictionary
 
@@ -35,7 +35,6 @@ _REMEMBERED: Final = 1 << 16  # ended exports whose reason is kept for the messa
 _ENDING_TRIES: Final = 8  # of each kind; more than one, so that exports that are over go faster than new ones come
 _OUTLIVED_TRIES: Final = 2  # the same where an object dies, which has been exported before
 _LOST_MANY: Final = 100
-_NAMED: Final = 1 << 13
 
 
 class _Labels(WeakKeyDictionary[Any, str]):
@@ -73,7 +72,6 @@ class Table:
         "_lost",
         "_lost_told",
         "_mapping",
-        "_named",
         "_put",
         "_serving",
         "_view",
@@ -81,7 +79,8 @@ class Table:
         "address",
         "cookie",
         "domain",
-        "exporting",
+        "native",
+        "object_named",
         "of_range",
     )
 
@@ -98,12 +97,9 @@ class Table:
         self._lost_told = False
         self._expired_pickles = 0
         self._devices: dict[tuple[str, str], tuple[bytes, int]] = {}
-        # What `_device` says of those of which memory was exported, by the id of the object that describes each.
-        self.exporting: dict[int, tuple[DeviceInfo, bytes, int]] = {}
         # Ordered dicts: the first item of a plain one is found the slower, the more before it have gone.
         self._put: OrderedDict[int, int] = OrderedDict()  # generation -> reason, for the exporter's own message
         self._lingering: OrderedDict[int, Exported] = OrderedDict()  # ended, but importers may use it; by entry
-        self._named: OrderedDict[Hashable, int] = OrderedDict()  # serials of other libraries' allocations; newest last
         self._serving = False
         self._make()
 
@@ -140,23 +136,13 @@ class Table:
             cookie=self.cookie,
         )
         self._entries = _native.OwnTable(self._mapping, common, self.domain)
+        self.native = self._entries
         self.of_range = self._entries.of_range
+        self.object_named = self._entries.object_named
 
     def new_object(self) -> int:
         """Return a new serial number. It names an allocation in importers' caches."""
         return self._entries.new_object()
-
-    def object_named(self, name: Hashable) -> int:
-        """Return the serial number of another library's allocation: the same one at every export."""
-        with self._lock:
-            known = self._named.get(name, 0)
-            if known:
-                self._named.move_to_end(name)
-            else:
-                known = self._named[name] = self._entries.new_object()
-                if len(self._named) > _NAMED:
-                    self._named.popitem(last=False)
-        return known
 
     def prepare(self, kind: str, device: DeviceInfo | Hardware, what: Export, serial: int) -> Template:
         """Return the data that all exports of an object have in common, as long as `what` stays the same. `serial`
@@ -170,8 +156,6 @@ class Table:
         if len(payload) > layout.PAYLOAD_NBYTES:
             raise InvalidArgumentError(f"an export's payload is at most {layout.PAYLOAD_NBYTES} bytes")
         names, number = self._devices.get((device.backend, device.uuid)) or self._device(device)
-        if kind == "memory" and isinstance(device, DeviceInfo):
-            self.exporting[id(device)] = device, names, number
         return self._entries.prepare(
             KIND_NUMBERS[kind], form << _FORM_BIT, names, number, serial, nbytes, exposed_nbytes, inode, offset, fds,
             payload, *(on_demand or ()),

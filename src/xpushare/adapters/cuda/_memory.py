@@ -17,7 +17,7 @@ from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._driver import Driver, Gpu, struct_bytes, struct_from
 from xpushare.adapters.cuda._numbers import Attribute, Error, Pointer
 from xpushare.adapters.cuda._protocols import in_use_here
-from xpushare.adapters.stream.payload import described, export_of, read_head, unsized
+from xpushare.adapters.stream.payload import described, export_of, unsized
 from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.adapters.virtual_memory.memory import Mapped, SegmentedMemory
 from xpushare.common.errors import DeviceError, FeatureNotSupportedError, InvalidHandleError, XpuShareError
@@ -29,6 +29,8 @@ _LEGACY_KNOWN: Final = 8192  # how many allocations of other libraries are cache
 _LEGACY: Final = 2  # kinds of memory in a payload
 _POOL: Final = 3
 _HANDLE_NBYTES: Final = 64
+_LEGACY_HEAD: Final = unsized(_LEGACY)[0][: unsized(_LEGACY)[1]]  # of a payload, in front of the size
+_HANDLE_AT: Final = len(unsized(_LEGACY)[0])
 _OPENED: Final = struct.Struct("=QQ")  # address, and the driver's size of the allocation there
 _CLOSING: Final = "closing another process's memory"
 
@@ -77,27 +79,30 @@ def _expect_size(doing: str, known: int, nbytes: int) -> None:
 
 
 def open_legacy(engine: Engine, gpu: Gpu, found: Sequence[Import]) -> list[DriverMemory] | None:
-    """Map cudaMalloc memory: all of it, or none. Return None if some of it is of another kind, or is not valid."""
-    raws: list[bytes] = []
+    """Map cudaMalloc memory in one native call: all of it, or none. Return None if some of it is of another kind, or is
+    not valid.
+    """
+    handles: list[bytes] = []
     for what in found:
-        if what.exporter is not None:
+        payload, nbytes = what.payload, what.exposed_nbytes
+        if (
+            what.exporter is not None
+            or what.read_only
+            or what.form is not Form.DRIVER
+            or what.nbytes > nbytes
+            or len(payload) < _HANDLE_AT + _HANDLE_NBYTES
+            or not payload.startswith(_LEGACY_HEAD + nbytes.to_bytes(8, "little"))
+        ):
             return None
-        kind, own = read_head("mapping another process's memory", what)
-        if kind != _LEGACY or what.read_only or what.form is not Form.DRIVER or len(own) < _HANDLE_NBYTES:
-            return None
-        raws.append(own[:_HANDLE_NBYTES])
-    return _open_legacy(engine, gpu, found, b"".join(raws))
-
-
-def _open_legacy(engine: Engine, gpu: Gpu, found: Sequence[Import], handles: bytes) -> list[DriverMemory]:
-    """Map it in one native call. The driver takes longer for each handle if Python runs in between."""
+        handles.append(payload[_HANDLE_AT : _HANDLE_AT + _HANDLE_NBYTES])
     driver = gpu.driver
     open_, ask = driver.opens_legacy or driver.legacy_functions()
     into = bytearray(_OPENED.size * len(found))
     made: list[DriverMemory] = []
     try:
         with gpu.current():
-            code = open_handles(open_, n.IPC_MEM_LAZY_ENABLE_PEER_ACCESS, ask, Pointer.RANGE_SIZE, handles, into)
+            flags, raw = n.IPC_MEM_LAZY_ENABLE_PEER_ACCESS, b"".join(handles)
+            code = open_handles(open_, flags, ask, Pointer.RANGE_SIZE, raw, into)
         for what, (address, known) in zip(found, _OPENED.iter_unpack(into), strict=True):
             if not address or known < what.nbytes:
                 doing = f"mapping {what.exposed_nbytes} bytes of another process on {gpu}"
@@ -181,12 +186,12 @@ class _ForeignLegacy(_ForeignMemory):
     """Memory of cudaMalloc. A handle of 64 bytes names the whole allocation, for as long as the allocation lives."""
 
     lasting_export = True
-    _payload = b""  # until it has been asked for
 
-    def __init__(self, gpu: Gpu, address: int, nbytes: int, buffer: int) -> None:
+    def __init__(self, gpu: Gpu, address: int, nbytes: int, buffer: int, payload: bytes = b"") -> None:
         self.gpu = gpu
         self.address = address
         self.nbytes = nbytes
+        self._payload = payload  # empty until it is named
         known = gpu.driver.legacy
         if len(known) >= _LEGACY_KNOWN:
             known.clear()
@@ -205,13 +210,6 @@ class _ForeignLegacy(_ForeignMemory):
         if not self._payload and (code := _ForeignLegacy.name([self])):
             raise self.gpu.driver.error(self._doing, "cuIpcGetMemHandle", code)
         return export_of(self.nbytes, self.nbytes, self._payload)
-
-    @classmethod
-    def named_so(cls, gpu: Gpu, address: int, nbytes: int, buffer: int, payload: bytes) -> _ForeignLegacy:
-        """Return memory that native code has found, with the payload of its export."""
-        made = cls(gpu, address, nbytes, buffer)
-        made._payload = payload
-        return made
 
     @staticmethod
     def name(found: Sequence[_ForeignLegacy]) -> int:
@@ -366,7 +364,7 @@ def recogniser(driver: Driver) -> Recogniser:
         Pointer.IS_LEGACY_CUDA_IPC_CAPABLE: 1,
     }
     wanted = tuple(value for value in asked.values() if value is not None)
-    return Recogniser(_ForeignLegacy.named_so, ask, ask_all, name, tuple(asked), wanted, *unsized(_LEGACY))
+    return Recogniser(_ForeignLegacy, ask, ask_all, name, tuple(asked), wanted, *unsized(_LEGACY))
 
 
 class _Extent(NamedTuple):
