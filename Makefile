@@ -24,8 +24,8 @@ unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes import the same module
 demo: $(VENV)/installed ## two processes share FILE (default: README.md) on DEVICE
 	$(BIN)/xpushare demo --file "$(FILE)" $(DEVICE_ARGUMENT) $(ARGS)
 
-# Files in the order of tests/conftest.py, each by one worker. Starting NumPy's threads takes as much of a CPU as all else in
-# the import, in a thousand processes, so `make test` does without them.
+# Files in the order of tests/conftest.py, each by one worker. NumPy's threads cost CPU time in each of hundreds of processes,
+# and no test needs them: `make test` goes without, `make test-all` runs as users have it.
 PYTEST = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --basetemp $(VENV)/tmp
 
 test: $(VENV)/installed $(VENV)/test ## the tests, without the exhaustive ones: five minutes on two idle CPUs

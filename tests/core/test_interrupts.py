@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import gc
 import os
@@ -19,7 +20,8 @@ import pytest
 from peering import PAGE, holdings
 
 import xpushare as xs
-from harness import Child, kept, withdraw_all
+from harness import Child, kept, wait_until, withdraw_all
+from xpushare.common.threads import Worker
 from xpushare.sharing import node
 
 PACKAGE = str(Path(xs.__file__).parent)
@@ -237,6 +239,33 @@ class Handler:
             if self.left == 0:
                 sys.setprofile(None)
                 self.work()
+
+
+def test_a_handler_that_starts_a_worker_starts_no_second_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads of one queue would run its operations out of order."""
+    started: list[int] = []
+
+    def start(*arguments: Any) -> int:
+        started.append(start_new_thread(*arguments))
+        return started[-1]
+
+    start_new_thread = _thread.start_new_thread
+    monkeypatch.setattr(_thread, "start_new_thread", start)
+    nth, handler = 0, Handler(0, int)
+    while handler.left <= 0:
+        nth += 1
+        started.clear()
+        over = threading.Event()
+        worker = Worker("worker")
+        handler = Handler(nth, lambda worker=worker, over=over: worker.start(over.wait))
+        sys.setprofile(handler)
+        worker.start(over.wait)
+        sys.setprofile(None)
+        assert len(started) == 1, f"a handler at point {nth} has another thread started"
+        over.set()
+        wait_until(lambda worker=worker: not worker.alive())
+        worker.start(int)  # it can be started again
+        assert len(started) == 2
 
 
 def test_a_handler_queues_where_it_interrupted_queueing() -> None:

@@ -80,7 +80,8 @@ _publishers: dict[str, engines.Publisher] = {}
 def _publish(name: str, value: float) -> tuple[str, str, int]:
     publisher = _publishers.setdefault(name, engines.Publisher(name))
     publisher.publish(_weights(value))
-    return publisher.tree
+    tree: tuple[str, str, int] = publisher.tree
+    return tree
 
 
 def _wait_and_withdraw(name: str) -> None:

@@ -92,7 +92,7 @@ const char *xp_end_meta(const xp_end *e, uint32_t slot)
 
 /* --- the lock ----------------------------------------------------------------------------------------------------- */
 
-/* What its last owner may have left half done. The owner itself is reaped as any other dead member. */
+/* Finish what the last owner may have left half done. The owner itself is reaped as any other dead member. */
 static void repair(xp_end *e)
 {
     for (uint32_t i = 0; i < total(&e->g); i++) {
@@ -438,7 +438,7 @@ int xp_end_drop(xp_end *e, uint32_t slot)
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
-/* What a reader that finds no frame waits for. */
+/* The state that a reader without a frame waits for. */
 static int without_frame(xp_end *e, bool jobs)
 {
     bool any = false, open = false;

@@ -82,7 +82,7 @@ typedef struct {
     uint64_t loaned_by;  /* the thread that has a loan, 0: none; under the channel's lock */
 } xp_end;
 
-/* What an attempt comes to. */
+/* The outcome of an attempt. */
 enum {
     XP_GOT = 1,
     XP_WAIT,      /* nothing yet */

@@ -35,7 +35,7 @@ typedef struct {
 
 _Static_assert(sizeof(xp_crew_member) == 96 && sizeof(xp_crew_head) <= XP_CREW_WORDS, "the members fit");
 
-/* What a crew's members sleep on. Whoever changes what the words say wakes them. */
+/* A crew's members sleep on it. A member that changes the words wakes them. */
 typedef struct {
     uint32_t seq, sleepers; /* sleepers: 1, somebody may sleep on `seq` */
 } xp_bell;

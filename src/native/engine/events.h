@@ -75,7 +75,7 @@ typedef struct xp_domain {
 } xp_domain;
 
 enum { XP_ONLY_WAITS, XP_MAY_SIGNAL, XP_WILL_SIGNAL }; /* what an attachment is for */
-/* What a process has done with an event. It signalled: since it declared that it would, if it did. */
+/* What a process has done with an event. `signalled` counts from its declaration, if it made one. */
 enum { XP_ACT_WAITED = 1, XP_ACT_SIGNALLED = 2, XP_ACT_DECLARED = 4, XP_ACT_DROPPED = 8 /* an object, unclosed */ };
 
 typedef struct xp_slot {
@@ -234,7 +234,7 @@ void xp_pickle_made(xp_slot *s, uint64_t until);
 void xp_pickle_taken(xp_slot *s);               /* one was opened; after its opener has joined */
 bool xp_pickles_wait(const xp_slot *s);         /* a pickle may wait for its first open */
 void xp_roster_lose(xp_words *w); /* a dead process owed here; others keep us from reaping it */
-/* `m` goes from that slot; `owed`: it has just lost what it owed. */
+/* Remove `m` from that slot. `owed`: its owed points have just been lost. */
 void xp_roster_leave(xp_domain *d, uint32_t index, uint32_t m, uint32_t cause, bool owed);
 
 /* --- deaths.c ----------------------------------------------------------------------------------------------------- */
@@ -258,7 +258,7 @@ int xp_watch_relied(xp_slot *s); /* and those who owe; takes d->mu; the worst of
 /* --- slot.c ------------------------------------------------------------------------------------------------------- */
 /* Futures that nobody is left to signal too, and with `deaths` points that a dead one owes; may take d->mu. */
 int xp_full_state(xp_slot *s, uint64_t point, bool deaths);
-/* As xp_lose where a device may still store the points. */
+/* Like xp_lose, if a device may still store the points. */
 bool xp_lose_late(xp_slot *s, uint64_t from, uint32_t cause, uint64_t pid);
 void xp_complete(xp_slot *s, uint64_t point);
 bool xp_abandon(xp_slot *s, uint64_t point); /* lose a future point, for a device; false: not now */
@@ -282,7 +282,7 @@ void xp_slot_ref(xp_slot *s);
 void xp_slot_unref(xp_slot *s);
 
 /* --- nodes.c ------------------------------------------------------------------------------------------------------ */
-/* What the warden calls of a queue, with xp_mu. A queue begins with a pointer to these. */
+/* The functions of a queue that the warden calls, with xp_mu. A queue begins with a pointer to these. */
 typedef struct {
     void (*ref)(xp_queue *queue), (*unref)(xp_queue *queue);
     void (*waits)(xp_queue *queue, int more); /* waits that are guarded */
@@ -383,7 +383,7 @@ bool xp_release_slot(xp_domain *d, uint32_t index); /* false: not in use */
 /* --- peer.c: another process, of which nothing is trusted --------------------------------------------------------- */
 int xp_pidfd_getfd(int pidfd, int fd); /* an fd, or -1 and errno */
 int xp_close_received(int fd);         /* an fd that a peer gave us; as close() */
-/* What an importer has of an exporter, and owns. */
+/* The exporter's objects that an importer has and owns. */
 typedef struct {
     int pidfd, table_fd;
     char *table; /* XP_TABLE_SIZE bytes, mapped */

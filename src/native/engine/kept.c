@@ -47,7 +47,7 @@ static void read_file(const char *path, char *text, size_t size)
         close(fd);
 }
 
-/* What follows `name`, or the whole where that is empty; XP_FOREVER for anything but a number. */
+/* The number behind `name`, or the whole number if that is empty; XP_FOREVER for anything but a number. */
 static uint64_t number_in(const char *text, const char *name)
 {
     const char *at = strstr(text, name);
@@ -58,7 +58,7 @@ static uint64_t number_in(const char *text, const char *name)
     return end == at ? XP_FOREVER : value;
 }
 
-/* What a control group leaves: its limit less what it uses. */
+/* The bytes that a control group has left: its limit less its usage. */
 static uint64_t left_in(const char *folder, const char *limit, const char *used)
 {
     char path[512], text[64];
@@ -179,7 +179,7 @@ uint64_t xp_keep(char *base, uint64_t nbytes, int fd, unsigned forks, bool owned
     return new.number;
 }
 
-/* Of what was taken out; else it is given back. */
+/* Return whether memory that was taken out can be reused; otherwise it is given back. */
 static bool usable(kept *found)
 {
     if (stands(found))

@@ -40,7 +40,7 @@ static void sweep(xp_lock_words *w, uint64_t owner, uint64_t heir, uint32_t m)
 
 void xp_lock_sweep(xp_lock_words *w, uint32_t m) { sweep(w, XP_LOAD(&w->owner), XP_LOAD(&w->heir), m); }
 
-/* Whoever is in the way: watch it, or take it out if it is gone. */
+/* Watch the member that is in the way, or remove it if it is gone. */
 static int watch_owner(xp_crew *c, xp_lock_words *w)
 {
     uint64_t owner = XP_LOAD(&w->owner), heir = XP_LOAD(&w->heir);

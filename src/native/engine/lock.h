@@ -18,7 +18,8 @@ typedef struct {
 #define XP_LOCK_DIED_BIT 0x8000u
 #define XP_LOCK_MEMBER 0x7fffu
 
-/* What an attempt comes to. Of the first two it is ours; the second: its last owner died, or left without releasing. */
+/* The outcome of an attempt. With the first two, the lock is ours. With the second, its last owner died, or left without
+ * releasing. */
 enum { XP_LOCK_HELD = 1, XP_LOCK_DIED, XP_LOCK_BUSY };
 
 uint64_t xp_lock_ticket(uint32_t m); /* a new one, for one wait: what `heir` says of it */

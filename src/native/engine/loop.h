@@ -5,7 +5,7 @@
 
 #include "xp.h"
 
-/* What it works for. `turn` and `ready` run on the thread. */
+/* The object that it works for. `turn` and `ready` run on the thread. */
 typedef struct {
     const char *name;
     uint64_t (*turn)(uint64_t now, bool kicked); /* before each sleep: until when to sleep at most */

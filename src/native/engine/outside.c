@@ -1,4 +1,4 @@
-/* What libraries beside this one may call, from any thread and without Python; queue.c has more of it. */
+/* Functions that libraries beside this one may call, from any thread and without Python. queue.c has more of them. */
 #include "events.h"
 #include "outside.h"
 
@@ -35,7 +35,7 @@ XP_OUTSIDE int xp_wait_at(xp_slot *s, uint64_t point)
     return state == XP_PENDING ? -1 : state;
 }
 
-/* What `xp_queue_work` has made is needed no more. */
+/* The result of `xp_queue_work` is no longer needed. */
 XP_OUTSIDE void xp_let_slot_go(xp_slot *s) { xp_slot_unref(s); }
 
 XP_OUTSIDE void xp_fill(char *to, const char *pattern, uint64_t unit, uint64_t nbytes)

@@ -1,4 +1,4 @@
-/* What libraries beside this one hand to functions of outside.c and queue.c. */
+/* The arguments of outside.c and queue.c that libraries beside this one pass. */
 #ifndef XP_OUTSIDE_H
 #define XP_OUTSIDE_H
 
@@ -6,7 +6,7 @@
 
 #define XP_OUTSIDE __attribute__((visibility("default")))
 
-/* What a command does to memory: of each row the first `width` bytes. */
+/* The memory that a command uses: the first `width` bytes of each row. */
 typedef struct {
     uint64_t to, from, to_pitch, from_pitch, width, rows;
     const char *pattern; /* a fill has one, which begins anew in each row; a copy has none */

@@ -239,7 +239,7 @@ static bool has_fill(const call_list *list, uint64_t size, uint64_t to)
     return (size == 1 || size == 2 || size == 4) && to % size == 0 && list->recipes->fills[size / 2].count;
 }
 
-/* As `fill_steps` of the package does it, but for patterns that it stages. */
+/* Like the package's `fill_steps`, except for patterns that it stages. */
 static bool add_row(call_list *list, const xp_work *w, uint64_t to)
 {
     const char *pattern = w->pattern;

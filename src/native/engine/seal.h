@@ -15,14 +15,14 @@ void xp_hash(const xp_key *k, const void *data, size_t nbytes, uint8_t out[XP_SE
  * boot is the caller's to check. */
 bool xp_handle_good(const xp_key *k, const xp_handle *h);
 
-/* What a message says; the pointers lie in its bytes, and need not be aligned. */
+/* The content of a message. The pointers point into its bytes, and need not be aligned. */
 typedef struct {
     xp_message head;
     const uint8_t *memory, *events, *leaves, *dims, *text;
 } xp_parts;
 #define XP_EVENT_NBYTES (sizeof(xp_handle) + sizeof(uint64_t)) /* of an event's handle and its point */
 
-/* Where the parts lie in a message that begins with this header; false: they do not fill its bytes. */
+/* The places of the parts in a message that begins with this header. False if they do not fill its bytes. */
 bool xp_parts_of(const void *raw, size_t nbytes, xp_parts *parts);
 /* The seal of a message: of its header, points and descriptions, and of its handles only their own seals, which stand
  * for them. */

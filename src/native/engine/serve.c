@@ -273,7 +273,7 @@ void xp_on_connection(uint64_t serial, uint32_t i)
     if (i >= CONNECTIONS || connections[i].fd < 0 || connections[i].serial != serial)
         return;
     char packet[sizeof(xp_request) + 1];
-    /* There is no room for control data, so the kernel closes fds that somebody sends us. */
+    /* There is no room for control data, so the kernel closes fds that a peer sends us. */
     ssize_t n = recv(connections[i].fd, packet, sizeof packet, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;

@@ -63,7 +63,7 @@ static inline void xp_reach(xp_words *w, uint64_t to)
     xp_raise_value(w, to);
 }
 
-/* Whoever waits here; the bell is for wardens. */
+/* Wake all who wait here; the bell is for wardens. */
 static inline void xp_wake(xp_words *w, int bell)
 {
     if (XP_UNLIKELY(XP_LOAD(&w->waiters)) && XP_EXCHANGE(&w->waiters, 0)) {

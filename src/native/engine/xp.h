@@ -1,4 +1,4 @@
-/* What every file of the engine shares: system calls, atomics, errors. No Python in here. */
+/* The common part of every file of the engine: system calls, atomics, errors. It has no Python. */
 #ifndef XP_H
 #define XP_H
 

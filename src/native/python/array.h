@@ -1,4 +1,4 @@
-/* What `Memory` and `SharedArray` are in native code. */
+/* `Memory` and `SharedArray` in native code. */
 #ifndef XP_ARRAY_H
 #define XP_ARRAY_H
 

@@ -179,7 +179,7 @@ static PyObject *end_receive(PyObject *self, PyObject *timeout)
     return got < 0 ? NULL : got == XP_GOT ? xp_frame_new(self, &f) : xp_end_refused(self, got, "frame", timeout);
 }
 
-/* What `receive` would come to now. The file tells of the next change. */
+/* The result that `receive` would have now. The file shows the next change. */
 static PyObject *end_peek(PyObject *self, PyObject *Py_UNUSED(a))
 {
     xp_end *e = xp_end_of(self);

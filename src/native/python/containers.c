@@ -3,7 +3,7 @@
 
 #define DEPTH_MOST 64
 
-/* What is not known here is Python's to describe or to refuse. */
+/* Python describes or refuses anything that is not known here. */
 static PyObject *declined(void) { return Py_NewRef(Py_NotImplemented); }
 
 static bool is_int64(PyObject *x)

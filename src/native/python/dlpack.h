@@ -40,7 +40,7 @@ typedef struct dl_versioned {
     dl_tensor tensor;
 } dl_versioned;
 
-/* Of DLPack 1.3. A newer version leads to the older ones by `previous`. */
+/* The table of DLPack 1.3. A newer version leads to the older ones by `previous`. */
 typedef struct dl_exchange {
     uint32_t major, minor;
     const struct dl_exchange *previous;

@@ -97,7 +97,7 @@ PyObject *xp_prepare_like(const xp_types *types, PyObject *own, PyObject *like, 
     return (PyObject *)t;
 }
 
-/* Of (function, objects, a, b); NULL with an exception set */
+/* The arguments are (function, objects, a, b). NULL with an exception set */
 static xp_offer *as_offer(PyObject *const *args)
 {
     uint64_t function, b;
@@ -655,7 +655,7 @@ static bool has(const xp_own_table *self, const xp_exported *e)
     return e->entry < XP_ENTRIES && self->exports[e->entry] == e;
 }
 
-/* Of memory that may serve again; NULL for any other. */
+/* The exposure of memory that may be reused; NULL for any other memory. */
 static PyObject *exposure_of(PyObject *own, const xp_exported *e)
 {
     const xp_types *types = PyType_GetModuleState(Py_TYPE(own));

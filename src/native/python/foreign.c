@@ -180,7 +180,7 @@ static bool covers(uint64_t start, uint64_t size, uint64_t address, uint64_t nby
     return address >= start && address - start <= size && nbytes <= size - (address - start);
 }
 
-/* What is known by that number, if it has those bytes on that device. */
+/* The allocation that is known by that number, if it has those bytes on that device. */
 static bool find(xp_recogniser *self, PyObject *info, uint64_t address, uint64_t nbytes, uint64_t number, xp_foreign *f)
 {
     pthread_mutex_lock(&self->mu);

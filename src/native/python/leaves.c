@@ -179,7 +179,7 @@ static int64_t *room_for(xp_leaves *self, size_t n)
 
 /* --- places ------------------------------------------------------------------------------------------------------- */
 
-/* Where the place of that start, access and handle is, or belongs. */
+/* The index at which the place of that start, access and handle is, or belongs. */
 static uint32_t index_of(const xp_leaves *self, uint64_t start, bool read_only, const PyObject *handle)
 {
     uint32_t low = 0, high = self->place_count;
@@ -799,7 +799,7 @@ static PyObject *leaves_put(PyObject *object, PyObject *const *args, Py_ssize_t 
 
 /* --- describing them ---------------------------------------------------------------------------------------------- */
 
-/* What to export of a place: the bytes that its arrays span, or all of it. NULL with an exception set */
+/* The part of a place to export: the bytes that its arrays span, or all of it. NULL with an exception set */
 static PyObject *range_of(const xp_leaves *self, const xp_types *types, const leaf_place *p, bool whole)
 {
     const xp_allocation *m = xp_allocation_of(types, p->allocation);

@@ -184,7 +184,7 @@ static PyObject *message_marks(PyObject *object, PyObject *Py_UNUSED(none))
 
 /* --- its arrays --------------------------------------------------------------------------------------------------- */
 
-/* What the readers of an array wait for, or NULL, with or without an exception. orders: by (memory, event) */
+/* The point that the readers of an array wait for, or NULL, with or without an exception. orders: by (memory, event) */
 static PyObject *order_of(PyObject *orders, const xp_leaf *l)
 {
     PyObject *key = l->event && PyDict_Size(orders) ? Py_BuildValue("(II)", l->memory, l->event - 1) : NULL;

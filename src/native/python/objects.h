@@ -1,4 +1,4 @@
-/* What the Python types share: Python itself, and the helpers between it and the engine. */
+/* The common part of the Python types: Python itself, and the helpers between it and the engine. */
 #ifndef XP_OBJECTS_H
 #define XP_OBJECTS_H
 

@@ -294,7 +294,7 @@ static PyObject *fds_linked_to(PyObject *Py_UNUSED(m), PyObject *args)
     return list;
 }
 
-/* By its number, since not every C library has a name for it. */
+/* Called by its number, since not every C library has a name for it. */
 static PyObject *exchange(PyObject *Py_UNUSED(m), PyObject *args)
 {
     PyObject *one = NULL, *other = NULL;

@@ -58,7 +58,7 @@ typedef struct {
     bool read_only;
 } xp_range;
 
-/* Of the registered class. It takes no reference over. */
+/* Make an object of the registered class. It takes no reference over. */
 PyObject *xp_range_new(const xp_types *types, PyObject *allocation, uint64_t offset, uint64_t nbytes, PyObject *device,
                        PyObject *context, bool read_only, PyObject *handle, PyObject *lease);
 
@@ -79,7 +79,7 @@ static inline bool xp_is_resource(const xp_types *types, PyObject *object)
     return PyObject_TypeCheck(object, types->resource);
 }
 
-/* As `xp_allocation_of`, for a range. */
+/* Like `xp_allocation_of`, for a range. */
 static inline xp_range *xp_range_of(const xp_types *types, PyObject *object)
 {
     return Py_TYPE(object) == types->range ? (xp_range *)object : NULL;

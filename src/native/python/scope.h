@@ -1,4 +1,4 @@
-/* What a driver's calls need around them: this thread's capture mode, a current context. */
+/* The scope that a driver's calls need: this thread's capture mode, a current context. */
 #ifndef XP_SCOPE_H
 #define XP_SCOPE_H
 

@@ -88,7 +88,7 @@ XP_GETTERS(XP_GETTER)
 
 /* --- without Python ----------------------------------------------------------------------------------------------- */
 
-/* Of one that is not owed: whether all is well once it is pending no more. */
+/* For an event that is not owed: whether it has succeeded, once it is no longer pending. */
 static bool is_well(const xp_box *event)
 {
     uint64_t point;

@@ -91,7 +91,7 @@ static void up(char *path, int parts)
     }
 }
 
-/* What does not fit is no path: false. */
+/* A text that does not fit is no path: false. */
 __attribute__((format(printf, 2, 3))) static bool put(char *to, const char *format, ...)
 {
     va_list arguments;
@@ -130,7 +130,7 @@ static void version_of_site(const char *site, char *version, char *prefix)
     snprintf(prefix, PATH_MAX, "%s", path);
 }
 
-/* Where the interpreter behind an executable keeps its own: the folder of its program. */
+/* The folder of the program of the interpreter behind an executable. */
 static void home_of(const char *executable, char *home, char *version)
 {
     char real[PATH_MAX], settings[PATH_MAX], line[PATH_MAX];

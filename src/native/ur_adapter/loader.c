@@ -21,7 +21,7 @@ static bool is_name(char c) { return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <=
 
 static bool has_prefix(const char *name, const char *prefix) { return !strncmp(name, prefix, strlen(prefix)); }
 
-/* What no table has: the loader's own functions, and those that print. */
+/* Functions that are in no table: the loader's own, and those that print. */
 static bool in_tables(const char *name)
 {
     return !has_prefix(name, "urPrint") && !has_prefix(name, "urLoader") && strcmp(name, "urDeviceGetSelected") != 0;

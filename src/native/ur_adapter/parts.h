@@ -27,7 +27,8 @@ typedef struct {
 enum { XP_BY_PYTHON, XP_RETAINS, XP_RELEASES, XP_STATUS, XP_WAITS, XP_FINISHES, XP_ASKS };
 typedef struct xp_lane xp_lane;
 
-/* What a handle points to. It stays for ever: a program may hand in one that is long gone. So it is small. */
+/* The object that a handle points to. It is never freed, since a program may pass a handle that was released long ago. So
+ * it is small. */
 typedef struct xp_box {
     const xp_slot *dispatch; /* where the loader looks */
     uint8_t kind;            /* 0: references are Python's business, or it is gone */
@@ -73,7 +74,7 @@ bool xp_is_done(const xp_box *event);
 enum { XP_PENDING, XP_DONE };
 int xp_state_of(const xp_box *event, uint64_t *point); /* of its newest point, which is told, too; -1: it cannot be said */
 bool xp_natives(void);                                 /* false: Python sees every call */
-/* What the package's engine has for us: its outside.c and queue.c. */
+/* The functions of the package's engine that this library calls: its outside.c and queue.c. */
 typedef struct {
     uint64_t (*newest_point)(void *event);
     int (*state_at)(void *event, uint64_t point);
@@ -113,12 +114,12 @@ typedef struct {
     uint8_t blocking; /* whether it is to be waited for */
     bool given;       /* an event may be handed in, too */
     uint32_t needs;   /* traits of the queue */
-    /* What it does to memory: */
+    /* The memory that it uses: */
     enum { XP_NOTHING, XP_COPIES, XP_FILLS } does;
     uint8_t to, from, to_pitch, from_pitch, width, rows; /* `rows` may be none: there is one */
 } xp_command_form;
 
-/* What a call by Python has to come after. Numbers of words, counted from 1. */
+/* The earlier commands that must finish before Python handles a call. Numbers of words, counted from 1. */
 typedef struct {
     uint8_t queue, event, given; /* handles; `given`: a pointer to an event's */
     uint8_t events;              /* the number of events in a list, which comes next */
@@ -169,7 +170,7 @@ void *xp_python_unlock(void);
 void xp_python_lock(void *unlocked);
 
 /* --- loader.c ----------------------------------------------------------------------------------------------------- */
-/* Of the functions in the tables that what has `code` in it names: how many there are, and the sum of their hashes. */
+/* The number of functions of the tables that the library with `code` in it names, and the sum of their hashes. */
 void xp_fingerprint(const void *code, unsigned *count, uint64_t *sum);
 
 /* --- adapter.c ---------------------------------------------------------------------------------------------------- */

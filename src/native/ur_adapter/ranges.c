@@ -30,7 +30,7 @@ static size_t up_to(uint64_t address)
     return low;
 }
 
-/* Also in place of what began there. What there is no memory for is Python's business. */
+/* Replaces a range that began there. If there is no memory for it, Python handles the range. */
 XP_EXPORT void xpushare_ur_range(uint64_t begin, uint64_t nbytes, uint16_t backend, uint16_t device, bool writable)
 {
     pthread_mutex_lock(&lock);

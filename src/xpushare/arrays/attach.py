@@ -104,21 +104,21 @@ def attach(
             `SharedArray`. The result then consists of that library's arrays, or of what the
             function returns.
         types: Classes of the named tuples in a tree. Others come back as new classes.
-        only: Opens a part of a tree: paths such as `"layers.0"`, or a function that says of a path
-            whether it is wanted. A path joins keys and indices by dots, and stands for everything
+        only: Opens a part of a tree: paths such as `"layers.0"`, or a function that returns
+            whether a path is wanted. A path joins keys and indices by dots, and stands for everything
             below it. Other arrays are absent from dicts, and None in lists and tuples.
         own: Makes this process an owner of the memory. It can then share, publish and pickle the
             array even after the process that made it has ended.
 
     Returns:
-        A `SharedArray`, or what `like` makes of it.
+        A `SharedArray`, or the result of `like`.
 
     Raises:
         InvalidArgumentError: `h` is not the handle of an array, or is closed, or `only` matches
             no array.
         InvalidHandleError: The bytes were altered, or belong to another user or boot.
         HandleExpiredError: The exporter has closed the handle, or has exited.
-        RouteError: Every way to the exporter's memory is blocked. `reasons` says how to open one.
+        RouteError: Every way to the exporter's memory is blocked. `reasons` lists how to unblock each.
         FeatureNotSupportedError: The device cannot open this memory, or the memory cannot outlive
             its maker and `own=True` was given.
         OutOfMemoryError: Memory or file descriptors ran out.

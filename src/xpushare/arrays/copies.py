@@ -254,22 +254,22 @@ def empty(
     clears them. The array owns the memory, and views and exports keep it.
 
     Small arrays on the host (up to 16 KiB) lie together in allocations of 256 KiB. A process that
-    opens one of them can read and write its neighbours, too: `handle.exposed_nbytes` says how many
-    bytes it can reach. Use `isolated=True` if that matters.
+    opens one of them can read and write its neighbours, too. `handle.exposed_nbytes` reports how
+    many bytes it can reach. Use `isolated=True` if that matters.
 
     Args:
         shape: Number of elements per dimension.
         dtype: A NumPy dtype or its name. bfloat16 and the float8 family have their `ml_dtypes` names.
         device: Where the array lies. The default is the host, even if there is a GPU.
         isolated: Gives the array an allocation of its own that never serves another array.
-        label: What `ls` and `shares` call the array, at most 56 bytes. It also isolates the array.
+        label: The array's name in `ls` and `shares`, at most 56 bytes. It also isolates the array.
 
     Returns:
         A C-ordered array.
 
     Raises:
-        InvalidArgumentError: The shape or dtype is not one, or the elements are Python objects.
-        OutOfMemoryError: The device or the host has not enough memory.
+        InvalidArgumentError: The shape or dtype is invalid, or the elements are Python objects.
+        OutOfMemoryError: The device or the host does not have enough memory.
         DeviceError: The driver failed.
 
     Examples:
@@ -302,14 +302,14 @@ def zeros(
         dtype: A NumPy dtype or its name.
         device: Where the array lies. The default is the host, even if there is a GPU.
         isolated: Gives the array an allocation of its own that never serves another array.
-        label: What `ls` and `shares` call the array, at most 56 bytes.
+        label: The array's name in `ls` and `shares`, at most 56 bytes.
 
     Returns:
         A C-ordered array, complete when the call returns.
 
     Raises:
-        InvalidArgumentError: The shape or dtype is not one, or the elements are Python objects.
-        OutOfMemoryError: The device or the host has not enough memory.
+        InvalidArgumentError: The shape or dtype is invalid, or the elements are Python objects.
+        OutOfMemoryError: The device or the host does not have enough memory.
         DeviceError: The driver failed.
 
     Examples:
@@ -342,8 +342,8 @@ def array(x: Any, *, dtype: Any = None, device: DeviceLike | None = None) -> Sha
         The copy, complete when the call returns.
 
     Raises:
-        InvalidArgumentError: NumPy makes no array of `x`, or its elements are Python objects.
-        OutOfMemoryError: The device or the host has not enough memory.
+        InvalidArgumentError: NumPy cannot make an array of `x`, or its elements are Python objects.
+        OutOfMemoryError: The device or the host does not have enough memory.
         DeviceError: The driver failed.
 
     Examples:

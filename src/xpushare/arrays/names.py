@@ -74,7 +74,7 @@ def publish(name: str, obj: Any, *, replace: bool = False, versions: int = 1, ke
         name: 1 to 128 of the characters `A-Z a-z 0-9 . _ -`, not beginning with a dot.
         obj: An array or tree that `share` takes, a `Memory`, `PhysicalMemory` or `Event`, or a
             handle that this process made.
-        replace: Puts `obj` in the place of what this process has published under the name.
+        replace: Replaces the object that this process has published under the name.
         versions: How many versions to keep for `lookup(version=)`, this one included, at most 64.
             Each keeps its memory.
         keep: Hands the memory to the keeper, a process of this user that is started if none runs.
@@ -86,7 +86,7 @@ def publish(name: str, obj: Any, *, replace: bool = False, versions: int = 1, ke
         one publisher of a name to the next.
 
     Raises:
-        InvalidArgumentError: The name is not one, or a living process has published it, or `obj`
+        InvalidArgumentError: The name is invalid, or a living process has published it, or `obj`
             cannot be shared under a name.
         FeatureNotSupportedError: The memory cannot be shared, or cannot be kept (`cudaMalloc`, say).
         OutOfMemoryError: The keeper may not keep so much, or memory ran out.
@@ -118,7 +118,7 @@ def _versions_argument(versions: int) -> int:
 def unpublish(name: str) -> None:
     """Remove a name of this process, and withdraw the export that `publish` made for it.
 
-    What other processes have opened stays open.
+    Objects that other processes have opened stay open.
 
     Args:
         name: A name that this process has published.
@@ -171,7 +171,7 @@ def published() -> dict[str, Handle | ArrayHandle]:
 
 @doing("looking for a name")
 def lookup(name: str, *, timeout: float | None = None, version: int | None = None) -> Handle | ArrayHandle:
-    """Find what a living process has published, and wait until there is something.
+    """Find an object that a living process has published, and wait until there is one.
 
     `attach` or `ipc.*.open` takes the result. If the name was replaced meanwhile, they open its
     newest version. The result's bytes, text and pickle are the handle alone, without the name.
@@ -188,7 +188,7 @@ def lookup(name: str, *, timeout: float | None = None, version: int | None = Non
     Raises:
         TimeoutError: Nobody has published the name in time.
         HandleExpiredError: That version is not kept any more.
-        InvalidArgumentError: The name is not one.
+        InvalidArgumentError: The name is invalid.
 
     Examples:
         >>> version = xs.publish("frames", xs.zeros((2, 2)))
@@ -250,7 +250,7 @@ def watch(name: str, *, timeout: float | None = None, lost: bool = False) -> Wat
 
     Raises:
         TimeoutError: No version came in time. You may go on with the watch.
-        InvalidArgumentError: The name is not one, or another thread closed the watch.
+        InvalidArgumentError: The name is invalid, or another thread closed the watch.
 
     Examples:
         >>> version = xs.publish("weights", xs.zeros(3))
@@ -539,8 +539,7 @@ class _Publisher:
 
 @final
 class Watch(Awaitable, Generic[_V]):
-    """The versions of a name, as `watch` returns them. If several iterate over this object, each version goes to one of
-    them.
+    """The versions of a name, as `watch` returns them. If several iterate over this object, each version goes to one.
 
     Examples:
         >>> with xs.watch("weights") as versions:

@@ -55,12 +55,12 @@ def share(
     process ends, or until `opens` or `ttl` end it. A handle that is lost without any of these emits
     a `ResourceWarning`.
 
-    A tree is a dict, list, tuple or named tuple, up to 64 deep. Its keys are str or int. Besides
+    A tree is a dict, list, tuple or named tuple, up to 64 levels deep. Its keys are str or int. Besides
     arrays it may hold None, bool, int of 64 bits, float, complex, str, bytes and NumPy scalars, and
     each comes back as its own type. One handle stands for the whole tree.
 
-    An array that this process attached is passed on by the handle that it came by, as long as its
-    exporter lives and has not withdrawn it. Closing the new handle then withdraws nothing. After
+    An array that this process attached is passed on by its original handle, as long as its
+    exporter lives and has not withdrawn that handle. Closing the new handle then withdraws nothing. After
     `attach(…, own=True)` this process exports the array itself.
 
     Args:
@@ -69,20 +69,20 @@ def share(
         read_only: Gives receivers no writable view. PyTorch ignores that: writing to such a tensor
             crashes the process, so `torch.from_dlpack` emits a warning.
         copy: Copies elements that cannot be shared in place into new shared memory, which the
-            export owns. `handle.copied_nbytes` says how many bytes that were.
+            export owns. `handle.copied_nbytes` reports their size.
         stream: The stream that produces the content: a `Queue`, another library's stream or a raw
             one. None means the stream that the array's library works on now. -1 means that the
             content is complete.
         opens: Ends the export after it was attached that many times.
         ttl: Ends the export after that many seconds.
-        label: What `ls` and `shares` call the export, at most 56 bytes.
+        label: The export's name in `ls` and `shares`, at most 56 bytes.
 
     Returns:
         A handle that `attach` opens. Its bytes and text may be sent through any channel.
 
     Raises:
         FeatureNotSupportedError: The memory cannot be shared. The message says what to do instead.
-        InvalidArgumentError: `array` is no array or tree, or is closed, or an option does not fit.
+        InvalidArgumentError: `array` is not an array or tree, or is closed, or an option does not fit.
         HandleExpiredError: The array was attached, and its exporter has withdrawn the handle.
         OutOfMemoryError: Memory or file descriptors ran out.
         ForkError: The array belongs to the parent of this process.

@@ -119,7 +119,7 @@ class Channel(Awaitable):
             meta_nbytes: Room for the metadata of a frame.
             redeliver: After so many deliveries without an acknowledgement, a frame goes to `failed()`.
                 0 delivers it without end.
-            label: What `ls` calls this writer.
+            label: The name of this writer in `ls`.
 
         Returns:
             The writer. It may receive, too, once it is opened.
@@ -177,15 +177,15 @@ class Channel(Awaitable):
             start: Begins with the "next" frame, or with the "oldest" one in a slot.
             reconnect: Waits for the next writer if the last one has died.
             timeout: Seconds to wait for the channel. None waits as long as it takes.
-            label: What `ls` calls this reader.
+            label: The name of this reader in `ls`.
 
         Returns:
             The reader.
 
         Raises:
             TimeoutError: Nobody has created the channel in time.
-            InvalidHandleError: The bytes are no handle of a channel.
-            InvalidArgumentError: The name is not one, or an option does not fit.
+            InvalidHandleError: The bytes are not a handle of a channel.
+            InvalidArgumentError: The name is invalid, or an option does not fit.
 
         Examples:
             >>> with xs.Channel.create("frames", 3) as writer, xs.Channel.open("frames", timeout=5) as reader:
@@ -329,7 +329,9 @@ class Channel(Awaitable):
         return frame.seq
 
     def finish(self) -> None:
-        """Say that this writer sends no more. Once all have, readers get what was sent, and then the end.
+        """Announce that this writer sends no more frames.
+
+        Once all writers have, readers get the remaining frames, and then the end of the stream.
 
         Raises:
             InvalidArgumentError: The channel is closed, or as many others write as there may be.
@@ -348,7 +350,7 @@ class Channel(Awaitable):
     # --- reading
 
     def receive(self, timeout: float | None = None) -> Frame:
-        """Return the next frame, and wait until there is one.
+        """Wait for the next frame, and return it.
 
         Use it as `with ch.receive() as frame:`, or close the frame. In mode "one" that acknowledges it. If
         the block raises, the frame is dropped unclosed, or the process dies, another reader gets it.

@@ -94,10 +94,10 @@ class Lock(_native.LockMember, _Shared):
 
     Args:
         name (str | None): As for `publish`.
-        label (str | None): What `ls` calls this object.
+        label (str | None): The name of this object in `ls`.
 
     Raises:
-        InvalidArgumentError: The name is not one.
+        InvalidArgumentError: The name is invalid.
 
     Examples:
         >>> lock = xs.Lock("database")
@@ -122,7 +122,7 @@ class Lock(_native.LockMember, _Shared):
 
         Returns:
             An object whose `owner_died` says whether the last owner died, exited or closed its object
-            while it held the lock. What the lock guards may then be half done.
+            while it held the lock. The guarded data may then be half-changed.
 
         Raises:
             TimeoutError: Another process or thread held the lock all the time.
@@ -159,7 +159,7 @@ class Atomic(_native.AtomicMember, _Shared):
         name (str | None): As for `publish`.
 
     Raises:
-        InvalidArgumentError: The name is not one, or `initial` has more than 64 bits.
+        InvalidArgumentError: The name is invalid, or `initial` has more than 64 bits.
 
     Examples:
         >>> with xs.Atomic(5) as number:

@@ -35,11 +35,12 @@ def _nobody() -> None:
 class Worker:
     """A thread that ends with the process at the latest."""
 
-    __slots__ = ("_life", "_lock", "_name")
+    __slots__ = ("_life", "_lives", "_lock", "_name")
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._life: Callable[[], _Life | None] = _nobody
+        self._lives: dict[int, ref[_Life]] = {}  # of each thread that was started, by their order
         self._lock = threading.RLock()  # re-entrant: for the handlers of signals, and for finalisers
 
     def alive(self) -> bool:
@@ -51,8 +52,14 @@ class Worker:
         with self._lock:
             if self.alive():
                 return
-            life = _Life()
-            self._life = alive = ref(life)
+            life, number = _Life(), 0
+            alive = ref(life)
+            # One C call looks and claims: the handler of a signal that came since may have started the thread.
+            while (found := self._lives.setdefault(number, alive)) is not alive:
+                if found() is not None:
+                    return
+                number += 1
+            self._life = alive
         begun = _thread.allocate_lock()
         begun.acquire()
         try:

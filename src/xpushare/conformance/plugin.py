@@ -225,7 +225,7 @@ def peer() -> Iterator[Child]:
 
 @pytest.fixture
 def other() -> Iterator[Child]:
-    """A third process, likewise: another importer."""
+    """A third process, another importer. It is shared by many tests, too."""
     yield from _borrow("other")
 
 

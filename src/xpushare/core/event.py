@@ -112,8 +112,8 @@ def check_signals(signals: object) -> None:
 
 
 def role_of(domain: Domain, index: int, signals: bool | None) -> Slot:
-    """Return this object's own slot. The object waits through it, and unless it only waits, the slot counts it as a
-    possible signaller.
+    """Make the slot object of an event object. The object waits through it. Unless the object only waits, it counts as
+    a possible signaller.
     """
     try:
         return Slot(domain, index, signals)

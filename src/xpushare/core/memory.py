@@ -151,7 +151,7 @@ def piece(what: str, total: int, offset: int, nbytes: int | None) -> tuple[int, 
 
 
 def _aligned(nbytes: int) -> int:
-    """Return the bytes that a part of an arena with `nbytes` takes up."""
+    """Round a size up to the alignment of an arena's parts."""
     return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
 

@@ -12,10 +12,11 @@ from typing import Any, Final
 
 __all__ = ["after_import"]
 
-_wanted: Final[dict[str, Callable[[ModuleType], object]]] = {}
+Change = Callable[[ModuleType], object]
+_wanted: Final[dict[str, Change]] = {}
 
 
-def after_import(name: str, change: Callable[[ModuleType], object]) -> None:
+def after_import(name: str, change: Change) -> None:
     """Call `change` with the module of that name: now if it is already imported, otherwise once it is."""
     if name in sys.modules:
         change(sys.modules[name])
@@ -39,12 +40,13 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.abc.Loader):
-    def __init__(self, loader: Any, change: Callable[[ModuleType], object]) -> None:
+    def __init__(self, loader: Any, change: Change) -> None:
         self._loader = loader
         self._change = change
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)  # type: ignore[no-any-return]
+        found: ModuleType | None = self._loader.create_module(spec)
+        return found
 
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)

@@ -1,6 +1,7 @@
-"""What the plug-ins of inference engines share: published weights, readers that say when they are done, and buckets.
+"""Code that the plug-ins for inference engines share: published weights, readers that report when they have finished,
+and buckets.
 
-Weights are `(name, tensor)` pairs of torch, as these engines pass them. Nothing here knows an engine.
+Weights are `(name, tensor)` pairs of torch, as these engines pass them. Nothing here depends on an engine.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _DTYPE: Final = "\0"
 
 
 def device_of(device: Any) -> xs.Device:
-    """The device of this package that torch calls `device`."""
+    """Return this package's device for a device of torch."""
     place = torch.device(device)
     backends = {each.torch_type: each.backend for each in adapters.vendors()}
     if place.type not in backends:
@@ -39,11 +40,11 @@ def device_of(device: Any) -> xs.Device:
 
 
 def signal(event: xs.Event, device: Any) -> None:
-    """Signal once the work that is queued on torch's current stream of that device has finished."""
+    """Signal the event when the work queued on torch's current stream of `device` has finished."""
     place = torch.device(device)
     if place.type == "cpu":
         event.signal()
-    else:  # torch.accelerator's streams do not say which stream of the driver they are
+    else:  # torch.accelerator's streams do not expose the driver's stream
         xs.Queue.from_native(torch_stream(place.type, place.index)).signal(event)
 
 
@@ -52,14 +53,16 @@ def _padded(nbytes: int) -> int:
 
 
 def _view(slab: Any, at: int, dtype: Any, shape: Iterable[int]) -> Any:
-    """A tensor over bytes of a flat one."""
+    """Return a tensor over some bytes of a flat one."""
     size: Any = torch.Size(shape)
     return slab[at : at + size.numel() * dtype.itemsize].view(dtype).view(size)
 
 
 def snapshot(weights: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Copy tensors, on their device, into memory that can be shared in place, kept and owned: one allocation for each
-    device. Tensors of one name, or that are views of each other, come out apart.
+    """Copy tensors, each on its device, into memory that can be shared in place, kept and owned.
+
+    Each device gets one allocation. If two tensors have the same name, the last one is returned. Views of one tensor
+    become separate copies.
     """
     weights = list(weights)
     copies: dict[str, Any] = {}
@@ -76,7 +79,7 @@ def snapshot(weights: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _carried(name: str, tensor: Any) -> tuple[str, Any]:
-    """Return a tensor as it is published, under a name that says its dtype if NumPy has none for it."""
+    """Return a tensor in the form to publish. If NumPy lacks its dtype, the name carries the dtype."""
     dtype = str(tensor.dtype).removeprefix("torch.")
     if not dtype.startswith(("bfloat16", "float8", "float4")):
         return name, tensor
@@ -84,40 +87,38 @@ def _carried(name: str, tensor: Any) -> tuple[str, Any]:
 
 
 def _restored(name: str, tensor: Any) -> tuple[str, Any]:
-    """Undo `_carried`. Tensors that any program has published stay as they are."""
+    """Undo `_carried`. Tensors that another program published without it stay unchanged."""
     name, _, dtype = name.partition(_DTYPE)
     return name, tensor.view(getattr(torch, dtype)) if dtype else tensor
 
 
 class Publisher:
-    """The side that has the weights. One process at a time publishes under `name`.
+    """Publishes weights under `name`. Only one process may publish under a name at a time.
 
-    `keep=True` copies each version and hands the copy to the keeper, where it stays until the version after the next
-    one: engines start from it when this process is gone. Otherwise a GPU's tensors are shared in place, and those of
-    the host are copied, until `withdraw`.
+    With `keep=True`, each version is copied and handed to the keeper, which holds the two newest versions. Engines can
+    start from them after this process has exited. Without it, tensors on a GPU are shared in place and tensors on the
+    host are copied, until `withdraw`.
     """
 
     def __init__(self, name: str, *, keep: bool = False) -> None:
         self._name = name
         self._keep = keep
-        self._published = False
-        self.tree = ("", name, 0)  # the device, name and version of what was published last
+        self.tree: Any = None  # the device, name and version of what is published
 
     def publish(self, weights: Iterable[tuple[str, Any]]) -> int:
-        """Publish one version, as one tree, and return its number. Readers look for that number, and no other."""
+        """Publish one version as one tree and return its number, by which readers look it up."""
         found = [(name, tensor.detach()) for name, tensor in weights]
         copied = self._keep or any(tensor.device.type == "cpu" for _, tensor in found)
         tree = dict(itertools.starmap(_carried, snapshot(found).items() if copied else found))
         version = xs.publish(self._name, tree, replace=True, versions=2 if self._keep else 1, keep=self._keep)
-        self._published = True
         self.tree = str(device_of(found[0][1].device).uuid) if found else "", self._name, version
         return version
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until no reader uses what it read: device work included. Call this once the engine has said that its
-        readers were called, since a reader that has not begun yet is not waited for.
+        """Wait until all readers have finished with what they attached, including their device work.
 
-        A reader that died reads nothing. Raises `TimeoutError` after `timeout` seconds without an answer of one.
+        Call this after the engine has reported that its readers ran: a reader that has not started yet is not waited
+        for, and neither is a reader that died. Raises `TimeoutError` if a reader takes longer than `timeout` seconds.
         """
         for name, handle in xs.published().items():
             if name.startswith(f"{self._name}.reader-"):
@@ -127,22 +128,25 @@ class Publisher:
                         done.wait(timeout)
 
     def withdraw(self) -> None:
-        """End the version, unless it is kept: nobody can open it any more. What is open stays open. Idempotent."""
-        if self._published and not self._keep:
+        """Withdraw the version, unless it is kept, so that nobody can open it any more. Open mappings stay open.
+        Idempotent.
+        """
+        if self.tree is not None and not self._keep:
             xs.unpublish(self._name)
-        self._published = False
+        self.tree = None
 
 
 def nearest(trees: list[tuple[str, str, int]], device: Any, rank: int) -> tuple[str, str, int]:
-    """Choose from the trees of several publishers one on the reader's own device, or else the first. Several on that
-    device are dealt out to its readers by their rank.
+    """Choose one of the trees of several publishers: a tree on the reader's own device, or else the first tree.
+
+    If several trees are on that device, the reader's rank decides.
     """
     here = [tree for tree in trees if tree[0] == str(device_of(device).uuid)]
     return here[rank % len(here)] if here else trees[0]
 
 
 class Reader:
-    """The side that loads weights, one for each rank, onto `device` (torch's)."""
+    """Loads weights onto `device`, a device of torch. Each rank has its own reader."""
 
     def __init__(self, name: str, device: Any) -> None:
         self.name = name
@@ -155,10 +159,11 @@ class Reader:
     def reading(
         self, version: int | None = None, *, only: Callable[[str], bool] | None = None, timeout: float | None = None
     ) -> Generator[dict[str, Any], None, None]:
-        """Attach one version (None: the newest): all of it, or the tensors whose name `only` accepts.
+        """Attach one version, by default the newest: all of it, or only the tensors whose name `only` accepts.
 
-        The block may use the tensors on torch's current stream. They are gone after it. Raises `HandleExpiredError` if
-        the publisher is gone or the version is over, before the block begins, and `TimeoutError`.
+        The block may use the tensors on torch's current stream, and only until it ends. Raises, before the block
+        begins, `HandleExpiredError` if the publisher has exited or the version was withdrawn, and `TimeoutError` if the
+        version does not appear in time.
         """
         tensors: dict[str, Any] = {}
         wanted = None if only is None else lambda path: only(path.partition(_DTYPE)[0])
@@ -171,7 +176,7 @@ class Reader:
             signal(self._done, self._device)
 
     def close(self) -> None:
-        """Say that this side reads no more. Idempotent."""
+        """Stop reading, so that publishers no longer wait for this reader. Idempotent."""
         if not self._done.closed:
             xs.unpublish(self._done_name)
             self._done.close()
@@ -181,11 +186,11 @@ class Reader:
 
 
 class Buckets:
-    """Copies tensors into frames, in order, as many as fit into each: `with Buckets(channel) as to: to.add(…)`.
+    """Packs tensors into frames of a channel, in order: `with Buckets(channel) as to: to.add(…)`.
 
-    The channel has frames of bytes (`shape=(nbytes,)`, dtype uint8) and `meta_nbytes=META_NBYTES`. On a GPU the copies
-    are ordered behind the current stream, and the host does not wait for them. A slot is written again once every
-    reader's work with it has finished. The stream of frames ends (`finish`) with the block, unless that raises.
+    The channel needs frames of bytes (`shape=(nbytes,)`, dtype uint8) and `meta_nbytes=META_NBYTES`. On a GPU, the
+    copies are queued on torch's current stream, and the host does not wait for them. A slot is reused only after every
+    reader's work with it has finished. The end of the block finishes the channel's stream, unless the block raises.
     """
 
     def __init__(self, channel: xs.Channel, *, timeout: float | None = None) -> None:
@@ -200,7 +205,9 @@ class Buckets:
         return self
 
     def add(self, name: str, tensor: Any) -> None:
-        """Copy one tensor. Raises `InvalidArgumentError` if it is larger than a frame, and `TimeoutError`."""
+        """Copy one tensor. Raises `InvalidArgumentError` if it is larger than a frame, and `TimeoutError` if no slot
+        becomes free in time.
+        """
         room = 2 * len(name) + 24 * tensor.ndim + 96
         if self._loan is not None and (self._at + tensor.nbytes > self._slab.nbytes or self._room < room):
             self._send()
@@ -233,17 +240,17 @@ class Buckets:
 
 
 def send_buckets(channel: xs.Channel, weights: Iterable[tuple[str, Any]], *, timeout: float | None = None) -> None:
-    """Copy all these tensors into frames. See `Buckets`."""
+    """Copy all tensors into frames. See `Buckets`."""
     with Buckets(channel, timeout=timeout) as to:
         for name, tensor in weights:
             to.add(name, tensor)
 
 
 def receive_buckets(channel: xs.Channel, *, timeout: float | None = None) -> Iterator[list[tuple[str, Any]]]:
-    """Yield the tensors of each frame, as views of its slot, good until the next one is asked for.
+    """Yield the tensors of each frame, as views of its slot. They are valid until the next frame is requested.
 
-    Ends with the sender's `finish`. Raises `PeerLostError` if the sender ends otherwise, and `TimeoutError` if no
-    bucket comes for `timeout` seconds.
+    Ends when the sender finishes. Raises `PeerLostError` if the sender ends in any other way, and `TimeoutError` if no
+    frame arrives for `timeout` seconds.
     """
     while True:
         try:

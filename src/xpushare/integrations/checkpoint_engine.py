@@ -1,8 +1,8 @@
 """checkpoint-engine: its buckets go through a channel, and its workers answer through another.
 
-checkpoint-engine 0.4.2 has no plug-ins. A vLLM worker takes this module's side by vLLM's own option
-`worker_extension_cls="xpushare.integrations.checkpoint_engine.WorkerExtension"`. The parameter server takes the other
-one by the patch in docs/engines/checkpoint_engine.md.
+checkpoint-engine 0.4.2 has no plug-ins. A vLLM worker gets its side by vLLM's own option
+`worker_extension_cls="xpushare.integrations.checkpoint_engine.WorkerExtension"`, and the parameter server by the patch
+docs/engines/checkpoint_engine.patch.
 """
 
 # mypy: disable-error-code="misc,no-any-unimported"
@@ -28,9 +28,9 @@ _SLOTS: Final = 3  # one to fill while the worker reads another, and the one tha
 
 
 class BucketSender:
-    """The parameter server's side: one for each device, for one worker, in place of a buffer and a socket.
+    """The parameter server's side, in place of a buffer and a socket. Each device has one sender, for one worker.
 
-    Buckets have at most `nbytes` bytes. `timeout` is how long the worker may take to answer, in seconds.
+    Buckets have at most `nbytes` bytes. The worker may take `timeout` seconds to answer.
     """
 
     def __init__(self, name: str, nbytes: int, device: Any, *, timeout: float | None = 300) -> None:
@@ -43,15 +43,15 @@ class BucketSender:
 
     @property
     def address(self) -> str:
-        """What the worker gets in the place of a socket's address."""
+        """The address for the worker, in place of a socket's."""
         return SCHEME + self._name
 
     @contextlib.contextmanager
     def bucket(self, items: Iterable[dict[str, Any]]) -> Generator[Any, None, None]:
-        """Give the block a flat tensor to fill, on torch's current stream. The worker gets it after the block.
+        """Yield a flat tensor for the block to fill on torch's current stream. The worker gets it after the block.
 
-        `items` say what lies in it, as `checkpoint_engine.ps._to_named_tensor` describes it. The first bucket waits for
-        the worker, and each one until a slot is free. A block that raises sends nothing.
+        `items` describe its content, in the form of `checkpoint_engine.ps._to_named_tensor`. The first bucket waits for
+        the worker, and every bucket waits for a free slot. If the block raises, nothing is sent.
         """
         self._connect()
         with self._buckets.loan(self._timeout) as loan:
@@ -62,9 +62,9 @@ class BucketSender:
             yield torch.from_dlpack(loan.array)
 
     def finish(self) -> None:
-        """Wait until the worker has loaded all buckets and has run its hook.
+        """Wait until the worker has loaded all buckets and run its hook.
 
-        Raises `RuntimeError` with the worker's traceback if it failed, and `PeerLostError` if it died.
+        Raises `RuntimeError` with the worker's traceback if the worker failed, and `PeerLostError` if it died.
         """
         answers = self._connect()
         self._buckets.finish()
@@ -73,13 +73,13 @@ class BucketSender:
                 raise RuntimeError(f"the worker failed to update its weights: {answer.meta}")
 
     def _connect(self) -> xs.Channel:
-        """Wait for the worker, which opens the buckets' channel before it makes the other one."""
+        """Wait for the worker, which opens the buckets' channel before it creates the answers' channel."""
         if self._answers is None:
             self._answers = xs.Channel.open(_answers_of(self._name), timeout=self._timeout)
         return self._answers
 
     def close(self) -> None:
-        """End both channels. A worker that has not got every bucket gets `PeerLostError`. Idempotent."""
+        """Close both channels. A worker that is still waiting for a bucket gets `PeerLostError`. Idempotent."""
         self._buckets.close()
         if self._answers is not None:
             self._answers.close()
@@ -98,9 +98,9 @@ def update_weights_from_channel(
 ) -> None:
     """The worker's side, in place of `checkpoint_engine.worker.update_weights_from_ipc`.
 
-    Calls `run` with the tensors of each bucket, which are views of it, and then `post_hook`. What they raise goes to
-    the server, too. Raises `PeerLostError` if the server ends before its last bucket, and `TimeoutError` if no bucket
-    comes for `timeout` seconds.
+    Calls `run` with the tensors of each bucket, which are views of the bucket, and then `post_hook`. If they raise, the
+    server gets the traceback. Raises `PeerLostError` if the server exits before its last bucket, and `TimeoutError` if
+    no bucket arrives for `timeout` seconds.
     """
     name = address.removeprefix(SCHEME)
     with (
@@ -136,10 +136,10 @@ def _run_all(buckets: xs.Channel, run: Callable[[list[tuple[str, Any]]], None], 
 
 
 class WorkerExtension(_worker.VllmColocateWorkerExtension):
-    """checkpoint-engine's extension of vLLM's worker, for addresses of both kinds: channels and sockets."""
+    """checkpoint-engine's extension of vLLM's worker, for the addresses of channels and of sockets."""
 
     def update_weights_from_ipc(self, zmq_handles: dict[str, str]) -> None:
-        """Load what comes from the address that `zmq_handles` has for this worker's device, by vLLM's own reload."""
+        """Load weights from the address that `zmq_handles` has for this worker's device, by vLLM's own reload."""
         place = "cpu" if self.device.type == "cpu" else self._device_uuid
         if not zmq_handles[place].startswith(SCHEME):
             super().update_weights_from_ipc(zmq_handles)

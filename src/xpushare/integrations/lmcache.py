@@ -1,7 +1,7 @@
-"""LMCache: an engine's KV cache goes to LMCache's server by handle, and the events that order both sides are ours.
+"""LMCache: an engine's KV cache goes to LMCache's server by handle, and timelines of this package order both sides.
 
-`LMCACHE_DEVICE_BACKEND=xpushare` switches it on, in the engine and in the server. `docs/engines/lmcache.md` says what
-changes.
+`LMCACHE_DEVICE_BACKEND=xpushare` switches the plug-in on, in the engine and in the server. For the changes see
+docs/engines/lmcache.md.
 """
 
 # LMCache's protocols pass events, devices and streams as plain objects.
@@ -33,13 +33,13 @@ _opened: Final[WeakValueDictionary[bytes, Storages]] = WeakValueDictionary()  # 
 
 
 class Spec(CudaDeviceSpec):  # type: ignore[misc,unused-ignore]
-    """LMCache's CUDA devices, with our handles and events."""
+    """LMCache's CUDA devices with this package's handles and events."""
 
     def __init__(self) -> None:
         self._events: Events | None = None
         if self._chosen():
-            # LMCache reads a descriptor as one of a closed list, and looks for its class among its own modules. The
-            # handle goes as the one of a CUDA storage, which is bytes, too.
+            # LMCache reads only descriptors of a closed list and looks for their classes among its own modules. This
+            # descriptor takes the place of CUDA's, whose handle is bytes too.
             ipc_wire.WRAPPER_TYPES[ipc_wire.CudaIPCData] = ("xpushare", "Wrapper")
             sys.modules[f"{_DEVICES}.xpushare"] = sys.modules[__name__]
 
@@ -52,7 +52,7 @@ class Spec(CudaDeviceSpec):  # type: ignore[misc,unused-ignore]
         return "xpushare"
 
     def is_available(self) -> bool:
-        """Never by itself: LMCache refuses to choose between two specifications that are available."""
+        """Return False unless the option is set: LMCache refuses to choose between two available devices."""
         return self._chosen() and super().is_available()
 
     @property
@@ -74,19 +74,19 @@ def __getattr__(name: str) -> Any:  # LMCache imports `Wrapper` from here when i
 
 @functools.cache
 def wrapper() -> Any:
-    """The class of LMCache's descriptors of tensors. Its base class can be imported once LMCache is."""
+    """Return the class of tensor descriptors. Its base class cannot be imported before LMCache is."""
     contiguity = importlib.import_module("lmcache.v1.gpu_connector.kv_format.contiguity")
     base: Any = importlib.import_module("lmcache.v1.platform.base.ipc_wrapper").DeviceIPCWrapper
 
     class Wrapper(base):  # type: ignore[misc,unused-ignore]
-        """A tensor of another process: which storage of a batch, and where it is in there."""
+        """Describes a tensor of another process: a storage of a batch, and the tensor's place in it."""
 
-        device_type = "cuda"  # else LMCache opens and drops each tensor to learn it
+        device_type = "cuda"  # otherwise LMCache opens each tensor once more to find its device
         _opened: Storages | None = None
 
         @classmethod
         def wrap(cls, tensor: Any) -> Any:
-            """Export the storage of a tensor, for as long as the tensor lives."""
+            """Describe a tensor. Its storage stays exported for as long as the tensor lives."""
             found = cls()
             storage, place = tensor.untyped_storage(), tensor.device.index or 0
             found._batch, number = _batch_of(tensor, storage)
@@ -109,9 +109,9 @@ def wrapper() -> Any:
             return found
 
         def to_tensor(self) -> Any:
-            """A view of the other process's memory, which stays mapped until `close` and as long as the tensor lives.
+            """Return a view of the other process's memory, which stays mapped until `close` and while the tensor lives.
 
-            The first tensor of a batch opens all of them together.
+            The first call opens all storages of the batch.
             """
             raw, number = self.handle[1], self.handle[3]
             self._opened = _opened.get(raw) or _opened.setdefault(raw, Storages(xs.attach(raw, like=torch)))
@@ -127,11 +127,11 @@ def wrapper() -> Any:
 
 
 class Storages(list[Any]):
-    """A batch at the server, as flat tensors of bytes."""
+    """The storages of a received batch, as flat tensors of bytes."""
 
 
 class Batch:
-    """Storages that an engine wraps one after the other. They go as one tree."""
+    """Storages that an engine describes one after the other. They are exported as one tree."""
 
     def __init__(self) -> None:
         self.flats: list[Any] = []
@@ -143,7 +143,7 @@ class Batch:
         return bytes(self.handle)
 
     def end(self) -> None:
-        """One of the tensors is gone, and with it the cache."""
+        """End the export: one of the tensors is gone, and with it the cache."""
         for key in [key for key, (batch, _) in _exports.items() if batch is self]:
             del _exports[key]
         self.flats.clear()
@@ -152,7 +152,7 @@ class Batch:
 
 
 def _batch_of(tensor: Any, storage: Any) -> tuple[Batch, int]:
-    """The batch that a storage belongs to, and its number there."""
+    """Return the batch of a storage, and the storage's number in it."""
     key = storage.data_ptr(), storage.nbytes()
     if key not in _exports:
         last = next(reversed(_exports.values()), None)
@@ -165,7 +165,7 @@ def _batch_of(tensor: Any, storage: Any) -> tuple[Batch, int]:
 
 @dataclass
 class Point:
-    """One of LMCache's events: a point on the timeline of the stream that recorded it."""
+    """An event of LMCache: a point on the timeline of the stream that recorded it."""
 
     event: xs.Event | None = None
     handle: bytes = b""
@@ -173,7 +173,7 @@ class Point:
 
 
 class Events:
-    """What LMCache asks of events between processes: one timeline for each stream, opened once by each peer."""
+    """LMCache's interface to events between processes: one timeline for each stream, opened once by each peer."""
 
     def __init__(self, device_type: str) -> None:
         self.device_type = device_type
@@ -207,12 +207,14 @@ class Events:
         return Point(self._peers(raw), raw, int.from_bytes(handle[-8:], "little"))
 
     def wait_event(self, event: Point, stream: object) -> None:
-        """Raises `PeerLostError` at the stream's next synchronization of ours if the other process dies first."""
+        """Make the stream wait. If the other process dies first, the stream's next wait of this package raises
+        `PeerLostError`.
+        """
         if event.event is not None:
             _queue(stream).wait(event.event, at_least=event.number)
 
     def query_event(self, event: Point) -> bool:
-        """Raises `PeerLostError` if the process that recorded it died before it was complete."""
+        """Return whether the event is complete. Raises `PeerLostError` if its process died before that."""
         if event.event is None:
             return True
         if event.event.value < event.number:
@@ -221,7 +223,7 @@ class Events:
         return True
 
     def synchronize_event(self, event: Point, device: object) -> None:  # noqa: ARG002
-        """Raises `PeerLostError` if the process that recorded it dies before it is complete."""
+        """Wait for the event. Raises `PeerLostError` if its process dies before it is complete."""
         if event.event is not None:
             event.event.wait(at_least=event.number)
 

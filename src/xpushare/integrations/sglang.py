@@ -1,7 +1,7 @@
-"""SGLang: its weights and other tensors go between its processes by handle.
+"""SGLang: tensors go between its processes, and from a trainer to them, by handle.
 
-SGLang's own list of plug-ins, `SGLANG_PLUGINS=xpushare`, switches it on, or `install()`. `docs/engines/sglang.md` says
-what changes.
+SGLang's own list of plug-ins, `SGLANG_PLUGINS=xpushare`, switches the plug-in on, and so does `install()`. For the
+changes see docs/engines/sglang.md.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["install", "plugin"]
 _UTILS: Final = "sglang.srt.utils"
 _BUCKET: Final = "sglang.srt.weight_sync.tensor_bucket"
 _LISTS: Final = "sglang.srt.weight_sync.utils"
-# What a pickle of ours names. Each takes a sealed handle, or arrays that came by one.
+# The functions that this package's pickles name. Each takes a sealed handle, or arrays that came by one.
 _GLOBALS: Final = {
     ("xpushare.integrations._reductions", name)
     for name in ("opened", "received", "received_array", "received_piece", "reopened")
@@ -42,10 +42,10 @@ def plugin() -> None:
 
 
 def install(*, opens: int = 1) -> None:
-    """Do the same in a process that loads no plug-ins of SGLang, such as a trainer.
+    """Switch the plug-in on in a process that loads no plug-ins of SGLang, such as a trainer.
 
     Each serialized message can be read `opens` times, for example by the ranks of `opens` data-parallel replicas that
-    get the same bytes. Idempotent. Raises `InvalidArgumentError` for an `opens` below 1.
+    get the same bytes. Idempotent. Raises `InvalidArgumentError` if `opens` is below 1.
     """
     global _opens
     importlib.import_module("xpushare.integrations.torch").install(opens=opens)
@@ -74,7 +74,7 @@ def _hook(target: str, hook: Callable[..., Any]) -> Any:
 
 
 def _patch(original: Callable[[], None]) -> None:
-    """Let SGLang register its reductions of torch's tensors below ours, which leave to them what has no handle."""
+    """Let SGLang register its reductions below ours, which pass tensors without a handle on to them."""
     global _patched
     if _patched:
         return
@@ -91,8 +91,8 @@ def _init(
     original: Callable[..., None], self: Any, named_tensors: Any = None, flattened_tensor: Any = None,
     metadata: Any = None,
 ) -> None:  # fmt: skip
-    """Concatenate the tensors of a new bucket, as SGLang does, but into memory that stays open on both sides for the
-    next bucket. A bucket whose tensors have no device of ours stays SGLang's.
+    """Concatenate the tensors of a new bucket, as SGLang does, into memory that stays open on both sides for the next
+    bucket. Buckets on devices without a backend go SGLang's way.
     """
     engines = importlib.import_module("xpushare.integrations._engines")
     device = named_tensors[0][1].device if flattened_tensor is None and named_tensors else None
@@ -110,11 +110,11 @@ def _init(
     original(self, named_tensors, flattened_tensor, metadata)
 
 
-# --- lists of named tensors, of which SGLang makes a message for each tensor
+# --- lists of named tensors: SGLang makes a message of each tensor
 
 
 class _Listed:
-    """A tensor of a list. The message of the first one carries all of them, as one tree."""
+    """Stands for a tensor of a list. The message of the first tensor carries the whole list as one tree."""
 
     def __init__(self, *arguments: Any) -> None:
         self._arguments = arguments
@@ -141,13 +141,13 @@ async def _update_weights(
 
 
 def _listed(token: bytes, number: int, raw: bytes) -> Any:
-    """A tensor of a list, at the other end. What is left of the list before goes, if an update has failed."""
+    """Return a tensor of a received list. The rest of an earlier list, whose update failed, is dropped."""
     if raw and number not in _open.get(token, ()):
         found = importlib.import_module(_UTILS).MultiprocessingSerializer.deserialize(raw)
         _open.clear()
         _open[token] = dict(enumerate(found))
     if number not in _open.get(token, ()):
-        raise xs.InvalidHandleError("the first tensor of a list carries all of them: read it first, and each one once")
+        raise xs.InvalidHandleError("the first tensor of a list carries all of them: read it first, and each once")
     tensor = _open[token].pop(number)
     if not _open[token]:
         del _open[token]

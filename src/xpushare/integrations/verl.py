@@ -1,7 +1,7 @@
 """verl: weights from the trainer to the rollout through one channel, and a checkpoint engine for one host.
 
 `VERL_USE_EXTERNAL_PLUGINS=xpushare` replaces the bucketed transfer to vLLM's workers, and
-`checkpoint_engine.backend=xpushare` chooses the checkpoint engine. `docs/engines/verl.md` says what changes.
+`checkpoint_engine.backend=xpushare` selects the checkpoint engine. For the changes see docs/engines/verl.md.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _SLOTS: Final = 3
 
 
 def _place() -> Any:
-    """torch's device that verl works on in this process."""
+    """Return the device of torch that verl uses in this process."""
     device = importlib.import_module("verl.utils.device")
     name = device.get_device_name()
     return torch.device("cpu") if name == "cpu" else torch.device(name, device.get_device_id())
 
 
 def _channel(nbytes: int) -> xs.Channel:
-    """A channel whose frames take as much memory as verl's bucket."""
+    """Make a channel whose frames together take as much memory as verl's bucket."""
     return xs.Channel.create(
         None, (nbytes // _SLOTS,), "uint8", device=_engines.device_of(_place()), slots=_SLOTS,
         meta_nbytes=_engines.META_NBYTES, label="verl",
@@ -39,7 +39,7 @@ def _channel(nbytes: int) -> xs.Channel:
 
 
 async def _send(channel: xs.Channel, weights: Any) -> None:
-    """Send all weights, those that are larger than a frame in pieces."""
+    """Send all weights. Weights larger than a frame go in pieces."""
     most = channel.statistics()["frame_nbytes"]
     each = importlib.import_module("verl.workers.rollout.utils").ensure_async_iterator
     with _engines.Buckets(channel) as to:
@@ -54,7 +54,7 @@ async def _send(channel: xs.Channel, weights: Any) -> None:
 
 
 def _receive(channel: xs.Channel) -> Iterator[list[tuple[str, Any]]]:
-    """The weights of each frame, good until the next ones are asked for."""
+    """Yield the weights of each frame. They are valid until the next frame is requested."""
     whole: Any = None
     flat: Any = None
     for bucket in _engines.receive_buckets(channel):
@@ -80,7 +80,7 @@ def _receive(channel: xs.Channel) -> Iterator[list[tuple[str, Any]]]:
 async def _send_weights(self: Any, weights: Any) -> None:
     """Send through a channel, and return when the receiver's work with the weights has finished.
 
-    Raises `PeerLostError` if the receiver ends before, or fails.
+    Raises `PeerLostError` if the receiver exits or fails before that.
     """
     with _channel(self.bucket_size) as channel, xs.Event(channel.device, enable_ipc=True) as done:
         handle = xs.ipc.event.get(done)
@@ -96,9 +96,9 @@ async def _send_weights(self: Any, weights: Any) -> None:
 
 
 def _receive_weights(self: Any, on_bucket_received: Callable[[list[tuple[str, Any]], bool], object]) -> None:
-    """Hand each frame's weights to the callback, which may use them on the current stream, and in the end none.
+    """Pass each frame's weights to the callback, which may use them on the current stream. The last call has none.
 
-    Raises `PeerLostError` if the sender ends before.
+    Raises `PeerLostError` if the sender exits before the last frame.
     """
     self._init_socket()
     try:
@@ -140,7 +140,7 @@ def _replace(module: Any) -> None:
 def _register(module: Any) -> None:
     @module.CheckpointEngineRegistry.register("xpushare")
     class CheckpointEngine(module.CheckpointEngine):  # type: ignore[misc]
-        """From the first rank of the trainer to all ranks of the rollout, on one host, through one channel."""
+        """Sends from the trainer's first rank to all ranks of the rollout, on one host, through one channel."""
 
         def __init__(self, bucket_size: int, is_master: bool = False) -> None:
             self._bucket_size = bucket_size
@@ -172,7 +172,7 @@ def _register(module: Any) -> None:
                 self._channel = xs.Channel.open(channel)
 
         async def send_weights(self, weights: Any, global_steps: int | None = None) -> None:  # noqa: ARG002
-            """Returns when all ranks of the rollout have finished. Raises `PeerLostError` if one of them ends."""
+            """Return when all ranks of the rollout have finished. Raises `PeerLostError` if one of them exits."""
             if self._channel is None:  # of another rank, which takes part in gathering each tensor
                 async for _ in importlib.import_module("verl.workers.rollout.utils").ensure_async_iterator(weights):
                     pass
@@ -182,7 +182,7 @@ def _register(module: Any) -> None:
                 await each.reached(1)
 
         async def receive_weights(self, global_steps: int | None = None) -> AsyncIterator[tuple[str, Any]]:  # noqa: ARG002
-            """Each tensor is good until the next one is asked for. Raises `PeerLostError` if the trainer ends."""
+            """Yield tensors, each valid until the next request. Raises `PeerLostError` if the trainer exits."""
             assert self._channel is not None
             for weights in _receive(self._channel):
                 while weights:

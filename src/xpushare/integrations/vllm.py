@@ -35,7 +35,7 @@ def _module(name: str) -> Any:
 
 @functools.cache
 def register() -> None:
-    """Make the transfer and the loader known to vLLM in this process. vLLM calls this in all of its own. Idempotent."""
+    """Register the transfer and the loader in this process. vLLM calls this in each of its processes. Idempotent."""
     factories = _module("distributed.weight_transfer.factory")
     factories.WeightTransferEngineFactory.register_engine(NAME, WorkerEngine)
     factories.WeightTransferTrainerFactory.register_engine(NAME, Trainer)
@@ -44,8 +44,8 @@ def register() -> None:
 
 @contextlib.contextmanager
 def _read_by_all_ranks(reader: Reader, version: int, model: Any) -> Generator[dict[str, Any], None, None]:
-    """Attach the tensors of a version that this rank has layers for. If one rank cannot, all of them raise, and before
-    any of them has touched its model.
+    """Attach the tensors of a version that this rank has layers for. If one rank cannot, all ranks raise before any of
+    them has touched its model.
     """
     world = _module("distributed.parallel_state").get_world_group()
     missing = _module("model_executor.models.utils").is_pp_missing_parameter
@@ -62,27 +62,27 @@ def _read_by_all_ranks(reader: Reader, version: int, model: Any) -> Generator[di
             torch.distributed.all_gather_object(reasons, reasons[0], group=world.cpu_group)
         if any(reasons):
             raise xs.HandleExpiredError(
-                f"version {version} of the weights was not loaded; the model is as it was. Does the publisher live, "
-                f"as the same user on this machine? Ranks: {reasons}"
+                f"version {version} of the weights was not loaded; the model is as it was. The publisher has to run on "
+                f"this machine, as the same user, until the update has returned. The ranks' reasons: {reasons}"
             ) from failed
         yield weights
 
 
 @dataclasses.dataclass
 class InitInfo(_transfer.WeightTransferInitInfo):
-    """What a worker learns once: nothing. It forgets the trainer before."""
+    """Announces a new trainer. It carries nothing, since each update says all that a worker needs."""
 
 
 @dataclasses.dataclass
 class UpdateInfo(_transfer.WeightTransferUpdateInfo):
-    """What a worker learns at each update, the same for all ranks: the device, name and version of each tree."""
+    """The device, name and version of each tree of an update. All ranks get the same."""
 
     trees: list[tuple[str, str, int]]
 
 
 class WorkerEngine(_transfer.WeightTransferEngine):
-    """The side of a vLLM worker. A whole update happens in `receive_weights`, so that a trainer that dies before or
-    after it leaves the model with one version. Raises `HandleExpiredError` if a rank cannot attach the version.
+    """The worker's side. The whole update happens in `receive_weights`, so a trainer that dies before or after that
+    call leaves the model with one version. Raises `HandleExpiredError` if a rank cannot attach the version.
     """
 
     init_info_cls = InitInfo
@@ -118,8 +118,9 @@ class WorkerEngine(_transfer.WeightTransferEngine):
 
 @dataclasses.dataclass
 class TrainerInfo(_transfer.TrainerInitInfo):
-    """Options of the trainer's side. `name` is published for this user of this machine; `keep` leaves each version
-    with the keeper, so that engines start from it (`load_format="xpushare"`); `timeout` is in seconds.
+    """Options of the trainer's side. `name` is the published name, which this user's processes on this machine find.
+    `keep` leaves each version with the keeper, so that engines can start from it (`load_format="xpushare"`). `timeout`
+    is in seconds.
     """
 
     backend: ClassVar[str] = NAME
@@ -129,17 +130,17 @@ class TrainerInfo(_transfer.TrainerInitInfo):
 
 
 class Trainer(_transfer.TrainerWeightTransferEngine):
-    """The trainer's side. All ranks call it, and rank 0 talks to the engine.
+    """The trainer's side. All ranks of the trainer call it, and rank 0 talks to the engine.
 
-    Each rank of torch's default group publishes a tree on its own device, as in vLLM's `ipc`. Workers read the one on
-    theirs. With `keep`, only rank 0 publishes.
+    Each rank of torch's default process group publishes a tree on its own device, as with vLLM's `ipc`, and each worker
+    reads the tree on its device. With `keep`, only rank 0 publishes.
     """
 
     init_info_cls = TrainerInfo
 
     def __init__(self, init_info: TrainerInfo, client: Any, source: Iterable[tuple[str, Any]]) -> None:
         super().__init__(client=client, source=source, is_sender=init_info.is_sender)
-        # Of another name than what is kept: an engine that starts must not find what is about to be written again.
+        # Not the name of kept versions: an engine that starts must not find weights that will be overwritten.
         name = init_info.name if init_info.keep else f"{init_info.name}.now"
         ranks = torch.distributed
         self._grouped = not init_info.keep and ranks.is_initialized() and ranks.get_world_size() > 1
@@ -163,8 +164,8 @@ class Trainer(_transfer.TrainerWeightTransferEngine):
         return found
 
     def send_weights(self) -> None:
-        """Publish the weights and have all workers load them. Afterwards no worker reads them any more, and they may
-        be written. If this raises, the workers have the old version, or the new one; send again.
+        """Publish the weights and have all workers load them. When this returns, no worker reads the weights any more,
+        and they may be overwritten. If this raises, the workers have the old version or the new one: send again.
         """
         if not self.is_sender and not self._grouped:
             deque(self.source, maxlen=0)  # the ranks gather each tensor together
@@ -199,7 +200,7 @@ class Trainer(_transfer.TrainerWeightTransferEngine):
 
 
 class ModelLoader(_loaders.DefaultModelLoader):
-    """Loads the newest version that a trainer or the keeper has published. `model_loader_extra_config` may say `name`
+    """Loads the newest version that a trainer or the keeper has published. `model_loader_extra_config` may set `name`
     (default "vllm-weights") and `timeout`, the seconds to wait for a first version (default 0).
     """
 

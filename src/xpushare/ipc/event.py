@@ -61,9 +61,9 @@ def open(
         A new `Event` that shares its state with the exporter's.
 
     Raises:
-        InvalidHandleError: The bytes are no handle of an event of this user and boot.
+        InvalidHandleError: The bytes are not a handle of an event of this user and boot.
         HandleExpiredError: The handle was put, or the exporter has exited.
-        RouteError: Every way to the exporter's event is blocked. `reasons` says how to open one.
+        RouteError: Every way to the exporter's event is blocked. `reasons` lists how to unblock each.
         FeatureNotSupportedError: The device cannot open this event.
 
     Examples:

@@ -68,9 +68,9 @@ def open(h: HandleLike, *, device: DeviceLike | None = None, context: Context | 
         A new `Memory` over exactly the exported range. It has a `close` of its own.
 
     Raises:
-        InvalidHandleError: The bytes are no handle of memory of this user and boot.
+        InvalidHandleError: The bytes are not a handle of memory of this user and boot.
         HandleExpiredError: The handle was put, the memory was freed, or the exporter has exited.
-        RouteError: Every way to the exporter's memory is blocked. `reasons` says how to open one.
+        RouteError: Every way to the exporter's memory is blocked. `reasons` lists how to unblock each.
         FeatureNotSupportedError: The device cannot open this memory.
         OutOfMemoryError: Memory or file descriptors ran out.
 
@@ -122,7 +122,7 @@ def close(memory: Memory) -> None:
 def put(h: Handle | bytes | str) -> None:
     """Withdraw a handle of this process. (urIPCPutMemHandleExp)
 
-    New opens fail, and what is open stays open. The call is optional, and is allowed after the memory
+    New opens fail, and opened objects stay open. The call is optional, and is allowed after the memory
     was freed.
 
     Args:

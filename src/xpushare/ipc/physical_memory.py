@@ -54,9 +54,9 @@ def open(h: HandleLike, *, device: DeviceLike | None = None, context: Context | 
         A `PhysicalMemory` over the same pages, which can be exported again.
 
     Raises:
-        InvalidHandleError: The bytes are no handle of physical memory of this user and boot.
+        InvalidHandleError: The bytes are not a handle of physical memory of this user and boot.
         HandleExpiredError: The handle was put, or the exporter has exited.
-        RouteError: Every way to the exporter's memory is blocked. `reasons` says how to open one.
+        RouteError: Every way to the exporter's memory is blocked. `reasons` lists how to unblock each.
         FeatureNotSupportedError: The device cannot open this memory.
 
     Examples:
@@ -78,7 +78,7 @@ def open(h: HandleLike, *, device: DeviceLike | None = None, context: Context | 
 
 
 def put(h: Handle | bytes | str) -> None:
-    """Withdraw a handle of this process. What was opened stays valid. (urIPCPutPhysMemHandleExp)
+    """Withdraw a handle of this process. Opened objects stay valid. (urIPCPutPhysMemHandleExp)
 
     Args:
         h: A handle that `get` made here, its bytes or its text.

@@ -37,13 +37,13 @@ class Event(Exportable[Opened]):
     process that may signal has opened the event since.
 
     Args:
-        device: Where. None means `default_device()`: the first GPU, if there is one.
+        device: The device. None means `default_device()`: the first GPU, if there is one.
         context: The context to make it in, by default the device's own.
         enable_ipc: Allows `ipc.event.get` and pickles to export it.
         enable_profiling: Records `times`. Such an event cannot be shared.
         signals: True: this process is going to signal. False: this object only waits. None: this
             process counts as a signaller from its first signal on.
-        label: What `ls` and `shares` call the event, at most 56 bytes.
+        label: The event's name in `ls` and `shares`, at most 56 bytes.
 
     Raises:
         InvalidArgumentError: IPC and profiling exclude each other, or an option does not fit.
@@ -153,7 +153,7 @@ class Event(Exportable[Opened]):
 
         Args:
             timeout: Seconds to wait. None waits as long as it takes.
-            at_least: The number of the signal, which may be still to come. None means the newest one
+            at_least: The number of the signal, which may lie in the future. None means the newest one
                 known now.
 
         Raises:
@@ -179,7 +179,7 @@ class Event(Exportable[Opened]):
         `trio.move_on_after`. `await event` is the same without a number.
 
         Args:
-            at_least: The number of the signal, which may be still to come. None means the newest one
+            at_least: The number of the signal, which may lie in the future. None means the newest one
                 known now.
 
         Raises:
@@ -206,7 +206,7 @@ class Event(Exportable[Opened]):
                 not apply.
 
         Returns:
-            None, or in a running event loop what to await.
+            None, or in a running event loop an awaitable.
 
         Raises:
             TimeoutError: The loss has not ended in time.

@@ -60,7 +60,7 @@ class Closable(Generic[S]):
     """An object that is closed by `close()`, at the end of its `with` block, or silently when its last reference is
     dropped.
 
-    The last case needs no code: what `held` refers to releases its resource once nothing holds it any more.
+    The last case needs no code. The object in `held` releases its resource once nothing holds it any more.
     """
 
     __slots__ = ()

@@ -18,7 +18,7 @@ def malloc_device(nbytes: int, device: DeviceLike | None = None, *, context: Con
 
     Args:
         nbytes: How many bytes.
-        device: Where. None means `default_device()`: the first GPU, if there is one.
+        device: The device. None means `default_device()`: the first GPU, if there is one.
         context: The context to allocate in, by default the device's own.
 
     Returns:
@@ -26,7 +26,7 @@ def malloc_device(nbytes: int, device: DeviceLike | None = None, *, context: Con
 
     Raises:
         InvalidArgumentError: The size is not positive, or there is no such device.
-        OutOfMemoryError: The device has not enough memory.
+        OutOfMemoryError: The device does not have enough memory.
         DeviceError: The driver failed.
 
     Examples:
@@ -49,7 +49,7 @@ def malloc_host(nbytes: int, device: DeviceLike | None = None, *, context: Conte
 
     Raises:
         InvalidArgumentError: The size is not positive, or there is no such device.
-        OutOfMemoryError: The host has not enough memory.
+        OutOfMemoryError: The host does not have enough memory.
         DeviceError: The driver failed.
 
     Examples:

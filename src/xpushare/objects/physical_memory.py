@@ -34,14 +34,14 @@ class PhysicalMemory(Exportable[Held]):
 
     Args:
         nbytes: A multiple of `device.memory_granularity()`.
-        device: Where. None means `default_device()`: the first GPU, if there is one.
+        device: The device. None means `default_device()`: the first GPU, if there is one.
         context: The context to allocate in, by default the device's own.
         enable_ipc: Allows `ipc.physical_memory.get` to export it.
 
     Raises:
-        InvalidArgumentError: The size is no multiple of the granularity.
+        InvalidArgumentError: The size is not a multiple of the granularity.
         FeatureNotSupportedError: The device has no physical memory, or cannot share it.
-        OutOfMemoryError: The device has not enough memory.
+        OutOfMemoryError: The device does not have enough memory.
 
     Examples:
         >>> size = xs.Device("native_cpu:0").memory_granularity()
@@ -154,13 +154,13 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
 
     Args:
         nbytes (int): How many addresses, a multiple of `device.memory_granularity()`.
-        device (Device | str | None): Where. None means `default_device()`: the first GPU, if there is one.
+        device (Device | str | None): The device. None means `default_device()`: the first GPU, if there is one.
         context (Context | None): The context to reserve in, by default the device's own.
         address (int | None): Where the range should begin.
         growable (bool): Makes a range that maps memory of its own. Its length is 0 at first.
 
     Raises:
-        InvalidArgumentError: The size is no multiple of the granularity, or the address is taken.
+        InvalidArgumentError: The size is not a multiple of the granularity, or the address is taken.
         FeatureNotSupportedError: The device has no virtual memory.
         OutOfMemoryError: There are not enough addresses.
 
@@ -209,7 +209,7 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
             access: "rw", "r" or "none".
 
         Raises:
-            InvalidArgumentError: A number is no multiple of the granularity, the place is taken or
+            InvalidArgumentError: A number is not a multiple of the granularity, the place is taken or
                 outside the range, or the device lacks `partial_map` and this is a part of the memory.
             DeviceError: The driver failed.
 
@@ -283,7 +283,7 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
 
         Raises:
             InvalidArgumentError: The reserved addresses end before that, or the range follows another.
-            OutOfMemoryError: The device has not enough memory.
+            OutOfMemoryError: The device does not have enough memory.
 
         Examples:
             >>> with xs.VirtualRange(1 << 30, "native_cpu:0", growable=True) as log:
@@ -319,10 +319,10 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
     def refresh(self) -> None:
         """Bring a follower up to date: map what the other range added, and unmap what it took away.
 
-        It waits for the queue operations of this process that use what goes.
+        It waits for the queue operations of this process that use the removed memory.
 
         Raises:
-            InvalidArgumentError: A view reaches what goes, or this range follows no other.
+            InvalidArgumentError: A view reaches the removed memory, or this range follows no other.
             HandleExpiredError: The process that has the range closed it, or has exited.
 
         Examples:

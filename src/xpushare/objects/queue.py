@@ -58,7 +58,7 @@ class Queue(DeviceObject[Work]):
     `native_cpu` only. (urQueueCreate)
 
     Args:
-        device: Where. None means `default_device()`: the first GPU, if there is one.
+        device: The device. None means `default_device()`: the first GPU, if there is one.
         context: The context to make it in, by default the device's own.
 
     Raises:
@@ -112,8 +112,8 @@ class Queue(DeviceObject[Work]):
         """Copy bytes from one operand to another. (urEnqueueUSMMemcpy)
 
         Args:
-            dst: Where to.
-            src: Where from.
+            dst: The destination.
+            src: The source.
             nbytes: How many bytes, by default all of `src`.
 
         Raises:
@@ -134,7 +134,7 @@ class Queue(DeviceObject[Work]):
         """Repeat a pattern over an operand. (urEnqueueUSMFill)
 
         Args:
-            dst: What to fill.
+            dst: The operand to fill.
             pattern: The bytes to repeat.
             nbytes: How many bytes, a multiple of the pattern's length; by default all of `dst`.
 
@@ -206,7 +206,7 @@ class Queue(DeviceObject[Work]):
 
         Args:
             event: The event.
-            at_least: The number of the signal, which may be still to come. None means the newest one
+            at_least: The number of the signal, which may lie in the future. None means the newest one
                 known now.
 
         Raises:
@@ -237,7 +237,7 @@ class Queue(DeviceObject[Work]):
             TimeoutError: The work did not finish in time.
             PeerLostError: A wait met a loss. Each loss raises once.
             DeviceError: The driver failed.
-            Exception: What a submitted function raised.
+            Exception: The exception of a submitted function.
 
         Examples:
             >>> with xs.Queue("native_cpu:0") as queue:

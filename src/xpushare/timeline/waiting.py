@@ -76,7 +76,7 @@ def in_loop() -> bool:
 @final
 class Told:
     """Points that one thread or task waits for. One of `fds` becomes readable once any of them may be done or lost.
-    A point of None waits for the end of a loss, until points that nobody has submitted are not lost any more.
+    None in the place of a point stands for the end of a loss: the event's unsubmitted points can come again.
     """
 
     def __init__(self, points: Iterable[tuple[_native.Slot, int | None]]) -> None:
