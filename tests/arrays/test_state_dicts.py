@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
-import os
 import math
+import os
 from collections.abc import Iterator, ValuesView
 from typing import Any
 
