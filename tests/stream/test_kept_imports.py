@@ -215,20 +215,20 @@ def test_it_bears_what_goes_wrong(caplog: pytest.LogCaptureFixture) -> None:
     keeper.look()
     assert not keeper.looks
     for _ in range(2):
-        found.keep(1, b"", 10, room, lambda end: end, object())
+        found.keep(1, b"", 10, room, (), object())
         keeper.look()
         assert found.nbytes == 0
         assert not keeper.looks
     assert "lost" in caplog.text
 
     def keeps_more(_item: object) -> bool:
-        found.keep(object(), b"", 10, room, lambda end: end, object())
+        found.keep(object(), b"", 10, room, (), object())
         return False
 
-    found.keep(2, b"", 10, room, lambda end: end, object())
+    found.keep(2, b"", 10, room, (), object())
     found.give_up(keeps_more)
     found.end()
-    found.keep(3, b"", 10, room, lambda end: end, object())
+    found.keep(3, b"", 10, room, (), object())
     assert found.nbytes == 0
     keeper.look()
     assert not keeper.looks
@@ -239,7 +239,7 @@ def test_an_interrupt_miscounts_for_a_moment_only(monkeypatch: pytest.MonkeyPatc
     room = Room(lambda: 400, lambda: 0, keeper.look_after)
     assert room.prepare()
     keeper.look()
-    found.keep(1, b"", 60, room, lambda end: end, object())
+    found.keep(1, b"", 60, room, (), object())
     with monkeypatch.context() as patch:
         patch.setattr(found, "_of", Interrupting(found._of))
         with pytest.raises(KeyboardInterrupt):
@@ -274,7 +274,7 @@ def test_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     keeper.look()
 
     def keep(number: int, nbytes: int, where: Room) -> None:
-        found.keep(number, b"", nbytes, where, lambda end: end.number, End(number))
+        found.keep(number, b"", nbytes, where, (), End(number))
 
     keep(1, 60, room)
     keep(2, 100, other)
@@ -285,7 +285,7 @@ def test_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     keep(4, 50, room)  # the oldest of this device goes
     assert ended == [1]
     assert found.take(1) is None
-    assert found.take(4) == 4
+    assert found.take(4).end.number == 4
     assert found.nbytes == 100
     keep(5, 50, room)
     with monkeypatch.context() as patch:
@@ -294,11 +294,11 @@ def test_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.nbytes == 50
     monkeypatch.setattr(keeping, "_DESCRIPTORS", 2)
     for number, nbytes, descriptors in ((7, 10, 0), (8, 10, 1), (9, 10, 0), (10, 10, 1)):  # 6 has one
-        found.keep(number, b"", nbytes, room, lambda end: end.number, End(number), descriptors)
+        found.keep(number, b"", nbytes, room, (), End(number), descriptors)
     assert list(found.items) == [7, 8, 9, 10]  # only the oldest had to go
-    found.keep(11, b"", 10, room, lambda end: end.number, End(11))
+    found.keep(11, b"", 10, room, (), End(11))
     assert list(found.items) == [9, 10, 11]
-    assert found.take(9) == 9
+    assert found.take(9).end.number == 9
     found.give_up(lambda item: item.nbytes == 10)
     keep(12, 50, room)
     assert found.nbytes == 50
@@ -316,9 +316,10 @@ def test_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_is_kept_where_that_is_said(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
     keeper = Keeper()
-    room, found = Room(lambda: 400, lambda: 0, keeper.look_after), Kept(lambda: None)
+    room = Room(lambda: 400, lambda: 0, keeper.look_after)
+    found = Kept(lambda: None)
     assert not room.prepare()
-    found.keep(1, b"", 10, room, lambda end: end, object())
+    found.keep(1, b"", 10, room, (), object())
     assert found.nbytes == 0
     assert not keeper.looks
 
@@ -332,7 +333,7 @@ def test_the_settings_bound_it(monkeypatch: pytest.MonkeyPatch) -> None:
     room, found = Room(fail_to_say, lambda: 0, keeper.look_after), Kept(lambda: None)
     assert room.prepare()  # the device is not asked
     for number, nbytes in ((1, 31), (2, 20), (3, 10)):
-        found.keep(number, b"", nbytes, room, lambda end: end, object())
+        found.keep(number, b"", nbytes, room, (), object())
     assert [number in found.items for number in (1, 2, 3)] == [False, True, True]
     now += 5
     keeper.look()

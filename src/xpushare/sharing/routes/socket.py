@@ -203,6 +203,8 @@ def fetch(pidfd: OwnedFd | None, wanted: Sequence[Wanted]) -> list[Fetched]:  # 
                     asked = [(fields_of(wanted[at].handle), len(got[at])) for at in left[:_AT_ONCE]]
                     given, fds = line.ask(_FDS, asked)
                 except (Blocked, XpuShareError) as error:
+                    if error.__context__ is not None:
+                        error.__context__.__traceback__ = None  # its frames lead to this one, which holds the error
                     refused |= dict.fromkeys(left, error.with_traceback(None))
                     break
                 for at, answer in zip(left, given, strict=False):
