@@ -596,7 +596,7 @@ THEIRS = {
     "_device.py": {"a device is named by a string such as 'native_cpu:0', 'cuda:0' or 'gpu', not "},
     "integrations/torch.py": {"cuda", "CUDAPluggableAllocator"},
     "integrations/cupy.py": {"cuda"},
-    "integrations/lmcache.py": {"CudaDeviceSpec", "CudaIPCData", "lmcache.v1.platform.devices.cuda"},
+    "integrations/lmcache.py": {"CudaDeviceSpec", "CudaIPCData", "cuda", "lmcache.v1.platform.devices.cuda"},
     "integrations/fabric.py": {
         " has no fabric handle: only CUDA memory has one",
         " is no CUDA device",
