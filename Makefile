@@ -77,7 +77,7 @@ ur-loader: $(VENV)/installed $(VENV)/test ## a C++ SYCL program and Python share
 vulkan: $(VENV)/installed $(VENV)/test $(VENV)/vulkan ## memory of Vulkan programs, on Mesa's software driver; results into build/results/
 	PYTHON=$(BIN)/python scripts/vulkan $(ARGS)
 
-engines: $(VENV)/made ## plug-ins for inference engines against the real vLLM and checkpoint-engine, in an environment of their own
+engines: $(VENV)/made ## plug-ins for inference engines against vLLM, checkpoint-engine, SGLang, verl and LMCache, in environments of their own
 	PYTHON=$(BIN)/python scripts/engines $(ARGS)
 
 lint: $(VENV)/lint
