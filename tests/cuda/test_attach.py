@@ -29,6 +29,7 @@ START = 0x7E00_0000_0000
 
 
 def new_driver() -> tuple[ScriptedDriver, Cuda]:
+    adapters.record("cuda")  # as whoever makes an adapter does
     driver = ScriptedDriver()
     for index in range(NUMBER):
         driver.foreign.append(Extent(START + index * MIB2, MIB2, 0, legacy=1, buffer=1000 + index))
