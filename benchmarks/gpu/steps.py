@@ -46,9 +46,9 @@ def receive(pipe: Any, queue: Any) -> None:
     torch.zeros(1, device="cuda")
     raw, native, driver = Raw(0), _memory.open_handles, [0]
 
-    def open_handles(*given: Any) -> int:
+    def open_handles(*given: Any) -> int | None:
         begin = clock()
-        code = native(*given)
+        code: int | None = native(*given)
         driver[0] = clock() - begin
         return code
 

@@ -143,10 +143,15 @@ def name_handles(function: int, addresses: list[int], into: bytearray, /) -> int
     `into` takes the 64 bytes of each.
     """
 
-def open_handles(open: int, flags: int, ask: int, attribute: int, handles: bytes, into: bytearray, /) -> int:
-    """Calls `int open(uint64 *address, handle, unsigned flags)` with each 64 bytes of `handles`, by value, until one
-    fails; returns its code, or 0. `into` takes two uint64 for each, also where an interrupt follows: the address, and
-    what `int ask(void *value, int attribute, uint64 address)` tells of it, the greatest uint64 where that fails.
+def open_handles(
+    open: int, flags: int, ask: int, attribute: int, head: bytes, payloads: list[bytes], sizes: list[int],
+    into: list[int], /,
+) -> int | None:  # fmt: skip
+    """Calls `int open(uint64 *address, handle, unsigned flags)` with the handle of 64 bytes in each payload, by value,
+    until one fails; returns its code, or 0. In front of the handle a payload has `head` and 8 bytes, its size: None,
+    and nothing is opened, unless all are so. `into` takes two numbers for each, also where an interrupt follows: the
+    address, and what `int ask(void *value, int attribute, uint64 address)` tells of it, the greatest uint64 where that
+    fails.
     """
 
 def query(function: int, handle: int, /) -> int:
@@ -721,7 +726,7 @@ class Leaves:
     KINDS_MOST on.
     """
 
-    def __init__(self, arrays: list[Any], read_only: bool, known: Kinds = ...) -> None:
+    def __init__(self, arrays: list[Any], read_only: bool, known: Kinds = ..., /) -> None:
         """`read_only`: all of it becomes so. `known`: kinds that need not be asked for."""
 
     dtypes: list[Any]  # by their numbers in the message

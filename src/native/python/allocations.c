@@ -22,45 +22,82 @@ typedef struct {
 
 /* --- functions ---------------------------------------------------------------------------------------------------- */
 
-/* open_handles(open, flags, ask, attribute, handles, into): see _native.pyi */
+/* The handles that payloads have behind `head` and their size, which is as `sizes` says. The caller frees them; NULL,
+ * without an exception where a payload is of another kind. */
+static driver_handle *handles_of(PyObject *payloads, PyObject *sizes, PyObject *head)
+{
+    Py_ssize_t count = PyList_Check(payloads) && PyList_Check(sizes) ? PyList_Size(payloads) : -1, n, size;
+    char *begin, *raw;
+    if (PyBytes_AsStringAndSize(head, &begin, &n) < 0)
+        return NULL;
+    if (count < 0 || PyList_Size(sizes) != count) {
+        PyErr_SetString(PyExc_TypeError, "open_handles() takes a list of payloads, and one of their sizes");
+        return NULL;
+    }
+    driver_handle *handles = PyMem_Calloc((size_t)count + 1, sizeof *handles);
+    if (handles == NULL)
+        PyErr_NoMemory();
+    for (Py_ssize_t i = 0; i < count && handles; i++) {
+        uint64_t wanted, said;
+        bool good = PyBytes_AsStringAndSize(PyList_GetItem(payloads, i), &raw, &size) == 0 &&
+                    xp_as_u64(PyList_GetItem(sizes, i), &wanted) == 0 &&
+                    size >= n + (Py_ssize_t)(sizeof said + sizeof *handles) && memcmp(raw, begin, (size_t)n) == 0;
+        if (good) {
+            memcpy(&said, raw + n, sizeof said);
+            memcpy(&handles[i], raw + n + sizeof said, sizeof *handles);
+        }
+        if (!good || said != wanted) {
+            PyMem_Free(handles);
+            return NULL;
+        }
+    }
+    return handles;
+}
+
+/* Append address and size of each. false with an exception set: then there is no memory for a number. */
+static bool append(PyObject *into, const opened *found, Py_ssize_t n)
+{
+    for (Py_ssize_t i = 0; i < 2 * n; i++) {
+        PyObject *number = PyLong_FromUnsignedLongLong(i % 2 ? found[i / 2].nbytes : found[i / 2].address);
+        int rc = number ? PyList_Append(into, number) : -1;
+        Py_XDECREF(number);
+        if (rc < 0)
+            return false;
+    }
+    return true;
+}
+
+/* open_handles(open, flags, ask, attribute, head, payloads, sizes, into): see _native.pyi */
 static PyObject *open_handles(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
 {
     uint64_t open, ask;
     uint32_t flags;
     int attribute, code = 0;
-    Py_buffer handles, into;
-    if (xp_arity("open_handles", n, 6, 6) < 0 || xp_as_u64(args[0], &open) < 0 || xp_as_u32(args[1], &flags) < 0 ||
-        xp_as_u64(args[2], &ask) < 0 || xp_as_int(args[3], &attribute) < 0 ||
-        PyObject_GetBuffer(args[4], &handles, PyBUF_SIMPLE) < 0)
+    opened found[XP_PATIENCE];
+    if (xp_arity("open_handles", n, 8, 8) < 0 || xp_as_u64(args[0], &open) < 0 || xp_as_u32(args[1], &flags) < 0 ||
+        xp_as_u64(args[2], &ask) < 0 || xp_as_int(args[3], &attribute) < 0)
         return NULL;
-    if (PyObject_GetBuffer(args[5], &into, PyBUF_WRITABLE) < 0) {
-        PyBuffer_Release(&handles);
-        return NULL;
-    }
-    Py_ssize_t count = handles.len / XP_DRIVER_HANDLE, done = 0;
-    bool fits = handles.len % XP_DRIVER_HANDLE == 0 && into.len == count * (Py_ssize_t)sizeof(opened);
-    if (!fits)
-        PyErr_SetString(PyExc_ValueError, "open_handles(): 64 bytes for each handle, and 16 for what comes of it");
-    bool going = fits;
+    driver_handle *handles = handles_of(args[5], args[6], args[4]);
+    if (handles == NULL)
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    Py_ssize_t count = PyList_Size(args[5]), done = 0;
+    bool going = true;
     while (going && done < count && code == 0) {
-        Py_ssize_t end = count - done > XP_PATIENCE ? done + XP_PATIENCE : count;
+        Py_ssize_t begin = done, end = count - done > XP_PATIENCE ? done + XP_PATIENCE : count;
         Py_BEGIN_ALLOW_THREADS
         for (; done < end; done++) {
-            driver_handle handle;
-            opened found = {0, UINT64_MAX};
-            memcpy(&handle, (const char *)handles.buf + done * XP_DRIVER_HANDLE, sizeof handle);
-            code = ((opens)(uintptr_t)open)(&found.address, handle, flags);
+            opened *o = &found[done - begin];
+            *o = (opened){0, UINT64_MAX};
+            code = ((opens)(uintptr_t)open)(&o->address, handles[done], flags);
             if (code)
                 break;
-            if (((tells)(uintptr_t)ask)(&found.nbytes, attribute, found.address))
-                found.nbytes = UINT64_MAX;
-            memcpy((char *)into.buf + done * sizeof found, &found, sizeof found);
+            if (((tells)(uintptr_t)ask)(&o->nbytes, attribute, o->address))
+                o->nbytes = UINT64_MAX;
         }
         Py_END_ALLOW_THREADS
-        going = PyErr_CheckSignals() == 0;
+        going = append(args[7], found, done - begin) && PyErr_CheckSignals() == 0;
     }
-    PyBuffer_Release(&handles);
-    PyBuffer_Release(&into);
+    PyMem_Free(handles);
     return going ? PyLong_FromLong(code) : NULL;
 }
 

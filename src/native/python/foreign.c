@@ -322,23 +322,32 @@ static PyObject *template_of(xp_recogniser *self, const xp_types *types, PyObjec
 static PyObject *made(xp_recogniser *self, const xp_types *types, const xp_foreign *f, PyObject *device,
                       PyObject *backend, PyObject *add_, PyObject *own)
 {
-    unsigned long long start = f->start, size = f->nbytes, number = f->number, ordinal = f->ordinal;
     uint64_t serial = 0;
-    PyObject *name = Py_BuildValue("(O(KKKK))", backend, ordinal, start, size, number), *all[2] = {NULL, NULL};
-    PyObject *memory = name ? PyObject_CallFunction(self->make, "OKKKy#", self->devices[ordinal].place, start, size,
-                                                    number, f->payload, (Py_ssize_t)(self->handle_at + HANDLE_NBYTES))
-                            : NULL;
+    PyObject *what[] = {PyLong_FromUnsignedLongLong(f->ordinal), PyLong_FromUnsignedLongLong(f->start),
+                        PyLong_FromUnsignedLongLong(f->nbytes), PyLong_FromUnsignedLongLong(f->number)};
+    PyObject *identity = xp_tuple_of(what, 4);
+    PyObject *name = identity ? PyTuple_Pack(2, backend, identity) : NULL, *given = NULL, *memory = NULL;
+    PyObject *payload = PyBytes_FromStringAndSize(f->payload, (Py_ssize_t)(self->handle_at + HANDLE_NBYTES));
+    PyObject *template = NULL, *fresh = NULL, *kept = NULL;
+    if (name && payload) {
+        PyObject *place = self->devices[f->ordinal].place;
+        given = PyTuple_Pack(5, place, what[1], what[2], what[3], payload); /* the identity has references to them */
+        memory = given ? PyObject_Call(self->make, given, NULL) : NULL;
+    }
     if (memory && own && (serial = xp_object_named(own, name)))
-        all[0] = template_of(self, types, own, f, serial);
+        template = template_of(self, types, own, f, serial);
     if (memory && !PyErr_Occurred())
-        all[1] = xp_foreign_allocation(types, device, memory, name, size, start, all[0], serial);
-    PyObject *kept = all[1] ? PyObject_CallFunctionObjArgs(add_, name, all[1], NULL) : NULL;
+        fresh = xp_foreign_allocation(types, device, memory, name, f->nbytes, f->start, template, serial);
+    Py_CLEAR(given);
+    if (fresh && (given = PyTuple_Pack(2, name, fresh))) {
+        kept = PyObject_Call(add_, given, NULL);
+        Py_DECREF(given);
+    }
     if (kept && xp_allocation_of(types, kept))
         remember(self, f, kept);
-    Py_XDECREF(all[0]);
-    Py_XDECREF(all[1]);
-    Py_XDECREF(memory);
-    Py_XDECREF(name);
+    PyObject *rest[] = {template, fresh, memory, payload, name, identity};
+    for (size_t i = 0; i < sizeof rest / sizeof *rest; i++)
+        Py_XDECREF(rest[i]);
     return kept;
 }
 

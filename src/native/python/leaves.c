@@ -117,11 +117,15 @@ static void leaves_dealloc(PyObject *object)
 
 static PyObject *leaves_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"arrays", "read_only", "known", NULL};
-    PyObject *arrays, *known = NULL;
-    int read_only;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!p|O!", names, &PyList_Type, &arrays, &read_only,
-                                     ((const xp_types *)PyType_GetModuleState(type))->kinds, &known))
+    const xp_types *types = PyType_GetModuleState(type);
+    Py_ssize_t n = kwargs && PyDict_Size(kwargs) ? 0 : PyTuple_Size(args);
+    PyObject *arrays = n > 0 ? PyTuple_GetItem(args, 0) : NULL, *known = n > 2 ? PyTuple_GetItem(args, 2) : NULL;
+    if (n < 2 || n > 3 || !PyList_Check(arrays) || (known && !xp_is_kinds(types, known))) {
+        PyErr_SetString(PyExc_TypeError, "Leaves() takes a list, whether it is shared read-only, and perhaps Kinds");
+        return NULL;
+    }
+    int read_only = PyObject_IsTrue(PyTuple_GetItem(args, 1));
+    if (read_only < 0)
         return NULL;
     xp_leaves *self = (xp_leaves *)PyType_GenericAlloc(type, 0);
     if (self == NULL)
@@ -714,9 +718,15 @@ static PyObject *leaves_where(PyObject *object, PyObject *Py_UNUSED(none))
         return NULL;
     leaf_span s = {l->address + (uint64_t)l->low, l->address + (uint64_t)l->high, l->kind};
     s = first_of(self, s, k->on);
-    return Py_BuildValue("(IKKOOOOK)", l->kind, (unsigned long long)s.first, (unsigned long long)(s.last - s.first),
-                         k->said.device, k->said.context, k->said.finder ? k->said.finder : Py_None,
-                         k->said.info ? k->said.info : Py_None, (unsigned long long)ahead_of(self, s, k->on));
+    PyObject *all[] = {PyLong_FromUnsignedLong(l->kind),
+                       PyLong_FromUnsignedLongLong(s.first),
+                       PyLong_FromUnsignedLongLong(s.last - s.first),
+                       Py_NewRef(k->said.device),
+                       Py_NewRef(k->said.context),
+                       Py_NewRef(k->said.finder ? k->said.finder : Py_None),
+                       Py_NewRef(k->said.info ? k->said.info : Py_None),
+                       PyLong_FromUnsignedLongLong(ahead_of(self, s, k->on))};
+    return xp_tuple_of(all, sizeof all / sizeof *all);
 }
 
 /* learn(allocation, context): arrays may lie there */

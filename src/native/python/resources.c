@@ -383,9 +383,14 @@ static PyObject *allocation_reopens(PyObject *self, void *Py_UNUSED(c))
     const xp_allocation *a = (const xp_allocation *)self;
     if (!a->keepable)
         Py_RETURN_NONE;
-    unsigned long long address = a->address, nbytes = a->nbytes;
-    return Py_BuildValue("(OOOKKOO)", a->resource.device, a->resource.driver, a->kind, address, nbytes,
-                         a->host_accessible ? Py_True : Py_False, Py_None);
+    PyObject *all[] = {Py_NewRef(a->resource.device),
+                       Py_NewRef(a->resource.driver),
+                       Py_NewRef(a->kind),
+                       PyLong_FromUnsignedLongLong(a->address),
+                       PyLong_FromUnsignedLongLong(a->nbytes),
+                       PyBool_FromLong(a->host_accessible),
+                       Py_NewRef(Py_None)};
+    return xp_tuple_of(all, sizeof all / sizeof *all);
 }
 
 static PyGetSetDef allocation_getset[] = {

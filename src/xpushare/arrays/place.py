@@ -189,8 +189,9 @@ class Placing:
                 self._settle(number, array, device, element)
             if self._ordered:
                 self._produced = leaves.producers()
-                if self._produced:
-                    self.streams = list(dict.fromkeys(self._produced.values()))
+                for work in self._produced.values():
+                    if work not in self.streams:
+                        self.streams.append(work)
         index = leaves.next()
         if index is None:
             return

@@ -28,12 +28,15 @@ class AddressMap:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # re-entrant: the garbage collector may call `remove` while it is held
+        self._low, self._high = 1 << 64, 0  # between which all of them have been
         self._starts: list[int] = []
         self._by_start: dict[int, ref[Any]] = {}
 
     def add(self, allocation: Any) -> None:
         with self._lock:
             address = allocation.address
+            self._low = min(self._low, address)
+            self._high = max(self._high, address + max(allocation.nbytes, 1))
             known = address in self._by_start
             self._by_start[address] = ref(allocation)
             if not known:
@@ -50,6 +53,8 @@ class AddressMap:
 
     def find(self, address: int) -> Any | None:
         """Return the live allocation that contains `address`, or None."""
+        if not self._low <= address < self._high:
+            return None
         with self._lock:
             at = bisect_right(self._starts, address) - 1
             if at < 0:

@@ -497,7 +497,10 @@ class Peers:
     def _taken(self, key: Any, room: Room | None) -> Any:
         """Return the closed object that is cached under `key`, open again, or None."""
         item = None if room is None else self.kept.take(key)
-        return None if item is None else self._remember(key, _native.imported(*(*item.reopens, item.end, True)), room)
+        if item is None:
+            return None
+        again: tuple[Any, ...] = (*item.reopens, item.end, True)
+        return self._remember(key, _native.imported(*again), room)
 
     def _remember(self, key: Any, made: T, room: Room | None = None) -> T:
         """Cache `made` under `key`, and return it, or return what another thread made first."""

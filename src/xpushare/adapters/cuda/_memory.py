@@ -5,7 +5,6 @@ libraries in this process.
 from __future__ import annotations
 
 import os
-import struct
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -30,8 +29,6 @@ _LEGACY: Final = 2  # kinds of memory in a payload
 _POOL: Final = 3
 _HANDLE_NBYTES: Final = 64
 _LEGACY_HEAD: Final = unsized(_LEGACY)[0][: unsized(_LEGACY)[1]]  # of a payload, in front of the size
-_HANDLE_AT: Final = len(unsized(_LEGACY)[0])
-_OPENED: Final = struct.Struct("=QQ")  # address, and the driver's size of the allocation there
 _CLOSING: Final = "closing another process's memory"
 
 
@@ -82,39 +79,39 @@ def open_legacy(engine: Engine, gpu: Gpu, found: Sequence[Import]) -> list[Drive
     """Map cudaMalloc memory in one native call: all of it, or none. Return None if some of it is of another kind, or is
     not valid.
     """
-    handles: list[bytes] = []
+    payloads: list[bytes] = []
+    sizes: list[int] = []
     for what in found:
-        payload, nbytes = what.payload, what.exposed_nbytes
-        if (
-            what.exporter is not None
-            or what.read_only
-            or what.form is not Form.DRIVER
-            or what.nbytes > nbytes
-            or len(payload) < _HANDLE_AT + _HANDLE_NBYTES
-            or not payload.startswith(_LEGACY_HEAD + nbytes.to_bytes(8, "little"))
-        ):
+        nbytes = what.exposed_nbytes
+        if what.exporter is not None or what.read_only or what.form is not Form.DRIVER or what.nbytes > nbytes:
             return None
-        handles.append(payload[_HANDLE_AT : _HANDLE_AT + _HANDLE_NBYTES])
+        payloads.append(what.payload)
+        sizes.append(nbytes)
     driver = gpu.driver
     open_, ask = driver.opens_legacy or driver.legacy_functions()
-    into = bytearray(_OPENED.size * len(found))
+    opened: list[int] = []  # the address of each, and the bytes that the driver knows there
     made: list[DriverMemory] = []
     try:
         with gpu.current():
-            flags, raw = n.IPC_MEM_LAZY_ENABLE_PEER_ACCESS, b"".join(handles)
-            code = open_handles(open_, flags, ask, Pointer.RANGE_SIZE, raw, into)
-        for what, (address, known) in zip(found, _OPENED.iter_unpack(into), strict=True):
-            if not address or known < what.nbytes:
+            flags, size = n.IPC_MEM_LAZY_ENABLE_PEER_ACCESS, Pointer.RANGE_SIZE
+            code = open_handles(open_, flags, ask, size, _LEGACY_HEAD, payloads, sizes, opened)
+        if code is None:
+            return None
+        at = 0
+        for what in found:
+            if at == len(opened) or opened[at + 1] < what.nbytes:
                 doing = f"mapping {what.exposed_nbytes} bytes of another process on {gpu}"
-                if not address:
+                if at == len(opened):
                     raise _not_opened(driver.error(doing, "cuIpcOpenMemHandle", code))
-                _expect_size(doing, known, what.nbytes)
-            made.append(Mapped(engine, gpu, address, what.nbytes, driver, _CLOSING, "cuIpcCloseMemHandle", address))
+                _expect_size(doing, opened[at + 1], what.nbytes)
+            made.append(
+                Mapped(engine, gpu, opened[at], what.nbytes, driver, _CLOSING, "cuIpcCloseMemHandle", opened[at])
+            )
+            at += 2
     except BaseException:
         with gpu.current():
-            for address, _known in _OPENED.iter_unpack(into):
-                if address:
-                    driver.api.cuIpcCloseMemHandle(address)
+            for address in opened[::2]:
+                driver.api.cuIpcCloseMemHandle(address)
         raise
     return made
 
