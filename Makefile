@@ -25,11 +25,12 @@ demo: $(VENV)/installed ## two processes share FILE (default: README.md) on DEVI
 	$(BIN)/xpushare demo --file "$(FILE)" $(DEVICE_ARGUMENT) $(ARGS)
 
 # Files in the order of tests/conftest.py, each by one worker. NumPy's threads cost CPU time in each of hundreds of processes,
-# and no test needs them: `make test` goes without, `make test-all` runs as users have it.
+# and no test needs them: `make test` goes without, `make test-all` runs as users have it. Tests often wait: three workers keep
+# two CPUs busy.
 PYTEST = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --basetemp $(VENV)/tmp
 
-test: $(VENV)/installed $(VENV)/test ## the tests, without the exhaustive ones: five minutes on two idle CPUs
-	OPENBLAS_NUM_THREADS=1 $(PYTEST) -m "not soak and not exhaustive" $(TESTS) $(ARGS)
+test: $(VENV)/installed $(VENV)/test ## the tests, without the exhaustive ones: about three minutes of CPU time
+	OPENBLAS_NUM_THREADS=1 $(PYTEST) -n 3 -m "not soak and not exhaustive" $(TESTS) $(ARGS)
 
 test-all: $(VENV)/installed $(VENV)/test ## all tests
 	$(PYTEST) -m "not soak" $(TESTS) $(ARGS)
@@ -76,7 +77,7 @@ ur-loader: $(VENV)/installed $(VENV)/test ## a C++ SYCL program and Python share
 vulkan: $(VENV)/installed $(VENV)/test $(VENV)/vulkan ## memory of Vulkan programs, on Mesa's software driver; results into build/results/
 	PYTHON=$(BIN)/python scripts/vulkan $(ARGS)
 
-engines: $(VENV)/made ## plug-ins for inference engines against the real vLLM and checkpoint-engine, in an environment of their own
+engines: $(VENV)/made ## plug-ins for inference engines against vLLM, checkpoint-engine, SGLang, verl and LMCache, in environments of their own
 	PYTHON=$(BIN)/python scripts/engines $(ARGS)
 
 lint: $(VENV)/lint

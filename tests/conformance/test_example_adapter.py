@@ -161,7 +161,7 @@ def test_ci_installs_it() -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        pytest.param(each, marks=pytest.mark.exhaustive if "conformance" in each else ())
+        pytest.param(each, marks=pytest.mark.exhaustive if re.search("conformance|faults", each) else ())
         for each in COMMANDS
         if each not in INSTALLS + PARTS
     ],

@@ -23,7 +23,6 @@ __all__ = [
 ]  # fmt: skip
 
 torch: Any = importlib.import_module("torch")  # type checkers take `import torch` for this package's module
-_ALIGNMENT: Final = 256
 META_NBYTES: Final = 1 << 18  # of a channel that carries buckets: names and shapes of some 2,000 tensors
 # NumPy has no bfloat16 or float8 unless ml_dtypes is installed. Such tensors are published as integers of their size,
 # and the dtype follows the name behind this character.
@@ -49,7 +48,7 @@ def signal(event: xs.Event, device: Any) -> None:
 
 
 def _padded(nbytes: int) -> int:
-    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+    return -(-nbytes // 256) * 256
 
 
 def _view(slab: Any, at: int, dtype: Any, shape: Iterable[int]) -> Any:
@@ -197,7 +196,8 @@ class Buckets:
         self._channel = channel
         self._timeout = timeout
         self._frame = contextlib.ExitStack()
-        self._loan = self._slab = None  # type: Any
+        self._loan: Any = None
+        self._slab: Any = None
         self._meta: list[Any] = []
         self._at = self._room = 0
 
