@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from xpushare.bench import memory
 from xpushare.bench.measure import Settings
 
 
-@pytest.mark.exhaustive
 def test_eight_workers_cost_the_memory_of_one(tmp_path: Path) -> None:
     """In all processes together; what each has of its own besides is small against 64 MiB."""
     folder = tmp_path / "runtime"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import pytest
-
 sys.path.insert(0, str(Path(__file__).parent.parent / "arrays"))
 
 import vendor_arrays
@@ -62,7 +60,6 @@ def own_refused(handle: str) -> str:
     return ""
 
 
-@pytest.mark.exhaustive
 def test_each_vendors_memory(tmp_path: Path) -> None:
     environment = vendor_drivers.build(tmp_path)
     with Child(env=environment) as heir, Child(env=environment) as reader:
