@@ -91,11 +91,19 @@ class Queue:
     operations: deque[Gate | Wait | Signal] = field(default_factory=deque)
     spoiled: bool = False  # a wait was lost, and `synchronize` has not said so yet
     losses: int = 0  # of its waits
+    news: bool = False  # one of them has to be told: each loss is told once
+    met: dict[Event, int] = field(default_factory=dict)  # how many points had been submitted when a loss was met
     inner: int = 0  # of waits for another signaller's point, before a signal
     waited: dict[Event, int] = field(
         default_factory=dict
     )  # points; what is queued later has seen them, if none is lost
     wrote: dict[Event, int] = field(default_factory=dict)  # the newest stamp
+
+    def lose(self, event: Event) -> None:
+        """A wait is lost. It is another loss than the one before if somebody has signalled since."""
+        self.losses += 1
+        self.news = self.news or self.met.get(event) != event.submitted
+        self.met[event] = event.submitted
 
     def read(self, event: Event, place: int) -> Read:
         seen = max(self.waited.get(event, 0), self.process.saw.get(event, 0))
@@ -110,6 +118,7 @@ class Event:
     exporter: Process
     kind: Kind  # of the device that the board is on
     top: int = 0  # the newest submitted point
+    submitted: int = 0  # how many were, but those that a process takes upon itself to lose them
     value: int = 0
     low: int = 0  # points low + 1 … high were lost
     high: int = 0
@@ -282,6 +291,7 @@ class Model:
             and (before is None or (before.stored and before in queue.operations))
         )
         event.top += 1
+        event.submitted += 1
         signal = Signal(event, event.top, stored)
         event.owed[event.top] = queue.process, signal
         event.used_by_queues.add(queue.process)
@@ -297,7 +307,7 @@ class Model:
             queue.operations.append(Wait(event, point))
             queue.waited[event] = max(point, queue.waited.get(event, 0))
             return
-        queue.losses += 1  # a stream does not begin to wait
+        queue.lose(event)  # a stream does not begin to wait
         queue.spoiled = True
         if pending == point > event.top and queue.kind == "device" and not event.owed:
             event.top = point  # nobody had noticed the loss before
@@ -368,7 +378,7 @@ class Model:
             if isinstance(operation, Gate) or operation.event.state(operation.point) != "lost":
                 continue
             if isinstance(operation, Wait) and not operation.lost:
-                queue.losses += 1
+                queue.lose(operation.event)
                 operation.lost = True
             elif isinstance(operation, Signal) and not operation.doomed:
                 queue.inner += 1
@@ -443,7 +453,7 @@ class Model:
         outcome = event.state(point) if queue.kind == "device" else event.expect(queue.process, point)
         if isinstance(operation, Wait):
             if outcome == "lost" and not operation.lost:
-                queue.losses += 1
+                queue.lose(event)
                 self._spoil(queue, operation)
             return operation.lost or outcome in ("done", "lost")
         if not operation.doomed and outcome == "lost":  # by an earlier one

@@ -247,6 +247,7 @@ class World:
             event.may_signal(process)  # also if it is refused
             if not event.owed:
                 event.top += 1
+                event.submitted += 1
                 event.complete(event.top)
                 event.signalled.add(process)
                 expected = event.top
@@ -512,10 +513,11 @@ class World:
             queue = process.syncs.pop(token)
             if self._expect_sync(queue) == "pending":
                 self._fail(f"{self._name(process)}: its {queue.kind} queue has finished before it can")
-            least, most = int(queue.losses > 0), queue.losses + queue.inner
+            least, most = int(queue.news), queue.losses + queue.inner
             if not isinstance(found, int) or not least <= found <= most:
                 self._fail(f"{self._name(process)}: synchronize told {found} losses, not {least} to {most}")
             queue.losses = queue.inner = 0
+            queue.news = False
             queue.spoiled = False
             if found:
                 queue.waited.clear()
