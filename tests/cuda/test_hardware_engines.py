@@ -19,7 +19,7 @@ sys.path.append(str(Path(__file__).parent))
 from engine_stand_ins import stand_in
 
 import xpushare as xs
-from harness import Child, kept
+from harness import Child, kept, wait_until
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.cuda, pytest.mark.timeout(120)]
@@ -158,19 +158,33 @@ def values(step: int) -> set[float]:
     return {float(each) for copy in kept.pop(f"step {step}") for each in (copy.min(), copy.max())}
 
 
-def test_a_buckets_memory_serves_again_in_order() -> None:
-    """Each bucket lies where one before it did, which the rank may still have open. The next one is made while the rank
-    still copies.
+def test_a_buckets_memory_serves_again_once_no_rank_has_it_mapped() -> None:
+    """A rank keeps a closed bucket mapped, and its copies may still run. Until the mapping ends, each new bucket lies in
+    other memory, so none is overwritten too early.
     """
-    with Child(started, **SLOW) as trainer, Child(started, **SLOW) as rank:
+    keeping: Any = {"env": {"XPUSHARE_KEEP_SECONDS": "100"}, **SLOW}
+    with Child(started, **keeping) as trainer, Child(started, **keeping) as rank:
         addresses = set()
-        for step in range(1, 15):
+        for step in range(1, 8):
             raw, described, address = trainer.call(bucket, step)
-            rank.call(copied, raw, described, step)
+            assert address not in addresses
             addresses.add(address)
-            if step > 1:
+            rank.call(copied, raw, described, step)
+            if step > 1:  # the next one is made while the rank still copies
                 assert rank.call(values, step - 1) == {float(step - 1)}
-        assert len(addresses) < 7
+        assert rank.call(values, step) == {float(step)}
+        rank.call(xs.trim)
+        steps = iter(range(8, 50))
+
+        def serves_again() -> bool:
+            """Whether the next bucket lies in one's place that the rank has no longer mapped."""
+            now = next(steps)
+            raw, described, address = trainer.call(bucket, now)
+            rank.call(copied, raw, described, now)
+            assert rank.call(values, now) == {float(now)}
+            return address in addresses
+
+        wait_until(serves_again)
 
 
 # --- LMCache's events

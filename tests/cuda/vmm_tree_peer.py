@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
+import pickle
 import resource
 from collections import Counter
 from functools import partial
@@ -19,9 +21,11 @@ from xpushare.sharing import routes
 
 __all__ = [
     "allocate",
+    "bucket",
     "by_socket_alone",
     "close_some",
     "few_descriptors",
+    "keep_for",
     "look",
     "made",
     "make",
@@ -31,6 +35,7 @@ __all__ = [
     "open_tree",
     "requests",
     "share_anew",
+    "take_and_drop",
     "trim",
 ]
 EXPORT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.c_uint64, ctypes.c_int, ctypes.c_uint64)
@@ -122,6 +127,21 @@ def look(handle: str) -> tuple[int, int]:
 
 def trim() -> None:
     xs.trim()
+
+
+def keep_for(seconds: int) -> None:
+    """Set for how long this process keeps what it closes or frees, before it first uses the device's memory."""
+    os.environ["XPUSHARE_KEEP_SECONDS"] = str(seconds)
+
+
+def bucket() -> tuple[bytes, int]:
+    """Send new memory and drop it. Returns the message and the memory's address."""
+    array = xs.empty(MIB2, "u1", device="cuda:0")
+    return pickle.dumps(array), array.__cuda_array_interface__["data"][0]
+
+
+def take_and_drop(raw: bytes) -> None:
+    pickle.loads(raw).close()
 
 
 def few_descriptors() -> None:
