@@ -31,6 +31,7 @@ __all__ = [
     "lacking",
     "rows",
     "tried",
+    "without_bindings",
     "works",
 ]
 
@@ -281,6 +282,16 @@ def _write_key(folder: Path, key: bytes, user: int) -> str:
     file.chmod(0o600)
     os.chown(file, user, user)
     return str(file)
+
+
+def without_bindings(box: Box, found: Mapping[str, Outcome]) -> str | None:
+    """Why nothing could be tried in a box whose importer became another user: that user may not read the folder of
+    CUDA's bindings. None if any form was tried, and for all other boxes.
+    """
+    lacking = {each.message for each in found.values() if "cuda-bindings cannot be imported" in each.message}
+    if box.enter is None or len(lacking) != 1 or any(each.message not in lacking for each in found.values()):
+        return None
+    return f"not tried: {lacking.pop()}"
 
 
 def tried(

@@ -39,7 +39,8 @@ class CudaDeviceSpec:
 
 class DeviceIPCWrapper:
     def wire_metadata(self) -> dict[str, Any]:
-        return {key: value for key, value in vars(self).items() if key != "handle"}
+        """Return the fields that LMCache 0.5.6 puts into its `TensorMetadata`. A descriptor carries nothing else."""
+        return {name: getattr(self, name) for name in ("dtype", "shape", "stride", "storage_offset", "device_uuid")}
 
     def restore_metadata(self, metadata: dict[str, Any]) -> None:
         vars(self).update(metadata)

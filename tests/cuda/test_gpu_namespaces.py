@@ -53,6 +53,8 @@ def test_gpu_memory(name: str, open_folder: Path) -> None:
         pytest.skip(why)
     attempts = {OURS: attempt, LEGACY: attempt}
     found = boxes.tried(box, open_folder, identity.user_key(), export, attempts, load, timeout=90.0)
+    if why := boxes.without_bindings(box, found):
+        pytest.skip(why)
     said = boxes.rows()[name]
     assert {form: said[form].outcome for form in found} == {form: each.outcome for form, each in found.items()}, found
     for form, each in found.items():

@@ -19,7 +19,7 @@ sys.path.append(str(Path(__file__).parent))
 from engine_stand_ins import stand_in
 
 import xpushare as xs
-from harness import Child, kept
+from harness import Child, kept, wait_until
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.cuda, pytest.mark.timeout(120)]
@@ -146,11 +146,19 @@ def bucket(step: int) -> tuple[bytes, bytes, int]:
 
 
 def copied(raw: bytes, described: bytes, step: int) -> None:
-    """In the rank: queue the copies, and wait for nothing."""
+    """In the rank: make SGLang's bucket of it, queue the copies, and wait for nothing."""
     import torch
 
-    flat = pickle.loads(raw)
-    parts = [flat[start:end].view(torch.float32) for start, end in pickle.loads(described)]
+    from xpushare.integrations import sglang
+
+    made = SimpleNamespace()
+
+    def original(self: Any, named_tensors: Any, flattened_tensor: Any, metadata: Any) -> None:
+        assert named_tensors is None
+        self.flattened_tensor, self.metadata = flattened_tensor, metadata
+
+    sglang._init(original, made, None, pickle.loads(raw), pickle.loads(described))
+    parts = [made.flattened_tensor[start:end].view(torch.float32) for start, end in made.metadata]
     kept[f"step {step}"] = [part.clone() for part in parts]
 
 
@@ -159,18 +167,25 @@ def values(step: int) -> set[float]:
 
 
 def test_a_buckets_memory_serves_again_in_order() -> None:
-    """Each bucket lies where one before it did, which the rank may still have open. The next one is made while the rank
-    still copies.
+    """A rank that receives a bucket unmaps those that it has closed, once its copies have ended. From then on new
+    buckets lie in their place. The next bucket is made while the rank still copies.
     """
-    with Child(started, **SLOW) as trainer, Child(started, **SLOW) as rank:
-        addresses = set()
-        for step in range(1, 15):
+    keeping: Any = {"env": {"XPUSHARE_KEEP_SECONDS": "100"}, **SLOW}  # nothing is unmapped because of its age
+    with Child(started, **keeping) as trainer, Child(started, **keeping) as rank:
+        steps = iter(range(1, 60))
+        addresses: list[int] = []
+
+        def all_serve_again() -> bool:
+            """Whether each of the last five buckets lies where an earlier one did."""
+            step = next(steps)
             raw, described, address = trainer.call(bucket, step)
             rank.call(copied, raw, described, step)
-            addresses.add(address)
             if step > 1:
                 assert rank.call(values, step - 1) == {float(step - 1)}
-        assert len(addresses) < 7
+            addresses.append(address)
+            return step > 5 and all(addresses.index(each) < at for at, each in list(enumerate(addresses))[-5:])
+
+        wait_until(all_serve_again)
 
 
 # --- LMCache's events

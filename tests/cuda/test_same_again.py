@@ -1,4 +1,4 @@
-"""Memory of cudaMalloc that another process opens again and again, between processes on the software driver."""
+"""Memory that one process sends to another again and again, between processes on the software driver."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import sys
 import pytest
 import vmm_tree_peer as peer
 
-from harness import Child
+from harness import Child, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 NUMBER = 300  # more than a quarter of the descriptors that the reader may have
 
 
 def test_what_was_closed_just_now_is_not_opened_anew(owner: Child, reader: Child) -> None:
-    """Each hand-over is a new export of the same allocations. Their imports hold no descriptors."""
+    """Memory of cudaMalloc, each time by a new export of the same allocations. Their imports hold no descriptors."""
     reader.call(peer.few_descriptors)
     owner.call(peer.allocate, NUMBER)
     assert reader.call(peer.look, owner.call(peer.share_anew)) == (NUMBER, NUMBER)
@@ -24,3 +24,40 @@ def test_what_was_closed_just_now_is_not_opened_anew(owner: Child, reader: Child
     assert reader.call(peer.look, owner.call(peer.share_anew)) == (10, 10), "other allocations"
     reader.call(peer.trim)
     assert reader.call(peer.look, owner.call(peer.share_anew)) == (10, 10)
+
+
+def test_new_memory_lies_elsewhere_until_the_reader_has_unmapped_the_old(owner: Child, reader: Child) -> None:
+    """Each message carries new memory, as buckets of weights do."""
+    for child in owner, reader:
+        child.call(peer.keep_for, 100)
+    addresses = set()
+    for number in range(8):
+        raw, address = owner.call(peer.bucket)
+        reader.call(peer.take_and_drop, raw)
+        addresses.add(address)
+        assert len(addresses) == number + 1
+    reader.call(peer.trim)
+
+    def serves_again() -> bool:
+        raw, address = owner.call(peer.bucket)
+        reader.call(peer.take_and_drop, raw)
+        return address in addresses
+
+    wait_until(serves_again)
+
+
+def test_new_memory_of_sglangs_buckets_lies_where_earlier_ones_did(owner: Child, reader: Child) -> None:
+    """The reader unmaps a bucket when it receives the next one."""
+    for child in owner, reader:
+        child.call(peer.keep_for, 100)
+    addresses = set()
+
+    def serves_again() -> bool:
+        raw, address = owner.call(peer.bucket)
+        reader.call(peer.take_as_sglang, raw)
+        before = len(addresses)
+        addresses.add(address)
+        return len(addresses) == before
+
+    for _ in range(5):
+        wait_until(serves_again)

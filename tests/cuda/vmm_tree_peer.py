@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
+import pickle
 import resource
 from collections import Counter
 from functools import partial
@@ -15,13 +17,16 @@ from segments import Library, tensors
 import xpushare as xs
 from harness import kept, wait_until
 from xpushare import adapters
+from xpushare.integrations import sglang
 from xpushare.sharing import routes
 
 __all__ = [
     "allocate",
+    "bucket",
     "by_socket_alone",
     "close_some",
     "few_descriptors",
+    "keep_for",
     "look",
     "made",
     "make",
@@ -31,6 +36,8 @@ __all__ = [
     "open_tree",
     "requests",
     "share_anew",
+    "take_and_drop",
+    "take_as_sglang",
     "trim",
 ]
 EXPORT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.c_uint64, ctypes.c_int, ctypes.c_uint64)
@@ -122,6 +129,31 @@ def look(handle: str) -> tuple[int, int]:
 
 def trim() -> None:
     xs.trim()
+
+
+def keep_for(seconds: int) -> None:
+    """Set for how long this process keeps what it closes or frees, before it first uses the device's memory."""
+    os.environ["XPUSHARE_KEEP_SECONDS"] = str(seconds)
+
+
+def bucket() -> tuple[bytes, int]:
+    """Send new memory and drop it. Returns the message and the memory's address."""
+    array = xs.empty(MIB2, "u1", device="cuda:0")
+    return pickle.dumps(array), array.__cuda_array_interface__["data"][0]
+
+
+def take_and_drop(raw: bytes) -> None:
+    pickle.loads(raw).close()
+
+
+def take_as_sglang(raw: bytes) -> None:
+    """Take a message as SGLang's bucket, and drop it. Nothing else stays mapped."""
+    array = pickle.loads(raw)
+    made: list[Any] = []
+    sglang._init(lambda _self, *given: made.append(given), None, None, array, ["metadata"])
+    assert made == [(None, array, ["metadata"])]
+    wait_until(lambda: mapped()[0] == 1, what="the buckets before to be unmapped")
+    array.close()
 
 
 def few_descriptors() -> None:

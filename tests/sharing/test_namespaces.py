@@ -47,6 +47,16 @@ def test_the_page_has_a_row_for_each_box() -> None:
     assert list(boxes.rows()) == list(boxes.BOXES)
 
 
+def test_a_box_is_skipped_only_if_its_user_cannot_import_the_bindings() -> None:
+    missing = boxes.Outcome("FeatureNotSupportedError", "no driver: cuda-bindings cannot be imported (No module)")
+    other = boxes.Box(enter=int)
+    assert boxes.without_bindings(other, {"a": missing, "b": missing}) == f"not tried: {missing.message}"
+    assert boxes.without_bindings(boxes.Box(), {"a": missing}) is None
+    for found in boxes.Outcome("works", ""), boxes.Outcome("RouteError", "no way"):
+        assert boxes.without_bindings(other, {"a": missing, "b": found}) is None
+        assert boxes.without_bindings(other, {"a": found}) is None
+
+
 def chosen() -> Iterator[object]:
     for name, said in boxes.rows().items():
         seldom = said[HOST].outcome == "works" and name not in EVERY_TIME

@@ -16,6 +16,7 @@ from typing import Any, Final
 import xpushare as xs
 from xpushare import adapters
 from xpushare.integrations._after_import import after_import
+from xpushare.sharing import node
 
 __all__ = ["install", "plugin"]
 
@@ -91,9 +92,11 @@ def _init(
     original: Callable[..., None], self: Any, named_tensors: Any = None, flattened_tensor: Any = None,
     metadata: Any = None,
 ) -> None:  # fmt: skip
-    """Concatenate the tensors of a new bucket, as SGLang does, into memory that stays open on both sides for the next
-    bucket. Buckets on devices without a backend go SGLang's way.
+    """Concatenate the tensors of a new bucket, as SGLang does, into memory of this package. Buckets on devices without
+    a backend go SGLang's way. A receiver unmaps the buckets that it has closed.
     """
+    if flattened_tensor is not None:  # while one is still mapped here, its memory cannot serve the trainer again
+        node.current().peers.kept.give_up()
     engines = importlib.import_module("xpushare.integrations._engines")
     device = named_tensors[0][1].device if flattened_tensor is None and named_tensors else None
     if device is not None and device.type in {each.torch_type for each in adapters.vendors()}:
