@@ -34,7 +34,8 @@ class Moved(Exception):
 
 def too_many_writers(name: str, writers: int) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"{writers} writers of {name!r} live, which is as many as it was created for: say writers= at its create"
+        f"{name!r} already has {writers} writer{'s' * (writers != 1)}, as many as it was created for. For another one, "
+        f"pass writers={writers + 1} to Channel.create"
     )
 
 

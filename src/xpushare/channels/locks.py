@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NoReturn, Self, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar, final
 
 from xpushare import _native
 from xpushare.channels import crews
@@ -142,6 +142,10 @@ class Lock(_native.LockMember, _Shared):
 
     close = _close
     __del__ = _close
+
+    if TYPE_CHECKING:
+
+        def __enter__(self) -> Held: ...
 
     def __repr__(self) -> str:
         return f"<Lock{' closed' if self.closed else ''}>"

@@ -12,7 +12,7 @@ from xpushare import _native
 from xpushare._native import MessageState
 from xpushare.common import html
 from xpushare.common.errors import InvalidArgumentError, Unread, XpuShareError
-from xpushare.common.sizes import readable
+from xpushare.common.sizes import counted, readable
 from xpushare.core.declare import closing, misused, watchers
 from xpushare.objects.lifecycle import Closable
 from xpushare.objects.message import ONE_ARRAY, content_of, read_message
@@ -220,7 +220,7 @@ class ArrayHandle(MessageState, Named, Closable["ArrayHandle"]):
         except XpuShareError as error:
             return f"<ArrayHandle of what cannot be attached here: {error}{more}>"
         if tree:
-            what = f"of a tree of {self.count} arrays in {len(self.memory)} allocations, by pid {first.fields.pid}"
+            what = f"of {_tree(self.count, len(self.memory))}, by pid {first.fields.pid}"
             return f"<ArrayHandle {what}{more}>"
         return f"<ArrayHandle {what}on {first.backend}, exported by pid {first.fields.pid}{more}>"
 
@@ -232,6 +232,12 @@ class ArrayHandle(MessageState, Named, Closable["ArrayHandle"]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickle, (self.raw,)
+
+
+def _tree(arrays: int, allocations: int) -> str:
+    if not arrays:
+        return "a tree without arrays"
+    return f"a tree of {counted(arrays, 'array')} in {counted(allocations, 'allocation')}"
 
 
 def _refuse(name: str) -> NoReturn:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, Protocol, TypeVar
 
 from xpushare._native import forks
 from xpushare.common.errors import ForkError, InvalidArgumentError, XpuShareError
@@ -54,6 +54,7 @@ S = TypeVar("S")
 D = TypeVar("D", bound=OnDevice)
 I = TypeVar("I", bound=Importable)  # noqa: E741
 F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound="Closable[Any]")
 
 
 class Closable(Generic[S]):
@@ -82,12 +83,16 @@ class Closable(Generic[S]):
         """Give up this object's hold. Idempotent; in a forked child it touches nothing of the parent's."""
         raise NotImplementedError
 
-    def __enter__(self) -> Self:
+    def __enter__(self: C) -> C:  # Jedi takes `Self` for this base class
         self._use()
         return self
 
     def __exit__(self, *_exc: object) -> None:
         self.close()
+
+    def __dir__(self) -> list[str]:
+        """Leave out what is for this package alone, which has no docstring, and the names that only give advice."""
+        return [name for name in super().__dir__() if name.startswith("_") or _is_documented(type(self), name)]
 
     def __copy__(self) -> NoReturn:
         raise TypeError(f"this {type(self).__name__} cannot be copied: {self._copy_advice}")
@@ -113,6 +118,11 @@ class Advice:
 
     def __get__(self, _thing: object, _kind: type | None = None) -> NoReturn:
         raise AttributeError(self._text)
+
+
+def _is_documented(kind: type, name: str) -> bool:
+    found = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
+    return not isinstance(found, Advice) and bool(getattr(found, "__doc__", None))
 
 
 def advise(kind: type, **advice: str) -> None:

@@ -294,7 +294,9 @@ def check_name(name: str) -> None:
     if not isinstance(name, str):
         raise InvalidArgumentError(f"a name is a str, not {type(name).__name__}")
     if not _NAME.fullmatch(name):
-        raise InvalidArgumentError(f"{name!r:.200} is no name: 1 to 128 of A-Z a-z 0-9 . _ -, and no dot in front")
+        raise InvalidArgumentError(
+            f"{name!r:.200} is not a valid name: 1 to 128 of A-Z a-z 0-9 . _ -, and no dot in front"
+        )
 
 
 def _expect_free(name: str, holder: int | None) -> None:

@@ -135,7 +135,9 @@ class Driver(LibraryDriver["Gpu"]):
 
     @contextmanager
     def scope(self, ordinal: int | None) -> Generator[None]:
-        """Leave the captures of all threads alone, and make a device current. Both are restored at the end."""
+        """Make a device current, in a mode that does not disturb stream captures. Restore the previous device and mode
+        on exit.
+        """
         doing, mode = "making a device current", ctypes.c_int(n.RELAXED)
         exchange = "hipThreadExchangeStreamCaptureMode", address_of(mode)
         self(doing, *exchange)
