@@ -546,7 +546,7 @@ def _expect_any() -> None:
 
 
 def device_for_handle(backend: str, device_uuid: bytes) -> Device:
-    """The device that a handle names, by its uuid. Raises `InvalidArgumentError` if this process cannot see it."""
+    """Return the device that a handle names by its uuid. Raises `InvalidArgumentError` if it is not visible here."""
     found = _named_by_handles.get((backend, device_uuid))
     if found is not None:
         return found

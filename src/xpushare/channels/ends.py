@@ -103,7 +103,7 @@ class End(ChannelEnd):
         return arrays[slot][...]
 
     def lock_pages(self, device: DeviceLike) -> None:
-        """Have the slots of a host channel lie in a mapping of this process that the driver of `device` page-locks."""
+        """Map the slots of a host channel again, page-locked by the driver of `device`, and use that mapping."""
         slots = self.crew.ranges[1]
         exported = Implicit(memory.get(slots, implicit=True))
         locked = memory.open_(exported.handle, device)

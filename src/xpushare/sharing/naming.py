@@ -378,8 +378,8 @@ def inode_at(path: Path) -> tuple[int, int] | None:
 
 
 def _claim(new: Published, replace: bool) -> None:
-    """Publish a complete file, locked before anybody can see it. With `replace`, it takes the place of this process's
-    own.
+    """Publish a complete file, which is locked before any other process can see it. With `replace`, it takes the place
+    of the file that this process has published under the same name.
     """
     path, temporary = new.path, new.temporary
     while True:

@@ -259,8 +259,8 @@ class Gpu(CountedMemory):
         undo.callback(driver.code, "hipStreamDestroy", stream)
 
         def fails(name: str, *arguments: int) -> str:
-            """Return why a call is refused or does not finish. In the latter case, the objects that it uses are never
-            released.
+            """Make a call on the stream. Return why it was refused or did not finish, or "" if it succeeded. If it did
+            not finish, the objects that it uses are never released.
             """
             code = driver.code(name, stream, *arguments)
             if code:
