@@ -69,6 +69,10 @@ def test_dir_has_public_names_alone() -> None:
         assert {name for name in dir(handle) if name[0] != "_"} == BOTH | {
             "copied_nbytes", "event", "handles", "version"
         }  # fmt: skip
+        assert {name for name in dir(xs.Lock()) if name[0] != "_"} == {"acquire", "close", "closed", "release"}
+        event = set(dir(xs.Event("native_cpu:0")))
+        assert event >= {"signal", "wait", "reached", "pending"}
+        assert not event & {"set", "clear", "held", "forks", "pickled"}
         assert {"__array_interface__", "__dlpack__", "__enter__"} <= set(dir(array))
 
 

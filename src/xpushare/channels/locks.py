@@ -10,6 +10,7 @@ from xpushare.channels.crews import ATOMIC, LOCK, Crew
 from xpushare.common.errors import HandleExpiredError, InvalidArgumentError, XpuShareError
 from xpushare.core import event as events
 from xpushare.core import memory
+from xpushare.objects.lifecycle import public
 
 __all__ = ["Atomic", "Lock"]
 
@@ -58,6 +59,9 @@ class _Shared:
     crew: Crew | None
     pickle: tuple[Any, ...]
     closed: bool
+
+    def __dir__(self) -> list[str]:
+        return [*public(type(self), super().__dir__()), "closed"]
 
     def __copy__(self) -> NoReturn:
         raise TypeError(f"this {type(self).__name__} cannot be copied: make another of the same name")

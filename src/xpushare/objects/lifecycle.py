@@ -8,7 +8,7 @@ any.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, Protocol, TypeVar
 
 from xpushare._native import forks
@@ -28,6 +28,7 @@ __all__ = [
     "Exportable",
     "advise",
     "expect_opened",
+    "public",
     "unpickles",
     "use",
     "why_unusable",
@@ -91,8 +92,7 @@ class Closable(Generic[S]):
         self.close()
 
     def __dir__(self) -> list[str]:
-        """Leave out what is for this package alone, which has no docstring, and the names that only give advice."""
-        return [name for name in super().__dir__() if name.startswith("_") or _is_documented(type(self), name)]
+        return public(type(self), super().__dir__())
 
     def __copy__(self) -> NoReturn:
         raise TypeError(f"this {type(self).__name__} cannot be copied: {self._copy_advice}")
@@ -120,9 +120,14 @@ class Advice:
         raise AttributeError(self._text)
 
 
-def _is_documented(kind: type, name: str) -> bool:
-    found = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
-    return not isinstance(found, Advice) and bool(getattr(found, "__doc__", None))
+def public(kind: type, names: Iterable[str]) -> list[str]:
+    """Leave out names that are for this package alone, which have no docstrings, and names that only give advice."""
+
+    def is_documented(name: str) -> bool:
+        found = [vars(base)[name] for base in kind.__mro__ if name in vars(base)]
+        return not isinstance(found[0], Advice) and any(each.__doc__ for each in found)
+
+    return [name for name in names if name.startswith("_") or is_documented(name)]
 
 
 def advise(kind: type, **advice: str) -> None:
