@@ -60,6 +60,19 @@ def test_wrong_usage(arguments: list[str]) -> None:
     assert "usage: xpushare" in done.stderr
 
 
+def test_no_command_prints_the_help() -> None:
+    done = command()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == command("--help").stdout
+
+
+@pytest.mark.parametrize(("word", "hint"), [("lss", "did you mean ls?"), ("nothing", "the commands are demo, info,")])
+def test_unknown_command(word: str, hint: str) -> None:
+    done = command(word)
+    assert done.returncode == 2
+    assert f"there is no command {word!r}: {hint}" in done.stderr
+
+
 def test_console_script() -> None:
     script = Path(sys.executable).parent / "xpushare"
     if not script.exists():

@@ -33,7 +33,47 @@ def completions(source: str) -> set[str]:
 
 
 def test_jedi_knows_every_public_name() -> None:
-    assert completions("import xpushare as xs\nxs.") >= {*xs.__all__, "__version__"}
+    found = completions("import xpushare as xs\nxs.")
+    assert found >= {*xs.__all__, "__version__"}
+    assert not found & {"import_module", "importlib", "annotations", "TYPE_CHECKING"}
+
+
+@pytest.mark.parametrize("handle", ["xs.share([])", "b''"])
+def test_jedi_knows_an_attached_array_alone(handle: str) -> None:
+    """Nothing of the other libraries whose arrays `like=` gives."""
+    assert not completions(f"import xpushare as xs\nhandle = {handle}\nxs.attach(handle).") & {"abs_", "sum", "numpy"}
+
+
+@pytest.mark.parametrize(
+    ("made", "names"),
+    [
+        ("xs.share([])", {"shape", "handle", "copied_nbytes"}),
+        ("xs.Lock()", {"owner_died"}),
+        pytest.param("xs.Event()", {"signal", "wait"}, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_jedi_knows_what_a_with_block_gets(made: str, names: set[str]) -> None:
+    assert completions(f"import xpushare as xs\nwith {made} as it:\n    it.") >= names
+
+
+BOTH = {"close", "closed", "dtype", "handle", "nbytes", "read_only", "shape", "strides"}
+
+
+def test_dir_has_public_names_alone() -> None:
+    """A REPL completes them."""
+    array = xs.zeros(3)
+    with xs.share(array) as handle:
+        assert {name for name in dir(array) if name[0] != "_"} == BOTH | {
+            "device", "is_imported", "memory", "ndim", "ptr", "size", "statistics",
+        }  # fmt: skip
+        assert {name for name in dir(handle) if name[0] != "_"} == BOTH | {
+            "copied_nbytes", "event", "handles", "version"
+        }  # fmt: skip
+        assert {name for name in dir(xs.Lock()) if name[0] != "_"} == {"acquire", "close", "closed", "release"}
+        event = set(dir(xs.Event("native_cpu:0")))
+        assert event >= {"signal", "wait", "reached", "pending"}
+        assert not event & {"set", "clear", "held", "forks", "pickled"}
+        assert {"__array_interface__", "__dlpack__", "__enter__"} <= set(dir(array))
 
 
 @pytest.mark.parametrize(

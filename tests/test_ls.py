@@ -163,7 +163,7 @@ def test_filters_names_and_command_lines(exporter: Child, importer: Child) -> No
     text = ls("--name", name).stdout
     assert name in text.splitlines()[1]
     assert f"{importer.pid}: {sys.executable} -c import sys" in text
-    assert "nothing of that is shared" in ls("--name", "no-such").stdout
+    assert "no object matches (" in ls("--name", "no-such").stdout
     exporter.call(xs.unpublish, name)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import shutil
@@ -98,7 +99,10 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
         lambda _: xs.attach("weights"), xs.InvalidHandleError,
         ("'weights' is no handle", "xs.lookup('weights')"),
     ),
-    "other bytes": (lambda _: xs.attach(b"hello"), xs.InvalidHandleError, ("5 bytes", "cut")),
+    "other bytes": (
+        lambda _: xs.attach(b"hello"), xs.InvalidHandleError,
+        ("5 bytes are not an array handle", "what `xs.share` returned"),
+    ),
     "half a handle": (lambda s: xs.attach(s.raw[:100]), xs.InvalidHandleError, ("100 bytes", "cut on the way")),
     "an altered handle": (
         lambda s: xs.attach(s.altered()), xs.InvalidHandleError,
@@ -132,10 +136,18 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
     "a device by number": (lambda _: xs.empty(3, device=0), xs.InvalidArgumentError, ("'cuda:0' or 'gpu'", "not int")),
     "a device called host": (
         lambda _: xs.empty(3, device="host"), xs.InvalidArgumentError,
-        ("'host'", "'native_cpu:0', 'gpu', 'cpu'"),
+        ("'host'", "'cpu', 'gpu', 'native_cpu:0', 'cuda:0', or a uuid"),
     ),
     "arguments in the other order": (
         lambda _: xs.malloc_device(HOST, 64), xs.InvalidArgumentError, ("device is named by a string", "not int"),
+    ),
+    "a GPU by number": (lambda _: xs.empty(3, device="gpu:0"), xs.InvalidArgumentError, ("'gpu:0'", "'cuda:0'")),
+    "a shape in two arguments": (
+        lambda _: xs.empty(3, 4), xs.InvalidArgumentError, ("4 is not a dtype", "one tuple: xs.empty((2, 3))"),
+    ),
+    "a channel by its class": (lambda _: xs.Channel("camera"), TypeError, ("Channel.create", "Channel.open")),
+    "a channel by its class, by keyword": (
+        lambda _: xs.Channel(name="camera"), TypeError, ("Channel.create", "Channel.open"),
     ),
     "an unknown dtype": (lambda _: xs.empty(3, "float33"), xs.InvalidArgumentError, ("'float33'", "dtype")),
     "8 PiB": (
@@ -151,6 +163,11 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
     # using
     "an index": (lambda s: s.array[0], TypeError, VIEW),
     "arithmetic": (lambda s: s.array + 1, TypeError, VIEW),
+    "float()": (lambda s: float(s.array), TypeError, ("does not calculate", *VIEW)),
+    "int()": (lambda s: int(s.array), TypeError, ("does not calculate", *VIEW)),
+    "a minus": (lambda s: -s.array, TypeError, ("does not calculate", *VIEW)),
+    "abs()": (lambda s: abs(s.array), TypeError, ("does not calculate", *VIEW)),
+    "mean()": (lambda s: s.array.mean(), AttributeError, VIEW),
     "a length": (lambda s: len(s.array), TypeError, VIEW),
     "a loop": (lambda s: list(s.array), TypeError, VIEW),
     "numpy()": (lambda s: s.array.numpy(), AttributeError, VIEW),
@@ -170,7 +187,7 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
     # events
     "a wait for nobody": (
         lambda s: s.event.wait(0.01, at_least=1), TimeoutError,
-        ("signal 1", "within 0.01 s", "nobody has submitted it"),
+        ("signal 1", "within 0.01 s", "nobody has submitted it", "look for its traceback"),
     ),
     "a negative number": (lambda s: s.event.wait(at_least=-1), xs.InvalidArgumentError, ("number of a signal", "-1")),
     "a time as text": (lambda s: s.event.wait("1"), xs.InvalidArgumentError, ("number of seconds", "not str")),
@@ -190,7 +207,7 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
     "a name twice": (lambda s: s.twice(), xs.InvalidArgumentError, ("has published 'q' already", "replace=True")),
     "a path as a name": (
         lambda s: xs.publish("a/b", s.array), xs.InvalidArgumentError,
-        ("'a/b' is no name", "A-Z a-z 0-9"),
+        ("'a/b' is not a valid name", "A-Z a-z 0-9"),
     ),
     "a name last": (lambda s: xs.publish(s.array, "n"), xs.InvalidArgumentError, ("xs.publish(name, array)",)),
     "a name of another": (lambda _: xs.unpublish("zzz"), xs.InvalidArgumentError, ("has not published 'zzz'",)),
@@ -210,6 +227,34 @@ def test_message_names_the_fix(mistake: str, monkeypatch: pytest.MonkeyPatch) ->
         scene.close()
     said = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
     assert not [word for word in words if word not in said], said
+
+
+def test_channel_by_its_class_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The half-made object is dropped without a second traceback."""
+    ignored: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", ignored.append)
+    with pytest.raises(TypeError):
+        xs.Channel("camera")
+    gc.collect()
+    assert not ignored
+
+
+def test_second_writer_is_told_how_to_be_one() -> None:
+    with (
+        xs.Channel.create("camera", 3),
+        xs.Channel.open("camera") as reader,
+        pytest.raises(xs.InvalidArgumentError, match=r"'camera' already has 1 writer, .* pass writers=2 to Chan"),
+    ):
+        reader.send([1, 2, 3])
+
+
+def test_handle_says_how_many_arrays_it_has() -> None:
+    array = xs.zeros(3)
+    for tree, words in (([1, 2, 3], "a tree without arrays"), ([array], "a tree of 1 array in 1 allocation,")):
+        with xs.share(tree) as handle:
+            assert words in repr(handle)
+    with xs.share([array, xs.zeros(2, label="other")]) as handle:
+        assert "a tree of 2 arrays in 2 allocations," in repr(handle)
 
 
 def test_exporter_that_has_exited() -> None:

@@ -20,7 +20,7 @@ import xpushare as xs
 from harness import Child, command
 from sampling import sampled
 from xpushare import cli
-from xpushare.cli.screen import counted
+from xpushare.common.sizes import counted
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 

@@ -326,6 +326,7 @@ def test_wrong_usage(tmp_path: Path) -> None:
     done = subprocess.run(command(), capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert "usage: xpushare trace" in done.stderr
+    assert done.stderr.endswith("required: program\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

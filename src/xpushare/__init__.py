@@ -4,13 +4,7 @@ Names are loaded when they are first used: importing the package starts nothing 
 editors read them from `__init__.pyi`, which scripts/stub writes.
 """
 
-from __future__ import annotations
-
-from importlib import import_module
-
-TYPE_CHECKING = False  # importing typing would take longer than everything else here
-if TYPE_CHECKING:
-    from typing import Any
+import importlib as _importlib  # editors would offer the name without the underscore
 
 __version__ = "0.1.0"
 
@@ -80,11 +74,11 @@ _ADVICE = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _WHERE and name not in _MODULES:
         advice = f" ({_ADVICE[name]})" if name in _ADVICE else ""
         raise AttributeError(f"module 'xpushare' has no attribute {name!r}{advice}")
-    load = import_module("xpushare.common.loading").load
+    load = _importlib.import_module("xpushare.common.loading").load
     if _WHERE.get(name) not in ("common.aspects", "_device", "common.errors"):
         load("xpushare._native")  # raises what says why it is not there, before modules of Unix are missed
     value = load(f"xpushare.{_WHERE.get(name, name)}")

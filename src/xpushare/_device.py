@@ -499,7 +499,8 @@ def _selected(text: str) -> Device:
     numbers = all(each == "*" or each in _TYPES or each.isdecimal() for each in ordinal.split(",") if each)
     if not (everyones or _is_backend(backend)) or not numbers:
         raise InvalidArgumentError(
-            f"{text!r} names no device (say 'native_cpu:0', 'gpu', 'cpu' or a uuid). Visible: {_listing()}"
+            f"{text!r} names no device (examples: 'cpu', 'gpu', 'native_cpu:0', 'cuda:0', or a uuid). "
+            f"Visible: {_listing()}"
         )
     found = devices(f"{backend}:{ordinal or '*'}")
     if not found:
@@ -545,7 +546,7 @@ def _expect_any() -> None:
 
 
 def device_for_handle(backend: str, device_uuid: bytes) -> Device:
-    """The device that a handle names, by its uuid. Raises `InvalidArgumentError` if this process cannot see it."""
+    """Return the device that a handle names by its uuid. Raises `InvalidArgumentError` if it is not visible here."""
     found = _named_by_handles.get((backend, device_uuid))
     if found is not None:
         return found

@@ -261,7 +261,7 @@ def test_names() -> None:
     with pytest.raises(xs.InvalidArgumentError, match="closed"):
         one.acquire()
     for wrong in ("", ".x", "a/b", "x" * 129):
-        with pytest.raises(xs.InvalidArgumentError, match="no name"):
+        with pytest.raises(xs.InvalidArgumentError, match="not a valid name"):
             xs.Lock(wrong)
     with pytest.raises(xs.InvalidArgumentError, match="str"):
         xs.Lock(5)  # type: ignore[arg-type]

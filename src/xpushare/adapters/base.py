@@ -569,8 +569,8 @@ class Adapter(abc.ABC):
         raise FeatureNotSupportedError(f"{self.backend} takes no streams by their native handles")
 
     def native_event(self, device: DeviceInfo, handle: int, owned: bool) -> tuple[Any, object]:
-        """Return what `DriverQueue.wait_native` takes for the driver's handle of an event, and the object to keep alive
-        with it. If `owned`, the event is destroyed with that object.
+        """Adopt an event by the driver's handle. Return the argument of `DriverQueue.wait_native` for it, and an object
+        that has to be kept alive meanwhile. If `owned`, the event is destroyed with that object.
         """
         raise FeatureNotSupportedError(f"{self.backend} takes no events by their native handles")
 

@@ -21,11 +21,12 @@ from xpushare.objects.lifecycle import use
 from xpushare.objects.message import ONE_ARRAY, content_of, read_message
 from xpushare.objects.opened import Orders, Part, arrays_of, give_back, open_message
 from xpushare.objects.queue import Queue
-from xpushare.sharing.handle import COUNTED, PICKLED, fields_of, newest
+from xpushare.sharing.handle import COUNTED, PICKLED, Handle, fields_of, newest
 
 if TYPE_CHECKING:
     import jax  # type: ignore[import-not-found, unused-ignore]  # unless it is installed
     import torch  # type: ignore[import-not-found, unused-ignore]
+    from _typeshed import ReadableBuffer
     from numpy.typing import NDArray
 
     from xpushare._device import DeviceLike
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from xpushare.core.queue import Work
     from xpushare.objects.array import SharedArray
     from xpushare.objects.message import Content
-    from xpushare.sharing.handle import HandleLike
 
 __all__ = ["attach", "attach_message"]
 
@@ -46,36 +46,36 @@ _Only = str | Iterable[str] | Callable[[str], bool] | None
 
 @overload
 def attach(
-    h: HandleLike, *, device: DeviceLike | None = None, stream: Any = None, like: None = None,
-    types: _Types = (), only: _Only = None, own: bool = False,
+    h: ArrayHandle | Handle | bytes | ReadableBuffer | str, *, device: DeviceLike | None = None, stream: Any = None,
+    like: None = None, types: _Types = (), only: _Only = None, own: bool = False,
 ) -> SharedArray: ...  # fmt: skip
 @overload
 def attach(
-    h: HandleLike, *, device: DeviceLike | None = None, stream: Any = None, like: Literal["numpy"],
-    types: _Types = (), only: _Only = None, own: bool = False,
+    h: ArrayHandle | Handle | bytes | ReadableBuffer | str, *, device: DeviceLike | None = None, stream: Any = None,
+    like: Literal["numpy"], types: _Types = (), only: _Only = None, own: bool = False,
 ) -> NDArray[Any]: ...  # fmt: skip
 @overload
 def attach(  # pyright: ignore[reportUnknownParameterType]  # unless the library is installed
-    h: HandleLike, *, device: DeviceLike | None = None, stream: Any = None, like: Literal["torch"],
-    types: _Types = (), only: _Only = None, own: bool = False,
+    h: ArrayHandle | Handle | bytes | ReadableBuffer | str, *, device: DeviceLike | None = None, stream: Any = None,
+    like: Literal["torch"], types: _Types = (), only: _Only = None, own: bool = False,
 ) -> torch.Tensor: ...  # fmt: skip
 @overload
 def attach(  # pyright: ignore[reportUnknownParameterType]  # unless the library is installed
-    h: HandleLike, *, device: DeviceLike | None = None, stream: Any = None, like: Literal["jax"],
-    types: _Types = (), only: _Only = None, own: bool = False,
+    h: ArrayHandle | Handle | bytes | ReadableBuffer | str, *, device: DeviceLike | None = None, stream: Any = None,
+    like: Literal["jax"], types: _Types = (), only: _Only = None, own: bool = False,
 ) -> jax.Array: ...  # fmt: skip
 @overload
 def attach(
-    h: HandleLike, *, device: DeviceLike | None = None, stream: Any = None, like: Literal["cupy"],
-    types: _Types = (), only: _Only = None, own: bool = False,
+    h: ArrayHandle | Handle | bytes | ReadableBuffer | str, *, device: DeviceLike | None = None, stream: Any = None,
+    like: Literal["cupy"], types: _Types = (), only: _Only = None, own: bool = False,
 ) -> Any: ...  # fmt: skip
 @overload
 def attach(
-    h: HandleLike, *, device: DeviceLike | None = None, stream: Any = None,
+    h: ArrayHandle | Handle | bytes | ReadableBuffer | str, *, device: DeviceLike | None = None, stream: Any = None,
     like: Library[_T] | Callable[[SharedArray], _T], types: _Types = (), only: _Only = None, own: bool = False,
 ) -> _T: ...  # fmt: skip
 def attach(
-    h: HandleLike,
+    h: ArrayHandle | Handle | bytes | ReadableBuffer | str,
     *,
     device: DeviceLike | None = None,
     stream: Any = None,

@@ -254,8 +254,8 @@ def empty(
     clears them. The array owns the memory, and views and exports keep it.
 
     Small arrays on the host (up to 16 KiB) lie together in allocations of 256 KiB. A process that
-    opens one of them can read and write its neighbours, too. `handle.exposed_nbytes` reports how
-    many bytes it can reach. Use `isolated=True` if that matters.
+    opens one of them can read and write its neighbours, too. `handle.handle.exposed_nbytes`
+    reports how many bytes it can reach. Use `isolated=True` if that matters.
 
     Args:
         shape: Number of elements per dimension.

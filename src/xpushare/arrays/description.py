@@ -287,7 +287,9 @@ def kind_of(own: type, on: int, ordinal: int, code: int, bits: int, lanes: int) 
 
 @functools.lru_cache(64)
 def viewable(own: type, on: int) -> Vendor | None:
-    """Return the vendor of arrays of that type, or None if another protocol may describe them differently."""
+    """Return the vendor of arrays of type `own`, whose device has the number `on` in DLPack. Return None if another
+    protocol may describe such arrays differently.
+    """
     record = adapters.dlpack_owner(on)[0]
     if record.backend != adapters.HOST and not any(hasattr(own, each.name) for each in record.interfaces):
         return None
@@ -439,9 +441,10 @@ def allocation_at(
     address: int, nbytes: int, device: Device, info: DeviceInfo | None, finder: Recogniser | None, known: bool = True,
     ahead: int = 0,
 ) -> Allocation:  # fmt: skip
-    """Return the allocation on a device that has these bytes of another library, as `range_at` does. The finder, which
-    calls the device `info`, recognises most of them by one native call. `known`: it may know the allocation, and was
-    not asked yet.
+    """Return the allocation that contains these bytes of another library on a device, as `range_at` does.
+
+    `finder` recognises most allocations in one native call. To it, the device is `info`. `known` says whether the
+    finder may have the allocation cached and has not been asked yet.
     """
     if finder is not None and info is not None:
         here = node.here[0]
@@ -458,9 +461,11 @@ def allocation_at(
 
 
 def range_at(where: Located, array: Any, known: Sequence[Allocation] = (), ahead: int = 0) -> Range:
-    """Return the piece of an allocation at that place: of our own, an imported or another library's. `array` holds it
-    (None: nothing does). `nbytes` 0 means up to its end. The addresses of `known` allocations are looked up without
-    asking drivers. A run of allocations may have the bytes `ahead`, which are counted from there on, too.
+    """Return the piece of an allocation at that place. The allocation is our own, an import or another library's.
+
+    `array` keeps the allocation alive (None: nothing does). If `where.nbytes` is 0, the piece ends where the allocation
+    ends. Addresses in `known` allocations are looked up without asking drivers. `ahead` is the number of bytes from
+    `where` on that a run of allocations may cover.
     """
     here = node.current()
     allocation: Any = here.allocations.find(where.address)

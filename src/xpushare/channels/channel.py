@@ -79,7 +79,7 @@ class Channel(Awaitable):
     _mode: int
     _watched: Crew | None  # whose file `_changes` looks at; None: at the folder
 
-    def __init__(self, *_arguments: object) -> None:
+    def __init__(self, *_arguments: object, **_options: object) -> None:
         raise TypeError("a Channel is made by Channel.create and Channel.open")
 
     # --- making

@@ -75,9 +75,11 @@ _swept = -_SWEEP_REST
 
 
 def first_close(obj: Any) -> bool:
-    """Whether this is the close of `obj` that does it: threads may close one object at the same time."""
+    """Mark `obj` as closed. Return whether it was open before: two threads may close one object at the same time, and
+    an object whose `__init__` raised was never open.
+    """
     with _lock:
-        first, obj.closed = not obj.closed, True
+        first, obj.closed = not getattr(obj, "closed", True), True
     return first
 
 

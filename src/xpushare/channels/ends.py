@@ -34,7 +34,8 @@ class Moved(Exception):
 
 def too_many_writers(name: str, writers: int) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"{writers} writers of {name!r} live, which is as many as it was created for: say writers= at its create"
+        f"{name!r} already has {writers} writer{'s' * (writers != 1)}, as many as it was created for. For another one, "
+        f"pass writers={writers + 1} to Channel.create"
     )
 
 
@@ -102,7 +103,7 @@ class End(ChannelEnd):
         return arrays[slot][...]
 
     def lock_pages(self, device: DeviceLike) -> None:
-        """Have the slots of a host channel lie in a mapping of this process that the driver of `device` page-locks."""
+        """Map the slots of a host channel again, page-locked by the driver of `device`, and use that mapping."""
         slots = self.crew.ranges[1]
         exported = Implicit(memory.get(slots, implicit=True))
         locked = memory.open_(exported.handle, device)

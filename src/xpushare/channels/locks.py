@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NoReturn, Self, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar, final
 
 from xpushare import _native
 from xpushare.channels import crews
@@ -10,6 +10,7 @@ from xpushare.channels.crews import ATOMIC, LOCK, Crew
 from xpushare.common.errors import HandleExpiredError, InvalidArgumentError, XpuShareError
 from xpushare.core import event as events
 from xpushare.core import memory
+from xpushare.objects.lifecycle import public
 
 __all__ = ["Atomic", "Lock"]
 
@@ -58,6 +59,9 @@ class _Shared:
     crew: Crew | None
     pickle: tuple[Any, ...]
     closed: bool
+
+    def __dir__(self) -> list[str]:
+        return [*public(type(self), super().__dir__()), "closed"]
 
     def __copy__(self) -> NoReturn:
         raise TypeError(f"this {type(self).__name__} cannot be copied: make another of the same name")
@@ -142,6 +146,10 @@ class Lock(_native.LockMember, _Shared):
 
     close = _close
     __del__ = _close
+
+    if TYPE_CHECKING:
+
+        def __enter__(self) -> Held: ...
 
     def __repr__(self) -> str:
         return f"<Lock{' closed' if self.closed else ''}>"

@@ -142,8 +142,8 @@ class Points:
         return After(self._device, found)
 
     def signalled(self, order: After) -> int:
-        """Make the queues that worked on a frame signal this member's event. Returns the last point, or 0 if there were
-        none.
+        """Make the queues that worked on a frame signal this member's event. Return the point of the last signal, or 0
+        if no queue has worked on the frame.
         """
         point = 0
         for work in order.works:

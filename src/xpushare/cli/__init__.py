@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Final
@@ -39,7 +40,8 @@ def parser(wanted: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
         epilog='The page "Common mistakes" of the documentation explains the errors that beginners meet.',
     )
     made.add_argument("--version", action="version", version=f"xpushare {xpushare.__version__}")
-    commands = made.add_subparsers(metavar="command", required=True)
+    made.set_defaults(run=None)
+    commands = made.add_subparsers(metavar="command")
     missing = native_part_missing()
     for name in wanted:
         module = import_module(module_of(name)) if missing is None or name in _WITHOUT_NATIVE_PART else None
@@ -95,7 +97,15 @@ def _terminated(_number: int, _frame: object) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line (by default this process's). Returns the exit status."""
     words = sys.argv[1:] if argv is None else argv
-    arguments = parser([each for each in COMMANDS if each in words[:1]] or COMMANDS).parse_args(words)
+    made = parser([each for each in COMMANDS if each in words[:1]] or COMMANDS)
+    if words and not words[0].startswith("-") and words[0] not in COMMANDS:
+        near = get_close_matches(words[0], COMMANDS, 1)
+        hint = f"did you mean {near[0]}?" if near else f"the commands are {', '.join(COMMANDS)}"
+        made.error(f"there is no command {words[0]!r}: {hint}")
+    arguments = made.parse_args(words)
+    if arguments.run is None:
+        made.print_help(sys.stderr)
+        return 2
     unhandled = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     handles = unhandled and threading.current_thread() is threading.main_thread()
     if handles:

@@ -20,8 +20,8 @@ import xpushare
 from xpushare.arrays.names import survey_named
 from xpushare.channels.survey import channels
 from xpushare.cli.keep import age, kept_lines, kept_rows
-from xpushare.cli.screen import coloured, counted, wrapped
-from xpushare.common.sizes import readable
+from xpushare.cli.screen import coloured, wrapped
+from xpushare.common.sizes import counted, readable
 from xpushare.sharing.survey import Row, Survey, command_line
 
 __all__ = ["add_arguments", "run"]
@@ -176,7 +176,7 @@ def run(arguments: argparse.Namespace) -> int:
         exporters = len({row["exporter"] for row in rows})
         print(f"\n{counted(len(rows), 'object')} of {counted(exporters, 'process', 'processes')}, {readable(total)}")
     elif found.rows:
-        print(f"nothing of that is shared ({counted(len(found.rows), 'other object is', 'other objects are')})")
+        print(f"no object matches ({counted(len(found.rows), 'other object is', 'other objects are')} shared)")
     else:
         print("nothing is shared")
     if kept := kept_rows():

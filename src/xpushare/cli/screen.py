@@ -10,7 +10,7 @@ import sys
 import textwrap
 from typing import Final
 
-__all__ = ["Help", "coloured", "counted", "wrapped"]
+__all__ = ["Help", "coloured", "wrapped"]
 
 _COLOURS: Final = {"red": "31", "green": "32", "yellow": "33", "dim": "2", "bold": "1"}
 
@@ -40,11 +40,6 @@ def wrapped(head: str, text: str, indent: int | None = None) -> str:
         drop_whitespace=False,
     )  # fmt: skip
     return "\n".join(each.rstrip() for each in lines)
-
-
-def counted(number: int, what: str, plural: str = "") -> str:
-    """Return a count with its noun: `1 object`, `2 objects`."""
-    return f"{number} {what if number == 1 else plural or what + 's'}"
 
 
 class Help(argparse.HelpFormatter):

@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 import xpushare
 from xpushare.arrays.names import survey_named
 from xpushare.channels.survey import channels
-from xpushare.cli.screen import counted
+from xpushare.common.sizes import counted
 from xpushare.sharing.survey import command_line
 
 __all__ = ["Look", "add_arguments", "look", "run", "tables"]

@@ -49,7 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-m", dest="module", action="store_true", help="the program is a module, as in python -m")
     parser.add_argument("--json", action="store_true", help="say what was written as one JSON object, on stderr")
     parser.add_argument("program")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the program's own")
+    own = parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the program's own")
+    own.required = False
 
 
 def _records(file: Path) -> list[list[Any]]:

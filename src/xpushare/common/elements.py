@@ -107,7 +107,11 @@ def as_dtype(dtype: Any) -> Any:
             kind = getattr(ml_dtypes, dtype, None)
             if isinstance(kind, type) and numpy.dtype(kind).type is kind:
                 return numpy.dtype(kind)
-        raise InvalidArgumentError(f"{dtype!r} is no dtype: {error}") from None
+        if type(dtype) is int:
+            raise InvalidArgumentError(
+                f"{dtype} is not a dtype. If it belongs to the shape, give the shape as one tuple: xs.empty((2, 3))"
+            ) from None
+        raise InvalidArgumentError(f"{dtype!r} is not a dtype: {error}") from None
 
 
 def check_dtype(dtype: Any) -> None:

@@ -35,8 +35,8 @@ def verbs(kind: str) -> Any:
 
 
 def runs_callables(device: str) -> bool:
-    """Return whether the device is the host: its queues run Python functions (rule 5.4), and plain memory needs no
-    driver.
+    """Return whether the device is the host. The queues of the host run Python functions (rule 5.4), and its plain
+    memory needs no driver.
     """
     with xs.Queue(device) as queue:
         try:

@@ -65,6 +65,10 @@ __all__ = [
 _new: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
 _NO_MEMORY: Final = Export(0, 0)
 _LAST: Final = (1 << 43) - 1  # a point has 43 bits
+_NOT_SUBMITTED: Final = (
+    ": nobody has submitted it. If a child process was to signal, look for its traceback: it may have failed before it "
+    "opened the event"
+)
 
 
 class Opened(NamedTuple):
@@ -380,7 +384,7 @@ def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
         _lost(slot, point)
     raise TimeoutError(
         f"signal {point} of the event has not completed within {seconds:g} s (value {slot.value}, "
-        f"pending {slot.pending})" + (": nobody has submitted it" if slot.pending < point else "")
+        f"pending {slot.pending})" + (_NOT_SUBMITTED if slot.pending < point else "")
     )
 
 

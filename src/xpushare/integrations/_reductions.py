@@ -240,8 +240,8 @@ def received_array(found: Received, number: int) -> Any:
 
 
 def sent(array: Any, library: str) -> tuple[Any, ...] | None:
-    """Return what a pickle contains in the place of another library's array: a function and its arguments. Return None
-    for memory that no other process can reach, and for arrays without memory.
+    """Return the function and the arguments that a pickle contains in place of another library's array. Return None if
+    no other process can reach the array's memory, or if it has none.
     """
     run = _current.run
     if run is None:

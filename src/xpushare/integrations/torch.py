@@ -124,8 +124,8 @@ _busy: Final = _Busy()
 
 
 def _reduced(tensor: Any) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
-    """Reduce a tensor on a type of device that torch itself copies through the host, in the way of torch's
-    `reduce_tensor`.
+    """Return what torch's `reduce_tensor` would, for a tensor on a type of device that torch itself copies through the
+    host.
     """
     if _busy.reducing:  # asked again, for memory that has no handle
         raise xs.FeatureNotSupportedError(

@@ -54,15 +54,15 @@ def open(
         h: A handle, its bytes or its text.
         device: Where to open it. None means the device that the handle names.
         context: The context to open it in, by default the device's own.
-        signals: True: this process is going to signal, and waits elsewhere end with it. False: this
-            object only waits, and its end harms nobody's wait.
+        signals: True: this process is going to signal, and if it dies, even before its first signal,
+            every waiter is notified. False: this object only waits, and its end affects no waiter.
 
     Returns:
         A new `Event` that shares its state with the exporter's.
 
     Raises:
         InvalidHandleError: The bytes are not a handle of an event of this user and boot.
-        HandleExpiredError: The handle was put, or the exporter has exited.
+        HandleExpiredError: The exporter has withdrawn the handle (`put`), or has exited.
         RouteError: Every way to the exporter's event is blocked. `reasons` lists how to unblock each.
         FeatureNotSupportedError: The device cannot open this event.
 

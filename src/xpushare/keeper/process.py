@@ -89,7 +89,7 @@ class _Client(_Handed):
 
 @final
 class Keeper:
-    """The kept versions, and the connections."""
+    """The state of the keeper process: the versions that it keeps, and its connections to clients."""
 
     def __init__(
         self, listening: socket.socket, lock: OwnedFd, max_bytes: int, ttl: float, store: Store | None = None

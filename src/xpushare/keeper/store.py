@@ -69,7 +69,7 @@ class Store:
         socket.send_fds(self._socket, [text.encode()], list(fds))
 
     def ready(self) -> None:
-        """Tell systemd that the keeper serves."""
+        """Notify systemd that the keeper is ready."""
         self._send("READY=1")
 
     def _settle(self) -> None:

@@ -558,6 +558,11 @@ class SharedArray(ArrayState, Closable[Range]):
         __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = _arithmetic
         __lt__ = __le__ = __gt__ = __ge__ = _arithmetic
 
+        def __float__(self) -> NoReturn:
+            _refuse("does not calculate")
+
+        __int__ = __neg__ = __abs__ = __float__
+
     @property
     def __array_interface__(self) -> dict[str, Any]:
         if not use(self).allocation.host_accessible:
@@ -663,11 +668,12 @@ class SharedArray(ArrayState, Closable[Range]):
 _VIEW: Final = "np.asarray(a) is the same memory as a NumPy array, torch.from_dlpack(a) as a tensor"
 advise(
     SharedArray,
-    **dict.fromkeys(
-        ("numpy", "copy", "fill", "tolist", "reshape", "item", "sum", "astype", "T", "buf", "cpu", "to"), _VIEW
-    ),
+    **dict.fromkeys((
+        "numpy", "copy", "fill", "tolist", "reshape", "item", "sum", "mean", "max", "min", "astype", "T", "buf", "cpu",
+        "to", "ndarray",
+    ), _VIEW),
     unlink="close() gives up this object's hold, and the memory is freed with the last one",
-)
+)  # fmt: skip
 
 _PLACED_HERE: Final = _native.KINDS_MOST  # any number that is not of a kind that `Leaves` has seen
 

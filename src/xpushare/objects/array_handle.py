@@ -12,7 +12,7 @@ from xpushare import _native
 from xpushare._native import MessageState
 from xpushare.common import html
 from xpushare.common.errors import InvalidArgumentError, Unread, XpuShareError
-from xpushare.common.sizes import readable
+from xpushare.common.sizes import counted, readable
 from xpushare.core.declare import closing, misused, watchers
 from xpushare.objects.lifecycle import Closable
 from xpushare.objects.message import ONE_ARRAY, content_of, read_message
@@ -180,7 +180,8 @@ class ArrayHandle(MessageState, Named, Closable["ArrayHandle"]):
         return self
 
     def following(self, newest: Callable[[], Named | None]) -> ArrayHandle:
-        """Return the same message as a separate object that follows a name; see `sharing.handle.following`."""
+        # The same message as a separate object that follows a name; see `sharing.handle.following`. No docstring: `dir`
+        # leaves it out.
         made: ArrayHandle = _native.following_message(self, newest)
         return made
 
@@ -197,7 +198,12 @@ class ArrayHandle(MessageState, Named, Closable["ArrayHandle"]):
         }  # fmt: skip
         try:
             if is_tree(self):
-                said = {"arrays": self.count, "allocations": len(self.memory), "size": readable(self.nbytes), **said}
+                said = {
+                    "arrays": _array_count(self),
+                    "allocations": len(self.memory),
+                    "size": readable(self.nbytes),
+                    **said,
+                }
             else:
                 said = {"shape": self.shape, "dtype": self.dtype, "size": readable(self.nbytes), **said}
         except XpuShareError as error:
@@ -220,7 +226,7 @@ class ArrayHandle(MessageState, Named, Closable["ArrayHandle"]):
         except XpuShareError as error:
             return f"<ArrayHandle of what cannot be attached here: {error}{more}>"
         if tree:
-            what = f"of a tree of {self.count} arrays in {len(self.memory)} allocations, by pid {first.fields.pid}"
+            what = f"of {_tree(_array_count(self), len(self.memory))}, by pid {first.fields.pid}"
             return f"<ArrayHandle {what}{more}>"
         return f"<ArrayHandle {what}on {first.backend}, exported by pid {first.fields.pid}{more}>"
 
@@ -232,6 +238,24 @@ class ArrayHandle(MessageState, Named, Closable["ArrayHandle"]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickle, (self.raw,)
+
+
+def _array_count(handle: ArrayHandle) -> int:
+    """Return the number of arrays in the tree. The message of a tree without arrays has one nevertheless."""
+    left: list[Any] = [content_of(handle).tree]
+    while left:
+        x = left.pop()
+        if type(x) is int:
+            return handle.count
+        if type(x) is list and x and x[0] in ("l", "t", "n", "d") and type(x[-1]) is list:
+            left += x[-1]
+    return 0
+
+
+def _tree(arrays: int, allocations: int) -> str:
+    if not arrays:
+        return "a tree without arrays"
+    return f"a tree of {counted(arrays, 'array')} in {counted(allocations, 'allocation')}"
 
 
 def _refuse(name: str) -> NoReturn:

@@ -8,8 +8,8 @@ any.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, Protocol, Self, TypeVar
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, Protocol, TypeVar
 
 from xpushare._native import forks
 from xpushare.common.errors import ForkError, InvalidArgumentError, XpuShareError
@@ -28,6 +28,7 @@ __all__ = [
     "Exportable",
     "advise",
     "expect_opened",
+    "public",
     "unpickles",
     "use",
     "why_unusable",
@@ -54,6 +55,7 @@ S = TypeVar("S")
 D = TypeVar("D", bound=OnDevice)
 I = TypeVar("I", bound=Importable)  # noqa: E741
 F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound="Closable[Any]")
 
 
 class Closable(Generic[S]):
@@ -82,12 +84,15 @@ class Closable(Generic[S]):
         """Give up this object's hold. Idempotent; in a forked child it touches nothing of the parent's."""
         raise NotImplementedError
 
-    def __enter__(self) -> Self:
+    def __enter__(self: C) -> C:  # Jedi takes `Self` for this base class
         self._use()
         return self
 
     def __exit__(self, *_exc: object) -> None:
         self.close()
+
+    def __dir__(self) -> list[str]:
+        return public(type(self), super().__dir__())
 
     def __copy__(self) -> NoReturn:
         raise TypeError(f"this {type(self).__name__} cannot be copied: {self._copy_advice}")
@@ -113,6 +118,16 @@ class Advice:
 
     def __get__(self, _thing: object, _kind: type | None = None) -> NoReturn:
         raise AttributeError(self._text)
+
+
+def public(kind: type, names: Iterable[str]) -> list[str]:
+    """Leave out names that are for this package alone, which have no docstrings, and names that only give advice."""
+
+    def is_documented(name: str) -> bool:
+        found = [vars(base)[name] for base in kind.__mro__ if name in vars(base)]
+        return not isinstance(found[0], Advice) and any(each.__doc__ for each in found)
+
+    return [name for name in names if name.startswith("_") or is_documented(name)]
 
 
 def advise(kind: type, **advice: str) -> None:

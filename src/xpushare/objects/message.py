@@ -131,11 +131,11 @@ def _why_bad(raw: bytes) -> str:
     if len(raw) == Handle.NBYTES and raw[:8] != MAGIC:
         found = Handle(raw)
         return f"this is a handle of {found.kind}, not of an array: open it with ipc.{found.kind}.open"
+    if not MAGIC.startswith(raw[:8]):
+        return f"these {len(raw)} bytes are not an array handle: `attach` takes what `xs.share` returned"
     if not HEADER.size + Handle.NBYTES + SEAL_NBYTES <= len(raw) <= NBYTES_MAX:
-        return f"these {len(raw)} bytes are not a whole array handle: it was cut on the way"
+        return f"these {len(raw)} bytes are not a whole array handle: they were cut on the way"
     head = _head(raw)
-    if head["magic"] != MAGIC:
-        return "these bytes are no array handle (they do not begin with XPUSHARR)"
     if head["version"] != VERSION:
         return f"the array handle has format version {head['version']}, this package reads version {VERSION}"
     places, events, arrays = head["memory"], head["events"], head["arrays"]

@@ -54,8 +54,8 @@ def path(cookie: bytes) -> Generator[str | None]:
 
 @contextlib.contextmanager
 def opening(cookie: bytes) -> Generator[bytes | None]:
-    """Yield the path at which this process is to start to listen, or None if there is no folder. After the block, other
-    processes find it.
+    """Yield the path of a socket on which this process starts to listen within the block, or None if there is no
+    folder. After the block, other processes can find the socket.
     """
     with _folder() as folder:
         if folder is None:

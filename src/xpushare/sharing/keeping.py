@@ -219,9 +219,7 @@ def connect(name: str = "keeper") -> socket.socket | None:
 
 
 def _start() -> None:
-    """Start a keeper that outlives this process. Another process may do the same at the same time; then one keeper
-    stays.
-    """
+    """Start a keeper that outlives this process. If other processes do so at the same time, only one keeper stays."""
     if not sys.executable:
         raise InvalidArgumentError("no keeper runs, and this program does not know its Python: start `xpushare keep`")
     import subprocess  # not in the keeper

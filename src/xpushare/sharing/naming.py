@@ -294,7 +294,9 @@ def check_name(name: str) -> None:
     if not isinstance(name, str):
         raise InvalidArgumentError(f"a name is a str, not {type(name).__name__}")
     if not _NAME.fullmatch(name):
-        raise InvalidArgumentError(f"{name!r:.200} is no name: 1 to 128 of A-Z a-z 0-9 . _ -, and no dot in front")
+        raise InvalidArgumentError(
+            f"{name!r:.200} is not a valid name: 1 to 128 of A-Z a-z 0-9 . _ -, and no dot in front"
+        )
 
 
 def _expect_free(name: str, holder: int | None) -> None:
@@ -376,8 +378,8 @@ def inode_at(path: Path) -> tuple[int, int] | None:
 
 
 def _claim(new: Published, replace: bool) -> None:
-    """Publish a complete file, locked before anybody can see it. With `replace`, it takes the place of this process's
-    own.
+    """Publish a complete file, which is locked before any other process can see it. With `replace`, it takes the place
+    of the file that this process has published under the same name.
     """
     path, temporary = new.path, new.temporary
     while True:

@@ -171,7 +171,7 @@ def _sealed(fd: int, inode: int, nbytes: int) -> bool:
 
 
 def _reopen(opens: list[_Open], inode: int, nbytes: int) -> OwnedFd | None:
-    """Open that file again, read-only, through the first process that permits it."""
+    """Open the file with this inode again, read-only, through the first process that permits it."""
     for each in opens:
         try:
             fd = own_fd(os.open, f"/proc/{each.pid}/fd/{each.fd}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

@@ -46,7 +46,7 @@ labels: Final = _Labels()
 
 
 def deadline_in(nanoseconds: int) -> int:
-    """Return the time that many nanoseconds from now, in the form that entries and the commons use."""
+    """Return the monotonic time `nanoseconds` from now, as table entries and the commons store it."""
     return time.monotonic_ns() + nanoseconds
 
 
@@ -400,8 +400,8 @@ class Table:
         return self._entries.give_open(fields_of(handle))
 
     def renew(self, handle: Handle, grace: int) -> bool:
-        """Allow one more open of an export whose import in this same process is pickled. Returns False if
-        it has ended.
+        """Allow one more open of an export that this process has itself imported and is now pickling. Return False if
+        the export has ended.
         """
         return self._entries.give_open(fields_of(handle), deadline_in(grace))
 

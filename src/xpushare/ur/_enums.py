@@ -1,9 +1,9 @@
-"""Unified Runtime's enumerations and flag sets that the functions of `xpushare.ur` take or answer.
+"""Unified Runtime's enumerations and flag sets that the functions of `xpushare.ur` take or return.
 
 A class is named after UR's C type, and a member after UR's name without the type's prefix: `UR_DEVICE_INFO_UUID` is
 `DeviceInfo.UUID`, and `UR_PHYSICAL_MEM_FLAG_ENABLE_IPC` is `PhysicalMemFlags.ENABLE_IPC`. The numbers are those of
 Unified Runtime's `ur_api.h` of 2026-08-22 (commit 578c2a84). The flag sets keep unknown bits, so any `int` is accepted.
-The functions refuse such bits by `invalid_bits`.
+The functions reject unknown bits with `invalid_bits`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The handles of `xpushare.ur`, small reference-counted objects around those of the object face, and the tables of
-addresses.
+"""The handles of `xpushare.ur`, which are small reference-counted objects around the objects of `xpushare`, and the
+tables that find them by address.
 """
 
 from __future__ import annotations

@@ -295,8 +295,8 @@ def number_of(driver: Driver, address: int) -> int | None:
 def locate(
     engine: Engine, driver: Driver, info_of: Callable[[Gpu], DeviceInfo], address: int, nbytes: int | None
 ) -> Foreign | None:
-    """Return another library's allocation at `address`. Of a run of allocations, return as much as `nbytes` need (None:
-    all of it).
+    """Return another library's allocation at `address`. If it lies in a run of allocations, return the part that covers
+    `nbytes`, or the whole run if `nbytes` is None.
     """
     buffer = number_of(driver, address)
     if buffer is None:
@@ -400,7 +400,7 @@ def _run(gpu: Gpu, address: int, end: int | None, reserved: tuple[int, int]) -> 
         return _Extent(start, edge(at, unit) + unit - start, buffer(at) or 0)
 
     def behind(last: _Extent) -> _Extent | None:
-        """The next mapping, which mostly has the size of the one before."""
+        """Return the mapping that follows `last`. It usually has the same size, so that is tried first."""
         start, nbytes = last.start + last.nbytes, last.nbytes
         if (found := buffer(start)) is None:
             return None

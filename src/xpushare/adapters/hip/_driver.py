@@ -135,7 +135,9 @@ class Driver(LibraryDriver["Gpu"]):
 
     @contextmanager
     def scope(self, ordinal: int | None) -> Generator[None]:
-        """Leave the captures of all threads alone, and make a device current. Both are restored at the end."""
+        """Make a device current, in a mode that does not disturb stream captures. Restore the previous device and mode
+        on exit.
+        """
         doing, mode = "making a device current", ctypes.c_int(n.RELAXED)
         exchange = "hipThreadExchangeStreamCaptureMode", address_of(mode)
         self(doing, *exchange)
@@ -257,8 +259,8 @@ class Gpu(CountedMemory):
         undo.callback(driver.code, "hipStreamDestroy", stream)
 
         def fails(name: str, *arguments: int) -> str:
-            """Return why a call is refused or does not finish. In the latter case, the objects that it uses are never
-            released.
+            """Make a call on the stream. Return why it was refused or did not finish, or "" if it succeeded. If it did
+            not finish, the objects that it uses are never released.
             """
             code = driver.code(name, stream, *arguments)
             if code:

@@ -1,5 +1,5 @@
-"""hipMalloc memory, which is shared by IPC handles: ours if the driver offers no other way, and that of other
-libraries.
+"""Memory from hipMalloc, shared by IPC handles: memory of other libraries, and our own if the driver offers nothing
+better.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Recognises HIP's objects without the driver: whether HIP is in use, and other libraries' streams and events.
 
-torch and CuPy call AMD's GPUs "cuda". They do tell which of the two they were built for. An object that does not tell
-may be HIP's if HIP's library is loaded.
+torch and CuPy call AMD's GPUs "cuda". Each of the two libraries reports whether it was built for HIP or for
+CUDA. An object of a library that does not report it may be HIP's if HIP's library is loaded.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ class Allocated(Mapped):
 
 @final
 class Adopted(Mapped):
-    """Memory in another driver's dma-buf. Importers get that dma-buf, as they would get one of ours."""
+    """Memory in another driver's dma-buf. Importers get that dma-buf, in the same way as a dma-buf of this driver."""
 
     def __init__(self, engine: Engine, gpu: Gpu, doing: str, fd: OwnedFd, nbytes: int) -> None:
         if not gpu.shares_by_fd:

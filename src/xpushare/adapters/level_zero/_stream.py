@@ -75,7 +75,7 @@ class GivenEvent:
 
 @final
 class Stream:
-    """A list of ours, and the engine's hooks for it.
+    """A command list that this package made, with the hooks that the queue engine calls.
 
     Lists on one engine run one after the other. A waiting list blocks the others, and one of them may be the list that
     is to signal. So the queues hold every operation whose points this process has not yet submitted to a device.

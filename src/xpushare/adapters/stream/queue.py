@@ -547,7 +547,7 @@ class DeviceQueue(DriverQueue):
         self._report(place)
 
     def _report(self, place: int) -> None:
-        """Raise the errors since the last call, once the stream has finished its work up to that place."""
+        """Raise the oldest error that has not been raised yet. The stream has finished its work up to `place`."""
         self._sort_waits(True)
         self._notice_refusal()
         failure = self._failures.popleft() if self._failures else None

@@ -17,7 +17,7 @@ _SECONDS: Final = 10.0
 
 @final
 class DriverSamples:
-    """Implements `xpushare.conformance.samples`, without streams. `make` allocates so many bytes on a device. Its
+    """Implements `xpushare.conformance.samples`, without streams. `make(device, nbytes)` allocates memory. Its
     results have an `address`, `nbytes` and the device as `info`.
     """
 

@@ -145,7 +145,7 @@ def _maps_read_only(engine: Engine, device: VirtualMemory) -> bool:
 
 
 def with_room(engine: Engine, allocate: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> T:
-    """Allocate. If memory is short, try again after the pending teardowns."""
+    """Allocate memory. If there is not enough, wait for the pending teardowns and try again."""
     try:
         return allocate(*arguments, **keywords)
     except OutOfMemoryError:

@@ -1,4 +1,4 @@
-"""Filters, namespaces and the other walls of a container around this process."""
+"""Checks for a container around this process: system call filters, namespaces and other restrictions."""
 
 from __future__ import annotations
 

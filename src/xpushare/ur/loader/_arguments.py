@@ -104,7 +104,7 @@ class _InOut(_Word):
 
 
 class _Handles(_Word):
-    """An array that must exist. Its count is the word before it."""
+    """An array of handles, which may not be NULL. The argument before it is the number of handles."""
 
     def __init__(self, call: Call, name: str) -> None:
         super().__init__(call, name)
