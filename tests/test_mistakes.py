@@ -133,10 +133,10 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
         ("no device 'cuda' here", *("driver",) * (find_library("cuda") is None), "Visible: native_cpu:0"),
     ),
     "any GPU": (lambda _: xs.empty(3, device="gpu"), xs.InvalidArgumentError, ("no gpu here", "Visible: native_cpu:0")),
-    "a device by number": (lambda _: xs.empty(3, device=0), xs.InvalidArgumentError, ("'cuda:0' or 'gpu'", "not int")),
+    "a device by number": (lambda _: xs.empty(3, device=0), xs.InvalidArgumentError, ("'cuda:0' or a uuid", "not int")),
     "a device called host": (
         lambda _: xs.empty(3, device="host"), xs.InvalidArgumentError,
-        ("'host'", "'cpu', 'gpu', 'native_cpu:0', 'cuda:0', or a uuid"),
+        ("'host'", "'cpu', 'gpu', 'native_cpu:0', 'cuda:0' or a uuid"),
     ),
     "arguments in the other order": (
         lambda _: xs.malloc_device(HOST, 64), xs.InvalidArgumentError, ("device is named by a string", "not int"),

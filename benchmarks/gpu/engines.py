@@ -256,10 +256,13 @@ class Worker:
             tensors.update(pickle.loads(each))
         self.use(tensors, False)
 
-    def flattened(self, raw: bytes) -> None:
+    def flattened(self, raw: bytes, ours: bool) -> None:
         """SGLang's weight_updater.py:383-411, for a bucket of either side."""
         found = pickle.loads(raw)
         flat = found["flattened_tensor"]
+        if ours:  # what the plug-in adds to the constructor of the bucket
+            plugin = importlib.import_module("xpushare.integrations.sglang")
+            plugin._init(lambda *_: None, None, None, flat, found["metadata"])
         self.load(
             (name, flat[start:end].view(dtype).reshape(shape))
             for name, (shape, dtype, start, end) in found["metadata"].items()
@@ -543,7 +546,7 @@ class Trainer:
                 flat = torch.from_dlpack(xs.empty(at, "uint8", device=self.device)) if ours else None
                 flat = torch.cat(parts, out=flat)
                 payload = {"flattened_tensor": flat, "metadata": metadata}
-                messages = [pickle.dumps(("flattened", (serialized(payload),))) for _ in self.pipes]
+                messages = [pickle.dumps(("flattened", (serialized(payload), ours))) for _ in self.pipes]
                 del flat, payload
                 for pipe, message in zip(self.pipes, messages, strict=True):
                     pipe.send_bytes(message)

@@ -35,6 +35,7 @@ __all__ = [
 
 _TYPES: Final = {"cpu": "cpu", "gpu": "gpu", "fpga": "accelerator", "accelerator": "accelerator"}
 _ELSEWHERE: Final = "the native part of xpushare is built for Linux only: there are no devices on this platform"
+_EXAMPLES: Final = "'cpu', 'gpu', 'native_cpu:0', 'cuda:0' or a uuid"
 
 
 class _Filter(NamedTuple):
@@ -147,9 +148,7 @@ class Device:
         if isinstance(name, Device):
             return name
         if not isinstance(name, str):
-            raise InvalidArgumentError(
-                f"a device is named by a string such as 'native_cpu:0', 'cuda:0' or 'gpu', not {type(name).__name__}"
-            )
+            raise InvalidArgumentError(f"a device is named by a string such as {_EXAMPLES}, not {type(name).__name__}")
         return _named(name)
 
     @classmethod
@@ -498,10 +497,7 @@ def _selected(text: str) -> Device:
     everyones = backend == "*" and bool(colon)
     numbers = all(each == "*" or each in _TYPES or each.isdecimal() for each in ordinal.split(",") if each)
     if not (everyones or _is_backend(backend)) or not numbers:
-        raise InvalidArgumentError(
-            f"{text!r} names no device (examples: 'cpu', 'gpu', 'native_cpu:0', 'cuda:0', or a uuid). "
-            f"Visible: {_listing()}"
-        )
+        raise InvalidArgumentError(f"{text!r} names no device. A name is such as {_EXAMPLES}. Visible: {_listing()}")
     found = devices(f"{backend}:{ordinal or '*'}")
     if not found:
         _expect_any()

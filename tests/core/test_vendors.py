@@ -592,7 +592,7 @@ NAMING = {
 }
 # Modules of other libraries that are called so.
 THEIRS = {
-    "_device.py": {"a device is named by a string such as 'native_cpu:0', 'cuda:0' or 'gpu', not "},
+    "_device.py": {"'cpu', 'gpu', 'native_cpu:0', 'cuda:0' or a uuid"},
     "integrations/torch.py": {"cuda", "CUDAPluggableAllocator"},
     "integrations/cupy.py": {"cuda"},
     "integrations/lmcache.py": {"CudaDeviceSpec", "CudaIPCData", "cuda", "lmcache.v1.platform.devices.cuda"},

@@ -49,7 +49,7 @@ def test_the_page_has_a_row_for_each_box() -> None:
 
 def test_a_box_is_skipped_only_if_its_user_cannot_import_the_bindings() -> None:
     missing = boxes.Outcome("FeatureNotSupportedError", "no driver: cuda-bindings cannot be imported (No module)")
-    other = boxes.Box(enter=int)
+    other = boxes.Box(enter=lambda: None)
     assert boxes.without_bindings(other, {"a": missing, "b": missing}) == f"not tried: {missing.message}"
     assert boxes.without_bindings(boxes.Box(), {"a": missing}) is None
     for found in boxes.Outcome("works", ""), boxes.Outcome("RouteError", "no way"):
