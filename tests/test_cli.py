@@ -66,6 +66,12 @@ def test_no_command_prints_the_help() -> None:
     assert done.stderr == command("--help").stdout
 
 
+def test_an_unknown_option_names_the_commands_help() -> None:
+    done = command("info", "--jsn")
+    assert done.returncode == 2
+    assert "unknown argument '--jsn': see `xpushare info --help`" in done.stderr
+
+
 @pytest.mark.parametrize(("word", "hint"), [("lss", "did you mean ls?"), ("nothing", "the commands are demo, info,")])
 def test_unknown_command(word: str, hint: str) -> None:
     done = command(word)

@@ -49,6 +49,7 @@ def test_jedi_knows_an_attached_array_alone(handle: str) -> None:
     [
         ("xs.share([])", {"shape", "handle", "copied_nbytes"}),
         ("xs.Lock()", {"owner_died"}),
+        ("xs.Channel.open('frames').receive()", {"array", "meta", "close", "missed"}),
         pytest.param("xs.Event()", {"signal", "wait"}, marks=pytest.mark.exhaustive),
     ],
 )

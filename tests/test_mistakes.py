@@ -51,6 +51,13 @@ class Scene:
         raw[40] ^= 1
         return bytes(raw)
 
+    def misspelt(self) -> None:
+        xs.publish("weights", self.array)
+        try:
+            xs.lookup("weigths", timeout=0.01)
+        finally:
+            xs.unpublish("weights")
+
     def twice(self) -> None:
         xs.publish("q", self.array)
         try:
@@ -203,6 +210,13 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
     "a name that nobody has": (
         lambda _: xs.lookup("nosuch", timeout=0.01), TimeoutError,
         ("nobody has published 'nosuch' within 0.01 s", "published now: nothing", "xs.publish('nosuch', array)"),
+    ),
+    "a misspelt name": (
+        lambda s: s.misspelt(), TimeoutError, ("published now: weights", "Did you mean 'weights'?"),
+    ),
+    "a misspelt function": (lambda _: xs.shrae, AttributeError, ("did you mean 'share'?",)),
+    "an event as an array": (
+        lambda s: xs.share(s.event), xs.InvalidArgumentError, ("not an array", "xs.publish(name, event)"),
     ),
     "a name twice": (lambda s: s.twice(), xs.InvalidArgumentError, ("has published 'q' already", "replace=True")),
     "a path as a name": (

@@ -76,7 +76,8 @@ _ADVICE = {
 
 def __getattr__(name: str) -> object:
     if name not in _WHERE and name not in _MODULES:
-        advice = f" ({_ADVICE[name]})" if name in _ADVICE else ""
+        near = [] if name.startswith("_") else _importlib.import_module("difflib").get_close_matches(name, __all__, 1)
+        advice = f" ({_ADVICE[name]})" if name in _ADVICE else f" (did you mean {near[0]!r}?)" if near else ""
         raise AttributeError(f"module 'xpushare' has no attribute {name!r}{advice}")
     load = _importlib.import_module("xpushare.common.loading").load
     if _WHERE.get(name) not in ("common.aspects", "_device", "common.errors"):

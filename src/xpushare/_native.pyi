@@ -1536,6 +1536,8 @@ class ChannelEnd:
 
     def leave(self) -> None: ...
 
+_Held = TypeVar("_Held", bound="_HeldBase")
+
 class _HeldBase:
     end: Any
     slot: int
@@ -1545,7 +1547,7 @@ class _HeldBase:
     """On a device, the order of the work on it, or None."""
     @property
     def seq(self) -> int: ...
-    def __enter__(self) -> Self: ...
+    def __enter__(self: _Held) -> _Held: ...  # Jedi takes Self for this class
     def __exit__(self, *error: object) -> None: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:

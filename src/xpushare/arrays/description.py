@@ -50,6 +50,8 @@ _ADVICE: Final = {
     "pandas": ": share its columns (xs.array(df['x'].to_numpy()))",
     "polars": ": share its columns (xs.array(df['x'].to_numpy()))",
     "pyarrow": ": write the table into shared memory with pyarrow.ipc, as examples/arrow_table.py does, and share that",
+    "xpushare": ". An Event or a Queue is not an array. Pass an Event made with enable_ipc=True as an argument of a "
+    "Process, or publish it by xs.publish(name, event)",
     "builtins": ". `share` takes arrays, and trees of dict, list, tuple, arrays, None, bool, int, float, str and "
     "bytes. xs.array makes a shared copy of numbers",
 }

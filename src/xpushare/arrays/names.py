@@ -744,10 +744,18 @@ class _Wait:
             if waited >= self._timeout:
                 if seen:
                     raise TimeoutError(f"no new version of {name!r} has come within {self._timeout:g} s")
-                others = ", ".join(published()) or "nothing"
+                from difflib import get_close_matches
+
+                others = list(published())
+                near = get_close_matches(name, others, 1)
+                advice = (
+                    f"Did you mean {near[0]!r}?"
+                    if near
+                    else f"Have the other process call xs.publish({name!r}, array), or wait longer"
+                )
                 raise TimeoutError(
-                    f"nobody has published {name!r} within {self._timeout:g} s (published now: {others}). Have the "
-                    f"other process call xs.publish({name!r}, array), or wait longer"
+                    f"nobody has published {name!r} within {self._timeout:g} s (published now: "
+                    f"{', '.join(others) or 'nothing'}). {advice}"
                 )
             return self._timeout - waited
         if seen or self._warned:

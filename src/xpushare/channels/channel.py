@@ -101,20 +101,21 @@ class Channel(Awaitable):
         redeliver: int = 3,
         label: str | None = None,
     ) -> Self:
-        """Make a channel with this object as a writer, or join the one of that name.
+        """Make a channel and return a writer of it, or join the channel of that name as a writer.
 
         A channel whose writers are all gone is taken over, slots and readers included.
 
         Args:
-            name: As for `publish`. None makes a channel that is found by its `handle` only.
+            name: 1 to 128 of the characters `A-Z a-z 0-9 . _ -`, not beginning with a dot. None makes a
+                channel that is found by its `handle` only.
             shape: Shape of every frame.
             dtype: Type of the elements of every frame, by default float64.
             nbytes: Instead of `shape`: frames are arrays or trees of at most so many bytes.
             device: Where the slots lie. The default is the host, even if there is a GPU.
-            slots: How many frames there are at a time.
+            slots: How many frames there are at a time, at least `writers` + 2.
             on_full: What a writer does if readers in mode "all" or "one" have yet to read, or hold, all
                 slots: "block", "overwrite" the oldest frame that nobody holds, or "raise" `ChannelFull`.
-            history: How many of the last frames are kept for readers that begin at the oldest.
+            history: How many of the last frames are kept for readers opened with `start="oldest"`.
             writers: How many processes may write at a time.
             meta_nbytes: Room for the metadata of a frame.
             redeliver: After so many deliveries without an acknowledgement, a frame goes to `failed()`.

@@ -136,7 +136,7 @@ class Crew:
         return self._handles
 
     def admit(self, make: Callable[[_native.Crew], _T], member: Callable[[_T], int]) -> _T:
-        """Have `make` claim one more member. With the join byte."""
+        """Have `make` claim one more member. The caller holds the join byte."""
         self.handles()
         made = make(self.native)
         try:

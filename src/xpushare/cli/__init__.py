@@ -102,7 +102,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         near = get_close_matches(words[0], COMMANDS, 1)
         hint = f"did you mean {near[0]}?" if near else f"the commands are {', '.join(COMMANDS)}"
         made.error(f"there is no command {words[0]!r}: {hint}")
-    arguments = made.parse_args(words)
+    arguments, unknown = made.parse_known_args(words)
+    if unknown:
+        command = f"xpushare {words[0]}" if words[0] in COMMANDS else "xpushare"
+        made.error(f"unknown argument {unknown[0]!r}: see `{command} --help`")
     if arguments.run is None:
         made.print_help(sys.stderr)
         return 2

@@ -195,6 +195,6 @@ def run(arguments: argparse.Namespace) -> int:
         listed = ", ".join(f"{each.pid} {each.name}" for each in found.unread[:_LISTED])
         more = len(found.unread) - _LISTED
         rest = f" and {counted(more, 'other')}" if more > 0 else ""
-        said = "could not be looked into (it takes the right to ptrace them), so may share more: "
+        said = "these processes may share more, but this user may not look into them (that takes the right to ptrace): "
         print(wrapped("", f"{said}{listed}{rest}", 4))
     return 1 if left else 0

@@ -149,7 +149,7 @@ class Event(Exportable[Opened]):
         On a fresh event, `wait()` has nothing to wait for and returns at once. A `UserWarning` says so if
         a `timeout` was given.
 
-        Under gevent it holds up the hub: call it by `gevent.get_hub().threadpool.apply`.
+        Under gevent, this blocks the hub. Call it through `gevent.get_hub().threadpool.apply`.
 
         Args:
             timeout: Seconds to wait. None waits as long as it takes.

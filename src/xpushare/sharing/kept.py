@@ -107,8 +107,8 @@ class Kept:
         self, key: Hashable, cookie: bytes, nbytes: int, room: Room, reopens: tuple[Any, ...], end: End,
         descriptors: int = 1,
     ) -> None:  # fmt: skip
-        """Cache `end`, with what else remakes the import, or release it if there is no room. `descriptors` is how many
-        it holds.
+        """Cache `end` and the rest that is needed to open the import again, or release it if there is no room.
+        `descriptors` is how many file descriptors it holds.
         """
         until = time.monotonic() + room.seconds
         item: _Item = _new(_Item, (until, nbytes, cookie, room, end, reopens, descriptors))

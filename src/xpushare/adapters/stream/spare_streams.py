@@ -17,9 +17,9 @@ Spare = tuple[Stream, Sequence[Any]]  # with the marks that its queue had
 
 @final
 class SpareStreams:
-    """Makes it possible to create a queue while others wait. A driver may make no stream before their points come, and
-    the caller may be about to signal those points. `kept` is the number of streams that are made in advance, and
-    cached, for a device.
+    """Makes it possible to create a queue while others wait. Some drivers cannot create a stream while others wait, and
+    the caller may be about to signal the points that they wait for. `kept` is the number of streams that are made in
+    advance, and cached, for a device.
     """
 
     def __init__(self, teardown: Teardown, kept: int) -> None:

@@ -4,8 +4,8 @@ The command starts processes of its own, which share memory, physical memory and
 route alone, with a key and a folder of their own. In your folder, the command only tries whether it could write a file.
 
 The exit status is 0 if memory and events can be shared on every device by at least one route, and your folder and key
-are sound. Otherwise it is 1. With --pid, the command reports whether this process can reach the objects that process
-shares, and if not, why.
+are sound. Otherwise it is 1. With --pid, the command reports whether this process can reach what the process
+with that pid shares, and if not, why.
 """
 
 from __future__ import annotations

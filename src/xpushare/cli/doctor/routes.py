@@ -118,7 +118,7 @@ def _listeners() -> list[bytes]:
 
 
 def _reach_socket(pid: int) -> Check:
-    """Connect to every exporter here until one is that process."""
+    """Connect to the sockets of the exporters here until the one of process `pid` answers."""
     from xpushare.common import system
 
     name = "socket"
