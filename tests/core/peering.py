@@ -101,7 +101,8 @@ def nothing_left() -> Iterator[None]:
     with contextlib.suppress(harness.HarnessError):  # the warden closes its ends a moment later
         harness.wait_until(lambda: harness.fd_count() <= fds, 2)
     after = holdings()
-    assert {name: (before[name], after[name]) for name in before if before[name] != after[name]} == {}
+    changed = {name: (before[name], after[name]) for name in before if before[name] != after[name]}
+    assert not changed, changed
     assert harness.fd_count() <= fds
 
 
