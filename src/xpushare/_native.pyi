@@ -145,13 +145,13 @@ def name_handles(function: int, addresses: list[int], into: bytearray, /) -> int
 
 def open_handles(
     open: int, flags: int, ask: int, attribute: int, head: bytes, payloads: list[bytes], sizes: list[int],
-    into: list[int], /,
+    into: memoryview, /,
 ) -> int | None:  # fmt: skip
     """Calls `int open(uint64 *address, handle, unsigned flags)` with the handle of 64 bytes in each payload, by value,
-    until one fails; returns its code, or 0. In front of the handle a payload has `head` and 8 bytes, its size: None,
-    and nothing is opened, unless all are so. `into` takes two numbers for each, also where an interrupt follows: the
-    address, and what `int ask(void *value, int attribute, uint64 address)` tells of it, the greatest uint64 where that
-    fails.
+    until one fails. Returns its code, or 0. Each payload has to begin with `head` and 8 bytes, which are its size; if
+    one does not, nothing is opened, and the result is None. `into` has two numbers of 64 bits for each payload, which
+    are written even if an interrupt is raised: the address (untouched if it was not opened), and the result of `int
+    ask(void *value, int attribute, uint64 address)`, or the greatest uint64 if that fails.
     """
 
 def query(function: int, handle: int, /) -> int:
@@ -160,7 +160,7 @@ def query(function: int, handle: int, /) -> int:
 @final
 class Recogniser:
     """Finds other libraries' allocations, and asks for their handles, as `ask_all` and `name_handles` with the
-    functions `ask`, `ask_all` and `name`; of what it knows already it asks no more than the number. It keeps 1,024.
+    functions `ask`, `ask_all` and `name`. It caches 8,192 of them, and asks only for the number of those.
 
     `attributes` are an allocation's number, which no other has, also not later, its start, its size and its device's
     ordinal, and then those that have to be as `wanted` says. The payload of an export is `payload`, with the size at

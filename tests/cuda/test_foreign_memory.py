@@ -18,7 +18,7 @@ import xpushare as xs
 from exchange import Tensor, capsule
 from harness import wait_until
 from sampling import sampled
-from xpushare import _device, adapters
+from xpushare import _device, _native, adapters
 from xpushare._native import Recogniser, Scopes
 from xpushare.adapters import vendor
 from xpushare.adapters.cuda._adapter import Cuda
@@ -621,3 +621,8 @@ def test_a_recogniser_takes_what_it_can_use(cuda: Cuda) -> None:
     made.add(64, None, cuda._driver.relaxed, None)  # of more devices than it takes Python finds the memory
     with pytest.raises(TypeError, match="takes 4"):
         made.add(1)  # type: ignore[call-arg]
+
+
+def test_room_of_another_size_is_refused_before_anything_is_opened() -> None:
+    with pytest.raises(ValueError, match="two numbers"):
+        _native.open_handles(0, 0, 0, 0, b"", [bytes(72)], [0], memoryview(bytearray(8)))

@@ -54,26 +54,13 @@ static driver_handle *handles_of(PyObject *payloads, PyObject *sizes, PyObject *
     return handles;
 }
 
-/* Append address and size of each. false with an exception set: then there is no memory for a number. */
-static bool append(PyObject *into, const opened *found, Py_ssize_t n)
-{
-    for (Py_ssize_t i = 0; i < 2 * n; i++) {
-        PyObject *number = PyLong_FromUnsignedLongLong(i % 2 ? found[i / 2].nbytes : found[i / 2].address);
-        int rc = number ? PyList_Append(into, number) : -1;
-        Py_XDECREF(number);
-        if (rc < 0)
-            return false;
-    }
-    return true;
-}
-
 /* open_handles(open, flags, ask, attribute, head, payloads, sizes, into): see _native.pyi */
 static PyObject *open_handles(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
 {
     uint64_t open, ask;
     uint32_t flags;
     int attribute, code = 0;
-    opened found[XP_PATIENCE];
+    Py_buffer into;
     if (xp_arity("open_handles", n, 8, 8) < 0 || xp_as_u64(args[0], &open) < 0 || xp_as_u32(args[1], &flags) < 0 ||
         xp_as_u64(args[2], &ask) < 0 || xp_as_int(args[3], &attribute) < 0)
         return NULL;
@@ -81,23 +68,33 @@ static PyObject *open_handles(PyObject *Py_UNUSED(m), PyObject *const *args, Py_
     if (handles == NULL)
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     Py_ssize_t count = PyList_Size(args[5]), done = 0;
-    bool going = true;
+    bool going = PyObject_GetBuffer(args[7], &into, PyBUF_WRITABLE) == 0;
+    if (going && into.len != count * (Py_ssize_t)sizeof(opened)) {
+        PyErr_SetString(PyExc_ValueError, "open_handles(): two numbers of 64 bits for each payload");
+        PyBuffer_Release(&into);
+        going = false;
+    }
+    if (!going) {
+        PyMem_Free(handles);
+        return NULL;
+    }
     while (going && done < count && code == 0) {
-        Py_ssize_t begin = done, end = count - done > XP_PATIENCE ? done + XP_PATIENCE : count;
+        Py_ssize_t end = count - done > XP_PATIENCE ? done + XP_PATIENCE : count;
         Py_BEGIN_ALLOW_THREADS
         for (; done < end; done++) {
-            opened *o = &found[done - begin];
-            *o = (opened){0, UINT64_MAX};
-            code = ((opens)(uintptr_t)open)(&o->address, handles[done], flags);
+            opened found = {0, UINT64_MAX};
+            code = ((opens)(uintptr_t)open)(&found.address, handles[done], flags);
             if (code)
                 break;
-            if (((tells)(uintptr_t)ask)(&o->nbytes, attribute, o->address))
-                o->nbytes = UINT64_MAX;
+            if (((tells)(uintptr_t)ask)(&found.nbytes, attribute, found.address))
+                found.nbytes = UINT64_MAX;
+            memcpy((char *)into.buf + done * (Py_ssize_t)sizeof found, &found, sizeof found);
         }
         Py_END_ALLOW_THREADS
-        going = append(args[7], found, done - begin) && PyErr_CheckSignals() == 0;
+        going = PyErr_CheckSignals() == 0;
     }
     PyMem_Free(handles);
+    PyBuffer_Release(&into);
     return going ? PyLong_FromLong(code) : NULL;
 }
 

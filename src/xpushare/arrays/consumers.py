@@ -57,7 +57,8 @@ def consumer_of(like: Any) -> Consumer | None:
             raise InvalidArgumentError(f"like is {', '.join(_CONSUMERS)} or a function of a SharedArray, not {name!r}")
         module, function = _CONSUMERS[name]
         try:
-            found: Consumer = getattr(like if like is not name and module == name else import_module(module), function)
+            library = like if isinstance(like, ModuleType) and module == name else import_module(module)
+            found: Consumer = getattr(library, function)
         except ImportError as error:
             raise InvalidArgumentError(f"like={name!r} needs {name}: {error}") from error
         return found

@@ -89,7 +89,7 @@ def open_legacy(engine: Engine, gpu: Gpu, found: Sequence[Import]) -> list[Drive
         sizes.append(nbytes)
     driver = gpu.driver
     open_, ask = driver.opens_legacy or driver.legacy_functions()
-    opened: list[int] = []  # the address of each, and the bytes that the driver knows there
+    opened = memoryview(bytearray(16 * len(found))).cast("Q")  # the address of each (0: not opened), and its bytes
     made: list[DriverMemory] = []
     try:
         with gpu.current():
@@ -99,9 +99,9 @@ def open_legacy(engine: Engine, gpu: Gpu, found: Sequence[Import]) -> list[Drive
             return None
         at = 0
         for what in found:
-            if at == len(opened) or opened[at + 1] < what.nbytes:
+            if not opened[at] or opened[at + 1] < what.nbytes:
                 doing = f"mapping {what.exposed_nbytes} bytes of another process on {gpu}"
-                if at == len(opened):
+                if not opened[at]:
                     raise _not_opened(driver.error(doing, "cuIpcOpenMemHandle", code))
                 _expect_size(doing, opened[at + 1], what.nbytes)
             made.append(
@@ -110,7 +110,7 @@ def open_legacy(engine: Engine, gpu: Gpu, found: Sequence[Import]) -> list[Drive
             at += 2
     except BaseException:
         with gpu.current():
-            for address in opened[::2]:
+            for address in filter(None, opened[::2]):
                 driver.api.cuIpcCloseMemHandle(address)
         raise
     return made
