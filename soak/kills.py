@@ -184,6 +184,7 @@ def _exporter_dies(soak: Soak, calls: _Calls) -> None:
 def _importer_dies(soak: Soak, calls: _Calls) -> None:
     import xpushare as xs
     from xpushare.sharing import node
+    from xpushare.sharing.handle import fields_of
 
     memories = [xs.malloc_host(_NBYTES, DEVICE) for _ in range(_SLOTS)]
     for memory in memories:
@@ -210,9 +211,9 @@ def _importer_dies(soak: Soak, calls: _Calls) -> None:
         victim.kill()
         here.close()
     table = node.current().table()
-    for handle in handles:
-        gone = wait_until(lambda entry=handle.fields.entry: not table.domain.holders(entry), _MOST)  # type: ignore[misc]
-        soak.check(gone, f"entry {handle.fields.entry} still has holders: {table.domain.holders(handle.fields.entry)}")
+    for entry in [fields_of(handle).entry for handle in handles]:
+        gone = wait_until(lambda entry=entry: not table.domain.holders(entry), _MOST)  # type: ignore[misc]
+        soak.check(gone, f"entry {entry} still has holders: {table.domain.holders(entry)}")
     lost = calls("event.wait, nobody left", answer.wait, 5, at_least=answer.pending + 1)
     soak.check(isinstance(lost, xs.PeerLostError), f"a wait for the dead ended with {lost!r}")
     left = [member for member in table.domain.members() if member[1] == victim.pid]

@@ -19,17 +19,6 @@ import xpushare as xs
 from xpushare.arrays.names import Watch
 from xpushare.channels.ends import Frame, Loan
 
-# What the classes have for the other modules of the package; the pages do not show it.
-INTERNAL = {
-    "ArrayHandle.copied", "ArrayHandle.count", "ArrayHandle.events", "ArrayHandle.following", "ArrayHandle.memory",
-    "ArrayHandle.owning", "ArrayHandle.raw", "ArrayHandle.text",
-    "Atomic.member", "Channel.changes", "Device.require",
-    "Frame.meta_text", "Frame.point", "Frame.point_by", "Frame.since", "Frame.text", "Frame.nbytes",
-    "Loan.fill", "Loan.fill_tree", "Loan.is_open",
-    "Lock.member", "Lock.owner",
-    "Watch.changes", "Watch.folder",
-    "ipc.Handle.following", "ipc.Handle.raw", "ipc.Handle.fields",
-}  # fmt: skip
 RAISE_NOTHING = {"close", "default_device", "has", "mapped", "release", "trim"}
 SHOWN = [*(name for name in xs.__all__ if name not in ("ipc", "ur")), "Watch", "Loan", "Frame"]
 
@@ -43,7 +32,7 @@ def members(name: str, kind: type) -> Iterator[tuple[str, Any]]:
     """The public members that this package has written in Python, or in C for its Python classes."""
     for each in dir(kind):
         owner = next(base for base in kind.__mro__ if each in vars(base))
-        if not each.startswith("_") and owner.__module__.startswith("xpushare") and f"{name}.{each}" not in INTERNAL:
+        if not each.startswith("_") and owner.__module__.startswith("xpushare"):
             yield f"{name}.{each}", inspect.getattr_static(kind, each)
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "names_of",
     "resolve",
     "resolve_context",
+    "require",
 ]
 
 _TYPES: Final = {"cpu": "cpu", "gpu": "gpu", "fpga": "accelerator", "accelerator": "accelerator"}
@@ -254,12 +255,6 @@ class Device:
             found = self._aspects[aspect] = adapter_of(self).support(info_of(self), aspect)
         return found
 
-    def require(self, aspect: Aspect) -> None:
-        """`FeatureNotSupportedError`, with the reason, unless the device has the aspect."""
-        found = self._aspects.get(aspect) or self._ask(aspect)
-        if found.state != "yes":
-            raise FeatureNotSupportedError(f"{self} does not support {aspect}: {found.reason}")
-
     @property
     def context(self) -> Context:
         """The context of this device alone, which is the default of every `context` argument."""
@@ -355,6 +350,13 @@ def info_of(device: Device) -> Any:
 def names_of(device: Device) -> tuple[str, bytes]:
     """Return the backend and the uuid of a device, as handles name it."""
     return device._names  # pyright: ignore[reportPrivateUsage]
+
+
+def require(device: Device, aspect: Aspect) -> None:
+    """Raise `FeatureNotSupportedError`, with the reason, unless the device has the aspect."""
+    found = device._aspects.get(aspect) or device._ask(aspect)  # pyright: ignore[reportPrivateUsage]
+    if found.state != "yes":
+        raise FeatureNotSupportedError(f"{device} does not support {aspect}: {found.reason}")
 
 
 def dlpack_of(device: Device, kind: str) -> tuple[int, int]:

@@ -334,19 +334,20 @@ class Seal:
         """
 
 class HandleState:
-    """The base of `sharing.handle.Handle`. If a pickle's bytes are no handle here, only `raw` and `unread` are set.
+    """The base of `sharing.handle.Handle`. If a pickle's bytes are no handle here, it has only these and `unread_of`.
     Handles compare by their bytes.
     """
 
-    @property
-    def raw(self) -> bytes: ...
-    @property
-    def fields(self) -> Fields: ...
-    @property
-    def unread(self) -> Unread | None: ...
-    @property
-    def newest(self) -> Callable[[], Any] | None: ...
     def __bytes__(self) -> bytes: ...
+
+# The bases of public classes have no public attributes of their own, since editors would show them: functions read and
+# write their fields.
+
+def unread_of(handle: HandleState | MessageState, /) -> Unread | None:
+    """Return what raises why a pickle's bytes are no handle here. None for a handle."""
+
+def newest_of(handle: HandleState | MessageState, /) -> Callable[[], Any] | None:
+    """Return what `handle` or `following_message` was given."""
 
 def handle(raw: bytes, newest: Callable[[], Any] | None = None, /) -> Handle:
     """Make a handle of 256 bytes that have been verified. `newest`: see `sharing.handle.following`."""
@@ -359,8 +360,7 @@ def told_apart(handle: Handle, /) -> int | tuple[int, int]:
     cover, or the generation of a pickle's handle, since pickles end one by one.
     """
 
-def fields_of(handle: Handle, /) -> Fields:
-    """Return `handle.fields`, in fewer steps."""
+def fields_of(handle: HandleState, /) -> Fields: ...
 
 @final
 class PeerTable:
@@ -640,66 +640,62 @@ def unflatten(described: Any, arrays: Sequence[Any], /) -> Any:
 
 class MessageState:
     """The base of `objects.array_handle.ArrayHandle`: the handle of an array, or of a tree of arrays. Of the bytes of a
-    pickle that are no message here, only `raw` and `unread` are set.
+    pickle that are no message here, it has only these and `unread_of`.
 
     If an object dies that owns its exports, `_abandoned` is called as `__del__` would be.
     """
 
     @property
-    def raw(self) -> bytes: ...
-    @property
-    def text(self) -> bytes:
-        """The dtypes and the tree: see `objects.message`."""
-    @property
-    def copied(self) -> int:
-        """Bytes that `share` copied."""
-    @property
-    def count(self) -> int:
-        """How many arrays there are."""
-    @property
-    def memory(self) -> tuple[Handle, ...]:
-        """The handles of the memory that the arrays lie in."""
-    @property
-    def events(self) -> tuple[tuple[Handle, int], ...]:
-        """The handles of the events that order the content, and the points at which it is there."""
-    @property
-    def closed(self) -> bool: ...
-    @property
-    def unread(self) -> Unread | None: ...
-    @property
-    def newest(self) -> Callable[[], Any] | None: ...
+    def closed(self) -> bool:
+        """Whether `close` was called."""
     def __bytes__(self) -> bytes: ...
-    def good(self, itemsizes: tuple[int, ...], /) -> bool:
-        """Whether all arrays can be and lie in their memory, if the dtypes have these sizes."""
 
-    def elements(self) -> list[tuple[int, int, tuple[int, ...], tuple[int, ...], int, int]]:
-        """For each array the index of its memory, that of its event (-1: none), shape, strides, the dtype's index, and
-        where the first element is in the memory's range.
-        """
+def message_text(message: MessageState, /) -> bytes:
+    """Return the dtypes and the tree: see `objects.message`."""
 
-    def marks(self) -> set[tuple[int, int]]:
-        """The indices of memory and event of the arrays that have an event."""
+def message_copied(message: MessageState, /) -> int:
+    """Return how many bytes `share` copied."""
 
-    def arrays(
-        self, ranges: list[Any], dtypes: tuple[Any, ...], orders: dict[tuple[int, int], Any], /
-    ) -> list[SharedArray]:
-        """Make the arrays, once `good` has been asked. `ranges`: of each memory; `orders`: what readers wait for, by
-        the indices of memory and event.
-        """
+def message_count(message: MessageState, /) -> int:
+    """Return how many arrays there are."""
 
-    def tensors(
-        self, exchange: object, places: list[tuple[object, int, tuple[int, int]]],
-        dtypes: tuple[tuple[tuple[int, int, int], int], ...], /,
-    ) -> list[Any] | None:  # fmt: skip
-        """Make tensors by a DLPack exchange API. `places`: for each memory its owner, its address and DLPack's device;
-        `dtypes`: DLPack's type and the item size. None if the library has none for one of the arrays.
-        """
+def message_memory(message: MessageState, /) -> tuple[Handle, ...]:
+    """Return the handles of the memory that the arrays lie in."""
 
-    def own(self) -> None:
-        """Own the exports from now on, in this process."""
+def message_events(message: MessageState, /) -> tuple[tuple[Handle, int], ...]:
+    """Return the handles of the events that order the content, and the points at which it is complete."""
 
-    def end(self) -> bool:
-        """Close it; returns whether it owned its exports."""
+def message_good(message: MessageState, itemsizes: tuple[int, ...], /) -> bool:
+    """Return whether all arrays are possible and lie in their memory, if the dtypes have these sizes."""
+
+def message_elements(message: MessageState, /) -> list[tuple[int, int, tuple[int, ...], tuple[int, ...], int, int]]:
+    """Return for each array the index of its memory, that of its event (-1: none), shape, strides, the dtype's index,
+    and where the first element is in the memory's range.
+    """
+
+def message_marks(message: MessageState, /) -> set[tuple[int, int]]:
+    """Return the indices of memory and event of the arrays that have an event."""
+
+def message_arrays(
+    message: MessageState, ranges: list[Any], dtypes: tuple[Any, ...], orders: dict[tuple[int, int], Any], /
+) -> list[SharedArray]:
+    """Make the arrays, after `message_good` has returned True. `ranges` has the memory. `orders` has, by the indices of
+    memory and event, the points that readers wait for.
+    """
+
+def message_tensors(
+    message: MessageState, exchange: object, places: list[tuple[object, int, tuple[int, int]]],
+    dtypes: tuple[tuple[tuple[int, int, int], int], ...], /,
+) -> list[Any] | None:  # fmt: skip
+    """Make tensors by a DLPack exchange API. `places` has for each memory its owner, its address and DLPack's device.
+    `dtypes` has DLPack's types and the item sizes. None if the library has no tensor for one of the arrays.
+    """
+
+def message_own(message: MessageState, /) -> None:
+    """Make the message own the exports from now on, in this process."""
+
+def message_end(message: MessageState, /) -> bool:
+    """Close the message. Return whether it owned its exports."""
 
 def read_message(seal: Seal, raw: bytes, boot_id: bytes, /) -> ArrayHandle | None:
     """Verify a message; None unless it was sealed under the key and is of that boot. What it says of its arrays is
@@ -835,36 +831,55 @@ class Span:
     def owner(self) -> object: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
-class BufferBase:
+class ObjectBase:
+    """The base of classes whose objects hold a resource until they are closed. The class has a weak-reference list."""
+
+def hold(object: ObjectBase, held: object, forks: int, /) -> None:
+    """Make the object hold its resource, which was made after that many `forks`."""
+
+def held_by(object: ObjectBase, /) -> Any:
+    """Return what the object holds, or None if it is closed."""
+
+def usable(object: ObjectBase, /) -> Any:
+    """Return what the object holds. None if it is closed, or the process has forked since the resource was made."""
+
+def give_up(object: ObjectBase, /) -> None:
+    """Make the object hold nothing, nor what pickling it has exported."""
+
+def pickle_of(object: ObjectBase, /) -> Any:
+    """Return what pickling the object has exported, or None."""
+
+def set_pickle(object: ObjectBase, exported: object, /) -> None: ...
+
+class BufferBase(ObjectBase):
     """Base of classes that export a buffer: `memoryview(self)` becomes a view of `self._span()`, a `Span`. The view
-    keeps the span, not this object. Exceptions of `_span` are passed on. The class has a weak-reference list.
+    keeps the span, not this object. Exceptions of `_span` are passed on.
     """
 
-    held: Any  # the whole state; None once the object is closed
-    pickled: Any  # what pickling it has exported
-    pinned: Any  # what the consumer of an array interface needs as long as this lives
-    forks: int
     def _span(self) -> Span: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
+
+def pin(buffer: BufferBase, needed: object, /) -> None:
+    """Keep what the consumer of an array interface needs, as long as the object lives."""
 
 class ArrayState(BufferBase):
     """The base of `objects.array.SharedArray`."""
 
-    @property
-    def lengths(self) -> tuple[int, ...]: ...
-    @property
-    def steps(self) -> tuple[int, ...]: ...
-    @property
-    def kind(self) -> Any:
-        """The dtype; None of what no pickle could open."""
-    @property
-    def first(self) -> int:
-        """Where the first element is in the range."""
-    @property
-    def message(self) -> ArrayHandle | None:
-        """By which it was attached."""
-    order: Any  # what its readers have to wait for
+def array_shape(array: ArrayState, /) -> tuple[int, ...]: ...
+def array_strides(array: ArrayState, /) -> tuple[int, ...]: ...
+def array_dtype(array: ArrayState, /) -> Any:
+    """Return the dtype. None if the array came from a pickle that could not be opened."""
 
+def array_offset(array: ArrayState, /) -> int:
+    """Return where the first element is in the range."""
+
+def array_message(array: ArrayState, /) -> ArrayHandle | None:
+    """Return the handle that `attach` opened for the array."""
+
+def array_order(array: ArrayState, /) -> Any:
+    """Return the points that readers of the array have to wait for, or None."""
+
+def set_array_order(array: ArrayState, order: object, /) -> None: ...
 def array(
     held: Any, forks: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, offset: int, message: Any,
     order: Any, /,
@@ -1362,15 +1377,6 @@ class LockMember:
     """
 
     def __new__(cls, crew: Crew | Exception, label: str = "", held: object = None, died: object = None, /) -> Self: ...
-    @property
-    def member(self) -> int: ...
-    @property
-    def owner(self) -> int:
-        """1 + the member that holds it, or 0."""
-
-    def take(self, timeout: float | None, /) -> Any:
-        """`held`, `died`, or None if the time is over."""
-
     def release(self) -> None:
         """Release the lock.
 
@@ -1385,16 +1391,21 @@ class LockMember:
             >>> lock.close()
         """
 
-    def leave(self) -> None: ...
     def __enter__(self) -> Any: ...
     def __exit__(self, *error: object) -> None: ...
+
+def lock_acquire(lock: LockMember, timeout: float | None, /) -> Any:
+    """Return `held` or `died`, or None if the time is over."""
+
+def lock_leave(lock: LockMember, /) -> None: ...
+def lock_member(lock: LockMember, /) -> int: ...
+def lock_owner(lock: LockMember, /) -> int:
+    """Return 1 + the member that holds the lock, or 0."""
 
 class AtomicMember:
     """One member of an atomic's crew, likewise."""
 
     def __new__(cls, crew: Crew | Exception, label: str = "", /) -> Self: ...
-    @property
-    def member(self) -> int: ...
     def add(self, n: int, /) -> int:
         """Add to the number.
 
@@ -1444,11 +1455,12 @@ class AtomicMember:
             7
         """
 
-    def swap(self, old: int, value: int, /) -> bool: ...
-    def wait_for(self, value: int, timeout: float | None, /) -> bool:
-        """Wait until the value differs. False if the time is over."""
+def atomic_swap(atomic: AtomicMember, old: int, value: int, /) -> bool: ...
+def atomic_wait(atomic: AtomicMember, value: int, timeout: float | None, /) -> bool:
+    """Wait until the value differs. False if the time is over."""
 
-    def leave(self) -> None: ...
+def atomic_leave(atomic: AtomicMember, /) -> None: ...
+def atomic_member(atomic: AtomicMember, /) -> int: ...
 
 CHANNEL_GOT: int
 CHANNEL_WAIT: int
@@ -1536,15 +1548,11 @@ class ChannelEnd:
 
     def leave(self) -> None: ...
 
-_Held = TypeVar("_Held", bound="_HeldBase")
+_Held = TypeVar("_Held", bound="HeldBase")
 
-class _HeldBase:
-    end: Any
-    slot: int
-    made: Any
-    """The array over the slot, or None."""
-    order: Any
-    """On a device, the order of the work on it, or None."""
+class HeldBase:
+    """The base of loans and frames: a slot that somebody holds."""
+
     @property
     def seq(self) -> int: ...
     def __enter__(self: _Held) -> _Held: ...  # Jedi takes Self for this class
@@ -1553,37 +1561,48 @@ class _HeldBase:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         """A view of the end's array; else what `_converted(dtype, copy)` of the subclass returns."""
 
-class LoanBase(_HeldBase):
+def held_end(held: HeldBase, /) -> Any: ...
+def held_slot(held: HeldBase, /) -> int: ...
+def held_made(held: HeldBase, /) -> Any:
+    """Return the array over the slot, or None."""
+
+def set_held_made(held: HeldBase, made: object, /) -> None: ...
+def held_order(held: HeldBase, /) -> Any:
+    """Return the order of a device's work on the slot, or None."""
+
+def set_held_order(held: HeldBase, order: object, /) -> None: ...
+
+class LoanBase(HeldBase):
     """A slot that a writer fills within a block, which sends it."""
 
     meta: Any
-    text: bytes | None
-    nbytes: int
-    """What was filled; 0: all of it."""
-    @property
-    def is_open(self) -> bool: ...
 
-class FrameBase(_HeldBase):
+def loan_is_open(loan: LoanBase, /) -> bool: ...
+def set_loan_text(loan: LoanBase, text: bytes, /) -> None: ...
+def set_loan_nbytes(loan: LoanBase, nbytes: int, /) -> None:
+    """Set how much was filled; 0 is all of it."""
+
+def frame_meta(frame: FrameBase, /) -> bytes | None: ...
+def frame_text(frame: FrameBase, /) -> bytes | None: ...
+def frame_nbytes(frame: FrameBase, /) -> int: ...
+def frame_point(frame: FrameBase, /) -> int:
+    """Return the point of its writer's event at which the content is complete; 0 if it is."""
+
+def frame_point_by(frame: FrameBase, /) -> int:
+    """Return the member whose event that is."""
+
+def frame_since(frame: FrameBase, /) -> int:
+    """Return when that member joined."""
+
+class FrameBase(HeldBase):
     """A slot that a reader holds."""
 
-    @property
-    def meta_text(self) -> bytes | None: ...
-    @property
-    def text(self) -> bytes | None: ...
-    @property
-    def nbytes(self) -> int: ...
     @property
     def missed(self) -> int: ...
     @property
     def deliveries(self) -> int: ...
     @property
     def writer(self) -> int: ...
-    @property
-    def point(self) -> int: ...
-    @property
-    def point_by(self) -> int: ...
-    @property
-    def since(self) -> int: ...
     @property
     def closed(self) -> bool: ...
     def close(self) -> None:

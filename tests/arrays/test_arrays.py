@@ -25,6 +25,7 @@ from peering import shared_until
 import xpushare as xs
 from harness import Child
 from xpushare.sharing import node
+from xpushare.sharing.handle import fields_of
 
 PLAIN = [
     "?",
@@ -570,7 +571,7 @@ def test_a_failed_attach_gives_no_other_export_an_open() -> None:
         counted: list[xs.ArrayHandle] = []
 
         def consumer(_array: object) -> None:  # the open is used up, so the export ends at the next one
-            counted.extend(shared_until(handle.handle.fields.entry))
+            counted.extend(shared_until(fields_of(handle.handle).entry))
             raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):

@@ -14,13 +14,14 @@ from peering import nothing_left
 import xpushare as xs
 from harness import Child, kept
 from xpushare._device import adapter_of
-from xpushare._native import Timeline
+from xpushare._native import Timeline, array_order, held_by, message_events
 from xpushare.adapters.mock.others import default_stream
 from xpushare.adapters.mock.script import driver
 from xpushare.adapters.native_cpu import NativeCpu
 from xpushare.common.errors import OutOfMemoryError
 from xpushare.core.layers import enable_layers
 from xpushare.core.memory import kept_nbytes
+from xpushare.objects.lifecycle import use
 from xpushare.sharing import node, routes
 from xpushare.sharing.handle import Handle, fields_of
 from xpushare.sharing.routes import pidfd
@@ -67,8 +68,8 @@ def imported(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def allocation_of(array: xs.SharedArray) -> Any:
-    assert array.held is not None
-    return array.held.allocation
+    found: Any = use(array)
+    return found.allocation
 
 
 def known(raw: bytes) -> bool:
@@ -87,12 +88,12 @@ def test_an_attached_array(peer: Child, shape: tuple[int, ...], dtype: str, read
         assert (array.shape, array.dtype, array.strides) == (shape, np.dtype(dtype), handle.strides)
         assert (array.read_only, array.is_imported, array.device) == (read_only, True, xs.Device("native_cpu:0"))
         assert array.handle == handle
-        held, its = array.held, other.held
+        held, its = held_by(array), held_by(other)
         assert held is not None
         assert its is not None
         assert held.allocation is its.allocation
         assert (held.offset, held.nbytes, held.handle) == (its.offset, its.nbytes, its.handle)
-        assert (held.offset, held.nbytes) == (handle.handle.fields.offset, handle.handle.nbytes)
+        assert (held.offset, held.nbytes) == (fields_of(handle.handle).offset, handle.handle.nbytes)
         assert held.lease.peer is its.lease.peer
         allocation = held.allocation
         assert (allocation.kind, allocation.imported, allocation.foreign) == ("device", True, False)
@@ -425,8 +426,7 @@ def unmapped() -> None:
 
 
 def event_of(array: xs.SharedArray) -> Any:
-    assert array.order is not None
-    return array.order._event
+    return array_order(array)._event
 
 
 @pytest.mark.usefixtures("met_on_mock")
@@ -438,9 +438,9 @@ def test_its_readers_wait_for_what_is_pending(peer: Child) -> None:
     assert mine.timeline is other.timeline, "an event has one timeline in a process"
     handle = xs.ArrayHandle(raw)
     assert (mine.device, mine.handle) == (xs.Device("mock:0"), handle.event)
-    ((event, point),) = handle.events
-    assert (array.order._point, again.order._point) == (point, point)  # type: ignore[union-attr]
-    assert array.order.device == xs.Device("mock:0")  # type: ignore[union-attr]
+    ((event, point),) = message_events(handle)
+    assert (array_order(array)._point, array_order(again)._point) == (point, point)
+    assert array_order(array).device == xs.Device("mock:0")
     found: list[list[int]] = []
     reader = threading.Thread(target=lambda each: found.append(np.asarray(each).tolist()), args=(array,))
     reader.start()
@@ -449,7 +449,7 @@ def test_its_readers_wait_for_what_is_pending(peer: Child) -> None:
     peer.call(open_gate)
     reader.join(20)
     assert found == [[9] * 4]
-    assert array.order is None, "no reader has to wait again"
+    assert array_order(array) is None, "no reader has to wait again"
     del mine, other, array, again, event, handle
     unmapped()
     assert node.current().peers.statistics() == before
@@ -485,9 +485,9 @@ def test_an_event_that_has_come(peer: Child) -> None:
     with nothing_left():
         with xs.attach(raw) as array:
             assert np.asarray(array).tolist() == [9] * 4
-            assert array.order is None
+            assert array_order(array) is None
         with xs.attach(raw, stream=-1) as array:
-            assert array.order is None
+            assert array_order(array) is None
             assert np.asarray(array).tolist() == [9] * 4
         del array
         unmapped()

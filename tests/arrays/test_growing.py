@@ -15,6 +15,7 @@ import xpushare as xs
 from harness import Child, fd_count, kept
 from xpushare._native import load64, store64
 from xpushare.core import physical
+from xpushare.objects.physical_memory import growth_of
 
 DEVICE = "native_cpu:0"
 PAGE = xs.Device(DEVICE).memory_granularity()
@@ -316,8 +317,7 @@ def test_a_directory_that_lies(grown: xs.VirtualRange) -> None:
     """Its process may write there what it likes."""
     grown.grow(PAGE)
     with xs.share(grown) as handle, xs.attach(handle) as follower:
-        growth = grown.growth
-        assert growth is not None
+        _, growth = growth_of(grown)
         address = growth.directory.address
         header = address + 16 + 16 * (load64(address) % 2)
         for at, value, match in ((0, 1 << 40, "names"), (0, 2, "handle"), (8, 1 << 40, "bytes, in pieces")):

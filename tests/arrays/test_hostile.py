@@ -19,7 +19,7 @@ from mutations import expect_only
 import xpushare as xs
 from harness import Child
 from xpushare.objects.message import HEADER, VERSION
-from xpushare.sharing.handle import FIELDS, SEAL_NBYTES, handle_of, keyed_hash, pack
+from xpushare.sharing.handle import FIELDS, SEAL_NBYTES, fields_of, handle_of, keyed_hash, pack
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,7 @@ def test_a_memory_handle_that_lies(peer: Child, shared: xs.ArrayHandle, change: 
     """Sealed anew, inside and out: it is compared with the exporter's table, also when the memory is mapped here."""
     if mapped:
         peer.call(_keep, bytes(shared))
-    fields = {**{name: getattr(shared.handle.fields, name) for name, _ in FIELDS}, **change}
+    fields = {**{name: getattr(fields_of(shared.handle), name) for name, _ in FIELDS}, **change}
     body = pack(**fields)
     raw = body + keyed_hash(body)
     lying = handle_of(raw)

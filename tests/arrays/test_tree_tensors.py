@@ -18,7 +18,18 @@ from peering import mappings, nothing_left
 
 import xpushare as xs
 from harness import Child, kept
-from xpushare._native import KINDS_MOST, Exported, Leaves, OwnTable, Seal
+from xpushare._native import (
+    KINDS_MOST,
+    Exported,
+    Leaves,
+    OwnTable,
+    Seal,
+    held_by,
+    message_count,
+    message_elements,
+    message_events,
+    message_tensors,
+)
 from xpushare.adapters import native_cpu
 from xpushare.adapters.mock.others import default_stream
 from xpushare.adapters.stream.queue import DeviceQueue
@@ -92,30 +103,30 @@ def test_a_message_says_what_the_tensors_are(options: dict[str, Any], described:
     del tree["none"]  # gets new memory each time
     arrays = list({id(each): each for each in tree.values()}.values())
     with xs.share(tree, **options) as found:
-        assert found.count == len(arrays) == len(tree) - 1, "one is there twice"
+        assert message_count(found) == len(arrays) == len(tree) - 1, "one is there twice"
         assert len(found.handles) == 3
         assert not [each for each in described if isinstance(each, torch.Tensor) and not each.is_complex()]
         dtypes = content_of(found).dtypes
         assert len(set(dtypes)) == len(dtypes) == 6
         table = node.current().table()
         spans: dict[int, list[int]] = {}
-        for array, (memory_, event, shape, strides, dtype, offset) in zip(arrays, found.elements(), strict=True):
+        for array, (memory_, event, shape, strides, dtype, offset) in zip(arrays, message_elements(found), strict=True):
             assert (shape, strides, event) == (tuple(array.shape), strides_of(array), -1)
             assert str(dtypes[dtype]) == str(array.dtype).removeprefix("torch.")
             handle = found.handles[memory_]
             export = table.find(handle)
             assert export is not None
-            start = export.source.address + handle.fields.offset
+            start = export.source.address + fields_of(handle).offset
             assert start + offset == address_of(array)
             reach = sum((length - 1) * step for length, step in zip(shape, strides, strict=True))
             spans.setdefault(memory_, []).extend(
                 (address_of(array), address_of(array) + reach + dtypes[dtype].itemsize)
             )
-            assert handle.fields.object == export.source.serial
+            assert fields_of(handle).object == export.source.serial
             assert handle.read_only is ("read_only" in options)
         for memory_, ends in spans.items():
             assert max(ends) - min(ends) == found.handles[memory_].nbytes, "exactly what its arrays span"
-        assert xs.ArrayHandle(bytes(found)).elements() == found.elements()
+        assert message_elements(xs.ArrayHandle(bytes(found))) == message_elements(found)
 
 
 def test_the_first_has_no_dimensions() -> None:
@@ -136,14 +147,14 @@ def test_one_kind_of_tensor_on_several_devices(devices: str, monkeypatch: pytest
     monkeypatch.setattr(DeviceQueue, "idle", lambda _queue: False)
     with xs.share(tree) as found:
         waits: dict[int, set[str]] = {}  # devices of the arrays, by their event
-        for wanted, (memory_, event, *_) in zip(devices, found.elements(), strict=True):
+        for wanted, (memory_, event, *_) in zip(devices, message_elements(found), strict=True):
             assert xs.Device(names[wanted]).uuid == found.handles[memory_].device_uuid
             assert (event < 0) is (wanted == "c"), "the host's content is there"
             waits.setdefault(event, set()).add(wanted)
         assert all(len(each) == 1 for each in waits.values())
         for event, (wanted,) in waits.items():
             if event >= 0:
-                assert found.events[event][0].device_uuid == xs.Device(names[wanted]).uuid
+                assert message_events(found)[event][0].device_uuid == xs.Device(names[wanted]).uuid
 
 
 def test_what_is_shared_is_held_until_its_end() -> None:
@@ -189,8 +200,8 @@ def test_streams_of_a_device() -> None:
         release = threading.Event()
         default_stream(0).call(release.wait)  # what the library works on is busy
         handles = [xs.share(tree), xs.share(tree, stream=-1), xs.share(tree, stream=queue)]
-        assert [len(each.events) for each in handles] == [1, 0, 1]
-        assert [[one[1] for one in each.elements()] for each in handles] == [[0] * 3, [-1] * 3, [0] * 3]
+        assert [len(message_events(each)) for each in handles] == [1, 0, 1]
+        assert [[one[1] for one in message_elements(each)] for each in handles] == [[0] * 3, [-1] * 3, [0] * 3]
         unordered = xs.attach(handles[0], like=torch, stream=-1)
         timer = threading.Timer(0.05, release.set)
         timer.start()
@@ -493,7 +504,7 @@ def test_memory_is_opened_at_one_go(message: bytes, opened_at_once: list[int], i
         first, *others = trees
         for other in others:
             for name, array in first.items():
-                mine, its = array.held, other[name].held
+                mine, its = held_by(array), held_by(other[name])
                 assert mine.allocation is its.allocation, name
                 assert (mine.offset, mine.nbytes, mine.device, mine.read_only) == (
                     its.offset, its.nbytes, its.device, its.read_only,
@@ -711,13 +722,13 @@ def test_many_kinds_of_arrays(described: list[Any]) -> None:
 def test_tensors_are_for_lists_of_their_sizes(message: bytes) -> None:
     parts = xs.ArrayHandle(message)
     exchange = torch.Tensor.__dlpack_c_exchange_api__
-    assert parts.tensors(None, [], ()) is None
+    assert message_tensors(parts, None, [], ()) is None
     with pytest.raises(TypeError, match="one for each memory"):
-        parts.tensors(exchange, [], ())
+        message_tensors(parts, exchange, [], ())
     places = [(object(), 4096, (1, 0))] * 4
-    assert parts.tensors(exchange, places, ()) is None, "no dtypes"
+    assert message_tensors(parts, exchange, places, ()) is None, "no dtypes"
     with pytest.raises(TypeError):
-        parts.tensors(exchange, [(1,)] * 4, ())  # type: ignore[list-item]
+        message_tensors(parts, exchange, [(1,)] * 4, ())  # type: ignore[list-item]
     places.clear()
 
     class Ordinal:
@@ -728,7 +739,7 @@ def test_tensors_are_for_lists_of_their_sizes(message: bytes) -> None:
             return 0
 
     places += [(object(), 4096, (1, Ordinal()))] * 4  # type: ignore[list-item]
-    assert parts.tensors(exchange, places, ()) is None
+    assert message_tensors(parts, exchange, places, ()) is None
     assert not places
     with pytest.raises(TypeError):
         parts.good([4])  # type: ignore[arg-type]
@@ -749,6 +760,6 @@ def test_tensors_give_back_what_a_library_does_not_take(message: bytes) -> None:
     weakref.finalize(owner, gone.append, 1)
     places = [(owner, 4096, (1, 0))] * 4
     dtypes = tuple(((0, 7, 1), each) for each in (4, 2, 1))
-    assert parts.tensors(torch.Tensor.__dlpack_c_exchange_api__, places, dtypes) is None
+    assert message_tensors(parts, torch.Tensor.__dlpack_c_exchange_api__, places, dtypes) is None
     del owner, places
     assert gone

@@ -20,6 +20,7 @@ from array_peer import kept_tree, remember, tree_seen
 
 import xpushare as xs
 from harness import Child, fd_count, new_fds, open_fds
+from xpushare._native import message_elements, message_events
 from xpushare.sharing import node
 
 Point = collections.namedtuple("Point", "x y")
@@ -577,6 +578,6 @@ def _ordered(device: str) -> tuple[int, int, int]:
             host = xs.malloc_host(1 << 12, device)
             queue.copy(host, found[2])
             queue.synchronize(20)
-            ordered = sum(event == 0 for _memory, event, *_rest in handle.elements()[:3])
+            ordered = sum(event == 0 for _memory, event, *_rest in message_elements(handle)[:3])
             xs.attach(handle, stream=-1)
-            return len(handle.events), memoryview(host)[7], ordered
+            return len(message_events(handle)), memoryview(host)[7], ordered

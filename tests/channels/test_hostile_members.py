@@ -73,8 +73,8 @@ def test_random_words_of_a_lock() -> None:
     lock = xs.Lock()
     with Child() as child:
         child.call(kept.__setitem__, "lock", lock)
-        assert lock.crew is not None
-        words = memoryview(memory_over(lock.crew.ranges[0]))
+        assert lock._crew is not None
+        words = memoryview(memory_over(lock._crew.ranges[0]))
         pending = child.start(lock_there, 1.0)
         while not pending.done():
             at = WORDS + 8 * source.randrange(3)

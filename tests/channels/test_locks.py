@@ -128,7 +128,7 @@ def test_the_owners_death_is_told(lock: xs.Lock, waits: bool) -> None:
 
 def sleepers(lock: xs.Lock) -> int:
     """The flag that somebody sleeps, which stands behind the lock's two words."""
-    words = memoryview(xs.objects.array.memory_over(lock.crew.ranges[0]))  # type: ignore[union-attr]
+    words = memoryview(xs.objects.array.memory_over(lock._crew.ranges[0]))  # type: ignore[union-attr]
     return int.from_bytes(words[0x4000 + 20 : 0x4000 + 24], "little")
 
 

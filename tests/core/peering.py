@@ -19,6 +19,7 @@ from xpushare import adapters
 from xpushare.adapters.mock import MockEvent
 from xpushare.adapters.stream.adapter import StreamAdapter
 from xpushare.sharing import node
+from xpushare.sharing.handle import fields_of
 
 PAGE = 4096
 GRANULE = 1 << 16  # a multiple of the granularity of native_cpu (4 KiB) and of mock (64 KiB)
@@ -41,7 +42,7 @@ def shared_until(entry: int) -> list[xs.ArrayHandle]:
     turn, so this is for a process that has few free ones.
     """
     made = [xs.share(xs.empty(1), opens=1)]
-    while made[-1].handle.fields.entry != entry:
+    while fields_of(made[-1].handle).entry != entry:
         assert len(made) < 1000
         made.append(xs.share(xs.empty(1), opens=1))
     return made

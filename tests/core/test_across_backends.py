@@ -36,6 +36,7 @@ from xpushare.adapters.base import DeviceInfo, Export, Form, Hardware, Same
 from xpushare.adapters.mock import ForeignArray, MockStream, driver
 from xpushare.core import opening
 from xpushare.sharing import layout, node
+from xpushare.sharing.handle import fields_of
 from xpushare.sharing.peers import Opener
 
 Pair = tuple[str, str]
@@ -484,7 +485,7 @@ def lie(kind: str, device: str, changes: dict[str, Any]) -> xs.ipc.Handle:
     """In the peer: an export whose entry, or the device in the header, says something else."""
     handle = MAKERS[kind](device)
     view = node.current().table()._view
-    entry = layout.TABLE_ENTRIES + handle.fields.entry * layout.ENTRY_NBYTES
+    entry = layout.TABLE_ENTRIES + fields_of(handle).entry * layout.ENTRY_NBYTES
     number = struct.unpack_from("<I", view, entry + ENTRY_AT["number"])[0]
     header = layout.TABLE_DEVICES + (number - 1) * layout.DEVICE.size
     kept["truth"] = header, bytes(view[header : header + layout.DEVICE.size])
@@ -552,9 +553,9 @@ def test_a_larger_range_of_what_is_open(pair: Pair, peer: Child) -> None:
         first = exported(device)
         second = xs.ipc.memory.get(kept["memory"])
         table = node.current().table()
-        at = layout.TABLE_ENTRIES + second.fields.entry * layout.ENTRY_NBYTES
+        at = layout.TABLE_ENTRIES + fields_of(second).entry * layout.ENTRY_NBYTES
         struct.pack_into("<QQ", table._view, at + 56, 1 << 20, 1 << 20)
-        values = {name: getattr(second.fields, name) for name, _code in handles.FIELDS}
+        values = {name: getattr(fields_of(second), name) for name, _code in handles.FIELDS}
         body = handles._STRUCT.pack(*(values | {"nbytes": 1 << 20}).values())
         return first, body + handles.keyed_hash(body)
 
@@ -573,7 +574,7 @@ def test_an_array_over_a_lie(pair: Pair, peer: Child, what: str) -> None:
         handle = kept["array handle"] = xs.share(array)
         lie("memory", device, changes)
         lying, honest = (
-            layout.TABLE_ENTRIES + each.fields.entry * layout.ENTRY_NBYTES
+            layout.TABLE_ENTRIES + fields_of(each).entry * layout.ENTRY_NBYTES
             for each in (node.current().table().exports()[-1].handle, handle.handle)
         )
         view = node.current().table()._view

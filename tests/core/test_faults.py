@@ -20,6 +20,7 @@ from sampling import sampled
 from xpushare import adapters
 from xpushare.common import system
 from xpushare.sharing import node
+from xpushare.sharing.handle import fields_of
 from xpushare.sharing.peers import Peers
 
 # Every function of `system` that can fail; constants and types of results aside.
@@ -189,7 +190,7 @@ def test_system_calls_fail_in_the_first_open(
 
         def forget_peer() -> None:  # the acquaintance stays for the next try; what it was made for does not
             peers = node.current().peers
-            found = peers._peers.pop(handle.fields.cookie, None)
+            found = peers._peers.pop(fields_of(handle).cookie, None)
             if found is not None:
                 found.domain.leave()
                 peers._know()

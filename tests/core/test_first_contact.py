@@ -17,6 +17,7 @@ import harness
 import xpushare as xs
 from harness import Child
 from xpushare.sharing import node, routes
+from xpushare.sharing.handle import fields_of
 from xpushare.sharing.peers import Peers
 
 __all__ = ["kind"]
@@ -38,7 +39,7 @@ def test_a_failed_first_open_leaves_no_acquaintance(kind: str) -> None:
         with pytest.raises(xs.HandleExpiredError, match="put"):
             getattr(xs.ipc, kind).open(handle)
         gc.collect()
-        assert handle.fields.cookie not in node.current().peers._peers
+        assert fields_of(handle).cookie not in node.current().peers._peers
         assert harness.fd_count() <= before  # what an earlier test left may have gone meanwhile
         with getattr(xs.ipc, kind).open(child.call(MAKERS[kind], "native_cpu:0")) as good:
             assert good.is_imported
@@ -55,7 +56,7 @@ def test_arguments_are_refused_before_the_exporter_is_met() -> None:
         for device in None, "native_cpu:0":
             with pytest.raises(xs.InvalidArgumentError, match="no stream"):
                 xs.attach(tree, device=device, stream="x")
-        assert event.fields.cookie not in node.current().peers._peers
+        assert fields_of(event).cookie not in node.current().peers._peers
         assert harness.fd_count() <= before
         xs.ipc.event.open(event, signals=True).close()
         assert len(xs.attach(tree, stream=xs.Queue("native_cpu:0"))) == 1
@@ -120,7 +121,7 @@ def test_opens_that_fail_do_not_disturb_those_of_other_threads() -> None:
             except BaseException as error:
                 wrong.append(repr(error))
             start.wait(harness.TIMEOUT)
-            peers._discard(handle.fields.cookie)  # a first open again
+            peers._discard(fields_of(handle).cookie)  # a first open again
 
     with Child() as child:
         bad = child.call(exported, "native_cpu:0")

@@ -18,6 +18,7 @@ from peering import PAGE, exported, exported_event, exported_physical, nothing_l
 import xpushare as xs
 from harness import Child, kept
 from xpushare.objects.lifecycle import Advice
+from xpushare.sharing.handle import fields_of
 
 CPU = "native_cpu:0"
 
@@ -239,7 +240,7 @@ def pickle_after_a_put(name: str) -> None:
     with pickle.loads(pickle.dumps(thing)) as opened:
         handle = opened.handle.handle if name == "SharedArray" else opened.handle
     verbs(handle.kind).put(handle)
-    counted = shared_until(handle.fields.entry)
+    counted = shared_until(fields_of(handle).entry)
     text = pickle.dumps(thing)
     assert pickle.dumps(thing) == text
     for _ in range(3):

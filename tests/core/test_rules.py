@@ -73,7 +73,7 @@ def test_rule_1_a_slice_of_a_slice(device: str) -> None:
         inner = memory.slice(100, 1000).slice(10, 20)
         assert inner.ptr == memory.ptr + 110
         handle = xs.ipc.memory.get(inner)
-        assert (handle.fields.offset, handle.nbytes) == (110, 20)
+        assert (handles.fields_of(handle).offset, handle.nbytes) == (110, 20)
         xs.ipc.memory.put(handle)
 
 
@@ -198,7 +198,7 @@ def test_rule_1_an_array_over_memory_is_exported_as_its_range(device: str, peer:
         array = np.asarray(memory.as_array(16, "int32", 64))
         array[:] = range(16)
         handle = xs.ipc.memory.get(array[4:8])
-        assert (handle.fields.offset, handle.nbytes) == (80, 16)
+        assert (handles.fields_of(handle).offset, handle.nbytes) == (80, 16)
         peer.call(opened, handle)
         assert peer.call(content) == struct.pack("4i", 4, 5, 6, 7)
         xs.ipc.memory.put(handle)
@@ -293,12 +293,12 @@ def test_rule_3_after_put_and_reuse_of_the_entry(pair: Pair, peer: Child, kind: 
     def reuse(kind: str, device: str, entry: int) -> xs.ipc.Handle:
         for _ in range(1000):  # entries are used again in turn
             handle = MAKERS[kind](device)
-            if handle.fields.entry == entry:
+            if handles.fields_of(handle).entry == entry:
                 return handle
             verbs(kind).put(handle)
         raise AssertionError("the entry is not used again")
 
-    new = peer.call(reuse, kind, pair[0], old.fields.entry)
+    new = peer.call(reuse, kind, pair[0], handles.fields_of(old).entry)
     expired(verbs(kind).open, old, match="put|withdr")
     verbs(kind).open(new).close()
 
@@ -359,7 +359,7 @@ def test_rule_3_an_exporter_nobody_knew_is_gone(device: str, kind: str, end: str
 
 def with_fields(handle: xs.ipc.Handle, **changes: int) -> bytes:
     """The handle's bytes, without the seal, with other fields."""
-    values = {name: getattr(handle.fields, name) for name, _code in handles.FIELDS} | changes
+    values = {name: getattr(handles.fields_of(handle), name) for name, _code in handles.FIELDS} | changes
     return handles._STRUCT.pack(*values.values())
 
 
@@ -369,13 +369,13 @@ def test_rule_3_the_pid_was_reused(pair: Pair, peer: Child, kind: str) -> None:
         child.kill()
     alive = peer.call(MAKERS[kind], pair[0])
     # As if the dead exporter's pid and fd number were now those of a process that has a table of its own.
-    body = with_fields(dead, pid=alive.fields.pid, table_fd=alive.fields.table_fd)
+    body = with_fields(dead, pid=handles.fields_of(alive).pid, table_fd=handles.fields_of(alive).table_fd)
     forged = body + handles.keyed_hash(body)
     expired(verbs(kind).open, forged, match="has exited.*used again")
     verbs(kind).open(alive).close()
     expired(verbs(kind).open, forged, match="has exited.*used again")
     # … or those of the importer itself, or of a process without such an fd.
-    for pid, fd in ((os.getpid(), dead.fields.table_fd), (peer.pid, 1023), (peer.pid, 0)):
+    for pid, fd in ((os.getpid(), handles.fields_of(dead).table_fd), (peer.pid, 1023), (peer.pid, 0)):
         body = with_fields(dead, pid=pid, table_fd=fd)
         expired(verbs(kind).open, body + handles.keyed_hash(body), match="has exited")
 
@@ -389,7 +389,7 @@ def test_rule_3_a_reused_fd_number_in_the_exporter(pair: Pair, peer: Child) -> N
 
         table = node.current().table()
         (export,) = [each for each in table.exports() if each.handle.kind == "memory"]
-        at = layout.TABLE_ENTRIES + export.handle.fields.entry * layout.ENTRY_NBYTES
+        at = layout.TABLE_ENTRIES + handles.fields_of(export.handle).entry * layout.ENTRY_NBYTES
         number = struct.unpack_from("<i", table._view, at + 88)[0]
         kept["dup"] = os.dup(number)
         fresh = os.memfd_create("xpushare-memory", os.MFD_ALLOW_SEALING)

@@ -21,6 +21,7 @@ import pytest
 import xpushare as xs
 from harness import Child, wait_until
 from xpushare import adapters
+from xpushare.objects.lifecycle import use
 
 pytestmark = [pytest.mark.cuda, pytest.mark.timeout(60)]
 MIB2 = 1 << 21
@@ -363,7 +364,7 @@ def test_a_killed_signaller_releases_the_device(gpu: xs.Device, queue: xs.Queue)
         queue.wait(event)
         queue.fill(memory, b"1")
         time.sleep(0.2)
-        assert not queue.held.driver.idle()
+        assert not use(queue).driver.idle()
         start = time.monotonic()
         child.kill()
         with pytest.raises(xs.PeerLostError):
@@ -399,7 +400,7 @@ def test_what_is_signalled_behind_a_lost_wait_is_lost(gpu: xs.Device, queue: xs.
         queue.fill(memory, b"1")
         queue.signal(own)
         time.sleep(0.2)
-        assert not queue.held.driver.idle()
+        assert not use(queue).driver.idle()
         assert not any(each.done for each in (event, *behind, last, own))
         start = time.monotonic()
         producer.kill()
@@ -593,7 +594,7 @@ def test_native_events(gpu: xs.Device, queue: xs.Queue) -> None:
     need("torch")
     import torch
 
-    native = queue.held.driver.record_native()  # type: ignore[attr-defined]
+    native = use(queue).driver.record_native()  # type: ignore[attr-defined]
     with Child(timeout=SLOW) as child:
         assert child.call(peer.torch_ipc_event, native.handle)
     native.release()
@@ -604,7 +605,7 @@ def test_native_events(gpu: xs.Device, queue: xs.Queue) -> None:
     assert found is not None
     assert found[0].ordinal == 0
     with xs.Event(gpu) as mine:
-        queue.held.driver.wait_native(found[1], event)  # type: ignore[attr-defined]
+        use(queue).driver.wait_native(found[1], event)  # type: ignore[attr-defined]
         queue.signal(mine)
         mine.wait(5)
         assert event.query()

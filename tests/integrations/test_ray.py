@@ -34,6 +34,7 @@ import xpushare as xs
 from harness import wait_until
 from xpushare import adapters
 from xpushare.integrations.ray import Metadata, Transport, _placed, _read, register
+from xpushare.sharing.handle import fields_of
 
 TIMEOUT = 60
 if importlib.util.find_spec("torch") is None:
@@ -180,7 +181,7 @@ def test_private_arrays_are_copied_once(nodes: Nodes) -> None:
 def test_memory_of_copies_is_used_again_when_nobody_has_it_open(nodes: Nodes) -> None:
     def memory_of(reference: Any) -> int:
         (handle,) = metadata_of(reference).handles
-        found: int = xs.ArrayHandle(handle).handle.fields.object
+        found: int = fields_of(xs.ArrayHandle(handle).handle).object
         return found
 
     pid = get(nodes.near.pid.remote())

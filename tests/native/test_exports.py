@@ -107,7 +107,7 @@ def test_an_export_is_an_entry_and_the_handle_that_fits_it(table, exporter):
     assert handles == [new.handle]
     assert (new.source, new.keep, new.nbytes, new.live) == (source, keep, 5000, True)
     assert (new.implicit, new.foreign, new.outlives, new.deadline) == (False, False, False, 0)
-    fields, raw = new.handle.fields, new.handle.raw
+    fields, raw = n.fields_of(new.handle), bytes(new.handle)
     assert (fields.magic, fields.version, fields.backend + fields.device_uuid) == (b"XPUSHARE", 1, NAMES)
     assert (fields.kind, fields.flags, fields.entry, fields.generation) == (1, READ_ONLY, new.entry, new.generation)
     assert (fields.object, fields.offset, fields.nbytes, fields.exposed_nbytes) == (9, 16, 100, 8192)
@@ -128,22 +128,22 @@ def test_opens_and_deadlines(table, exporter):
     first, second = table.new(), table.new()
     handles = table.export(first, second, opens=3, deadline=77)
     for each, handle in zip((first, second), handles, strict=True):
-        assert handle.fields.flags == COUNTED
+        assert n.fields_of(handle).flags == COUNTED
         assert exporter.domain.opens_left(each.entry) == 3
         assert table.deadline(each) == each.deadline == 77
-        assert table.own.give_open(handle.fields)
+        assert table.own.give_open(n.fields_of(handle))
         assert exporter.domain.opens_left(each.entry) == 4
     pickled = table.one(implicit=True)
     assert pickled.implicit
-    assert pickled.handle.fields.flags == PICKLED
+    assert n.fields_of(pickled.handle).flags == PICKLED
     assert exporter.domain.opens_left(pickled.entry) == 0
-    assert table.own.give_open(pickled.handle.fields, 99)
+    assert table.own.give_open(n.fields_of(pickled.handle), 99)
     assert (exporter.domain.opens_left(pickled.entry), exporter.domain.renewed(pickled.entry)) == (1, 99)
     table.own.set_deadline(pickled, 55)
     assert table.deadline(pickled) == pickled.deadline == 55
     for each in (first, second, pickled):
         table.own.end(each, PUT)
-        assert not table.own.give_open(each.handle.fields)
+        assert not table.own.give_open(n.fields_of(each.handle))
     table.own.set_deadline(first, 1)
     assert table.deadline(first) == 77, "the entry may be another's by now"
     again = table.one()
@@ -153,16 +153,16 @@ def test_opens_and_deadlines(table, exporter):
 
 def test_find(table):
     first, second = table.one(), table.one()
-    assert table.own.find(first.handle.fields) is first
+    assert table.own.find(n.fields_of(first.handle)) is first
     assert table.own.exports() == [first, second]
     assert (table.own.live, table.own.used) == (2, 2)
-    forged = bytearray(first.handle.raw)
+    forged = bytearray(bytes(first.handle))
     forged[-1] ^= 1
     assert table.own.find(n.Fields(bytes(forged))) is None
     table.own.end(first, PUT)
     third = table.one()
     assert third.entry == first.entry
-    assert table.own.find(first.handle.fields) is None
+    assert table.own.find(n.fields_of(first.handle)) is None
     assert table.own.exports() == [second, third], "the oldest first"
     for wrong in (None, first.handle, bytes(256)):
         with pytest.raises(TypeError):
@@ -248,7 +248,7 @@ def test_exports_of_another_table(table, exporter):
     assert not other.own.end(made, PUT)
     other.own.release(made)
     other.own.set_deadline(made, 5)
-    assert other.own.find(made.handle.fields) is None
+    assert other.own.find(n.fields_of(made.handle)) is None
     assert (made.live, made.deadline, other.own.live) == (True, 0, 1)
     os.close(other.fd)
 
@@ -288,10 +288,10 @@ def test_threads_export_and_end_at_once(table):
             for step in range(300):
                 batch = [table.new((number, step)) for _ in range(1 + step % 3)]
                 handles = table.export(*batch)
-                assert [table.own.find(each.fields) for each in handles] == batch
+                assert [table.own.find(n.fields_of(each)) for each in handles] == batch
                 table.own.exports()
                 for each in batch:
-                    table.own.give_open(each.handle.fields)
+                    table.own.give_open(n.fields_of(each.handle))
                     table.own.set_deadline(each, step)
                     assert not table.own.end(each, PUT)
         except BaseException as error:
@@ -416,7 +416,7 @@ def test_objects_that_nobody_made_as_they_should(table):
     with pytest.raises(TypeError):
         made.outlives = 3
     made.outlives = True
-    assert table.own.find(made.handle.fields) is made
+    assert table.own.find(n.fields_of(made.handle)) is made
 
 
 def test_fuzz(table, exporter):
@@ -429,7 +429,8 @@ def test_fuzz(table, exporter):
             [
                 None, 0, 1, -1, 2**31, 2**32, 2**64, 2**70, 1.5, True, "text", b"", bytes(32), bytes(256), (), [], (1,),
                 [None], {}, object, Handle, Source(), SEAL, table.template, table.own, exporter.domain, table.mapping,
-                table.new(), made, random.choice(made), random.choice(made).handle, random.choice(made).handle.fields,
+                table.new(), made, random.choice(made), random.choice(made).handle,
+                n.fields_of(random.choice(made).handle),
                 [table.new(), table.new()], [table.new(), random.choice(made)], (table.new(),),
             ]
         )  # fmt: skip
@@ -454,7 +455,7 @@ def test_fuzz(table, exporter):
     assert good > 500
     live = table.own.exports()
     assert len(live) == table.own.live
-    assert all(table.own.find(each.handle.fields) is each for each in live)
+    assert all(table.own.find(n.fields_of(each.handle)) is each for each in live)
     for each in live:
         table.own.end(each, PUT)
     assert table.own.live == 0

@@ -55,7 +55,7 @@ class Table:
         return s
 
     def packet(self, op=1, of=None, first=0, cookie=None, magic=b"XPSQ", **other):
-        fields = (of or self.first).handle.fields
+        fields = n.fields_of((of or self.first).handle)
         entry, generation, nonce = (other.get(name, getattr(fields, name)) for name in ("entry", "generation", "nonce"))
         return struct.pack("<4sI16sIIQ16s", magic, op, cookie or self.exporter.cookie, entry, first, generation, nonce)
 
@@ -144,7 +144,7 @@ def test_several_exports_at_once(table):
     assert len(inodes(fds)) == 253
     for count in (0, 254):
         with pytest.raises(ValueError, match=f"not {count}"):
-            n.request(2, [(table.first.handle.fields, 0)] * count)
+            n.request(2, [(n.fields_of(table.first.handle), 0)] * count)
 
 
 def test_a_failing_driver_ends_an_answer(table):

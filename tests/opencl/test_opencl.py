@@ -20,6 +20,7 @@ from xpushare.adapters.opencl import _adapter
 from xpushare.adapters.opencl._adapter import OpenCL
 from xpushare.adapters.opencl._protocols import LOADER
 from xpushare.adapters.vendor import Check
+from xpushare.objects.lifecycle import use
 
 CL_COMPLETE = 0
 NAMED = (7, 3, 1, 4)
@@ -250,8 +251,7 @@ def _signals(device: str) -> int:
             numbers = [queue.signal(event) for event in events]
             queue.synchronize(TIMEOUT)
             done += sum(event.value >= number for event, number in zip(events, numbers, strict=True))
-            assert queue.held is not None
-            assert queue.held.driver.idle()
+            assert use(queue).driver.idle()
     return done
 
 

@@ -25,7 +25,7 @@ from harness import Child, kept
 from xpushare import _native
 from xpushare.sharing import handle as handles
 from xpushare.sharing import identity, layout
-from xpushare.sharing.handle import FIELDS, Handle, handle_of, keyed_hash, pack
+from xpushare.sharing.handle import FIELDS, Handle, fields_of, handle_of, keyed_hash, pack
 
 DOC = Path(__file__).parents[2] / "docs" / "layout.md"
 
@@ -57,7 +57,7 @@ def seal(body: bytes) -> Handle:
 
 def reseal(handle: Handle, **changes: Any) -> bytes:
     """The handle's bytes with other fields, sealed again with the user's key."""
-    values = {name: getattr(handle.fields, name) for name, _code in FIELDS} | changes
+    values = {name: getattr(fields_of(handle), name) for name, _code in FIELDS} | changes
     body = handles._STRUCT.pack(*values.values())
     return body + handles.keyed_hash(body)
 
@@ -510,7 +510,7 @@ def test_whatever_is_sealed_parses_to_the_same_fields(values: dict[str, Any]) ->
     handle = seal(pack(**values))
     for again in (Handle(bytes(handle)), Handle(str(handle)), pickle.loads(pickle.dumps(handle))):
         assert again == handle
-        assert {name: getattr(again.fields, name) for name in values} == values
+        assert {name: getattr(fields_of(again), name) for name in values} == values
         repr(again)
 
 

@@ -1,32 +1,95 @@
-/* BufferBase: the base of `Memory`, and, by ArrayState, of `SharedArray`. Their buffers are those of the Span that the
- * method `_span` returns. */
+/* ObjectBase: the base of all objects that are closed, such as `Event`. BufferBase: of those with a buffer, such as `Memory`,
+ * whose buffers are those of the Span that the method `_span` returns. ArrayState: of `SharedArray`. */
 #include "array.h"
+
+/* --- ObjectBase --------------------------------------------------------------------------------------------------- */
+
+static int object_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    xp_object_state *self = (xp_object_state *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->held);
+    Py_VISIT(self->pickled);
+    return 0;
+}
+
+static int object_clear(PyObject *object)
+{
+    xp_object_state *self = (xp_object_state *)object;
+    Py_CLEAR(self->held);
+    Py_CLEAR(self->pickled);
+    return 0;
+}
+
+static void object_dealloc(PyObject *object)
+{
+    PyObject_GC_UnTrack(object);
+    xp_clear_weakrefs(object, ((xp_object_state *)object)->weakrefs);
+    object_clear(object);
+    xp_free(object);
+}
+
+static PyMemberDef object_members[] = {XP_WEAKREFS(xp_object_state), {NULL, 0, 0, 0, NULL}};
+static PyType_Slot object_slots[] = {
+    {Py_tp_dealloc, object_dealloc}, {Py_tp_traverse, object_traverse}, {Py_tp_clear, object_clear},
+    {Py_tp_members, object_members}, {0, NULL},
+};
+static PyType_Spec object_spec = {"xpushare._native.ObjectBase", sizeof(xp_object_state), 0,
+                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, object_slots};
+
+XP_READS(held_by, xp_object_state, held, T_OBJECT)
+XP_READS(pickle_of, xp_object_state, pickled, T_OBJECT)
+XP_WRITES(set_pickle, xp_object_state, pickled, T_OBJECT)
+
+/* usable(object): what it holds; None if it is closed, or there was a fork since */
+static PyObject *usable(PyObject *self, PyObject *none)
+{
+    return ((xp_object_state *)self)->forks == XP_RELAXED(&xp_fork_count) ? held_by(self, none) : Py_NewRef(Py_None);
+}
+
+XP_WRITES(set_held, xp_object_state, held, T_OBJECT)
+
+/* hold(object, held, forks) */
+static PyObject *hold(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    if (xp_arity("hold", n, 2, 2) < 0 || xp_as_u32(args[1], &((xp_object_state *)self)->forks) < 0)
+        return NULL;
+    return set_held(self, args[0]);
+}
+
+/* give_up(object): it holds nothing from now on */
+static PyObject *give_up(PyObject *self, PyObject *Py_UNUSED(none))
+{
+    PyObject *done = set_held(self, Py_None);
+    Py_XDECREF(done);
+    return done ? set_pickle(self, Py_None) : NULL;
+}
+
+static PyMethodDef on_objects[] = {
+    {"held_by", held_by, METH_NOARGS, NULL},     {"usable", usable, METH_NOARGS, NULL},
+    {"hold", XP_FAST(hold), METH_FASTCALL, NULL}, {"give_up", give_up, METH_NOARGS, NULL},
+    {"pickle_of", pickle_of, METH_NOARGS, NULL}, {"set_pickle", set_pickle, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
 
 /* --- BufferBase --------------------------------------------------------------------------------------------------- */
 
 static int state_traverse(PyObject *object, visitproc visit, void *arg)
 {
-    xp_buffer_state *self = (xp_buffer_state *)object;
-    Py_VISIT(Py_TYPE(object));
-    Py_VISIT(self->held);
-    Py_VISIT(self->pickled);
-    Py_VISIT(self->pinned);
-    return 0;
+    Py_VISIT(((xp_buffer_state *)object)->pinned);
+    return object_traverse(object, visit, arg);
 }
 
 static int state_clear(PyObject *object)
 {
-    xp_buffer_state *self = (xp_buffer_state *)object;
-    Py_CLEAR(self->held);
-    Py_CLEAR(self->pickled);
-    Py_CLEAR(self->pinned);
-    return 0;
+    Py_CLEAR(((xp_buffer_state *)object)->pinned);
+    return object_clear(object);
 }
 
 static void state_dealloc(PyObject *object)
 {
     PyObject_GC_UnTrack(object);
-    xp_clear_weakrefs(object, ((xp_buffer_state *)object)->weakrefs);
+    xp_clear_weakrefs(object, ((xp_object_state *)object)->weakrefs);
     state_clear(object);
     xp_free(object);
 }
@@ -51,22 +114,18 @@ static PyObject *state_span(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(none)
 }
 
 static PyMethodDef state_methods[] = {{"_span", state_span, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};
-static PyMemberDef state_members[] = {
-    XP_WEAKREFS(xp_buffer_state),
-    {"held", T_OBJECT, offsetof(xp_buffer_state, held), 0, NULL},
-    {"pickled", T_OBJECT, offsetof(xp_buffer_state, pickled), 0, NULL},
-    {"pinned", T_OBJECT, offsetof(xp_buffer_state, pinned), 0, NULL},
-    {"forks", T_UINT, offsetof(xp_buffer_state, forks), 0, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
 static PyType_Slot state_slots[] = {
     {Py_tp_dealloc, state_dealloc},     {Py_tp_traverse, state_traverse},
     {Py_tp_clear, state_clear},         {Py_bf_getbuffer, state_getbuffer},
-    {Py_bf_releasebuffer, state_releasebuffer}, {Py_tp_members, state_members},
-    {Py_tp_methods, state_methods},     {0, NULL},
+    {Py_bf_releasebuffer, state_releasebuffer}, {Py_tp_methods, state_methods},
+    {0, NULL},
 };
 static PyType_Spec state_spec = {"xpushare._native.BufferBase", sizeof(xp_buffer_state), 0,
                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, state_slots};
+
+XP_WRITES(pin, xp_buffer_state, pinned, T_OBJECT)
+
+static PyMethodDef on_buffers[] = {{"pin", pin, METH_O, NULL}, {NULL, NULL, 0, NULL}};
 
 /* --- ArrayState --------------------------------------------------------------------------------------------------- */
 
@@ -95,7 +154,7 @@ static int array_clear(PyObject *object)
 static void array_dealloc(PyObject *object)
 {
     PyObject_GC_UnTrack(object);
-    xp_clear_weakrefs(object, ((xp_buffer_state *)object)->weakrefs);
+    xp_clear_weakrefs(object, ((xp_object_state *)object)->weakrefs);
     array_clear(object);
     xp_free(object);
 }
@@ -106,8 +165,8 @@ PyObject *xp_array_new(const xp_types *types, PyObject *held, uint32_t forks, Py
     bool good = held && shape && strides && dtype;
     xp_array_state *self = good ? (xp_array_state *)xp_made(types->shared_array, "SharedArray") : NULL;
     if (self) {
-        self->base.held = held;
-        self->base.forks = forks;
+        self->base.base.held = held;
+        self->base.base.forks = forks;
         self->shape = shape;
         self->strides = strides;
         self->dtype = dtype;
@@ -125,24 +184,30 @@ PyObject *xp_array_new(const xp_types *types, PyObject *held, uint32_t forks, Py
 xp_array_state *xp_array_of(const xp_types *types, PyObject *object)
 {
     xp_array_state *self = (xp_array_state *)object;
-    return Py_TYPE(object) == types->shared_array && self->dtype && self->base.held ? self : NULL;
+    return Py_TYPE(object) == types->shared_array && self->dtype && self->base.base.held ? self : NULL;
 }
 
-static PyMemberDef array_members[] = {
-    {"lengths", T_OBJECT, offsetof(xp_array_state, shape), READONLY, NULL},
-    {"steps", T_OBJECT, offsetof(xp_array_state, strides), READONLY, NULL},
-    {"kind", T_OBJECT, offsetof(xp_array_state, dtype), READONLY, NULL},
-    {"message", T_OBJECT, offsetof(xp_array_state, message), READONLY, NULL},
-    {"order", T_OBJECT, offsetof(xp_array_state, order), 0, NULL},
-    {"first", T_LONGLONG, offsetof(xp_array_state, offset), READONLY, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
 static PyType_Slot array_slots[] = {
     {Py_tp_dealloc, array_dealloc}, {Py_tp_traverse, array_traverse}, {Py_tp_clear, array_clear},
-    {Py_tp_members, array_members}, {0, NULL},
+    {0, NULL},
 };
 static PyType_Spec array_spec = {"xpushare._native.ArrayState", sizeof(xp_array_state), 0,
                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, array_slots};
+
+XP_READS(array_shape, xp_array_state, shape, T_OBJECT)
+XP_READS(array_strides, xp_array_state, strides, T_OBJECT)
+XP_READS(array_dtype, xp_array_state, dtype, T_OBJECT)
+XP_READS(array_offset, xp_array_state, offset, T_LONGLONG)
+XP_READS(array_message, xp_array_state, message, T_OBJECT)
+XP_READS(array_order, xp_array_state, order, T_OBJECT)
+XP_WRITES(set_array_order, xp_array_state, order, T_OBJECT)
+
+static PyMethodDef on_arrays[] = {
+    {"array_shape", array_shape, METH_NOARGS, NULL},     {"array_strides", array_strides, METH_NOARGS, NULL},
+    {"array_dtype", array_dtype, METH_NOARGS, NULL},     {"array_offset", array_offset, METH_NOARGS, NULL},
+    {"array_message", array_message, METH_NOARGS, NULL}, {"array_order", array_order, METH_NOARGS, NULL},
+    {"set_array_order", set_array_order, METH_O, NULL},  {NULL, NULL, 0, NULL},
+};
 
 /* --- functions ---------------------------------------------------------------------------------------------------- */
 
@@ -171,13 +236,12 @@ static PyMethodDef functions[] = {
 
 int xp_init_array(PyObject *module)
 {
-    xp_types *types = xp_types_of(module);
-    PyTypeObject *state = NULL;
-    int rc = PyModule_AddFunctions(module, functions) < 0 ? -1 : xp_keep_type(module, &state_spec, &state);
-    if (rc == 0) {
-        types->array_base = (PyTypeObject *)PyType_FromModuleAndSpec(module, &array_spec, (PyObject *)state);
-        rc = types->array_base ? PyModule_AddType(module, types->array_base) : -1;
-    }
-    Py_XDECREF((PyObject *)state);
+    PyTypeObject *object = NULL, *buffer = NULL;
+    int rc = PyModule_AddFunctions(module, functions);
+    rc = rc < 0 ? -1 : xp_add_base(module, &object_spec, NULL, on_objects, &object);
+    rc = rc < 0 ? -1 : xp_add_base(module, &state_spec, object, on_buffers, &buffer);
+    rc = rc < 0 ? -1 : xp_add_base(module, &array_spec, buffer, on_arrays, &xp_types_of(module)->array_base);
+    Py_XDECREF((PyObject *)object);
+    Py_XDECREF((PyObject *)buffer);
     return rc;
 }

@@ -1,17 +1,22 @@
-/* `Memory` and `SharedArray` in native code. */
+/* The public objects in native code: what holds a resource until it is closed, and of these `SharedArray`. */
 #ifndef XP_ARRAY_H
 #define XP_ARRAY_H
 
 #include "objects.h"
 
-/* The base of both: BufferBase. */
+/* ObjectBase */
 typedef struct {
     PyObject_HEAD
     PyObject *weakrefs;
-    PyObject *held;    /* its Range; of what no pickle could open, why; NULL once it is closed */
+    PyObject *held;    /* its resource; of what no pickle could open, why; NULL or None once it is closed */
     PyObject *pickled; /* what pickling it has exported */
-    PyObject *pinned;  /* what the consumer of an array interface needs as long as this lives */
-    uint32_t forks;    /* how often this line of processes had forked when the memory was made */
+    uint32_t forks;    /* how often this line of processes had forked when the resource was made */
+} xp_object_state;
+
+/* BufferBase */
+typedef struct {
+    xp_object_state base;
+    PyObject *pinned; /* what the consumer of an array interface needs as long as this lives */
 } xp_buffer_state;
 
 /* ArrayState */

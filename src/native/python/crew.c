@@ -221,9 +221,7 @@ static inline xp_member_object *member(PyObject *self)
     return NULL;
 }
 
-static PyObject *member_index(PyObject *self, void *Py_UNUSED(c)) { return PyLong_FromUnsignedLong(((xp_member_object *)self)->m); }
-
-static PyGetSetDef member_getset[] = {{"member", member_index, NULL, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL}};
+XP_READS(member_index, xp_member_object, m, T_UINT)
 
 /* --- Lock --- */
 
@@ -312,26 +310,28 @@ static PyObject *lock_exit(PyObject *self, PyObject *const *Py_UNUSED(args), Py_
     return release(self) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
-static PyObject *lock_owner(PyObject *self, void *Py_UNUSED(c))
+static PyObject *lock_owner(PyObject *self, PyObject *Py_UNUSED(none))
 {
     xp_member_object *o = member(self);
     return o ? PyLong_FromUnsignedLongLong(XP_LOAD(&((xp_lock_words *)o->words)->owner) & XP_LOCK_MEMBER) : NULL;
 }
 
-static PyGetSetDef lock_getset[] = {
-    {"member", member_index, NULL, NULL, NULL}, {"owner", lock_owner, NULL, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL}};
-
 static PyMethodDef lock_methods[] = {
-    {"take", lock_acquire, METH_O, NULL},
     {"release", lock_release, METH_NOARGS, PyDoc_STR("Release the lock.")},
-    {"leave", lock_leave, METH_NOARGS, NULL},
     {"__enter__", lock_enter, METH_NOARGS, NULL},
     {"__exit__", XP_FAST(lock_exit), METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
+static PyMethodDef on_locks[] = {
+    {"lock_acquire", lock_acquire, METH_O, NULL},
+    {"lock_leave", lock_leave, METH_NOARGS, NULL},
+    {"lock_member", member_index, METH_NOARGS, NULL},
+    {"lock_owner", lock_owner, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
 
 static PyType_Slot lock_slots[] = {
-    {Py_tp_new, lock_new}, {Py_tp_dealloc, lock_dealloc}, {Py_tp_methods, lock_methods}, {Py_tp_getset, lock_getset}, {0, NULL},
+    {Py_tp_new, lock_new}, {Py_tp_dealloc, lock_dealloc}, {Py_tp_methods, lock_methods}, {0, NULL},
 };
 static PyType_Spec lock_spec = {"xpushare._native.LockMember", sizeof(xp_member_object), 0,
                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, lock_slots};
@@ -425,14 +425,18 @@ static PyMethodDef atomic_methods[] = {
     {"add", atomic_add, METH_O, PyDoc_STR("Add to the number, and return the number before.")},
     {"load", atomic_load, METH_NOARGS, PyDoc_STR("Return the number.")},
     {"store", atomic_store, METH_O, PyDoc_STR("Replace the number.")},
-    {"swap", XP_FAST(atomic_swap), METH_FASTCALL, NULL},
-    {"wait_for", XP_FAST(atomic_wait), METH_FASTCALL, NULL},
-    {"leave", atomic_leave, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+static PyMethodDef on_atomics[] = {
+    {"atomic_swap", XP_FAST(atomic_swap), METH_FASTCALL, NULL},
+    {"atomic_wait", XP_FAST(atomic_wait), METH_FASTCALL, NULL},
+    {"atomic_leave", atomic_leave, METH_NOARGS, NULL},
+    {"atomic_member", member_index, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot atomic_slots[] = {
-    {Py_tp_new, atomic_new}, {Py_tp_dealloc, atomic_dealloc}, {Py_tp_methods, atomic_methods}, {Py_tp_getset, member_getset}, {0, NULL},
+    {Py_tp_new, atomic_new}, {Py_tp_dealloc, atomic_dealloc}, {Py_tp_methods, atomic_methods}, {0, NULL},
 };
 static PyType_Spec atomic_spec = {"xpushare._native.AtomicMember", sizeof(xp_member_object), 0,
                                   Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, atomic_slots};
@@ -443,5 +447,7 @@ int xp_init_crew(PyObject *module)
         PyModule_AddIntConstant(module, "CREW_JOIN", XP_CREW_JOIN) < 0 ||
         PyModule_AddIntConstant(module, "CREW_LIFE", XP_CREW_LIFE) < 0)
         return -1;
-    return xp_add_type(module, &crew_spec) < 0 || xp_add_type(module, &lock_spec) < 0 ? -1 : xp_add_type(module, &atomic_spec);
+    return xp_add_type(module, &crew_spec) < 0 || xp_add_base(module, &lock_spec, NULL, on_locks, NULL) < 0
+               ? -1
+               : xp_add_base(module, &atomic_spec, NULL, on_atomics, NULL);
 }

@@ -131,11 +131,27 @@ static int held_getbuffer(PyObject *self, Py_buffer *view, int flags)
     return -1;
 }
 
-static PyObject *held_is_open(PyObject *self, void *Py_UNUSED(c)) { return PyBool_FromLong(XP_RELAXED(&held(self)->open)); }
+static PyObject *loan_is_open(PyObject *self, PyObject *Py_UNUSED(none)) { return PyBool_FromLong(XP_RELAXED(&held(self)->open)); }
 static PyObject *held_seq(PyObject *self, void *Py_UNUSED(c)) { return PyLong_FromUnsignedLongLong(held(self)->f.seq); }
 
-#define OBJECT(name) {#name, T_OBJECT, offsetof(xp_held_object, name), 0, NULL}
-#define NUMBER(name, type) {#name, type, offsetof(xp_held_object, f.name), READONLY, NULL}
+static PyMemberDef held_members[] = {XP_WEAKREFS(xp_held_object), {NULL, 0, 0, 0, NULL}};
+static PyType_Slot held_slots[] = {{Py_bf_getbuffer, held_getbuffer}, {Py_tp_members, held_members}, {0, NULL}};
+static PyType_Spec held_spec = {"xpushare._native.HeldBase", sizeof(xp_held_object), 0,
+                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION, held_slots};
+
+XP_READS(held_end, xp_held_object, end, T_OBJECT)
+XP_READS(held_slot, xp_held_object, f.slot, T_UINT)
+XP_READS(held_made, xp_held_object, made, T_OBJECT)
+XP_WRITES(set_held_made, xp_held_object, made, T_OBJECT)
+XP_READS(held_order, xp_held_object, order, T_OBJECT)
+XP_WRITES(set_held_order, xp_held_object, order, T_OBJECT)
+
+static PyMethodDef on_held[] = {
+    {"held_end", held_end, METH_NOARGS, NULL},           {"held_slot", held_slot, METH_NOARGS, NULL},
+    {"held_made", held_made, METH_NOARGS, NULL},         {"set_held_made", set_held_made, METH_O, NULL},
+    {"held_order", held_order, METH_NOARGS, NULL},       {"set_held_order", set_held_order, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
 
 /* --- LoanBase ----------------------------------------------------------------------------------------------------- */
 
@@ -253,19 +269,26 @@ static PyMethodDef loan_methods[] = {
 };
 
 static PyGetSetDef loan_getset[] = {
-    {"is_open", held_is_open, NULL, NULL, NULL}, {"seq", held_seq, NULL, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL}};
+    {"seq", held_seq, NULL, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL}};
 
 static PyMemberDef loan_members[] = {
-    XP_WEAKREFS(xp_held_object), {"end", T_OBJECT, offsetof(xp_held_object, end), READONLY, NULL}, OBJECT(made), OBJECT(order), OBJECT(meta), OBJECT(text), NUMBER(slot, T_UINT),
-    {"nbytes", T_ULONGLONG, offsetof(xp_held_object, nbytes), 0, NULL}, {NULL, 0, 0, 0, NULL},
+    {"meta", T_OBJECT, offsetof(xp_held_object, meta), 0, NULL}, {NULL, 0, 0, 0, NULL},
 };
 
 static PyType_Slot loan_slots[] = {
-    {Py_bf_getbuffer, held_getbuffer}, {Py_tp_dealloc, loan_dealloc}, {Py_tp_methods, loan_methods}, {Py_tp_getset, loan_getset}, {Py_tp_members, loan_members},
+    {Py_tp_dealloc, loan_dealloc}, {Py_tp_methods, loan_methods}, {Py_tp_getset, loan_getset}, {Py_tp_members, loan_members},
     {0, NULL},
 };
 static PyType_Spec loan_spec = {"xpushare._native.LoanBase", sizeof(xp_held_object), 0,
                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION, loan_slots};
+
+XP_WRITES(set_loan_text, xp_held_object, text, T_OBJECT)
+XP_WRITES(set_loan_nbytes, xp_held_object, nbytes, T_ULONGLONG)
+
+static PyMethodDef on_loans[] = {
+    {"loan_is_open", loan_is_open, METH_NOARGS, NULL},   {"set_loan_text", set_loan_text, METH_O, NULL},
+    {"set_loan_nbytes", set_loan_nbytes, METH_O, NULL},  {NULL, NULL, 0, NULL},
+};
 
 /* --- FrameBase ---------------------------------------------------------------------------------------------------- */
 
@@ -329,20 +352,33 @@ static PyMethodDef frame_methods[] = {
 static PyGetSetDef frame_getset[] = {{"closed", frame_closed, NULL, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL}};
 
 static PyMemberDef frame_members[] = {
-    XP_WEAKREFS(xp_held_object), {"end", T_OBJECT, offsetof(xp_held_object, end), READONLY, NULL}, OBJECT(made), OBJECT(order),
-    {"meta_text", T_OBJECT, offsetof(xp_held_object, meta), READONLY, NULL},
-    {"text", T_OBJECT, offsetof(xp_held_object, text), READONLY, NULL},
-    NUMBER(slot, T_UINT), NUMBER(seq, T_ULONGLONG), NUMBER(missed, T_ULONGLONG), NUMBER(deliveries, T_UINT),
-    NUMBER(nbytes, T_ULONGLONG), NUMBER(point, T_ULONGLONG), NUMBER(point_by, T_UINT), NUMBER(since, T_ULONGLONG),
-    {"writer", T_ULONGLONG, offsetof(xp_held_object, f.writer_pid), READONLY, NULL}, {NULL, 0, 0, 0, NULL},
+    {"seq", T_ULONGLONG, offsetof(xp_held_object, f.seq), READONLY, NULL},
+    {"missed", T_ULONGLONG, offsetof(xp_held_object, f.missed), READONLY, NULL},
+    {"deliveries", T_UINT, offsetof(xp_held_object, f.deliveries), READONLY, NULL},
+    {"writer", T_ULONGLONG, offsetof(xp_held_object, f.writer_pid), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
 };
 
 static PyType_Slot frame_slots[] = {
-    {Py_bf_getbuffer, held_getbuffer}, {Py_tp_dealloc, frame_dealloc}, {Py_tp_methods, frame_methods}, {Py_tp_getset, frame_getset}, {Py_tp_members, frame_members},
+    {Py_tp_dealloc, frame_dealloc}, {Py_tp_methods, frame_methods}, {Py_tp_getset, frame_getset}, {Py_tp_members, frame_members},
     {0, NULL},
 };
 static PyType_Spec frame_spec = {"xpushare._native.FrameBase", sizeof(xp_held_object), 0,
                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION, frame_slots};
+
+XP_READS(frame_meta, xp_held_object, meta, T_OBJECT)
+XP_READS(frame_text, xp_held_object, text, T_OBJECT)
+XP_READS(frame_nbytes, xp_held_object, f.nbytes, T_ULONGLONG)
+XP_READS(frame_point, xp_held_object, f.point, T_ULONGLONG)
+XP_READS(frame_point_by, xp_held_object, f.point_by, T_UINT)
+XP_READS(frame_since, xp_held_object, f.since, T_ULONGLONG)
+
+static PyMethodDef on_frames[] = {
+    {"frame_meta", frame_meta, METH_NOARGS, NULL},         {"frame_text", frame_text, METH_NOARGS, NULL},
+    {"frame_nbytes", frame_nbytes, METH_NOARGS, NULL},     {"frame_point", frame_point, METH_NOARGS, NULL},
+    {"frame_point_by", frame_point_by, METH_NOARGS, NULL}, {"frame_since", frame_since, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
 
 /* --- classes ------------------------------------------------------------------------------------------------------ */
 
@@ -358,5 +394,10 @@ bool xp_is_frame(PyTypeObject *class) { return derives(class, frame_dealloc); }
 
 int xp_init_frames(PyObject *module)
 {
-    return xp_add_type(module, &loan_spec) < 0 ? -1 : xp_add_type(module, &frame_spec);
+    PyTypeObject *held = NULL;
+    int rc = xp_add_base(module, &held_spec, NULL, on_held, &held);
+    rc = rc < 0 ? -1 : xp_add_base(module, &loan_spec, held, on_loans, NULL);
+    rc = rc < 0 ? -1 : xp_add_base(module, &frame_spec, held, on_frames, NULL);
+    Py_XDECREF((PyObject *)held);
+    return rc;
 }

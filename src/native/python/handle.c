@@ -42,7 +42,7 @@ static void handle_dealloc(PyObject *object)
     xp_free(object);
 }
 
-static PyObject *handle_raw(PyObject *object, void *Py_UNUSED(c))
+static PyObject *handle_bytes(PyObject *object, PyObject *Py_UNUSED(none))
 {
     xp_handle_object *self = (xp_handle_object *)object;
     PyObject *raw = __atomic_load_n(&self->raw, __ATOMIC_ACQUIRE);
@@ -50,10 +50,8 @@ static PyObject *handle_raw(PyObject *object, void *Py_UNUSED(c))
                : xp_set_once(&self->raw, PyBytes_FromStringAndSize((const char *)&self->h, sizeof self->h));
 }
 
-static PyObject *handle_bytes(PyObject *object, PyObject *Py_UNUSED(none)) { return handle_raw(object, NULL); }
-
-/* Raises why it is none here. */
-static PyObject *handle_fields(PyObject *object, void *Py_UNUSED(c))
+/* fields_of(handle): raises why it is none here */
+static PyObject *fields_of(PyObject *object, PyObject *Py_UNUSED(none))
 {
     xp_handle_object *self = (xp_handle_object *)object;
     PyObject *fields = __atomic_load_n(&self->fields, __ATOMIC_ACQUIRE);
@@ -68,7 +66,7 @@ static PyObject *handle_fields(PyObject *object, void *Py_UNUSED(c))
 
 static Py_hash_t handle_hash(PyObject *object)
 {
-    PyObject *raw = handle_raw(object, NULL);
+    PyObject *raw = handle_bytes(object, NULL);
     Py_hash_t hash = raw ? PyObject_Hash(raw) : -1;
     Py_XDECREF(raw);
     return hash;
@@ -78,31 +76,20 @@ static PyObject *handle_compare(PyObject *a, PyObject *b, int op)
 {
     if (Py_TYPE(a) != Py_TYPE(b) || (op != Py_EQ && op != Py_NE))
         Py_RETURN_NOTIMPLEMENTED;
-    PyObject *left = handle_raw(a, NULL), *right = left ? handle_raw(b, NULL) : NULL;
+    PyObject *left = handle_bytes(a, NULL), *right = left ? handle_bytes(b, NULL) : NULL;
     PyObject *found = right ? PyObject_RichCompare(left, right, op) : NULL;
     Py_XDECREF(left);
     Py_XDECREF(right);
     return found;
 }
 
-static PyMemberDef handle_members[] = {
-    {"unread", T_OBJECT, offsetof(xp_handle_object, unread), READONLY, NULL},
-    {"newest", T_OBJECT, offsetof(xp_handle_object, newest), READONLY, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
-static PyGetSetDef handle_getset[] = {
-    {"raw", handle_raw, NULL, NULL, NULL},
-    {"fields", handle_fields, NULL, NULL, NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
 static PyMethodDef handle_methods[] = {
     {"__bytes__", handle_bytes, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot handle_slots[] = {
-    {Py_tp_dealloc, handle_dealloc}, {Py_tp_members, handle_members}, {Py_tp_getset, handle_getset},
-    {Py_tp_methods, handle_methods}, {Py_tp_hash, handle_hash},       {Py_tp_richcompare, handle_compare},
-    {0, NULL},
+    {Py_tp_dealloc, handle_dealloc}, {Py_tp_methods, handle_methods}, {Py_tp_hash, handle_hash},
+    {Py_tp_richcompare, handle_compare}, {0, NULL},
 };
 static PyType_Spec handle_spec = {"xpushare._native.HandleState", sizeof(xp_handle_object), 0,
                                   Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, handle_slots};
@@ -137,15 +124,6 @@ static PyObject *unread_handle(PyObject *module, PyObject *const *args, Py_ssize
     return (PyObject *)made;
 }
 
-/* fields_of(handle): handle.fields, in fewer steps */
-static PyObject *fields_of(PyObject *module, PyObject *object)
-{
-    if (Py_TYPE(object) == xp_types_of(module)->handle)
-        return handle_fields(object, NULL);
-    PyErr_SetString(PyExc_TypeError, "fields_of() takes a Handle");
-    return NULL;
-}
-
 /* told_apart(handle): equal for handles of an object of which the newer one will do: those of the same bytes. Those of
  * pickles end one by one. */
 static PyObject *told_apart(PyObject *module, PyObject *object)
@@ -164,13 +142,14 @@ static PyObject *told_apart(PyObject *module, PyObject *object)
 static PyMethodDef functions[] = {
     {"told_apart", told_apart, METH_O, NULL},
     {"handle", XP_FAST(handle), METH_FASTCALL, NULL},
-    {"fields_of", fields_of, METH_O, NULL},
     {"unread_handle", XP_FAST(unread_handle), METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 
+static PyMethodDef on_handles[] = {{"fields_of", fields_of, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};
+
 int xp_init_handle(PyObject *module)
 {
     int rc = PyModule_AddFunctions(module, functions);
-    return rc < 0 ? -1 : xp_keep_type(module, &handle_spec, &xp_types_of(module)->handle_base);
+    return rc < 0 ? -1 : xp_add_base(module, &handle_spec, NULL, on_handles, &xp_types_of(module)->handle_base);
 }

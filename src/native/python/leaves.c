@@ -289,7 +289,7 @@ static int dtype_number(const xp_leaves *self, PyObject *dtype, uint32_t *number
 static int view_own(xp_leaves *self, const xp_types *types, leaf *l, PyObject *array)
 {
     const xp_array_state *a = xp_array_of(types, array);
-    const xp_range *r = a ? xp_range_of(types, a->base.held) : NULL;
+    const xp_range *r = a ? xp_range_of(types, a->base.base.held) : NULL;
     const xp_allocation *m = r ? xp_allocation_of(types, r->allocation) : NULL;
     if (m == NULL || m->resource.forks != XP_RELAXED(&xp_fork_count) || r->read_only ||
         (m->owned ? a->order && a->order != Py_None : m->imported || r->handle != Py_None || r->lease != Py_None))

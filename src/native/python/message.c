@@ -72,28 +72,29 @@ static PyObject *handles_of(const xp_types *types, const xp_message_object *self
     return made;
 }
 
-static PyObject *message_handles(PyObject *object, void *events)
+static PyObject *message_handles(PyObject *object, bool events)
 {
     xp_message_object *self = (xp_message_object *)object;
     PyObject **place = events ? &self->events : &self->handles, *known = __atomic_load_n(place, __ATOMIC_ACQUIRE);
     if (known)
         return Py_NewRef(known);
     return is_read(self, events ? "events" : "handles")
-               ? xp_set_once(place, handles_of(xp_types_by(object, message_dealloc), self, events != NULL))
+               ? xp_set_once(place, handles_of(xp_types_by(object, message_dealloc), self, events))
                : NULL;
 }
 
+static PyObject *message_memory(PyObject *self, PyObject *Py_UNUSED(none)) { return message_handles(self, false); }
+static PyObject *message_events(PyObject *self, PyObject *Py_UNUSED(none)) { return message_handles(self, true); }
+
 /* --- what it says ------------------------------------------------------------------------------------------------- */
 
-static PyObject *message_raw(PyObject *object, void *Py_UNUSED(c))
+static PyObject *message_bytes(PyObject *object, PyObject *Py_UNUSED(none))
 {
     PyObject *raw = ((xp_message_object *)object)->raw;
     return raw ? Py_NewRef(raw) : PyBytes_FromStringAndSize("", 0);
 }
 
-static PyObject *message_bytes(PyObject *object, PyObject *Py_UNUSED(none)) { return message_raw(object, NULL); }
-
-static PyObject *message_text(PyObject *object, void *Py_UNUSED(c))
+static PyObject *message_text(PyObject *object, PyObject *Py_UNUSED(none))
 {
     const xp_message_object *self = (xp_message_object *)object;
     return is_read(self, "text")
@@ -101,13 +102,13 @@ static PyObject *message_text(PyObject *object, void *Py_UNUSED(c))
                : NULL;
 }
 
-static PyObject *message_copied(PyObject *object, void *Py_UNUSED(c))
+static PyObject *message_copied(PyObject *object, PyObject *Py_UNUSED(none))
 {
     const xp_message_object *self = (xp_message_object *)object;
     return is_read(self, "copied") ? PyLong_FromUnsignedLongLong(self->parts.head.copied) : NULL;
 }
 
-static PyObject *message_count(PyObject *object, void *Py_UNUSED(c))
+static PyObject *message_count(PyObject *object, PyObject *Py_UNUSED(none))
 {
     const xp_message_object *self = (xp_message_object *)object;
     return is_read(self, "count") ? PyLong_FromUnsignedLong(self->parts.head.arrays) : NULL;
@@ -342,34 +343,28 @@ static PyObject *message_end(PyObject *object, PyObject *Py_UNUSED(none))
 
 static PyMemberDef message_members[] = {
     XP_WEAKREFS(xp_message_object),
-    {"unread", T_OBJECT, offsetof(xp_message_object, unread), READONLY, NULL},
-    {"newest", T_OBJECT, offsetof(xp_message_object, newest), READONLY, NULL},
     {"closed", T_BOOL, offsetof(xp_message_object, closed), READONLY, "Whether `close` was called."},
     {NULL, 0, 0, 0, NULL},
 };
-static PyGetSetDef message_getset[] = {
-    {"raw", message_raw, NULL, NULL, NULL},
-    {"text", message_text, NULL, NULL, NULL},
-    {"copied", message_copied, NULL, NULL, NULL},
-    {"count", message_count, NULL, NULL, NULL},
-    {"memory", message_handles, NULL, NULL, NULL},
-    {"events", message_handles, NULL, NULL, (void *)1},
-    {NULL, NULL, NULL, NULL, NULL},
-};
-static PyMethodDef message_methods[] = {
-    {"__bytes__", message_bytes, METH_NOARGS, NULL},
-    {"good", message_good, METH_O, NULL},
-    {"elements", message_elements, METH_NOARGS, NULL},
-    {"marks", message_marks, METH_NOARGS, NULL},
-    {"arrays", XP_FAST(message_arrays), METH_FASTCALL, NULL},
-    {"tensors", XP_FAST(message_tensors), METH_FASTCALL, NULL},
-    {"own", message_own, METH_NOARGS, NULL},
-    {"end", message_end, METH_NOARGS, NULL},
+static PyMethodDef message_methods[] = {{"__bytes__", message_bytes, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};
+static PyMethodDef on_messages[] = {
+    {"message_text", message_text, METH_NOARGS, NULL},
+    {"message_copied", message_copied, METH_NOARGS, NULL},
+    {"message_count", message_count, METH_NOARGS, NULL},
+    {"message_memory", message_memory, METH_NOARGS, NULL},
+    {"message_events", message_events, METH_NOARGS, NULL},
+    {"message_good", message_good, METH_O, NULL},
+    {"message_elements", message_elements, METH_NOARGS, NULL},
+    {"message_marks", message_marks, METH_NOARGS, NULL},
+    {"message_arrays", XP_FAST(message_arrays), METH_FASTCALL, NULL},
+    {"message_tensors", XP_FAST(message_tensors), METH_FASTCALL, NULL},
+    {"message_own", message_own, METH_NOARGS, NULL},
+    {"message_end", message_end, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot message_slots[] = {
     {Py_tp_finalize, message_finalize}, {Py_tp_dealloc, message_dealloc}, {Py_tp_members, message_members},
-    {Py_tp_getset, message_getset},     {Py_tp_methods, message_methods}, {0, NULL},
+    {Py_tp_methods, message_methods},   {0, NULL},
 };
 static PyType_Spec message_spec = {"xpushare._native.MessageState", sizeof(xp_message_object), 0,
                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, message_slots};
@@ -428,7 +423,30 @@ static PyObject *following_message(PyObject *module, PyObject *const *args, Py_s
     return made;
 }
 
+static PyObject *of_either(PyObject *module, PyObject *object, bool newest)
+{
+    const xp_types *types = xp_types_of(module);
+    PyObject *found;
+    if (PyObject_TypeCheck(object, types->handle_base)) {
+        const xp_handle_object *handle = (xp_handle_object *)object;
+        found = newest ? handle->newest : handle->unread;
+    } else if (PyObject_TypeCheck(object, types->message_base)) {
+        const xp_message_object *message = (xp_message_object *)object;
+        found = newest ? message->newest : message->unread;
+    } else {
+        PyErr_SetString(PyExc_TypeError, "a Handle or an ArrayHandle is wanted");
+        return NULL;
+    }
+    return Py_NewRef(found ? found : Py_None);
+}
+
+/* unread_of(handle), newest_of(handle): see xp_handle_object */
+static PyObject *unread_of(PyObject *module, PyObject *object) { return of_either(module, object, false); }
+static PyObject *newest_of(PyObject *module, PyObject *object) { return of_either(module, object, true); }
+
 static PyMethodDef functions[] = {
+    {"unread_of", unread_of, METH_O, NULL},
+    {"newest_of", newest_of, METH_O, NULL},
     {"read_message", XP_FAST(read_message), METH_FASTCALL, NULL},
     {"unread_message", XP_FAST(unread_message), METH_FASTCALL, NULL},
     {"following_message", XP_FAST(following_message), METH_FASTCALL, NULL},
@@ -438,5 +456,5 @@ static PyMethodDef functions[] = {
 int xp_init_message(PyObject *module)
 {
     int rc = PyModule_AddFunctions(module, functions);
-    return rc < 0 ? -1 : xp_keep_type(module, &message_spec, &xp_types_of(module)->message_base);
+    return rc < 0 ? -1 : xp_add_base(module, &message_spec, NULL, on_messages, &xp_types_of(module)->message_base);
 }

@@ -16,6 +16,19 @@
 #include "types.h"
 
 #define XP_FAST(f) ((PyCFunction)(void (*)(void))(f))
+/* Functions for `xp_add_base` that read and write a field */
+#define XP_READS(function, type, field, code)                                                                          \
+    static PyObject *function(PyObject *self, PyObject *Py_UNUSED(none))                                               \
+    {                                                                                                                  \
+        static PyMemberDef member = {#field, code, offsetof(type, field), READONLY, NULL};                             \
+        return PyMember_GetOne((const char *)self, &member);                                                           \
+    }
+#define XP_WRITES(function, type, field, code)                                                                         \
+    static PyObject *function(PyObject *self, PyObject *value)                                                         \
+    {                                                                                                                  \
+        static PyMemberDef member = {#field, code, offsetof(type, field), 0, NULL};                                    \
+        return PyMember_SetOne((char *)self, &member, value) < 0 ? NULL : Py_NewRef(Py_None);                          \
+    }
 #define XP_WEAKREFS(type) {"__weaklistoffset__", T_PYSSIZET, offsetof(type, weakrefs), READONLY, NULL}
 
 #define XP_LEAST_ADDRESS 4096 /* a smaller address is a mistake: nothing is ever mapped there, whatever the page size */
@@ -33,6 +46,9 @@ void xp_free(PyObject *self);                /* tp_free and the type's reference
 void xp_no_such(PyObject *unread, const char *name); /* raise why there is no such attribute; unread: see xp_handle_object */
 void xp_clear_weakrefs(PyObject *self, PyObject *list);
 int xp_add_type(PyObject *module, PyType_Spec *spec);
+/* Add the base of public classes. `on`: functions of the module that take an object of it first. They are no methods, since
+ * editors show whatever a public class inherits. `base` and `kept` may be NULL. */
+int xp_add_base(PyObject *module, PyType_Spec *spec, PyTypeObject *base, PyMethodDef *on, PyTypeObject **kept);
 int xp_keep_type(PyObject *module, PyType_Spec *spec, PyTypeObject **kept); /* and keep it in the module's state */
 PyObject *xp_tuple_of(PyObject **items, size_t n); /* takes them over; NULL if one is NULL */
 int xp_arity(const char *name, Py_ssize_t got, Py_ssize_t least, Py_ssize_t most);

@@ -80,6 +80,22 @@ int xp_add_type(PyObject *module, PyType_Spec *spec)
     return rc;
 }
 
+int xp_add_base(PyObject *module, PyType_Spec *spec, PyTypeObject *base, PyMethodDef *on, PyTypeObject **kept)
+{
+    PyTypeObject *type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, (PyObject *)base);
+    int rc = type ? PyModule_AddType(module, type) : -1;
+    for (; rc == 0 && on->ml_name; on++) {
+        PyObject *function = PyDescr_NewMethod(type, on);
+        rc = PyModule_AddObjectRef(module, on->ml_name, function);
+        Py_XDECREF(function);
+    }
+    if (kept)
+        *kept = type;
+    else
+        Py_XDECREF((PyObject *)type);
+    return rc;
+}
+
 int xp_keep_type(PyObject *module, PyType_Spec *spec, PyTypeObject **kept)
 {
     *kept = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from xpushare import adapters
 from xpushare._device import dlpack_of
+from xpushare._native import message_count, message_elements, message_memory, message_tensors
 from xpushare.arrays.consumers import consumer_of, torch_stream
 from xpushare.arrays.containers import only_argument, pruned, unflatten
 from xpushare.arrays.copies import is_unordered
@@ -166,7 +167,8 @@ def attach_message(
             kinds = list(types)
         except TypeError:
             raise InvalidArgumentError(f"types is classes of named tuples, not {types!r}") from None
-        unflatten(tree, range(message.count), kinds)  # refused before anything is opened, and the exporter is met
+        # Refused before anything is opened, and the exporter is met.
+        unflatten(tree, range(message_count(message)), kinds)
     part: Part | None = None
     if only is not None:
         tree, part = _part_of(message, tree, only)
@@ -198,8 +200,8 @@ def _part_of(message: ArrayHandle, tree: Any, only: Only) -> tuple[Any, Part]:
     if tree is ONE_ARRAY:
         raise InvalidArgumentError("only= chooses arrays of a tree, and this is the handle of one array")
     pruned_tree, wanted = pruned(tree, only)
-    numbers = {each[0] for at, each in enumerate(message.elements()) if at in wanted}
-    if not numbers or fields_of(message.memory[0]).flags & (COUNTED | PICKLED):
+    numbers = {each[0] for at, each in enumerate(message_elements(message)) if at in wanted}
+    if not numbers or fields_of(message_memory(message)[0]).flags & (COUNTED | PICKLED):
         numbers.add(0)  # which counts the opens; else its device may be one that this process does not see
     return pruned_tree, Part(wanted, sorted(numbers))
 
@@ -227,7 +229,7 @@ def _tensors(
     places: list[tuple[object, int, tuple[int, int]]] = []  # last: likewise
     for each, where in zip(opened, on, strict=True):
         places.append((each, each.allocation.address + each.offset, where))
-    return message.tensors(exchange, places, content.on_dlpack)
+    return message_tensors(message, exchange, places, content.on_dlpack)
 
 
 _started: set[tuple[int, int]] = set()  # DLPack's devices that torch has started here
@@ -265,7 +267,7 @@ def _work_of(stream: Any, message: ArrayHandle, device: DeviceLike | None) -> Wo
     if isinstance(stream, Queue):
         return use(stream)
     refusal: InvalidArgumentError | None = None
-    handles = message.memory if device is None else message.memory[:1]
+    handles = message_memory(message) if device is None else message_memory(message)[:1]
     for chosen in dict.fromkeys(memory.opener_for(each, device, None)[1] for each in handles):
         try:
             work = work_on(chosen, stream)

@@ -14,7 +14,7 @@ from xpushare.common.errors import from_os_error
 from xpushare.common.fds import OwnedFd, own_fd
 from xpushare.timeline.waiting import readable
 
-__all__ = ["NAP_MAX", "Awaitable", "Changes"]
+__all__ = ["NAP_MAX", "Awaitable", "Changes", "woken_by"]
 
 _IN_MODIFY: Final = 0x2
 _IN_CREATE: Final = 0x100
@@ -32,9 +32,13 @@ class Awaitable:
         """Return whether an item can be taken now, without taking it. Raises what taking it would raise."""
         raise NotImplementedError
 
-    def changes(self) -> tuple[Changes, OwnedFd | None, bool]:
-        """Return the object that reports changes, and the arguments of its `ready` and `limit`."""
+    def _woken_by(self) -> tuple[Changes, OwnedFd | None, bool]:
         raise NotImplementedError
+
+
+def woken_by(awaitable: Awaitable) -> tuple[Changes, OwnedFd | None, bool]:
+    """Return the object that reports changes, and the arguments of its `ready` and `limit`."""
+    return awaitable._woken_by()  # pyright: ignore[reportPrivateUsage]
 
 
 @final

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from xpushare._device import Device, device_for_handle
+from xpushare._native import message_count, message_memory
 from xpushare.common.elements import as_dtype
 from xpushare.common.errors import InvalidArgumentError, InvalidHandleError
 from xpushare.core import event, growth, memory, physical
@@ -46,18 +47,18 @@ def follower(message: ArrayHandle, tree: Any, device: DeviceLike | None) -> Virt
     """Return a range that follows the one in a message, in its current state."""
     _tag, nbytes, backend, name, read_only, told_by = tree
     kinds = (type(nbytes), type(backend), type(name), type(read_only), type(told_by))
-    if kinds != (int, str, str, bool, str) or message.count != 1:
+    if kinds != (int, str, str, bool, str) or message_count(message) != 1:
         raise InvalidHandleError(f"the array handle says of a range what cannot be: {tree!r:.200}")
     chosen = Device(device) if device is not None else _named(backend, name)
     reserved = physical.reserve(nbytes, chosen, None, None)
-    directory = memory.open_(message.memory[0], growth.HOST)
+    directory = memory.open_(message_memory(message)[0], growth.HOST)
     changed = event.open_(Handle(told_by), growth.HOST, None, False)
     made = range_over(reserved, growth.follow(directory, changed, read_only))
     try:
         made.refresh()
     except BaseException:
         made.close()
-        give_open(message.memory[0])
+        give_open(message_memory(message)[0])
         raise
     return made
 

@@ -214,11 +214,12 @@ def _lookup_version(name: str, timeout: float | None, version: int) -> Handle | 
     if type(version) is not int or version < 0:
         raise InvalidArgumentError(f"version is a number that publish returned, not {version!r:.200}")
     end = None if timeout is None else time.monotonic() + timeout
+    folder = naming.names_folder()
     versions: Watch[Handle | ArrayHandle]
     with Watch(name, timeout, False) as versions:
         while True:
             with naming.lock:
-                found = _read(versions.folder, name, version=version)
+                found = _read(folder, name, version=version)
             if found is not None:
                 return found
             left = None if end is None else max(end - time.monotonic(), 0.0)
@@ -660,16 +661,8 @@ class Watch(Awaitable, Generic[_V]):
             found = _read(self._folder, self._name)
         return found is not None and bytes(found) != seen
 
-    def changes(self) -> tuple[Changes, OwnedFd | None, bool]:
-        """Return the object that wakes those who wait for an item, and the publisher's data that its `ready` and
-        `limit` need.
-        """
+    def _woken_by(self) -> tuple[Changes, OwnedFd | None, bool]:
         return self._watching(), *self._end()
-
-    @property
-    def folder(self) -> Path:
-        """Return the folder of the names."""
-        return self._folder
 
     def _watching(self) -> Changes:
         with naming.lock:

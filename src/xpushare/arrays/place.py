@@ -289,7 +289,7 @@ class Placing:
             return source, work
         handle, read_only = place.handle, self._read_only or place.read_only
         assert handle is not None
-        key = handle.raw, id(place.allocation), read_only
+        key = bytes(handle), id(place.allocation), read_only
         covered = self._passed_on.get(key)
         if covered is None:
             covered = passed_on(place, read_only, self._lasting)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any, Final, final
 
+from xpushare._native import message_own
 from xpushare.arrays.containers import flatten, path_of, too_large
 from xpushare.arrays.copies import empty
 from xpushare.arrays.following import described
@@ -19,7 +20,7 @@ from xpushare.core.ordering import finish, mark
 from xpushare.core.pickles import ImplicitAll
 from xpushare.objects.array_handle import ArrayHandle
 from xpushare.objects.message import ONE_ARRAY, text_of
-from xpushare.objects.physical_memory import VirtualRange
+from xpushare.objects.physical_memory import VirtualRange, is_growable
 from xpushare.sharing import identity, layout, node
 from xpushare.sharing.handle import fields_of
 
@@ -102,7 +103,7 @@ def share(
 
 def _label(handle: ArrayHandle, text: str) -> None:
     here = node.current()
-    if not all(here.is_own(each.fields.cookie) for each in handle.handles):
+    if not all(here.is_own(fields_of(each).cookie) for each in handle.handles):
         handle.close()
         raise InvalidArgumentError(
             "label is for what this process exports: this is passed on by the handle that it came by"
@@ -143,7 +144,7 @@ def _placed(array: Any, read_only: bool, copy: bool, stream: Any, lasting: bool)
         found, tree = flatten(array)
         if not found:  # its export is that of an array of no bytes, which the tree does not mention
             found = [empty(0, "uint8")]
-    elif isinstance(array, VirtualRange) and array.growth is not None:
+    elif isinstance(array, VirtualRange) and is_growable(array):
         directory, tree = described(array, read_only)
         found, read_only = [directory], True
     placing = Placing(found, read_only, copy, stream, (), lasting)
@@ -169,12 +170,12 @@ class Placed:
 
     def sealed(self, handles: list[Handle]) -> bytes:
         """Return the message of the arrays in that memory. It has a handle for each range."""
-        return _message(self._placing, self._tree, handles, []).raw
+        return bytes(_message(self._placing, self._tree, handles, []))
 
 
 def placed_for_others(array: Any) -> Placed:
     """Place an array or a tree of arrays, and wait until the content is complete."""
-    if isinstance(array, VirtualRange) and array.growth is not None:
+    if isinstance(array, VirtualRange) and is_growable(array):
         raise FeatureNotSupportedError("the memory of a range that grows ends with the process that made it")
     placing, tree, _read_only = _placed(array, False, False, None, lasting=True)
     for work in placing.works():
@@ -202,7 +203,7 @@ def _sealed(placing: Placing, tree: Any, read_only: bool, opens: int | None, ttl
     gate = memory.get(first, None, read_only, opens, False, ttl)
     try:
         made = _message(placing, tree, [gate, *handles], marks)
-        made.own()
+        message_own(made)
         if watchers:
             tell_made(made, listed=False)
         return made
@@ -251,7 +252,7 @@ def pickle_arrays(found: list[Any], known: Iterable[Allocation], made: dict[Devi
     handles = memory.get_all(ranges, False, implicit=True)
     for handle, each in zip(handles, ranges, strict=True):
         made.setdefault(each.device, []).append(handle)
-    return _message(placing, flatten(found)[1], handles, marks).raw
+    return bytes(_message(placing, flatten(found)[1], handles, marks))
 
 
 def opens_argument(opens: int) -> int:

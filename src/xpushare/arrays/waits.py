@@ -8,7 +8,7 @@ import time
 from collections.abc import Generator, Iterable
 from typing import Any, Final, NamedTuple, final
 
-from xpushare.arrays.changes import Awaitable
+from xpushare.arrays.changes import Awaitable, woken_by
 from xpushare.common.errors import InvalidArgumentError, doing
 from xpushare.core import event as events
 from xpushare.objects.event import Event
@@ -132,7 +132,7 @@ class _Wanted:
         object is ready already.
         """
         points = [(events.waited_by(use(each.event)), each.number) for each in self._all if isinstance(each, _Point)]
-        watches = [each.changes() for each in self._all if isinstance(each, Awaitable)]
+        watches = [woken_by(each) for each in self._all if isinstance(each, Awaitable)]
         with contextlib.ExitStack() as stack, doing("waiting for the first of several"):
             poll = stack.enter_context(select.epoll())
             told = stack.enter_context(Told(points))

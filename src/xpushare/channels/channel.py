@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, TypeVar, 
 
 from xpushare import _native
 from xpushare._device import Device
-from xpushare.arrays.changes import Awaitable, Changes
+from xpushare.arrays.changes import Awaitable, Changes, woken_by
 from xpushare.channels import crews
 from xpushare.channels.crews import CHANNEL, Crew
-from xpushare.channels.ends import End, Frame, Loan, Moved, too_many_writers
+from xpushare.channels.ends import End, Frame, Loan, Moved, fill, fill_tree, too_many_writers
 from xpushare.channels.frames import laid_out
 from xpushare.channels.geometry import Geometry, choice, describe, read_geometry, wanted
 from xpushare.channels.survey import surveyed
@@ -323,9 +323,9 @@ class Channel(Awaitable):
         layout = laid_out(array_or_tree, geometry.numbers[0]) if geometry.dtype is None else None
         with self.loan(timeout) as frame:
             if layout is not None:
-                frame.fill_tree(layout)
+                fill_tree(frame, layout)
             else:
-                frame.fill(array_or_tree)
+                fill(frame, array_or_tree)
             frame.meta = meta
         return frame.seq
 
@@ -455,7 +455,7 @@ class Channel(Awaitable):
             return self._follow() and self.ready()
         return found != _native.CHANNEL_WAIT
 
-    def changes(self) -> tuple[Changes, OwnedFd | None, bool]:
+    def _woken_by(self) -> tuple[Changes, OwnedFd | None, bool]:
         """Return the object that `wait_any` waits for."""
         end = self._use()
         crew = None if end.peek() == _native.CHANNEL_MOVED else end.crew
@@ -572,7 +572,7 @@ class _Frames:
         self._close()
         channel = self._channel
         while True:
-            changes, _, _ = channel.changes()
+            changes, _, _ = woken_by(channel)
             with changes.ready(None) as ready:
                 if channel.ready():
                     try:

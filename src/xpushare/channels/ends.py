@@ -5,10 +5,28 @@ To loan, send, receive and release is native. This module makes arrays over slot
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn, final
+from typing import TYPE_CHECKING, Any, NoReturn, cast, final
 
 from xpushare import _native
-from xpushare._native import ChannelEnd, FrameBase, LoanBase
+from xpushare._native import (
+    ChannelEnd,
+    FrameBase,
+    HeldBase,
+    LoanBase,
+    frame_meta,
+    frame_nbytes,
+    frame_text,
+    held_end,
+    held_made,
+    held_order,
+    held_slot,
+    loan_is_open,
+    set_array_order,
+    set_held_made,
+    set_held_order,
+    set_loan_nbytes,
+    set_loan_text,
+)
 from xpushare.adapters import HOST
 from xpushare.arrays.copies import values_of
 from xpushare.channels.frames import decode_meta, encode_meta, rebuilt
@@ -25,7 +43,7 @@ if TYPE_CHECKING:
     from xpushare.channels.geometry import Geometry
     from xpushare.core.memory import Range
 
-__all__ = ["End", "Frame", "Loan", "Moved", "too_many_writers"]
+__all__ = ["End", "Frame", "Loan", "Moved", "fill", "fill_tree", "too_many_writers"]
 
 
 class Moved(Exception):
@@ -86,7 +104,7 @@ class End(ChannelEnd):
         else:
             made = array_of(place, shape, dtype, c_strides(shape, dtype.itemsize), 0)
         if order is not None:
-            made.order = order
+            set_array_order(made, order)
         return made
 
     def view(self, slot: int) -> Any:
@@ -155,17 +173,15 @@ class _Content:
 
     __slots__ = ()
 
-    end: End
-    slot: int
-
     def _array(self) -> Any:
         raise NotImplementedError
 
     def _converted(self, dtype: Any, copy: bool | None) -> Any:
         """Do `__array__` if native code has no array yet, or the caller wants another one."""
-        made = self._array()
-        if self.end.plain and dtype is None and not copy:
-            return self.end.view(self.slot)
+        made, held = self._array(), cast(HeldBase, self)
+        end: End = held_end(held)
+        if end.plain and dtype is None and not copy:
+            return end.view(held_slot(held))
         return made.__array__(dtype, copy)
 
     def __dlpack_device__(self) -> Any:
@@ -199,51 +215,57 @@ class Loan(LoanBase, _Content):
         return self._array()
 
     def _array(self) -> SharedArray:
-        if not self.is_open:
+        if not loan_is_open(self):
             raise InvalidArgumentError("this frame is not on loan: it was sent, or its block has not begun")
-        end = self.end
-        if self.made is None:
-            if end.points is not None and self.order is None:
-                self.order = end.points.before_writing(end, self.slot)
-            self.made = end.whole(self.slot, self.order)
-        made: SharedArray = self.made
-        if self.order is not None:
-            made.order = self.order  # a host's view takes it away
-        return made
+        end: End = held_end(self)
+        order, made = held_order(self), held_made(self)
+        if made is None:
+            if end.points is not None and order is None:
+                order = end.points.before_writing(end, held_slot(self))
+                set_held_order(self, order)
+            made = end.whole(held_slot(self), order)
+            set_held_made(self, made)
+        if order is not None:
+            set_array_order(made, order)  # reading the array on the host has removed it
+        found: SharedArray = made
+        return found
 
-    def fill(self, array: Any) -> None:
-        """Copy one array into the slot."""
-        end = self.end
-        if end.points is not None and end.points.copied(self, array):
-            return
-        values = values_of(array)
-        if values is None:
-            import numpy
 
-            values = numpy.asarray(array)
-        geometry = end.geometry
-        if values.shape != geometry.shape or values.dtype != geometry.dtype:
-            raise InvalidArgumentError(
-                f"frames of this channel are {geometry.shape} {geometry.dtype}, not {values.shape} {values.dtype}"
-            )
-        if end.points is not None:
-            end.points.store(self, [(values, 0)])
-        else:
-            end.view(self.slot)[...] = values
-
-    def fill_tree(self, layout: Layout) -> None:
-        """Copy the arrays of a tree into the slot."""
-        self.text = layout.text
-        self.nbytes = layout.nbytes
-        if self.end.points is not None:
-            self.end.points.store(self, layout.copies)
-            return
+def fill(loan: Loan, array: Any) -> None:
+    """Copy one array into the slot."""
+    end: End = held_end(loan)
+    if end.points is not None and end.points.copied(loan, array):
+        return
+    values = values_of(array)
+    if values is None:
         import numpy
 
-        slot = numpy.asarray(self.end.whole(self.slot, None))
-        for values, offset in layout.copies:
-            target = numpy.ndarray(values.shape, values.dtype, slot, offset)
-            target[...] = values
+        values = numpy.asarray(array)
+    geometry = end.geometry
+    if values.shape != geometry.shape or values.dtype != geometry.dtype:
+        raise InvalidArgumentError(
+            f"frames of this channel are {geometry.shape} {geometry.dtype}, not {values.shape} {values.dtype}"
+        )
+    if end.points is not None:
+        end.points.store(loan, [(values, 0)])
+    else:
+        end.view(held_slot(loan))[...] = values
+
+
+def fill_tree(loan: Loan, layout: Layout) -> None:
+    """Copy the arrays of a tree into the slot."""
+    set_loan_text(loan, layout.text)
+    set_loan_nbytes(loan, layout.nbytes)
+    end: End = held_end(loan)
+    if end.points is not None:
+        end.points.store(loan, layout.copies)
+        return
+    import numpy
+
+    slot = numpy.asarray(end.whole(held_slot(loan), None))
+    for values, offset in layout.copies:
+        target = numpy.ndarray(values.shape, values.dtype, slot, offset)
+        target[...] = values
 
 
 @final
@@ -274,7 +296,7 @@ class Frame(FrameBase, _Content):
     @property
     def meta(self) -> Any:
         """The object that the writer has set, or None."""
-        return decode_meta(self.meta_text)
+        return decode_meta(frame_meta(self))
 
     @property
     def array(self) -> Any:
@@ -283,17 +305,21 @@ class Frame(FrameBase, _Content):
 
     def _array(self) -> Any:
         self.__enter__()  # refuses if it is closed
-        end = self.end
-        if self.made is None:
+        end: End = held_end(self)
+        order, made = held_order(self), held_made(self)
+        if made is None:
             if end.points is not None:
-                self.order = end.points.before_reading(self)
-            if self.text:
-                self.made = rebuilt(end.places[self.slot].replace(nbytes=self.nbytes), self.text, self.order)
+                order = end.points.before_reading(self)
+                set_held_order(self, order)
+            text, slot = frame_text(self), held_slot(self)
+            if text:
+                made = rebuilt(end.places[slot].replace(nbytes=frame_nbytes(self)), text, order)
             else:
-                self.made = end.whole(self.slot, self.order)
-        if self.order is not None and isinstance(self.made, SharedArray):
-            self.made.order = self.order  # a host's view takes it away
-        return self.made
+                made = end.whole(slot, order)
+            set_held_made(self, made)
+        if order is not None and isinstance(made, SharedArray):
+            set_array_order(made, order)  # reading the array on the host has removed it
+        return made
 
     def __repr__(self) -> str:
-        return f"<Frame {self.seq} of {self.end.crew.name!r}{' closed' if self.closed else ''}>"
+        return f"<Frame {self.seq} of {held_end(self).crew.name!r}{' closed' if self.closed else ''}>"

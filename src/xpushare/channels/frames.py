@@ -11,6 +11,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from xpushare._native import set_array_order
 from xpushare.arrays.containers import flatten, unflatten
 from xpushare.arrays.copies import values_of
 from xpushare.common.elements import check_dtype, extent
@@ -158,5 +159,5 @@ def _array(place: Range, shape: tuple[int, ...], dtype: Any, offset: int, order:
         raise InvalidHandleError(f"the frame says bytes up to {offset + high} of a slot that has {place.nbytes}")
     made = array_of(place, shape, dtype, tuple(strides), offset)
     if order is not None:
-        made.order = order
+        set_array_order(made, order)
     return made

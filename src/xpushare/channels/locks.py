@@ -10,7 +10,6 @@ from xpushare.channels.crews import ATOMIC, LOCK, Crew
 from xpushare.common.errors import HandleExpiredError, InvalidArgumentError, XpuShareError
 from xpushare.core import event as events
 from xpushare.core import memory
-from xpushare.objects.lifecycle import public
 
 __all__ = ["Atomic", "Lock"]
 
@@ -52,16 +51,13 @@ def _gone(kind: str) -> HandleExpiredError:
 
 
 class _Shared:
-    """The common part of locks and atomics. `crew` is None if it could not be opened."""
+    """The common part of locks and atomics. `_crew` is None if it could not be opened."""
 
     __slots__ = ()
 
-    crew: Crew | None
-    pickle: tuple[Any, ...]
+    _crew: Crew | None
+    _pickle: tuple[Any, ...]
     closed: bool
-
-    def __dir__(self) -> list[str]:
-        return [*public(type(self), super().__dir__()), "closed"]
 
     def __copy__(self) -> NoReturn:
         raise TypeError(f"this {type(self).__name__} cannot be copied: make another of the same name")
@@ -70,7 +66,7 @@ class _Shared:
         self.__copy__()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self.pickle
+        return self._pickle
 
 
 def _close(self: Any) -> None:
@@ -83,9 +79,9 @@ def _close(self: Any) -> None:
         <Atomic closed>
     """
     if crews.first_close(self):
-        self.leave()
-        if self.crew is not None:
-            self.crew.part()
+        self._leave()
+        if self._crew is not None:
+            self._crew.part()
 
 
 @final
@@ -111,7 +107,7 @@ class Lock(_native.LockMember, _Shared):
         >>> lock.close()
     """
 
-    __slots__ = ("__weakref__", "closed", "crew", "pickle")
+    __slots__ = ("__weakref__", "_crew", "_pickle", "closed")
 
     def __new__(cls, name: str | None = None, *, label: str | None = None) -> Self:
         return _open_lock(cls, crews.check_name(name), crews.check_label(label), create=True)
@@ -139,11 +135,12 @@ class Lock(_native.LockMember, _Shared):
             >>> lock.release()
             >>> lock.close()
         """
-        found: Held | None = self.take(events.timeout_argument(timeout))
+        found: Held | None = _native.lock_acquire(self, events.timeout_argument(timeout))
         if found is None:
             raise TimeoutError(f"another process or thread held the lock for {timeout:g} s")
         return found
 
+    _leave = _native.lock_leave
     close = _close
     __del__ = _close
 
@@ -175,7 +172,7 @@ class Atomic(_native.AtomicMember, _Shared):
         (5, 7)
     """
 
-    __slots__ = ("__weakref__", "closed", "crew", "pickle")
+    __slots__ = ("__weakref__", "_crew", "_pickle", "closed")
 
     def __new__(cls, initial: int = 0, name: str | None = None) -> Self:
         if type(initial) is not int or not -(1 << 63) <= initial < 1 << 63:
@@ -200,7 +197,7 @@ class Atomic(_native.AtomicMember, _Shared):
             ...     number.compare_exchange(1, 2), number.compare_exchange(1, 3), number.load()
             (True, False, 2)
         """
-        return self.swap(old, new)
+        return _native.atomic_swap(self, old, new)
 
     def wait(self, value: int, timeout: float | None = None) -> None:
         """Wait until the number differs from the one given.
@@ -221,9 +218,10 @@ class Atomic(_native.AtomicMember, _Shared):
             ...     number.load()
             1
         """
-        if not self.wait_for(value, events.timeout_argument(timeout)):
+        if not _native.atomic_wait(self, value, events.timeout_argument(timeout)):
             raise TimeoutError(f"the number was {value} for {timeout:g} s")
 
+    _leave = _native.atomic_leave
     close = _close
     __del__ = _close
 
@@ -238,19 +236,14 @@ class Atomic(_native.AtomicMember, _Shared):
         return "<Atomic closed>" if self.closed else f"<Atomic {self.load()}>"
 
 
-def _member(found: _native.LockMember | _native.AtomicMember) -> int:
-    return found.member
-
-
 def _open_lock(kind: type[_L], name: str, label: str, *, create: bool) -> _L:
     with crews.meet(LOCK, name, _allocate if create else None) as found:
         if found is None:
             raise _gone("lock")
         crew, _fresh = found
-        made = crew.admit(lambda native: _native.LockMember.__new__(kind, native, label, _HELD, _DIED), _member)
-        made.closed = False
-        made.crew = crew
-        made.pickle = (_reopen_lock, (name, label))
+        new = _native.LockMember.__new__
+        made = crew.admit(lambda native: new(kind, native, label, _HELD, _DIED), _native.lock_member)
+        _begin(made, crew, (_reopen_lock, (name, label)))
         return made
 
 
@@ -259,10 +252,8 @@ def _open_atomic(kind: type[_A], name: str, initial: int, *, create: bool) -> _A
         if found is None:
             raise _gone("atomic")
         crew, _fresh = found
-        made = crew.admit(lambda native: _native.AtomicMember.__new__(kind, native, ""), _member)
-        made.closed = False
-        made.crew = crew
-        made.pickle = (_reopen_atomic, (name,))
+        made = crew.admit(lambda native: _native.AtomicMember.__new__(kind, native, ""), _native.atomic_member)
+        _begin(made, crew, (_reopen_atomic, (name,)))
         return made
 
 
@@ -285,7 +276,11 @@ def _reopen_atomic(name: str) -> Atomic:
 def _unopened(kind: Any, base: Any, error: XpuShareError, pickle: tuple[Any, ...]) -> Any:
     """Return an object that raises at its first use, because unpickling itself never raises."""
     self = base.__new__(kind, error, "")
-    self.closed = False
-    self.crew = None
-    self.pickle = pickle
+    _begin(self, None, pickle)
     return self
+
+
+def _begin(self: Any, crew: Crew | None, pickle: tuple[Any, ...]) -> None:
+    self.closed = False
+    self._crew = crew
+    self._pickle = pickle

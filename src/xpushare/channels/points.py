@@ -11,7 +11,19 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Final, final
 
 from xpushare._device import Device
-from xpushare._native import CREW_MEMBERS, DONE, LOST, PENDING, Span
+from xpushare._native import (
+    CREW_MEMBERS,
+    DONE,
+    LOST,
+    PENDING,
+    Span,
+    frame_point,
+    frame_point_by,
+    frame_since,
+    held_end,
+    held_order,
+    held_slot,
+)
 from xpushare.arrays import description
 from xpushare.arrays.copies import copy_out, is_dense, lies_on_host, native_stream, own_array, spanned
 from xpushare.common.errors import HandleExpiredError, PeerLostError, XpuShareError
@@ -108,7 +120,7 @@ class Points:
         """Return whether the content of a frame is complete or will be. If only its dead writer could say so, it counts
         as lost.
         """
-        end, point, member, since = frame.end, frame.point, frame.point_by, frame.since
+        end, point, member, since = held_end(frame), frame_point(frame), frame_point_by(frame), frame_since(frame)
         if not point:
             return True
         event = self._event_of(end, member, since)
@@ -126,8 +138,9 @@ class Points:
         return state != LOST
 
     def before_reading(self, frame: Frame) -> After:
-        event = self._event_of(frame.end, frame.point_by, frame.since) if frame.point else None
-        return After(self._device, [] if event is None else [(event, frame.point)])
+        point = frame_point(frame)
+        event = self._event_of(held_end(frame), frame_point_by(frame), frame_since(frame)) if point else None
+        return After(self._device, [] if event is None else [(event, point)])
 
     def before_writing(self, end: End, slot: int) -> After:
         if end.crew.ended():
@@ -165,8 +178,8 @@ class Points:
         work = work_on(here, native_stream(None, found, array, here), array)
         if work is None:
             work = queues.create(here, None)
-        loan.order.before(work)
-        copy_out(source, found, span, loan.end.places[loan.slot], here, work)
+        held_order(loan).before(work)
+        copy_out(source, found, span, held_end(loan).places[held_slot(loan)], here, work)
         return True
 
     def store(self, loan: Loan, parts: list[tuple[Any, int]]) -> None:
@@ -174,15 +187,15 @@ class Points:
         import numpy
 
         loan.array  # noqa: B018 - makes the order
-        place = loan.end.places[loan.slot]
+        place = held_end(loan).places[held_slot(loan)]
         if place.allocation.host_accessible:
-            loan.order.before_host()
+            held_order(loan).before_host()
             for values, offset in parts:
                 base: Any = Span(place.address + offset, max(values.nbytes, 1), False, place.hold()[0])
                 numpy.copyto(numpy.ndarray(values.shape, values.dtype, base), values)
             return
         work = queues.create(self._device, None)
-        loan.order.before(work)
+        held_order(loan).before(work)
         for values, offset in parts:
             if values.nbytes:
                 stage = memory.allocate("host", values.nbytes, self._device, None)

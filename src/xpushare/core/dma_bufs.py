@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xpushare._device import Device, adapter_of, info_of
+from xpushare._device import Device, adapter_of, info_of, require
 from xpushare.adapters.base import DriverMemory, Form, UsmKind
 from xpushare.adapters.host.dma_buf import HostDmaBuf, dma_buf_nbytes, of_memfd
 from xpushare.common import system
@@ -45,7 +45,7 @@ def dma_buf_of(source: Range) -> tuple[OwnedFd, int]:
 
 def adopted(device: Device, fd: int, offset: int, nbytes: int | None) -> Range:
     """Import a dma-buf on the device, as memory of this process. `fd` stays the caller's."""
-    device.require(Aspect.ext_oneapi_ipc_memory)
+    require(device, Aspect.ext_oneapi_ipc_memory)
     whole = dma_buf_nbytes(fd)
     begin, length = piece("a dma-buf", whole, offset, nbytes)
     if not length:

@@ -13,7 +13,7 @@ from collections.abc import Generator
 from operator import call
 from typing import Any, Final, NamedTuple, NoReturn
 
-from xpushare._device import Context, Device, DeviceLike, adapter_of, info_of, resolve, resolve_context
+from xpushare._device import Context, Device, DeviceLike, adapter_of, info_of, require, resolve, resolve_context
 from xpushare._native import DONE, LOST, PENDING, Domain, Slot
 from xpushare.adapters.base import Export, Profile
 from xpushare.common.aspects import Aspect
@@ -91,7 +91,7 @@ def refusal(device: Device, *aspects: Aspect) -> str:
     """Return why the device lacks one of these aspects, or "" if it has them all."""
     try:
         for aspect in aspects:
-            device.require(aspect)
+            require(device, aspect)
     except FeatureNotSupportedError as error:
         return error.message
     return ""
@@ -181,9 +181,9 @@ def create(
         raise InvalidArgumentError("an event is either shared (enable_ipc) or profiled (enable_profiling), not both")
     if enable_ipc:
         for each in chosen_context.devices:
-            each.require(Aspect.ext_oneapi_ipc_event)
+            require(each, Aspect.ext_oneapi_ipc_event)
     if enable_profiling:
-        chosen.require(Aspect.ext_oneapi_per_event_profiling)
+        require(chosen, Aspect.ext_oneapi_per_event_profiling)
     here = node.current()
     domain = here.table().domain
     taken: list[int] = []  # empty again once the slot has been given back
@@ -250,7 +250,7 @@ def open_(
     if known is None:
         chosen, chosen_context = event_device(found, device, context)
         for each in chosen_context.devices:
-            each.require(Aspect.ext_oneapi_ipc_event)
+            require(each, Aspect.ext_oneapi_ipc_event)
         known = chosen, chosen_context, *_refusals(chosen)
         if chosen_context is chosen.context:
             _opened_on[id(chosen)] = known

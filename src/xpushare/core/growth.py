@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from typing import Final, NamedTuple, final
 
+from xpushare._device import require
 from xpushare._native import Span, load64, store64
 from xpushare.common.aspects import Aspect
 from xpushare.common.errors import (
@@ -111,7 +112,7 @@ class Growth:
 
 def start(reserved: Reserved) -> Growth:
     """Make a range growable, with no pieces yet."""
-    reserved.device.require(Aspect.ext_oneapi_ipc_physical_memory)
+    require(reserved.device, Aspect.ext_oneapi_ipc_physical_memory)
     directory = memory.allocate("host", DIRECTORY_NBYTES, HOST, None)
     return Growth(directory, event.create(HOST, None, True, False, True), False, False)
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NoReturn, TypeVar, final
 from weakref import ref
 
 from xpushare import _native
-from xpushare._device import Context, Device, DeviceLike, adapter_of, info_of, resolve, resolve_context
+from xpushare._device import Context, Device, DeviceLike, adapter_of, info_of, require, resolve, resolve_context
 from xpushare._native import Lease, RangeBase, Template
 from xpushare.adapters.base import DeviceInfo, DriverMemory, Export, Form, Hardware, Import, UsmKind
 from xpushare.common.aspects import Aspect
@@ -414,7 +414,7 @@ def get_all(sources: list[Range], read_only: bool, implicit: bool = False) -> li
             if allocation.prepared is None and not allocation.owned:
                 unprepared.setdefault(allocation.device, []).append(allocation.driver)
     for device, drivers in unprepared.items():
-        device.require(_SHARED)
+        require(device, _SHARED)
         if not read_only:
             adapter_of(device).export_all(drivers)
     exports: list[Exported] = []
@@ -431,7 +431,7 @@ _SHARED: Final = Aspect.ext_oneapi_ipc_memory  # a global of its own: a member o
 
 def said_by(allocation: Allocation) -> tuple[DeviceInfo | Hardware, Export]:
     """Return what an export of an allocation says about it, and of which device it is."""
-    allocation.device.require(_SHARED)
+    require(allocation.device, _SHARED)
     owned = allocation.source
     if isinstance(owned, Owned):
         return owned.exporter or info_of(allocation.device), owned.export()
@@ -445,7 +445,7 @@ def prepared_by(allocation: Allocation, table: Table, read_only: bool) -> Templa
     prepared = None if read_only else allocation.prepared
     if prepared is None:
         device = allocation.device
-        device.require(_SHARED)
+        require(device, _SHARED)
         driver = allocation.driver
         if isinstance(allocation.source, Owned):
             prepared = allocation.prepared = table.prepare("memory", *said_by(allocation), allocation.serial)

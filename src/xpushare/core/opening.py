@@ -18,6 +18,7 @@ from xpushare._device import (
     devices,
     info_of,
     names_of,
+    require,
     resolve_context,
 )
 from xpushare.adapters.base import DeviceInfo, Export, Form, Hardware, Import, Same
@@ -171,9 +172,9 @@ class Openers:
         """
         abroad = device.backend != handle.backend
         if not abroad:
-            device.require(self._aspect)
+            require(device, self._aspect)
         if self._own:
-            device.require(Aspect.outlives_exporter)
+            require(device, Aspect.outlives_exporter)
         found = self._known.get((id(device), abroad))
         if found is None:
             physical = self._aspect is Aspect.ext_oneapi_ipc_physical_memory

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from functools import partial
 from typing import Any, NamedTuple, Self, final
 
-from xpushare._device import Context, Device, DeviceLike, adapter_of, info_of, resolve, resolve_context
+from xpushare._device import Context, Device, DeviceLike, adapter_of, info_of, require, resolve, resolve_context
 from xpushare._native import Lease
 from xpushare.adapters.base import Access, DeviceInfo, DriverRange, Import, UsmKind
 from xpushare.common.aspects import Aspect
@@ -62,10 +62,10 @@ def multiple(name: str, value: int, granularity: int) -> None:
 def create(nbytes: int, device: DeviceLike | None, context: Context | None, enable_ipc: bool) -> Held:
     """Allocate physical memory: whole granules, without an address."""
     chosen, chosen_context = resolve(device, context)
-    chosen.require(Aspect.ext_oneapi_virtual_mem)
+    require(chosen, Aspect.ext_oneapi_virtual_mem)
     enable_ipc = bool(enable_ipc)
     if enable_ipc:
-        chosen.require(Aspect.ext_oneapi_ipc_physical_memory)
+        require(chosen, Aspect.ext_oneapi_ipc_physical_memory)
     nbytes = memory.size_argument(nbytes)
     multiple("nbytes", nbytes, chosen.memory_granularity())
     if nbytes >= 1 << 62:
@@ -256,7 +256,7 @@ def access_argument(access: str) -> Access:
 def reserve(nbytes: int, device: DeviceLike | None, context: Context | None, address: int | None) -> Reserved:
     """Reserve addresses; nothing is mapped."""
     chosen, chosen_context = resolve(device, context)
-    chosen.require(Aspect.ext_oneapi_virtual_mem)
+    require(chosen, Aspect.ext_oneapi_virtual_mem)
     nbytes = memory.size_argument(nbytes)
     granularity = chosen.memory_granularity()
     multiple("nbytes", nbytes, granularity)

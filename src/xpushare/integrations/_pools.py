@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import xpushare as xs
-from xpushare._device import adapter_of, info_of
+from xpushare._device import adapter_of, info_of, require
 from xpushare._native import forks
 from xpushare.adapters.base import DriverPool, Piece
 from xpushare.arrays.keep import handed_over
@@ -40,7 +40,7 @@ class Pool(abc.ABC):
     def __init__(self, device: Any) -> None:
         self.device = xs.Device(str(device))
         for aspect in xs.Aspect.ext_oneapi_virtual_mem, xs.Aspect.ext_oneapi_ipc_memory:
-            self.device.require(aspect)
+            require(self.device, aspect)
         self._driver: DriverPool = adapter_of(self.device).pool(info_of(self.device))
         self._forks = forks()
         self._lock = threading.RLock()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, final
 from xpushare.arrays.containers import flatten, unflatten
 from xpushare.channels.channel import Channel, lock_pages
 from xpushare.channels.crews import new_name
+from xpushare.channels.ends import fill_tree
 from xpushare.channels.frames import laid_out
 from xpushare.common.errors import InvalidArgumentError
 
@@ -79,7 +80,7 @@ class _CollateFn:
             slot = _Slot(loan)
             functions = {**_collate.default_collate_fn_map, torch.Tensor: slot.stack}
             batch = _collate.collate(samples, collate_fn_map=functions)
-            loan.fill_tree(laid_out(batch, self._options["nbytes"], slot.address))
+            fill_tree(loan, laid_out(batch, self._options["nbytes"], slot.address))
         return loan.seq
 
     def close(self) -> None:

@@ -22,6 +22,7 @@ from lmcache.v1.platform.base import ipc_wire  # type: ignore[import-not-found,u
 from lmcache.v1.platform.devices.cuda import CudaDeviceSpec  # type: ignore[import-not-found,unused-ignore]
 
 import xpushare as xs
+from xpushare._device import require
 from xpushare.integrations._engines import device_of, torch
 
 __all__ = ["Events", "Point", "Spec", "wrapper"]
@@ -183,7 +184,7 @@ class Events:
     def check_event_support(self, device: object) -> None:
         """Raise `FeatureNotSupportedError`, which is a `RuntimeError`, if the device cannot order both sides."""
         for aspect in xs.Aspect.ext_oneapi_ipc_event, xs.Aspect.adopted_queues:
-            device_of(device).require(aspect)
+            require(device_of(device), aspect)
 
     def create_event(self, device: object) -> Point:  # noqa: ARG002
         return Point()

@@ -32,7 +32,7 @@ from xpushare.common.fds import OwnedFd, close_all, own_fd
 from xpushare.common.leaving import Stage, at_leave
 from xpushare.keeper.store import Store
 from xpushare.sharing import identity, keeping, layout, naming
-from xpushare.sharing.handle import Handle
+from xpushare.sharing.handle import Handle, fields_of
 from xpushare.sharing.keeping import Earlier, Fact
 from xpushare.sharing.owned import Owned, expect_lasting
 from xpushare.sharing.table import Table
@@ -230,8 +230,8 @@ class Keeper:
             exports = self._exports(client, facts)
             self._expect_room(exports)
             handles = self._table.export(exports)
-            client.exports.update(zip([handle.raw for handle in handles], exports, strict=True))
-            return [handle.raw for handle in handles]
+            client.exports.update(zip([bytes(handle) for handle in handles], exports, strict=True))
+            return [bytes(handle) for handle in handles]
         finally:
             close_all(client.fds)  # those that are not kept
             client.fds = []
@@ -284,7 +284,7 @@ class Keeper:
                 handles = [one.handle for one in exports]
                 made.exports.append(handles)  # which end with it, whatever becomes of the call
                 for one in handles:
-                    del client.exports[one.raw]
+                    del client.exports[bytes(one)]
                 if at:
                     new.older.append(made)
 
@@ -335,7 +335,7 @@ class Keeper:
         """Make the store hold what this keeper holds."""
         if self._store is None or self._filling:
             return
-        exports = {each.handle.raw: each for each in self._table.exports()}
+        exports = {bytes(each.handle): each for each in self._table.exports()}
         wanted = {
             (name, kept.version): partial(_state, name, kept, published, exports)
             for name, versions in self._kept.items()
@@ -392,7 +392,7 @@ class Keeper:
         return b""
 
     def _hand_all_over(self, successor: socket.socket) -> None:
-        exports = {each.handle.raw: each for each in self._table.exports()}
+        exports = {bytes(each.handle): each for each in self._table.exports()}
         with keeping.Connection(successor) as to:
             todo = {
                 name: [self._hand_over(to, *each, exports) for each in zip(kept, _versions(name), strict=True)]
@@ -422,9 +422,9 @@ def _facts(published: naming.Published, exports: dict[bytes, Exported]) -> tuple
     facts: list[Fact] = []
     held: list[OwnedFd] = []
     for handle in published.exports[0]:
-        export: Any = exports[handle.raw]
+        export: Any = exports[bytes(handle)]
         owned: Owned = export.source
-        what, fields = owned.export(), handle.fields
+        what, fields = owned.export(), fields_of(handle)
         assert owned.exporter is not None
         facts.append(
             Fact.of(handle.kind, owned.exporter, what, len(owned.fds), fields.offset, fields.nbytes, handle.read_only)

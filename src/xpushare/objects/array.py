@@ -12,7 +12,26 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, final
 
 from xpushare import _native, adapters
 from xpushare._device import adapter_of, dlpack_of, info_of
-from xpushare._native import ArrayState, BufferBase, Leaves, Span, dlpack_capsule
+from xpushare._native import (
+    ArrayState,
+    BufferBase,
+    Leaves,
+    Span,
+    array_dtype,
+    array_message,
+    array_offset,
+    array_order,
+    array_shape,
+    array_strides,
+    dlpack_capsule,
+    give_up,
+    held_by,
+    hold,
+    pickle_of,
+    pin,
+    set_array_order,
+    set_pickle,
+)
 from xpushare.common import html
 from xpushare.common.elements import (
     as_dtype,
@@ -32,7 +51,7 @@ from xpushare.core.declare import closing, made, watchers
 from xpushare.core.memory import Range
 from xpushare.core.pickles import Implicit, Pickled, anew, forwards
 from xpushare.objects.array_handle import ArrayHandle, is_tree
-from xpushare.objects.lifecycle import Closable, Exportable, advise, unpickles, use, why_unusable
+from xpushare.objects.lifecycle import Exportable, Holder, advise, unpickles, use, why_unusable
 from xpushare.objects.message import ONE_ARRAY, content_of, text_of
 from xpushare.objects.opened import arrays_of, give_back, open_message
 from xpushare.sharing import identity
@@ -105,7 +124,6 @@ class Memory(BufferBase, Exportable[Range]):
 
     _kind = "memory"
     _copy_advice = "it is the memory. Use slice(), or Queue.copy into a new allocation"
-    pinned: object
 
     def __new__(cls, *_args: object, **_options: object) -> Self:
         raise TypeError("Memory is made by malloc_device, malloc_host, malloc_shared and ipc.memory.open")
@@ -138,8 +156,7 @@ class Memory(BufferBase, Exportable[Range]):
         """
         if watchers:
             closing(self)
-        self.held = None
-        self.pickled = None
+        give_up(self)
 
     def slice(self, offset: int, nbytes: int) -> Memory:
         """Return a part of the memory as a `Memory` of its own.
@@ -219,11 +236,11 @@ class Memory(BufferBase, Exportable[Range]):
         """Return the content of an array interface."""
         content = bytes_of(self)
         interface: dict[str, Any] = getattr(content, name)
-        self.pinned = content  # the consumer holds this object, not a buffer: stay open as long as it lives
+        pin(self, content)  # the consumer holds this object, not a buffer: stay open as long as it lives
         return interface
 
     def __repr__(self) -> str:
-        found = self.held
+        found: Range | None = held_by(self)
         why = why_unusable(found)
         if found is None or why:
             return f"<Memory {why}>"
@@ -243,8 +260,7 @@ class Memory(BufferBase, Exportable[Range]):
 def memory_over(source: Range) -> Memory:
     """Make the `Memory` of a range."""
     self = BufferBase.__new__(Memory)
-    self.held = source
-    self.forks = source.allocation.forks
+    hold(self, source, source.allocation.forks)
     if watchers:
         made(self)
     return self
@@ -265,7 +281,7 @@ def _reopen(handle: bytes, offset: int, nbytes: int) -> Memory:
 
 
 @final
-class SharedArray(ArrayState, Closable[Range]):
+class SharedArray(ArrayState, Holder[Range]):
     """An array in memory that processes share.
 
     `empty`, `zeros`, `array`, `attach`, `Memory.as_array` and `VirtualRange.as_array` make it. Read it
@@ -283,8 +299,6 @@ class SharedArray(ArrayState, Closable[Range]):
     __slots__ = ()
 
     _copy_advice = "it is the memory. numpy.array(a) makes a private copy"
-    held: Range | None
-    pickled: _Pickled | None
 
     def __new__(cls, *_args: object, **_options: object) -> Self:
         raise TypeError("a SharedArray is made by Memory.as_array, VirtualRange.as_array, empty and attach")
@@ -293,9 +307,10 @@ class SharedArray(ArrayState, Closable[Range]):
         """Wait for the producer's stream, because the host reads next. Once the content is complete, no reader of the
         array waits again.
         """
-        if self.order is not None:
-            self.order.before_host()
-            self.order = None
+        order = array_order(self)
+        if order is not None:
+            order.before_host()
+            set_array_order(self, None)
 
     def _before(self, work: Work) -> None:
         """Make `work`, which reads or writes next, wait on the device for the producer's stream."""
@@ -307,26 +322,26 @@ class SharedArray(ArrayState, Closable[Range]):
         """Raise if the array came from a pickle that could not be opened. A closed array still knows its shape and
         type.
         """
-        if self.kind is None:
+        if array_dtype(self) is None:
             use(self)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Number of elements per dimension."""
         self._expect_opened()
-        return self.lengths
+        return array_shape(self)
 
     @property
     def dtype(self) -> Any:
         """NumPy dtype of the elements."""
         self._expect_opened()
-        return self.kind
+        return array_dtype(self)
 
     @property
     def strides(self) -> tuple[int, ...]:
         """Bytes from one element to the next, per dimension."""
         self._expect_opened()
-        return self.steps
+        return array_strides(self)
 
     @property
     def ndim(self) -> int:
@@ -346,7 +361,7 @@ class SharedArray(ArrayState, Closable[Range]):
     @property
     def ptr(self) -> int:
         """Address of the first element."""
-        return use(self).address + self.first
+        return use(self).address + array_offset(self)
 
     @property
     def device(self) -> Device:
@@ -391,10 +406,10 @@ class SharedArray(ArrayState, Closable[Range]):
         An array that `attach` did not make raises `InvalidArgumentError`.
         """
         use(self)
-        if self.message is None:
+        message: ArrayHandle | None = array_message(self)
+        if message is None:
             how = "xs.share makes one" if not self.is_imported else "its memory has: a.memory.handle"
             raise InvalidArgumentError(f"this SharedArray came by no array handle; {how}")
-        message: ArrayHandle = self.message
         return message
 
     def close(self) -> None:
@@ -411,21 +426,20 @@ class SharedArray(ArrayState, Closable[Range]):
         """
         if watchers:
             closing(self)
-        self.held = None
-        self.order = None
-        self.pickled = None
+        give_up(self)
+        set_array_order(self, None)
 
     def _span(self) -> Span:
         found = use(self)
         if not found.allocation.host_accessible:
             expect_host(found)
-        if self.order is not None:
+        if array_order(self) is not None:
             self._before_host()
-        shape, itemsize = self.lengths, self.kind.itemsize
-        code = memoryview_format(self.kind)
+        shape, dtype = array_shape(self), array_dtype(self)
+        code, itemsize = memoryview_format(dtype), dtype.itemsize
         owner, read_only = found.hold()
-        nbytes = math.prod(shape) * itemsize
-        return Span(found.address + self.first, nbytes, read_only, owner, shape, self.steps, code, itemsize)
+        start, nbytes = found.address + array_offset(self), math.prod(shape) * itemsize
+        return Span(start, nbytes, read_only, owner, shape, array_strides(self), code, itemsize)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         import numpy
@@ -434,11 +448,12 @@ class SharedArray(ArrayState, Closable[Range]):
         if not found.allocation.host_accessible:
             expect_host(found)
         self._before_host()
-        low, high = extent(self.lengths, self.steps, self.kind.itemsize)
-        start = found.address + self.first
+        shape, strides, kind = array_shape(self), array_strides(self), array_dtype(self)
+        low, high = extent(shape, strides, kind.itemsize)
+        start = found.address + array_offset(self)
         owner, read_only = found.hold()
         base: Any = Span(start + low, high - low, read_only, owner)
-        array: Any = numpy.ndarray(self.lengths, self.kind, base, -low, self.steps)
+        array: Any = numpy.ndarray(shape, kind, base, -low, strides)
         if dtype is not None and numpy.dtype(dtype) != array.dtype:
             if copy is False:
                 raise ValueError(f"a view of dtype {dtype} needs a copy")
@@ -488,14 +503,15 @@ class SharedArray(ArrayState, Closable[Range]):
         found = use(self)
         allocation = found.allocation
         here = dlpack_of(found.device, allocation.kind)
-        if stream is not None or self.order is not None:
+        if stream is not None or array_order(self) is not None:
             self._order_dlpack(found, adapters.on_host(here[0]), stream)
-        kind = dlpack_type(self.kind)
-        steps = in_elements(self.steps, self.kind.itemsize)
+        dtype = array_dtype(self)
+        kind = dlpack_type(dtype)
+        steps = in_elements(array_strides(self), dtype.itemsize)
         owner, read_only = allocation.hold(found)
-        address = allocation.address + found.offset + self.first
+        address = allocation.address + found.offset + array_offset(self)
         sealed = read_only and not immutable
-        return dlpack_capsule(owner, address, here, kind, self.lengths, steps, sealed, versioned, copied)
+        return dlpack_capsule(owner, address, here, kind, array_shape(self), steps, sealed, versioned, copied)
 
     def _order_dlpack(self, found: Range, on_host: bool, stream: Any) -> None:
         """Make the consumer's stream wait. `stream` is DLPack's number for it; None is the default stream (on the host:
@@ -523,14 +539,13 @@ class SharedArray(ArrayState, Closable[Range]):
 
     def _interface(self, **more: Any) -> dict[str, Any]:
         found = use(self)
-        self.pinned, read_only = (
-            found.hold()
-        )  # the consumer holds this object, not a buffer: stay open as long as it lives
+        owner, read_only = found.hold()
+        pin(self, owner)  # the consumer holds this object, not a buffer: stay open as long as it lives
         return {
-            "shape": self.lengths,
-            "typestr": self.kind.str,
-            "strides": self.steps,
-            "data": (found.address + self.first, read_only),
+            "shape": array_shape(self),
+            "typestr": array_dtype(self).str,
+            "strides": array_strides(self),
+            "data": (found.address + array_offset(self), read_only),
             "version": 3,
             **more,
         }
@@ -567,8 +582,9 @@ class SharedArray(ArrayState, Closable[Range]):
     def __array_interface__(self) -> dict[str, Any]:
         if not use(self).allocation.host_accessible:
             raise AttributeError("__array_interface__ is for host-accessible memory")
-        if not named_by_typestr(self.kind):
-            raise AttributeError(f"__array_interface__ has no code for {self.kind}: use numpy.asarray")
+        dtype = array_dtype(self)
+        if not named_by_typestr(dtype):
+            raise AttributeError(f"__array_interface__ has no code for {dtype}: use numpy.asarray")
         self._before_host()
         return self._interface()
 
@@ -583,28 +599,28 @@ class SharedArray(ArrayState, Closable[Range]):
         stream = None
         if protocol.stream is None:
             self._before_host()
-        elif self.order is not None:
+        elif array_order(self) is not None:
             stream = protocol.stream
             self._order_dlpack(found, False, stream)
         if protocol.layout == "numpy":
             return self._interface(stream=stream)
-        itemsize = self.kind.itemsize
-        if not named_by_typestr(self.kind) or any(step % itemsize for step in self.steps):
-            raise AttributeError(f"{protocol.name} cannot tell of {self.kind} with strides {self.steps}")
+        dtype, strides = array_dtype(self), array_strides(self)
+        if not named_by_typestr(dtype) or any(step % dtype.itemsize for step in strides):
+            raise AttributeError(f"{protocol.name} has no way to describe {dtype} with strides {strides}")
         return self._interface(
-            strides=in_elements(self.steps, itemsize),
+            strides=in_elements(strides, dtype.itemsize),
             offset=0,
             version=1,
             syclobj=protocol.syclobj(info_of(found.device)),
         )
 
     def _repr_html_(self) -> str:
-        found = self.held
+        found: Range | None = held_by(self)
         why = why_unusable(found)
         if found is None or why:
             return html.facts("SharedArray", {"state": why})
         said = {
-            "shape": self.lengths, "dtype": self.kind, "size": readable(self.nbytes), "device": found.device,
+            "shape": self.shape, "dtype": self.dtype, "size": readable(self.nbytes), "device": found.device,
             "imported": "yes" if found.handle is not None else None, "read-only": "yes" if found.read_only else None,
         }  # fmt: skip
         return html.facts("SharedArray", said)
@@ -613,13 +629,13 @@ class SharedArray(ArrayState, Closable[Range]):
         return html.bundle(self, include, exclude)
 
     def __repr__(self) -> str:
-        found = self.held
+        found: Range | None = held_by(self)
         why = why_unusable(found)
         if found is None or why:
             return f"<SharedArray {why}>"
         how = "imported " if found.handle is not None else ""
         access = " read-only" if found.read_only else ""
-        return f"<SharedArray {how}{self.lengths} {self.kind}{access} on {found.device}>"
+        return f"<SharedArray {how}{array_shape(self)} {array_dtype(self)}{access} on {found.device}>"
 
     def _reduce(self) -> tuple[Any, ...]:
         return _reopen_array, (self._pickled(),)
@@ -631,16 +647,17 @@ class SharedArray(ArrayState, Closable[Range]):
         """
         found = use(self)
         imported = found.handle if found.borrowed else None
-        if imported is not None and self.pickled is None and forwards(imported):
+        if imported is not None and pickle_of(self) is None and forwards(imported):
             return self._received(found, imported)
         if found.handle is not None:
             self._before_host()  # nobody else can wait for what a process that may be gone had queued
         covered, first = covered_by(self)
         writer = self if producer is None else producer
         order = _marked(found.device, writer, {} if marks is None else marks)  # asks other libraries: without the lock
-        while (kept := self.pickled) is None or (handle := kept.memory.sent(found.device)) is None:
+        kept: _Pickled | None
+        while (kept := pickle_of(self)) is None or (handle := kept.memory.sent(found.device)) is None:
             with Pickled.lock:
-                if self.pickled is not kept:
+                if pickle_of(self) is not kept:
                     continue  # another thread has exported it
                 events: set[Implicit] = set()  # the export holds them: it may outlive this array
                 export = partial(core.get, covered.replace(lease=(covered.lease, events)), implicit=True)
@@ -648,21 +665,21 @@ class SharedArray(ArrayState, Closable[Range]):
                 if made is None:
                     assert imported is not None
                     return self._received(found, imported)  # it has expired, as its first use will say
-                self.pickled = _Pickled(made, events)
+                set_pickle(self, _Pickled(made, events))
         if order is not None:
             kept.events.add(order.export)
-        return _sealed(handle, covered, self.kind, self.lengths, self.steps, first, order)
+        return _sealed(handle, covered, array_dtype(self), array_shape(self), array_strides(self), first, order)
 
     def _received(self, found: Range, handle: Handle) -> bytes:
         """Return the handle that an import was opened from."""
-        if self.message is not None and not is_tree(self.message):
-            raw: bytes = self.message.raw
-            return raw
+        message: ArrayHandle | None = array_message(self)
+        if message is not None and not is_tree(message):
+            return bytes(message)
         self._before_host()  # its event is the tree's
         fields = fields_of(handle)
         place = found.replace(offset=fields.offset, nbytes=fields.nbytes)
-        first = found.offset + self.first - fields.offset
-        return _sealed(handle, place, self.kind, self.lengths, self.steps, first, None)
+        first = found.offset + array_offset(self) - fields.offset
+        return _sealed(handle, place, array_dtype(self), array_shape(self), array_strides(self), first, None)
 
 
 _VIEW: Final = "np.asarray(a) is the same memory as a NumPy array, torch.from_dlpack(a) as a tensor"
@@ -689,8 +706,7 @@ def _sealed(
     marks = [] if order is None else [(order.handle, order.point)]
     made = leaves.seal(identity.sealing(), [handle], marks, text_of((dtype,), ONE_ARRAY), 0)
     assert made is not None  # one array is never too large
-    raw: bytes = made.raw
-    return raw
+    return bytes(made)
 
 
 def _marked(device: Device, producer: object, marks: Marks) -> Mark | None:
@@ -801,23 +817,24 @@ def view_of(
     for the same points.
     """
     check_dtype(dtype)
-    return array_of(use(array), as_shape(shape), dtype, strides, array.first + offset, array.order)
+    return array_of(use(array), as_shape(shape), dtype, strides, array_offset(array) + offset, array_order(array))
 
 
 def placed(array: SharedArray) -> tuple[Range, int]:
     """Return the memory that the array lies in, and the offset of its first element."""
-    return use(array), array.first
+    return use(array), array_offset(array)
 
 
 def described(array: SharedArray) -> tuple[Range, int, tuple[int, ...], tuple[int, ...], Any]:
     """Return the exact bytes that the elements span, the first element's offset in them, shape, strides and dtype."""
     found = use(array)
-    dtype = array.kind
-    low, high = extent(array.lengths, array.steps, dtype.itemsize)
-    at = array.first + low
+    dtype = array_dtype(array)
+    shape, strides = array_shape(array), array_strides(array)
+    low, high = extent(shape, strides, dtype.itemsize)
+    at = array_offset(array) + low
     if at or high - low != found.nbytes:
         found = found.replace(offset=found.offset + at, nbytes=high - low)
-    return found, -low, array.lengths, array.steps, dtype
+    return found, -low, shape, strides, dtype
 
 
 def covered_by(array: SharedArray) -> tuple[Range, int]:
@@ -827,9 +844,10 @@ def covered_by(array: SharedArray) -> tuple[Range, int]:
 
 def unsettled(array: SharedArray) -> Order | None:
     """Return the points that readers have to wait for, or None once the content is complete."""
-    order: Order | None = array.order
+    order: Order | None = array_order(array)
     if order is not None and order.settled():
-        order = array.order = None
+        order = None
+        set_array_order(array, None)
     return order
 
 

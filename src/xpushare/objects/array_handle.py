@@ -9,7 +9,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from xpushare import _native
-from xpushare._native import MessageState
+from xpushare._native import (
+    MessageState,
+    message_copied,
+    message_count,
+    message_elements,
+    message_end,
+    message_events,
+    message_memory,
+    message_own,
+    unread_of,
+)
 from xpushare.common import html
 from xpushare.common.errors import InvalidArgumentError, Unread, XpuShareError
 from xpushare.common.sizes import counted, readable
@@ -17,7 +27,7 @@ from xpushare.core.declare import closing, misused, watchers
 from xpushare.objects.lifecycle import Closable
 from xpushare.objects.message import ONE_ARRAY, content_of, read_message
 from xpushare.sharing import layout, node
-from xpushare.sharing.handle import Handle, HandleLike, Named, bytes_of, decode_text, encode_text
+from xpushare.sharing.handle import Handle, HandleLike, Named, bytes_of, decode_text, encode_text, fields_of
 
 if TYPE_CHECKING:
     from xpushare.objects.message import Content
@@ -25,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["ArrayHandle", "expect_open", "is_tree"]
 
 
-class ArrayHandle(MessageState, Named, Closable["ArrayHandle"]):
+class ArrayHandle(MessageState, Named, Closable):
     """A handle of an array, or of a tree of arrays, which `share` makes and `attach` opens.
 
     `bytes(h)` and `str(h)` are the whole handle. They may be sent through any channel, and
@@ -61,7 +71,7 @@ class ArrayHandle(MessageState, Named, Closable["ArrayHandle"]):
         elif isinstance(handle, str):
             raw = decode_text(handle)
         elif isinstance(handle, Handle):
-            raw = handle.raw
+            raw = bytes(handle)
         else:
             raw = bytes_of(
                 handle,
@@ -83,31 +93,31 @@ class ArrayHandle(MessageState, Named, Closable["ArrayHandle"]):
         """The handle of the memory that the elements lie in."""
         if is_tree(self):
             _refuse("handle")
-        first: Handle = self.memory[0]
-        return first
+        return self.handles[0]
 
     @property
     def handles(self) -> tuple[Handle, ...]:
         """Handles of the memory that the arrays lie in, one for each allocation."""
-        return self.memory
+        return message_memory(self)
 
     @property
     def event(self) -> Handle | None:
         """The handle of the event that orders the content, or None if none is needed."""
         self._one("event")
-        return self.events[0][0] if self.events else None
+        events = message_events(self)
+        return events[0][0] if events else None
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Number of elements per dimension."""
         self._one("shape")
-        return self.elements()[0][2]
+        return message_elements(self)[0][2]
 
     @property
     def strides(self) -> tuple[int, ...]:
         """Bytes from one element to the next, per dimension."""
         self._one("strides")
-        return self.elements()[0][3]
+        return message_elements(self)[0][3]
 
     @property
     def dtype(self) -> Any:
@@ -118,17 +128,17 @@ class ArrayHandle(MessageState, Named, Closable["ArrayHandle"]):
     def nbytes(self) -> int:
         """Bytes of the elements of all arrays."""
         sizes = content_of(self).itemsizes
-        return sum(math.prod(shape) * sizes[dtype] for _, _, shape, _, dtype, _ in self.elements())
+        return sum(math.prod(shape) * sizes[dtype] for _, _, shape, _, dtype, _ in message_elements(self))
 
     @property
     def read_only(self) -> bool:
         """Whether importers get no writable view of any of the memory."""
-        return all(handle.read_only for handle in self.memory)
+        return all(handle.read_only for handle in self.handles)
 
     @property
     def copied_nbytes(self) -> int:
         """Bytes that `share(copy=True)` copied; 0 when all was shared in place."""
-        return self.copied
+        return message_copied(self)
 
     def close(self) -> None:
         """Withdraw the handle for new attaches if `share` returned this object. Idempotent.
@@ -142,17 +152,17 @@ class ArrayHandle(MessageState, Named, Closable["ArrayHandle"]):
             True
         """
         if watchers:
-            closing(self, () if self.unread else self.memory)
-        (owned,) = map(ArrayHandle.end, (self,))  # not called from here: no interrupt comes before the block
+            closing(self, () if unread_of(self) else self.handles)
+        (owned,) = map(message_end, (self,))  # not called from here: no interrupt comes before the block
         if not owned:
             return
         try:
             table = node.current().table_if_any
             if table is not None:
-                for handle in self.memory:
+                for handle in self.handles:
                     table.withdraw(handle, layout.REASON_PUT)  # False where its opens were used up: it is gone
         except BaseException:  # an interrupt: who closes it again ends what is left
-            self.own()
+            message_own(self)
             raise
 
     # The default keeps what is needed at interpreter exit, when module globals are gone.
@@ -161,7 +171,7 @@ class ArrayHandle(MessageState, Named, Closable["ArrayHandle"]):
         if _left():
             return
         table = node.current().table_if_any
-        if table is not None and table.lose(self.memory[0]):
+        if table is not None and table.lose(self.handles[0]):
             import warnings
 
             warnings.warn(
@@ -175,32 +185,28 @@ class ArrayHandle(MessageState, Named, Closable["ArrayHandle"]):
     def _use(self) -> ArrayHandle:
         """Check the handle as `use` does, but allow forked children: a handle is just bytes."""
         expect_open(self)
-        if self.unread is not None:
-            self.unread()
+        unread = unread_of(self)
+        if unread is not None:
+            unread()
         return self
 
-    def following(self, newest: Callable[[], Named | None]) -> ArrayHandle:
-        # The same message as a separate object that follows a name; see `sharing.handle.following`. No docstring: `dir`
-        # leaves it out.
-        made: ArrayHandle = _native.following_message(self, newest)
-        return made
-
     def __str__(self) -> str:
-        return encode_text(self.raw)
+        return encode_text(bytes(self))
 
     def _repr_html_(self) -> str:
-        if self.unread is not None:
-            return html.facts("ArrayHandle", {"state": self.unread})
-        first = self.memory[0]
+        unread = unread_of(self)
+        if unread is not None:
+            return html.facts("ArrayHandle", {"state": unread})
+        first = self.handles[0]
         said: dict[str, Any] = {
-            "exporter": f"pid {first.fields.pid}", "backend": first.backend,
+            "exporter": f"pid {fields_of(first).pid}", "backend": first.backend,
             "read-only": "yes" if self.read_only else None, "closed": "yes" if self.closed else None,
         }  # fmt: skip
         try:
             if is_tree(self):
                 said = {
                     "arrays": _array_count(self),
-                    "allocations": len(self.memory),
+                    "allocations": len(self.handles),
                     "size": readable(self.nbytes),
                     **said,
                 }
@@ -214,11 +220,12 @@ class ArrayHandle(MessageState, Named, Closable["ArrayHandle"]):
         return html.bundle(self, include, exclude)
 
     def __repr__(self) -> str:
-        if self.unread is not None:
-            return f"<ArrayHandle that is none here: {self.unread}>"
-        first = self.memory[0]
+        unread = unread_of(self)
+        if unread is not None:
+            return f"<ArrayHandle that is none here: {unread}>"
+        first = self.handles[0]
         more = " read-only" if self.read_only else ""
-        more += f", {self.copied} bytes copied" if self.copied else ""
+        more += f", {self.copied_nbytes} bytes copied" if self.copied_nbytes else ""
         more += ", closed" if self.closed else ""
         try:
             tree = is_tree(self)
@@ -226,18 +233,18 @@ class ArrayHandle(MessageState, Named, Closable["ArrayHandle"]):
         except XpuShareError as error:
             return f"<ArrayHandle of what cannot be attached here: {error}{more}>"
         if tree:
-            what = f"of {_tree(_array_count(self), len(self.memory))}, by pid {first.fields.pid}"
+            what = f"of {_tree(_array_count(self), len(self.handles))}, by pid {fields_of(first).pid}"
             return f"<ArrayHandle {what}{more}>"
-        return f"<ArrayHandle {what}on {first.backend}, exported by pid {first.fields.pid}{more}>"
+        return f"<ArrayHandle {what}on {first.backend}, exported by pid {fields_of(first).pid}{more}>"
 
     def __eq__(self, other: object) -> bool:
-        return self.raw == other.raw if isinstance(other, ArrayHandle) else NotImplemented
+        return bytes(self) == bytes(other) if isinstance(other, ArrayHandle) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(self.raw)
+        return hash(bytes(self))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle, (self.raw,)
+        return _unpickle, (bytes(self),)
 
 
 def _array_count(handle: ArrayHandle) -> int:
@@ -246,7 +253,7 @@ def _array_count(handle: ArrayHandle) -> int:
     while left:
         x = left.pop()
         if type(x) is int:
-            return handle.count
+            return message_count(handle)
         if type(x) is list and x and x[0] in ("l", "t", "n", "d") and type(x[-1]) is list:
             left += x[-1]
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Generator
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
+from xpushare._native import give_up, held_by, hold
 from xpushare.core import event as core
 from xpushare.core.declare import closing, made, watchers
 from xpushare.core.event import Opened, Times
@@ -55,7 +56,7 @@ class Event(Exportable[Opened]):
         (1, 2, 2)
     """
 
-    __slots__ = ("__weakref__", "_natives", "forks", "held", "pickled")
+    __slots__ = ("_natives",)
 
     _kind = "event"
     _copy_advice = "open its handle for another object over the same state"
@@ -283,14 +284,14 @@ class Event(Exportable[Opened]):
         """
         if watchers:
             closing(self)
-        held, self.held = self.held, None
+        held = held_by(self)
+        give_up(self)
         if isinstance(held, Opened) and held.role is not None:
             held.role.detach()  # which ends what waits by this object
         self._natives = ()
-        self.pickled = None
 
     def __repr__(self) -> str:
-        found = self.held
+        found: Opened | None = held_by(self)
         why = why_unusable(found)
         if found is None or why:
             return f"<Event {why}>"
@@ -322,9 +323,7 @@ advise(
 
 
 def _hold(thing: Event, opened: Opened) -> None:
-    thing.held = opened
-    thing.forks = opened.timeline.forks
-    thing.pickled = None
+    hold(thing, opened, opened.timeline.forks)
     thing._natives = ()  # pyright: ignore[reportPrivateUsage]
     if watchers:
         made(thing)

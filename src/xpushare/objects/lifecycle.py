@@ -1,17 +1,14 @@
 """The common behaviour of all objects of this package: `close`, `with`, errors after close and after a fork, copies,
 pickles.
-
-All bases have empty `__slots__`. Each class declares the slots itself, since a class over `BufferBase` cannot inherit
-any.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, Protocol, TypeVar
 
-from xpushare._native import forks
+from xpushare._native import ObjectBase, held_by, hold, pickle_of, set_pickle, usable
 from xpushare.common.errors import ForkError, InvalidArgumentError, XpuShareError
 from xpushare.core.declare import misused
 from xpushare.core.memory import FORK_ADVICE
@@ -26,9 +23,9 @@ __all__ = [
     "Closable",
     "DeviceObject",
     "Exportable",
+    "Holder",
     "advise",
     "expect_opened",
-    "public",
     "unpickles",
     "use",
     "why_unusable",
@@ -55,30 +52,24 @@ S = TypeVar("S")
 D = TypeVar("D", bound=OnDevice)
 I = TypeVar("I", bound=Importable)  # noqa: E741
 F = TypeVar("F", bound=Callable[..., Any])
-C = TypeVar("C", bound="Closable[Any]")
+C = TypeVar("C", bound="Closable")
 
 
-class Closable(Generic[S]):
-    """An object that is closed by `close()`, at the end of its `with` block, or silently when its last reference is
-    dropped.
-
-    The last case needs no code. The object in `held` releases its resource once nothing holds it any more.
-    """
+class Closable:
+    """An object that is closed by `close()`, or at the end of its `with` block."""
 
     __slots__ = ()
 
-    held: S | None  # the whole state; None once the object is closed
-    forks: int  # of the resource that it holds: how often this line of processes had forked when that was made
     _copy_advice: ClassVar[str]
-    _pickle_advice: ClassVar[str]  # of a class that cannot be pickled
+    _advice: ClassVar[frozenset[str]] = frozenset()  # names that only give advice
 
-    def _use(self) -> S:
-        return use(self)
+    def _use(self) -> object:
+        raise NotImplementedError
 
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""
-        return self.held is None
+        raise NotImplementedError
 
     def close(self) -> None:
         """Give up this object's hold. Idempotent; in a forked child it touches nothing of the parent's."""
@@ -92,7 +83,7 @@ class Closable(Generic[S]):
         self.close()
 
     def __dir__(self) -> list[str]:
-        return public(type(self), super().__dir__())
+        return [name for name in super().__dir__() if name not in self._advice]
 
     def __copy__(self) -> NoReturn:
         raise TypeError(f"this {type(self).__name__} cannot be copied: {self._copy_advice}")
@@ -100,8 +91,26 @@ class Closable(Generic[S]):
     def __deepcopy__(self, memo: object) -> NoReturn:
         self.__copy__()
 
+
+class Holder(ObjectBase, Closable, Generic[S]):
+    """An object that holds a resource. It is also closed, silently, when its last reference is dropped: the resource
+    releases itself once nothing holds it any more.
+    """
+
+    __slots__ = ()
+
+    _pickle_advice: ClassVar[str]  # of a class that cannot be pickled
+
+    def _use(self) -> S:
+        return use(self)
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return held_by(self) is None
+
     def __reduce__(self) -> tuple[Any, ...]:
-        held: Any = self.held
+        held = held_by(self)
         return held.pickle if isinstance(held, Unopened) else self._reduce()
 
     def _reduce(self) -> tuple[Any, ...]:
@@ -120,18 +129,9 @@ class Advice:
         raise AttributeError(self._text)
 
 
-def public(kind: type, names: Iterable[str]) -> list[str]:
-    """Leave out names that are for this package alone, which have no docstrings, and names that only give advice."""
-
-    def is_documented(name: str) -> bool:
-        found = [vars(base)[name] for base in kind.__mro__ if name in vars(base)]
-        return not isinstance(found[0], Advice) and any(each.__doc__ for each in found)
-
-    return [name for name in names if name.startswith("_") or is_documented(name)]
-
-
-def advise(kind: type, **advice: str) -> None:
+def advise(kind: type[Closable], **advice: str) -> None:
     """Make missing attributes of a class raise an error that names the right ones."""
+    kind._advice = frozenset(advice)  # pyright: ignore[reportPrivateUsage]
     for name, text in advice.items():
         setattr(kind, name, Advice(f"{kind.__name__} has no attribute {name!r}: {text}"))
 
@@ -146,9 +146,7 @@ def expect_opened(held: object) -> None:
         held()
 
 
-_UNOPENED: Final = (
-    0xFFFFFFFF  # no count of forks: what each use compares already shows that there is nothing to be used
-)
+_UNOPENED: Final = 0xFFFFFFFF  # no process has forked that often, so what could not be opened is never usable
 
 
 def unpickles(kind: Any) -> Callable[[F], F]:
@@ -162,10 +160,8 @@ def unpickles(kind: Any) -> Callable[[F], F]:
             try:
                 return open_(*arguments)
             except XpuShareError as error:
-                self = kind.__base__.__new__(kind)
-                self.held = Unopened(error, (reopen, arguments))
-                self.forks = _UNOPENED
-                self.pickled = None
+                self = ObjectBase.__new__(kind)
+                hold(self, Unopened(error, (reopen, arguments)), _UNOPENED)
                 return self
 
         return reopen
@@ -176,20 +172,26 @@ def unpickles(kind: Any) -> Callable[[F], F]:
 _CLOSED: Final = ": close() was called, or its `with` block has ended"
 
 
-def use(thing: Closable[S]) -> S:
+def use(thing: Holder[S]) -> S:
     """Return the object behind an open object. Raises `InvalidArgumentError` if it is closed, `ForkError` in a forked
     child of its process.
     """
-    found = thing.held
+    found: S | None = usable(thing)
     if found is None:
-        raise misused("lifetime", InvalidArgumentError(f"this {type(thing).__name__} is closed{_CLOSED}"), thing)
-    if thing.forks != forks():
-        expect_opened(found)
-        raise ForkError(f"this {type(thing).__name__} {FORK_ADVICE}")
+        _refuse(thing)
     return found
 
 
-class DeviceObject(Closable[D]):
+def _refuse(thing: Holder[Any]) -> NoReturn:
+    """Raise why an object cannot be used."""
+    found = held_by(thing)
+    if found is None:
+        raise misused("lifetime", InvalidArgumentError(f"this {type(thing).__name__} is closed{_CLOSED}"), thing)
+    expect_opened(found)
+    raise ForkError(f"this {type(thing).__name__} {FORK_ADVICE}")
+
+
+class DeviceObject(Holder[D]):
     """An object on a device."""
 
     __slots__ = ()
@@ -211,7 +213,6 @@ class Exportable(DeviceObject[I]):
     __slots__ = ()
 
     _kind: ClassVar[str]  # its module in `ipc`
-    pickled: Pickled | None  # what pickling it has exported
 
     @property
     def is_imported(self) -> bool:
@@ -236,16 +237,19 @@ class Exportable(DeviceObject[I]):
     def _handle_to_pickle(self, found: I, get: Callable[..., Handle]) -> Handle:
         """Return the handle that an import was opened from, if its exporter lives, else that of an export by `get`."""
         imported = self._forwarded(found)
-        if imported is not None and self.pickled is None and forwards(imported):
+        if imported is not None and pickle_of(self) is None and forwards(imported):
             return imported
         export = functools.partial(get, found, implicit=True)
-        while (kept := self.pickled) is None or (handle := kept.sent(found.device)) is None:
+        while True:
+            kept: Pickled | None = pickle_of(self)
+            handle = None if kept is None else kept.sent(found.device)
+            if handle is not None:
+                return handle
             with Pickled.lock:
-                if self.pickled is not kept:
+                if pickle_of(self) is not kept:
                     continue  # another thread has exported it
                 made = Pickled(export()) if imported is None else anew(self, found.device, export)
                 if made is None:
                     assert imported is not None
                     return imported  # it has expired, as its first use will say
-                self.pickled = made  # type: ignore[misc]  # a slot of each sub-class
-        return handle
+                set_pickle(self, made)

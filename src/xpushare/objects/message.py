@@ -11,13 +11,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from xpushare import _native
-from xpushare._native import CONSTANTS, MAGICS, STRUCTS
+from xpushare._native import CONSTANTS, MAGICS, STRUCTS, message_good, message_text
 from xpushare.common.elements import dlpack_type, extent
 from xpushare.common.errors import InvalidHandleError
 from xpushare.common.system import boot_id, boot_ids
 from xpushare.objects.dtypes import build_dtype, describe_dtype
 from xpushare.sharing import identity
-from xpushare.sharing.handle import KIND_NUMBERS, SEAL_NBYTES, Fields, Handle, expect_this_boot, keyed_hash, wrong_seal
+from xpushare.sharing.handle import (
+    KIND_NUMBERS,
+    SEAL_NBYTES,
+    Fields,
+    Handle,
+    expect_this_boot,
+    fields_of,
+    keyed_hash,
+    wrong_seal,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,7 +98,7 @@ def content_of(message: MessageState) -> Content:
     """Return the content of a message. Raises `InvalidHandleError` if an array does not lie inside its memory, or if
     the text does not describe dtypes and a tree.
     """
-    text = message.text
+    text = message_text(message)
     found = _contents.get(text)
     if found is None:
         found = read_text(text)
@@ -97,8 +106,8 @@ def content_of(message: MessageState) -> Content:
             if len(_contents) >= _CONTENT_LIMIT:
                 _contents.clear()
             _contents[text] = found
-    if not message.good(found.itemsizes):
-        raise InvalidHandleError(_why_unfit(message.raw, found))
+    if not message_good(message, found.itemsizes):
+        raise InvalidHandleError(_why_unfit(bytes(message), found))
     return found
 
 
@@ -149,14 +158,15 @@ def _why_bad(raw: bytes) -> str:
             f"the array handle says things this version does not know ({places} allocations, {events} events, "
             f"{arrays} arrays)"
         )
-    first = Handle(raw[HEADER.size : HEADER.size + Handle.NBYTES]).fields
+    first = fields_of(Handle(raw[HEADER.size : HEADER.size + Handle.NBYTES]))
     for at, kind in _handles(places, events):
         found = Handle(raw[at : at + Handle.NBYTES])
-        if found.fields.kind != KIND_NUMBERS[kind]:
+        fields = fields_of(found)
+        if fields.kind != KIND_NUMBERS[kind]:
             return f"the array handle names {found.kind} where {kind} is due"
-        if found.fields.cookie != first.cookie:
+        if fields.cookie != first.cookie:
             return f"the array handle names {kind} that is none of its exporter"
-        expect_this_boot(found.fields.boot_id)
+        expect_this_boot(fields.boot_id)
     return "the array handle says a point that no event reaches"
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from xpushare._native import message_arrays, message_events, message_marks, message_memory
 from xpushare.core import event as events
 from xpushare.core import memory
 from xpushare.core.declare import made, watchers
 from xpushare.core.opening import give_open
 from xpushare.core.ordering import Order
 from xpushare.sharing import node
+from xpushare.sharing.handle import fields_of
 
 if TYPE_CHECKING:
     from xpushare._device import DeviceLike
@@ -47,27 +49,27 @@ def open_message(
     readers of its arrays wait for. With `ordered`, the readers wait for the producers' streams, and so does `work` from
     now on. `part` selects memory; None selects all. With `own`, this process can export the memory.
     """
-    handles = message.memory
+    every = handles = message_memory(message)
     at = None
     if part is not None:
         handles = tuple(map(handles.__getitem__, part.memory))
         at = {number: index for index, number in enumerate(part.memory)}
     export = None
-    first = message.memory[0]
-    if len(message.memory) > 1 and (here := node.current()).is_own(first.fields.cookie):
-        export = here.table().find(first)  # it holds the other exports, and may end while they are opened
+    if len(every) > 1 and (here := node.current()).is_own(fields_of(every[0]).cookie):
+        export = here.table().find(every[0])  # it holds the other exports, and may end while they are opened
     memory.open_all(handles, device, opened, own)
     del export
     orders: Orders = {}
-    if ordered and message.events:
+    events_of = message_events(message) if ordered else ()
+    if events_of:
         known: dict[tuple[int, int], Order] = {}  # by the event's number and the id of the device
-        for place, event in message.marks():
+        for place, event in message_marks(message):
             if at is not None and place not in at:
                 continue
             on = opened[place if at is None else at[place]].device
             order = known.get((event, id(on)))
             if order is None:
-                mark, point = message.events[event]
+                mark, point = events_of[event]
                 order = known[event, id(on)] = Order(events.open_(mark, on, signals=False), point)
                 if work is not None:
                     order.before(work)
@@ -81,10 +83,10 @@ def arrays_of(
     """Make the arrays of a message, whose memory is open. Each array outside the part is None."""
     ranges: Any = opened
     if part is not None:
-        ranges = [None] * len(message.memory)
+        ranges = [None] * len(message_memory(message))
         for number, each in zip(part.memory, opened, strict=True):
             ranges[number] = each
-    arrays: list[Any] = message.arrays(ranges, content.dtypes, orders)
+    arrays: list[Any] = message_arrays(message, ranges, content.dtypes, orders)
     if part is not None:
         arrays = part.chosen(arrays)
     if watchers:
@@ -96,7 +98,9 @@ def arrays_of(
 
 def give_back(message: ArrayHandle, opened: list[Range], part: Part | None = None) -> None:
     """Return the opens of a message, because opening it came to nothing. `part` is as for `open_message`."""
-    handles = message.memory if part is None else [message.memory[number] for number in part.memory]
+    handles = message_memory(message)
+    if part is not None:
+        handles = tuple(map(handles.__getitem__, part.memory))
     for each in handles[: len(opened)]:  # a tree counts the first one's, a pickle's message all
         give_open(each)
     opened.clear()  # here, not with the traceback

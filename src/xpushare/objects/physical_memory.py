@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Literal, final
 
-from xpushare._native import BufferBase, Span
+from xpushare._native import BufferBase, Span, give_up, held_by, hold
 from xpushare.common.elements import as_dtype, as_shape
 from xpushare.common.errors import InvalidArgumentError
 from xpushare.core import growth as growing
@@ -50,7 +50,7 @@ class PhysicalMemory(Exportable[Held]):
         (True, True)
     """
 
-    __slots__ = ("__weakref__", "forks", "held", "pickled")
+    __slots__ = ()
 
     _kind = "physical_memory"
     _copy_advice = "it is the memory. Open its handle for another object over the same pages"
@@ -88,8 +88,7 @@ class PhysicalMemory(Exportable[Held]):
         """
         if watchers:
             closing(self)
-        self.held = None
-        self.pickled = None
+        give_up(self)
 
     def statistics(self) -> dict[str, Any]:
         """Report who shares these pages.
@@ -110,7 +109,7 @@ class PhysicalMemory(Exportable[Held]):
         return physical_statistics(use(self))
 
     def __repr__(self) -> str:
-        found = self.held
+        found: Held | None = held_by(self)
         why = why_unusable(found)
         if found is None or why:
             return f"<PhysicalMemory {why}>"
@@ -122,9 +121,7 @@ class PhysicalMemory(Exportable[Held]):
 
 
 def _hold(thing: PhysicalMemory, held: Held) -> None:
-    thing.held = held
-    thing.forks = held.pages.forks
-    thing.pickled = None
+    hold(thing, held, held.pages.forks)
     if watchers:
         made(thing)
 
@@ -171,9 +168,9 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         1000
     """
 
-    __slots__ = ("forks", "growth", "held")
+    __slots__ = ("_growth",)
 
-    growth: Growth | None
+    _growth: Growth | None
 
     _copy_advice = "it is the addresses. Map the PhysicalMemory in another range"
     _pickle_advice = "addresses belong to their process. Send the PhysicalMemory"
@@ -268,7 +265,7 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         core.set_access(self._mapped_by_hand(), at, nbytes, access)
 
     def _mapped_by_hand(self) -> Reserved:
-        if self.growth is not None:
+        if self._growth is not None:
             raise InvalidArgumentError("this range maps its own memory: grow and shrink it, or refresh a follower")
         return use(self)
 
@@ -414,7 +411,7 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
     def nbytes(self) -> int:
         """How many addresses are reserved; for a growable range and its followers, the length now."""
         found = use(self)
-        return found.nbytes if self.growth is None else self.growth.nbytes
+        return found.nbytes if self._growth is None else self._growth.nbytes
 
     def close(self) -> None:
         """Give up this object's hold on the addresses. Idempotent.
@@ -429,11 +426,11 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         """
         if watchers:
             closing(self)
-        self.held = None
-        self.growth = None
+        give_up(self)
+        self._growth = None
 
     def __repr__(self) -> str:
-        found = self.held
+        found: Reserved | None = held_by(self)
         if found is None:
             return "<VirtualRange closed>"
         mappings = len(found.mapped)
@@ -444,9 +441,8 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
 def range_over(reserved: Reserved, growth: Growth | None) -> VirtualRange:
     """Make the `VirtualRange` of reserved addresses."""
     self = BufferBase.__new__(VirtualRange)  # not bound to one memory: `_span` looks at what is mapped when it is asked
-    self.held = reserved
-    self.forks = reserved.forks
-    self.growth = growth
+    hold(self, reserved, reserved.forks)
+    self._growth = growth  # pyright: ignore[reportPrivateUsage]
     if watchers:
         made(self)
     return self
@@ -461,7 +457,12 @@ def whole_range(addresses: VirtualRange) -> Range:
 
 def growth_of(addresses: VirtualRange) -> tuple[Reserved, Growth]:
     """Return the addresses and the growth of a growable range. Raises `InvalidArgumentError` for any other."""
-    found = use(addresses)
-    if addresses.growth is None:
+    found, growth = use(addresses), addresses._growth  # pyright: ignore[reportPrivateUsage]
+    if growth is None:
         raise InvalidArgumentError("this range does not grow: VirtualRange(…, growable=True) does")
-    return found, addresses.growth
+    return found, growth
+
+
+def is_growable(addresses: VirtualRange) -> bool:
+    """Return whether the range, which is not closed, can grow or follows one that can."""
+    return addresses._growth is not None  # pyright: ignore[reportPrivateUsage]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, final
 
+from xpushare._native import give_up, held_by, hold
 from xpushare.common.elements import c_strides
 from xpushare.common.errors import InvalidArgumentError
 from xpushare.core import queue as core
@@ -74,7 +75,7 @@ class Queue(DeviceObject[Work]):
         [0.0, 0.0, 0.0]
     """
 
-    __slots__ = ("__weakref__", "forks", "held")
+    __slots__ = ()
 
     _copy_advice = "it is the order of its work. Queue(device) makes another"
     _pickle_advice = "it belongs to its process. Send an Event that it signals"
@@ -260,15 +261,15 @@ class Queue(DeviceObject[Work]):
         """
         if watchers:
             closing(self)
-        self.held = None
+        give_up(self)
 
     def __repr__(self) -> str:
-        return "<Queue closed>" if self.held is None else f"<Queue on {self.held.device}>"
+        found: Work | None = held_by(self)
+        return "<Queue closed>" if found is None else f"<Queue on {found.device}>"
 
 
 def _hold(thing: Queue, work: Work) -> None:
-    thing.held = work
-    thing.forks = work.forks
+    hold(thing, work, work.forks)
     if watchers:
         made(thing)
 

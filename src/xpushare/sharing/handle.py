@@ -13,7 +13,19 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, final
 
 from xpushare import _native
-from xpushare._native import CONSTANTS, LAYOUT, MAGICS, STRUCTS, BufferBase, Fields, HandleState, fields_of
+from xpushare._native import (
+    CONSTANTS,
+    LAYOUT,
+    MAGICS,
+    STRUCTS,
+    BufferBase,
+    Fields,
+    HandleState,
+    fields_of,
+    following_message,
+    newest_of,
+    unread_of,
+)
 from xpushare.common import html
 from xpushare.common.errors import InvalidArgumentError, InvalidHandleError, Unread, XpuShareError
 from xpushare.common.sizes import readable
@@ -132,24 +144,15 @@ def _backend(field: bytes) -> str:
 class Named:
     """A handle that follows its name if it was looked up by one. See `following`."""
 
-    __slots__ = ()  # the native bases of the classes have these two
-
-    if TYPE_CHECKING:
-
-        @property
-        def newest(self) -> Callable[[], Named] | None: ...
-        @property
-        def unread(
-            self,
-        ) -> Unread | None: ...  # of a pickle's content that is no handle here: it has bytes, and no more
-        def following(self, newest: Callable[[], Named]) -> Named: ...  # as the function of this name
+    __slots__ = ()
 
     @property
     def version(self) -> int | None:
         """The version that `lookup` or `watch` found, as `publish` returned it; None for any other handle. `attach`
         opens a newer version if this one was replaced meanwhile, unless `lookup(version=)` found it.
         """
-        found: int | None = getattr(self.newest, "version", None)
+        handle: Any = self  # a native handle, too
+        found: int | None = getattr(newest_of(handle), "version", None)
         return found
 
     def __bytes__(self) -> bytes:
@@ -228,53 +231,50 @@ class Handle(HandleState, Named):
     @property
     def kind(self) -> str:
         """`memory`, `physical_memory` or `event`."""
-        return KINDS[self.fields.kind]
+        return KINDS[fields_of(self).kind]
 
     @property
     def backend(self) -> str:
         """The backend of the exporter's device."""
-        return _backend(self.fields.backend)
+        return _backend(fields_of(self).backend)
 
     @property
     def device_uuid(self) -> str:
         """The uuid of the exporter's device."""
-        return str(uuid.UUID(bytes=self.fields.device_uuid))
+        return str(uuid.UUID(bytes=fields_of(self).device_uuid))
 
     @property
     def nbytes(self) -> int:
         """Bytes of the exported range; 0 for an event."""
-        return self.fields.nbytes
+        return fields_of(self).nbytes
 
     @property
     def exposed_nbytes(self) -> int:
         """How many bytes an importer could reach, since drivers map whole granules."""
-        return self.fields.exposed_nbytes
+        return fields_of(self).exposed_nbytes
 
     @property
     def read_only(self) -> bool:
         """Whether importers get no write access."""
-        return bool(self.fields.flags & READ_ONLY)
+        return bool(fields_of(self).flags & READ_ONLY)
 
     @property
     def exporter(self) -> Exporter:
         """The pid, boot id and pid namespace of the process that made this handle."""
-        return Exporter(self.fields.pid, str(uuid.UUID(bytes=self.fields.boot_id)), self.fields.pid_namespace)
-
-    def following(self, newest: Callable[[], Named | None]) -> Handle:
-        """Return the same handle as a separate object, because the handle for given bytes is cached."""
-        made: Handle = _native.handle(self.raw, newest)
-        return made
+        fields = fields_of(self)
+        return Exporter(fields.pid, str(uuid.UUID(bytes=fields.boot_id)), fields.pid_namespace)
 
     def __str__(self) -> str:
-        return encode_text(self.raw)
+        return encode_text(bytes(self))
 
     def _repr_html_(self) -> str:
-        if self.unread is not None:
-            return html.facts("Handle", {"state": self.unread})
+        unread = unread_of(self)
+        if unread is not None:
+            return html.facts("Handle", {"state": unread})
         size = None if self.kind == "event" else readable(self.nbytes)
         said = {
             "kind": self.kind, "size": size, "backend": self.backend, "device": self.device_uuid,
-            "exporter": f"pid {self.fields.pid}", "read-only": "yes" if self.read_only else None,
+            "exporter": f"pid {fields_of(self).pid}", "read-only": "yes" if self.read_only else None,
         }  # fmt: skip
         return html.facts("Handle", said)
 
@@ -282,15 +282,16 @@ class Handle(HandleState, Named):
         return html.bundle(self, include, exclude)
 
     def __repr__(self) -> str:
-        if self.unread is not None:
-            return f"<Handle that is none here: {self.unread}>"
+        unread = unread_of(self)
+        if unread is not None:
+            return f"<Handle that is none here: {unread}>"
         access = " read-only" if self.read_only else ""
         size = f" {self.nbytes} bytes{access}" if self.kind != "event" else ""
-        fields = self.fields
+        fields = fields_of(self)
         return f"<Handle {self.kind}{size} on {self.backend}, exported by pid {fields.pid}, #{fields.generation}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle, (self.raw,)
+        return _unpickle, (bytes(self),)
 
     def __copy__(self) -> Handle:
         return self
@@ -318,8 +319,8 @@ def following(handle: _N, newest: Callable[[], Named]) -> _N:
     """Return the handle as a separate object that follows a name. `newest` returns the name's current handle, and
     raises if nobody publishes the name.
     """
-    found: Any = handle.following(newest)
-    named: _N = found
+    found: Any = handle
+    named: _N = _native.handle(bytes(found), newest) if isinstance(found, Handle) else following_message(found, newest)
     return named
 
 
@@ -327,7 +328,7 @@ def newest(handle: object) -> Any:
     """Return the current handle of the name by which an expired handle was looked up. None if it was not looked up, or
     the name still means the same handle. Raises `HandleExpiredError` if nobody publishes the name any more.
     """
-    look = handle.newest if isinstance(handle, Named) else None
+    look = newest_of(handle) if isinstance(handle, Named) else None  # type: ignore[arg-type]
     found = None if look is None else look()
     return None if found is None or bytes(found) == bytes(handle) else found  # type: ignore[call-overload]
 
@@ -337,7 +338,7 @@ def parse(raw: bytes) -> Handle:
     found: Handle | None = identity.sealing().read(raw)
     if found is None:
         raise InvalidHandleError(_why_bad(raw))
-    expect_this_boot(found.fields.boot_id)
+    expect_this_boot(fields_of(found).boot_id)
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from xpushare._device import require
 from xpushare.common.aspects import Aspect
 from xpushare.common.errors import XpuShareError
 from xpushare.common.result import Result
@@ -47,7 +48,7 @@ def urQueueCreate(hContext: Context, hDevice: Device, pProperties: QueueProperti
     flags = 0 if pProperties is None else pProperties.flags
     profiling = bool(flags & QueueFlags.PROFILING_ENABLE)
     if profiling:
-        hDevice.shared.require(Aspect.ext_oneapi_per_event_profiling)
+        require(hDevice.shared, Aspect.ext_oneapi_per_event_profiling)
     refused = flags & ~queue_flags(hDevice)
     if refused:
         raise URError(f"queues cannot have {QueueFlags(refused)!r}", result=Result.ERROR_UNSUPPORTED_FEATURE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Final
 
+from xpushare._device import require
 from xpushare.adapters.base import Access
 from xpushare.common.aspects import Aspect
 from xpushare.common.errors import DeviceError, InvalidArgumentError, OutOfMemoryError
@@ -46,7 +47,7 @@ def urVirtualMemGranularityGetInfo(
     recommended = propName is VirtualMemGranularityInfo.RECOMMENDED
     devices = hContext.devices if hDevice is None else (hDevice,)
     for each in devices:
-        each.shared.require(Aspect.ext_oneapi_virtual_mem)
+        require(each.shared, Aspect.ext_oneapi_virtual_mem)
     return math.lcm(*(each.shared.memory_granularity(recommended) for each in devices))
 
 
