@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import ast
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -259,6 +260,18 @@ def test_a_hidden_use_is_found(trick: str) -> None:
 def test_rooms_exist(graph: Graph) -> None:
     for name in (name for names in ROOMS for name in names if name):
         assert name in graph or (PACKAGE / f"{name}.pyi").exists(), f"there is no {name}: take it out of ROOMS"
+
+
+# Lines of code, as scripts/lines counts them. A plug-in that needs more does what belongs into the rooms below.
+PLUGIN_LINES, HELPER_LINES = 150, 200
+
+
+def test_plugins_for_engines_are_small() -> None:
+    count = runpy.run_path(str(Path(__file__).parent.parent / "scripts" / "lines"))["python_lines"]
+    most = dict.fromkeys(("vllm", "checkpoint_engine", "sglang", "verl", "lmcache"), PLUGIN_LINES)
+    most |= dict.fromkeys(("_engines", "_after_import"), HELPER_LINES)
+    lines = {name: count((PACKAGE / "integrations" / f"{name}.py").read_text()) for name in most}
+    assert {name: number for name, number in lines.items() if number > most[name]} == {}
 
 
 # --- the test itself --------------------------------------------------------------------------------------------------
