@@ -213,14 +213,14 @@ class Mapping:
         afterwards.
         """
 
-    def keep(self, fd: OwnedFd, owned: bool, /) -> int:
-        """Give up the mapping and its fd. Both are kept if there has been no fork since and memory is not scarce: for
-        `owned`, or for `kept` if the memory was never exported. Nothing may use the mapping any more. Returns the
-        number under which it is kept; 0 if it was freed.
+    def keep(self, fd: OwnedFd | None, owned: bool, /) -> int:
+        """Give up the mapping and its fd, if it has one. Both are kept if there has been no fork since and memory is
+        not scarce: for `owned`, or for `kept` if the memory was never exported. Nothing may use the mapping any more.
+        Returns the number under which it is kept; 0 if it was freed.
         """
 
     @classmethod
-    def owned(cls, number: int, /) -> tuple[Mapping, OwnedFd] | None:
+    def owned(cls, number: int, /) -> tuple[Mapping, OwnedFd | None] | None:
         """Return the mapping that was kept as `owned` under that number, with its content, and its fd. None if it was
         freed.
         """
@@ -1347,6 +1347,9 @@ def notification_fd() -> int:
 
 def due() -> list[int]:
     """Tokens whose points are done or lost, each once; clears the notification."""
+
+def start_warden() -> bool:
+    """Start the thread unless it runs. Returns whether it does."""
 
 def close_warden() -> None:
     """Stop the thread and close its fds, including the listening socket (at interpreter exit). Idempotent.

@@ -68,6 +68,31 @@ def read_tree(name: str) -> list[float]:
     return [float(np.asarray(each)[-1]) for each in (tree["a"], *tree["b"])]
 
 
+@pytest.mark.parametrize("device", ["native_cpu:0", "mock:0"])
+def test_what_was_closed_is_owned_again(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a device, too, which keeps what is closed mapped for a moment: as an import that cannot be exported."""
+    selected = "native_cpu:*;mock:*"
+    monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", selected)
+
+    def make() -> bytes:
+        array = kept["array"] = xs.empty(5000, device=device)
+        np.asarray(array)[:] = 4
+        kept["handle"] = xs.share(array)
+        return bytes(kept["handle"])
+
+    with Child(env={"ONEAPI_DEVICE_SELECTOR": selected}) as first:
+        message = first.call(make)
+        for _ in range(3):
+            with xs.attach(message, own=True) as array:
+                assert np.asarray(array)[-1] == 4
+            del array
+        array = xs.attach(message, own=True)
+        first.kill()
+    with xs.share(array) as handle, xs.attach(handle) as again:
+        assert handle.handles[0].exporter.pid == os.getpid()
+        assert np.asarray(again)[-1] == 4
+
+
 def test_views_of_what_is_owned_are_exported() -> None:
     """NumPy's arrays over it, and parts of it, are shared as arrays of this process are."""
     with Child() as first:

@@ -108,7 +108,7 @@ def test_segments_of_too_many_sizes_are_exported_apart(cuda: Cuda) -> None:
 
 
 def test_another_process_maps_each_segment_once(owner: Child, reader: Child) -> None:
-    """One request brings the descriptors of all, which the owner makes on demand."""
+    """One request is for the descriptors of all, which the owner makes on demand."""
     reader.call(peer.by_socket_alone)
     handle, segments = owner.call(peer.make_segments, [MIB2 * 3 // 2] * 5)
     assert segments == [8, 1]
@@ -116,5 +116,6 @@ def test_another_process_maps_each_segment_once(owner: Child, reader: Child) -> 
     assert [set(each) for each in found] == [{value} for value in range(6)]
     assert [len(each) for each in found] == [MIB2 * 3 // 2] * 5 + [64]
     assert calls == {"cuMemImportFromShareableHandle": 9, "cuMemSetAccess": 1, "cuMemAddressReserve": 1}
-    assert reader.call(peer.requests) == [1, 2]
+    # An owner that has been at it for longer than some milliseconds leaves the rest to a request of its own.
+    assert reader.call(peer.requests) in ([1, 2], [1, 2, 1])
     assert owner.call(peer.made) == 9

@@ -41,6 +41,11 @@ def consumer(peers, waits, signals):
     return peer
 
 
+def stop(peer):
+    os.kill(peer.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, peer.pid, os.WSTOPPED | os.WNOWAIT)
+
+
 def owing(peers, slot):
     peer = peers(slot.index)
     assert peer.run("s.submit(1, device=True)") == (1, 0)
@@ -136,6 +141,33 @@ def test_several_wait_for_one_point(exporter, peers, make, device, end):
     assert [slot.state(1) for slot in (ours, *living)] == [n.LOST] * (1 + len(living))
     if end is None:
         until(lambda: guards(gone) == 0)
+
+
+def test_what_stops_all_takes_no_grace(peers, make):
+    """One has seen the loss when all are stopped, as a machine may be. Once they go on, the other still has the time to
+    lose what is behind its wait.
+    """
+    gone, first, second, another, third = (make() for _ in range(5))
+    peer, other = owing(peers, gone), owing(peers, another)
+    a, b = consumer(peers, gone, first), consumer(peers, gone, second)
+    a.run(f"x, y, k = n.Slot(d, {another.index}), n.Slot(d, {third.index}), g.stream_queue(2)")
+    assert a.run("k.wait(x, x.address, 1), k.signal(y, y.address)") == (0, (1, 0, 0))
+    stop(b)
+    peer.kill()
+    assert first.wait(1, 5) == n.LOST
+    stop(a)
+    stopped = time.monotonic()
+    until(lambda: time.monotonic() - stopped > 0.3)
+    os.kill(a.pid, signal.SIGCONT)
+    other.kill()
+    assert third.wait(1, 5) == n.LOST  # so it has looked at all losses
+    assert a.run("g.idle()") is False
+    assert word(gone) == 0
+    os.kill(b.pid, signal.SIGCONT)
+    assert second.wait(1, 5) == n.LOST
+    assert a.run("g.passed()")
+    assert b.run("g.passed()")
+    assert [slot.state(1) for slot in (first, second, third)] == [n.LOST] * 3
 
 
 def test_another_wait_for_a_later_point_is_no_hindrance(peers, make, device):

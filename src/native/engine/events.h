@@ -97,7 +97,9 @@ typedef struct xp_slot {
     uint64_t *released; /* points whose guard has seen the loss, until somebody asks; xp_mu */
     uint32_t released_count, released_room;
     uint32_t guards;            /* how many nodes guard waits on it; xp_mu */
-    uint64_t lost_at, lost_hi;  /* a loss that devices here are still to be let go for: since when, up to which point */
+    /* A loss that devices here are still to be let go for: up to which point; when it was looked at last (0: there is
+     * none), and the grace that is over. */
+    uint64_t lost_hi, lost_at, grace;
     bool held, reached; /* a queue here still has to lose what is queued behind the wait; one may have come to the wait */
 } xp_slot;
 

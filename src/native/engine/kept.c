@@ -1,6 +1,7 @@
-/* Freed host memory that waits for its next allocation: making and filling new pages takes several times as long as
- * zeroing old ones. There was no fork since it was allocated. What nobody else has ever been able to reach serves any
- * allocation; what was shared is owned: it comes back only to whoever kept it, which knows who may have it still. The
+/* Freed host memory that waits for its next allocation, and closed imports of it that wait to be opened again: making and
+ * filling new pages takes several times as long as zeroing old ones. There was no fork since it was mapped. What nobody
+ * else has ever been able to reach serves any allocation; what was shared is owned: it comes back only to whoever kept
+ * it, which knows who may have it still. An import has no file descriptor if it cannot be exported again. The
  * warden gives it back after a while, and where memory gets scarce: without a warden, nothing is kept. */
 #include "events.h"
 #include "loop.h"
@@ -12,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define MOST 64u /* each is a file descriptor */
+#define MOST 64u /* each may be a file descriptor */
 #define MOST_BYTES (256ull << 20)
 #define SHARE 8 /* of what is free, at most this part is kept */
 #define LOOK_NS 1000000000u
@@ -113,7 +114,7 @@ static unsigned take_out(unsigned first, unsigned last, kept *out)
 static bool stands(const kept *k)
 {
     struct stat st;
-    return fstat(k->fd, &st) == 0 && st.st_dev == k->dev && st.st_ino == k->ino;
+    return k->fd < 0 || (fstat(k->fd, &st) == 0 && st.st_dev == k->dev && st.st_ino == k->ino);
 }
 
 static uint64_t give_back(kept *gone, unsigned n)
@@ -121,7 +122,7 @@ static uint64_t give_back(kept *gone, unsigned n)
     uint64_t nbytes = 0;
     for (unsigned i = 0; i < n; i++) {
         munmap(gone[i].base, gone[i].nbytes);
-        if (stands(&gone[i]))
+        if (gone[i].fd >= 0 && stands(&gone[i]))
             close(gone[i].fd);
         nbytes += gone[i].nbytes;
     }
@@ -155,8 +156,8 @@ static void look_around(uint64_t now)
 uint64_t xp_keep(char *base, uint64_t nbytes, int fd, unsigned forks, bool owned)
 {
     kept gone[MOST], new = {.base = base, .nbytes = nbytes, .fd = fd, .owned = owned};
-    struct stat st;
-    if (!xp_loop_running() || nbytes > MOST_BYTES || fstat(fd, &st) < 0)
+    struct stat st = {.st_dev = 0};
+    if (!xp_loop_running() || nbytes > MOST_BYTES || (fd >= 0 && fstat(fd, &st) < 0))
         return 0;
     uint64_t now = xp_now();
     new.until = now + xp_kept_ns;

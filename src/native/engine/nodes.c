@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #define GRACE_NS 200000000u /* gives other processes time to lose what their devices have queued behind a lost point */
+#define LOOK_MOST_NS 20000000u /* of it between two looks: what stopped us for longer has stopped the others, too */
 
 static xp_node *nodes, *due_first, **due_last = &due_first;
 static int notify_fd = -1;
@@ -313,9 +314,12 @@ static bool serve_losses(void)
             xp_read(node->slot->w, &v);
             xp_slot *s = node->slot;
             if (s->lost_at == 0 || XP_LOAD(&s->w->value) >= s->lost_hi) { /* else an earlier loss is being served */
-                s->lost_at = now;
+                s->grace = 0;
                 s->lost_hi = v.hi;
+            } else {
+                s->grace += now - s->lost_at < LOOK_MOST_NS ? now - s->lost_at : LOOK_MOST_NS;
             }
+            s->lost_at = now;
             s->held = s->reached = false;
         }
     for (xp_node *node = nodes; node; node = node->next) {
@@ -337,7 +341,7 @@ static bool serve_losses(void)
             continue;
         }
         bool alone = XP_LOAD(&s->w->guards) == 1;
-        if (s->lost_at && ((alone && !s->held) || ((!alone || s->reached) && now - s->lost_at >= GRACE_NS))) {
+        if (s->lost_at && ((alone && !s->held) || ((!alone || s->reached) && s->grace >= GRACE_NS))) {
             xp_raise_value(s->w, s->lost_hi);
             s->lost_at = 0;
         }

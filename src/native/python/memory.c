@@ -277,11 +277,11 @@ static PyObject *mapping_keep(PyObject *self, PyObject *const *args, Py_ssize_t 
     int owned = o_fd ? PyObject_IsTrue(args[1]) : -1;
     if (owned < 0)
         return NULL;
-    if (PyObject_TypeCheck(o_fd, ((xp_types *)PyType_GetModuleState(Py_TYPE(self)))->owned_fd) == 0) {
-        PyErr_SetString(PyExc_TypeError, "keep() takes an OwnedFd");
+    if (o_fd != Py_None && PyObject_TypeCheck(o_fd, ((xp_types *)PyType_GetModuleState(Py_TYPE(self)))->owned_fd) == 0) {
+        PyErr_SetString(PyExc_TypeError, "keep() takes an OwnedFd or None");
         return NULL;
     }
-    int fd = xp_take_fd(o_fd);
+    int fd = o_fd == Py_None ? -1 : xp_take_fd(o_fd);
     char *base = r->base;
     uint64_t number = 0;
     r->base = NULL;
@@ -301,7 +301,8 @@ static PyObject *mapping_keep(PyObject *self, PyObject *const *args, Py_ssize_t 
 /* (mapping, fd), which take over both. */
 static PyObject *with_fd(PyTypeObject *cls, char *base, uint64_t nbytes, int number)
 {
-    PyObject *fd = xp_own_fd(((xp_types *)PyType_GetModuleState(cls))->owned_fd, number, "dup");
+    PyObject *fd = number < 0 ? Py_NewRef(Py_None)
+                              : xp_own_fd(((xp_types *)PyType_GetModuleState(cls))->owned_fd, number, "dup");
     PyObject *mapping = range_new(cls, base, nbytes);
     if (fd && mapping)
         return Py_BuildValue("(NN)", mapping, fd);

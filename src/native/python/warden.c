@@ -43,6 +43,16 @@ static PyObject *close_warden(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
     Py_RETURN_NONE;
 }
 
+/* start_warden(): whether it runs */
+static PyObject *start_warden(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
+{
+    int rc;
+    Py_BEGIN_ALLOW_THREADS
+    rc = xp_loop_start();
+    Py_END_ALLOW_THREADS
+    return PyBool_FromLong(rc == 0);
+}
+
 static int say_robbed(void *Py_UNUSED(arg))
 {
     if (PyErr_WarnEx(PyExc_RuntimeWarning, XP_ROBBED_TEXT, 1) < 0)
@@ -55,6 +65,7 @@ static void on_robbed(void) { Py_AddPendingCall(say_robbed, NULL); /* the warden
 static PyMethodDef functions[] = {
     {"notification_fd", notification_fd, METH_NOARGS, NULL},
     {"due", due, METH_NOARGS, NULL},
+    {"start_warden", start_warden, METH_NOARGS, NULL},
     {"close_warden", close_warden, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

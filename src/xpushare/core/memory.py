@@ -585,7 +585,7 @@ def import_on(device: Device, adapter: Any, info: DeviceInfo, what: Import, own:
             owned.close()
         raise
     end = End(driver.release) if what.use is None else End(_close, device, driver, what.use)
-    keepable = what.use is not None and driver.keepable
+    keepable = driver.keepable and owned is None
     made: Allocation = _native.imported(
         device, driver, kind, driver.address, driver.nbytes, driver.host_accessible, owned, end, keepable
     )

@@ -7,6 +7,7 @@ import re
 import resource
 import threading
 import uuid
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar, final
@@ -38,6 +39,7 @@ _FORMS: Final = tuple(Form)  # by their numbers
 _TOGETHER: Final = _native.CONSTANTS["FDS_AT_ONCE"]  # descriptors of what is made at one go: one answer's
 _RLock: Any = type(threading.RLock())
 _TURNS: Final = 64  # from so many on those that nobody has are looked for
+_RESTING: Final = 64  # mappings: as many as the native part keeps
 _PCI: Final = re.compile(rb"(?:[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])?")
 
 
@@ -346,12 +348,14 @@ class Peers:
     holds weak references, so it never evicts an object in use and keeps nothing alive.
     """
 
-    __slots__ = ("_cache", "_lock", "_peers", "_pidfds", "_together", "_turns", "kept")
+    __slots__ = ("_cache", "_known", "_lock", "_peers", "_pidfds", "_resting", "_together", "_turns", "kept")
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # re-entrant: what dies while it is held may call `forget`
         self._peers: dict[bytes, Peer] = {}
         self._cache: dict[Hashable, ref[Any]] = {}
+        self._known: OrderedDict[Hashable, None] = OrderedDict()  # of the host's memory that was imported before
+        self._resting: OrderedDict[Any, tuple[Any, ...]] = OrderedDict()  # what remakes what is closed, and its end
         self._turns: dict[Hashable, ref[Turn]] = {}
         self._together: tuple[ref[Turn], ...] = ()  # those for several keys, which are not in `_turns`, either
         self._pidfds: list[int] = []  # of the peers that have one
@@ -496,7 +500,11 @@ class Peers:
 
     def _taken(self, key: Any, room: Room | None) -> Any:
         """Return the closed object that is cached under `key`, open again, or None."""
-        item = None if room is None else self.kept.take(key)
+        if room is None:
+            rested = self._resting.pop(key, None)
+            awake = rested is not None and rested[1].wake()
+            return self._remember(key, _native.imported(*rested, True)) if awake else None
+        item = self.kept.take(key)
         if item is None:
             return None
         again: tuple[Any, ...] = (*item.reopens, item.end, True)
@@ -507,7 +515,12 @@ class Peers:
         resource: Any = made
         own: ref[Any] = ref(resource)
         keep = None
-        if room is not None and (reopens := resource.reopens) is not None and (room.most_nbytes or room.prepare()):
+        if (reopens := resource.reopens) is None:
+            pass
+        elif room is None:
+            if self._comes_again(key):
+                keep = partial(self._rest, key, reopens)
+        elif room.most_nbytes or room.prepare():
             keep = partial(self._keep, key, resource.nbytes, room, reopens, resource.driver.descriptors)
         resource.on_death(self.forget, key, keep)
         if self._cache.setdefault(key, own) is own:
@@ -526,6 +539,26 @@ class Peers:
         """Cache a closed object, or release it if its exporter is known to be dead."""
         if key[0] in self._peers:
             self.kept.keep(key, key[0], nbytes, room, reopens, end, descriptors)
+
+    def _comes_again(self, key: Any) -> bool:
+        """Return whether memory of the host was imported before, so that its mapping is worth keeping. Notes that it
+        is imported now.
+        """
+        if key in self._known:
+            return key[0] in self._peers and _native.start_warden()
+        self._known[key] = None
+        if len(self._known) > _RESTING:
+            self._known.popitem(last=False)
+        return False
+
+    def _rest(self, key: Any, reopens: tuple[Any, ...], end: _native.End) -> None:
+        """Keep the mapping of a closed import of the host's, which holds no lease: its exporter may use the memory
+        for other arrays, and nothing here reads it until a handle of it is opened. The warden ends it after a while.
+        """
+        reopens[1].rest()
+        self._resting[key] = (*reopens, end)
+        if len(self._resting) > _RESTING:
+            self._resting.popitem(last=False)
 
     def forget(self, key: Hashable) -> None:
         """Forget the object that was cached under `key` and died, but not a newer one."""
@@ -638,6 +671,8 @@ class Peers:
             return None
         if key in self._cache or key in self.kept.items:
             return self._held(peer, fields, key, opener)
+        if key in self._resting and (opened := self._held(peer, fields, key, opener)) is not None:
+            return opened
         if opener.admit is not None:
             return None
         if opener.maps and not key[3] & PICKLED:  # two threads may map it: one of the mappings is kept
@@ -675,7 +710,7 @@ class Peers:
                 peer = known[cookie]
                 if peer is None:
                     continue
-                if key in cache or key in kept:
+                if key in cache or key in kept or key in self._resting:
                     opened[index] = self._held(peer, fields, key, opener)
                 elif peer.direct and opener.admit is None and opener.maps and not key[3] & PICKLED:
                     try:
@@ -910,6 +945,8 @@ class Peers:
             self._know()
         for cookie in gone:
             self.kept.forget(cookie)
+            for key in [key for key in self._resting.copy() if key[0] == cookie]:
+                self._resting.pop(key, None)
 
     def knows(self, peer: Peer) -> bool:
         """Return whether the peer was alive at the last sweep."""

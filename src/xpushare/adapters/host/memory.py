@@ -80,6 +80,7 @@ class HostMemory(DriverMemory):
 
     host_accessible = True
     lasting_export = True
+    keepable = True
 
     def __init__(
         self, mapping: system.Mapping, nbytes: int, fd: OwnedFd | None, inode: int, keep: bool = False
@@ -88,6 +89,7 @@ class HostMemory(DriverMemory):
         self._keep = keep  # for any later allocation, which is over once it was exported
         self._fd = fd
         self._inode = inode
+        self._resting = 0
         self.reusable = keep
         self.address = mapping.address
         self.nbytes = nbytes
@@ -130,6 +132,8 @@ class HostMemory(DriverMemory):
         return found
 
     def release(self) -> None:
+        if self._resting:
+            self.wake()
         mapping, self._mapping = self._mapping, None
         if self._keep and mapping is not None and self._fd is not None:
             mapping.keep(self._fd, False)
@@ -139,11 +143,11 @@ class HostMemory(DriverMemory):
     def rest(self) -> None:
         mapping, self._mapping = self._mapping, None
         assert mapping is not None
-        assert self._fd is not None
         self._resting = mapping.keep(self._fd, True)
 
     def wake(self) -> bool:
         found = system.owned_mapping(self._resting)
+        self._resting = 0
         if found is not None:
             self._mapping, self._fd = found
         return found is not None
