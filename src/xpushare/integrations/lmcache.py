@@ -28,7 +28,6 @@ from xpushare.integrations._engines import device_of, torch
 __all__ = ["Events", "Point", "Spec", "wrapper"]
 
 _DEVICES: Final = "lmcache.v1.platform.devices"
-_PEERS: Final = 256  # timelines of other processes that stay open, the latest used ones
 _exports: Final[dict[tuple[int, int], tuple[Batch, int]]] = {}  # by the storage's address and length
 _opened: Final[WeakValueDictionary[bytes, Storages]] = WeakValueDictionary()  # by the handle of the batch
 
@@ -179,7 +178,8 @@ class Events:
     def __init__(self, device_type: str) -> None:
         self.device_type = device_type
         self._lines: dict[object, tuple[xs.Queue, xs.Event, bytes]] = {}
-        self._peers = functools.lru_cache(_PEERS)(functools.partial(xs.ipc.event.open, signals=False))
+        # The timelines of other processes that were used last stay open.
+        self._peers = functools.lru_cache(256)(functools.partial(xs.ipc.event.open, signals=False))
 
     def check_event_support(self, device: object) -> None:
         """Raise `FeatureNotSupportedError`, which is a `RuntimeError`, if the device cannot order both sides."""
