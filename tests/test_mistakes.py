@@ -110,13 +110,13 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
         lambda _: xs.attach(b"hello"), xs.InvalidHandleError,
         ("5 bytes are not an array handle", "what `xs.share` returned"),
     ),
-    "half a handle": (lambda s: xs.attach(bytes(s)[:100]), xs.InvalidHandleError, ("100 bytes", "cut on the way")),
+    "half a handle": (lambda s: xs.attach(s.raw[:100]), xs.InvalidHandleError, ("100 bytes", "cut on the way")),
     "an altered handle": (
         lambda s: xs.attach(s.altered()), xs.InvalidHandleError,
         ("cut or altered", "XPUSHARE_KEY_FILE"),
     ),
     "a closed handle": (
-        lambda s: (s.close(), xs.attach(bytes(s))), xs.HandleExpiredError,
+        lambda s: (s.close(), xs.attach(s.raw)), xs.HandleExpiredError,
         ("the exporter closed it", "Keep it open until the receiver has attached", "opens=1"),
     ),
     "a closed handle object": (

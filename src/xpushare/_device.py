@@ -136,7 +136,8 @@ class Device:
 
     __slots__ = ("__weakref__", "_adapter", "_aspects", "_context", "_dlpacks", "_hash", "_info", "_names", "_unread")
 
-    _unread: Unread  # of a pickle that names no device that is visible here: then it has its name and hash, and no more
+    # Set if a pickle named a device that is not visible here; then only the names and the hash are set, too.
+    _unread: Unread
     _names: tuple[str, bytes]  # backend and uuid, as handles name the device
     _hash: int
     _adapter: Any
@@ -259,7 +260,7 @@ class Device:
     def context(self) -> Context:
         """The context of this device alone, which is the default of every `context` argument."""
         if self._context is None:
-            adapter_of(self)  # which refuses a device that is not visible here
+            adapter_of(self)  # raises if the device is not visible here
             self._context = Context([self])
         return self._context
 
@@ -430,7 +431,7 @@ def _choice(*texts: str | None) -> tuple[list[_Selector], list[str]]:
     if sys.platform != "linux":
         return selectors, []
     named = [one.named for one in selectors]
-    exact = [names for names in named if "*" not in names]  # then there is no need to look for every adapter
+    exact = [names for names in named if "*" not in names]  # without a wildcard, not every adapter has to be asked
     backends = [
         record.backend
         for record in adapters.vendors(exact[0] if exact else None)
@@ -555,7 +556,7 @@ def device_for_handle(backend: str, device_uuid: bytes) -> Device:
         if names_of(device)[1] == device_uuid:
             _named_by_handles[backend, device_uuid] = device
             return device
-    if record.selected_only:  # its devices are those of other backends, seen by another interface
+    if record.selected_only:  # it shows the devices of other backends again
         for device in devices():
             if names_of(device)[1] == device_uuid:
                 return device

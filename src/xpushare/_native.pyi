@@ -360,7 +360,7 @@ def told_apart(handle: Handle, /) -> int | tuple[int, int]:
     cover, or the generation of a pickle's handle, since pickles end one by one.
     """
 
-def fields_of(handle: HandleState, /) -> Fields: ...
+def fields_of(handle: Handle, /) -> Fields: ...
 
 @final
 class PeerTable:

@@ -146,7 +146,7 @@ def _pickled_view_of_memory(raw: bytes) -> bytes:
 
 def test_read_only_stays(peer: Child) -> None:
     with xs.share(array_of(1), read_only=True) as handle:
-        assert peer.call(looked_at, pickle.loads(pickle.dumps(xs.attach(handle))).message)["read_only"]
+        assert peer.call(looked_at, pickle.loads(pickle.dumps(xs.attach(handle))).handle)["read_only"]
 
 
 def test_many_threads_pickle_one_array() -> None:

@@ -28,6 +28,7 @@ from xpushare._native import (
     message_count,
     message_elements,
     message_events,
+    message_good,
     message_tensors,
 )
 from xpushare.adapters import native_cpu
@@ -742,8 +743,8 @@ def test_tensors_are_for_lists_of_their_sizes(message: bytes) -> None:
     assert message_tensors(parts, exchange, places, ()) is None
     assert not places
     with pytest.raises(TypeError):
-        parts.good([4])  # type: ignore[arg-type]
-    assert not parts.good((4,))
+        message_good(parts, [4])  # type: ignore[arg-type]
+    assert not message_good(parts, (4,))
     with pytest.raises(xs.InvalidHandleError):
         xs.ArrayHandle(message[:-1])
 

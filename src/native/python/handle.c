@@ -51,8 +51,12 @@ static PyObject *handle_bytes(PyObject *object, PyObject *Py_UNUSED(none))
 }
 
 /* fields_of(handle): raises why it is none here */
-static PyObject *fields_of(PyObject *object, PyObject *Py_UNUSED(none))
+static PyObject *fields_of(PyObject *module, PyObject *object)
 {
+    if (Py_TYPE(object) != xp_types_of(module)->handle) {
+        PyErr_SetString(PyExc_TypeError, "fields_of() takes a Handle");
+        return NULL;
+    }
     xp_handle_object *self = (xp_handle_object *)object;
     PyObject *fields = __atomic_load_n(&self->fields, __ATOMIC_ACQUIRE);
     if (fields)
@@ -61,7 +65,7 @@ static PyObject *fields_of(PyObject *object, PyObject *Py_UNUSED(none))
         xp_no_such(self->unread, "fields");
         return NULL;
     }
-    return xp_set_once(&self->fields, xp_fields_new(xp_types_by(object, handle_dealloc)->fields, &self->h));
+    return xp_set_once(&self->fields, xp_fields_new(xp_types_of(module)->fields, &self->h));
 }
 
 static Py_hash_t handle_hash(PyObject *object)
@@ -141,15 +145,14 @@ static PyObject *told_apart(PyObject *module, PyObject *object)
 
 static PyMethodDef functions[] = {
     {"told_apart", told_apart, METH_O, NULL},
+    {"fields_of", fields_of, METH_O, NULL},
     {"handle", XP_FAST(handle), METH_FASTCALL, NULL},
     {"unread_handle", XP_FAST(unread_handle), METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 
-static PyMethodDef on_handles[] = {{"fields_of", fields_of, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};
-
 int xp_init_handle(PyObject *module)
 {
     int rc = PyModule_AddFunctions(module, functions);
-    return rc < 0 ? -1 : xp_add_base(module, &handle_spec, NULL, on_handles, &xp_types_of(module)->handle_base);
+    return rc < 0 ? -1 : xp_keep_type(module, &handle_spec, &xp_types_of(module)->handle_base);
 }

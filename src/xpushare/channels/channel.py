@@ -77,7 +77,7 @@ class Channel(Awaitable):
     _end: End
     _label: str
     _mode: int
-    _watched: Crew | None  # whose file `_changes` looks at; None: at the folder
+    _watched: Crew | None  # the crew whose file `_changes` watches; None if it watches the folder
 
     def __init__(self, *_arguments: object, **_options: object) -> None:
         raise TypeError("a Channel is made by Channel.create and Channel.open")
@@ -386,7 +386,7 @@ class Channel(Awaitable):
                 continue
             if end.points is None or end.points.stands(frame):
                 return frame
-            frame.close()  # what its writer's device was to write is lost
+            frame.close()  # its content is lost: the writer's device never wrote it
             end.lost += 1
 
     def _follow(self) -> bool:
@@ -394,13 +394,13 @@ class Channel(Awaitable):
         with crews.alone():
             end = self._use()
             if end.peek() != _native.CHANNEL_MOVED:
-                return True  # another thread has moved
+                return True  # another thread has moved to it already
             made = self._try_open(self.name, self._label, self._mode, True, True)
             if made is None:
                 return False
             made._end.lost = end.lost + end.unread()
             self._end, made._end = made._end, end
-        made.close()  # with the end of before
+        made.close()  # this leaves the former channel
         return True
 
     def failed(self) -> list[Frame]:
@@ -491,7 +491,7 @@ class Channel(Awaitable):
         changes, self._changes = self._changes, None
         if changes is not None:
             changes.close()
-        self._end = _CLOSED  # its memory and events are released, except for what frames and arrays still hold
+        self._end = _CLOSED  # releases its memory and events, except those that frames and arrays still use
 
     __del__ = close
 
@@ -577,7 +577,7 @@ class _Frames:
                 if channel.ready():
                     try:
                         self._frame = channel.receive(0)
-                    except TimeoutError:  # another reader in mode "one" was first
+                    except TimeoutError:  # another reader in mode "one" took the frame first
                         continue
                     except EOFError:
                         raise StopAsyncIteration from None

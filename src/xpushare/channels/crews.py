@@ -62,15 +62,16 @@ LOCK: Final = 1
 ATOMIC: Final = 2
 CHANNEL: Final = 3
 _KINDS: Final = {LOCK: "lock", ATOMIC: "atomic", CHANNEL: "channel"}
-_RECORD: Final = 3 * Handle.NBYTES  # control words, slots, events
-_RECORDS: Final = 4096  # where they begin; byte 0 is written to tell listeners
-_JOIN_MOST: Final = 5.0  # seconds for which somebody may be joining
-_SWEEP_REST: Final = 10.0  # seconds between two looks for what dead processes left
+_RECORD: Final = 3 * Handle.NBYTES  # handles of the control words, the slots and the member's event
+_RECORDS: Final = 4096  # where the records begin; a write to byte 0 notifies listeners
+_JOIN_MOST: Final = 5.0  # seconds that one process may take to join
+_SWEEP_REST: Final = 10.0  # seconds between two searches for files that dead processes left
 _SWEEP_MOST: Final = 64
 
 _T = TypeVar("_T")
-_lock = threading.RLock()  # POSIX locks do not tell threads apart; re-entrant: a garbage collection may close something
-_known: dict[str, Crew] = {}  # by the file's name
+# POSIX locks do not exclude threads of one process. Re-entrant, since a garbage collection may close a member.
+_lock = threading.RLock()
+_known: dict[str, Crew] = {}  # by the name of their file
 _swept = -_SWEEP_REST
 
 
@@ -142,7 +143,7 @@ class Crew:
         try:
             self.record(member(made), self.handles())
         except BaseException:
-            del made  # leaves
+            del made  # its destructor leaves the crew
             raise
         self.count += 1
         return made
@@ -274,7 +275,7 @@ def meet(
         _sweep(path.parent)
         crew = _known.get(path.name)
         if crew is not None and (crew.inode != _inode_at(path) or not crew.count):
-            crew = None  # its file was removed; the name is another's by now
+            crew = None  # its file was removed, and another crew has the name by now
         if crew is not None and crew.ended():
             if create is None:
                 yield None
@@ -294,7 +295,7 @@ def meet(
             crew, fresh = found
         elif not _joining(crew.number, path, _JOIN_MOST):
             raise _stuck(crew.number, path)
-        crew.count += 1  # so that no close in between ends it
+        crew.count += 1  # so that closing another member meanwhile does not end it
         try:
             yield crew, fresh
         finally:
@@ -337,7 +338,7 @@ def _begin(
         found = os.fstat(fd.number)
         inode = found.st_dev, found.st_ino
         if _inode_at(path) != inode:
-            continue  # whoever had it has removed it meanwhile
+            continue  # its last member has removed it meanwhile
         ranges, ended = _shared_by_any(fd, path)
         if ranges is None:
             if create is None:
@@ -366,7 +367,7 @@ def names(kind: int) -> list[str]:
     where = identity.chosen_dir() / "crews"
     try:
         found = os.listdir(where)
-    except OSError:  # nobody has made the folder, or it is not to be trusted
+    except OSError:  # the folder does not exist, or other users can write to it
         return []
     return sorted(each.removeprefix(start) for each in found if each.startswith(start))
 
@@ -412,7 +413,7 @@ def _shared_by_any(fd: OwnedFd, path: Path, most: int = 2) -> tuple[list[Range] 
                 words = opened[0]
         else:
             return opened, False
-    if last is None or isinstance(last, HandleExpiredError):  # they died meanwhile, or are dying
+    if last is None or isinstance(last, HandleExpiredError):  # the members died meanwhile, or are dying
         if not _anybody(fd.number):
             return None, False
         if words is not None:
@@ -459,7 +460,7 @@ def _after_fork() -> None:
     global _lock, _swept
     _lock = threading.RLock()
     _swept = -_SWEEP_REST
-    _known.clear()  # the parent's; the engine has closed their fds
+    _known.clear()  # these are the parent's crews, whose fds the engine has closed
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -304,7 +304,7 @@ class Frame(FrameBase, _Content):
         return self._array()
 
     def _array(self) -> Any:
-        self.__enter__()  # refuses if it is closed
+        self.__enter__()  # raises if the frame is closed
         end: End = held_end(self)
         order, made = held_order(self), held_made(self)
         if made is None:

@@ -22,9 +22,9 @@ from xpushare.objects.message import ARRAY, NDIM_MAX, ONE_ARRAY, Content, read_t
 
 __all__ = ["TEXT_NBYTES", "Layout", "decode_meta", "encode_meta", "laid_out", "rebuilt"]
 
-TEXT_NBYTES: Final = 8192  # of a slot, for the description of a tree
+TEXT_NBYTES: Final = 8192  # room in each slot for the description of a tree
 _ALIGNMENT: Final = 64
-_HEAD: Final = struct.Struct("<II")  # arrays, lengths and strides
+_HEAD: Final = struct.Struct("<II")  # the number of arrays, and of their lengths and strides together
 
 
 def encode_meta(meta: Any, most: int) -> bytes:
@@ -57,7 +57,7 @@ def decode_meta(text: bytes | None) -> Any:
 class Layout(NamedTuple):
     """The layout of a tree's arrays in a slot."""
 
-    copies: list[tuple[Any, int]]  # NumPy's arrays that are not there yet, and their offsets
+    copies: list[tuple[Any, int]]  # NumPy arrays that are not in the slot yet, and their offsets
     nbytes: int
     text: bytes
 

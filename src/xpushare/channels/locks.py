@@ -16,7 +16,7 @@ __all__ = ["Atomic", "Lock"]
 _L = TypeVar("_L", bound="Lock")
 _A = TypeVar("_A", bound="Atomic")
 
-_NBYTES: Final = 0x4000 + 4096  # of the control words
+_NBYTES: Final = 0x4000 + 4096  # bytes of the control words
 
 
 @final

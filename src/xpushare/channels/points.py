@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ["After", "Points"]
 
-_DEATH: Final = 1.0  # seconds within which a death is noticed
+_DEATH: Final = 1.0  # seconds until a death is certainly noticed
 
 
 @final
@@ -95,7 +95,7 @@ class Points:
         self._export: Final = Implicit(events.get(self._event, implicit=True))
         self._events: Final[dict[tuple[int, int], Opened | None]] = {}
         self._crew.record(self._member, [*self._crew.handles(), self._export.handle])
-        for member in range(CREW_MEMBERS):  # now: later a writer may be gone, and its frames are there
+        for member in range(CREW_MEMBERS):  # now, since a writer may exit later and leave frames behind
             since = end.since(member)
             if since:
                 self._event_of(end, member, since)
@@ -128,7 +128,7 @@ class Points:
             return False
         state = event.timeline.slot.state(point)
         gone = end.since(member) != since or self._crew.native.pid(member) < 0
-        if state == PENDING and gone:  # its death may not be noticed yet
+        if state == PENDING and gone:  # the writer's death may not have been noticed yet
             try:
                 events.wait(event, _DEATH, point)
             except PeerLostError:

@@ -29,7 +29,8 @@ class Aspect(StrEnum):
         self.query = query
         return self
 
-    __hash__ = str.__hash__  # an enumeration's own is Python, and devices keep their answers by aspects
+    # Faster than the enumeration's own, which is Python code: devices look up aspects in a dict.
+    __hash__ = str.__hash__
 
     ext_oneapi_ipc_memory = "ext_oneapi_ipc_memory", "memory can be shared", "IPC_MEMORY_SUPPORT_EXP"
     ext_oneapi_ipc_physical_memory = (

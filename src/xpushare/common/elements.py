@@ -34,7 +34,7 @@ DLPACK_NAMED: Final = {
     "float8_e5m2fnuz": (13, 8),
     "float8_e8m0fnu": (14, 8),
 }
-_MOST_DIMENSIONS: Final = 64  # NumPy's most, and PEP 3118's
+_MOST_DIMENSIONS: Final = 64  # the limit of NumPy and of PEP 3118
 _MOST_ELEMENTS: Final = 1 << 47
 
 
@@ -50,7 +50,8 @@ def as_shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:
         raise InvalidArgumentError(f"an array has at most {_MOST_DIMENSIONS} dimensions, not {len(found)}")
     if found and min(found) < 0:
         raise InvalidArgumentError(f"a shape has no negative length: {found}")
-    if 0 in found and math.prod(length or 1 for length in found) > _MOST_ELEMENTS:  # else memory sets the limit
+    # Otherwise the memory's size is the limit.
+    if 0 in found and math.prod(length or 1 for length in found) > _MOST_ELEMENTS:
         raise InvalidArgumentError(f"strides of the shape {found} do not fit in 64 bits")
     return found
 
@@ -79,7 +80,7 @@ def extent(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> t
 def in_elements(strides: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     """Return the strides in elements, as DLPack counts them. Raises BufferError if they are not whole elements."""
     found = []
-    for stride in strides:  # no generator: this is on the hot path
+    for stride in strides:  # a loop, since a generator is slower and this is on the hot path
         step, rest = divmod(stride, itemsize or 1)
         if rest:
             raise BufferError("DLPack counts strides in elements; these are no multiples of the item size")

@@ -175,7 +175,7 @@ def from_os_error(error: OSError, doing: str) -> XpuShareError:
     return DeviceError(text, native=error.errno)
 
 
-class doing(ContextDecorator):  # a clause: `with doing("publishing a name")`
+class doing(ContextDecorator):  # lower case, as it reads as a clause: `with doing("publishing a name")`
     """Translate a failed system call within the block or the function, as `from_os_error` does."""
 
     __slots__ = ("_what",)

@@ -22,24 +22,25 @@ from xpushare.common.errors import XpuShareError
 __all__ = ["Stage", "at_leave", "leave"]
 
 _LINGER: Final = 10.0  # seconds, for all callbacks together
-_LAST: Final = -(1 << 30)  # of multiprocessing's finalisers, which join the feeders of its queues at -5
+# Runs after multiprocessing's finalisers, which join the feeder threads of queues at priority -5.
+_LAST: Final = -(1 << 30)
 _log: Final = logging.getLogger("xpushare")
 
 
 class Stage(enum.IntEnum):
     """The purpose of a callback. The stages run in this order."""
 
-    WITHDRAW = 0  # others find no more of this process than they know
-    REPORT = 1  # the leak layer tells what the program has left
+    WITHDRAW = 0  # other processes can discover nothing new of this one
+    REPORT = 1  # the leak layer reports
     FINISH = 2  # queues finish their work
-    LINGER = 3  # others open what was sent to them
-    LEAVE = 4  # this process shares nothing any more
-    STOP = 5  # what works in this process stops
+    LINGER = 3  # other processes open the pickles that were sent to them
+    LEAVE = 4  # this process stops sharing
+    STOP = 5  # threads of this process stop
 
 
 _callbacks: dict[Callable[[float], object], Stage] = {}
 _hooked: list[Any] = []  # multiprocessing's finaliser of this process, if it has one
-_by_atexit = _remembered = False  # what a forked child inherits
+_by_atexit = _remembered = False  # a forked child inherits both
 _over = False
 
 
@@ -69,7 +70,7 @@ def leave() -> None:
         except Exception:
             _log.exception("at the exit of process %d", os.getpid())
             todo.pop()
-        except BaseException:  # Ctrl-C, or the handler of another signal: whoever sent it does not want to wait
+        except BaseException:  # Ctrl-C or another signal: the user does not want to wait
             if not deadline:
                 todo.pop()
             deadline = 0.0
@@ -112,13 +113,13 @@ def _hook(_anchor: object = None) -> None:
     global _by_atexit, _remembered
     util: Any = sys.modules.get("multiprocessing.util")
     if util is None:
-        if not _by_atexit:  # earlier than multiprocessing, whose function is then called first
+        if not _by_atexit:  # before multiprocessing registers, so that its function runs first
             _by_atexit = True
             atexit.register(leave)
         return
     if not (_hooked and _hooked[0].still_active()):
         _hooked[:] = [util.Finalize(None, leave, exitpriority=_LAST)]
-    if not _remembered:  # a child of multiprocessing forgets its finalisers, and then calls this
+    if not _remembered:  # a child of multiprocessing drops inherited finalisers, and then calls this
         _remembered = True
         util.register_after_fork(at_leave, _hook)
 
@@ -126,7 +127,7 @@ def _hook(_anchor: object = None) -> None:
 def _after_fork() -> None:
     global _over
     _over = False
-    _hooked.clear()  # the parent's
+    _hooked.clear()  # the parent's finaliser
     _hook()
 
 

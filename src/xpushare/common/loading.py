@@ -27,7 +27,7 @@ def load(name: str) -> ModuleType:
             f"{name} cannot be loaded now: the handler of a signal, or a finaliser, has interrupted this thread while "
             "it loads the package. Use what the handler needs once before signals come"
         )
-    _loading[me] = True  # no interrupt comes between this and the block
+    _loading[me] = True  # the block begins without a chance for an interrupt
     try:
         return import_module(name)
     finally:

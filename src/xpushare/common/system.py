@@ -120,7 +120,7 @@ def connect(address: bytes | str, timeout: float) -> socket.socket:
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     try:
-        if connection.fileno() <= 2:  # closed stdio: somebody's print would go into it
+        if connection.fileno() <= 2:  # stdio is closed: a `print` would write into the connection
             low, connection = connection, socket.socket(fileno=fcntl.fcntl(connection, fcntl.F_DUPFD_CLOEXEC, 3))
             low.close()
         connection.settimeout(timeout)

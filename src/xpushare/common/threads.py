@@ -16,7 +16,7 @@ from xpushare.common.errors import OutOfMemoryError
 
 __all__ = ["Worker", "name_here"]
 
-_LOOK: Final = 0.05  # seconds between looks whether a thread that has not begun is still there
+_LOOK: Final = 0.05  # seconds between checks that a thread that has not begun still exists
 _names: dict[int, str] = {}  # of the threads that run, by their identity
 
 
@@ -41,7 +41,7 @@ class Worker:
         self._name = name
         self._life: Callable[[], _Life | None] = _nobody
         self._lives: dict[int, ref[_Life]] = {}  # of each thread that was started, by their order
-        self._lock = threading.RLock()  # re-entrant: for the handlers of signals, and for finalisers
+        self._lock = threading.RLock()  # re-entrant, for signal handlers and finalisers
 
     def alive(self) -> bool:
         """Return whether the thread runs, or is about to."""

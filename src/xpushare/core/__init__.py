@@ -4,7 +4,7 @@ their own.
 
 import os
 
-if "UR_ENABLE_LAYERS" in os.environ:  # here: nothing can call an operation before, whatever was imported first
+if "UR_ENABLE_LAYERS" in os.environ:  # here, since every import of an operation comes by this module first
     from xpushare.core.layers import from_environment
 
     from_environment()

@@ -70,8 +70,8 @@ class Operation:
 
     name: str  # as users write it: "ipc.memory.get"
     point: Point
-    rules: tuple[int, ...]  # of sharing, by their number in the contract (docs/conformance.md)
-    raises: tuple[type[Exception], ...]  # its own errors, not those of Python for arguments of a wrong type
+    rules: tuple[int, ...]  # the numbers of the sharing rules that it follows (docs/conformance.md)
+    raises: tuple[type[Exception], ...]  # the package's errors, not Python's own for arguments of a wrong type
     makes: str | None  # the kind of handle that it makes, for the leak layer
     ends: str | None  # the kind of handle that it ends
 

@@ -20,7 +20,7 @@ def dma_buf_of(source: Range) -> tuple[OwnedFd, int]:
     """Return a new descriptor of a dma-buf that has these bytes, and their offset in it."""
     device, driver = source.device, source.allocation.driver
     doing = f"making a dma-buf of {source.nbytes} bytes on {device}"
-    never_again(source)  # no one is notified when a dma-buf is closed
+    never_again(source)  # nobody learns when the last user of a dma-buf closes it
     made: tuple[OwnedFd, int] | None = adapter_of(device).dma_buf(
         info_of(device), driver, source.address, source.nbytes
     )
@@ -34,7 +34,7 @@ def dma_buf_of(source: Range) -> tuple[OwnedFd, int]:
     _device, export = said_by(source.allocation)
     begin = export.offset + source.address - driver.address
     if export.form is Form.DMA_BUF and len(export.fds) == 1:
-        dma_buf_nbytes(export.fds[0])  # raises if the driver's is none
+        dma_buf_nbytes(export.fds[0])  # raises if the driver's fd is no dma-buf
         return OwnedFd.copied(export.fds[0]), begin
     if export.form is not Form.MEMFD:
         raise FeatureNotSupportedError(f"{doing}: it is shared as {FORM_NAMES[export.form]}, of which none can be made")

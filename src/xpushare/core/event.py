@@ -62,7 +62,7 @@ __all__ = [
 ]
 
 
-_new: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
+_new: Any = tuple.__new__  # faster than a named tuple's own `__new__`
 _NO_MEMORY: Final = Export(0, 0)
 _LAST: Final = (1 << 43) - 1  # a point has 43 bits
 _NOT_SUBMITTED: Final = (
@@ -79,12 +79,13 @@ class Opened(NamedTuple):
     context: Context
     ipc_enabled: bool
     profile: Profile | None
-    handle: Handle | None  # of an import
+    handle: Handle | None  # None for an event that was made here
     lease: Any
-    queue_refusal: str = ""  # why queues may not signal this end, where the device lacks two_way_events
-    host_refusal: str = ""  # why the host may not
-    signals: bool | None = None  # as it was opened
-    role: Slot | None = None  # this end's own: it waits by it, and counts among those that may signal, while it is open
+    queue_refusal: str = ""  # why queues cannot signal this end, if the device lacks two_way_events
+    host_refusal: str = ""  # why the host cannot signal this end
+    signals: bool | None = None  # the `signals` argument with which it was made or opened
+    # This object's own attachment, by which it waits and counts as a signaller while it is open.
+    role: Slot | None = None
 
 
 def refusal(device: Device, *aspects: Aspect) -> str:
@@ -151,10 +152,10 @@ def timeout_argument(timeout: float | None) -> float | None:
     if timeout is None:
         return None
     try:
-        seconds = math.ldexp(timeout, 0)  # as `float`, which takes strings, too
+        seconds = math.ldexp(timeout, 0)  # not `float`, which takes strings, too
     except TypeError:
         raise InvalidArgumentError(f"timeout is a number of seconds or None, not {type(timeout).__name__}") from None
-    except OverflowError:  # an integer or a fraction that is no float
+    except OverflowError:  # an integer or a fraction that is too large for a float
         return math.inf if timeout > 0 else -math.inf
     except ValueError:  # Decimal's signalling NaN
         seconds = math.nan
@@ -186,9 +187,9 @@ def create(
         require(chosen, Aspect.ext_oneapi_per_event_profiling)
     here = node.current()
     domain = here.table().domain
-    taken: list[int] = []  # empty again once the slot has been given back
+    taken: list[int] = []  # emptied once the slot has been released
     try:
-        taken.extend(map(call, (domain.new_slot,)))  # no interrupt comes between
+        taken.extend(map(call, (domain.new_slot,)))  # one C call, so that no interrupt can lose the slot
         timeline = Timeline(chosen, domain, Slot(domain, taken[0], False), release_slot, domain, taken)
         role = role_of(domain, taken[0], signals)
     except OSError as error:
@@ -296,7 +297,7 @@ def put(handle: Handle | bytes | str) -> None:
 def signal(event: Opened) -> int:
     """Signal from the host. The new point is complete at once; returns its number."""
     if event.signals is False:
-        may_signal(event)  # which says why not
+        may_signal(event)  # raises the reason if this end may not signal
     if event.host_refusal:
         raise FeatureNotSupportedError(event.host_refusal)
     try:
@@ -360,7 +361,8 @@ def _lost(slot: Slot, point: int) -> NoReturn:
 def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
     """Wait on the host for the newest point known now, or for `at_least`."""
     slot = event.timeline.slot if event.role is None else event.role
-    # Usual arguments cost no call, which each round trip would pay for twice. NaN is not equal to itself.
+    # The usual arguments are checked inline, since each round trip would pay for a call twice. NaN is not equal to
+    # itself.
     seconds = timeout if type(timeout) is float and timeout == timeout else timeout_argument(timeout)
     if type(at_least) is int and 0 <= at_least <= _LAST:
         point = at_least
@@ -398,8 +400,8 @@ def done(event: Opened, at_least: int | None = None) -> bool:
     state = slot.state(point)
     if state == PENDING:
         with doing("watching an event"):
-            slot.watch()  # the caller may poll: a death must be noticed
-            state = slot.wait(point, 0.0)  # like a wait, this sees a death before anybody has recorded the loss
+            slot.watch()  # the caller may be polling, so the warden has to notice a death
+            state = slot.wait(point, 0.0)  # like any wait, this notices a death before anybody has recorded the loss
     if state == LOST:
         _lost(slot, point)
     return state == DONE
@@ -434,7 +436,7 @@ def _recovered(event: Opened) -> bool:
     return not lost
 
 
-_LOOK: Final = 1.0  # seconds between looks at what wakes nobody: the exporter's end
+_LOOK: Final = 1.0  # seconds between checks for the exporter's end, of which nobody is notified
 
 
 @operation("Event.recovered", raises=(InvalidArgumentError, PeerLostError, TimeoutError, OutOfMemoryError, DeviceError))

@@ -36,17 +36,17 @@ __all__ = ["DIRECTORY_NBYTES", "Growth", "follow", "grow", "refresh", "shrink", 
 
 HOST: Final = "native_cpu:0"
 _PIECES: Final = 1024
-_HEADERS: Final = 16  # where they begin: each the number of pieces and of bytes
+_HEADERS: Final = 16  # where the two headers begin; each has the numbers of pieces and of bytes
 _ENTRIES: Final = 64
 DIRECTORY_NBYTES: Final = _ENTRIES + _PIECES * Handle.NBYTES
-_PART: Final = 16  # a new piece is at least so great a part of the range, so that there are few
+_PART: Final = 16  # a new piece is at least this part of the range, which keeps the number of pieces low
 _TRIES: Final = 1000
 
 
 class _Piece(NamedTuple):
     raw: bytes
     nbytes: int
-    export: Implicit | None  # of a follower: none
+    export: Implicit | None  # None for a follower
 
 
 @final
@@ -209,7 +209,7 @@ def shrink(reserved: Reserved, growth: Growth, nbytes: int) -> None:
             raise InvalidArgumentError(f"the range has {growth.nbytes} bytes: it cannot shrink by {count}")
         left = growth.nbytes - count
         keep = _first_beyond(growth, left)
-        ended = growth.pieces[keep:]  # withdrawn when they go, after the directory has forgotten them
+        ended = growth.pieces[keep:]  # withdrawn when they are released, after the directory no longer names them
         _drop(reserved, growth, keep)
         growth.publish(keep, left)
         del ended
@@ -237,7 +237,7 @@ def refresh(reserved: Reserved, growth: Growth) -> None:
             except HandleExpiredError:
                 if load64(growth.directory.address) == turn:
                     raise
-                continue  # that piece went meanwhile
+                continue  # that piece was removed meanwhile
             if nbytes > growth.mapped():
                 raise InvalidHandleError(f"the directory says {nbytes} bytes, in pieces of {growth.mapped()}")
             growth.nbytes = nbytes

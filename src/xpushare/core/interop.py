@@ -56,7 +56,7 @@ def adopt_stream_handle(device: Device, context: Context, handle: int, owned: bo
     """Return a queue over the driver's stream with that handle. If `owned`, the stream is destroyed after the queue."""
     info, driver = adapter_of(device).native_queue(info_of(device), handle, False)
     there = known_device(adapter_of(device), info)
-    if there != device:  # it stays the caller's
+    if there != device:  # the caller keeps it
         driver.release()
         raise InvalidArgumentError(f"the stream {handle:#x} is not on {device}, but on {there}")
     if owned:

@@ -34,7 +34,7 @@ _CHECKS: Final = {
 TRACING: Final = "UR_LAYER_TRACING"
 LAYERS: Final = (*_CHECKS, TRACING)
 _log: Final = logging.getLogger("xpushare")
-TRACE_FOLDER: Final = "XPUSHARE_TRACE_FOLDER"  # set by `xpushare trace`: tracing writes files there instead of text
+TRACE_FOLDER: Final = "XPUSHARE_TRACE_FOLDER"  # set by `xpushare trace`; tracing then writes files there and no text
 
 
 def operations() -> list[Operation]:
@@ -130,7 +130,7 @@ def enable_layers(*names: str) -> None:
     layers_changed()
 
 
-_tracers: Final[list[Callable[[Operation, Callable[..., Any]], Callable[..., Any]]]] = []  # one or none
+_tracers: Final[list[Callable[[Operation, Callable[..., Any]], Callable[..., Any]]]] = []  # at most one
 
 
 def trace_by(tracer: Callable[[Operation, Callable[..., Any]], Callable[..., Any]] | None) -> None:

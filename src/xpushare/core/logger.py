@@ -46,7 +46,7 @@ class Logger:
     def __init__(self, name: str, default: Level, prefix: bool = True) -> None:
         self.name = name
         self._prefix = prefix
-        self._lock = threading.RLock()  # re-entrant: the garbage collector may run a destructor that has to tell
+        self._lock = threading.RLock()  # re-entrant, since the garbage collector may run a destructor that logs
         self._file: Any = None
         self._set(default)
         try:
@@ -78,7 +78,7 @@ class Logger:
         if output not in ("stdout", "stderr", "file") or (output == "file") != bool(path):
             raise ValueError(f"output is stdout, stderr or file,<path>, not {found['output']!r}")
         if path:
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC  # appended to by every process
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC  # every process appends to it
             file = os.open(path.strip("'\""), flags, 0o666)
             self._file = open(file, "a", encoding="utf-8", closefd=False)  # noqa: SIM115 it serves until the very end
         self._output = output
@@ -92,7 +92,7 @@ class Logger:
         prefix = f"<{self.name}>[{level.name}]: " if self._prefix else ""
         where = f" <{place}>" if self.fileline and place else ""
         stream = self._file if self._file is not None else getattr(sys, self._output)
-        if stream is None:  # Python runs without it
+        if stream is None:  # Python runs without that stream
             return
         with self._lock:
             stream.write(f"{prefix}{text}{where}\n")

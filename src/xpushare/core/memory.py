@@ -59,7 +59,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-_new: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
+_new: Any = tuple.__new__  # faster than a named tuple's own `__new__`
 
 FORK_ADVICE = (
     "belongs to the parent of this process: after a fork the child cannot use it. Start the child with the spawn "
@@ -164,7 +164,7 @@ class _Arena:
 
     def __init__(self, allocation: Allocation) -> None:
         self.allocation = allocation
-        self._begin = [0]  # of what is unused. Whoever takes the number out, a signal's handler too, has its turn
+        self._begin = [0]  # start of the unused part. Threads and signal handlers take turns by popping it
 
     def take(self, nbytes: int) -> int | None:
         """Return the offset of the next `nbytes`, or None if they do not fit."""
@@ -186,17 +186,17 @@ class _Arena:
 _SMALL_NBYTES: Final = 16 << 10
 _ARENA_NBYTES: Final = 256 << 10
 _ALIGNMENT: Final = 256
-_arenas: dict[tuple[Device, UsmKind], _Arena] = {}  # of which the next small arrays are parts
-_arenas_lock = threading.RLock()  # re-entrant: for the handlers of signals
+_arenas: dict[tuple[Device, UsmKind], _Arena] = {}  # the arenas from which the next small arrays are cut
+_arenas_lock = threading.RLock()  # re-entrant, for signal handlers
 
 
 def _after_fork() -> None:
     global _arenas_lock
     _arenas_lock = threading.RLock()
-    _arenas.clear()  # they are the parent's
+    _arenas.clear()  # these are the parent's
     decided.clear()
     _owning.forget()
-    _openers.forget()  # the parent's threads look after what they keep
+    _openers.forget()  # what they cache belongs to threads of the parent
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -232,12 +232,12 @@ def allocate(
         begin = None if arena is None else arena.take(nbytes)
         while arena is None or begin is None:
             _arenas.pop((chosen, kind), None)
-            arena = None  # first: its memory may be the one that serves again
+            arena = None  # first, since the new arena may reuse the memory of the old one
             arena = _Arena(_allocate(kind, _ARENA_NBYTES, chosen, table, False))
             begin = arena.take(nbytes)
             _arenas[chosen, kind] = arena
     part = Range(arena.allocation, begin, nbytes, chosen, chosen_context, False, None, None)
-    if not is_zero(part):  # the neighbours of an array are in reach of whoever opens it
+    if not is_zero(part):  # whoever opens an array can reach its neighbours
         _native.fill(part.address, b"\0", _aligned(nbytes))
     return part
 
@@ -352,7 +352,7 @@ def expect_exportable(source: Range, implicit: bool = False) -> Allocation:
             "imported memory cannot be exported again: attach it with xs.attach(…, own=True), which makes this process "
             "an owner, or pass on what it was opened from (`.handle`), which is good while its exporter lives"
         )
-    if not isinstance(allocation, Allocation):  # what is mapped at reserved addresses
+    if not isinstance(allocation, Allocation):  # memory that is mapped at reserved addresses
         raise FeatureNotSupportedError(
             "the addresses of a VirtualRange cannot be exported: export the PhysicalMemory that is mapped there, "
             "or copy the elements with xs.share(array, copy=True)"
@@ -404,7 +404,7 @@ def get_each(sources: list[Range], read_only: bool, implicit: bool = False) -> l
 def get_all(sources: list[Range], read_only: bool, implicit: bool = False) -> list[Handle]:
     """Export all ranges, or none."""
     if layers_on:
-        return get_each(sources, read_only, implicit)  # they wrap `get`
+        return get_each(sources, read_only, implicit)  # the layers wrap `get`
     table = node.current().table()
     found: list[Exported | None] = [table.of_range(source, None, read_only, implicit) for source in sources]
     unprepared: dict[Device, list[DriverMemory]] = {}
@@ -426,7 +426,7 @@ def get_all(sources: list[Range], read_only: bool, implicit: bool = False) -> li
     return table.export(exports)
 
 
-_SHARED: Final = Aspect.ext_oneapi_ipc_memory  # a global of its own: a member of an enum costs a call
+_SHARED: Final = Aspect.ext_oneapi_ipc_memory  # a global, since looking up an enum's member costs a call
 
 
 def said_by(allocation: Allocation) -> tuple[DeviceInfo | Hardware, Export]:
@@ -460,7 +460,7 @@ def prepared_by(allocation: Allocation, table: Table, read_only: bool) -> Templa
 
 def expect_kind(handle: HandleLike, kind: str) -> Handle:
     """Return the verified handle. Raises `InvalidHandleError` if it is of another kind."""
-    found = handle if type(handle) is Handle else Handle.__new__(Handle, handle)  # calling the type is slower
+    found = handle if type(handle) is Handle else Handle.__new__(Handle, handle)  # faster than calling the type
     if fields_of(found).kind != KIND_NUMBERS[kind]:
         text = f"this is a handle of {found.kind}, not of {kind}: open it with ipc.{found.kind}.open"
         raise misused("lifetime", InvalidHandleError(text))
@@ -501,7 +501,7 @@ def open_(
         _spoil(allocation)
         export = partial(allocation.driver.export, found.read_only)
         allocation = import_own(here, found, opener, allocation, export)
-    elif own:  # it is this process's anyway
+    elif own:  # this process owns the memory anyway
         fields, keep = fields_of(found), exported.keep
         return Range(allocation, fields.offset, fields.nbytes, chosen, chosen_context, found.read_only, None, keep)
     return Range.opened(found, allocation, chosen, chosen_context, lease) or _misfit(found)
@@ -535,7 +535,7 @@ def _open_others(wanted: list[_Wanted], opened: list[Range]) -> None:
                     allocation.note(before)
                 opened.append(Range.opened(handle, allocation, device, context, lease) or _misfit(handle))
         finally:
-            taken.clear()  # here, not with the traceback
+            taken.clear()  # released here, not when the traceback is
             allocation = lease = None
 
 

@@ -164,7 +164,7 @@ class Openers:
         self._make = make
         self._make_all = make_all
         self._own = own
-        self._known: dict[tuple[int, bool], Opener] = {}  # by the id of the device, which the opener holds
+        self._known: dict[tuple[int, bool], Opener] = {}  # by the id of the device, which the opener keeps alive
 
     def on(self, device: Device, handle: Handle) -> Opener:
         """Return the opener for handles like this one. It is always the same object, because it is part of a cache's
@@ -211,7 +211,8 @@ def own_export(here: Node, handle: Handle) -> Exported:
 def import_own(here: Node, handle: Handle, opener: Opener, source: Resource, export: Callable[[], Export]) -> Any:
     """Import an object of this process on a device of another backend, or a second time on its own."""
     fields = fields_of(handle)
-    key = fields.cookie, fields.object, opener, fields.flags & READ_ONLY  # not of a pickle: it is exported already
+    # Without PICKLED: this process exports the memory itself.
+    key = fields.cookie, fields.object, opener, fields.flags & READ_ONLY
     exporter = None if opener.admit is None else info_of(source.device).hardware
     try:
         what = export()
@@ -253,5 +254,5 @@ def give_open(handle: Handle) -> None:
     if fields.flags & (COUNTED | PICKLED):
         if here.is_own(fields.cookie):
             here.table().give_open(handle)
-        elif (exporter := here.peers.known(fields.cookie)) is not None:  # else it is gone
+        elif (exporter := here.peers.known(fields.cookie)) is not None:  # otherwise the exporter is gone
             exporter.domain.give_open(fields.entry)

@@ -21,7 +21,7 @@ from xpushare.sharing.handle import Handle
 
 __all__ = ["Mark", "Order", "current_work", "finish", "mark", "work_on"]
 
-_new: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
+_new: Any = tuple.__new__  # faster than a named tuple's own `__new__`
 
 
 def work_on(device: Device, stream: object, array: object = None) -> Work | None:
@@ -49,7 +49,7 @@ def work_on(device: Device, stream: object, array: object = None) -> Work | None
 
 _lasting: Final[dict[tuple[int, type, int | None], tuple[Device, Work]]] = {}
 """The streams that never end, by the device, the arrays' type, and what `current_work` was given for the stream."""
-os.register_at_fork(after_in_child=_lasting.clear)  # the parent's have no threads here
+os.register_at_fork(after_in_child=_lasting.clear)  # the parent's queues have no threads here
 
 
 def current_work(device: Device, array: object, number: int | None = None) -> Work | None:
@@ -57,7 +57,7 @@ def current_work(device: Device, array: object, number: int | None = None) -> Wo
 
     `number` is that stream's number in the library; None for an array of ours, which uses the device's default stream.
     """
-    key = id(device), type(array), number  # two libraries may call different streams the same
+    key = id(device), type(array), number  # with the type, since two libraries may number their streams alike
     known = _lasting.get(key)
     if known is not None:
         return known[1]
@@ -94,7 +94,8 @@ class _Signalled:
 
     def __init__(self, event: Opened) -> None:
         self.event = event
-        self.export: Callable[[], Implicit | None] = _none  # weakly: it ends with the last handle that names it
+        # A weak reference: the export ends with the last handle that names it.
+        self.export: Callable[[], Implicit | None] = _none
         self.point = 0
 
     def serves(self, device: Device) -> bool:

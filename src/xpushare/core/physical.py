@@ -49,7 +49,7 @@ class Held(NamedTuple):
     pages: Pages
     device: Device
     context: Context
-    handle: Handle | None  # of an import
+    handle: Handle | None  # None for memory that was made here
     lease: Any
 
 
@@ -195,7 +195,7 @@ class Reserved(Resource):
         at, nbytes = memory.piece("the range", self.nbytes, at, nbytes)
         if not nbytes:
             raise InvalidArgumentError("nbytes must be positive")
-        if (at | nbytes) & (self.granularity - 1):  # a power of two; say which
+        if (at | nbytes) & (self.granularity - 1):  # the granularity is a power of two
             multiple("the address", at, self.granularity)
             multiple("nbytes", nbytes, self.granularity)
         return at, nbytes
@@ -277,7 +277,7 @@ def reserve(nbytes: int, device: DeviceLike | None, context: Context | None, add
     except OutOfMemoryError as error:
         if not where:
             raise
-        reserved(0)  # not for want of addresses: elsewhere there are so many
+        reserved(0)  # raises a better error unless that many addresses are free elsewhere
         raise InvalidArgumentError(f"the range cannot be at {where:#x}: {error.message}") from error
 
 

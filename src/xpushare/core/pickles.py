@@ -41,7 +41,7 @@ _GRACE: Final = "XPUSHARE_PICKLE_GRACE"
 _BYTES: Final = "XPUSHARE_PICKLE_BYTES"
 _NANOSECONDS: Final = 1_000_000_000
 _log: Final = logging.getLogger("xpushare")
-_warned: Final[WeakSet[object]] = WeakSet()  # of what cannot be exported anew; with `Pickled.lock`
+_warned: Final[WeakSet[object]] = WeakSet()  # objects that cannot be exported anew; guarded by `Pickled.lock`
 
 
 def _grace() -> int:
@@ -124,7 +124,8 @@ def sent(made: dict[Device, list[Handle]], opens: int) -> None:
     """Note that these handles were made for one pickle and nobody else has them, as if their objects had died since."""
     if node.left():
         return
-    limits = {device: (_grace(), _most_nbytes(device)) for device in made}  # first: they may be wrong
+    # First, since the variables may hold nonsense.
+    limits = {device: (_grace(), _most_nbytes(device)) for device in made}
     table = node.current().table()
     for device, handles in made.items():
         for handle in handles * opens:
@@ -200,7 +201,7 @@ class Unopened(Unread):
 
 
 def _after_fork() -> None:
-    Pickled.lock = threading.RLock()  # another thread of the parent may have held it
+    Pickled.lock = threading.RLock()  # a thread of the parent may have held the old lock
 
 
 os.register_at_fork(after_in_child=_after_fork)

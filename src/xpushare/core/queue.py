@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 
-_PAUSE: Final = 1e-3  # seconds between looks at queues that are to finish
+_PAUSE: Final = 1e-3  # seconds between checks of queues that have to finish
 _log: Final = logging.getLogger("xpushare")
 
 
@@ -55,7 +55,7 @@ class _Queues:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # re-entrant: for the handlers of signals
+        self._lock = threading.RLock()  # re-entrant, for signal handlers
         self._queues: WeakKeyDictionary[DriverQueue, Device] = WeakKeyDictionary()
 
     def add(self, queue: DriverQueue, device: Device) -> None:
@@ -79,7 +79,7 @@ def _goes_on(unfinished: bool | tuple[Slot, int]) -> bool:
     try:
         return slot.state(point) != PENDING or (point <= slot.pending and not slot.owes_next())
     except ValueError:
-        return True  # the event was closed here, and with it the wait
+        return True  # the event was closed here, which ends the wait
 
 
 def _finish(deadline: float) -> None:
@@ -125,7 +125,7 @@ def wait_for_device(device: Device) -> None:
 
 def _after_fork() -> None:
     global _queues
-    _queues = _Queues()  # the parent's have no threads here
+    _queues = _Queues()  # the parent's queues have no threads here
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -264,7 +264,7 @@ def submit(queue: Work, function: Callable[..., object], arguments: tuple[Any, .
 def signal(queue: Work, event: Opened) -> int:
     """Signal the event once the work queued before has finished. Returns the number of the signal."""
     if event.signals is False:
-        may_signal(event)  # which says why not
+        may_signal(event)  # raises the reason if this end may not signal
     if event.queue_refusal:
         raise FeatureNotSupportedError(event.queue_refusal)
     queue.reach(event)

@@ -45,7 +45,7 @@ class _File:
 
     def __init__(self, folder: str = "") -> None:
         self.folder = folder
-        self._lock = threading.RLock()  # re-entrant: a destructor may run an operation
+        self._lock = threading.RLock()  # re-entrant, since a destructor may run an operation
         self._fd = -1
         self._inode = (0, 0)
         self._threads: dict[int, str] = {}
@@ -58,7 +58,7 @@ class _File:
             try:
                 self._expect_open()
                 self._append(record)
-            except OSError as error:  # the program goes on without being traced
+            except OSError as error:  # the program continues without a trace
                 self._over = True
                 if sys.stderr is not None:
                     print(f"xpushare: process {os.getpid()} is traced no further: {error}", file=sys.stderr)
@@ -74,7 +74,7 @@ class _File:
     def _append(self, record: tuple[Any, ...]) -> None:
         line = json.dumps(record, separators=(",", ":")).encode() + b"\n"
         if os.write(self._fd, line) < len(line):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # the disk took a part
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # the disk took only a part
 
     def _is_open(self) -> bool:
         """Return whether the file is still open. The program may have closed it, and its number may belong to another
@@ -112,7 +112,7 @@ _file = _File()
 
 def _after_fork() -> None:
     global _file
-    _file.close()  # the parent's
+    _file.close()  # the parent's file
     _file = _File(_file.folder)
 
 
@@ -121,7 +121,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def event_key(event: Opened) -> str:
     """Return a name for an event's slot that is the same in all processes."""
-    if event.timeline.foreign_process:  # after a fork: it is not mapped here
+    if event.timeline.foreign_process:  # after a fork, the event is not mapped here
         return "an event of the parent process"
     domain = event.timeline.driver
     at = domain.address + LAYOUT["commons.cookie"]
@@ -144,7 +144,7 @@ def brief(value: Any) -> Any:
         return int(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)  # JSON has no infinity
-    if isinstance(value, str):  # a handle's text is nobody else's
+    if isinstance(value, str):  # never record a whole handle: whoever has it can open the memory
         return value if len(value) <= _NAME_MAX else f"{len(value)} characters"
     if isinstance(value, bytes | bytearray | memoryview):
         return f"{len(value)} bytes"

@@ -26,7 +26,7 @@ __all__ = [
     "release_slot",
 ]
 
-_EARLIER: Final = 64  # handles by which an allocation was opened before; of so many those that ended are forgotten
+_EARLIER: Final = 64  # number of earlier handles of an allocation at which ended ones are first dropped
 
 
 @final
@@ -39,7 +39,7 @@ class Allocation(AllocationBase):
     kind: UsmKind
     prepared: Template | None  # for exports by this process
     newest: Handle | None
-    earlier: dict[Hashable, Handle]  # by what tells them apart
+    earlier: dict[Hashable, Handle]  # by the result of `told_apart`
 
     def __new__(
         cls,
@@ -62,7 +62,7 @@ class Allocation(AllocationBase):
         made = AllocationBase.__new__(
             cls, device, driver, end, kind, address, nbytes, accessible, foreign, source, serial, name
         )
-        if not foreign:  # foreign memory is found by who made it
+        if not foreign:  # foreign memory is found by its name
             node.current().allocations.add(made)
         return made
 
@@ -80,7 +80,7 @@ class Allocation(AllocationBase):
         self.earlier.pop(key, None)
         self.earlier[key] = before
         number = len(self.earlier)
-        if number >= _EARLIER and number & (number - 1) == 0:  # now and then, since it looks at all of them
+        if number >= _EARLIER and number & (number - 1) == 0:  # only at powers of two, since it checks all of them
             peers = node.current().peers
             for key, each in list(self.earlier.items()):
                 if not peers.stands(each):

@@ -17,8 +17,8 @@ from xpushare.sharing.kept import Kept, Room
 
 __all__ = ["Block", "allocation_of", "nbytes", "new_block", "take", "trim"]
 
-_MOST = 64  # blocks of a device that wait: each may have a file descriptor
-_ROUGHLY = 4  # a block may be larger than asked, by a part of that many, and a page
+_MOST = 64  # the most blocks that wait for each device, since each may have a file descriptor
+_ROUGHLY = 4  # a block may be larger than requested by one part in four, and a page
 
 
 @final
@@ -37,7 +37,7 @@ class Block(Exposure):
         self.driver = driver
         self.nbytes = driver.nbytes
         self.kind: UsmKind = kind
-        self.used = False  # it has served before: its content is unspecified
+        self.used = False  # whether it was used before, so that its content is unspecified
         self._waits = False
 
     def rest(self) -> None:
@@ -53,7 +53,7 @@ class Block(Exposure):
         if self.room is None:
             return self.driver.wake()
         item = _kept.take(self)
-        self._waits = False  # before its end dies
+        self._waits = False  # first, since dropping `item` calls `give_up`
         return item is not None
 
     def give_up(self) -> None:
@@ -70,10 +70,10 @@ class Block(Exposure):
         return self.nbytes
 
 
-_kept = Kept(lambda: None)  # of devices; what is the host's own waits in native code
+_kept = Kept(lambda: None)  # memory of devices; native code keeps that of the host
 _waiting: dict[tuple[Device, UsmKind], list[Block]] = {}  # the newest last
-_finishing: set[Block] = set()  # their devices may still work with them
-_lock = threading.RLock()  # re-entrant: the garbage collector may run anywhere, and bring a block
+_finishing: set[Block] = set()  # devices may still be using them
+_lock = threading.RLock()  # re-entrant, since a garbage collection anywhere may return a block
 
 
 def new_block(device: Device, driver: DriverMemory, kind: UsmKind) -> Block | None:
@@ -176,7 +176,7 @@ def trim() -> int:
 def _after_fork() -> None:
     global _kept, _lock
     _kept, _lock = Kept(lambda: None), threading.RLock()
-    _waiting.clear()  # the memory is the parent's
+    _waiting.clear()  # the memory belongs to the parent
     _finishing.clear()
 
 

@@ -48,7 +48,7 @@ __all__ = [
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _PROGRAMS: Final = tuple(_PACKAGE + name + os.sep for name in ("bench", "cli", "conformance", "integrations"))
 _DEPTH: Final = 8
-_REMEMBERED: Final = 1 << 14  # released exports and addresses whose place is kept
+_REMEMBERED: Final = 1 << 14  # the most released exports and addresses whose call site is remembered
 
 Place = tuple[tuple[str, int, str], ...]
 """File, line and function of each call, the innermost first."""
@@ -63,7 +63,8 @@ def here() -> Place:
         code = caller.f_code
         file = code.co_filename
         inside = file.startswith(("<xpushare", _PACKAGE)) and not file.startswith(_PROGRAMS)
-        if not inside and (found or file != contextlib.__file__):  # `with` may be written here or in the program
+        # The caller of `with` may be this package or the program.
+        if not inside and (found or file != contextlib.__file__):
             found.append((file, caller.f_lineno, code.co_qualname))
         caller = caller.f_back
     return tuple(found)
@@ -84,7 +85,7 @@ class Record:
         self.what = what
         self.made = made
         self.nbytes = nbytes
-        self.owner = owner  # weakly: what an address lies in
+        self.owner = owner  # a weak reference to the object that the address lies in
         self.count = 1
         self.listed = True
         self.ended: Place = ()
@@ -100,9 +101,9 @@ class Books:
     """All records of this process, by kind and key: an address, or an export's number."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # re-entrant: the garbage collector may call `_died` while it is held
+        self._lock = threading.RLock()  # re-entrant, since the garbage collector may call `_died` while it is held
         self._objects: dict[int, _Known] = {}
-        self._counted: dict[int, Record] = {}  # by id of the record: also those whose object has died
+        self._counted: dict[int, Record] = {}  # by id of the record, including records whose object has died
         self._keyed: OrderedDict[tuple[str, int], Record] = OrderedDict()
 
     # --- objects
@@ -192,7 +193,7 @@ class Books:
         """Return the objects that were made and not released. Without `objects`, return only those that do not end with
         a Python object.
         """
-        gc.collect()  # what only a cycle of references holds is nobody's
+        gc.collect()  # so that objects in reference cycles do not count as leaked
         with self._lock:
             alive = [known.record for known in self._objects.values() if known.weak() is not None]
             exports = {fields_of(each).generation: each for each in _exports()}
@@ -248,8 +249,8 @@ class Call:
     """A running function of `xpushare.ur`. It records the objects that it makes and closes itself."""
 
     def __init__(self) -> None:
-        self.told = False  # whether a layer has written what is wrong
-        self.overrun = ""  # what an operation has refused: the function knows more of the memory
+        self.told = False  # whether a layer has reported the mistake
+        self.overrun = ""  # the refusal of an operation, to which the UR function adds what it knows of the memory
 
 
 @contextmanager
@@ -386,7 +387,7 @@ def _at_exit(_deadline: float) -> None:
 
 def _after_fork() -> None:
     books.renew_lock()
-    books.clear()  # the parent's
+    books.clear()  # the parent's records
     _inside.call = None
 
 

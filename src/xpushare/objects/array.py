@@ -692,7 +692,7 @@ advise(
     unlink="close() gives up this object's hold, and the memory is freed with the last one",
 )  # fmt: skip
 
-_PLACED_HERE: Final = _native.KINDS_MOST  # any number that is not of a kind that `Leaves` has seen
+_PLACED_HERE: Final = _native.KINDS_MOST  # a number that no kind of `Leaves` has
 
 
 def _sealed(

@@ -153,15 +153,16 @@ class ArrayHandle(MessageState, Named, Closable):
         """
         if watchers:
             closing(self, () if unread_of(self) else self.handles)
-        (owned,) = map(message_end, (self,))  # not called from here: no interrupt comes before the block
+        # Called from C, so that no interrupt can come between the call and the block.
+        (owned,) = map(message_end, (self,))
         if not owned:
             return
         try:
             table = node.current().table_if_any
             if table is not None:
                 for handle in self.handles:
-                    table.withdraw(handle, layout.REASON_PUT)  # False where its opens were used up: it is gone
-        except BaseException:  # an interrupt: who closes it again ends what is left
+                    table.withdraw(handle, layout.REASON_PUT)  # False if its opens were used up, which ended it
+        except BaseException:  # an interrupt: closing again ends the rest
             message_own(self)
             raise
 

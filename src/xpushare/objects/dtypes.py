@@ -94,7 +94,7 @@ def _built(described: Any, depth: int) -> Any:
                 aligned = fields.pop("aligned") is True
                 fields["formats"] = [_built(each, depth + 1) for each in fields["formats"]]
                 return numpy.dtype(fields, align=aligned)
-    except InvalidArgumentError:  # also of the nested ones
+    except InvalidArgumentError:  # this includes nested dtypes
         raise
     except Exception as error:  # whatever NumPy raises for a description that makes no sense
         raise InvalidHandleError(f"the array handle's dtype is no dtype: {error}") from None

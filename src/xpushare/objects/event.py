@@ -287,7 +287,7 @@ class Event(Exportable[Opened]):
         held = held_by(self)
         give_up(self)
         if isinstance(held, Opened) and held.role is not None:
-            held.role.detach()  # which ends what waits by this object
+            held.role.detach()  # ends all waits through this object
         self._natives = ()
 
     def __repr__(self) -> str:
@@ -306,7 +306,7 @@ class Event(Exportable[Opened]):
     def _reduce(self) -> tuple[Any, ...]:
         found = use(self)
         handle = bytes(self._handle_to_pickle(found, core.get))
-        if found.signals is not False:  # else nobody who opens it signals
+        if found.signals is not False:  # otherwise nobody who opens the pickle will signal
             hope_for(found.timeline.slot)
         return (_reopen, (handle, False)) if found.signals is False else (_reopen, (handle,))
 

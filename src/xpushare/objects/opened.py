@@ -28,8 +28,8 @@ Orders = dict[tuple[int, int], Order]  # by the numbers of the memory and the ev
 class Part(NamedTuple):
     """A part of a message."""
 
-    arrays: set[int]  # their indices
-    memory: list[int]  # numbers of the memory in which they lie, and the first of all
+    arrays: set[int]  # indices of the selected arrays
+    memory: list[int]  # numbers of their memory, and that of the first memory
 
     def chosen(self, arrays: list[Any]) -> list[Any]:
         """Return a list with None for each array that is not of the part."""
@@ -56,7 +56,7 @@ def open_message(
         at = {number: index for index, number in enumerate(part.memory)}
     export = None
     if len(every) > 1 and (here := node.current()).is_own(fields_of(every[0]).cookie):
-        export = here.table().find(every[0])  # it holds the other exports, and may end while they are opened
+        export = here.table().find(every[0])  # the first export holds the others, and may end meanwhile
     memory.open_all(handles, device, opened, own)
     del export
     orders: Orders = {}
@@ -101,6 +101,6 @@ def give_back(message: ArrayHandle, opened: list[Range], part: Part | None = Non
     handles = message_memory(message)
     if part is not None:
         handles = tuple(map(handles.__getitem__, part.memory))
-    for each in handles[: len(opened)]:  # a tree counts the first one's, a pickle's message all
+    for each in handles[: len(opened)]:  # the message of a pickle counts opens of all, any other only of the first
         give_open(each)
-    opened.clear()  # here, not with the traceback
+    opened.clear()  # released here, not when the traceback is

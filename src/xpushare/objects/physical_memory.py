@@ -395,7 +395,7 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
             (2, 2)
         """
         found, lengths = as_dtype(dtype), as_shape(shape)
-        # Over its own bytes only: the rest of the range need not be mapped, and is not pinned.
+        # Only over the array's own bytes: the rest of the range may be unmapped, and is not pinned.
         piece = memory.slice_(whole_range(self), offset, math.prod(lengths) * found.itemsize)
         return array_over(piece, lengths, found)
 
@@ -440,7 +440,7 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
 # For the other modules of the package.
 def range_over(reserved: Reserved, growth: Growth | None) -> VirtualRange:
     """Make the `VirtualRange` of reserved addresses."""
-    self = BufferBase.__new__(VirtualRange)  # not bound to one memory: `_span` looks at what is mapped when it is asked
+    self = BufferBase.__new__(VirtualRange)  # `_span` looks up what is mapped at that moment
     hold(self, reserved, reserved.forks)
     self._growth = growth  # pyright: ignore[reportPrivateUsage]
     if watchers:

@@ -22,7 +22,7 @@ _MEMBER_NBYTES: Final = LAYOUT["member.size"]
 _PID_AT: Final = LAYOUT["member.pid"]
 _TEXT_AT: Final = LAYOUT["member.text"]
 _TEXT_NBYTES: Final = _MEMBER_NBYTES - _TEXT_AT
-_LOST_AT: Final = LAYOUT["slot.lost"]  # the word that tells the newest loss
+_LOST_AT: Final = LAYOUT["slot.lost"]  # the word in which the newest loss is recorded
 
 
 def _member(domain: Domain, index: int) -> Span:
@@ -50,7 +50,7 @@ def peer_lost(slot: Slot, point: int) -> PeerLostError:
             f"point {point} of the event is lost: a pickle of it was sent, and nobody opened that in its time "
             "(XPUSHARE_PICKLE_GRACE): look whether the receiver failed before, with the traceback that it printed"
         )
-    if cause not in _CAUSES:  # nobody died or failed
+    if cause not in _CAUSES:  # no process died, and no queue failed
         return PeerLostError(
             f"point {point} of the event is lost: the process that shared it has gone, and nobody is left to signal"
         )
@@ -72,8 +72,10 @@ class Losses:
     __slots__ = ("_ahead", "_met")
 
     def __init__(self) -> None:
-        self._met: WeakKeyDictionary[Slot, int] = WeakKeyDictionary()  # the word of the newest recorded one
-        # Of the newest one that was met before it was recorded: a point, and the newest point and whom to blame then.
+        # The word of the newest recorded loss that the queue has met.
+        self._met: WeakKeyDictionary[Slot, int] = WeakKeyDictionary()
+        # The newest loss that the queue met before it was recorded: its point, the event's newest point then, and the
+        # blame.
         self._ahead: WeakKeyDictionary[Slot, tuple[int, int, tuple[int, int]]] = WeakKeyDictionary()
 
     def new(self, slot: Slot, point: int) -> bool:
@@ -83,17 +85,18 @@ class Losses:
         point.
         """
         ahead, top, blame = self._ahead.get(slot, (0, 0, (0, 0)))
-        outstanding = ahead <= top  # else nobody had submitted it
+        outstanding = ahead <= top  # otherwise nobody had submitted it
         known = slot.state(ahead) if ahead else DONE
         if slot.state(point) == PENDING:
-            # What is outstanding is lost together; what is not is lost anew once somebody has signalled.
+            # All submitted points are lost together. Points that nobody has submitted yet count as a new loss after the
+            # next signal.
             if known == PENDING and (outstanding or slot.pending == top):
                 self._ahead[slot] = ahead, slot.pending, blame
                 return False
             self._ahead[slot] = point, slot.pending, slot.blame()
             return True
         if known != PENDING and point <= max(ahead, top) and (outstanding or slot.blame() == blame):
-            return False  # it was recorded since
+            return False  # the loss that the queue has met is recorded by now
         word = load64(slot.address + _LOST_AT)
         if self._met.get(slot) == word:
             return False

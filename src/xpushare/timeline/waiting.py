@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["Told", "in_loop", "reached", "readable", "trio_here"]
 
 _tokens = itertools.count(1)
-_LOOK: Final = 1.0  # seconds between looks whether our fds are open
-_lock = threading.RLock()  # re-entrant: a garbage collection inside may end another waiter
+_LOOK: Final = 1.0  # seconds between checks that our fds are still open
+_lock = threading.RLock()  # re-entrant, since a garbage collection inside may end another waiter
 _waiters: dict[int, tuple[Callable[[], None], _native.Slot]] = {}
 _watched: dict[Any, int] = {}  # asyncio loop -> number of its waiters
-_looks: dict[Any, asyncio.TimerHandle] = {}  # asyncio loop -> its next look
+_looks: dict[Any, asyncio.TimerHandle] = {}  # asyncio loop -> its next check
 _trio_runs: set[Any] = set()  # trio tokens of runs that have a watching task
 
 
@@ -89,7 +89,7 @@ class Told:
         bell = self._bell
         try:
             for slot, point in self._points:
-                slot.state(0)  # raises where nothing can be used
+                slot.state(0)  # raises if the event cannot be used
                 token = next(_tokens)
                 self._tokens.append((slot, token))
                 with _lock:
@@ -116,7 +116,7 @@ class Told:
 
 async def reached(slot: _native.Slot, point: int) -> None:
     """Return once `point` is done or lost, or cannot come any more. Cancellable; leaves nothing registered."""
-    slot.state(point)  # raises where nothing can be used: our fds may be anybody's
+    slot.state(point)  # raises if the event cannot be used, since somebody else may have our fds then
     trio = trio_here()
     if trio is not None:
         await _under_trio(trio, slot, point)
@@ -138,7 +138,7 @@ async def _under_asyncio(slot: _native.Slot, point: int) -> None:
         try:
             loop.call_soon_threadsafe(settle)
         except RuntimeError:
-            pass  # that loop is closed: nobody waits any more
+            pass  # the loop is closed, so nobody waits any more
 
     fd: Final = _native.notification_fd()
     token = next(_tokens)

@@ -19,13 +19,14 @@ from xpushare.common.threads import Worker
 
 __all__ = ["Teardown", "Waiter", "Watch", "Watched", "quietly"]
 
-_PATIENCE: Final = 0.05  # seconds at most for which queues may not begin to wait, while the last waits pass
-_REST: Final = 10  # for how many times as long they then may
+_PATIENCE: Final = 0.05  # the longest time, in seconds, for which queues must not begin new waits
+_REST: Final = 10  # the factor by which the pause after that is longer
 _NAP_FIRST: Final = 1e-4
 _NAP_MAX: Final = 0.02
-_GATHER: Final = 20e-3  # seconds in which further teardowns join one wait for the device, which is the costly part
-_INTERVAL: Final = 0.2  # seconds between looks at the queues that owe something
-_LOOK: Final = 0.05  # seconds between looks at what was closed and is still mapped
+# Seconds in which more teardowns are collected, so that they share the costly wait for the device.
+_GATHER: Final = 20e-3
+_INTERVAL: Final = 0.2  # seconds between checks of queues that owe points
+_LOOK: Final = 0.05  # seconds between checks of memory that was closed and is still mapped
 
 
 class _Worker:
@@ -33,15 +34,15 @@ class _Worker:
 
     def __init__(self, backend: str, name: str) -> None:
         self._log = logging.getLogger(f"xpushare.{backend}")
-        self._todo: SimpleQueue[Any] = SimpleQueue()  # its put may be called from a finaliser
+        self._todo: SimpleQueue[Any] = SimpleQueue()  # a SimpleQueue, since a finaliser may call `put`
         self._starting = threading.RLock()
         self._thread = Worker(f"xpushare-{backend}-{name}")
 
     def _put(self, item: object) -> None:
         if sys.is_finalizing():
-            return  # the end of the process frees everything, and nothing can wait for the device any more
+            return  # the exit frees everything, and the device cannot be waited for any more
         self._todo.put(item)
-        with suppress(OutOfMemoryError):  # the next one tries again, unless the interpreter is exiting
+        with suppress(OutOfMemoryError):  # the next task tries again
             self._thread.start(self._run)
 
     def _run(self) -> None:
@@ -51,7 +52,7 @@ class _Worker:
 class Watched(Protocol):
     """A queue with pending points or operands in use."""
 
-    # Look after the queue; False when there is nothing more to look after.
+    # Look after the queue. Return False once nothing is left to look after.
     def look_after(self) -> bool: ...
 
 
@@ -93,7 +94,8 @@ class Watch(_Worker):
 class Waiter(Protocol):
     """A queue that may wait for points of events."""
 
-    # For each point, and each event of another library, that it waits for now: whether it still does. Never raises.
+    # Return a function for each point, and each event of another library, that the queue waits for now. The function
+    # returns whether it still does. Never raises.
     def waits(self) -> list[Callable[[], bool]]: ...
 
     # The place of its newest operation, and up to which place the driver has its operations. Waiting for a device does
@@ -118,13 +120,13 @@ class Teardown(_Worker):
     def __init__(self, backend: str, devices: Callable[[], Sequence[Device]]) -> None:
         super().__init__(backend, "teardown")
         self._devices = devices
-        # Held during teardowns, and while a queue begins to wait. A wait that began during a teardown would hold up the
+        # Held during teardowns, and while a queue begins to wait. A wait that began during a teardown would delay the
         # teardown, and with it the allocations of the thread that is to signal the point.
         self.wait_lock = threading.RLock()
         self._waiters: weakref.WeakSet[Waiter] = weakref.WeakSet()
-        self._hurried = threading.Event()  # somebody is waiting in `settle`
+        self._hurried = threading.Event()  # set while somebody waits in `settle`
         self._settling = 0
-        self._looks: list[Callable[[], bool]] = []  # the thread's own
+        self._looks: list[Callable[[], bool]] = []  # only this thread uses it
         self._next_look = 0.0
 
     def register(self, queue: Waiter) -> None:
@@ -206,7 +208,7 @@ class Teardown(_Worker):
                         while batch:
                             self._try(*batch.pop(0))
                 if batch:
-                    # A queue began to wait in between, perhaps for a point of a thread that wanted the lock just now.
+                    # Another queue has begun to wait. The thread that is to signal its point may need the lock.
                     time.sleep(_REST * patience)
                     patience = min(2 * patience, _PATIENCE)
 
@@ -214,7 +216,7 @@ class Teardown(_Worker):
         try:
             action()
         except XpuShareError as error:
-            # A broken device has already torn down its mappings; an exception would reach nobody.
+            # Logged, since nobody would see an exception. A broken device has already removed its mappings.
             self._log.warning("%s", error)
         finally:
             done.set()

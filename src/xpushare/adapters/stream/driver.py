@@ -60,7 +60,7 @@ class ProcessDriver(abc.ABC, Generic[G]):
             raise self.forked()
 
     def gpus(self) -> list[G]:
-        if self._forks != forks():  # in most calls it has started
+        if self._forks != forks():  # usually it has started already
             self.start()
         return self._gpus
 
@@ -71,7 +71,7 @@ class ProcessDriver(abc.ABC, Generic[G]):
 
     def gpu(self, info: DeviceInfo) -> G:
         """Return the driver's device with that uuid, whatever its ordinal was when it was listed."""
-        if self._forks != forks():  # in most calls it has started
+        if self._forks != forks():  # usually it has started already
             self.start()
         found = self._by_uuid.get(info.uuid)
         if found is None:

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 __all__ = ["Copy", "Fill", "fill_steps"]
 
-_PIECEWISE_MAX: Final = 64  # bytes of a pattern that is written piece by piece
+_PIECEWISE_MAX: Final = 64  # longest pattern, in bytes, that is written piece by piece
 
 
 class Fill(NamedTuple):
@@ -37,7 +37,7 @@ def fill_steps(
     length = len(pattern)
     if length in units and dst % length == 0:
         return [Fill(dst, pattern, nbytes // length)]
-    # Write the pattern once, then copy what is there to the bytes behind it.
+    # Write the pattern once, then double the filled part by copies.
     steps: list[Fill | Copy]
     if length > _PIECEWISE_MAX:
         steps = [Copy(dst, stage(pattern), length)]

@@ -23,7 +23,7 @@ __all__ = ["Calls", "Codes", "Device", "Feature", "QueueCalls", "Scope", "Stream
 
 Scope = AbstractContextManager[object]
 # Calls for native code to make in order: (address of the function, argument, …), see `_native.StreamQueue.submit`.
-# None: the hook has made its calls.
+# None means that the hook has made its calls itself.
 Calls = Sequence[tuple[int, ...]] | None
 Feature = Literal["shareable memory", "event slots", "host registration", "read-only host registration"]
 
@@ -37,10 +37,10 @@ class Codes:
 
     out_of_memory: frozenset[int]
     unsupported: frozenset[int]
-    fatal: frozenset[int]  # no later call helps: the device, or this process's use of it, is lost
-    captured: frozenset[int] = frozenset()  # the stream refuses the call because somebody is capturing it into a graph
-    wrong_size: frozenset[int] = frozenset()  # the answer to mapping more than an allocation has
-    advice: Mapping[int, str] = field(default_factory=dict[int, str])  # the reader's next step
+    fatal: frozenset[int]  # unrecoverable: the device, or this process's use of it, is lost
+    captured: frozenset[int] = frozenset()  # the stream is being captured into a graph, and refuses the call
+    wrong_size: frozenset[int] = frozenset()  # a mapping was larger than its allocation
+    advice: Mapping[int, str] = field(default_factory=dict[int, str])  # what the user can do, for messages
 
     def error(self, doing: str, call: str, name: str, code: int) -> XpuShareError:
         """Return the package's error for a code, which the driver calls `name`."""
@@ -60,12 +60,12 @@ class QueueCalls(NamedTuple):
     """The calls that native code makes on streams, without the GIL and inside nothing but `Stream.around_calls`."""
 
     native: _native.QueueCalls
-    host: str  # the driver's name for each, for messages
+    host: str  # the names of the driver's functions, for messages
     store: str = ""
     wait: str = ""
     captured: str = ""
     others: Mapping[int, str] = MappingProxyType({})  # the functions of `Calls`, by address
-    host_runs_late: bool = False  # a mark may be reached before the host functions in front of it have run
+    host_runs_late: bool = False  # whether a mark may be reached before earlier host functions have run
 
 
 # --- streams --------------------------------------------------------------------------------------------------
@@ -80,40 +80,42 @@ class Stream(Protocol):
     """
 
     device: Device
-    handle: int  # the driver's, what "queue" stands for in `calls`
+    handle: int  # the driver's handle, for which "queue" stands in `calls`
     ordering: Literal["device", "shared", "held"]  # see `_native.StreamQueue`
-    owner: object | None  # keeps another library's stream alive; None for a stream of ours, which `destroy` ends
+    owner: object | None  # keeps another library's stream alive; None for our own streams, which `destroy` ends
     calls: QueueCalls
-    around_calls: Callable[[], Scope] | None  # around calls by recipe; None if they need nothing, which is faster
-    fill_units: Sequence[int]  # the pattern lengths that `fill` takes, 1 among them
+    # Entered around calls by recipe; None, which is faster, if they need no scope.
+    around_calls: Callable[[], Scope] | None
+    fill_units: Sequence[int]  # the pattern lengths that `fill` takes; always includes 1
 
-    # Inside, the stream's device is current and captures are left alone; afterwards everything is as before.
+    # A scope in which the stream's device is current, and captures are not disturbed. Its end restores the former
+    # state.
     def current(self) -> Scope: ...
-    # The same, but with no more than `query` and `busy` need.
+    # A cheaper scope, which suffices for `query` and `busy`.
     def relaxed(self) -> Scope: ...
 
     # A mark can be set many times. It is reached once the work that was queued before it was last set has finished.
     def new_mark(self, doing: str) -> Any: ...
     def mark(self, doing: str, mark: Any) -> Calls: ...
-    # Whether a mark is reached; whether the stream has unfinished work. Neither blocks.
+    # Return whether a mark is reached, and whether the stream has unfinished work. Neither call blocks.
     def query(self, doing: str, mark: Any) -> bool: ...
     def busy(self, doing: str) -> bool: ...
-    # Raises what broke the device, even while the stream is held up. Does not block.
+    # Raise the error that broke the device, if one did, even while the stream is stalled. Does not block.
     def check_device(self, doing: str) -> None: ...
 
     def copy(self, doing: str, dst: int, src: int, nbytes: int) -> Calls: ...
-    # Writes `times` patterns whose length is in `fill_units`; `dst` is a multiple of it.
+    # Write the pattern `times` times. Its length is in `fill_units`, and `dst` is a multiple of the length.
     def fill(self, doing: str, dst: int, pattern: bytes, times: int) -> Calls: ...
 
-    # The device's clock now, a stamp, and the calls by which the driver notes the time in that; None if the device does
-    # not time its work.
+    # Return the device's time now, a stamp, and the calls by which the driver writes the time into the stamp. None if
+    # the device cannot time its work.
     def new_stamp(self, doing: str) -> tuple[int, Stamp, Calls] | None: ...
 
-    # Work queued later starts once another library's event (from `Adapter.adopt_event`) has completed.
+    # Make later work wait until another library's event (from `Adapter.adopt_event`) has completed.
     def wait_native(self, doing: str, event: Any) -> Calls: ...
-    # The driver's own shareable event, recorded now. `FeatureNotSupportedError` if there is none.
+    # Record a shareable event of the driver. Raises `FeatureNotSupportedError` if the driver has none.
     def record_native(self, doing: str) -> NativeEvent: ...
-    # End the marks, and end the stream if it is ours, else release it. Its work has finished, or the device is broken.
+    # Destroy the marks, and the stream if it is ours. Called once its work has finished, or the device is broken.
     # Never raises.
     def destroy(self, marks: Sequence[Any]) -> None: ...
 
@@ -127,23 +129,23 @@ class Device(Protocol):
     ordinal: int
     codes: Codes
 
-    # `Codes.error`, with the driver's name for the code.
+    # Return `Codes.error` with the driver's name for the code.
     def error(self, doing: str, call: str, code: int) -> XpuShareError: ...
-    # Around the hooks below: inside, the device is current and captures are left alone; afterwards everything is as
-    # before.
+    # A scope for the hooks below, in which the device is current, and captures are not disturbed. Its end restores the
+    # former state.
     def current(self) -> Scope: ...
 
-    # Whether anybody in this process has used the device; and what it lacks for a feature, in the driver's words, else
-    # "". Both start nothing and need nothing current.
+    # `active` returns whether anybody in this process has used the device. `lacking` returns the part that the device
+    # lacks for a feature, in the driver's words, or "". Neither starts a driver or needs a scope.
     def active(self) -> bool: ...
     def lacking(self, feature: Feature) -> str: ...
 
-    # Returns once all work that this process has submitted to the device so far has finished, without ending a capture.
-    # It is called while no queue of ours waits for an event. Needs nothing current.
+    # Wait until all work that this process has submitted to the device has finished, without ending a capture.
+    # Called only while no queue of ours waits for an event. Needs no scope.
     def drain(self) -> None: ...
 
     # `reach` lets every device of this driver use pages of host memory, whatever else maps them, until `unreach`.
-    # `reached` says where the devices see them.
+    # `reached` returns their address on the devices.
     def reach(self, doing: str, address: int, nbytes: int, read_only: bool) -> None: ...
     def reached(self, doing: str, address: int) -> int: ...
     def unreach(self, doing: str, address: int) -> None: ...

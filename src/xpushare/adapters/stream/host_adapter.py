@@ -24,7 +24,7 @@ __all__ = ["HostStreamAdapter"]
 class HostStreamAdapter(StreamAdapter):
     """An adapter of devices that run streams over the host's memory."""
 
-    maps_memfds = False  # they come as descriptors, to be mapped by the calls of the engine
+    maps_memfds = False  # memfds arrive as descriptors, and the engine's calls map them
 
     def allocate(self, device: DeviceInfo, kind: UsmKind, nbytes: int) -> DriverMemory:
         return HostMemory.allocate(self.engine, self.device(device), nbytes)

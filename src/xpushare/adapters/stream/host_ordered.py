@@ -82,4 +82,4 @@ class HostOrderedQueue(DriverQueue):
 
     def release(self) -> None:
         self._queue.release()
-        self._before = self._after = bool  # they kept the other library's queue
+        self._before = self._after = bool  # drop the functions that kept the other library's queue alive

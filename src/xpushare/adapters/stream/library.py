@@ -16,7 +16,7 @@ from xpushare.common.leaving import Stage, at_leave
 __all__ = ["LibraryDriver", "address_of"]
 
 T = TypeVar("T")
-_LEAVE: Final = 2.0  # seconds that the end of the process waits for teardowns
+_LEAVE: Final = 2.0  # seconds that an exiting process waits for teardowns
 
 
 def address_of(structure: Any) -> int:
@@ -31,11 +31,11 @@ class LibraryDriver(ProcessDriver[G], abc.ABC):
     """
 
     codes: ClassVar[Codes]
-    names: ClassVar[Mapping[int, str]]  # of codes
+    names: ClassVar[Mapping[int, str]]  # the names of the error codes
     missing: ClassVar[int]  # the code of a function that the library lacks
     not_ready: ClassVar[int]
     exiting: ClassVar[int]
-    by_address: ClassVar[type]  # structures that functions take by address only
+    by_address: ClassVar[type]  # the structures that functions take only by address
 
     def __init__(self, vendor: str, hides: str) -> None:
         super().__init__(vendor, hides)

@@ -109,7 +109,7 @@ def tell(driver: LibraryDriver[Any]) -> None:
 
 def trying(uuid: str) -> None:
     """In the child, print which device the driver is about to be tried on."""
-    os.write(2, f"{_MARK}{uuid}\n".encode())  # one call: what the driver's threads write does not come between
+    os.write(2, f"{_MARK}{uuid}\n".encode())  # one call, so that output of the driver's threads cannot split the line
 
 
 def ask_child(program: str, driver: str, seconds: float = _SECONDS) -> dict[str, Any]:

@@ -12,9 +12,9 @@ __all__ = ["ALLOCATION", "HOST", "OWN_NBYTES", "SEGMENTS", "described", "export_
 
 # Kinds of memory. The other numbers are the vendors' own.
 ALLOCATION, SEGMENTS, HOST = 1, 4, 5
-_HEAD: Final = struct.Struct("<B7xQ")  # kind, bytes mapped; then the kind's own
-_new: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
-OWN_NBYTES: Final = 128 - _HEAD.size  # at most
+_HEAD: Final = struct.Struct("<B7xQ")  # the kind and the mapped bytes; each kind appends its own data
+_new: Any = tuple.__new__  # faster than a named tuple's own `__new__`
+OWN_NBYTES: Final = 128 - _HEAD.size  # the limit for a kind's own data
 
 
 def export_of(

@@ -47,10 +47,11 @@ __all__ = ["AdoptedQueues", "DeviceQueue"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_NOTHING: Final = Scopes(lambda _step, _code: AssertionError())  # around calls; native, so no frame of Python's
-_new: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
-_WAITS_KEPT: Final = 64  # waits remembered before the settled ones are sorted out
-_SPIN: Final = 100e-6  # seconds of asking the driver again and again before sleeping
+# An empty scope around calls; native, which avoids a Python frame.
+_NOTHING: Final = Scopes(lambda _step, _code: AssertionError())
+_new: Any = tuple.__new__  # faster than a named tuple's own `__new__`
+_WAITS_KEPT: Final = 64  # number of waits at which settled ones are first sorted out
+_SPIN: Final = 100e-6  # seconds for which the driver is polled without sleeping
 _NAP_FIRST: Final = 20e-6
 _NAP_MAX: Final = 1e-3
 
@@ -71,28 +72,31 @@ class DeviceQueue(DriverQueue):
         self._holds = stream.ordering != "device"  # whether `_native` may hold operations
         # Points are submitted in the order in which they are queued. A full stream blocks whoever queues more.
         self._order = threading.Lock()
-        # Around calls by recipe, inside `_order`.
+        # Entered around calls by recipe, while `_order` is held.
         self._around: Callable[[], AbstractContextManager[object]] = stream.around_calls or _NOTHING
-        self._releasing = threading.RLock()  # while operands are released; taken before `_state`
-        self._state = threading.RLock()  # what follows; never held while anything blocks
-        self._marks = [_Mark(mark, 0) for mark in marks]  # to be used again
-        self._kept: deque[tuple[_Mark, object]] = deque()  # (mark after the operation, what it uses)
-        self._kept_ever = 0  # how many there have been
+        self._releasing = threading.RLock()  # held while operands are released; always taken before `_state`
+        self._state = threading.RLock()  # guards the attributes below; never held across a blocking call
+        self._marks = [_Mark(mark, 0) for mark in marks]  # free marks, for reuse
+        self._kept: deque[tuple[_Mark, object]] = deque()  # (mark after the operation, its operands)
+        self._kept_ever = 0  # how many entries `_kept` has ever had
         self._signalled: _Signal | None = None  # the newest signal
-        self._late: deque[_Signal] = deque()  # signals that may be pending when the stream has passed them
+        self._late: deque[_Signal] = deque()  # signals that may still be pending after the stream has passed them
         self._waits: deque[_Wait] = deque()
         self._sort_at = _WAITS_KEPT
-        self._foreign: list[weakref.ref[_Dropped]] = []  # each lives while the queue waits for another library's event
-        self._owed: dict[int, Slot] = {}  # by id; changed only with `_order`
-        self._timelines: list[Slot] = []  # of what native code has queued (`own`), the newest last
+        # One for each event of another library; alive while the queue waits for it.
+        self._foreign: list[weakref.ref[_Dropped]] = []
+        self._owed: dict[int, Slot] = {}  # by id; changed only while `_order` is held
+        self._timelines: list[Slot] = []  # timelines of commands that native code has queued (`own`), the newest last
         self._failures: deque[BaseException] = deque()
         self._losses = Losses()
         self._broken: DeviceError | None = None
-        self._place = 0  # of the newest operation that was submitted here, if `_native` may hold it
-        self._dropped = range(0)  # the places of what was held when the driver refused one of the operations
+        self._place = 0  # place of the newest operation submitted here, if `_native` may hold it
+        # The places of the operations that were dropped because the driver refused one of them.
+        self._dropped = range(0)
         self._watched = False
         self._released = False
-        self.drop_user: Callable[[], bool] | None = None  # with several users: was this the last?
+        # For a queue with several users: drops one, and returns whether it was the last.
+        self.drop_user: Callable[[], bool] | None = None
         engine.teardown.register(self)
 
     # --- failures ------------------------------------------------------------------------------------------
@@ -135,7 +139,7 @@ class DeviceQueue(DriverQueue):
                 self._note(slot, error)
                 slot.fail(QUEUE_FAILED)
             except ValueError:
-                pass  # the event was closed here, so nobody can learn it through the event
+                pass  # the event was closed here, so nobody can learn of the failure through it
 
     def _note(self, slot: Slot, error: BaseException) -> None:
         domain = self._slot_pages.domain(slot)
@@ -146,7 +150,7 @@ class DeviceQueue(DriverQueue):
         """Raise if nothing can be queued: on a broken device, or while somebody captures the stream."""
         if self._broken is not None:
             raise self._broken
-        if self._adopted:  # nobody else has a stream of ours, so nobody captures it
+        if self._adopted:  # only another library's stream can be captured: nobody else has one of ours
             self._expect_open(self._native.check())
 
     def _expect_open(self, code: int) -> None:
@@ -217,7 +221,7 @@ class DeviceQueue(DriverQueue):
             self._reap()
             try:
                 mark = self._mark(doing, steps)
-            except BaseException:  # also what was queued before a failure uses the operands
+            except BaseException:  # steps that were queued before the failure use the operands, too
                 self._keep(self._mark(doing), keep)
                 raise
             self._keep(mark, keep)
@@ -314,7 +318,7 @@ class DeviceQueue(DriverQueue):
             if code:
                 calls = self._stream.calls
                 raise self._failed("signalling", calls.host if after else calls.store, code)
-            if self._broken is not None:  # broken before `_owed` had this point
+            if self._broken is not None:  # the device broke before this point was in `_owed`
                 raise self._broken
         except BaseException as error:
             self._note(slot, error)
@@ -366,10 +370,11 @@ class DeviceQueue(DriverQueue):
                     state = slot.state(point)
                     waiting = state == LOST and _holds_device(slot, point)
                 except ValueError:
-                    continue  # the event was closed here, so nobody knows its state any more
+                    continue  # the event was closed here, so its state is unknown
                 if waiting and not passed:
                     self._waits.append(wait)
-                elif slot.released(point) or state == LOST:  # also while the loss is put off, or after a later signal
+                elif slot.released(point) or state == LOST:
+                    # Even if an earlier point delays the loss, or a later signal followed.
                     self._meet(slot, point)
                 elif state == PENDING:
                     self._waits.append(wait)
@@ -389,14 +394,14 @@ class DeviceQueue(DriverQueue):
         try:
             return _holds_device(wait.slot, wait.point)
         except ValueError:
-            return False  # the event was closed here
+            return False  # the event has been closed here
 
     def _waits_native(self, unsure: weakref.ref[_Dropped]) -> bool:
         if unsure() is not None:
             try:
                 self.settle()
             except XpuShareError:
-                return False  # a broken device waits for nothing
+                return False  # nothing waits on a broken device
         return unsure() is not None
 
     @property
@@ -475,7 +480,8 @@ class DeviceQueue(DriverQueue):
         doing = "asking for an event"
         if mark.place:
             self._notice_refusal()
-            if mark.place in self._dropped:  # once more: what the driver has got before may still use its operands
+            # Set the mark again: operations that the driver already has may still use their operands.
+            if mark.place in self._dropped:
                 mark.place = self._submit(doing, self._call(self._stream.mark, doing, mark.mark))
             if self._native.handed < mark.place:
                 return False
@@ -487,8 +493,8 @@ class DeviceQueue(DriverQueue):
     def _reap(self) -> None:
         """Release the operands of finished operations. The caller has relaxed captures."""
         with self._releasing:
-            # Their release may call us, so not with `_state`; but with this lock, which `settle` waits for: no variable
-            # of this method may hold them longer.
+            # Releasing operands may call this queue, so `_state` is free. `_releasing` is held, since `settle` waits
+            # for it. So no variable of this method may keep the operands alive.
             self._take_finished().clear()
 
     def _take_finished(self) -> list[object]:
@@ -496,7 +502,7 @@ class DeviceQueue(DriverQueue):
         with self._state:
             while self._kept and self._reached((first := self._kept[0])[0]):
                 if not self._kept or self._kept[0] is not first:
-                    continue  # asking ran what was released, or a signal's handler, which did the same
+                    continue  # the query ran a finaliser or a signal handler, which has taken the entry
                 mark, keep = self._kept.popleft()
                 self._marks.append(mark)
                 finished.append(keep)
@@ -514,7 +520,7 @@ class DeviceQueue(DriverQueue):
     def synchronize(self, timeout: float | None) -> None:
         start = time.monotonic()
         place = self._native.handed
-        if timeout == 0 and self.idle():  # a mark needs a moment even then
+        if timeout == 0 and self.idle():  # skips the mark, which takes a moment even on an idle stream
             self.settle()
             self._report(place)
             return
@@ -528,7 +534,7 @@ class DeviceQueue(DriverQueue):
             nap = _NAP_FIRST
             while True:
                 with self._stream.relaxed():
-                    # What the driver has refused completes nothing: that is reported.
+                    # Signals that the driver refused never complete. `_report` raises the refusal.
                     reached = self._reached(mark) and (bool(self._dropped) or not any(map(_Signal.pending, late)))
                     if reached:
                         self._reap()
@@ -536,14 +542,14 @@ class DeviceQueue(DriverQueue):
                 waited = time.monotonic() - start
                 if timeout is not None and waited >= timeout:
                     raise TimeoutError(f"the queue has not finished within {timeout:g} s")
-                if waited > _SPIN:  # in short naps, so that Ctrl-C works
+                if waited > _SPIN:  # short naps, so that Ctrl-C works
                     time.sleep(nap if timeout is None else min(nap, max(timeout - waited, 0.0)))
                     nap = min(nap * 1.25, _NAP_MAX)
         finally:
             if reached or not mark.place:
-                self._give_back(mark)  # set anew when it is used again
+                self._give_back(mark)  # free: the next use sets it anew
             else:
-                self._keep(mark, None)  # it may still be held
+                self._keep(mark, None)  # native code may still hold it
         self._report(place)
 
     def _report(self, place: int) -> None:
@@ -557,7 +563,7 @@ class DeviceQueue(DriverQueue):
             if failure is not None:
                 raise failure
         finally:
-            del failure  # its traceback has this frame, which would keep the queue
+            del failure  # its traceback refers to this frame, and would keep the queue alive
 
     def told(self) -> None:
         self._native.told(max(self._place, self._native.handed))
@@ -590,9 +596,9 @@ class DeviceQueue(DriverQueue):
             wait = self._waits[0] if self._waits else None
             signalled = self._signalled if wait is None else wait.signalled
             own = self._newest_own() if wait is None else wait.own
-            first = self._kept_ever - len(self._kept)  # of what has not finished
+            first = self._kept_ever - len(self._kept)  # number of the oldest unfinished operation
             kept = self._kept_ever if wait is None else wait.kept
-            # A host function in front of the newest one may run after it.
+            # An earlier host function may run after the newest one.
             late = list(self._late) if signalled in self._late else []
         if first < kept or any(each is not None and each.pending() for each in (signalled, own)):
             return True
@@ -604,7 +610,7 @@ class DeviceQueue(DriverQueue):
         """Look after pending points and operands; the watch calls this. Returns False when none are left."""
         self._sort_waits()
         self._notice_refusal()
-        if self._order.acquire(blocking=False):  # else somebody is queueing something: look next time
+        if self._order.acquire(blocking=False):  # otherwise somebody is queueing an operation: check next time
             try:
                 owed = self._owed | {id(slot): slot for slot in self._timelines}
                 self._owed = {key: slot for key, slot in owed.items() if _owes(slot) or self._native.late(slot)}
@@ -619,15 +625,15 @@ class DeviceQueue(DriverQueue):
                     self._judged(error)
                 else:
                     self._reap()
-        if self._broken is not None:  # native code cannot know that, and may have queued more since
+        if self._broken is not None:  # native code does not know, and may have queued more since
             for slot in self._timelines:
-                with suppress(ValueError):  # it has been closed
+                with suppress(ValueError):  # the event has been closed
                     slot.fail(QUEUE_FAILED)
         with self._state:
-            if self._broken is not None:  # a broken device runs nothing any more
+            if self._broken is not None:  # nothing runs on a broken device any more
                 self._marks += [mark for mark, _keep in self._kept]
                 self._kept.clear()
-            # Nobody says when native code queues something, so such a queue is watched as long as it is open.
+            # Native code does not report what it queues, so its queues are watched as long as they are open.
             native = bool(self._timelines) and not self._released
             busy = bool(native or self._kept or self._owed or (self._released and self._unfinished()))
             self._watched = busy
@@ -648,7 +654,7 @@ class DeviceQueue(DriverQueue):
             with self._stream.current():
                 mark = self._mark("looking after a queue")
         except XpuShareError:
-            return  # try next time; on a broken device no stores are to come
+            return  # try next time; a broken device stores nothing any more
         self._keep(mark, [_Dropped(self._native.landed, slot) for slot in late.values()])
         with self._state:
             for key in late:
@@ -672,13 +678,13 @@ class DeviceQueue(DriverQueue):
         if self.drop_user is not None and not self.drop_user():
             return
         if self._adopted and not (self._watched or self._marks or self._kept or self._waits):
-            return  # nothing was queued on the other library's stream, so there is nothing to end
+            return  # nothing was queued on the other library's stream, so nothing has to end
         self._released = True
         try:
-            if not self.look_after():  # most queues have finished when they are closed
+            if not self.look_after():  # usually the work has finished by now
                 return
         except XpuShareError:
-            pass  # the watch logs it
+            pass  # the watch meets the same error, and logs it
         self._watched = True
         self._engine.watch.add(self)
 
@@ -713,7 +719,7 @@ class _Signal(NamedTuple):
         try:
             return slot is not None and slot.state(self.point) == PENDING
         except ValueError:
-            return False  # the event was closed here
+            return False  # the event has been closed here
 
 
 class _Wait(NamedTuple):
@@ -783,14 +789,14 @@ def _holds_device(slot: Slot, point: int) -> bool:
 
 def _waits(queue: ref[DeviceQueue], wait: _Wait) -> bool:
     found = queue()
-    return found is not None and found.still_waits(wait)  # a queue that is gone has dropped what it held
+    return found is not None and found.still_waits(wait)  # a queue that is gone waits for nothing
 
 
 def _owes(slot: Slot) -> bool:
     try:
         return slot.owes()
     except ValueError:
-        return False  # the event was closed here
+        return False  # the event has been closed here
 
 
 def _capturing() -> InvalidArgumentError:

@@ -15,9 +15,9 @@ from xpushare.common.errors import InvalidArgumentError, from_os_error
 
 __all__ = ["SlotPages", "always", "unreach"]
 
-_CHUNK: Final = 1 << 21  # `reach` pins pages, so it gets no more than needed: 8192 events at a time
+_CHUNK: Final = 1 << 21  # bytes, for 8192 events. `reach` pins pages, so it is called for one chunk at a time
 _SLOTS: Final = LAYOUT["commons.slots"]
-_WORDS_MAX: Final = 4096  # slots whose words are found at once
+_WORDS_MAX: Final = 4096  # number of cached addresses of words
 _SLOTS_NBYTES: Final = LAYOUT["commons.size"] - _SLOTS
 
 
@@ -31,9 +31,9 @@ class _Commons:
         self.start = domain.address + _SLOTS
         self.end = self.start + _SLOTS_NBYTES
         self.domain = weakref.ref(domain)
-        weakref.finalize(domain, gone, self).atexit = False  # nor later than that: modules may be gone
+        weakref.finalize(domain, gone, self).atexit = False  # not at exit, when modules may be gone
         self.addresses: dict[int, int] = {}  # chunk -> its address for devices
-        self.mappings: list[tuple[Device, bool, Mapping]] = []  # whether it is registered
+        self.mappings: list[tuple[Device, bool, Mapping]] = []  # device, whether it is registered, the mapping
 
     def holds(self, address: int) -> bool:
         return self.start <= address < self.end
@@ -52,7 +52,7 @@ class SlotPages:
         self._teardown = teardown
         self._registered = registered
         self._lock = threading.RLock()
-        self._known: tuple[_Commons, ...] = ()  # always replaced as a whole, so that it can be read without the lock
+        self._known: tuple[_Commons, ...] = ()  # replaced as a whole, so that it can be read without the lock
         self._words: dict[int, int] = {}  # slot -> the address that devices have for its word; a cache
 
     def adopt(self, domain: Domain) -> None:
@@ -85,7 +85,7 @@ class SlotPages:
         if start is None:
             start = self._reach(device, commons, chunk)
         with self._lock:
-            if commons in self._known:  # else the commons is gone by now
+            if commons in self._known:  # otherwise the commons is gone by now
                 if len(self._words) >= _WORDS_MAX:
                     self._words.clear()
                 self._words[at] = start + within

@@ -12,7 +12,7 @@ from xpushare.adapters.stream.hooks import Stream
 
 __all__ = ["SpareStreams"]
 
-Spare = tuple[Stream, Sequence[Any]]  # with the marks that its queue had
+Spare = tuple[Stream, Sequence[Any]]  # a stream and the marks of its queue
 
 
 @final

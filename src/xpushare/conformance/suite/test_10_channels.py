@@ -85,7 +85,7 @@ def test_modes(pair: Pair, peer: Child, name: str) -> None:
         peer.call(actions.drop)
 
 
-@rule("10.2", "A frame that is held is never overwritten; a full channel does what it was made for")
+@rule("10.2", "A frame that is held is never overwritten; a full channel behaves as its on_full says")
 @pytest.mark.parametrize("policy", ["block", "overwrite", "raise"])
 def test_policies(pair: Pair, peer: Child, name: str, policy: str) -> None:
     with _create(name, pair.exporter, slots=4, on_full=policy) as channel:
@@ -144,7 +144,7 @@ def _write(name: str, device: str) -> None:
         _send(channel, 9)
 
 
-@rule("10.4", "A lock has one holder, and tells the next one of its death; an atomic counts every addition")
+@rule("10.4", "A lock has one holder, and reports its death to the next one; an atomic counts every addition")
 def test_locks(peer: Child, name: str) -> None:
     with xs.Lock(name) as held:
         assert not held.owner_died

@@ -72,7 +72,7 @@ def test_event(pair: Pair, peer: Child, kind: str) -> None:
         pytest.skip("there is no device of another backend")
 
 
-@rule("3.13c", "An event of a device that a process may not see opens on the host there")
+@rule("3.13c", "In a process that may not see an event's device, the event opens on the host")
 @pytest.mark.parametrize("kind", ["event"])
 def test_event_of_a_hidden_device(pair: Pair, kind: str) -> None:
     devices = [pair.exporter, *strangers(pair.exporter, kind)]

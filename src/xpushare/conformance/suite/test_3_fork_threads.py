@@ -79,7 +79,7 @@ def _use_after_fork() -> list[str]:
     return wrong
 
 
-@rule("3.9a", "A forked child may not use the parent's objects: ForkError says what to do instead")
+@rule("3.9a", "A forked child may not use the parent's objects; ForkError names the alternatives")
 def test_fork_use(pair: Pair) -> None:
     _everything(pair.exporter)
     with Child(method="fork") as child:
@@ -127,7 +127,7 @@ def test_fork_close(pair: Pair, peer: Child) -> None:
         kept["range"].unmap(0, kept["range"].nbytes)
 
 
-@rule("3.9c", "A forked child may open handles anew where the driver permits, or is told that it does not")
+@rule("3.9c", "A forked child may open handles anew if the driver permits it, and gets an error that says so if not")
 def test_fork_open(pair: Pair, peer: Child) -> None:
     theirs = peer.call(actions.export, "theirs", "memory", pair.exporter, b"theirs")
     ours = actions.export("ours", "memory", pair.exporter, b"parent")
@@ -174,7 +174,7 @@ def test_threads_open(pair: Pair, kind: str, nothing_left: Callable[[], None]) -
     nothing_left()
 
 
-@rule("3.10b", "Many threads may export and put at once; of several puts of one handle one wins")
+@rule("3.10b", "Many threads may export and put at once; exactly one of several puts of a handle succeeds")
 @pytest.mark.misuse
 def test_threads_put(pair: Pair, kind: str, nothing_left: Callable[[], None]) -> None:
     with make(kind, pair.exporter) as thing, ThreadPoolExecutor(6) as pool:

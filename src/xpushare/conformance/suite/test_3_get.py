@@ -29,7 +29,7 @@ PATTERN = bytes(at % 251 for at in range(NBYTES))
 # --- the handle -------------------------------------------------------------------------------------------------------
 
 
-@rule("3.0a", "A handle is 256 bytes, or URL-safe text, and both give it back")
+@rule("3.0a", "A handle is 256 bytes or URL-safe text, and either restores it")
 def test_bytes_and_text(pair: Pair) -> None:
     with xs.malloc_device(NBYTES, pair.exporter) as memory:
         handle = xs.ipc.memory.get(memory)
@@ -47,7 +47,7 @@ def test_bytes_and_text(pair: Pair) -> None:
             xs.ipc.memory.put(each)
 
 
-@rule("3.0b", "A handle tells its kind, backend, device, sizes, access and exporter")
+@rule("3.0b", "A handle reports its kind, backend, device, sizes, access and exporter")
 def test_fields(pair: Pair, kind: str) -> None:
     with make(kind, pair.exporter) as thing:
         handle = verbs(kind).get(thing)
@@ -68,7 +68,7 @@ def test_fields(pair: Pair, kind: str) -> None:
             xs.ipc.memory.put(handle)
 
 
-@rule("3.0c", "An import is of the opener's device: by default the one that the handle names")
+@rule("3.0c", "An import is on the opener's device, by default the one that the handle names")
 def test_device_of_an_import(pair: Pair, peer: Child) -> None:
     handle = peer.call(actions.export, "memory", "memory", pair.exporter)
     with xs.ipc.memory.open(handle) as memory:
@@ -219,7 +219,7 @@ def test_arrays_over_own_memory(pair: Pair, peer: Child) -> None:
         xs.ipc.memory.put(handle)
 
 
-@rule("3.1h", "get takes arrays of other libraries; what cannot be exported is refused with advice")
+@rule("3.1h", "get takes arrays of other libraries; an array that cannot be exported is refused with advice")
 def test_foreign(pair: Pair, peer: Child) -> None:
     library = samples(pair.exporter)
     array = library.array(pair.exporter, PATTERN)
@@ -256,7 +256,7 @@ def _open_from_environment(kind: str, device: str) -> bool:
         return imported
 
 
-@rule("3.2b", "What one end writes or signals, the other sees")
+@rule("3.2b", "One end sees what the other end writes and signals")
 @pytest.mark.parametrize("kind", ["memory", "physical_memory"])
 def test_shared_content(pair: Pair, peer: Child, kind: str) -> None:
     nbytes = NBYTES if kind == "memory" else pair.granule
@@ -270,7 +270,7 @@ def test_shared_content(pair: Pair, peer: Child, kind: str) -> None:
         assert read_bytes(thing, 17) == b"once more........"
 
 
-@rule("3.2b", "What one end writes or signals, the other sees")
+@rule("3.2b", "One end sees what the other end writes and signals")
 @pytest.mark.parametrize("kind", ["event"])
 def test_shared_event(pair: Pair, peer: Child, kind: str) -> None:
     handle = peer.call(actions.export, "thing", kind, pair.exporter)

@@ -26,7 +26,7 @@ PATTERN = bytes(at % 251 for at in range(NBYTES))
 # --- 4: open and close ------------------------------------------------------------------------------------------------
 
 
-@rule("3.4a", "Every open of memory or an event returns a new object with a close of its own")
+@rule("3.4a", "Every open of memory or an event returns a new object, which is closed by itself")
 @pytest.mark.parametrize("kind", ["memory", "event"])
 def test_new_objects(pair: Pair, peer: Child, kind: str) -> None:
     handle = peer.call(actions.export, "thing", kind, pair.exporter, PATTERN if kind == "memory" else b"")
@@ -44,7 +44,7 @@ def test_new_objects(pair: Pair, peer: Child, kind: str) -> None:
     last.close()
 
 
-@rule("3.4b", "ipc.memory.close is an error on memory that is closed or was not opened")
+@rule("3.4b", "ipc.memory.close raises for memory that is closed or was not opened")
 @pytest.mark.misuse
 def test_close_verb(pair: Pair) -> None:
     handle = actions.export("own", "memory", pair.exporter)
@@ -98,7 +98,7 @@ def test_counted(pair: Pair, peer: Child, nothing_left: Callable[[], None]) -> N
 # --- 5: put -----------------------------------------------------------------------------------------------------------
 
 
-@rule("3.5a", "An export holds its source until put, also when nobody refers to the object")
+@rule("3.5a", "An export holds its source until put, even if nobody refers to the object")
 def test_export_holds(pair: Pair, peer: Child, kind: str) -> None:
     content = b"" if kind == "event" else b"held"
     handle = peer.call(actions.export, "thing", kind, pair.exporter, content)
@@ -111,7 +111,7 @@ def test_export_holds(pair: Pair, peer: Child, kind: str) -> None:
     refused(xs.HandleExpiredError, kind, handle)
 
 
-@rule("3.5a", "An export holds its source until put, also when nobody refers to the object")
+@rule("3.5a", "An export holds its source until put, even if nobody refers to the object")
 def test_export_holds_in_the_own_process(pair: Pair, kind: str, nothing_left: Callable[[], None]) -> None:
     handle = actions.export("thing", kind, pair.exporter)
     actions.drop()
@@ -136,7 +136,7 @@ def test_put_leaves_opened(pair: Pair, peer: Child, kind: str) -> None:
     thing.close()
 
 
-@rule("3.5c", "put is an error for a handle that was put before")
+@rule("3.5c", "put raises for a handle that was put before")
 @pytest.mark.misuse
 def test_put_twice(pair: Pair, kind: str) -> None:
     for spelling in (bytes, str, xs.ipc.Handle):
@@ -148,7 +148,7 @@ def test_put_twice(pair: Pair, kind: str) -> None:
                 verbs(kind).put(handle)
 
 
-@rule("3.5d", "put is an error for a handle of another process")
+@rule("3.5d", "put raises for a handle of another process")
 def test_put_elsewhere(pair: Pair, peer: Child, kind: str) -> None:
     actions.export("own", kind, pair.exporter)  # this process has a table, too
     handle = peer.call(actions.export, "thing", kind, pair.exporter)

@@ -60,7 +60,10 @@ def _handle_of(name: str) -> bytes:
     return bytes(kept[name].handle)
 
 
-@rule("3.12c", "A pickle outlives its object until it was opened, for XPUSHARE_PICKLE_GRACE seconds; then says so")
+@rule(
+    "3.12c",
+    "A pickle outlives its object until the first open or for XPUSHARE_PICKLE_GRACE seconds; then says so",
+)
 def test_kept(pair: Pair, peer: Child, kind: str) -> None:
     for call in peer.call, _here:
         data = call(actions.pickle_and_close, kind, pair.exporter, "60")
@@ -113,7 +116,7 @@ def test_not_copied(pair: Pair, kind: str) -> None:
                 function(thing)
 
 
-@rule("3.12f", "Every error pickles, with everything it says")
+@rule("3.12f", "Every error can be pickled without losing anything")
 def test_errors_pickle() -> None:
     from xpushare import ur
 

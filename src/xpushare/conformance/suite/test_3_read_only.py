@@ -78,7 +78,7 @@ def _host_view(name: str) -> None:
     memoryview(kept[name]).release()
 
 
-@rule("3.11c", "With enforced_read_only an importer cannot get round it")
+@rule("3.11c", "With enforced_read_only, an importer cannot circumvent the protection")
 def test_enforced(pair: Pair) -> None:
     handle = actions.export("thing", "memory", pair.exporter, b"look", read_only=True)
     with Child() as child:

@@ -37,7 +37,7 @@ from xpushare.conformance.rules import rule
 PATTERN = bytes(at % 251 for at in range(NBYTES))
 
 
-@rule("3.3a", "open refuses a wrong length, and what is no handle")
+@rule("3.3a", "open refuses a wrong length, and bytes that are no handle")
 def test_lengths(pair: Pair, kind: str, nothing_left: Callable[[], None]) -> None:
     handle = actions.export("thing", kind, pair.exporter)
     text = str(xs.ipc.Handle(handle))
@@ -141,7 +141,7 @@ def test_after_put(pair: Pair, peer: Child, kind: str, nothing_left: Callable[[]
     nothing_left()
 
 
-@rule("3.3h", "open refuses an old handle whose place in the exporter's table is another object's now")
+@rule("3.3h", "open refuses an old handle whose entry in the exporter's table belongs to another object now")
 def test_reused_entry(pair: Pair, peer: Child, kind: str) -> None:
     content = b"" if kind == "event" else b"old"
     old = peer.call(actions.export, "old", kind, pair.exporter, content)
@@ -184,7 +184,7 @@ def test_dead_exporter(pair: Pair, kind: str, end: str, nothing_left: Callable[[
     nothing_left()
 
 
-@rule("3.3j", "open refuses a handle whose exporter's pid or fd number is another's now")
+@rule("3.3j", "open refuses a handle whose exporter's pid or fd number has been reused")
 def test_reused_pid(pair: Pair, peer: Child, kind: str) -> None:
     with Child() as child:
         dead = child.call(actions.export, "thing", kind, pair.exporter)
@@ -215,7 +215,7 @@ def test_sizes_of_a_peer(pair: Pair, peer: Child) -> None:
                 refused(xs.InvalidHandleError, "memory", false, device)
 
 
-@rule("3.3l", "open refuses a device that cannot have the object, or that this process may not see")
+@rule("3.3l", "open refuses a device that cannot import the object, or that this process may not see")
 def test_other_devices(pair: Pair, kind: str) -> None:
     handle = actions.export("thing", kind, pair.exporter)
     device = xs.Device(pair.exporter)

@@ -26,7 +26,7 @@ def refuse(call: Callable[..., Any], *args: Any, **options: Any) -> None:
         call(*args, **options)
 
 
-@rule("4.1", "A VirtualRange only reserves: nothing is mapped, nothing accessible")
+@rule("4.1", "A VirtualRange only reserves addresses: nothing is mapped or accessible")
 def test_reserving(pair: Pair) -> None:
     one = granule(pair.exporter)
     with xs.VirtualRange(4 * one, pair.exporter) as place:
@@ -161,7 +161,7 @@ def test_unmap_of_part(pair: Pair) -> None:
         refuse(place.unmap, 0, 2 * one)
 
 
-@rule("4.7", "Part of an object is mapped with its offset; without partial_map it is InvalidArgumentError")
+@rule("4.7", "Part of an object is mapped at its offset; without partial_map that raises InvalidArgumentError")
 def test_parts(pair: Pair) -> None:
     one = granule(pair.exporter)
     with xs.VirtualRange(4 * one, pair.exporter) as place, xs.PhysicalMemory(3 * one, pair.exporter) as pages:
@@ -174,7 +174,7 @@ def test_parts(pair: Pair) -> None:
         assert place.mapped() == [(at * one, one, "rw") for at in range(3)]
 
 
-@rule("4.8", "A mapping has the access that was asked for, and set_access changes it")
+@rule("4.8", "A mapping has the requested access, and set_access changes it")
 def test_access(pair: Pair) -> None:
     one = granule(pair.exporter)
     with (
@@ -204,7 +204,7 @@ def test_access(pair: Pair) -> None:
             refuse(place.map, pages, 2 * one, access=wrong)
 
 
-@rule("4.8", "A mapping has the access that was asked for, and set_access changes it")
+@rule("4.8", "A mapping has the requested access, and set_access changes it")
 def test_access_is_enforced(pair: Pair) -> None:
     one = granule(pair.exporter)
     with xs.VirtualRange(one, pair.exporter) as place, xs.PhysicalMemory(one, pair.exporter) as pages:
@@ -248,7 +248,7 @@ def test_mapping_holds(pair: Pair, nothing_left: Callable[[], None]) -> None:
     nothing_left()
 
 
-@rule("4.10", "Arrays and views of mapped bytes forbid their unmapping, and outlive the range's close")
+@rule("4.10", "Arrays and views of mapped bytes prevent unmapping, and outlive the range's close")
 def test_views_pin(pair: Pair, nothing_left: Callable[[], None]) -> None:
     one = granule(pair.exporter)
     place = xs.VirtualRange(2 * one, pair.exporter)
@@ -286,7 +286,7 @@ def _readers() -> dict[str, Callable[[xs.Memory], Any]]:
     }
 
 
-@rule("4.10", "Arrays and views of mapped bytes forbid their unmapping, and outlive the range's close")
+@rule("4.10", "Arrays and views of mapped bytes prevent unmapping, and outlive the range's close")
 def test_the_memory_of_an_array_pins(pair: Pair, nothing_left: Callable[[], None]) -> None:
     one = granule(pair.exporter)
     place = xs.VirtualRange(one, pair.exporter)
@@ -324,7 +324,7 @@ def test_the_memory_of_an_array_pins(pair: Pair, nothing_left: Callable[[], None
     nothing_left()
 
 
-@rule("4.11", "An address that is asked for is met or refused")
+@rule("4.11", "A requested address is used or refused")
 def test_addresses(pair: Pair) -> None:
     one = granule(pair.exporter)
     with xs.VirtualRange(one, pair.exporter) as place:
@@ -341,7 +341,7 @@ def test_addresses(pair: Pair) -> None:
         assert again.ptr == address
 
 
-@rule("4.12", "What is mapped in one process is seen in the other")
+@rule("4.12", "Two processes that map the same pages see each other's writes")
 def test_across_processes(pair: Pair, peer: Child) -> None:
     one = pair.granule
     handles = [
@@ -375,7 +375,7 @@ def _follower(at: int, refresh: bool) -> tuple[int, int, bytes]:
     return follower.ptr, follower.nbytes, _content(follower, at)
 
 
-@rule("4.13", "A range that grows and shrinks is followed by others, at one address")
+@rule("4.13", "Followers see a range grow and shrink, at one address")
 def test_followers(pair: Pair, peer: Child) -> None:
     one = pair.granule
     with xs.VirtualRange(8 * one, pair.exporter, growable=True) as grown, xs.share(grown) as handle:

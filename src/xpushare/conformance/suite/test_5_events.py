@@ -28,7 +28,7 @@ WITHIN = 1.0  # seconds from the death to the error
 SLACK = 2.0  # what a loaded machine may add
 
 
-@rule("5.1", "copy and fill do what they say, to whole operands or so many bytes")
+@rule("5.1", "copy and fill work on whole operands or on the given number of bytes")
 def test_copy_and_fill(pair: Pair) -> None:
     with (
         xs.malloc_device(NBYTES, pair.exporter) as one,
@@ -56,7 +56,7 @@ def test_copy_and_fill(pair: Pair) -> None:
         assert read_bytes(one, 8, 98) == b"\0\0zzzz\0\0"
 
 
-@rule("5.2", "copy and fill refuse what does not fit, is no operand, or is closed")
+@rule("5.2", "copy and fill refuse operands that do not fit, have the wrong type, or are closed")
 @pytest.mark.misuse
 def test_refused_operands(pair: Pair) -> None:
     with (
@@ -113,7 +113,7 @@ def test_order(pair: Pair) -> None:
         assert read_bytes(one, 240) == b"".join(bytes([number]) * 4 for number in range(60))
 
 
-@rule("5.4", "submit runs callables in order where the device is the host; synchronize raises what they raise")
+@rule("5.4", "submit runs callables in order if the device is the host; synchronize raises their exceptions")
 def test_submit(pair: Pair) -> None:
     done: list[int] = []
     with xs.Queue(pair.exporter) as queue:
@@ -139,7 +139,7 @@ def test_submit(pair: Pair) -> None:
             queue.submit(wrong)
 
 
-@rule("5.5", "A new event is complete, both numbers 0; bare waits on it return at once")
+@rule("5.5", "A new event is complete: value and pending are 0, and bare waits on it return at once")
 def test_new_event(pair: Pair) -> None:
     with xs.Event(pair.exporter) as event, xs.Queue(pair.exporter) as queue:
         assert (event.value, event.pending, event.done, event.is_imported, event.ipc_enabled) == (
@@ -235,7 +235,7 @@ def test_queue_wait(pair: Pair) -> None:
         behind.synchronize(TIMEOUT)
 
 
-@rule("5.9", "Event.wait waits for the point meant, no shorter; a time-out is TimeoutError")
+@rule("5.9", "Event.wait waits until the right point, not shorter; a time-out raises TimeoutError")
 def test_wait(pair: Pair) -> None:
     with xs.Event(pair.exporter) as event, held(pair.exporter) as gate:
         gate.queue.signal(event)
@@ -306,7 +306,7 @@ def test_both_ends(pair: Pair, peer: Child) -> None:
             assert (event.value, event.pending, event.done) == (number + 1, number + 1, True)
 
 
-@rule("5.12", "A second signaller's queue waits for the pending point; a host signal over it is refused")
+@rule("5.12", "A second signaller's queue waits for the pending point; a host signal meanwhile is refused")
 def test_second_signaller(pair: Pair, peer: Child) -> None:
     handle = peer.call(actions.export, "event", "event", pair.exporter)
     peer.call(actions.hold, "queue", pair.exporter)
@@ -326,7 +326,7 @@ def test_second_signaller(pair: Pair, peer: Child) -> None:
         assert (event.value, event.pending) == (2, 2)
 
 
-@rule("5.13", "IPC plus profiling is InvalidArgumentError")
+@rule("5.13", "IPC together with profiling raises InvalidArgumentError")
 def test_profiling(pair: Pair) -> None:
     with pytest.raises(xs.InvalidArgumentError):
         xs.Event(pair.exporter, enable_ipc=True, enable_profiling=True)
@@ -418,7 +418,7 @@ def test_death_in_an_event_loop(pair: Pair) -> None:
     event.close()
 
 
-@rule("5.16", "A point that nobody is left to submit is lost with the last process that could have")
+@rule("5.16", "A point that no living process can submit is lost with the last process that could have")
 def test_nobody_left(pair: Pair) -> None:
     with Child() as child:
         handle = child.call(actions.export, "event", "event", pair.exporter)
@@ -433,7 +433,7 @@ def test_nobody_left(pair: Pair) -> None:
             child.kill()
 
 
-@rule("5.16", "A point that nobody is left to submit is lost with the last process that could have")
+@rule("5.16", "A point that no living process can submit is lost with the last process that could have")
 def test_somebody_left(pair: Pair, peer: Child) -> None:
     handle = peer.call(actions.export, "event", "event", pair.exporter)
     with Child() as child, xs.ipc.event.open(handle, device=pair.importer) as event:
@@ -453,7 +453,10 @@ def _publish(device: str, declared: bool) -> bytes:
     return bytes(xs.ipc.event.get(event))
 
 
-@rule("5.30", "Whoever said signals=True, or has signalled, is relied on alone: all readers are told of its death")
+@rule(
+    "5.30",
+    "If a process said signals=True or has signalled, its death alone counts, and all readers learn of it",
+)
 @pytest.mark.parametrize("first", ["declared", "signalled"])
 def test_a_publisher_of_several_readers(pair: Pair, peer: Child, first: str) -> None:
     with Child() as publisher:
@@ -478,7 +481,7 @@ def test_a_publisher_of_several_readers(pair: Pair, peer: Child, first: str) -> 
         publisher.kill()
 
 
-@rule("5.31", "Signallers come and go: a clean close is no loss, and another signaller ends one")
+@rule("5.31", "Signallers come and go: a clean close is no loss, and a new signaller ends a loss")
 def test_workers_come_and_go(pair: Pair, peer: Child) -> None:
     handle = actions.export("event", "event", pair.exporter)
     event = kept["event"]
@@ -514,7 +517,7 @@ def _unpickle_reader(raw: bytes) -> tuple[bytes, str]:
     return pickle.dumps(event), actions.attempt(event.signal)
 
 
-@rule("5.32", "With signals=False an event only waits, as do its pickles, and nobody relies on it")
+@rule("5.32", "With signals=False an event and its pickles only wait, and nobody relies on them")
 def test_what_only_waits(pair: Pair, peer: Child) -> None:
     handle = actions.export("event", "event", pair.exporter)
     event = kept["event"]
@@ -701,13 +704,13 @@ def _sleeps(pid: int) -> bool:
         return file.read().rsplit(")", 1)[1].split()[0] == "S"
 
 
-@rule("5.22", "bool of an event is TypeError")
+@rule("5.22", "bool of an event raises TypeError")
 def test_bool(pair: Pair) -> None:
     with xs.Event(pair.exporter) as event, pytest.raises(TypeError):
         bool(event)
 
 
-@rule("5.23", "synchronize has a time-out, and then the work still finishes")
+@rule("5.23", "synchronize has a time-out, after which the work still finishes")
 def test_synchronize(pair: Pair) -> None:
     with xs.malloc_device(NBYTES, pair.exporter) as memory:
         write_bytes(memory, b"\0" * NBYTES)
@@ -724,7 +727,7 @@ def test_synchronize(pair: Pair) -> None:
         queue.synchronize(-1)
 
 
-@rule("5.24", "What no adapter knows is refused: from_native, native_ipc_handle")
+@rule("5.24", "from_native and native_ipc_handle refuse objects that no adapter knows")
 def test_unknown_natives(pair: Pair) -> None:
     for wrong in (object(), "stream"):
         with pytest.raises((xs.FeatureNotSupportedError, xs.InvalidArgumentError)):
@@ -738,7 +741,7 @@ def test_unknown_natives(pair: Pair) -> None:
             pass
 
 
-@rule("5.25", "An event is waited on by a queue of the importer before it was ever signalled")
+@rule("5.25", "A queue of the importer can wait for an event before the event's first signal")
 def test_waited_on_before_its_first_signal(pair: Pair, peer: Child) -> None:
     handle = peer.call(actions.export, "event", "event", pair.exporter)
     memory = peer.call(actions.export, "memory", "memory", pair.exporter, b"\0" * NBYTES)
@@ -793,7 +796,7 @@ def _leave_work_behind(device: str, begin: xs.ipc.Handle, done: bytes) -> None:
     queue.fill(xs.malloc_device(NBYTES, device), b"n")
 
 
-@rule("5.34", "An exit that abandons an event is a death, and so is its pickle that nobody opens in time")
+@rule("5.34", "An exit that abandons an event counts as a death, and so does a pickle that nobody opens in time")
 @pytest.mark.parametrize("how", ["opened", "never opened"])
 def test_who_promised_and_did_not(pair: Pair, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XPUSHARE_PICKLE_GRACE", "60" if how == "opened" else "0.2")

@@ -35,7 +35,7 @@ def _write(value: int) -> None:
     actions.write_bytes(kept["array"].memory, bytes([value]) * _NBYTES)
 
 
-@rule("6.12", "zeros are zero, also in memory that served before")
+@rule("6.12", "zeros are zero, even in memory that was used before")
 def test_zeros(pair: Pair) -> None:
     for _ in range(3):
         with _filled(pair.exporter, 7) as array:
@@ -45,7 +45,7 @@ def test_zeros(pair: Pair) -> None:
         assert not any(actions.read_bytes(zero.memory))
 
 
-@rule("6.13", "No later array lies in memory that an importer has open, whoever else has closed it")
+@rule("6.13", "No later array lies in memory that an importer still has open, whoever else has closed it")
 def test_what_is_open_stays(pair: Pair, peer: Child) -> None:
     array = _filled(pair.exporter, 1)
     handles = [xs.share(array), xs.share(array)]

@@ -122,7 +122,7 @@ def _identical(name: str) -> tuple[bool, bool]:
     return first is inner["again"], first is other
 
 
-@rule("6.4", "What is no tree is refused: other keys, leaves and containers, a depth above 64")
+@rule("6.4", "Anything that is no tree is refused: other keys, leaves and containers, a depth above 64")
 def test_no_trees(pair: Pair) -> None:
     array = _array(pair.exporter, 1)
     deep: Any = array
@@ -140,7 +140,7 @@ def test_no_trees(pair: Pair) -> None:
     assert not _exports() - before
 
 
-@rule("6.5", "attach refuses the handle of a tree with any bit flipped, and any part of it")
+@rule("6.5", "attach refuses the handle of a tree if any bit is flipped or any part is missing")
 def test_flipped(pair: Pair, peer: Child) -> None:
     with xs.share([_array(pair.exporter, 1)]) as handle:
         raw = bytes(handle)
@@ -180,7 +180,7 @@ def test_opens(pair: Pair, peer: Child) -> None:
     assert not _exports() - before
 
 
-@rule("6.7", "An attach of a tree that fails leaves nothing open, and takes no open away")
+@rule("6.7", "A failed attach of a tree leaves nothing open, and uses up no open")
 def test_failed(pair: Pair, peer: Child, nothing_left: Callable[[], None]) -> None:
     message = peer.call(_share, pair.exporter, 1)
     with pytest.raises(ZeroDivisionError):
@@ -207,7 +207,7 @@ def _put_last() -> None:
     xs.ipc.memory.put(kept["handle"].handles[-1])
 
 
-@rule("6.8", "close withdraws the whole tree, and leaves what is attached alone")
+@rule("6.8", "close withdraws the whole tree, and leaves attached arrays alone")
 def test_close(pair: Pair, peer: Child) -> None:
     before = _exports()
     arrays = [_array(pair.exporter, value) for value in (1, 2)]
@@ -224,7 +224,7 @@ def test_close(pair: Pair, peer: Child) -> None:
         xs.attach(handle)
 
 
-@rule("6.9", "attach(like=) gives what the function makes of each array")
+@rule("6.9", "attach(like=) returns the results of the function for each array")
 def test_like(pair: Pair, peer: Child) -> None:
     array = _array(pair.exporter, 9)
     with xs.share({"a": array, "b": (array, None)}) as handle:
