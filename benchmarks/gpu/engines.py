@@ -35,6 +35,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.reduction import ForkingPickler
+from statistics import median
 from typing import Any, Final
 
 import xpushare as xs
@@ -64,6 +65,20 @@ LMCACHE_EVENTS: Final = "base/event_ipc.py:221-252"
 def _settle(device: str) -> None:
     if device != "cpu":
         torch.cuda.synchronize()
+
+
+class Laps:
+    """What the steps of a round have taken, in seconds, by their names."""
+
+    def __init__(self) -> None:
+        self.taken: dict[str, float] = {}
+        self._since = time.perf_counter()
+
+    def lap(self, step: str) -> None:
+        """End a step, and begin the next one."""
+        now = time.perf_counter()
+        self.taken[step] = self.taken.get(step, 0.0) + now - self._since
+        self._since = now
 
 
 def collect_all() -> None:
@@ -260,18 +275,24 @@ class Worker:
             tensors.update(pickle.loads(each))
         self.use(tensors, False)
 
-    def flattened(self, raw: bytes, ours: bool) -> None:
+    def flattened(self, raw: bytes, ours: bool) -> dict[str, float]:
         """SGLang's weight_updater.py:383-411, for a bucket of either side."""
+        laps = Laps()
         found = pickle.loads(raw)
         flat = found["flattened_tensor"]
         if ours:  # what the plug-in adds to the constructor of the bucket
             plugin = importlib.import_module("xpushare.integrations.sglang")
             plugin._init(lambda *_: None, None, None, flat, found["metadata"])
+        laps.lap("open")
         self.load(
             (name, flat[start:end].view(dtype).reshape(shape))
             for name, (shape, dtype, start, end) in found["metadata"].items()
         )
         _settle(self.device)
+        laps.lap("copy")
+        del flat, found
+        laps.lap("drop")
+        return laps.taken
 
     def listed(self, named: list[tuple[str, bytes]]) -> None:
         """SGLang's weight_updater.py:368-371: all tensors of a list, each by a message of its own, and then the load.
@@ -367,6 +388,7 @@ class Trainer:
         self.weights: dict[str, Any] = {}
         self.pooled: dict[str, Any] = {}  # the same, in memory of ours
         self.cache: list[Any] = []
+        self.laps: dict[bool, list[dict[str, float]]] = {True: [], False: []}  # of rounds of either side
         self.value = 0
         pairs = [SPAWN.Pipe() for _ in range(WORKERS)]
         self.processes = [SPAWN.Process(target=work, args=(device, there), daemon=True) for _, there in pairs]
@@ -534,7 +556,7 @@ class Trainer:
     def flattened(self, ours: bool, nbytes: int = 1 << 62) -> float:
         """SGLang: buckets of at most so many bytes, one after the other."""
         self.make(False)
-        start = time.perf_counter()
+        start, laps = time.perf_counter(), Laps()
         rest = list(self.weights.items())
         with serializer(ours) as serialized:
             while rest:
@@ -544,15 +566,34 @@ class Trainer:
                     parts.append(tensor.flatten().view(torch.uint8))
                     metadata[name] = tensor.shape, tensor.dtype, at, at + tensor.nbytes
                     at += tensor.nbytes
+                laps.lap("flatten")
                 flat = torch.from_dlpack(xs.empty(at, "uint8", device=self.device)) if ours else None
+                laps.lap("allocate")
                 flat = torch.cat(parts, out=flat)
+                laps.lap("concatenate")
                 payload = {"flattened_tensor": flat, "metadata": metadata}
                 messages = [pickle.dumps(("flattened", (serialized(payload), ours))) for _ in self.pipes]
+                laps.lap("serialize")
                 del flat, payload
                 for pipe, message in zip(self.pipes, messages, strict=True):
                     pipe.send_bytes(message)
-                self.answers()
+                found = self.answers()
+                laps.lap("wait")
+                for step in found[0]:
+                    laps.taken[step] = laps.taken.get(step, 0.0) + max(each[step] for each in found)
+        self.laps[ours].append(laps.taken)
         return self.checked(time.perf_counter() - start)
+
+    def steps(self, rounds: int) -> list[str]:
+        """Return what the steps of the last rounds of either side have taken, in milliseconds."""
+        found: list[str] = []
+        for ours, all_laps in self.laps.items():
+            last = all_laps[-rounds:]
+            if last:
+                steps = ", ".join(f"{step} {1e3 * median(each[step] for each in last):.2f}" for step in last[0])
+                found.append(f"{'plug-in' if ours else 'SGLang'}: {steps} ms")
+            all_laps.clear()
+        return found
 
     def listed(self, ours: bool) -> float:
         """SGLang: a list of tensors, each with a message of its own, for each worker."""
@@ -685,7 +726,10 @@ def sglang(trainer: Trainer, rounds: int) -> list[Row]:
     for scenario, what, send, again, calls in (
         ("SGLang, one bucket of 578 tensors", "to 2 worker(s)", trainer.flattened, False, SGLANG),
         ("SGLang, one bucket of 578 tensors", "to 2 worker(s), again", trainer.flattened, True, SGLANG),
-        ("SGLang, buckets of 512 MiB", "to 2 worker(s)", lambda ours: trainer.flattened(ours, BUCKET), False, SGLANG),
+        *(
+            ("SGLang, buckets of 512 MiB", what, lambda ours: trainer.flattened(ours, BUCKET), again, SGLANG)
+            for what, again in (("to 2 worker(s)", False), ("to 2 worker(s), again", True))
+        ),
         ("SGLang, 578 tensors by themselves", "to 2 worker(s)", trainer.listed, False, SEPARATE),
     ):
 
@@ -695,6 +739,7 @@ def sglang(trainer: Trainer, rounds: int) -> list[Row]:
 
         ours, theirs = alternate(rounds, lambda one=one: one(True), lambda one=one: one(False), warm_up=1)
         rows.append(row(scenario, what, ours, calls, theirs))
+        rows[-1].notes += trainer.steps(rounds)
     return rows
 
 

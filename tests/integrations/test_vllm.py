@@ -115,21 +115,26 @@ def test_a_version_that_is_gone_leaves_the_model_as_it_was(serving: Serving) -> 
 
 
 def test_two_ranks_load_one_version_or_none(serving: Serving) -> None:
+    """After each refusal, and after a trainer's death, the next trainer goes on."""
     ranks = {"tensor_parallel_size": 2, "distributed_executor_backend": "mp"}
     serving.start("dummy", **ranks)
     assert serving.train(True, [3, 9]) == 0
     assert serving.number() == 9
     kept, gone = xs.lookup(serving.name, timeout=0).version, 12345
-    for versions in (kept, gone), (gone, gone):  # the first rank can load its version; no rank can
+    for number, versions in (10, (kept, gone)), (11, (gone, kept)), (12, (gone, gone)):
         serving.ask("start_weight_update")
         with pytest.raises(RuntimeError, match="the model is as it was"):
             serving.ask("update_weights", (_update(*((serving.name, version) for version in versions)),))
-        assert serving.number() == 9
-    assert serving.train(True, [10]) == 0
-    assert serving.number() == 10
+        assert serving.number() == number - 1
+        assert serving.train(True, [number]) == 0
+        assert serving.number() == number
+    assert serving.train(True, [13], "started") == -signal.SIGKILL
+    assert serving.number() == 12
+    assert serving.train(True, [14]) == 0
+    assert serving.number() == 14
     serving.stop()
     serving.start("xpushare", **ranks)
-    assert serving.number() == 10
+    assert serving.number() == 14
     serving.stop()
 
 
