@@ -417,15 +417,16 @@ class SharedArray(ArrayState, Closable[Range]):
 
     def _span(self) -> Span:
         found = use(self)
-        if not found.allocation.host_accessible:
+        allocation = found.allocation
+        if not allocation.host_accessible:
             expect_host(found)
         if self.order is not None:
             self._before_host()
         shape, itemsize = self.lengths, self.kind.itemsize
         code = memoryview_format(self.kind)
-        owner, read_only = found.hold()
-        nbytes = math.prod(shape) * itemsize
-        return Span(found.address + self.first, nbytes, read_only, owner, shape, self.steps, code, itemsize)
+        owner, read_only = allocation.hold(found)
+        address, nbytes = allocation.address + found.offset + self.first, math.prod(shape) * itemsize
+        return Span(address, nbytes, read_only, owner, shape, self.steps, code, itemsize)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         import numpy
@@ -697,6 +698,8 @@ def _marked(device: Device, producer: object, marks: Marks) -> Mark | None:
     """Mark the current position of the stream that the library of `producer` works on, for the arrays of `marks`.
     Return None on devices without streams.
     """
+    if not adapter_of(device).has_streams:
+        return None
     from xpushare.core.ordering import mark, work_on
 
     key = device, type(producer)
