@@ -16,6 +16,11 @@ from xpushare.common import html
 from xpushare.common.aspects import Aspect, Support
 from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError, Unread, XpuShareError
 
+try:
+    from xpushare._native import getenv
+except ImportError:  # elsewhere there is no native part, and no device
+    getenv = os.environ.get
+
 __all__ = [
     "Context",
     "Device",
@@ -421,7 +426,7 @@ def devices_of_backends() -> list[Device]:
 
 
 def _said() -> str | None:
-    return os.environ.get("ONEAPI_DEVICE_SELECTOR") or None
+    return getenv("ONEAPI_DEVICE_SELECTOR") or None
 
 
 @functools.lru_cache(256)
@@ -441,17 +446,18 @@ def _choice(*texts: str | None) -> tuple[list[_Selector], list[str]]:
     return selectors, backends
 
 
-_found: dict[tuple[str, str | None], Device] = {}  # by a name and what was selected then; no device ever goes
+# By a name and what was selected then: the device, and where it is known. No device ever goes.
+_found: dict[tuple[str, str | None], tuple[Device, tuple[str, str]]] = {}
 _FOUND_MOST = 256
 
 
 def _named(name: str) -> Device:
     key = name, _said()
-    found = _found.get(key)
-    if found is None or _known.get((found.backend, found.uuid)) is not found:
+    found, place = _found.get(key) or (None, None)
+    if found is None or _known.get(place) is not found:
         found = _look_for(name)
         if len(_found) < _FOUND_MOST:
-            _found[key] = found
+            _found[key] = found, (found.backend, found.uuid)
     return found
 
 

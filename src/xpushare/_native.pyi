@@ -31,6 +31,9 @@ def register(**classes: type) -> None:
 def forks() -> int:
     """How many forks led to this process (pthread_atfork): differs between a parent and its child."""
 
+def getenv(name: str, /) -> str | None:
+    """What `os.environ.get` returns, in fewer steps."""
+
 def left() -> bool:
     """Whether this process has left: from then on, the kernel cleans up what dies."""
 

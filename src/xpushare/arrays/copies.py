@@ -77,7 +77,9 @@ def new_array(
         what = f"{readable(nbytes)} (shape {shape}, {dtype}) on {device}"
         why = os.strerror(errno.ENOMEM) if error.native == errno.ENOMEM and device.backend == adapters.HOST else error
         raise OutOfMemoryError(f"cannot allocate {what}: {why}", result=error.result, native=error.native) from error
-    return array_of(found.replace(nbytes=nbytes), shape, dtype, c_strides(shape, dtype.itemsize), 0)
+    if not nbytes:
+        found = found.replace(nbytes=0)
+    return array_of(found, shape, dtype, c_strides(shape, dtype.itemsize), 0)
 
 
 def lies_on_host(array: Any, found: description.Described | None) -> bool:

@@ -36,6 +36,7 @@ DLPACK_NAMED: Final = {
 }
 _MOST_DIMENSIONS: Final = 64  # the limit of NumPy and of PEP 3118
 _MOST_ELEMENTS: Final = 1 << 47
+_LISTS: Final = (tuple, list)  # a union is made anew at each use
 
 
 # --- shape and strides
@@ -43,7 +44,7 @@ _MOST_ELEMENTS: Final = 1 << 47
 
 def as_shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:
     try:
-        found = (operator.index(shape),) if not isinstance(shape, tuple | list) else tuple(map(operator.index, shape))
+        found = tuple(map(operator.index, shape)) if isinstance(shape, _LISTS) else (operator.index(shape),)
     except TypeError:
         raise InvalidArgumentError(f"a shape is an integer or a tuple of integers, not {shape!r}") from None
     if len(found) > _MOST_DIMENSIONS:

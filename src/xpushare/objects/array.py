@@ -431,14 +431,15 @@ class SharedArray(ArrayState, Holder[Range]):
 
     def _span(self) -> Span:
         found = use(self)
-        if not found.allocation.host_accessible:
+        allocation = found.allocation
+        if not allocation.host_accessible:
             expect_host(found)
         if array_order(self) is not None:
             self._before_host()
         shape, dtype = array_shape(self), array_dtype(self)
         code, itemsize = memoryview_format(dtype), dtype.itemsize
-        owner, read_only = found.hold()
-        start, nbytes = found.address + array_offset(self), math.prod(shape) * itemsize
+        owner, read_only = allocation.hold(found)
+        start, nbytes = allocation.address + found.offset + array_offset(self), math.prod(shape) * itemsize
         return Span(start, nbytes, read_only, owner, shape, array_strides(self), code, itemsize)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
@@ -713,6 +714,8 @@ def _marked(device: Device, producer: object, marks: Marks) -> Mark | None:
     """Mark the current position of the stream that the library of `producer` works on, for the arrays of `marks`.
     Return None on devices without streams.
     """
+    if not adapter_of(device).has_streams:
+        return None
     from xpushare.core.ordering import mark, work_on
 
     key = device, type(producer)

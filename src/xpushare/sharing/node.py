@@ -33,10 +33,13 @@ class AddressMap:
         self._by_start: dict[int, ref[Any]] = {}
 
     def add(self, allocation: Any) -> None:
+        address = allocation.address
+        end = address + (allocation.nbytes or 1)
         with self._lock:
-            address = allocation.address
-            self._low = min(self._low, address)
-            self._high = max(self._high, address + max(allocation.nbytes, 1))
+            if address < self._low:
+                self._low = address
+            if end > self._high:
+                self._high = end
             known = address in self._by_start
             self._by_start[address] = ref(allocation)
             if not known:

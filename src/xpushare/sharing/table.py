@@ -411,7 +411,7 @@ class Table:
         A pickle that nobody has opened yet stays valid for `grace` nanoseconds, unless such pickles hold more than
         `most_nbytes` of the device. What somebody has open may still be passed on.
         """
-        over: list[Handle] = []
+        over: list[Exported] = []
         waiting: list[Exported] = []
         dropped: list[Any] = []
         found: Exported | None = None
@@ -428,14 +428,13 @@ class Table:
                     if waits and found.nbytes:
                         waiting.append(found)
                 else:
-                    over.append(handle)
+                    self._end(found, layout.REASON_FREED)
+                    over.append(found)
             if waiting:
                 dropped = self._make_room(waiting, most_nbytes)
             expired = len(dropped)
-            dropped += self._sweep(_OUTLIVED_TRIES)
-        del dropped, waiting, found  # outside the lock: their release may call us
-        if over:
-            self.withdraw_all(over, layout.REASON_FREED)
+            dropped += self._sweep_for(len(over)) if over else self._sweep(_OUTLIVED_TRIES)
+        del dropped, waiting, over, found  # outside the lock: their release may call us
         if expired:
             self._tell_expired(expired)
 

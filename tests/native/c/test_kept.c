@@ -84,6 +84,23 @@ static void test_owned(void)
     tear_down();
 }
 
+/* Of an import there is but the mapping. */
+static void test_owned_without_a_descriptor(void)
+{
+    char *base;
+    uint64_t nbytes, number;
+    int fd, none;
+    set_up();
+    char *mine = new_memory(SIZE, &fd);
+    close(fd);
+    CHECK((number = xp_keep(mine, SIZE, -1, XP_RELAXED(&xp_forks_begun), true)) != 0);
+    CHECK(xp_take_owned(number, &base, &nbytes, &none) && base == mine && nbytes == SIZE && none == -1 && base[0] == 7);
+    CHECK((number = xp_keep(mine, SIZE, -1, XP_RELAXED(&xp_forks_begun), true)) != 0);
+    EQUAL(xp_trim(), SIZE);
+    CHECK(!xp_take_owned(number, &base, &nbytes, &none));
+    tear_down();
+}
+
 static void test_bounds(void)
 {
     char *base;
@@ -155,6 +172,7 @@ int main(void)
     xp_engine_init();
     RUN(test_kept_and_taken);
     RUN(test_owned);
+    RUN(test_owned_without_a_descriptor);
     RUN(test_bounds);
     RUN(test_the_warden_gives_it_back);
     RUN(test_what_existed_at_a_fork);
