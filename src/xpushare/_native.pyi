@@ -143,19 +143,45 @@ def name_handles(function: int, addresses: list[int], into: bytearray, /) -> int
     `into` takes the 64 bytes of each.
     """
 
-def open_handles(
-    open: int, flags: int, ask: int, attribute: int, head: bytes, payloads: list[bytes], sizes: list[int],
-    into: memoryview, /,
-) -> int | None:  # fmt: skip
-    """Calls `int open(uint64 *address, handle, unsigned flags)` with the handle of 64 bytes in each payload, by value,
-    until one fails. Returns its code, or 0. Each payload has to begin with `head` and 8 bytes, which are its size; if
-    one does not, nothing is opened, and the result is None. `into` has two numbers of 64 bits for each payload, which
-    are written even if an interrupt is raised: the address (untouched if it was not opened), and the result of `int
-    ask(void *value, int attribute, uint64 address)`, or the greatest uint64 if that fails.
-    """
-
 def query(function: int, handle: int, /) -> int:
     """Call a driver's function that asks for the state of `handle`. Returns its code."""
+
+@final
+class Importer:
+    """Maps memory of other processes by the handle of 64 bytes in the payload of its export, which begins with `head` and
+    8 bytes for its size. `int open(uint64 *address, handle, unsigned flags)` takes the handle by value, `int close(uint64
+    address)` undoes that, and `int ask(void *value, int attribute, uint64 address)` tells how many bytes were mapped, if
+    it does not fail.
+    """
+
+    def __init__(
+        self,
+        open: int,
+        flags: int,
+        close: int,
+        ask: int,
+        attribute: int,
+        head: bytes,
+        scopes: Scopes,
+        make: Callable[[int, int, Callable[[int], object], int], object],
+        unmap: Callable[[int], object],
+    ) -> None: ...
+    def open(
+        self, device: Any, release: Callable[[Any, Any, Lease], object], fields: Fields, table: PeerTable, peer: Any, /
+    ) -> tuple[Any, Lease] | None:
+        """Check a handle's entry, hold it, and map its memory within a scope. Return its `Allocation`, whose end calls
+        `release(device, made, use)`, and the hold; `made` is `make(address, nbytes, unmap, address)`.
+
+        None, with nothing left behind, if that cannot be done in one call. Then the caller finds out elsewhere what is
+        wrong.
+        """
+
+    def open_all(self, payloads: list[bytes], sizes: list[int], into: memoryview, /) -> int | None:
+        """Map the memory of each payload, within a scope of the caller's, until one fails. Returns the driver's code, or
+        0. If a payload is of another kind, or its size is not as `sizes` says, nothing is mapped, and the result is None.
+        `into` has two numbers of 64 bits for each payload, which are written even if an interrupt is raised: the address
+        (untouched if it was not mapped), and the bytes that were mapped, or the greatest uint64 if nobody tells.
+        """
 
 @final
 class Recogniser:

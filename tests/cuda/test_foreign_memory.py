@@ -19,7 +19,7 @@ from exchange import Tensor, capsule
 from harness import wait_until
 from sampling import sampled
 from xpushare import _device, _native, adapters
-from xpushare._native import Recogniser, Scopes
+from xpushare._native import Importer, Recogniser, Scopes
 from xpushare.adapters import vendor
 from xpushare.adapters.cuda._adapter import Cuda
 from xpushare.sharing import node
@@ -623,6 +623,18 @@ def test_a_recogniser_takes_what_it_can_use(cuda: Cuda) -> None:
         made.add(1)  # type: ignore[call-arg]
 
 
-def test_room_of_another_size_is_refused_before_anything_is_opened() -> None:
-    with pytest.raises(ValueError, match="two numbers"):
-        _native.open_handles(0, 0, 0, 0, b"", [bytes(72)], [0], memoryview(bytearray(8)))
+def test_an_importer_takes_what_it_can_use(cuda: Cuda) -> None:
+    scopes, nothing = cuda._driver.relaxed, 1 << 12
+    with pytest.raises(ValueError, match="no payload has room"):
+        Importer(nothing, 0, nothing, nothing, 0, bytes(57), scopes, object, object)
+    made = Importer(nothing, 0, nothing, nothing, 0, b"", scopes, object, object)
+    with pytest.raises(ValueError, match="two numbers"):  # before anything is opened
+        made.open_all([bytes(72)], [0], memoryview(bytearray(8)))
+    with pytest.raises(TypeError, match="list of payloads"):
+        made.open_all([], [0], memoryview(b""))
+    with pytest.raises(TypeError, match="takes Fields"):
+        made.open(None, object, None, None, None)  # type: ignore[arg-type]
+    into = memoryview(bytearray(16))
+    assert made.open_all([bytes(71)], [0], into) is None
+    assert made.open_all([bytes(72)], [1], into) is None
+    assert bytes(into) == bytes(16)

@@ -1,4 +1,5 @@
 /* PeerTable: opens an entry of a peer's mapped table in one call. */
+#include "peer.h"
 #include "handle.h"
 
 /* --- PeerTable ---------------------------------------------------------------------------------------------------- */
@@ -79,11 +80,15 @@ static PyObject *lease_of(PyObject *self, const xp_handle *h, PyObject *peer)
     return lease;
 }
 
-/* A hold of the entry, for what is open already, if it is live and its process, too. */
-static PyObject *hold_live(PyObject *object, const xp_handle *h, PyObject *peer, xp_entry *e)
+bool xp_peer_entry(PyObject *table, const xp_handle *h, xp_entry *e)
 {
-    const xp_peer_table *self = (xp_peer_table *)object;
-    PyObject *lease = look_up(self, h, e) ? lease_of(object, h, peer) : NULL;
+    return look_up((const xp_peer_table *)table, h, e);
+}
+
+PyObject *xp_peer_hold(PyObject *table, const xp_handle *h, PyObject *peer)
+{
+    const xp_peer_table *self = (xp_peer_table *)table;
+    PyObject *lease = lease_of(table, h, peer);
     uint32_t reason;
     if (lease && (xp_entry_state(self->base, h, &reason) != XP_LIVE || xp_pidfd_readable(self->pidfd)))
         Py_CLEAR(lease);
@@ -96,7 +101,7 @@ static PyObject *table_hold(PyObject *object, PyObject *const *args, Py_ssize_t 
     xp_entry e;
     if (h == NULL)
         return NULL;
-    PyObject *lease = hold_live(object, h, args[1], &e);
+    PyObject *lease = xp_peer_entry(object, h, &e) ? xp_peer_hold(object, h, args[1]) : NULL;
     if (lease == NULL)
         Py_RETURN_NONE;
     PyObject *all[] = {lease, PyLong_FromUnsignedLong(e.slot)};
@@ -201,11 +206,21 @@ static PyObject *table_ended(PyObject *object, PyObject *arg)
     }
 }
 
+bool xp_peer_stands(PyObject *table, const xp_handle *h)
+{
+    uint32_t reason;
+    return xp_entry_state(((xp_peer_table *)table)->base, h, &reason) == XP_LIVE;
+}
+
+PyObject *xp_peer_use(const xp_types *types, PyObject *table, const xp_handle *h)
+{
+    return xp_use_new(types->lease, ((const xp_peer_table *)table)->domain, h->entry);
+}
+
 static PyObject *table_stands(PyObject *object, PyObject *arg)
 {
     const xp_handle *h = fields_arg(PyType_GetModuleState(Py_TYPE(object)), "stands", arg);
-    uint32_t reason;
-    return h ? PyBool_FromLong(xp_entry_state(((xp_peer_table *)object)->base, h, &reason) == XP_LIVE) : NULL;
+    return h ? PyBool_FromLong(xp_peer_stands(object, h)) : NULL;
 }
 
 static PyObject *table_entry(PyObject *object, PyObject *arg)

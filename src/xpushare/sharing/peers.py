@@ -30,7 +30,7 @@ from xpushare.sharing import layout, routes
 from xpushare.sharing.handle import COUNTED, PICKLED, Handle, fields_of
 from xpushare.sharing.kept import Kept, Room
 
-__all__ = ["Opener", "Peer", "Peers", "Turn"]
+__all__ = ["OpenNative", "Opener", "Peer", "Peers", "Turn"]
 
 T = TypeVar("T")
 _new: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
@@ -67,6 +67,10 @@ class Entry(NamedTuple):
         return _FORMS[(self.flags & layout.ENTRY_FORM) >> layout.ENTRY_FORM_BIT]
 
 
+# (fields, table, peer) -> the object and its lease
+OpenNative = Callable[[Fields, _native.PeerTable, Any], tuple[Any, Lease] | None]
+
+
 @final
 class Opener:
     """How this process opens exports of one kind on one device. Its identity is part of the cache's keys.
@@ -77,10 +81,11 @@ class Opener:
     - `maps`: memory in a memfd arrives mapped
     - `least_per_fd`: the least bytes behind each of several fds; 0 if there is one fd
     - `room`: where closed imports are cached
+    - `native` opens an entry in one native call, or returns None; `find_native` returns it, or None if there is none yet
     - `own`: this process can export its imports
     """
 
-    __slots__ = ("admit", "least_per_fd", "make", "make_all", "maps", "own", "room")
+    __slots__ = ("admit", "find_native", "least_per_fd", "make", "make_all", "maps", "native", "own", "room")
 
     def __init__(
         self,
@@ -91,8 +96,11 @@ class Opener:
         room: Room | None = None,
         make_all: Callable[[Sequence[Import]], list[Any]] | None = None,
         own: bool = False,
+        find_native: Callable[[], OpenNative | None] | None = None,
     ) -> None:
         self.make = make
+        self.native: OpenNative | None = None
+        self.find_native = find_native
         self.own = own
         self.make_all = make_all
         self.admit = admit
@@ -790,6 +798,10 @@ class Peers:
         """Open an object that is not open yet. `later` collects it, for the caller to import and to close its
         descriptors.
         """
+        if later is None and opener.native is not None:
+            both = opener.native(fields, peer.table, peer)
+            if both is not None:
+                return self._remember(key, both[0], opener.room), both[1]
         opened = peer.table.open(fields, peer, maps)
         if opened is None:
             return None
@@ -811,6 +823,8 @@ class Peers:
         finally:
             if fds:
                 close_all(fds)
+        if opener.native is None and opener.find_native is not None:
+            opener.native = opener.find_native()
         if mapping is None and not peer.table.stands(fields):
             return None  # withdrawn meanwhile: a driver may have taken it for something else
         return self._remember(key, made, opener.room), lease
