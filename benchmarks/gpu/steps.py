@@ -6,9 +6,9 @@ Each round hands over a tensor that the receiver has never seen, which reads its
 numbers joined by commas, which take turns: 0 `attach(like=torch)`, 1 `torch.from_dlpack`, 2 torch's queue, 3 ctypes by
 hand, 4 the same without closing. Medians in microseconds: `share` until the message is made, `send` until it is
 written, `wake` until the receiver has it, `attach` until the tensor is there, `read` until the element is, `answer`
-until the sender has it; `driver` is the driver's part of `attach`, which is timed by hand: the ways that take turns with
-3 or 4 spend as much on it. torch's queue sends in a thread of its own, so that its `share` lasts until the receiver has
-the message. With `--cold`, 5 ms pass before each round.
+until the sender has it; `driver` is the driver's part of `attach`, timed by hand: the ways that take turns with 3 or 4
+spend as much on it. torch's queue sends in a thread of its own, so that its `share` lasts until the receiver has the
+message. With `--cold`, 5 ms pass before each round.
 """
 
 from __future__ import annotations
