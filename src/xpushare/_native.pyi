@@ -204,13 +204,14 @@ class Recogniser:
         wanted: tuple[int, ...],
         payload: bytes,
         size_at: int,
+        backend: str,
     ) -> None: ...
     def add(self, ordinal: int, info: object, scopes: Scopes, place: object, /) -> None:
         """Find memory on that device, too, which `info` describes; handles are asked for within a scope."""
 
     def find(
-        self, device: Any, info: Any, backend: str, address: int, nbytes: int, known: bool,
-        add: Callable[[Any, Any], Any], own: OwnTable | None, /,
+        self, device: Any, info: Any, address: int, nbytes: int, known: bool, add: Callable[[Any, Any], Any],
+        own: OwnTable | None, /,
     ) -> Any:  # fmt: skip
         """Return the `Allocation` that has these bytes, on the device that `info` describes. None: the adapter has to
         look. A new one of this device is made under the name (backend, (ordinal, start, nbytes, number)), with the
@@ -631,6 +632,17 @@ def imported(
     None. `keepable`: its end is worth keeping for a moment.
     """
 
+@final
+class AddressMap:
+    """Live allocations by their addresses. It holds weak references."""
+
+    def __init__(self) -> None: ...
+    def add(self, allocation: Any, address: int, nbytes: int, /) -> None: ...
+    def find(self, address: int, /) -> Any | None:
+        """Return the live allocation that contains `address`; of several that begin at one address, the newest."""
+
+    def all(self) -> list[Any]: ...
+
 class RangeBase:
     """A piece of an allocation, and what keeps it open. Its fields are read-only. Ranges compare by identity."""
 
@@ -780,14 +792,17 @@ class Leaves:
     def producers(self) -> dict[int, Any]:
         """What produces the arrays, by kind. Kinds with the same queue have the same object."""
 
-    def next(self) -> int | None:
-        """Place the arrays in allocations that are known, here or to the kind's finder. Returns the index of the next
-        array that is in none; None if there is none.
+    def next(
+        self, maps: tuple[AddressMap, ...] = ..., add: Callable[[Any, Any], Any] = ..., own: OwnTable | None = ..., /
+    ) -> int | None:
+        """Place the arrays in allocations that are known, here or to the kind's finder. With `maps`, the finder makes
+        those of new memory, too, as `Recogniser.find` does, but for addresses that a map has. Returns the index of the
+        next array that is in none; None if there is none.
         """
 
     def where(self) -> tuple[int, int, int, Any, Any, Recogniser | None, Any, int] | None:
         """Of the array that `next` returned the kind; the address and bytes of the first array that it lies end to end
-        with, which may be itself; its device and context; who finds the kind's memory, and what that calls the device;
+        with, which may be itself; its device and context; who may find the memory, and what that calls the device;
         and how many bytes all these arrays take up. None if the kind is not settled.
         """
 

@@ -80,15 +80,11 @@ static PyObject *lease_of(PyObject *self, const xp_handle *h, PyObject *peer)
     return lease;
 }
 
-bool xp_peer_entry(PyObject *table, const xp_handle *h, xp_entry *e)
+/* A hold of the entry, for what is open already, if it is live and its process, too. */
+static PyObject *hold_live(PyObject *object, const xp_handle *h, PyObject *peer, xp_entry *e)
 {
-    return look_up((const xp_peer_table *)table, h, e);
-}
-
-PyObject *xp_peer_hold(PyObject *table, const xp_handle *h, PyObject *peer)
-{
-    const xp_peer_table *self = (xp_peer_table *)table;
-    PyObject *lease = lease_of(table, h, peer);
+    const xp_peer_table *self = (xp_peer_table *)object;
+    PyObject *lease = look_up(self, h, e) ? lease_of(object, h, peer) : NULL;
     uint32_t reason;
     if (lease && (xp_entry_state(self->base, h, &reason) != XP_LIVE || xp_pidfd_readable(self->pidfd)))
         Py_CLEAR(lease);
@@ -101,7 +97,7 @@ static PyObject *table_hold(PyObject *object, PyObject *const *args, Py_ssize_t 
     xp_entry e;
     if (h == NULL)
         return NULL;
-    PyObject *lease = xp_peer_entry(object, h, &e) ? xp_peer_hold(object, h, args[1]) : NULL;
+    PyObject *lease = hold_live(object, h, args[1], &e);
     if (lease == NULL)
         Py_RETURN_NONE;
     PyObject *all[] = {lease, PyLong_FromUnsignedLong(e.slot)};
@@ -204,6 +200,17 @@ static PyObject *table_ended(PyObject *object, PyObject *arg)
     default:
         return PyLong_FromUnsignedLong(reason);
     }
+}
+
+bool xp_peer_entry(PyObject *table, const xp_handle *h, xp_entry *e)
+{
+    return look_up((const xp_peer_table *)table, h, e);
+}
+
+PyObject *xp_peer_hold(PyObject *table, const xp_handle *h, PyObject *peer)
+{
+    xp_entry e;
+    return hold_live(table, h, peer, &e);
 }
 
 bool xp_peer_stands(PyObject *table, const xp_handle *h)

@@ -94,7 +94,6 @@ def allocation_of(block: Block) -> Allocation:
 
 def _ended(block: Block) -> None:
     """Make the allocation available again, once no view, capsule, queue or export of this process uses it."""
-    node.current().allocations.remove(block.driver.address)
     if block.free() is None:
         block.driver.release()
         return

@@ -354,7 +354,7 @@ class Peers:
     holds weak references, so it never evicts an object in use and keeps nothing alive.
     """
 
-    __slots__ = ("_cache", "_lock", "_peers", "_pidfds", "_together", "_turns", "kept")
+    __slots__ = ("_cache", "_lock", "_peers", "_pidfds", "_together", "_turns", "kept", "mapped")
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # re-entrant: what dies while it is held may call `forget`
@@ -364,6 +364,7 @@ class Peers:
         self._together: tuple[ref[Turn], ...] = ()  # those for several keys, which are not in `_turns`, either
         self._pidfds: list[int] = []  # of the peers that have one
         self.kept = Kept(self.sweep)
+        self.mapped = _native.AddressMap()  # memory that is open
 
     def _turn(self, key: Hashable) -> Turn:
         with self._lock:
@@ -518,6 +519,8 @@ class Peers:
         if room is not None and (reopens := resource.reopens) is not None and (room.most_nbytes or room.prepare()):
             keep = partial(self._keep, key, resource.nbytes, room, reopens, resource.driver.descriptors)
         resource.on_death(self.forget, key, keep)
+        if isinstance(made, _native.AllocationBase):  # first: whoever finds it may ask what it has found
+            self.mapped.add(made, made.address, made.nbytes)
         if self._cache.setdefault(key, own) is own:
             return made
         with self._lock:
@@ -935,12 +938,7 @@ class Peers:
 
     def mapping_at(self, address: int) -> Any:
         """Return the open memory that contains `address`, or None."""
-        if not self._cache:
-            return None
-        with self._lock:
-            opened = [known() for known in list(self._cache.values())]
-        mapped = [found for found in opened if hasattr(found, "address")]
-        return next((each for each in mapped if each and each.address <= address < each.address + each.nbytes), None)
+        return self.mapped.find(address)
 
     def statistics(self) -> dict[str, int]:
         return {"peers": len(self._peers), "mapped": len(self._cache), "kept_nbytes": self.kept.nbytes}

@@ -16,7 +16,7 @@ from xpushare.adapters.base import DeviceInfo, DriverMemory, Export, Foreign, Fo
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._driver import Driver, Gpu, struct_bytes, struct_from
 from xpushare.adapters.cuda._numbers import Attribute, Error, Pointer
-from xpushare.adapters.cuda._protocols import in_use_here
+from xpushare.adapters.cuda._protocols import BACKEND, in_use_here
 from xpushare.adapters.stream.payload import described, export_of, unsized
 from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.adapters.virtual_memory.memory import Mapped, SegmentedMemory
@@ -377,7 +377,7 @@ def recogniser(driver: Driver) -> Recogniser:
         Pointer.IS_LEGACY_CUDA_IPC_CAPABLE: 1,
     }
     wanted = tuple(value for value in asked.values() if value is not None)
-    return Recogniser(_ForeignLegacy, ask, ask_all, name, tuple(asked), wanted, *unsized(_LEGACY))
+    return Recogniser(_ForeignLegacy, ask, ask_all, name, tuple(asked), wanted, *unsized(_LEGACY), BACKEND)
 
 
 class _Extent(NamedTuple):

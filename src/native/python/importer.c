@@ -171,7 +171,7 @@ static PyObject *open_one(PyObject *object, PyObject *const *args, Py_ssize_t n)
     driver_handle handle;
     xp_entry e;
     mapped found;
-    if (h == NULL || Py_TYPE(args[3]) != types->peer_table) {
+    if (h == NULL || !PyObject_TypeCheck(args[3], types->peer_table)) {
         if (!PyErr_Occurred())
             PyErr_SetString(PyExc_TypeError, "open() takes Fields and a PeerTable");
         return NULL;
@@ -277,4 +277,4 @@ static PyType_Slot slots[] = {
 static PyType_Spec spec = {"xpushare._native.Importer", sizeof(xp_importer), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
 
-int xp_init_imports(PyObject *module) { return xp_add_type(module, &spec); }
+int xp_init_importer(PyObject *module) { return xp_add_type(module, &spec); }
