@@ -148,10 +148,9 @@ def query(function: int, handle: int, /) -> int:
 
 @final
 class Importer:
-    """Maps memory of other processes by the handle of 64 bytes in the payload of its export, which begins with `head` and
-    8 bytes for its size. `int open(uint64 *address, handle, unsigned flags)` takes the handle by value, `int close(uint64
-    address)` undoes that, and `int ask(void *value, int attribute, uint64 address)` tells how many bytes were mapped, if
-    it does not fail.
+    """Maps memory of other processes by a driver's handle of 64 bytes, which a payload has behind `head` and 8 bytes
+    for its size. `int open(uint64 *address, handle, unsigned flags)` takes the handle by value, `int close(uint64
+    address)` undoes that, and `int ask(void *value, int attribute, uint64 address)` says how many bytes were mapped.
     """
 
     def __init__(
@@ -177,10 +176,10 @@ class Importer:
         """
 
     def open_all(self, payloads: list[bytes], sizes: list[int], into: memoryview, /) -> int | None:
-        """Map the memory of each payload, within a scope of the caller's, until one fails. Returns the driver's code, or
-        0. If a payload is of another kind, or its size is not as `sizes` says, nothing is mapped, and the result is None.
-        `into` has two numbers of 64 bits for each payload, which are written even if an interrupt is raised: the address
-        (untouched if it was not mapped), and the bytes that were mapped, or the greatest uint64 if nobody tells.
+        """Map the memory of each payload, in a scope of the caller's, until one fails. Returns the driver's code, or 0.
+        If a payload is of another kind, or its size is not as `sizes` says, nothing is mapped, and the result is None.
+        `into` has two numbers of 64 bits for each payload, which are written even if an interrupt is raised: the
+        address (untouched if it was not mapped), and the bytes that were mapped (the greatest uint64 if `ask` fails).
         """
 
 @final

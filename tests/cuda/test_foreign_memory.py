@@ -18,7 +18,7 @@ import xpushare as xs
 from exchange import Tensor, capsule
 from harness import wait_until
 from sampling import sampled
-from xpushare import _device, _native, adapters
+from xpushare import _device, adapters
 from xpushare._native import Importer, Recogniser, Scopes
 from xpushare.adapters import vendor
 from xpushare.adapters.cuda._adapter import Cuda
@@ -335,9 +335,7 @@ def test_bytes_beyond_their_allocation(library: type[OfALibrary], driver: Script
         xs.share(array)
 
 
-def test_memory_of_ours_is_not_another_librarys(
-    library: type[OfALibrary], driver: ScriptedDriver
-) -> None:
+def test_memory_of_ours_is_not_another_librarys(library: type[OfALibrary], driver: ScriptedDriver) -> None:
     xs.share(library()).close()  # from now on the native part finds new memory
     driver.foreign.append(Range(START + MIB2, MIB2, 0, legacy=1, buffer=71))
     here, device = node.current(), xs.Device("cuda:0")

@@ -12,7 +12,6 @@ from xpushare._native import Exposure
 from xpushare.adapters.base import DriverMemory, UsmKind
 from xpushare.core.opening import room_of
 from xpushare.core.resources import Allocation, End
-from xpushare.sharing import node
 from xpushare.sharing.kept import Kept, Room
 
 __all__ = ["Block", "allocation_of", "nbytes", "new_block", "take", "trim"]

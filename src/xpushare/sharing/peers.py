@@ -81,7 +81,7 @@ class Opener:
     - `maps`: memory in a memfd arrives mapped
     - `least_per_fd`: the least bytes behind each of several fds; 0 if there is one fd
     - `room`: where closed imports are cached
-    - `native` opens an entry in one native call, or returns None; `find_native` returns it, or None if there is none yet
+    - `native` opens an entry by one native call, or returns None. `find_native` returns it; None if there is none yet
     - `own`: this process can export its imports
     """
 
