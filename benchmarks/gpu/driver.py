@@ -7,9 +7,9 @@ import ctypes
 import mmap
 import multiprocessing
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from xpushare.bench.measure import Row, compare
 
@@ -88,6 +88,30 @@ class Raw:
 
 class IpcHandle(ctypes.Structure):
     _fields_ = (("reserved", ctypes.c_char * 64),)
+
+
+class Receiver(NamedTuple):
+    """Another process that opens tensors, and what this one sends them by."""
+
+    pipe: Any
+    queue: Any  # torch's
+    process: Any
+    raw: Raw  # of this process, whose torch has started
+
+    @classmethod
+    def start(cls, receive: Callable[[Any, Any], None]) -> Receiver:
+        """Return once `receive`, called there with a pipe and the queue, has sent bytes."""
+        import torch
+        import torch.multiprocessing as tmp
+
+        queue = tmp.get_context("spawn").Queue()
+        here, there = SPAWN.Pipe()
+        process = SPAWN.Process(target=receive, args=(there, queue), daemon=True)
+        process.start()
+        torch.zeros(1, device="cuda")
+        raw = Raw(0)
+        here.recv_bytes()
+        return cls(here, queue, process, raw)
 
 
 class Access(ctypes.Structure):

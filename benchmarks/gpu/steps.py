@@ -6,8 +6,9 @@ Each round hands over a tensor that the receiver has never seen, which reads its
 numbers joined by commas, which take turns: 0 `attach(like=torch)`, 1 `torch.from_dlpack`, 2 torch's queue, 3 ctypes by
 hand, 4 the same without closing. Medians in microseconds: `share` until the message is made, `send` until it is
 written, `wake` until the receiver has it, `attach` until the tensor is there, `read` until the element is, `answer`
-until the sender has it; `driver` is the part of `attach` that the driver's calls take. torch's queue sends in a thread
-of its own, so that its `share` lasts until the receiver has the message. With `--cold`, 5 ms pass before each round.
+until the sender has it; `driver` is the driver's part of `attach`, timed by hand: the ways that take turns with 3 or 4
+spend as much on it. torch's queue sends in a thread of its own, so that its `share` lasts until the receiver has the
+message. With `--cold`, 5 ms pass before each round.
 """
 
 from __future__ import annotations
@@ -20,8 +21,7 @@ import sys
 import time
 from typing import Any, Final
 
-from benchmarks.gpu.driver import SPAWN, IpcHandle, Raw
-from xpushare.adapters.cuda import _memory
+from benchmarks.gpu.driver import IpcHandle, Raw, Receiver
 
 WARM: Final = 10
 REST: Final = 5e-3
@@ -44,13 +44,7 @@ def receive(pipe: Any, queue: Any) -> None:
     import xpushare as xs
 
     torch.zeros(1, device="cuda")
-    raw, native, driver = Raw(0), _memory.open_handles, [0]
-
-    def open_handles(*given: Any) -> int | None:
-        begin = clock()
-        code: int | None = native(*given)
-        driver[0] = clock() - begin
-        return code
+    raw, driver = Raw(0), [0]
 
     def by_hand(message: bytes) -> Any:
         address, handle = ctypes.c_uint64(), IpcHandle.from_buffer_copy(message)
@@ -65,7 +59,6 @@ def receive(pipe: Any, queue: Any) -> None:
         return element.value
 
     opened: list[Any] = []
-    vars(_memory)["open_handles"] = open_handles
     pipe.send_bytes(b"ready")
     while (way := pipe.recv()) is not None:
         if way == "over":
@@ -160,22 +153,15 @@ def measure(pipe: Any, queue: Any, raw: Raw, ways: list[int], rest: float, wante
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("ways", nargs="*", default=["0,2", "1,2", "3,2", "4,2"])
+    parser.add_argument("ways", nargs="*", default=["0,3,2", "1,2", "4,2"])
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--nbytes", type=int, default=64 << 20)
     parser.add_argument("--cold", action="store_true")
     wanted = parser.parse_args()
     import torch
-    import torch.multiprocessing as tmp
 
-    queue = tmp.get_context("spawn").Queue()
-    here, there = SPAWN.Pipe()
-    child = SPAWN.Process(target=receive, args=(there, queue), daemon=True)
-    child.start()
-    torch.zeros(1, device="cuda")
-    raw = Raw(0)
-    here.recv_bytes()
+    here, queue, child, raw = Receiver.start(receive)
     print(torch.cuda.get_device_name(), sys.version.split()[0])
     print(f"{'':34}{'whole':>8}" + "".join(f"{step:>8}" for step in (*STEPS, "driver", "ratio")))
     for group in wanted.ways:
@@ -186,7 +172,8 @@ def main() -> None:
                 found[way] += steps
         wholes = {way: statistics.median(sum(each[:-1]) for each in steps) / 1000 for way, steps in found.items()}
         for way, steps in found.items():
-            medians = "".join(f"{statistics.median(each) / 1000:8.1f}" for each in zip(*steps, strict=True))
+            *spent, driver = (f"{statistics.median(each) / 1000:8.1f}" for each in zip(*steps, strict=True))
+            medians = "".join(spent) + (driver if way >= HAND else f"{'':8}")
             ratio = f"{wholes[way] / wholes[QUEUE]:8.2f}" if QUEUE in wholes and way != QUEUE else ""
             print(f"{WAYS[way]:34}{wholes[way]:8.1f}{medians}{ratio}", flush=True)
     here.send(None)

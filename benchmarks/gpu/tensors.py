@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from benchmarks.gpu.driver import MIB, SPAWN, IpcHandle, Raw, Samples, row
+from benchmarks.gpu.driver import MIB, IpcHandle, Raw, Receiver, Samples, row
 from xpushare.bench.measure import Row
 
 COLD: Final = 5e-3  # seconds between rounds that find caches and clocks cold
@@ -92,18 +92,11 @@ def tensor_child(pipe: Any, queue: Any) -> None:
 def tensors() -> list[Row]:
     """A tensor from process to process, new and open already, hot and cold."""
     import torch
-    import torch.multiprocessing as tmp
 
     import xpushare as xs
 
     turns, rounds, warm = 3, 50, 10
-    queue = tmp.get_context("spawn").Queue()
-    here, there = SPAWN.Pipe()
-    child = SPAWN.Process(target=tensor_child, args=(there, queue), daemon=True)
-    child.start()
-    torch.zeros(1, device="cuda")
-    raw = Raw(0)
-    here.recv_bytes()
+    here, queue, child, raw = Receiver.start(tensor_child)
 
     def fresh(value: int) -> Any:
         return torch.full((16 * MIB,), value, dtype=torch.int32, device="cuda")

@@ -146,19 +146,44 @@ def name_handles(function: int, addresses: list[int], into: bytearray, /) -> int
     `into` takes the 64 bytes of each.
     """
 
-def open_handles(
-    open: int, flags: int, ask: int, attribute: int, head: bytes, payloads: list[bytes], sizes: list[int],
-    into: memoryview, /,
-) -> int | None:  # fmt: skip
-    """Calls `int open(uint64 *address, handle, unsigned flags)` with the handle of 64 bytes in each payload, by value,
-    until one fails. Returns its code, or 0. Each payload has to begin with `head` and 8 bytes, which are its size; if
-    one does not, nothing is opened, and the result is None. `into` has two numbers of 64 bits for each payload, which
-    are written even if an interrupt is raised: the address (untouched if it was not opened), and the result of `int
-    ask(void *value, int attribute, uint64 address)`, or the greatest uint64 if that fails.
-    """
-
 def query(function: int, handle: int, /) -> int:
     """Call a driver's function that asks for the state of `handle`. Returns its code."""
+
+@final
+class Importer:
+    """Maps memory of other processes by a driver's handle of 64 bytes, which a payload has behind `head` and 8 bytes
+    for its size. `int open(uint64 *address, handle, unsigned flags)` takes the handle by value, `int close(uint64
+    address)` undoes that, and `int ask(void *value, int attribute, uint64 address)` says how many bytes were mapped.
+    """
+
+    def __init__(
+        self,
+        open: int,
+        flags: int,
+        close: int,
+        ask: int,
+        attribute: int,
+        head: bytes,
+        scopes: Scopes,
+        make: Callable[[int, int, Callable[[int], object], int], object],
+        unmap: Callable[[int], object],
+    ) -> None: ...
+    def open(
+        self, device: Any, release: Callable[[Any, Any, Lease], object], fields: Fields, table: PeerTable, peer: Any, /
+    ) -> tuple[Any, Lease] | None:
+        """Check a handle's entry, hold it, and map its memory within a scope. Return its `Allocation`, whose end calls
+        `release(device, made, use)`, and the hold; `made` is `make(address, nbytes, unmap, address)`.
+
+        None, with nothing left behind, if that cannot be done in one call. Then the caller finds out elsewhere what is
+        wrong.
+        """
+
+    def open_all(self, payloads: list[bytes], sizes: list[int], into: memoryview, /) -> int | None:
+        """Map the memory of each payload, in a scope of the caller's, until one fails. Returns the driver's code, or 0.
+        If a payload is of another kind, or its size is not as `sizes` says, nothing is mapped, and the result is None.
+        `into` has two numbers of 64 bits for each payload, which are written even if an interrupt is raised: the
+        address (untouched if it was not mapped), and the bytes that were mapped (the greatest uint64 if `ask` fails).
+        """
 
 @final
 class Recogniser:
@@ -181,13 +206,14 @@ class Recogniser:
         wanted: tuple[int, ...],
         payload: bytes,
         size_at: int,
+        backend: str,
     ) -> None: ...
     def add(self, ordinal: int, info: object, scopes: Scopes, place: object, /) -> None:
         """Find memory on that device, too, which `info` describes; handles are asked for within a scope."""
 
     def find(
-        self, device: Any, info: Any, backend: str, address: int, nbytes: int, known: bool,
-        add: Callable[[Any, Any], Any], own: OwnTable | None, /,
+        self, device: Any, info: Any, address: int, nbytes: int, known: bool, add: Callable[[Any, Any], Any],
+        own: OwnTable | None, /,
     ) -> Any:  # fmt: skip
         """Return the `Allocation` that has these bytes, on the device that `info` describes. None: the adapter has to
         look. A new one of this device is made under the name (backend, (ordinal, start, nbytes, number)), with the
@@ -608,6 +634,17 @@ def imported(
     None. `keepable`: its end is worth keeping for a moment.
     """
 
+@final
+class AddressMap:
+    """Live allocations by their addresses. It holds weak references."""
+
+    def __init__(self) -> None: ...
+    def add(self, allocation: Any, address: int, nbytes: int, /) -> None: ...
+    def find(self, address: int, /) -> Any | None:
+        """Return the live allocation that contains `address`; of several that begin at one address, the newest."""
+
+    def all(self) -> list[Any]: ...
+
 class RangeBase:
     """A piece of an allocation, and what keeps it open. Its fields are read-only. Ranges compare by identity."""
 
@@ -753,14 +790,17 @@ class Leaves:
     def producers(self) -> dict[int, Any]:
         """What produces the arrays, by kind. Kinds with the same queue have the same object."""
 
-    def next(self) -> int | None:
-        """Place the arrays in allocations that are known, here or to the kind's finder. Returns the index of the next
-        array that is in none; None if there is none.
+    def next(
+        self, maps: tuple[AddressMap, ...] = ..., add: Callable[[Any, Any], Any] = ..., own: OwnTable | None = ..., /
+    ) -> int | None:
+        """Place the arrays in allocations that are known, here or to the kind's finder. With `maps`, the finder makes
+        those of new memory, too, as `Recogniser.find` does, but for addresses that a map has. Returns the index of the
+        next array that is in none; None if there is none.
         """
 
     def where(self) -> tuple[int, int, int, Any, Any, Recogniser | None, Any, int] | None:
         """Of the array that `next` returned the kind; the address and bytes of the first array that it lies end to end
-        with, which may be itself; its device and context; who finds the kind's memory, and what that calls the device;
+        with, which may be itself; its device and context; who may find the memory, and what that calls the device;
         and how many bytes all these arrays take up. None if the kind is not settled.
         """
 

@@ -177,11 +177,6 @@ def test_an_exporter_is_met_while_another_thread_looks_at_all() -> None:
         def pidfd(self) -> None:
             peers._peers[bytes([len(peers._peers)])] = Meeting()  # type: ignore[assignment]
 
-        def __call__(self) -> None:
-            peers._cache[len(peers._cache)] = Meeting()  # type: ignore[assignment]
-
     peers._peers[b"first"] = Meeting()  # type: ignore[assignment]
-    peers._cache["first"] = Meeting()  # type: ignore[assignment]
     peers._know()
-    assert peers.mapping_at(4096) is None
-    assert len(peers._peers) == len(peers._cache) == 2
+    assert len(peers._peers) == 2

@@ -118,6 +118,25 @@ def test_the_driver_is_asked_once(driver: ScriptedDriver, exporter: Child) -> No
         assert driver.calls.count("cuIpcOpenMemHandle") == 1
 
 
+def test_python_opens_the_first_only(exporter: Child, driver: ScriptedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others of that device are mapped by one native call. Python opens what that refuses, and says what is wrong."""
+    first, other = exporter.call(shared, 1), exporter.call(shared, 2)
+    asked: list[int] = []
+    real = _memory.open_legacy
+
+    def open_(engine: Any, gpu: Any, found: Any) -> Any:
+        asked.append(len(found))
+        return real(engine, gpu, found)
+
+    monkeypatch.setattr(_memory, "open_legacy", open_)
+    with xs.attach(first):
+        assert not asked  # the fixture has opened one before
+    driver.fail_named["cuIpcOpenMemHandle"] = 999
+    with pytest.raises(xs.DeviceError, match="cuIpcOpenMemHandle"):
+        xs.attach(other)
+    assert asked
+
+
 @pytest.mark.parametrize(
     "call", ["cuThreadExchangeStreamCaptureMode", "cuCtxPushCurrent", "cuIpcOpenMemHandle", "cuPointerGetAttribute"]
 )
@@ -197,14 +216,14 @@ def test_another_open_of_it_comes_first(exporter: Child, monkeypatch: pytest.Mon
     """As a signal's handler may open it. Both handles cover their parts of what is kept."""
     left = [exporter.call(shared, 1)]
     two = exporter.call(shared, 1, 4096)
-    real, found = _memory.Mapped, list[xs.SharedArray]()
+    real, found = _memory.Mapped.__init__, list[xs.SharedArray]()
 
-    def make(*arguments: Any) -> Any:
+    def make(*arguments: Any) -> None:
         if left:
             found.append(xs.attach(left.pop()))
-        return real(*arguments)
+        real(*arguments)
 
-    monkeypatch.setattr(_memory, "Mapped", make)
+    monkeypatch.setattr(_memory.Mapped, "__init__", make)
     found.append(xs.attach(two))
     ranges = [held_by(array) for array in found]
     allocation, *others = {id(held.allocation): held.allocation for held in ranges if held is not None}.values()

@@ -18,8 +18,8 @@ import xpushare as xs
 from exchange import Tensor, capsule
 from harness import wait_until
 from sampling import sampled
-from xpushare import _device, _native, adapters
-from xpushare._native import Recogniser, Scopes, message_events
+from xpushare import _device, adapters
+from xpushare._native import Importer, Recogniser, Scopes, message_events
 from xpushare.adapters import vendor
 from xpushare.adapters.cuda._adapter import Cuda
 from xpushare.sharing import node
@@ -335,28 +335,25 @@ def test_bytes_beyond_their_allocation(library: type[OfALibrary], driver: Script
         xs.share(array)
 
 
-def test_memory_of_ours_is_not_another_librarys(
-    library: type[OfALibrary], driver: ScriptedDriver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_of_ours_is_not_another_librarys(library: type[OfALibrary], driver: ScriptedDriver) -> None:
+    xs.share(library()).close()  # from now on the native part finds new memory
     driver.foreign.append(Range(START + MIB2, MIB2, 0, legacy=1, buffer=71))
-    here = node.current()
-    monkeypatch.setitem(here.peers._cache, "something", lambda: None)
-    with monkeypatch.context() as patch:
-        device = xs.Device("cuda:0")
-        theirs = SimpleNamespace(address=START + MIB2, nbytes=MIB2, device=device, owned=False, imported=True)
-        theirs.handle_covering = lambda _offset, _nbytes: None
-        patch.setattr(type(here.peers), "mapping_at", lambda _self, at: theirs if at == START + MIB2 + 512 else None)
-        with pytest.raises(xs.InvalidArgumentError, match="no handle by which this process opened"):
-            xs.share(library(START + MIB2))
-    with xs.share(library(START + MIB2)) as handle:
-        allocation = export_of(handle).source
+    here, device = node.current(), xs.Device("cuda:0")
+    stand_in = type("StandIn", (SimpleNamespace,), {})  # of which there are weak references
+    theirs = stand_in(address=START + MIB2, nbytes=MIB2, device=device, owned=False, imported=True)
+    theirs.handle_covering = lambda _offset, _nbytes: None
+    here.peers.mapped.add(theirs, theirs.address, theirs.nbytes)
+    with pytest.raises(xs.InvalidArgumentError, match="no handle by which this process opened"):
+        xs.share(library(START + MIB2))
+    del theirs
+    xs.share(library(START + MIB2)).close()
     driver.foreign.append(Range(START + 2 * MIB2, MIB2, 0, legacy=1, buffer=72))
-    with monkeypatch.context() as patch:
-        patch.setattr(here.allocations, "_starts", [START])
-        patch.setattr(type(here.allocations), "find", lambda _self, _at: allocation)
-        xs.share(library(START + MIB2)).close()  # it is known not to be ours
-        with pytest.raises(xs.InvalidArgumentError, match="beyond their allocation"):
-            xs.share(library(START + 2 * MIB2))
+    ours = stand_in(address=START + 2 * MIB2, nbytes=520, device=device)
+    here.allocations.add(ours, ours.address, ours.nbytes)
+    with pytest.raises(xs.InvalidArgumentError, match="beyond their allocation"):
+        xs.share(library(START + 2 * MIB2))
+    del ours
+    xs.share(library(START + 2 * MIB2)).close()
 
 
 def test_work_on_the_stream(library: type[OfALibrary], driver: ScriptedDriver) -> None:
@@ -616,13 +613,25 @@ def test_a_recogniser_takes_what_it_can_use(cuda: Cuda) -> None:
         (tuple(range(17)), (0,) * 13, bytes(16), 8, "attributes"),
     ):
         with pytest.raises(ValueError, match=why):
-            Recogniser(make, 1, 1, 1, attributes, wanted, payload, size_at)
-    made = Recogniser(make, 1, 1, 1, (1, 2, 3, 4), (), bytes(16), 8)
+            Recogniser(make, 1, 1, 1, attributes, wanted, payload, size_at, "acme")
+    made = Recogniser(make, 1, 1, 1, (1, 2, 3, 4), (), bytes(16), 8, "acme")
     made.add(64, None, cuda._driver.relaxed, None)  # of more devices than it takes Python finds the memory
     with pytest.raises(TypeError, match="takes 4"):
         made.add(1)  # type: ignore[call-arg]
 
 
-def test_room_of_another_size_is_refused_before_anything_is_opened() -> None:
-    with pytest.raises(ValueError, match="two numbers"):
-        _native.open_handles(0, 0, 0, 0, b"", [bytes(72)], [0], memoryview(bytearray(8)))
+def test_an_importer_takes_what_it_can_use(cuda: Cuda) -> None:
+    scopes, nothing = cuda._driver.relaxed, 1 << 12
+    with pytest.raises(ValueError, match="no payload has room"):
+        Importer(nothing, 0, nothing, nothing, 0, bytes(57), scopes, object, object)
+    made = Importer(nothing, 0, nothing, nothing, 0, b"", scopes, object, object)
+    with pytest.raises(ValueError, match="two numbers"):  # before anything is opened
+        made.open_all([bytes(72)], [0], memoryview(bytearray(8)))
+    with pytest.raises(TypeError, match="list of payloads"):
+        made.open_all([], [0], memoryview(b""))
+    with pytest.raises(TypeError, match="takes Fields"):
+        made.open(None, object, None, None, None)  # type: ignore[arg-type]
+    into = memoryview(bytearray(16))
+    assert made.open_all([bytes(71)], [0], into) is None
+    assert made.open_all([bytes(72)], [1], into) is None
+    assert bytes(into) == bytes(16)

@@ -1,102 +1,19 @@
 /* A driver's calls about allocations, by the addresses of its functions; those for many allocations at one go: between
  * two of them no Python runs. */
 #include "objects.h"
-#include "scope.h"
 
 #define XP_DRIVER_HANDLE 64 /* bytes of a driver's handle of an allocation, which its calls take by value */
-#define XP_PATIENCE 64      /* calls between two looks at the signals */
 #define XP_ASKED_MOST 16    /* attributes */
 
 typedef struct {
     char raw[XP_DRIVER_HANDLE];
 } driver_handle;
-typedef int (*opens)(uint64_t *address, driver_handle handle, unsigned flags);
 typedef int (*queries)(uint64_t handle);
 typedef int (*tells)(void *value, int attribute, uint64_t address);
 typedef int (*tells_all)(unsigned count, const int *attributes, void **values, uint64_t address);
 typedef int (*names)(driver_handle *handle, uint64_t address);
 
-typedef struct {
-    uint64_t address, nbytes;
-} opened;
-
 /* --- functions ---------------------------------------------------------------------------------------------------- */
-
-/* The handles that payloads have behind `head` and their size, which is as `sizes` says. The caller frees them; NULL,
- * without an exception where a payload is of another kind. */
-static driver_handle *handles_of(PyObject *payloads, PyObject *sizes, PyObject *head)
-{
-    Py_ssize_t count = PyList_Check(payloads) && PyList_Check(sizes) ? PyList_Size(payloads) : -1, n, size;
-    char *begin, *raw;
-    if (PyBytes_AsStringAndSize(head, &begin, &n) < 0)
-        return NULL;
-    if (count < 0 || PyList_Size(sizes) != count) {
-        PyErr_SetString(PyExc_TypeError, "open_handles() takes a list of payloads, and one of their sizes");
-        return NULL;
-    }
-    driver_handle *handles = PyMem_Calloc((size_t)count + 1, sizeof *handles);
-    if (handles == NULL)
-        PyErr_NoMemory();
-    for (Py_ssize_t i = 0; i < count && handles; i++) {
-        uint64_t wanted, said;
-        bool good = PyBytes_AsStringAndSize(PyList_GetItem(payloads, i), &raw, &size) == 0 &&
-                    xp_as_u64(PyList_GetItem(sizes, i), &wanted) == 0 &&
-                    size >= n + (Py_ssize_t)(sizeof said + sizeof *handles) && memcmp(raw, begin, (size_t)n) == 0;
-        if (good) {
-            memcpy(&said, raw + n, sizeof said);
-            memcpy(&handles[i], raw + n + sizeof said, sizeof *handles);
-        }
-        if (!good || said != wanted) {
-            PyMem_Free(handles);
-            return NULL;
-        }
-    }
-    return handles;
-}
-
-/* open_handles(open, flags, ask, attribute, head, payloads, sizes, into): see _native.pyi */
-static PyObject *open_handles(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
-{
-    uint64_t open, ask;
-    uint32_t flags;
-    int attribute, code = 0;
-    Py_buffer into;
-    if (xp_arity("open_handles", n, 8, 8) < 0 || xp_as_u64(args[0], &open) < 0 || xp_as_u32(args[1], &flags) < 0 ||
-        xp_as_u64(args[2], &ask) < 0 || xp_as_int(args[3], &attribute) < 0)
-        return NULL;
-    driver_handle *handles = handles_of(args[5], args[6], args[4]);
-    if (handles == NULL)
-        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
-    Py_ssize_t count = PyList_Size(args[5]), done = 0;
-    bool going = PyObject_GetBuffer(args[7], &into, PyBUF_WRITABLE) == 0;
-    if (going && into.len != count * (Py_ssize_t)sizeof(opened)) {
-        PyErr_SetString(PyExc_ValueError, "open_handles(): two numbers of 64 bits for each payload");
-        PyBuffer_Release(&into);
-        going = false;
-    }
-    if (!going) {
-        PyMem_Free(handles);
-        return NULL;
-    }
-    while (going && done < count && code == 0) {
-        Py_ssize_t end = count - done > XP_PATIENCE ? done + XP_PATIENCE : count;
-        Py_BEGIN_ALLOW_THREADS
-        for (; done < end; done++) {
-            opened found = {0, UINT64_MAX};
-            code = ((opens)(uintptr_t)open)(&found.address, handles[done], flags);
-            if (code)
-                break;
-            if (((tells)(uintptr_t)ask)(&found.nbytes, attribute, found.address))
-                found.nbytes = UINT64_MAX;
-            memcpy((char *)into.buf + done * (Py_ssize_t)sizeof found, &found, sizeof found);
-        }
-        Py_END_ALLOW_THREADS
-        going = PyErr_CheckSignals() == 0;
-    }
-    PyMem_Free(handles);
-    PyBuffer_Release(&into);
-    return going ? PyLong_FromLong(code) : NULL;
-}
 
 /* query(function, handle): see _native.pyi */
 static PyObject *query(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
@@ -194,7 +111,6 @@ static PyMethodDef functions[] = {
     {"ask", XP_FAST(ask), METH_FASTCALL, NULL},
     {"ask_all", XP_FAST(ask_all), METH_FASTCALL, NULL},
     {"name_handles", XP_FAST(name_handles), METH_FASTCALL, NULL},
-    {"open_handles", XP_FAST(open_handles), METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 

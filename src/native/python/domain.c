@@ -248,11 +248,16 @@ PyObject *xp_lease_new(PyTypeObject *type, PyObject *domain, uint32_t entry, PyO
     return lease_make(type, domain, entry, peer, false);
 }
 
+PyObject *xp_use_new(PyTypeObject *type, PyObject *domain, uint32_t entry)
+{
+    return lease_make(type, domain, entry, Py_None, true);
+}
+
 static PyObject *domain_use(PyObject *self, PyObject *arg)
 {
     const xp_types *types = PyType_GetModuleState(Py_TYPE(self));
     uint32_t entry;
-    return xp_as_u32(arg, &entry) < 0 ? NULL : lease_make(types->lease, self, entry, Py_None, true);
+    return xp_as_u32(arg, &entry) < 0 ? NULL : xp_use_new(types->lease, self, entry);
 }
 
 static void lease_dealloc(PyObject *object)

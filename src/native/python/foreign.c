@@ -43,7 +43,7 @@ typedef struct {
     tells ask;
     tells_all ask_all;
     names name;
-    PyObject *make;
+    PyObject *make, *backend;
     unsigned forks, asked;
     int attributes[MOST_ASKED];
     uint64_t wanted[MOST_ASKED];
@@ -60,6 +60,7 @@ static int traverse(PyObject *object, visitproc visit, void *arg)
     xp_recogniser *self = (xp_recogniser *)object;
     Py_VISIT(Py_TYPE(object));
     Py_VISIT(self->make);
+    Py_VISIT(self->backend);
     for (int i = 0; i < MOST_DEVICES; i++) {
         Py_VISIT(self->devices[i].info);
         Py_VISIT(self->devices[i].scopes);
@@ -77,6 +78,7 @@ static int clear(PyObject *object)
 {
     xp_recogniser *self = (xp_recogniser *)object;
     Py_CLEAR(self->make);
+    Py_CLEAR(self->backend);
     for (int i = 0; i < MOST_DEVICES; i++) {
         Py_CLEAR(self->devices[i].info);
         Py_CLEAR(self->devices[i].scopes);
@@ -119,14 +121,14 @@ static int take_wanted(xp_recogniser *self, PyObject *attributes, PyObject *want
 
 static PyObject *new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names_[] = {"make", "ask", "ask_all", "name", "attributes", "wanted", "payload", "size_at", NULL};
+    static char *names_[] = {"make", "ask", "ask_all", "name", "attributes", "wanted", "payload", "size_at", "backend", NULL};
     unsigned long long ask, ask_all, name;
-    PyObject *make, *attributes, *wanted;
+    PyObject *make, *attributes, *wanted, *backend;
     const char *payload;
     Py_ssize_t nbytes;
     unsigned size_at;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OKKKO!O!y#I", names_, &make, &ask, &ask_all, &name, &PyTuple_Type,
-                                     &attributes, &PyTuple_Type, &wanted, &payload, &nbytes, &size_at))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OKKKO!O!y#IU", names_, &make, &ask, &ask_all, &name, &PyTuple_Type,
+                                     &attributes, &PyTuple_Type, &wanted, &payload, &nbytes, &size_at, &backend))
         return NULL;
     if (nbytes + HANDLE_NBYTES > (Py_ssize_t)XP_PAYLOAD || nbytes < 8 || size_at > (size_t)nbytes - 8) {
         PyErr_SetString(PyExc_ValueError, "the payload has room for the size, and 64 bytes follow it");
@@ -137,6 +139,7 @@ static PyObject *new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return NULL;
     pthread_mutex_init(&self->mu, NULL);
     self->make = Py_NewRef(make);
+    self->backend = Py_NewRef(backend);
     self->ask = (tells)(uintptr_t)ask;
     self->ask_all = (tells_all)(uintptr_t)ask_all;
     self->name = (names)(uintptr_t)name;
@@ -319,14 +322,14 @@ static PyObject *template_of(xp_recogniser *self, const xp_types *types, PyObjec
 }
 
 /* The Allocation, which `add` may know already. NULL with an exception set */
-static PyObject *made(xp_recogniser *self, const xp_types *types, const xp_foreign *f, PyObject *device,
-                      PyObject *backend, PyObject *add_, PyObject *own)
+static PyObject *made(xp_recogniser *self, const xp_types *types, const xp_foreign *f, PyObject *device, PyObject *add_,
+                      PyObject *own)
 {
     uint64_t serial = 0;
     PyObject *what[] = {PyLong_FromUnsignedLongLong(f->ordinal), PyLong_FromUnsignedLongLong(f->start),
                         PyLong_FromUnsignedLongLong(f->nbytes), PyLong_FromUnsignedLongLong(f->number)};
     PyObject *identity = xp_tuple_of(what, 4);
-    PyObject *name = identity ? PyTuple_Pack(2, backend, identity) : NULL, *given = NULL, *memory = NULL;
+    PyObject *name = identity ? PyTuple_Pack(2, self->backend, identity) : NULL, *given = NULL, *memory = NULL;
     PyObject *payload = PyBytes_FromStringAndSize(f->payload, (Py_ssize_t)(self->handle_at + HANDLE_NBYTES));
     PyObject *template = NULL, *fresh = NULL, *kept = NULL;
     if (name && payload) {
@@ -351,26 +354,31 @@ static PyObject *made(xp_recogniser *self, const xp_types *types, const xp_forei
     return kept;
 }
 
-/* find(device, info, backend, address, nbytes, known, add, own): see _native.pyi */
+PyObject *xp_recognise(const xp_types *types, PyObject *recogniser, PyObject *device, PyObject *info, uint64_t address,
+                       uint64_t nbytes, PyObject *add_, PyObject *own)
+{
+    xp_recogniser *self = (xp_recogniser *)recogniser;
+    xp_foreign f = {.allocation = NULL};
+    if (!recognise(self, types, info, address, nbytes, &f))
+        return NULL;
+    return f.allocation ? f.allocation : made(self, types, &f, device, add_, own);
+}
+
+/* find(device, info, address, nbytes, known, add, own): see _native.pyi */
 static PyObject *recogniser_find(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
-    xp_recogniser *self = (xp_recogniser *)object;
     const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
-    xp_foreign f = {.allocation = NULL};
     uint64_t address, nbytes;
-    if (xp_arity("find", n, 8, 8) < 0 || xp_as_u64(args[3], &address) < 0 || xp_as_u64(args[4], &nbytes) < 0)
+    if (xp_arity("find", n, 7, 7) < 0 || xp_as_u64(args[2], &address) < 0 || xp_as_u64(args[3], &nbytes) < 0)
         return NULL;
-    if (args[7] != Py_None && Py_TYPE(args[7]) != types->own_table) {
+    if (args[6] != Py_None && Py_TYPE(args[6]) != types->own_table) {
         PyErr_SetString(PyExc_TypeError, "find() takes an OwnTable or None last");
         return NULL;
     }
-    if (args[5] == Py_True && (f.allocation = xp_recognised(object, args[1], address, nbytes)))
-        return f.allocation;
-    if (!recognise(self, types, args[1], address, nbytes, &f))
-        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
-    if (f.allocation)
-        return f.allocation;
-    return made(self, types, &f, args[0], args[2], args[6], args[7] == Py_None ? NULL : args[7]);
+    PyObject *found = args[4] == Py_True ? xp_recognised(object, args[1], address, nbytes) : NULL;
+    if (found == NULL)
+        found = xp_recognise(types, object, args[0], args[1], address, nbytes, args[5], args[6] == Py_None ? NULL : args[6]);
+    return found || PyErr_Occurred() ? found : Py_NewRef(Py_None);
 }
 
 static PyMethodDef methods[] = {

@@ -1,5 +1,6 @@
 /* Leaves: the arrays of one `share`, until they are sealed as a message. It looks at arrays of ours, and at those whose
  * library has DLPack's exchange API; Python places the others. */
+#include "addresses.h"
 #include "array.h"
 #include "foreign.h"
 #include "kinds.h"
@@ -69,6 +70,7 @@ typedef struct {
     int64_t *pool;
     size_t pool_used, pool_room;
     bool read_only, grouped; /* read_only: all of it is shared so, however it may be used here */
+    bool unknown;            /* the finder does not find the array at `at` */
 } xp_leaves;
 
 static int leaves_traverse(PyObject *object, visitproc visit, void *arg)
@@ -596,12 +598,35 @@ static PyObject *leaves_producers(PyObject *object, PyObject *Py_UNUSED(none))
 
 /* --- placing them ------------------------------------------------------------------------------------------------- */
 
-/* The place of bytes that are of another library's allocation which its finder knows, from now on. NULL with or without an
- * exception */
-static leaf_place *found_place(xp_leaves *self, const xp_types *types, uint32_t kind, uint64_t first, uint64_t last)
+/* What makes it possible to find new memory: see `next`. */
+typedef struct {
+    PyObject *maps, *add, *own; /* borrowed; own: NULL if there is none */
+} finding;
+
+/* Whether memory of ours, or that is open here, lies at that address. -1 with an exception set */
+static int is_mapped(const finding *with, uint64_t address)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_Size(with->maps); i++) {
+        PyObject *found = xp_address_find(PyTuple_GetItem(with->maps, i), address);
+        bool there = found != NULL;
+        Py_XDECREF(found);
+        if (there || PyErr_Occurred())
+            return there ? 1 : -1;
+    }
+    return 0;
+}
+
+/* The place of bytes that are of another library's allocation which its finder knows, or finds now, from now on. NULL with
+ * or without an exception */
+static leaf_place *found_place(xp_leaves *self, const xp_types *types, uint32_t kind, uint64_t first, uint64_t last,
+                               const finding *with)
 {
     xp_kind *said = &self->kinds[kind].said;
     PyObject *found = said->finder ? xp_recognised(said->finder, said->info, first, last - first) : NULL;
+    if (found == NULL && said->finder && with && !PyErr_Occurred() && is_mapped(with, first) == 0) {
+        found = xp_recognise(types, said->finder, said->device, said->info, first, last - first, with->add, with->own);
+        self->unknown = found == NULL;
+    }
     const xp_allocation *m = found ? xp_allocation_of(types, found) : NULL;
     leaf_place *p = NULL;
     if (m && m->foreign && m->resource.device == said->device)
@@ -610,12 +635,29 @@ static leaf_place *found_place(xp_leaves *self, const xp_types *types, uint32_t 
     return p;
 }
 
-/* next(): place the arrays that lie in places that are known, up to the next at which somebody has to look: its index,
- * or None */
-static PyObject *leaves_next(PyObject *object, PyObject *Py_UNUSED(none))
+/* The arguments of `next`: false with an exception set */
+static bool as_finding(const xp_types *types, PyObject *const *args, Py_ssize_t n, finding *with)
+{
+    bool good = n == 3 && PyTuple_Check(args[0]) && (args[2] == Py_None || Py_TYPE(args[2]) == types->own_table);
+    for (Py_ssize_t i = 0; good && i < PyTuple_Size(args[0]); i++)
+        good = xp_is_addresses(types, PyTuple_GetItem(args[0], i));
+    if (good)
+        *with = (finding){args[0], args[1], args[2] == Py_None ? NULL : args[2]};
+    else
+        PyErr_SetString(PyExc_TypeError, "next() takes nothing, or a tuple of AddressMaps, a function, and an OwnTable or None");
+    return good;
+}
+
+/* next(maps, add, own): place the arrays that lie in places that are known, up to the next at which somebody has to look:
+ * its index, or None */
+static PyObject *leaves_next(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     xp_leaves *self = (xp_leaves *)object;
     const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
+    finding with;
+    if (n && !as_finding(types, args, n, &with))
+        return NULL;
+    self->unknown = false;
     for (; self->at < self->n; self->at++) {
         leaf *l = &self->leaves[self->at];
         if (l->placed)
@@ -625,7 +667,7 @@ static PyObject *leaves_next(PyObject *object, PyObject *Py_UNUSED(none))
         uint64_t first = l->address + (uint64_t)l->low, last = l->address + (uint64_t)l->high;
         leaf_place *p = place_of(self, first, last);
         if (p == NULL)
-            p = found_place(self, types, l->kind, first, last);
+            p = found_place(self, types, l->kind, first, last, n ? &with : NULL);
         if (p == NULL || p->device != self->kinds[l->kind].on)
             return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(self->at);
         if (!put_into(p, l, first, last, p->foreign ? PyTuple_GetItem(self->arrays, self->at) : NULL))
@@ -705,7 +747,8 @@ static uint64_t ahead_of(xp_leaves *self, leaf_span own, const PyObject *device)
     return self->chain_last - own.first;
 }
 
-/* where(): (kind, address of the lowest byte, bytes, device, context, finder or None, its name of the device, `ahead_of`)
+/* where(): (kind, address of the lowest byte, bytes, device, context, finder or None if it has none that may know it, its
+ * name of the device, `ahead_of`)
  * of the array that `next` named, or of the first one that it lies end to end with, if its kind is settled; else None */
 static PyObject *leaves_where(PyObject *object, PyObject *Py_UNUSED(none))
 {
@@ -714,7 +757,7 @@ static PyObject *leaves_where(PyObject *object, PyObject *Py_UNUSED(none))
     const leaf_kind *k = l && l->viewed ? &self->kinds[l->kind] : NULL;
     if (k == NULL || k->said.device == NULL)
         Py_RETURN_NONE;
-    if (self->spans == NULL && !sort_spans(self))
+    if (self->spans == NULL && self->n > 1 && !sort_spans(self))
         return NULL;
     leaf_span s = {l->address + (uint64_t)l->low, l->address + (uint64_t)l->high, l->kind};
     s = first_of(self, s, k->on);
@@ -723,7 +766,7 @@ static PyObject *leaves_where(PyObject *object, PyObject *Py_UNUSED(none))
                        PyLong_FromUnsignedLongLong(s.last - s.first),
                        Py_NewRef(k->said.device),
                        Py_NewRef(k->said.context),
-                       Py_NewRef(k->said.finder ? k->said.finder : Py_None),
+                       Py_NewRef(k->said.finder && !self->unknown ? k->said.finder : Py_None),
                        Py_NewRef(k->said.info ? k->said.info : Py_None),
                        PyLong_FromUnsignedLongLong(ahead_of(self, s, k->on))};
     return xp_tuple_of(all, sizeof all / sizeof *all);
@@ -955,7 +998,7 @@ static PyMethodDef leaves_methods[] = {
     {"finds", XP_FAST(leaves_finds), METH_FASTCALL, NULL},
     {"produce", XP_FAST(leaves_produce), METH_FASTCALL, NULL},
     {"producers", leaves_producers, METH_NOARGS, NULL},
-    {"next", leaves_next, METH_NOARGS, NULL},
+    {"next", XP_FAST(leaves_next), METH_FASTCALL, NULL},
     {"where", leaves_where, METH_NOARGS, NULL},
     {"learn", XP_FAST(leaves_learn), METH_FASTCALL, NULL},
     {"skip", leaves_skip, METH_NOARGS, NULL},

@@ -82,6 +82,7 @@ const char *xp_mapping_base(PyObject *mapping, uint64_t *nbytes);
 xp_domain *xp_domain_of(PyObject *object);
 xp_slot *xp_slot_of(PyObject *object);
 PyObject *xp_lease_new(PyTypeObject *type, PyObject *domain, uint32_t entry, PyObject *peer);
+PyObject *xp_use_new(PyTypeObject *type, PyObject *domain, uint32_t entry); /* the Lease of a use */
 int xp_as_point(PyObject *arg, uint64_t *point);
 int xp_guarded(int rc); /* of xp_guard: 0, or -1 with an exception set */
 
@@ -96,7 +97,7 @@ PyObject *xp_made(PyTypeObject *class, const char *name);
 #define XP_EVERY_PART(X)                                                                                              \
     X(process) X(register) X(fds) X(memory) X(span) X(array) X(dlpack) X(fields) X(handle) X(domain) X(peer) X(exports) X(exposure) \
     X(seal) X(slot) X(queue) X(warden) X(serve) X(scope) X(message) X(kinds) X(leaves) X(containers) X(allocations) X(foreign)   \
-    X(resources) X(crew) X(channel) X(frames)
+    X(resources) X(crew) X(channel) X(frames) X(importer) X(addresses)
 #define XP_INIT(name) int xp_init_##name(PyObject *module);
 XP_EVERY_PART(XP_INIT)
 

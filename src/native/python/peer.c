@@ -1,4 +1,5 @@
 /* PeerTable: opens an entry of a peer's mapped table in one call. */
+#include "peer.h"
 #include "handle.h"
 
 /* --- PeerTable ---------------------------------------------------------------------------------------------------- */
@@ -201,11 +202,32 @@ static PyObject *table_ended(PyObject *object, PyObject *arg)
     }
 }
 
+bool xp_peer_entry(PyObject *table, const xp_handle *h, xp_entry *e)
+{
+    return look_up((const xp_peer_table *)table, h, e);
+}
+
+PyObject *xp_peer_hold(PyObject *table, const xp_handle *h, PyObject *peer)
+{
+    xp_entry e;
+    return hold_live(table, h, peer, &e);
+}
+
+bool xp_peer_stands(PyObject *table, const xp_handle *h)
+{
+    uint32_t reason;
+    return xp_entry_state(((xp_peer_table *)table)->base, h, &reason) == XP_LIVE;
+}
+
+PyObject *xp_peer_use(const xp_types *types, PyObject *table, const xp_handle *h)
+{
+    return xp_use_new(types->lease, ((const xp_peer_table *)table)->domain, h->entry);
+}
+
 static PyObject *table_stands(PyObject *object, PyObject *arg)
 {
     const xp_handle *h = fields_arg(PyType_GetModuleState(Py_TYPE(object)), "stands", arg);
-    uint32_t reason;
-    return h ? PyBool_FromLong(xp_entry_state(((xp_peer_table *)object)->base, h, &reason) == XP_LIVE) : NULL;
+    return h ? PyBool_FromLong(xp_peer_stands(object, h)) : NULL;
 }
 
 static PyObject *table_entry(PyObject *object, PyObject *arg)

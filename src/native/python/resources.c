@@ -294,6 +294,21 @@ PyObject *xp_foreign_allocation(const xp_types *types, PyObject *device, PyObjec
     return made;
 }
 
+PyObject *xp_imported_allocation(const xp_types *types, PyObject *device, PyObject *driver, PyObject *release,
+                                 PyObject *arguments, uint64_t address, uint64_t nbytes)
+{
+    xp_allocation rest = {.address = address, .nbytes = nbytes, .imported = true, .keepable = true};
+    PyTypeObject *class = registered(types->allocation, "Allocation");
+    PyObject *end = class ? end_make(types->end, Py_None, arguments) : NULL, *made = NULL;
+    if (end && (rest.kind = PyUnicode_FromString("device")))
+        made = allocation_make(class, device, driver, end, &rest);
+    if (made) /* only now: nothing is released of what was not made */
+        Py_XDECREF(xp_exchange(end, &((xp_end *)end)->release, Py_NewRef(release)));
+    Py_XDECREF(rest.kind);
+    Py_XDECREF(end);
+    return made;
+}
+
 static bool as_flag(PyObject *object, bool *flag)
 {
     int value = PyObject_IsTrue(object);

@@ -67,6 +67,11 @@ PyObject *xp_range_new(const xp_types *types, PyObject *allocation, uint64_t off
 PyObject *xp_foreign_allocation(const xp_types *types, PyObject *device, PyObject *driver, PyObject *name,
                                 uint64_t nbytes, uint64_t address, PyObject *prepared, uint64_t serial);
 
+/* Of a peer, on a device, with an end that is worth keeping: `release` is called with `arguments`, a tuple, once it has
+ * died. NULL with an exception set: then it is not called. It takes no reference over. */
+PyObject *xp_imported_allocation(const xp_types *types, PyObject *device, PyObject *driver, PyObject *release,
+                                 PyObject *arguments, uint64_t address, uint64_t nbytes);
+
 /* Borrowed; NULL, without an exception, if the object is no allocation: a range may lie in something else. */
 static inline xp_allocation *xp_allocation_of(const xp_types *types, PyObject *object)
 {

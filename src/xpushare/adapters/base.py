@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, Self
 
 from xpushare import adapters
-from xpushare._native import Domain, Lease, Mapping, Recogniser, Slot
+from xpushare._native import Domain, Importer, Lease, Mapping, Recogniser, Slot
 from xpushare.common.aspects import Aspect, Support
 from xpushare.common.errors import FeatureNotSupportedError, InvalidHandleError
 from xpushare.common.fds import OwnedFd
@@ -483,6 +483,12 @@ class Adapter(abc.ABC):
                 each.release()
             raise
         return made
+
+    def importer(self, device: DeviceInfo) -> Importer | None:
+        """Return the native object that maps most of this backend's memory, or None if there is none, or none yet.
+        `import_memory` maps what it does not.
+        """
+        return None
 
     def export_all(self, found: Iterable[DriverMemory]) -> None:
         """Prepare several exports with one set of calls, before `export` of each. A failure here is repeated there."""

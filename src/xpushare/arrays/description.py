@@ -453,9 +453,7 @@ def allocation_at(
         if here.allocations.find(address) is None and here.peers.mapping_at(address) is None:
             table = here.table_if_any
             own = None if table is None else table.native
-            found: Allocation | None = finder.find(
-                device, info, info.backend, address, nbytes, known, here.foreign.add, own
-            )
+            found: Allocation | None = finder.find(device, info, address, nbytes, known, here.foreign.add, own)
             if found is not None:
                 return found
     backend = None if device.backend == adapters.HOST else device.backend

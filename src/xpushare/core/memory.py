@@ -31,7 +31,7 @@ from xpushare.core.resources import Allocation, End, imported
 from xpushare.sharing import layout, node
 from xpushare.sharing.handle import KIND_NUMBERS, Handle, HandleLike, fields_of
 from xpushare.sharing.owned import Owned
-from xpushare.sharing.peers import Opener
+from xpushare.sharing.peers import Opener, OpenNative
 from xpushare.sharing.table import Exported, Table
 
 __all__ = [
@@ -621,7 +621,13 @@ def _import_all_on(device: Device, found: Sequence[Import]) -> list[Allocation]:
     return [imported(device, driver, "device", end) for driver, end in zip(drivers, ends, strict=True)]
 
 
-_openers = Openers(Aspect.ext_oneapi_ipc_memory, import_on, _import_all_on)
+def _native_on(device: Device) -> OpenNative | None:
+    """Return the native call that opens most of the memory of the device's own backend, or None."""
+    importer = adapter_of(device).importer(info_of(device))
+    return None if importer is None else partial(importer.open, device, _close)
+
+
+_openers = Openers(Aspect.ext_oneapi_ipc_memory, import_on, _import_all_on, find_native=_native_on)
 _owning = Openers(Aspect.ext_oneapi_ipc_memory, partial(import_on, own=True), own=True)
 # Earlier decisions, by the bytes with which handles name their device; for opens that ask for no other device.
 decided: dict[bytes, tuple[Opener, Device, Context]] = {}

@@ -41,7 +41,7 @@ from xpushare.sharing import layout, node
 from xpushare.sharing.handle import COUNTED, PICKLED, READ_ONLY, Handle, fields_of
 from xpushare.sharing.kept import Room
 from xpushare.sharing.node import Node
-from xpushare.sharing.peers import Opener
+from xpushare.sharing.peers import Opener, OpenNative
 from xpushare.sharing.table import Exported
 
 __all__ = [
@@ -147,7 +147,7 @@ def room_of(device: Device) -> Room | None:
 
 class Openers:
     """The functions that open exports of one kind on each device: `make` imports one on a device of an adapter, which
-    has its own name for it, `make_all` several in one call.
+    has its own name for it, `make_all` several in one call. `find_native` returns a native call that opens one.
 
     `aspect` is what a device needs to import from its own backend; for other backends, `Adapter.imports` says what it
     can import. With `own`, this process can export what it opens.
@@ -159,8 +159,10 @@ class Openers:
         make: Callable[[Device, Any, DeviceInfo, Import], Any],
         make_all: Callable[[Device, Sequence[Import]], list[Any]] | None = None,
         own: bool = False,
+        find_native: Callable[[Device], OpenNative | None] | None = None,
     ) -> None:
         self._aspect = aspect
+        self._find_native = find_native
         self._make = make
         self._make_all = make_all
         self._own = own
@@ -187,6 +189,7 @@ class Openers:
                 None if physical else room_of(device),
                 partial(self._make_all, device) if self._make_all else None,
                 self._own,
+                partial(self._find_native, device) if self._find_native and not abroad else None,
             )
             found = self._known.setdefault((id(device), abroad), found)
         return found

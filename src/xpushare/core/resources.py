@@ -57,13 +57,13 @@ class Allocation(AllocationBase):
         keeps foreign memory alive, and its serial belongs to `name`.
         """
         if end is None:
-            end = End(driver.release) if foreign else End(_free, driver)
+            end = End(driver.release)
         address, nbytes, accessible = driver.address, driver.nbytes, driver.host_accessible
         made = AllocationBase.__new__(
             cls, device, driver, end, kind, address, nbytes, accessible, foreign, source, serial, name
         )
-        if not foreign:  # foreign memory is found by its name
-            node.current().allocations.add(made)
+        if not foreign:  # foreign memory is found by who made it
+            node.current().allocations.add(made, address, nbytes)
         return made
 
     @property
@@ -158,11 +158,6 @@ def imported(device: Device, driver: DriverMemory, kind: UsmKind, end: End, owne
         device, driver, kind, driver.address, driver.nbytes, driver.host_accessible, owned, end, driver.keepable
     )
     return found
-
-
-def _free(driver: DriverMemory) -> None:
-    node.current().allocations.remove(driver.address)
-    driver.release()
 
 
 @final

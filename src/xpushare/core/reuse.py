@@ -12,7 +12,6 @@ from xpushare._native import Exposure
 from xpushare.adapters.base import DriverMemory, UsmKind
 from xpushare.core.opening import room_of
 from xpushare.core.resources import Allocation, End
-from xpushare.sharing import node
 from xpushare.sharing.kept import Kept, Room
 
 __all__ = ["Block", "allocation_of", "nbytes", "new_block", "take", "trim"]
@@ -94,7 +93,6 @@ def allocation_of(block: Block) -> Allocation:
 
 def _ended(block: Block) -> None:
     """Make the allocation available again, once no view, capsule, queue or export of this process uses it."""
-    node.current().allocations.remove(block.driver.address)
     if block.free() is None:
         block.driver.release()
         return

@@ -4,73 +4,21 @@ from __future__ import annotations
 
 import os
 import threading
-from bisect import bisect_right, insort
 from collections.abc import Hashable
 from functools import partial
 from typing import Any, Final, TypeVar, final
 from weakref import ref
 
 from xpushare import _native
-from xpushare._native import left
+from xpushare._native import AddressMap, left
 from xpushare.common.leaving import Stage, at_leave
 from xpushare.sharing.handle import Handle, fields_of
 from xpushare.sharing.peers import Peer, Peers
 from xpushare.sharing.table import Table
 
-__all__ = ["AddressMap", "ByName", "Node", "current", "here", "left"]
+__all__ = ["ByName", "Node", "current", "here", "left"]
 
 T = TypeVar("T")
-
-
-@final
-class AddressMap:
-    """The live allocations of this process, by address. It holds weak references."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()  # re-entrant: the garbage collector may call `remove` while it is held
-        self._low, self._high = 1 << 64, 0  # between which all of them have been
-        self._starts: list[int] = []
-        self._by_start: dict[int, ref[Any]] = {}
-
-    def add(self, allocation: Any) -> None:
-        address = allocation.address
-        end = address + (allocation.nbytes or 1)
-        with self._lock:
-            if address < self._low:
-                self._low = address
-            if end > self._high:
-                self._high = end
-            known = address in self._by_start
-            self._by_start[address] = ref(allocation)
-            if not known:
-                insort(self._starts, address)
-
-    def remove(self, address: int) -> None:
-        """Forget the allocation that died at `address`, but not a newer one there."""
-        with self._lock:
-            found = self._by_start.get(address)
-            if found is not None and found() is None:
-                at = bisect_right(self._starts, address) - 1
-                del self._by_start[address]
-                del self._starts[at]
-
-    def find(self, address: int) -> Any | None:
-        """Return the live allocation that contains `address`, or None."""
-        if not self._low <= address < self._high:
-            return None
-        with self._lock:
-            at = bisect_right(self._starts, address) - 1
-            if at < 0:
-                return None
-            allocation = self._by_start[self._starts[at]]()
-        if allocation is None or address >= allocation.address + max(allocation.nbytes, 1):
-            return None
-        return allocation
-
-    def all(self) -> list[Any]:
-        with self._lock:
-            found = [reference() for reference in self._by_start.values()]
-        return [allocation for allocation in found if allocation is not None]
 
 
 @final

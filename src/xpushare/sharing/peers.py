@@ -31,7 +31,7 @@ from xpushare.sharing import layout, routes
 from xpushare.sharing.handle import COUNTED, PICKLED, Handle, fields_of
 from xpushare.sharing.kept import Kept, Room
 
-__all__ = ["Opener", "Peer", "Peers", "Turn"]
+__all__ = ["OpenNative", "Opener", "Peer", "Peers", "Turn"]
 
 T = TypeVar("T")
 _new: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
@@ -69,6 +69,10 @@ class Entry(NamedTuple):
         return _FORMS[(self.flags & layout.ENTRY_FORM) >> layout.ENTRY_FORM_BIT]
 
 
+# (fields, table, peer) -> the object and its lease
+OpenNative = Callable[[Fields, _native.PeerTable, Any], tuple[Any, Lease] | None]
+
+
 @final
 class Opener:
     """How this process opens exports of one kind on one device. Its identity is part of the cache's keys.
@@ -79,10 +83,11 @@ class Opener:
     - `maps`: memory in a memfd arrives mapped
     - `least_per_fd`: the least bytes behind each of several fds; 0 if there is one fd
     - `room`: where closed imports are cached
+    - `native` opens an entry by one native call, or returns None. `find_native` returns it; None if there is none yet
     - `own`: this process can export its imports
     """
 
-    __slots__ = ("admit", "least_per_fd", "make", "make_all", "maps", "own", "room")
+    __slots__ = ("admit", "find_native", "least_per_fd", "make", "make_all", "maps", "native", "own", "room")
 
     def __init__(
         self,
@@ -93,8 +98,11 @@ class Opener:
         room: Room | None = None,
         make_all: Callable[[Sequence[Import]], list[Any]] | None = None,
         own: bool = False,
+        find_native: Callable[[], OpenNative | None] | None = None,
     ) -> None:
         self.make = make
+        self.native: OpenNative | None = None
+        self.find_native = find_native
         self.own = own
         self.make_all = make_all
         self.admit = admit
@@ -348,7 +356,7 @@ class Peers:
     holds weak references, so it never evicts an object in use and keeps nothing alive.
     """
 
-    __slots__ = ("_cache", "_known", "_lock", "_peers", "_pidfds", "_resting", "_together", "_turns", "kept")
+    __slots__ = ("_cache", "_known", "_lock", "_peers", "_pidfds", "_resting", "_together", "_turns", "kept", "mapped")
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # re-entrant: what dies while it is held may call `forget`
@@ -360,6 +368,7 @@ class Peers:
         self._together: tuple[ref[Turn], ...] = ()  # those for several keys, which are not in `_turns`, either
         self._pidfds: list[int] = []  # of the peers that have one
         self.kept = Kept(self.sweep)
+        self.mapped = _native.AddressMap()  # memory that is open
 
     def _turn(self, key: Hashable) -> Turn:
         with self._lock:
@@ -523,6 +532,8 @@ class Peers:
         elif room.most_nbytes or room.prepare():
             keep = partial(self._keep, key, resource.nbytes, room, reopens, resource.driver.descriptors)
         resource.on_death(self.forget, key, keep)
+        if isinstance(made, _native.AllocationBase):  # first: whoever finds it may ask what it has found
+            self.mapped.add(made, made.address, made.nbytes)
         if self._cache.setdefault(key, own) is own:
             return made
         with self._lock:
@@ -825,6 +836,10 @@ class Peers:
         """Open an object that is not open yet. `later` collects it, for the caller to import and to close its
         descriptors.
         """
+        if later is None and opener.native is not None:
+            both = opener.native(fields, peer.table, peer)
+            if both is not None:
+                return self._remember(key, both[0], opener.room), both[1]
         opened = peer.table.open(fields, peer, maps)
         if opened is None:
             return None
@@ -846,6 +861,8 @@ class Peers:
         finally:
             if fds:
                 close_all(fds)
+        if opener.native is None and opener.find_native is not None:
+            opener.native = opener.find_native()
         if mapping is None and not peer.table.stands(fields):
             return None  # withdrawn meanwhile: a driver may have taken it for something else
         return self._remember(key, made, opener.room), lease
@@ -958,12 +975,7 @@ class Peers:
 
     def mapping_at(self, address: int) -> Any:
         """Return the open memory that contains `address`, or None."""
-        if not self._cache:
-            return None
-        with self._lock:
-            opened = [known() for known in list(self._cache.values())]
-        mapped = [found for found in opened if hasattr(found, "address")]
-        return next((each for each in mapped if each and each.address <= address < each.address + each.nbytes), None)
+        return self.mapped.find(address)
 
     def statistics(self) -> dict[str, int]:
         return {"peers": len(self._peers), "mapped": len(self._cache), "kept_nbytes": self.kept.nbytes}

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal
 
+from xpushare._native import Importer
 from xpushare.adapters.base import (
     DeviceInfo,
     DriverMemory,
@@ -240,6 +241,9 @@ class Cuda(VirtualMemoryAdapter):
     def import_all(self, device: DeviceInfo, found: Sequence[Import]) -> list[DriverMemory]:
         opened = _memory.open_legacy(self.memory_engine, self.device(device), found)
         return super().import_all(device, found) if opened is None else opened
+
+    def importer(self, device: DeviceInfo) -> Importer | None:
+        return self.device(device).importer
 
     def export_all(self, found: Iterable[DriverMemory]) -> None:
         _memory.name_all(found)

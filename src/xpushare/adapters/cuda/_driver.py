@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
 from xpushare import _native
-from xpushare._native import Scopes, forks
+from xpushare._native import Importer, Scopes, forks
 from xpushare.adapters.base import Access, Form, OnDemand
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._numbers import Attribute, Error, Pointer
@@ -97,7 +97,6 @@ class Driver(ProcessDriver["Gpu"]):
         self.relaxed: Scopes
         self._functions: dict[str, int] = {}  # addresses
         self._stream_functions: dict[str, int] | None = None
-        self.opens_legacy: tuple[int, int] | None = None  # loaded once they are needed
         self.channels = _CHANNELS
         self.legacy: dict[int, Any] = {}  # buffer id -> cudaMalloc memory of another library whose handle is known
 
@@ -219,11 +218,6 @@ class Driver(ProcessDriver["Gpu"]):
             self._stream_functions = {name: self.function(name) for name in _STREAM_FUNCTIONS}
         return self._stream_functions
 
-    def legacy_functions(self) -> tuple[int, int]:
-        """The addresses of the functions that open other processes' cudaMalloc memory and ask for its size."""
-        self.opens_legacy = self.function("cuIpcOpenMemHandle"), self.function("cuPointerGetAttribute")
-        return self.opens_legacy
-
     def posix_fd(self) -> Any:
         return self.api.CUmemAllocationHandleType(n.POSIX_FD)
 
@@ -280,6 +274,7 @@ class Gpu:
         self.form = Form.VMM_FD
         self.one_access = True
         self.origin = b""  # `location` asks the driver for it
+        self.importer: Importer | None = None  # made at the first import of cudaMalloc memory
 
     def __str__(self) -> str:
         return f"GPU {self.ordinal}"

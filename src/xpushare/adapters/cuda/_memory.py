@@ -8,14 +8,15 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, Final, NamedTuple, final
 
-from xpushare._native import Recogniser, name_handles, open_handles
+from xpushare._native import Importer, Recogniser, name_handles
 from xpushare.adapters.base import DeviceInfo, DriverMemory, Export, Foreign, Form, Import
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._driver import Driver, Gpu, struct_bytes, struct_from
 from xpushare.adapters.cuda._numbers import Attribute, Error, Pointer
-from xpushare.adapters.cuda._protocols import in_use_here
+from xpushare.adapters.cuda._protocols import BACKEND, in_use_here
 from xpushare.adapters.stream.payload import described, export_of, unsized
 from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.adapters.virtual_memory.memory import Mapped, SegmentedMemory
@@ -75,6 +76,23 @@ def _expect_size(doing: str, known: int, nbytes: int) -> None:
         raise InvalidHandleError(f"{doing}: the exporter's table says {nbytes} bytes, its memory has {known}")
 
 
+def _importer(engine: Engine, gpu: Gpu) -> Importer:
+    """Make the native object that maps cudaMalloc memory on a device."""
+    driver = gpu.driver
+    gpu.importer = Importer(
+        driver.function("cuIpcOpenMemHandle"),
+        n.IPC_MEM_LAZY_ENABLE_PEER_ACCESS,
+        driver.function("cuIpcCloseMemHandle"),
+        driver.function("cuPointerGetAttribute"),
+        Pointer.RANGE_SIZE,
+        _LEGACY_HEAD,
+        gpu.context.current,
+        partial(Mapped, engine, gpu),
+        partial(driver, _CLOSING, "cuIpcCloseMemHandle"),
+    )
+    return gpu.importer
+
+
 def open_legacy(engine: Engine, gpu: Gpu, found: Sequence[Import]) -> list[DriverMemory] | None:
     """Map cudaMalloc memory in one native call: all of it, or none. Return None if some of it is of another kind, or is
     not valid.
@@ -87,14 +105,12 @@ def open_legacy(engine: Engine, gpu: Gpu, found: Sequence[Import]) -> list[Drive
             return None
         payloads.append(what.payload)
         sizes.append(nbytes)
-    driver = gpu.driver
-    open_, ask = driver.opens_legacy or driver.legacy_functions()
+    driver, importer = gpu.driver, gpu.importer or _importer(engine, gpu)
     opened = memoryview(bytearray(16 * len(found))).cast("Q")  # the address of each (0: not opened), and its bytes
     made: list[DriverMemory] = []
     try:
         with gpu.current():
-            flags, size = n.IPC_MEM_LAZY_ENABLE_PEER_ACCESS, Pointer.RANGE_SIZE
-            code = open_handles(open_, flags, ask, size, _LEGACY_HEAD, payloads, sizes, opened)
+            code = importer.open_all(payloads, sizes, opened)
         if code is None:
             return None
         at = 0
@@ -361,7 +377,7 @@ def recogniser(driver: Driver) -> Recogniser:
         Pointer.IS_LEGACY_CUDA_IPC_CAPABLE: 1,
     }
     wanted = tuple(value for value in asked.values() if value is not None)
-    return Recogniser(_ForeignLegacy, ask, ask_all, name, tuple(asked), wanted, *unsized(_LEGACY))
+    return Recogniser(_ForeignLegacy, ask, ask_all, name, tuple(asked), wanted, *unsized(_LEGACY), BACKEND)
 
 
 class _Extent(NamedTuple):

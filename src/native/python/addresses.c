@@ -1,0 +1,227 @@
+/* AddressMap: allocations by their addresses. It keeps none of them alive. */
+#include "addresses.h"
+
+typedef struct {
+    uint64_t start, nbytes;
+    PyObject *reference; /* owned: weak */
+} place;
+
+typedef struct {
+    PyObject_HEAD
+    place *places; /* sorted by their starts; of those with one start, the newest last */
+    size_t count, room;
+    size_t looked; /* where `add` has looked for what has died */
+} xp_addresses;
+
+static int traverse(PyObject *object, visitproc visit, void *arg)
+{
+    const xp_addresses *self = (const xp_addresses *)object;
+    Py_VISIT(Py_TYPE(object));
+    for (size_t i = 0; i < self->count; i++)
+        Py_VISIT(self->places[i].reference);
+    return 0;
+}
+
+static void dealloc(PyObject *object)
+{
+    xp_addresses *self = (xp_addresses *)object;
+    PyObject_GC_UnTrack(object);
+    for (size_t i = 0; i < self->count; i++)
+        Py_DECREF(self->places[i].reference);
+    PyMem_Free(self->places);
+    xp_free(object);
+}
+
+static PyObject *new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    if (PyTuple_Size(args) || (kwargs && PyDict_Size(kwargs))) {
+        PyErr_SetString(PyExc_TypeError, "AddressMap() takes no arguments");
+        return NULL;
+    }
+    return PyType_GenericAlloc(type, 0);
+}
+
+/* How many begin at that address, or before it. */
+static size_t up_to(const xp_addresses *self, uint64_t address)
+{
+    size_t low = 0, high = self->count;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (self->places[middle].start <= address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* A copy of the place at an index, if there is one, with a reference of its own. */
+static bool copy_of(PyObject *object, size_t index, place *copy)
+{
+    const xp_addresses *self = (const xp_addresses *)object;
+    bool there = index < self->count;
+    if (there) {
+        *copy = self->places[index];
+        Py_INCREF(copy->reference);
+    }
+    return there;
+}
+
+/* What a place has: a new reference, or NULL, perhaps with an exception set. If it has died, the place is forgotten. */
+static PyObject *taken(PyObject *object, place *copy)
+{
+    xp_addresses *self = (xp_addresses *)object;
+    PyObject *found = PyObject_CallNoArgs(copy->reference), *gone = NULL;
+    if (found == Py_None) {
+        Py_CLEAR(found);
+        Py_BEGIN_CRITICAL_SECTION(object);
+        for (size_t i = up_to(self, copy->start); gone == NULL && i-- > 0 && self->places[i].start == copy->start;)
+            if (self->places[i].reference == copy->reference) {
+                gone = copy->reference;
+                self->count--;
+                memmove(&self->places[i], &self->places[i + 1], (self->count - i) * sizeof *self->places);
+            }
+        Py_END_CRITICAL_SECTION();
+    }
+    Py_XDECREF(gone);
+    Py_DECREF(copy->reference);
+    return found;
+}
+
+bool xp_is_addresses(const xp_types *types, PyObject *object) { return Py_TYPE(object) == types->addresses; }
+
+PyObject *xp_address_find(PyObject *object, uint64_t address)
+{
+    const xp_addresses *self = (const xp_addresses *)object;
+    place near;
+    for (;;) {
+        bool there;
+        Py_BEGIN_CRITICAL_SECTION(object);
+        size_t n = up_to(self, address);
+        there = n && copy_of(object, n - 1, &near);
+        Py_END_CRITICAL_SECTION();
+        if (!there)
+            return NULL;
+        PyObject *found = taken(object, &near);
+        if (found && address - near.start >= near.nbytes)
+            Py_CLEAR(found);
+        else if (found == NULL && !PyErr_Occurred())
+            continue;
+        return found;
+    }
+}
+
+static PyObject *addresses_find(PyObject *object, PyObject *arg)
+{
+    uint64_t address;
+    if (xp_as_u64(arg, &address) < 0)
+        return NULL;
+    PyObject *found = xp_address_find(object, address);
+    return found || PyErr_Occurred() ? found : Py_NewRef(Py_None);
+}
+
+/* Forget the place at an index if what it had has died. false with an exception set */
+static bool look_at(PyObject *object, size_t index)
+{
+    place one;
+    bool there;
+    Py_BEGIN_CRITICAL_SECTION(object);
+    there = copy_of(object, index, &one);
+    Py_END_CRITICAL_SECTION();
+    Py_XDECREF(there ? taken(object, &one) : NULL);
+    return !PyErr_Occurred();
+}
+
+/* Look at the newest one that began there, or at two others, in turn: nobody may ask for them, and they have to go as fast
+ * as new ones come. false with an exception set */
+static bool look_around(PyObject *object, uint64_t start)
+{
+    xp_addresses *self = (xp_addresses *)object;
+    size_t n, first;
+    bool known;
+    Py_BEGIN_CRITICAL_SECTION(object);
+    n = up_to(self, start);
+    known = n && self->places[n - 1].start == start;
+    first = self->looked = self->looked + 2 < self->count ? self->looked + 2 : 0;
+    Py_END_CRITICAL_SECTION();
+    return known ? look_at(object, n - 1) : look_at(object, first + 1) && look_at(object, first);
+}
+
+/* Takes the reference over. false with an exception set */
+static bool insert(xp_addresses *self, uint64_t start, uint64_t nbytes, PyObject *reference)
+{
+    if (self->count == self->room) {
+        size_t room = 2 * self->room + 8;
+        place *grown = PyMem_Realloc(self->places, room * sizeof *grown);
+        if (grown == NULL) {
+            Py_DECREF(reference);
+            PyErr_NoMemory();
+            return false;
+        }
+        self->places = grown;
+        self->room = room;
+    }
+    place *at = &self->places[up_to(self, start)];
+    memmove(at + 1, at, (size_t)(&self->places[self->count] - at) * sizeof *at);
+    *at = (place){start, nbytes ? nbytes : 1, reference};
+    self->count++;
+    return true;
+}
+
+/* add(allocation, address, nbytes): see _native.pyi */
+static PyObject *addresses_add(PyObject *object, PyObject *const *args, Py_ssize_t n)
+{
+    uint64_t start, nbytes;
+    if (xp_arity("add", n, 3, 3) < 0 || xp_as_u64(args[1], &start) < 0 || xp_as_u64(args[2], &nbytes) < 0 ||
+        !look_around(object, start))
+        return NULL;
+    PyObject *reference = PyWeakref_NewRef(args[0], NULL);
+    bool good = false;
+    if (reference) {
+        Py_BEGIN_CRITICAL_SECTION(object);
+        good = insert((xp_addresses *)object, start, nbytes, reference);
+        Py_END_CRITICAL_SECTION();
+    }
+    return good ? Py_NewRef(Py_None) : NULL;
+}
+
+/* all(): those that live, by their addresses */
+static PyObject *addresses_all(PyObject *object, PyObject *Py_UNUSED(none))
+{
+    const xp_addresses *self = (const xp_addresses *)object;
+    PyObject *references = PyList_New(0), *found = PyList_New(0);
+    bool good = references && found;
+    Py_BEGIN_CRITICAL_SECTION(object);
+    for (size_t i = 0; good && i < self->count; i++)
+        good = PyList_Append(references, self->places[i].reference) == 0;
+    Py_END_CRITICAL_SECTION();
+    for (Py_ssize_t i = 0; good && i < PyList_Size(references); i++) {
+        PyObject *each = PyObject_CallNoArgs(PyList_GetItem(references, i));
+        good = each && (each == Py_None || PyList_Append(found, each) == 0);
+        Py_XDECREF(each);
+    }
+    Py_XDECREF(references);
+    if (!good)
+        Py_CLEAR(found);
+    return found;
+}
+
+static PyObject *addresses_sizeof(PyObject *object, PyObject *Py_UNUSED(none))
+{
+    return PyLong_FromSize_t(sizeof(xp_addresses) + ((const xp_addresses *)object)->room * sizeof(place));
+}
+
+static PyMethodDef methods[] = {
+    {"add", XP_FAST(addresses_add), METH_FASTCALL, NULL},
+    {"find", addresses_find, METH_O, NULL},
+    {"all", addresses_all, METH_NOARGS, NULL},
+    {"__sizeof__", addresses_sizeof, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+static PyType_Slot slots[] = {
+    {Py_tp_new, new}, {Py_tp_dealloc, dealloc}, {Py_tp_traverse, traverse}, {Py_tp_methods, methods}, {0, NULL},
+};
+static PyType_Spec spec = {"xpushare._native.AddressMap", sizeof(xp_addresses), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
+
+int xp_init_addresses(PyObject *module) { return xp_keep_type(module, &spec, &xp_types_of(module)->addresses); }

@@ -1,0 +1,12 @@
+/* Allocations by their addresses: see addresses.c. */
+#ifndef XP_ADDRESSES_H
+#define XP_ADDRESSES_H
+
+#include "resources.h"
+
+bool xp_is_addresses(const xp_types *types, PyObject *object);
+
+/* What lives at that address, in such a map: a new reference, or NULL, perhaps with an exception set. */
+PyObject *xp_address_find(PyObject *map, uint64_t address);
+
+#endif
