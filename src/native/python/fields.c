@@ -74,15 +74,21 @@ static PyGetSetDef fields_getset[] = {
      (void *)(offsetof(xp_handle, backend) << 8 | (offsetof(xp_handle, boot_id) - offsetof(xp_handle, backend)))},
     {NULL, NULL, NULL, NULL, NULL},
 };
-/* key(opener): what tells imports apart. What a pickle opened may have to be exported from here later, so it is another
- * import. */
+/* What a pickle opened may have to be exported from here later, so it is another import. */
+PyObject *xp_import_key(const xp_handle *h, PyObject *cookie, PyObject *opener)
+{
+    PyObject *all[] = {Py_XNewRef(cookie), PyLong_FromUnsignedLongLong(h->object), Py_NewRef(opener),
+                       PyLong_FromUnsignedLong(h->flags & (XP_ENTRY_READ_ONLY | XP_ENTRY_PICKLED))};
+    return xp_tuple_of(all, sizeof all / sizeof *all);
+}
+
 static PyObject *fields_key(PyObject *self, PyObject *opener)
 {
     const xp_handle *h = &((xp_fields *)self)->h;
-    PyObject *all[] = {PyBytes_FromStringAndSize((const char *)h->cookie, sizeof h->cookie),
-                       PyLong_FromUnsignedLongLong(h->object), Py_NewRef(opener),
-                       PyLong_FromUnsignedLong(h->flags & (XP_ENTRY_READ_ONLY | XP_ENTRY_PICKLED))};
-    return xp_tuple_of(all, sizeof all / sizeof *all);
+    PyObject *cookie = PyBytes_FromStringAndSize((const char *)h->cookie, sizeof h->cookie);
+    PyObject *key = xp_import_key(h, cookie, opener);
+    Py_XDECREF(cookie);
+    return key;
 }
 
 static PyMethodDef fields_methods[] = {{"key", fields_key, METH_O, NULL}, {NULL, NULL, 0, NULL}};

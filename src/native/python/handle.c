@@ -63,7 +63,7 @@ static PyObject *handle_fields(PyObject *object, void *Py_UNUSED(c))
         xp_no_such(self->unread, "fields");
         return NULL;
     }
-    return xp_set_once(&self->fields, xp_fields_new(xp_types_by(object, handle_dealloc)->fields, &self->h));
+    return xp_set_once(&self->fields, xp_fields_new(xp_types_by(Py_TYPE(object), handle_dealloc)->fields, &self->h));
 }
 
 static Py_hash_t handle_hash(PyObject *object)
