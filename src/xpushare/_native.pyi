@@ -263,9 +263,9 @@ class Fields:
     """The 256 bytes of a handle, by the names of docs/layout.md (`sharing.handle.FIELDS`). Nothing is checked."""
 
     def __init__(self, raw: bytes, /) -> None: ...
-    def key(self, opener: object, /) -> tuple[bytes, int, Any, int]:
-        """Return what tells imports apart: the exporter's cookie, the number of its object, the opener, and the flags
-        READ_ONLY and PICKLED. A pickle opens an import of its own, which may have to be exported from here later.
+    def key(self, opener: int, /) -> bytes:
+        """Return what tells imports apart: the exporter's cookie, the number of its object, the opener's number, and the
+        flags READ_ONLY and PICKLED. A pickle opens an import of its own, which may have to be exported from here later.
         """
 
     @property
@@ -410,17 +410,21 @@ class Imports:
     def objects(self) -> list[Any]:
         """All that is open."""
 
-    def hold(self, fields: Fields, opener: Any, /) -> tuple[Any, Lease] | None:
-        """What is open already under the handle's key, and a hold of it. None if nothing is, and as in `PeerTable.open`."""
+    def hold(self, fields: Fields, key: Any, /) -> tuple[Any, Lease] | None:
+        """What is open already under the key, and a hold of it. None if nothing is, and as in `PeerTable.open`."""
 
-    def open(self, handles: tuple[Handle, ...], opened: list[Any], /) -> int:
-        """Append the ranges of handles to `opened`, and return how many. It ends at the first handle whose allocation
-        is not open already; whose open has to be counted; or that does not do for the one by which the allocation was
-        opened before.
+    def open(
+        self, handles: tuple[Handle, ...], opened: list[Any], /
+    ) -> list[tuple[Handle, Any, Any, Any]] | None:
+        """Append the ranges of handles to `opened`, up to the first handle whose allocation is not open already; whose
+        open has to be counted; or that does not do for the one by which the allocation was opened before.
+
+        Return the rest, each with what `decide` was told: (handle, opener, device, context). None if it does not know
+        that, or has not met the exporter.
         """
 
-    def decide(self, handle: Handle, opener: Any, device: Any, context: Any, /) -> None:
-        """Tell who opens handles of that device, if nobody asks for another one."""
+    def decide(self, handle: Handle, opener: Any, number: int, device: Any, context: Any, /) -> None:
+        """Tell who opens handles of that device, if nobody asks for another one, and the opener's number."""
 
     def decided(self, handle: Handle, /) -> tuple[Any, Any, Any] | None:
         """What `decide` was told: (opener, device, context)."""

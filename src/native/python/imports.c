@@ -8,12 +8,13 @@ struct decision {
     const decision *next;
     uint8_t names[offsetof(xp_handle, boot_id) - offsetof(xp_handle, backend)]; /* of the device: backend and uuid */
     PyObject *opener, *device, *context;
+    uint64_t number; /* of the opener */
 };
 
 typedef struct {
     PyObject_HEAD
     PyObject *peers;           /* a dict of Python's: those that it has met, by cookie */
-    PyObject *living;          /* a dict of weak references, by `xp_import_key` and keys of Python's */
+    PyObject *living;          /* a dict of weak references, by `xp_import_key`, or by keys of Python's */
     const decision *decisions; /* grows at its beginning */
 } xp_imports;
 
@@ -141,25 +142,30 @@ static PyObject *imports_objects(PyObject *object, PyObject *Py_UNUSED(none))
 
 /* --- opening it again --------------------------------------------------------------------------------------------- */
 
-/* What is open already under a handle, and a hold of it at its exporter: new references. false: neither, perhaps with an
- * exception set. */
-static bool held(const xp_imports *self, const xp_types *types, const xp_handle *h, PyObject *opener, PyObject **made,
-                 PyObject **lease)
+/* The exporter that a handle names, if it has been met: a new reference. NULL, perhaps with an exception set. */
+static PyObject *peer_of(const xp_imports *self, const xp_handle *h)
 {
     PyObject *cookie = PyBytes_FromStringAndSize((const char *)h->cookie, sizeof h->cookie);
-    PyObject *key = cookie ? xp_import_key(h, cookie, opener) : NULL;
-    *made = key ? living_of(item_of(self->living, key)) : NULL;
-    PyObject *peer = *made ? item_of(self->peers, cookie) : NULL;
+    PyObject *peer = cookie ? item_of(self->peers, cookie) : NULL;
+    Py_XDECREF(cookie);
+    return peer;
+}
+
+/* What is open already under a key, and a hold of it at its exporter: new references. false: neither, perhaps with an
+ * exception set. */
+static bool held(const xp_imports *self, const xp_types *types, const xp_handle *h, PyObject *key, PyObject **made,
+                 PyObject **lease)
+{
+    *made = living_of(item_of(self->living, key));
+    PyObject *peer = *made ? peer_of(self, h) : NULL;
     *lease = peer ? xp_hold_live(types, peer, h) : NULL;
     if (*lease == NULL)
         Py_CLEAR(*made);
     Py_XDECREF(peer);
-    Py_XDECREF(key);
-    Py_XDECREF(cookie);
     return *lease;
 }
 
-/* hold(fields, opener): (what is open already, a hold of it), or None */
+/* hold(fields, key): (what is open already, a hold of it), or None */
 static PyObject *imports_hold(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
@@ -182,23 +188,38 @@ static const decision *decision_for(const xp_imports *self, const xp_handle *h)
 
 /* The range of a handle whose allocation is open already. NULL, perhaps with an exception set: Python has to open it, to
  * count the open, or to note the handle by which it was opened before. */
-static PyObject *open_again(const xp_imports *self, const xp_types *types, PyObject *handle)
+static PyObject *open_again(const xp_imports *self, const xp_types *types, PyObject *handle, const decision *d)
 {
     const xp_handle *h = xp_handle_of(types, handle);
-    const decision *d = h && !(h->flags & (XP_ENTRY_COUNTED | XP_ENTRY_PICKLED)) ? decision_for(self, h) : NULL;
-    PyObject *made, *lease;
-    if (d == NULL || !held(self, types, h, d->opener, &made, &lease))
-        return NULL;
-    PyObject *range = xp_open_again(types, handle, made, d->device, d->context, lease);
-    Py_DECREF(made);
-    Py_DECREF(lease);
+    PyObject *key = h->flags & (XP_ENTRY_COUNTED | XP_ENTRY_PICKLED) ? NULL : xp_import_key(h, d->number);
+    PyObject *made, *lease, *range = NULL;
+    if (key && held(self, types, h, key, &made, &lease)) {
+        range = xp_open_again(types, handle, made, d->device, d->context, lease);
+        Py_DECREF(made);
+        Py_DECREF(lease);
+    }
+    Py_XDECREF(key);
     return range;
 }
 
+/* Add what a caller needs to open a handle to a list. false: it does not know that, perhaps with an exception set. */
+static bool leave(const xp_imports *self, PyObject *handle, const xp_handle *h, const decision *d, PyObject *left)
+{
+    PyObject *peer = peer_of(self, h), *all[] = {Py_NewRef(handle), Py_NewRef(d->opener), Py_NewRef(d->device),
+                                                 Py_NewRef(d->context)};
+    PyObject *item = xp_tuple_of(all, 4);
+    bool good = peer && item && PyList_Append(left, item) == 0;
+    Py_XDECREF(peer);
+    Py_XDECREF(item);
+    return good;
+}
+
 /* open(handles, opened): append the ranges of handles to a list, up to the first whose allocation is not open already, or
- * which Python has to look at. How many */
+ * which Python has to look at. From there on, who opens each: (handle, opener, device, context); None where one is of no
+ * exporter that has been met, or of a device for which nobody has decided. */
 static PyObject *imports_open(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
+    const xp_imports *self = (xp_imports *)object;
     const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
     if (xp_arity("open", n, 2, 2) < 0)
         return NULL;
@@ -206,26 +227,32 @@ static PyObject *imports_open(PyObject *object, PyObject *const *args, Py_ssize_
         PyErr_SetString(PyExc_TypeError, "open() takes a tuple and a list");
         return NULL;
     }
-    Py_ssize_t i = 0, count = PyTuple_Size(args[0]);
-    for (int rc = 0; i < count; i++) {
-        PyObject *range = open_again((xp_imports *)object, types, PyTuple_GetItem(args[0], i));
-        if (range == NULL)
-            break;
-        rc = PyList_Append(args[1], range);
-        Py_DECREF(range);
-        if (rc < 0)
-            break;
+    PyObject *left = PyList_New(0);
+    Py_ssize_t count = PyTuple_Size(args[0]);
+    bool going = left, again = true;
+    for (Py_ssize_t i = 0; i < count && going; i++) {
+        PyObject *handle = PyTuple_GetItem(args[0], i), *range = NULL;
+        const xp_handle *h = xp_handle_of(types, handle);
+        const decision *d = h ? decision_for(self, h) : NULL;
+        if (d && again)
+            range = open_again(self, types, handle, d);
+        again = range;
+        going = d && !PyErr_Occurred() && (range ? PyList_Append(args[1], range) == 0 : leave(self, handle, h, d, left));
+        Py_XDECREF(range);
     }
-    return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(i);
+    if (!going)
+        Py_CLEAR(left);
+    return left || PyErr_Occurred() ? left : Py_NewRef(Py_None);
 }
 
-/* decide(handle, opener, device, context): who opens handles of that device, if nobody asks for another one */
+/* decide(handle, opener, number, device, context): who opens handles of that device, if nobody asks for another one */
 static PyObject *imports_decide(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     xp_imports *self = (xp_imports *)object;
     const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
-    const xp_handle *h = xp_arity("decide", n, 4, 4) < 0 ? NULL : xp_handle_of(types, args[0]);
-    if (h == NULL) {
+    const xp_handle *h = xp_arity("decide", n, 5, 5) < 0 ? NULL : xp_handle_of(types, args[0]);
+    uint64_t number;
+    if (h == NULL || xp_as_u64(args[2], &number) < 0) {
         if (!PyErr_Occurred())
             PyErr_SetString(PyExc_TypeError, "decide() takes a Handle");
         return NULL;
@@ -235,8 +262,9 @@ static PyObject *imports_decide(PyObject *object, PyObject *const *args, Py_ssiz
         return PyErr_NoMemory();
     memcpy(d->names, h->backend, sizeof d->names);
     d->opener = Py_NewRef(args[1]);
-    d->device = Py_NewRef(args[2]);
-    d->context = Py_NewRef(args[3]);
+    d->number = number;
+    d->device = Py_NewRef(args[3]);
+    d->context = Py_NewRef(args[4]);
     d->next = __atomic_load_n(&self->decisions, __ATOMIC_ACQUIRE);
     while (!__atomic_compare_exchange_n(&self->decisions, &d->next, d, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
         ;

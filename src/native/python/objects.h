@@ -54,8 +54,9 @@ int xp_take_fd(PyObject *owned_fd); /* its number, which the caller owns from no
 PyObject *xp_fields_new(PyTypeObject *type, const xp_handle *h);
 const xp_handle *xp_fields_of(const xp_types *types, PyObject *fields); /* borrowed; NULL: they are no Fields */
 const xp_key *xp_key_of(const xp_types *types, PyObject *seal); /* borrowed; NULL with TypeError */
-/* What tells imports apart, in the cache of those that are open. */
-PyObject *xp_import_key(const xp_handle *h, PyObject *cookie, PyObject *opener);
+/* What tells imports apart, in the cache of those that are open: bytes. What a pickle opened may have to be exported from
+ * here later, so it is another import. */
+PyObject *xp_import_key(const xp_handle *h, uint64_t opener);
 
 /* peer.c: a hold of an entry that is live, whose process is, too; NULL without an exception where one call cannot tell. */
 PyObject *xp_hold_live(const xp_types *types, PyObject *peer, const xp_handle *h);

@@ -505,6 +505,7 @@ def open_(
     return Range.opened(found, allocation, chosen, chosen_context, lease) or _misfit(found)
 
 
+_Decision = tuple[Opener, Device, Context]
 _Wanted = tuple[Handle, Opener, Device, Context]
 
 
@@ -545,26 +546,24 @@ def _misfit(handle: Handle) -> NoReturn:
 
 
 def open_all(handles: tuple[Handle, ...], device: DeviceLike | None, opened: list[Range], own: bool = False) -> None:
-    """Open memory handles of one process in order, and append what `open_` returns to the list until one fails."""
-    here, done = node.here[0], 0
+    """Open memory handles of one process in order, and append what `open_` returns to the empty list until one fails."""
+    here, wanted = node.here[0], None
     if device is None and not own and not layers_on:
-        done = here.peers.imports.open(handles, opened)  # those of which the memory is open already
-        if done == len(handles):
+        wanted = here.peers.imports.open(handles, opened)
+    if wanted is None:
+        if layers_on or here.is_own(fields_of(handles[0]).cookie):
+            for each in handles:
+                opened.append(open_(each, device, own=own))  # noqa: PERF401 - those before an error must be given back
             return
-    if layers_on or here.is_own(fields_of(handles[0]).cookie):
-        for each in handles:
-            opened.append(open_(each, device, own=own))  # noqa: PERF401 - those before an error must be given back
-        return
-    decisions: dict[bytes, tuple[Opener, Device, Context]] = {}
-    wanted: list[_Wanted] = []
-    for handle in handles[done:]:
-        names = fields_of(handle).names
-        decision = decisions.get(names)
-        if decision is None:
-            decision = decisions[names] = opener_for(handle, device, None, own)
-        opener, chosen, context = decision
-        wanted.append((handle, opener, chosen, context))
-    _open_others(wanted, opened)
+        wanted, decisions = [], dict[bytes, _Decision]()
+        for handle in handles[len(opened) :]:
+            names = fields_of(handle).names
+            decision = decisions.get(names)
+            if decision is None:
+                decision = decisions[names] = opener_for(handle, device, None, own)
+            wanted.append((handle, *decision))
+    if wanted:
+        _open_others(wanted, opened)
 
 
 def _expect_reach(handle: Handle, device: Device, home: Device) -> None:
@@ -629,7 +628,7 @@ _owning = Openers(Aspect.ext_oneapi_ipc_memory, partial(import_on, own=True), ow
 
 def opener_for(
     handle: Handle, device: DeviceLike | None, context: Context | None, own: bool = False
-) -> tuple[Opener, Device, Context]:
+) -> _Decision:
     """Return the device on which a handle is opened, and its opener."""
     if own:
         chosen, chosen_context = opening_device(handle, device, context)
@@ -640,7 +639,7 @@ def opener_for(
         chosen, chosen_context = opening_device(handle, device, context)
         known = _openers.on(chosen, handle), chosen, chosen_context
         if device is None and context is None:
-            imports.decide(handle, *known)
+            imports.decide(handle, known[0], known[0].number, chosen, chosen_context)
     return known
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import re
 import resource
 import threading
 import uuid
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, Self, TypeVar, final
+from typing import Any, ClassVar, Final, NamedTuple, Self, TypeVar, final
 from weakref import ref
 
 from xpushare import _native
@@ -69,7 +70,7 @@ class Entry(NamedTuple):
 
 @final
 class Opener:
-    """How this process opens exports of one kind on one device. Its identity is part of the cache's keys.
+    """How this process opens exports of one kind on one device. Its number is part of the cache's keys.
 
     - `make` imports one object
     - `make_all` imports several: all, or none
@@ -80,7 +81,9 @@ class Opener:
     - `own`: this process can export its imports
     """
 
-    __slots__ = ("admit", "least_per_fd", "make", "make_all", "maps", "own", "room")
+    __slots__ = ("admit", "least_per_fd", "make", "make_all", "maps", "number", "own", "room")
+
+    _numbers: ClassVar[Iterator[int]] = itertools.count()
 
     def __init__(
         self,
@@ -92,6 +95,7 @@ class Opener:
         make_all: Callable[[Sequence[Import]], list[Any]] | None = None,
         own: bool = False,
     ) -> None:
+        self.number: Final = next(self._numbers)
         self.make = make
         self.own = own
         self.make_all = make_all
@@ -516,8 +520,9 @@ class Peers:
         self, key: Any, nbytes: int, room: Room, reopens: tuple[Any, ...], descriptors: int, end: _native.End
     ) -> None:
         """Cache a closed object, or release it if its exporter is known to be dead."""
-        if key[0] in self._peers:
-            self.kept.keep(key, key[0], nbytes, room, reopens, end, descriptors)
+        cookie = key[:16]
+        if cookie in self._peers:
+            self.kept.keep(key, cookie, nbytes, room, reopens, end, descriptors)
 
     def acquire(self, wanted: Sequence[tuple[Any, ...]], taken: list[tuple[Any, Lease]]) -> None:
         """Open what `wanted` names, each a tuple that begins with a handle and its opener. Appends to `taken` what the
@@ -544,12 +549,9 @@ class Peers:
                     together.reverse()
                 opened = together.pop() if together else None
                 if opened is None:
-                    key = fields.key(opener)
+                    key = fields.key(opener.number)
                     opened = self._open(key, fields, opener) or self._open_by_steps(handle, key, opener)
-                    flags = key[3]
-                else:
-                    flags = fields.flags
-                if flags & PICKLED or opener.own:
+                if fields.flags & PICKLED or opener.own:
                     self.count(opened[1].peer, fields, opener.own)
                 taken.append(opened)
         except BaseException:
@@ -560,7 +562,7 @@ class Peers:
             raise
 
     def _open_by_steps(self, handle: Handle, key: Any, opener: Opener) -> tuple[Any, Lease]:
-        fields, cookie = fields_of(handle), key[0]
+        fields, cookie = fields_of(handle), key[:16]
         self.sweep()
         new = cookie not in self._peers
         lease: Lease | None = None
@@ -615,18 +617,18 @@ class Peers:
 
     def _open(self, key: Any, fields: Fields, opener: Opener) -> tuple[Any, Lease] | None:
         """Open an object of a known exporter by one native call. Returns None if that call cannot."""
-        opened = self.imports.hold(fields, opener)
+        opened = self.imports.hold(fields, key)
         if opened is not None:
             return opened
         peers = self._peers  # if there is only one, and it is dead, reading its table shows that
-        peer = peers.get(key[0]) if len(peers) == 1 else self.known(key[0])
-        if peer is None or self.imports.get(key) is not None:
+        peer = peers.get(key[:16]) if len(peers) == 1 else self.known(key[:16])
+        if peer is None:
             return None
         if key in self.kept.items:
             return self._reopened(peer, fields, key, opener)
         if opener.admit is not None:
             return None
-        if opener.maps and not key[3] & PICKLED:  # two threads may map it: one of the mappings is kept
+        if opener.maps and not fields.flags & PICKLED:  # two threads may map it: one of the mappings is kept
             return self._open_new(peer, fields, key, opener, True)
         while True:
             turn = self._turn(key)  # it has to live as long as its lock is held
@@ -652,19 +654,19 @@ class Peers:
         try:
             for index, (handle, opener, *_others) in enumerate(wanted):
                 fields = fields_of(handle)
-                key = fields.key(opener)
-                cookie = key[0]
+                key = fields.key(opener.number)
+                cookie = key[:16]
                 if cookie not in known:
                     known[cookie] = self.known(cookie)
                 peer = known[cookie]
                 if peer is None:
                     continue
-                opened[index] = self.imports.hold(fields, opener)
+                opened[index] = self.imports.hold(fields, key)
                 if opened[index] is not None:
                     continue
                 if key in kept:
                     opened[index] = self._reopened(peer, fields, key, opener)
-                elif peer.direct and opener.admit is None and opener.maps and not key[3] & PICKLED:
+                elif peer.direct and opener.admit is None and opener.maps and not fields.flags & PICKLED:
                     try:
                         opened[index] = self._open(key, fields, opener)
                     except XpuShareError:  # there may be room by then
@@ -782,7 +784,7 @@ class Peers:
             return None
         mapping, lease, nbytes, exposed_nbytes, payload, fds, offset, read_only, form = opened
         use = None if opener.room is None else peer.domain.use(fields.entry)
-        again = key[3] & PICKLED != 0
+        again = fields.flags & PICKLED != 0
         what: Import = _new(
             Import,
             (nbytes, exposed_nbytes, payload, fds, read_only, mapping, _FORMS[form], offset, None, again, use),
