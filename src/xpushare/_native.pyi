@@ -169,7 +169,7 @@ class Importer:
         unmap: Callable[[int], object],
     ) -> None: ...
     def open(
-        self, device: Any, release: Callable[[Any, Any, Lease], object], fields: Fields, table: PeerTable, peer: Any, /
+        self, device: Any, release: Callable[[Any, Any, Lease], object], fields: Fields, peer: PeerTable, /
     ) -> tuple[Any, Lease] | None:
         """Check a handle's entry, hold it, and map its memory within a scope. Return its `Allocation`, whose end calls
         `release(device, made, use)`, and the hold; `made` is `make(address, nbytes, unmap, address)`.
@@ -292,9 +292,9 @@ class Fields:
     """The 256 bytes of a handle, by the names of docs/layout.md (`sharing.handle.FIELDS`). Nothing is checked."""
 
     def __init__(self, raw: bytes, /) -> None: ...
-    def key(self, opener: object, /) -> tuple[bytes, int, Any, int]:
-        """Return what tells imports apart: the exporter's cookie, the number of its object, the opener, and the flags
-        READ_ONLY and PICKLED. A pickle opens an import of its own, which may have to be exported from here later.
+    def key(self, opener: int, /) -> bytes:
+        """Return what tells imports apart: the exporter's cookie, the number of its object, the opener's number, and the
+        flags READ_ONLY and PICKLED. A pickle opens an import of its own, which may have to be exported from here later.
         """
 
     @property
@@ -391,11 +391,10 @@ def told_apart(handle: Handle, /) -> int | tuple[int, int]:
 
 def fields_of(handle: Handle, /) -> Fields: ...
 
-@final
 class PeerTable:
-    """A peer's mapped table, which opens an export in one call. It does not keep the pidfd (-1: there is none)."""
+    """The base of `Peer`: its mapped table, which opens an export in one call. It does not keep the pidfd (-1: there is none)."""
 
-    def __init__(self, mapping: Mapping, domain: Domain, pidfd: int) -> None: ...
+    def __new__(cls, mapping: Mapping, domain: Domain, pidfd: int) -> Self: ...
     def ended(self, fields: Fields, /) -> int | None:
         """None while the handle's entry is live; else why it ended, a REASON_… if the peer is honest. ValueError where
         there is no such entry in any table."""
@@ -403,11 +402,11 @@ class PeerTable:
     def stands(self, fields: Fields, /) -> bool:
         """Whether the entry is still that of the handle, which may be overdue."""
 
-    def entry(self, fields: Fields, /) -> bytes | None:
+    def copy(self, fields: Fields, /) -> bytes | None:
         """A copy of the handle's entry, checked against the handle; None unless it is live and fits."""
 
     def open(
-        self, fields: Fields, peer: Any, mapped: bool, /
+        self, fields: Fields, mapped: bool, /
     ) -> tuple[Mapping | None, Lease, int, int, bytes, list[OwnedFd], int, bool, int] | None:
         """Check a handle's entry, hold it, and fetch what it has: (a mapping of its memfd if it is one and `mapped`
         wants that, the hold, nbytes and exposed_nbytes of the whole object, payload, fds otherwise, offset, whether
@@ -417,8 +416,45 @@ class PeerTable:
         whose fds can be fetched. Then the caller finds out elsewhere what is wrong.
         """
 
-    def hold(self, fields: Fields, peer: Any, /) -> tuple[Lease, int] | None:
+    def hold(self, fields: Fields, /) -> tuple[Lease, int] | None:
         """Check a handle's entry and hold it: (the hold, the entry's slot). None as in `open`."""
+
+@final
+class Imports:
+    """What this process has open of others, by the cache's keys, and who opens the memory of a device. It holds weak
+    references: it keeps nothing open.
+    """
+
+    peers: dict[bytes, Any]  # PeerTables, by cookie
+
+    def get(self, key: Any, /) -> Any:
+        """What is open under the key, or None."""
+
+    def add(self, key: Any, made: Any, /) -> Any:
+        """What is open under the key. If nothing is, it is `made` from now on."""
+
+    def forget(self, key: Any, /) -> None:
+        """What was open under the key has died. Something newer is not forgotten."""
+
+    def objects(self) -> list[Any]:
+        """All that is open."""
+
+    def hold(self, fields: Fields, key: Any, /) -> tuple[Any, Lease] | None:
+        """What is open already under the key, and a hold of it. None if nothing is, and as in `PeerTable.open`."""
+
+    def open(self, handles: tuple[Handle, ...], opened: list[Any], /) -> list[tuple[Handle, Any, Any, Any]] | None:
+        """Append the ranges of handles to `opened`, up to the first handle whose allocation is not open already; whose
+        open has to be counted; or that does not do for the one by which the allocation was opened before.
+
+        Return the rest, each with what `decide` was told: (handle, opener, device, context). None if it does not know
+        that, or has not met the exporter.
+        """
+
+    def decide(self, handle: Handle, opener: Any, number: int, device: Any, context: Any, /) -> None:
+        """Tell who opens handles of that device, if nobody asks for another one, and the opener's number."""
+
+    def decided(self, handle: Handle, /) -> tuple[Any, Any, Any] | None:
+        """What `decide` was told: (opener, device, context)."""
 
 @final
 class Template:

@@ -11,8 +11,8 @@ import pytest
 
 import xpushare as xs
 from harness import wait_until
+from xpushare._native import Imports
 from xpushare.common.threads import Worker, name_here
-from xpushare.sharing import node
 
 
 def _ends_as_it_begins(_work: Callable[..., object], _arguments: tuple[Any, ...]) -> int:
@@ -93,20 +93,21 @@ def test_shares_needs_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
         assert xs.shares()
 
 
-def test_what_dies_while_it_is_forgotten() -> None:
-    """A finaliser, or a signal's handler, forgets the same thing in between; a newer object under the key stays."""
-    peers = node.current().peers
-    cache: dict[Any, Any] = peers._cache
+def test_what_died_is_forgotten_and_nothing_newer() -> None:
+    imports = Imports()
 
-    class Dead:
-        def __init__(self, then: Callable[[], object]) -> None:
-            self.then = then
+    class Thing:
+        pass
 
-        def __call__(self) -> None:
-            self.then()
-
-    newer = Dead(lambda: None)
-    for then, left in ((lambda: cache.pop("key"), None), (lambda: cache.update(key=newer), newer)):
-        cache["key"] = Dead(then)
-        peers.forget("key")
-        assert cache.pop("key", None) is left
+    thing, newer = Thing(), Thing()
+    assert imports.add("key", thing) is thing
+    assert imports.add("key", newer) is thing, "the first one stays"
+    imports.forget("key")
+    assert imports.get("key") is thing, "it lives"
+    assert imports.objects() == [thing]
+    del thing
+    assert (imports.get("key"), imports.objects()) == (None, [])
+    assert imports.add("key", newer) is newer
+    imports.forget("key")
+    imports.forget("other")
+    assert imports.get("key") is newer

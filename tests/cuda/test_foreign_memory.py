@@ -630,7 +630,7 @@ def test_an_importer_takes_what_it_can_use(cuda: Cuda) -> None:
     with pytest.raises(TypeError, match="list of payloads"):
         made.open_all([], [0], memoryview(b""))
     with pytest.raises(TypeError, match="takes Fields"):
-        made.open(None, object, None, None, None)  # type: ignore[arg-type]
+        made.open(None, object, None, None)  # type: ignore[arg-type]
     into = memoryview(bytearray(16))
     assert made.open_all([bytes(71)], [0], into) is None
     assert made.open_all([bytes(72)], [1], into) is None

@@ -118,8 +118,7 @@ def cache_not_rechecked() -> None:
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def open_by_steps(self: Any, handle: Any, key: Any, opener: Any) -> Any:
-            known = self._cache.get(key)
-            found = None if known is None else known()
+            found = self.imports.get(key)
             if found is not None:
                 return found, None
             return original(self, handle, key, opener)
@@ -136,8 +135,7 @@ def reopen_not_rechecked() -> None:
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def open_(self: Any, key: Any, fields: Any, opener: Any) -> Any:
-            known = self._cache.get(key)
-            found = None if known is None else known()
+            found = self.imports.get(key)
             return original(self, key, fields, opener) if found is None else (found, None)
 
         return open_

@@ -199,8 +199,7 @@ def exit_is_loss() -> None:
         set_left(True)
         table = node.current().table_if_any
         for peer in list(node.current().peers._peers.values()):
-            for known in list(node.current().peers._cache.values()):
-                found: Any = known()
+            for found in node.current().peers.imports.objects():
                 if hasattr(found, "slot") and found.slot.domain is peer.domain:
                     found.slot.submit(99)
         del table

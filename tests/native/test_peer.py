@@ -82,7 +82,7 @@ class Table:
     def refuses(self, asked=None):
         fds = sorted(os.listdir("/proc/self/fd"))
         before = self.held()
-        assert self.table.open(asked or fields(), None, True) is None
+        assert self.table.open(asked or fields(), True) is None
         assert self.held() == before
         assert sorted(os.listdir("/proc/self/fd")) == fds
         return True
@@ -103,31 +103,30 @@ def mapped(mapping):
 
 def test_open(table):
     os.pwrite(table.fd, b"shared", 0)
-    marker = object()
-    mapping, lease, nbytes, exposed, payload, fds, *others = table.table.open(fields(), marker, True)
-    assert (mapping.nbytes, nbytes, exposed, lease.peer) == (SIZE, 5000, SIZE, marker)
+    mapping, lease, nbytes, exposed, payload, fds, *others = table.table.open(fields(), True)
+    assert (mapping.nbytes, nbytes, exposed, lease.peer) == (SIZE, 5000, SIZE, table.table)
     assert (payload, fds, others) == (b"", [], [0, False, 1])
     assert isinstance(mapping, n.Mapping)
     assert isinstance(lease, n.Lease)
     assert ctypes.string_at(mapping.address, 6) == b"shared"
     assert table.held() == 1
-    again = table.table.open(fields(offset=0, nbytes=5000), marker, True)
+    again = table.table.open(fields(offset=0, nbytes=5000), True)
     del lease
     assert table.held() == 1
     del again
     assert table.held() == 0
     assert mapped(mapping) == ["rw-s"]
     table.set(flags=9)
-    read_only = table.table.open(fields(flags=1), marker, True)
+    read_only = table.table.open(fields(flags=1), True)
     assert (mapped(read_only[0]), read_only[7]) == (["r--s"], True)
     table.set(flags=8, inode=0)  # an entry need not name it
-    assert table.table.open(fields(), marker, True)
+    assert table.table.open(fields(), True)
 
 
 def test_open_what_is_no_memfd(table):
     """The file descriptors and the payload, for somebody else to make something of."""
     table.set(flags=0, payload_nbytes=3, payload=b"abc")
-    mapping, lease, nbytes, exposed, payload, fds, *others = table.table.open(fields(), None, True)
+    mapping, lease, nbytes, exposed, payload, fds, *others = table.table.open(fields(), True)
     assert (mapping, nbytes, exposed, payload, others) == (None, 5000, SIZE, b"abc", [0, False, 0])
     assert [os.fstat(fd.number).st_ino for fd in fds] == [os.fstat(table.fd).st_ino]
     assert not os.get_inheritable(fds[0].number)
@@ -137,7 +136,7 @@ def test_open_what_is_no_memfd(table):
     fds[0].close()
     six = [os.dup(table.fd) for _ in range(6)]
     table.set(fd_count=6, fds=struct.pack("6i", *six), payload_nbytes=0)
-    many = table.table.open(fields(), None, True)
+    many = table.table.open(fields(), True)
     assert len({*(fd.number for fd in many[5]), *six}) == 12
     del many
     table.set(fds=struct.pack("6i", *six[:5], 2**31 - 1))
@@ -145,35 +144,34 @@ def test_open_what_is_no_memfd(table):
     for fd in six:
         os.close(fd)
     table.set(fd_count=0, payload_nbytes=128, payload=bytes(range(128)), inode=0)
-    assert table.table.open(fields(), None, True)[4:] == (bytes(range(128)), [], 0, False, 0)
+    assert table.table.open(fields(), True)[4:] == (bytes(range(128)), [], 0, False, 0)
 
 
 def test_open_says_form_and_offset(table):
     table.set(flags=16, offset=SIZE - 5000, inode=0)
-    found = table.table.open(fields(), None, True)
+    found = table.table.open(fields(), True)
     assert (found[0], len(found[5]), *found[6:]) == (None, 1, SIZE - 5000, False, 2)
     found[5][0].close()
     table.set(flags=8, offset=0)
-    mapping, *_, (fd,), _offset, _read_only, form = table.table.open(fields(), None, False)
+    mapping, *_, (fd,), _offset, _read_only, form = table.table.open(fields(), False)
     assert (mapping, form, os.fstat(fd.number).st_ino) == (None, 1, os.fstat(table.fd).st_ino), "a memfd, as its fd"
     fd.close()
 
 
 def test_hold(table):
     table.set(flags=0, kind=3, slot=77)
-    marker = object()
-    lease, slot = table.table.hold(fields(kind=3), marker)
-    assert (lease.peer, slot, table.held()) == (marker, 77, 1)
+    lease, slot = table.table.hold(fields(kind=3))
+    assert (lease.peer, slot, table.held()) == (table.table, 77, 1)
     del lease
     assert table.held() == 0
     table.set(flags=4, fd_count=1000)  # how one gets at it is of no interest here
-    assert table.table.hold(fields(kind=3), marker)
+    assert table.table.hold(fields(kind=3))
     for wrong in ({"kind": 1}, {"generation": 4}, {"nonce": bytes(16)}, {"object": 8}, {"nbytes": 4985}, {"flags": 1}):
-        assert table.table.hold(fields(**({"kind": 3} | wrong)), marker) is None
+        assert table.table.hold(fields(**({"kind": 3} | wrong))) is None
         assert table.held() == 0
     table.set(flags=2)
-    assert table.table.hold(fields(kind=3, flags=2), marker) is None, "a counted one has more to it"
-    assert n.PeerTable(table.mapping, table.domain, -1).hold(fields(kind=3), marker) is None
+    assert table.table.hold(fields(kind=3, flags=2)) is None, "a counted one has more to it"
+    assert n.PeerTable(table.mapping, table.domain, -1).hold(fields(kind=3)) is None
 
 
 @pytest.mark.parametrize(
@@ -215,17 +213,17 @@ def test_open_refuses_what_could_shrink(table, seals):
 
 
 def test_open_without_a_living_peer_or_membership(table):
-    assert n.PeerTable(table.mapping, table.domain, -1).open(fields(), None, True) is None
+    assert n.PeerTable(table.mapping, table.domain, -1).open(fields(), True) is None
     child = os.fork()
     if not child:
         os._exit(0)
     pidfd = os.pidfd_open(child)
     os.waitpid(child, 0)
     dead = n.PeerTable(table.mapping, table.domain, pidfd)
-    assert dead.open(fields(), None, True) is None
-    assert dead.hold(fields(), None) is None
+    assert dead.open(fields(), True) is None
+    assert dead.hold(fields()) is None
     table.set(flags=0, fd_count=0)
-    assert dead.open(fields(), None, True) is None
+    assert dead.open(fields(), True) is None
     os.close(pidfd)
     table.domain.leave()
     assert table.refuses()
@@ -239,35 +237,35 @@ def test_peer_table_arguments(table):
     with pytest.raises(ValueError, match="table"):
         n.PeerTable(n.Mapping(table.fd, SIZE), table.domain, -1)
     with pytest.raises(TypeError):
-        table.table.open(bytes(256), None, True)
+        table.table.open(bytes(256), True)
     with pytest.raises(TypeError):
-        table.table.open(fields(), None)
+        table.table.open(fields())
     with pytest.raises(TypeError):
-        table.table.hold(bytes(256), None)
+        table.table.hold(bytes(256))
 
 
 # --- the same checks, one at a time -----------------------------------------------------------------------------------
 
 
 def test_a_checked_copy_of_an_entry(table):
-    raw = table.table.entry(fields())
+    raw = table.table.copy(fields())
     assert len(raw) == AT["entry.size"]
     assert raw[AT["entry.nonce"] :][:16] == NONCE
     assert table.table.ended(fields()) is None
     for wrong in ({"object": 10}, {"nonce": bytes(16)}, {"nbytes": 5000}, {"offset": 2**64 - 1}, {"flags": 1}):
-        assert table.table.entry(fields(**wrong)) is None
+        assert table.table.copy(fields(**wrong)) is None
         assert table.table.ended(fields(**wrong)) is None
-    assert table.table.entry(fields(generation=4)) is None
+    assert table.table.copy(fields(generation=4)) is None
     assert table.table.ended(fields(generation=4)) == n.CONSTANTS["REASON_PUT"]
     table.set(generation=0, retired=5, reason=2)
-    assert table.table.entry(fields()) is None
+    assert table.table.copy(fields()) is None
     assert table.table.ended(fields()) == n.CONSTANTS["REASON_FREED"]
     for nowhere in ({"entry": AT["table.entries"]}, {"entry": 2**32 - 1}, {"generation": 0}):
-        assert table.table.entry(fields(**nowhere)) is None
+        assert table.table.copy(fields(**nowhere)) is None
         with pytest.raises(ValueError, match="no entry"):
             table.table.ended(fields(**nowhere))
     with pytest.raises(TypeError, match="Fields"):
-        table.table.entry(None)
+        table.table.copy(None)
     with pytest.raises(TypeError, match="Fields"):
         table.table.ended(None)
 

@@ -74,15 +74,21 @@ static PyGetSetDef fields_getset[] = {
      (void *)(offsetof(xp_handle, backend) << 8 | (offsetof(xp_handle, boot_id) - offsetof(xp_handle, backend)))},
     {NULL, NULL, NULL, NULL, NULL},
 };
-/* key(opener): what tells imports apart. What a pickle opened may have to be exported from here later, so it is another
- * import. */
-static PyObject *fields_key(PyObject *self, PyObject *opener)
+PyObject *xp_import_key(const xp_handle *h, uint64_t opener)
 {
-    const xp_handle *h = &((xp_fields *)self)->h;
-    PyObject *all[] = {PyBytes_FromStringAndSize((const char *)h->cookie, sizeof h->cookie),
-                       PyLong_FromUnsignedLongLong(h->object), Py_NewRef(opener),
-                       PyLong_FromUnsignedLong(h->flags & (XP_ENTRY_READ_ONLY | XP_ENTRY_PICKLED))};
-    return xp_tuple_of(all, sizeof all / sizeof *all);
+    struct {
+        uint8_t cookie[XP_COOKIE];
+        uint64_t object, opener, flags;
+    } key = {.object = h->object, .opener = opener, .flags = h->flags & (XP_ENTRY_READ_ONLY | XP_ENTRY_PICKLED)};
+    memcpy(key.cookie, h->cookie, sizeof key.cookie);
+    return PyBytes_FromStringAndSize((const char *)&key, sizeof key);
+}
+
+/* key(opener): what tells imports apart, by the opener's number. It begins with the cookie. */
+static PyObject *fields_key(PyObject *self, PyObject *number)
+{
+    uint64_t opener;
+    return xp_as_u64(number, &opener) < 0 ? NULL : xp_import_key(&((xp_fields *)self)->h, opener);
 }
 
 static PyMethodDef fields_methods[] = {{"key", fields_key, METH_O, NULL}, {NULL, NULL, 0, NULL}};

@@ -161,12 +161,12 @@ static PyObject *owner_of(const xp_importer *self, const xp_types *types, const 
     return made;
 }
 
-/* open(device, release, fields, table, peer): see _native.pyi */
+/* open(device, release, fields, peer): see _native.pyi */
 static PyObject *open_one(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     const xp_importer *self = (const xp_importer *)object;
     const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
-    const xp_handle *h = xp_arity("open", n, 5, 5) < 0 ? NULL : xp_fields_of(types, args[2]);
+    const xp_handle *h = xp_arity("open", n, 4, 4) < 0 ? NULL : xp_fields_of(types, args[2]);
     const xp_scope *scope = xp_scope_of(types, self->scopes);
     driver_handle handle;
     xp_entry e;
@@ -180,7 +180,7 @@ static PyObject *open_one(PyObject *object, PyObject *const *args, Py_ssize_t n)
         (e.flags & (XP_ENTRY_FORM | XP_ENTRY_READ_ONLY | XP_ENTRY_ON_DEMAND)) ||
         !handle_in(self, e.payload, e.payload_nbytes, e.exposed_nbytes, &handle))
         Py_RETURN_NONE;
-    PyObject *lease = xp_peer_hold(args[3], h, args[4]), *made = NULL;
+    PyObject *lease = xp_peer_hold(types, args[3], h), *made = NULL;
     if (lease == NULL)
         Py_RETURN_NONE;
     PyObject *use = xp_peer_use(types, args[3], h);

@@ -79,7 +79,7 @@ static PyObject *message_handles(PyObject *object, bool events)
     if (known)
         return Py_NewRef(known);
     return is_read(self, events ? "events" : "handles")
-               ? xp_set_once(place, handles_of(xp_types_by(object, message_dealloc), self, events))
+               ? xp_set_once(place, handles_of(xp_types_by(Py_TYPE(object), message_dealloc), self, events))
                : NULL;
 }
 
@@ -199,7 +199,7 @@ static PyObject *order_of(PyObject *orders, const xp_leaf *l)
 static PyObject *message_arrays(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     const xp_parts *m = &((xp_message_object *)object)->parts;
-    const xp_types *types = xp_types_by(object, message_dealloc);
+    const xp_types *types = xp_types_by(Py_TYPE(object), message_dealloc);
     if (xp_arity("arrays", n, 3, 3) < 0)
         return NULL;
     if (!PyList_Check(args[0]) || !PyTuple_Check(args[1]) || !PyDict_Check(args[2]) ||

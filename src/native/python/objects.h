@@ -60,7 +60,7 @@ int xp_as_int(PyObject *obj, int *out);
 int xp_as_dims(PyObject *obj, const char *what, int64_t *out, int *n);
 PyObject *xp_dims_tuple(const int64_t *values, int n);
 
-const xp_types *xp_types_by(PyObject *self, destructor of); /* of an object of a sub-class: the base has that destructor */
+const xp_types *xp_types_by(PyTypeObject *type, destructor of); /* of a sub-class: the base has that destructor */
 
 /* fds.c */
 PyObject *xp_own_fd(PyTypeObject *type, int number, const char *call); /* takes it over, also where this fails */
@@ -70,6 +70,9 @@ int xp_take_fd(PyObject *owned_fd); /* its number, which the caller owns from no
 PyObject *xp_fields_new(PyTypeObject *type, const xp_handle *h);
 const xp_handle *xp_fields_of(const xp_types *types, PyObject *fields); /* borrowed; NULL: they are no Fields */
 const xp_key *xp_key_of(const xp_types *types, PyObject *seal); /* borrowed; NULL with TypeError */
+/* What tells imports apart, in the cache of those that are open: bytes. What a pickle opened may have to be exported from
+ * here later, so it is another import. */
+PyObject *xp_import_key(const xp_handle *h, uint64_t opener);
 
 /* span.c */
 int xp_span_buffer(PyObject *span, Py_buffer *view, int flags); /* TypeError if it is no Span */
@@ -95,7 +98,7 @@ PyObject *xp_made(PyTypeObject *class, const char *name);
 
 /* Each of these files adds its own functions and types: xp_init_process and so on. */
 #define XP_EVERY_PART(X)                                                                                              \
-    X(process) X(register) X(fds) X(memory) X(span) X(array) X(dlpack) X(fields) X(handle) X(domain) X(peer) X(exports) X(exposure) \
+    X(process) X(register) X(fds) X(memory) X(span) X(array) X(dlpack) X(fields) X(handle) X(domain) X(peer) X(imports) X(exports) X(exposure) \
     X(seal) X(slot) X(queue) X(warden) X(serve) X(scope) X(message) X(kinds) X(leaves) X(containers) X(allocations) X(foreign)   \
     X(resources) X(crew) X(channel) X(frames) X(importer) X(addresses)
 #define XP_INIT(name) int xp_init_##name(PyObject *module);

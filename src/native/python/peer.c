@@ -1,4 +1,4 @@
-/* PeerTable: opens an entry of a peer's mapped table in one call. */
+/* PeerTable: the base of `Peer`. Opens an entry of a peer's mapped table in one call. */
 #include "peer.h"
 #include "handle.h"
 
@@ -11,10 +11,20 @@ typedef struct {
     int pidfd;
 } xp_peer_table;
 
+static void table_dealloc(PyObject *object)
+{
+    xp_peer_table *self = (xp_peer_table *)object;
+    Py_XDECREF(self->mapping);
+    Py_XDECREF(self->domain);
+    xp_free(object);
+}
+
+static const xp_types *types_of(PyObject *self) { return xp_types_by(Py_TYPE(self), table_dealloc); }
+
 static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"mapping", "domain", "pidfd", NULL};
-    const xp_types *types = PyType_GetModuleState(type);
+    const xp_types *types = xp_types_by(type, table_dealloc);
     PyObject *mapping, *domain;
     int pidfd;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!Oi", names, types->mapping, &mapping, &domain, &pidfd) ||
@@ -34,14 +44,6 @@ static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         self->pidfd = pidfd;
     }
     return (PyObject *)self;
-}
-
-static void table_dealloc(PyObject *object)
-{
-    xp_peer_table *self = (xp_peer_table *)object;
-    Py_XDECREF(self->mapping);
-    Py_XDECREF(self->domain);
-    xp_free(object);
 }
 
 static bool overdue(const xp_peer_table *self, const xp_handle *h)
@@ -66,38 +68,38 @@ static const xp_handle *fields_arg(const xp_types *types, const char *name, PyOb
     return h;
 }
 
-static const xp_handle *handle_arg(PyObject *self, const char *name, PyObject *const *args, Py_ssize_t n, int arity)
+static PyObject *lease_of(PyObject *self, const xp_handle *h)
 {
-    return xp_arity(name, n, arity, arity) < 0 ? NULL : fields_arg(PyType_GetModuleState(Py_TYPE(self)), name, args[0]);
-}
-
-static PyObject *lease_of(PyObject *self, const xp_handle *h, PyObject *peer)
-{
-    const xp_types *types = PyType_GetModuleState(Py_TYPE(self));
-    PyObject *lease = xp_lease_new(types->lease, ((xp_peer_table *)self)->domain, h->entry, peer);
+    PyObject *lease = xp_lease_new(types_of(self)->lease, ((xp_peer_table *)self)->domain, h->entry, self);
     if (lease == NULL)
         PyErr_Clear(); /* the caller tries again the long way, which says what is wrong */
     return lease;
 }
 
 /* A hold of the entry, for what is open already, if it is live and its process, too. */
-static PyObject *hold_live(PyObject *object, const xp_handle *h, PyObject *peer, xp_entry *e)
+static PyObject *hold_live(PyObject *object, const xp_handle *h, xp_entry *e)
 {
     const xp_peer_table *self = (xp_peer_table *)object;
-    PyObject *lease = look_up(self, h, e) ? lease_of(object, h, peer) : NULL;
+    PyObject *lease = look_up(self, h, e) ? lease_of(object, h) : NULL;
     uint32_t reason;
     if (lease && (xp_entry_state(self->base, h, &reason) != XP_LIVE || xp_pidfd_readable(self->pidfd)))
         Py_CLEAR(lease);
     return lease;
 }
 
-static PyObject *table_hold(PyObject *object, PyObject *const *args, Py_ssize_t n)
+PyObject *xp_peer_hold(const xp_types *types, PyObject *peer, const xp_handle *h)
 {
-    const xp_handle *h = handle_arg(object, "hold", args, n, 2);
+    xp_entry e;
+    return PyObject_TypeCheck(peer, types->peer_table) ? hold_live(peer, h, &e) : NULL;
+}
+
+static PyObject *table_hold(PyObject *object, PyObject *fields)
+{
+    const xp_handle *h = fields_arg(types_of(object), "hold", fields);
     xp_entry e;
     if (h == NULL)
         return NULL;
-    PyObject *lease = hold_live(object, h, args[1], &e);
+    PyObject *lease = hold_live(object, h, &e);
     if (lease == NULL)
         Py_RETURN_NONE;
     PyObject *all[] = {lease, PyLong_FromUnsignedLong(e.slot)};
@@ -133,7 +135,7 @@ static void close_opened(opened *o)
 
 /* The entry, a hold of it, and its fds, or with `maps` its memfd mapped. false: declined, or failed with an exception
  * set. */
-static bool open_entry(const xp_types *types, PyObject *table, const xp_handle *h, PyObject *peer, bool maps, opened *o)
+static bool open_entry(const xp_types *types, PyObject *table, const xp_handle *h, bool maps, opened *o)
 {
     const xp_peer_table *self = (const xp_peer_table *)table;
     int fds[XP_ENTRY_FDS];
@@ -143,7 +145,7 @@ static bool open_entry(const xp_types *types, PyObject *table, const xp_handle *
     if (!look_up(self, h, &o->e) || (o->e.flags & XP_ENTRY_ON_DEMAND))
         return false;
     bool memfd = maps && is_memfd(&o->e);
-    if ((memfd && o->e.payload_nbytes) || (o->lease = lease_of(table, h, peer)) == NULL)
+    if ((memfd && o->e.payload_nbytes) || (o->lease = lease_of(table, h)) == NULL)
         return false;
     Py_BEGIN_ALLOW_THREADS
     if (memfd)
@@ -163,12 +165,13 @@ static bool open_entry(const xp_types *types, PyObject *table, const xp_handle *
 
 static PyObject *table_open(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
-    const xp_handle *h = handle_arg(object, "open", args, n, 3);
-    int maps = h ? PyObject_IsTrue(args[2]) : -1;
+    const xp_types *types = types_of(object);
+    const xp_handle *h = xp_arity("open", n, 2, 2) < 0 ? NULL : fields_arg(types, "open", args[0]);
+    int maps = h ? PyObject_IsTrue(args[1]) : -1;
     opened o;
     if (maps < 0)
         return NULL;
-    if (!open_entry(PyType_GetModuleState(Py_TYPE(object)), object, h, args[1], maps, &o)) {
+    if (!open_entry(types, object, h, maps, &o)) {
         if (PyErr_Occurred())
             return NULL;
         Py_RETURN_NONE;
@@ -185,7 +188,7 @@ static PyObject *table_open(PyObject *object, PyObject *const *args, Py_ssize_t 
 
 static PyObject *table_ended(PyObject *object, PyObject *arg)
 {
-    const xp_handle *h = fields_arg(PyType_GetModuleState(Py_TYPE(object)), "ended", arg);
+    const xp_handle *h = fields_arg(types_of(object), "ended", arg);
     if (h == NULL)
         return NULL;
     uint32_t reason;
@@ -202,37 +205,31 @@ static PyObject *table_ended(PyObject *object, PyObject *arg)
     }
 }
 
-bool xp_peer_entry(PyObject *table, const xp_handle *h, xp_entry *e)
+bool xp_peer_entry(PyObject *peer, const xp_handle *h, xp_entry *e)
 {
-    return look_up((const xp_peer_table *)table, h, e);
+    return look_up((const xp_peer_table *)peer, h, e);
 }
 
-PyObject *xp_peer_hold(PyObject *table, const xp_handle *h, PyObject *peer)
-{
-    xp_entry e;
-    return hold_live(table, h, peer, &e);
-}
-
-bool xp_peer_stands(PyObject *table, const xp_handle *h)
+bool xp_peer_stands(PyObject *peer, const xp_handle *h)
 {
     uint32_t reason;
-    return xp_entry_state(((xp_peer_table *)table)->base, h, &reason) == XP_LIVE;
+    return xp_entry_state(((xp_peer_table *)peer)->base, h, &reason) == XP_LIVE;
 }
 
-PyObject *xp_peer_use(const xp_types *types, PyObject *table, const xp_handle *h)
+PyObject *xp_peer_use(const xp_types *types, PyObject *peer, const xp_handle *h)
 {
-    return xp_use_new(types->lease, ((const xp_peer_table *)table)->domain, h->entry);
+    return xp_use_new(types->lease, ((const xp_peer_table *)peer)->domain, h->entry);
 }
 
 static PyObject *table_stands(PyObject *object, PyObject *arg)
 {
-    const xp_handle *h = fields_arg(PyType_GetModuleState(Py_TYPE(object)), "stands", arg);
+    const xp_handle *h = fields_arg(types_of(object), "stands", arg);
     return h ? PyBool_FromLong(xp_peer_stands(object, h)) : NULL;
 }
 
-static PyObject *table_entry(PyObject *object, PyObject *arg)
+static PyObject *table_copy(PyObject *object, PyObject *arg)
 {
-    const xp_handle *h = fields_arg(PyType_GetModuleState(Py_TYPE(object)), "entry", arg);
+    const xp_handle *h = fields_arg(types_of(object), "copy", arg);
     xp_entry e;
     if (h == NULL)
         return NULL;
@@ -244,16 +241,16 @@ static PyObject *table_entry(PyObject *object, PyObject *arg)
 static PyMethodDef table_methods[] = {
     {"ended", table_ended, METH_O, NULL},
     {"stands", table_stands, METH_O, NULL},
-    {"entry", table_entry, METH_O, NULL},
+    {"copy", table_copy, METH_O, NULL},
     {"open", XP_FAST(table_open), METH_FASTCALL, NULL},
-    {"hold", XP_FAST(table_hold), METH_FASTCALL, NULL},
+    {"hold", table_hold, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot table_slots[] = {
     {Py_tp_new, table_new}, {Py_tp_dealloc, table_dealloc}, {Py_tp_methods, table_methods}, {0, NULL},
 };
-static PyType_Spec table_spec = {"xpushare._native.PeerTable", sizeof(xp_peer_table), 0, Py_TPFLAGS_DEFAULT,
-                                 table_slots};
+static PyType_Spec table_spec = {"xpushare._native.PeerTable", sizeof(xp_peer_table), 0,
+                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, table_slots};
 
 /* --- functions ---------------------------------------------------------------------------------------------------- */
 

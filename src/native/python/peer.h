@@ -1,19 +1,19 @@
-/* Entries of a peer's mapped table, as native code opens them: see peer.c. `table` is a PeerTable. */
+/* Entries of a peer's mapped table, as native code opens them: see peer.c. `peer` is a PeerTable. */
 #ifndef XP_PEER_H
 #define XP_PEER_H
 
 #include "objects.h"
 
 /* A copy of the handle's entry. False: a native call cannot open it */
-bool xp_peer_entry(PyObject *table, const xp_handle *h, xp_entry *e);
+bool xp_peer_entry(PyObject *peer, const xp_handle *h, xp_entry *e);
 
-/* A Lease of that entry, if it is live, and its process, too. NULL without an exception otherwise */
-PyObject *xp_peer_hold(PyObject *table, const xp_handle *h, PyObject *peer);
+/* A hold of the handle's entry, if it is live and its process, too. NULL without an exception where one call cannot tell */
+PyObject *xp_peer_hold(const xp_types *types, PyObject *peer, const xp_handle *h);
 
 /* Whether the entry is still that of the handle. */
-bool xp_peer_stands(PyObject *table, const xp_handle *h);
+bool xp_peer_stands(PyObject *peer, const xp_handle *h);
 
 /* What shows the exporter that the entry's memory is in use. NULL with an exception set */
-PyObject *xp_peer_use(const xp_types *types, PyObject *table, const xp_handle *h);
+PyObject *xp_peer_use(const xp_types *types, PyObject *peer, const xp_handle *h);
 
 #endif

@@ -583,6 +583,28 @@ static PyObject *range_replace(PyObject *self, PyObject *args, PyObject *kwargs)
     return range_make(Py_TYPE(self), allocation, offset, nbytes, device, context, read_only != 0, handle, lease);
 }
 
+/* Whether what a handle names lies in the allocation. */
+static bool covers(const xp_allocation *a, const xp_handle *h)
+{
+    return h->offset <= a->nbytes && h->nbytes <= a->nbytes - h->offset;
+}
+
+PyObject *xp_open_again(const xp_types *types, PyObject *handle, PyObject *allocation, PyObject *device,
+                        PyObject *context, PyObject *lease)
+{
+    const xp_handle *h = xp_handle_of(types, handle);
+    xp_allocation *a = xp_allocation_of(types, allocation);
+    PyObject *before = a ? xp_field(a, &a->handle) : NULL, *range = NULL;
+    const xp_handle *b = before ? xp_handle_of(types, before) : NULL;
+    if (b && xp_does_for(h, b) && covers(a, h))
+        range = xp_range_new(types, allocation, h->offset, h->nbytes, device, context, h->flags & XP_ENTRY_READ_ONLY,
+                             handle, lease);
+    if (range)
+        Py_XDECREF(xp_exchange(a, &a->handle, Py_NewRef(handle)));
+    Py_XDECREF(before);
+    return range;
+}
+
 /* opened(handle, allocation, device, context, lease): the range of a handle that was opened; None if it does not lie in
  * the allocation */
 static PyObject *range_opened(PyObject *type, PyObject *const *args, Py_ssize_t n)
@@ -595,7 +617,7 @@ static PyObject *range_opened(PyObject *type, PyObject *const *args, Py_ssize_t 
             PyErr_SetString(PyExc_TypeError, "opened() takes a Handle and an Allocation");
         return NULL;
     }
-    if (h->offset > a->nbytes || h->nbytes > a->nbytes - h->offset)
+    if (!covers(a, h))
         Py_RETURN_NONE;
     return range_make((PyTypeObject *)type, args[1], h->offset, h->nbytes, args[2], args[3],
                       h->flags & XP_ENTRY_READ_ONLY, args[0], args[4]);

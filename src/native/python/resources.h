@@ -62,6 +62,11 @@ typedef struct {
 PyObject *xp_range_new(const xp_types *types, PyObject *allocation, uint64_t offset, uint64_t nbytes, PyObject *device,
                        PyObject *context, bool read_only, PyObject *handle, PyObject *lease);
 
+/* The range of a handle by which an import is opened once more, and note the handle. NULL, perhaps with an exception set,
+ * where the handle does not do for the one before. It takes no reference over. */
+PyObject *xp_open_again(const xp_types *types, PyObject *handle, PyObject *allocation, PyObject *device,
+                        PyObject *context, PyObject *lease);
+
 /* Of another library, on a device, of which this process owns nothing. It takes no reference over. `prepared`: NULL for
  * none; `serial`: 0 for none yet. */
 PyObject *xp_foreign_allocation(const xp_types *types, PyObject *device, PyObject *driver, PyObject *name,

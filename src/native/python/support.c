@@ -173,9 +173,8 @@ PyObject *xp_dims_tuple(const int64_t *values, int n)
     return tuple;
 }
 
-const xp_types *xp_types_by(PyObject *self, destructor of)
+const xp_types *xp_types_by(PyTypeObject *type, destructor of)
 {
-    PyTypeObject *type = Py_TYPE(self);
     while (PyType_GetSlot(type, Py_tp_dealloc) != (void *)of)
         type = PyType_GetSlot(type, Py_tp_base);
     return PyType_GetModuleState(type);

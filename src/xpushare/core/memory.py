@@ -38,7 +38,6 @@ __all__ = [
     "HostBytes",
     "Range",
     "allocate",
-    "decided",
     "expect_kind",
     "get",
     "get_all",
@@ -194,7 +193,6 @@ def _after_fork() -> None:
     global _arenas_lock
     _arenas_lock = threading.RLock()
     _arenas.clear()  # these are the parent's
-    decided.clear()
     _owning.forget()
     _openers.forget()  # what they cache belongs to threads of the parent
 
@@ -507,6 +505,7 @@ def open_(
     return Range.opened(found, allocation, chosen, chosen_context, lease) or _misfit(found)
 
 
+_Decision = tuple[Opener, Device, Context]
 _Wanted = tuple[Handle, Opener, Device, Context]
 
 
@@ -546,23 +545,25 @@ def _misfit(handle: Handle) -> NoReturn:
     raise InvalidHandleError(f"the handle does not fit what process {fields_of(handle).pid} exports under it")
 
 
-def open_all(handles: Sequence[Handle], device: DeviceLike | None, opened: list[Range], own: bool = False) -> None:
-    """Open memory handles of one process in order, and append what `open_` returns to the list until one fails."""
-    table = node.here[0].table_if_any
-    if layers_on or (table is not None and table.cookie == fields_of(handles[0]).cookie):
-        for each in handles:
-            opened.append(open_(each, device, own=own))  # noqa: PERF401 - those before an error must be given back
-        return
-    decisions = decided if device is None and not own else {}
-    wanted: list[_Wanted] = []
-    for handle in handles:
-        names = fields_of(handle).names
-        decision = decisions.get(names)
-        if decision is None:
-            decision = decisions[names] = opener_for(handle, device, None, own)
-        opener, chosen, context = decision
-        wanted.append((handle, opener, chosen, context))
-    _open_others(wanted, opened)
+def open_all(handles: tuple[Handle, ...], device: DeviceLike | None, opened: list[Range], own: bool = False) -> None:
+    """Open memory handles of one process in order, and append what `open_` returns to the empty list until one fails."""
+    here, wanted = node.here[0], None
+    if device is None and not own and not layers_on:
+        wanted = here.peers.imports.open(handles, opened)
+    if wanted is None:
+        if layers_on or here.is_own(fields_of(handles[0]).cookie):
+            for each in handles:
+                opened.append(open_(each, device, own=own))  # noqa: PERF401 - those before an error must be given back
+            return
+        wanted, decisions = [], dict[bytes, _Decision]()
+        for handle in handles[len(opened) :]:
+            names = fields_of(handle).names
+            decision = decisions.get(names)
+            if decision is None:
+                decision = decisions[names] = opener_for(handle, device, None, own)
+            wanted.append((handle, *decision))
+    if wanted:
+        _open_others(wanted, opened)
 
 
 def _expect_reach(handle: Handle, device: Device, home: Device) -> None:
@@ -629,28 +630,21 @@ def _native_on(device: Device) -> OpenNative | None:
 
 _openers = Openers(Aspect.ext_oneapi_ipc_memory, import_on, _import_all_on, find_native=_native_on)
 _owning = Openers(Aspect.ext_oneapi_ipc_memory, partial(import_on, own=True), own=True)
-# Earlier decisions, by the bytes with which handles name their device; for opens that ask for no other device.
-decided: dict[bytes, tuple[Opener, Device, Context]] = {}
 
 
-def opener_for(
-    handle: Handle, device: DeviceLike | None, context: Context | None, own: bool = False
-) -> tuple[Opener, Device, Context]:
+def opener_for(handle: Handle, device: DeviceLike | None, context: Context | None, own: bool = False) -> _Decision:
     """Return the device on which a handle is opened, and its opener."""
-    names = None
     if own:
         chosen, chosen_context = opening_device(handle, device, context)
         return _owning.on(chosen, handle), chosen, chosen_context
-    if device is None and context is None:
-        names = fields_of(handle).names
-        known = decided.get(names)
-        if known is not None:
-            return known
-    chosen, chosen_context = opening_device(handle, device, context)
-    found = _openers.on(chosen, handle), chosen, chosen_context
-    if names is not None:
-        decided[names] = found
-    return found
+    imports = node.here[0].peers.imports
+    known = imports.decided(handle) if device is None and context is None else None
+    if known is None:
+        chosen, chosen_context = opening_device(handle, device, context)
+        known = _openers.on(chosen, handle), chosen, chosen_context
+        if device is None and context is None:
+            imports.decide(handle, known[0], known[0].number, chosen, chosen_context)
+    return known
 
 
 @operation(

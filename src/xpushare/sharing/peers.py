@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import re
 import resource
 import threading
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar, final
+from typing import Any, ClassVar, Final, NamedTuple, Self, TypeVar, final
 from weakref import ref
 
 from xpushare import _native
-from xpushare._native import Fields, Lease, load64
+from xpushare._native import Fields, Imports, Lease, PeerTable, load64
 from xpushare.adapters.base import Form, Hardware, Import
 from xpushare.common import system
 from xpushare.common.errors import (
@@ -69,13 +70,13 @@ class Entry(NamedTuple):
         return _FORMS[(self.flags & layout.ENTRY_FORM) >> layout.ENTRY_FORM_BIT]
 
 
-# (fields, table, peer) -> the object and its lease
-OpenNative = Callable[[Fields, _native.PeerTable, Any], tuple[Any, Lease] | None]
+# (fields, peer) -> the object and its lease
+OpenNative = Callable[[Fields, PeerTable], tuple[Any, Lease] | None]
 
 
 @final
 class Opener:
-    """How this process opens exports of one kind on one device. Its identity is part of the cache's keys.
+    """How this process opens exports of one kind on one device. Its number is part of the cache's keys.
 
     - `make` imports one object
     - `make_all` imports several: all, or none
@@ -87,7 +88,9 @@ class Opener:
     - `own`: this process can export its imports
     """
 
-    __slots__ = ("admit", "find_native", "least_per_fd", "make", "make_all", "maps", "native", "own", "room")
+    __slots__ = ("admit", "find_native", "least_per_fd", "make", "make_all", "maps", "native", "number", "own", "room")
+
+    _numbers: ClassVar[Iterator[int]] = itertools.count()
 
     def __init__(
         self,
@@ -100,6 +103,7 @@ class Opener:
         own: bool = False,
         find_native: Callable[[], OpenNative | None] | None = None,
     ) -> None:
+        self.number: Final = next(self._numbers)
         self.make = make
         self.native: OpenNative | None = None
         self.find_native = find_native
@@ -160,18 +164,18 @@ def _view(table: _native.Mapping) -> memoryview:
 
 
 @final
-class Peer:
+class Peer(PeerTable):
     """One exporter, known by its table, which is mapped once. Membership in its commons shows the exporter which
     objects are open.
     """
 
     __slots__ = (
         "_entries", "_mapping", "_pidfd_number", "_table_fd", "address", "cookie", "direct", "domain", "pid", "pidfd",
-        "table",
     )  # fmt: skip
 
-    def __init__(self, handle: Handle, met: routes.Met) -> None:
-        fields = fields_of(handle)
+    def __new__(cls, handle: Handle, met: routes.Met) -> Self:
+        fields, pidfd = fields_of(handle), -1 if met.pidfd is None else met.pidfd.number
+        self = PeerTable.__new__(cls, met.mapping, met.domain, pidfd if met.direct else -1)
         self.cookie = fields.cookie
         self.pid = fields.pid
         self.domain = met.domain
@@ -180,10 +184,10 @@ class Peer:
         self._entries = self.address + layout.TABLE_ENTRIES
         self._mapping = met.mapping
         self._table_fd = met.table
-        self._pidfd_number = -1 if met.pidfd is None else met.pidfd.number
+        self._pidfd_number = pidfd
         # pidfd_getfd is worth trying for every object: nothing that refuses it changes while both processes live.
         self.direct = met.direct
-        self.table = _native.PeerTable(met.mapping, met.domain, self._pidfd_number if met.direct else -1)
+        return self
 
     def alive(self) -> bool:
         if self._pidfd_number >= 0:
@@ -206,7 +210,7 @@ class Peer:
     def expect_exported(self, handle: Handle) -> None:
         """Raise `HandleExpiredError` unless the handle's entry is live. Its process may have died."""
         try:
-            reason = self.table.ended(fields_of(handle))
+            reason = self.ended(fields_of(handle))
         except ValueError as error:
             raise InvalidHandleError(str(error)) from None
         if reason is not None:
@@ -216,7 +220,7 @@ class Peer:
 
     def entry(self, handle: Handle) -> Entry:
         """Return the handle's entry, checked against the handle. Call `expect_exported` again after using it."""
-        found = self.table.entry(fields_of(handle))
+        found = self.copy(fields_of(handle))
         if found is None:
             self.expect_exported(handle)
             raise InvalidHandleError(f"the handle does not fit what process {self.pid} exports under it")
@@ -352,16 +356,18 @@ class _Asked(NamedTuple):
 class Peers:
     """All peers of this process, and the cache of open objects.
 
-    The cache maps (exporter, its object, how it was opened) to the result of `make`, for as long as that lives. It
-    holds weak references, so it never evicts an object in use and keeps nothing alive.
+    The cache, in `imports`, maps (exporter, its object, how it was opened) to the result of `make`, for as long as that
+    lives. It holds weak references, so it never evicts an object in use and keeps nothing alive.
     """
 
-    __slots__ = ("_cache", "_known", "_lock", "_peers", "_pidfds", "_resting", "_together", "_turns", "kept", "mapped")
+    __slots__ = (
+        "_known", "_lock", "_peers", "_pidfds", "_resting", "_together", "_turns", "imports", "kept", "mapped",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # re-entrant: what dies while it is held may call `forget`
-        self._peers: dict[bytes, Peer] = {}
-        self._cache: dict[Hashable, ref[Any]] = {}
+        self.imports: Final = Imports()
+        self._peers: dict[bytes, Peer] = self.imports.peers
         self._known: OrderedDict[Hashable, None] = OrderedDict()  # of the host's memory that was imported before
         self._resting: OrderedDict[Any, tuple[Any, ...]] = OrderedDict()  # what remakes what is closed, and its end
         self._turns: dict[Hashable, ref[Turn]] = {}
@@ -498,8 +504,8 @@ class Peers:
         """
 
         def find() -> T | None:
-            known = self._cache.get(key)
-            return self._taken(key, room) if known is None else known()
+            known: T | None = self.imports.get(key)
+            return self._taken(key, room) if known is None else known
 
         def fill() -> T:
             return self._remember(key, make(), room)
@@ -522,7 +528,6 @@ class Peers:
     def _remember(self, key: Any, made: T, room: Room | None = None) -> T:
         """Cache `made` under `key`, and return it, or return what another thread made first."""
         resource: Any = made
-        own: ref[Any] = ref(resource)
         keep = None
         if (reopens := resource.reopens) is None:
             pass
@@ -531,32 +536,26 @@ class Peers:
                 keep = partial(self._rest, key, reopens)
         elif room.most_nbytes or room.prepare():
             keep = partial(self._keep, key, resource.nbytes, room, reopens, resource.driver.descriptors)
-        resource.on_death(self.forget, key, keep)
+        resource.on_death(self.imports.forget, key, keep)
         if isinstance(made, _native.AllocationBase):  # first: whoever finds it may ask what it has found
             self.mapped.add(made, made.address, made.nbytes)
-        if self._cache.setdefault(key, own) is own:
-            return made
-        with self._lock:
-            known = self._cache.get(key)
-            found: T | None = None if known is None else known()
-            if found is not None:
-                return found
-            self._cache[key] = own
-        return made
+        found: T = self.imports.add(key, made)
+        return found
 
     def _keep(
         self, key: Any, nbytes: int, room: Room, reopens: tuple[Any, ...], descriptors: int, end: _native.End
     ) -> None:
         """Cache a closed object, or release it if its exporter is known to be dead."""
-        if key[0] in self._peers:
-            self.kept.keep(key, key[0], nbytes, room, reopens, end, descriptors)
+        cookie = key[:16]
+        if cookie in self._peers:
+            self.kept.keep(key, cookie, nbytes, room, reopens, end, descriptors)
 
     def _comes_again(self, key: Any) -> bool:
         """Return whether memory of the host was imported before, so that its mapping is worth keeping. Notes that it
         is imported now.
         """
         if key in self._known:
-            return key[0] in self._peers and _native.start_warden()
+            return key[:16] in self._peers and _native.start_warden()
         self._known[key] = None
         if len(self._known) > _RESTING:
             self._known.popitem(last=False)
@@ -570,15 +569,6 @@ class Peers:
         self._resting[key] = (*reopens, end)
         if len(self._resting) > _RESTING:
             self._resting.popitem(last=False)
-
-    def forget(self, key: Hashable) -> None:
-        """Forget the object that was cached under `key` and died, but not a newer one."""
-        with self._lock:
-            known = self._cache.get(key)
-            if known is not None and known() is None:
-                forgotten = self._cache.pop(key, None)  # the handler of a signal, or a finaliser, may have been here
-                if forgotten is not None and forgotten is not known:
-                    self._cache.setdefault(key, forgotten)
 
     def acquire(self, wanted: Sequence[tuple[Any, ...]], taken: list[tuple[Any, Lease]]) -> None:
         """Open what `wanted` names, each a tuple that begins with a handle and its opener. Appends to `taken` what the
@@ -605,12 +595,9 @@ class Peers:
                     together.reverse()
                 opened = together.pop() if together else None
                 if opened is None:
-                    key = fields.key(opener)
+                    key = fields.key(opener.number)
                     opened = self._open(key, fields, opener) or self._open_by_steps(handle, key, opener)
-                    flags = key[3]
-                else:
-                    flags = fields.flags
-                if flags & PICKLED or opener.own:
+                if fields.flags & PICKLED or opener.own:
                     self.count(opened[1].peer, fields, opener.own)
                 taken.append(opened)
         except BaseException:
@@ -621,7 +608,7 @@ class Peers:
             raise
 
     def _open_by_steps(self, handle: Handle, key: Any, opener: Opener) -> tuple[Any, Lease]:
-        fields, cookie = fields_of(handle), key[0]
+        fields, cookie = fields_of(handle), key[:16]
         self.sweep()
         new = cookie not in self._peers
         lease: Lease | None = None
@@ -672,36 +659,37 @@ class Peers:
         """Return whether the export behind a handle has not ended. False if its exporter is unknown or dead."""
         fields = fields_of(handle)
         peer = self.known(fields.cookie)
-        return peer is not None and peer.table.stands(fields)
+        return peer is not None and peer.stands(fields)
 
     def _open(self, key: Any, fields: Fields, opener: Opener) -> tuple[Any, Lease] | None:
         """Open an object of a known exporter by one native call. Returns None if that call cannot."""
+        opened = self.imports.hold(fields, key)
+        if opened is not None:
+            return opened
         peers = self._peers  # if there is only one, and it is dead, reading its table shows that
-        peer = peers.get(key[0]) if len(peers) == 1 else self.known(key[0])
+        peer = peers.get(key[:16]) if len(peers) == 1 else self.known(key[:16])
         if peer is None:
             return None
-        if key in self._cache or key in self.kept.items:
-            return self._held(peer, fields, key, opener)
-        if key in self._resting and (opened := self._held(peer, fields, key, opener)) is not None:
+        if key in self.kept.items:
+            return self._reopened(peer, fields, key, opener)
+        if key in self._resting and (opened := self._reopened(peer, fields, key, opener)) is not None:
             return opened
         if opener.admit is not None:
             return None
-        if opener.maps and not key[3] & PICKLED:  # two threads may map it: one of the mappings is kept
+        if opener.maps and not fields.flags & PICKLED:  # two threads may map it: one of the mappings is kept
             return self._open_new(peer, fields, key, opener, True)
         while True:
             turn = self._turn(key)  # it has to live as long as its lock is held
             with turn:
                 if not turn.over:
-                    return None if key in self._cache else self._open_new(peer, fields, key, opener, False)
+                    living = self.imports.get(key) is not None
+                    return None if living else self._open_new(peer, fields, key, opener, False)
 
-    def _held(self, peer: Peer, fields: Fields, key: Any, opener: Opener) -> tuple[Any, Lease] | None:
-        """Hold an object that is open, or still mapped. Returns None if it is neither, or its handle has expired."""
-        held = peer.table.hold(fields, peer)  # first: a handle that is refused renews nothing that is kept
-        if held is None:
-            return None
-        cached = self._cache.get(key)
-        made = self._taken(key, opener.room) if cached is None else cached()
-        return None if made is None else (made, held[0])
+    def _reopened(self, peer: Peer, fields: Fields, key: Any, opener: Opener) -> tuple[Any, Lease] | None:
+        """Hold an object that is still mapped. Returns None if it is not, or its handle has expired."""
+        held = peer.hold(fields)  # first: a handle that is refused renews nothing that is kept
+        made = None if held is None else self._taken(key, opener.room)
+        return None if held is None or made is None else (made, held[0])
 
     def _open_together(self, wanted: Sequence[tuple[Any, ...]]) -> list[tuple[Any, Lease] | None]:
         """Open each as `_open` does. Fetch the descriptors of the others with as few requests as possible, and import
@@ -709,21 +697,24 @@ class Peers:
         """
         opened: list[tuple[Any, Lease] | None] = [None] * len(wanted)
         known: dict[bytes, Peer | None] = {}
-        cache, kept = self._cache, self.kept.items
+        kept = self.kept.items
         together: dict[tuple[Peer, Opener], dict[Any, tuple[int, Handle]]] = {}
         try:
             for index, (handle, opener, *_others) in enumerate(wanted):
                 fields = fields_of(handle)
-                key = fields.key(opener)
-                cookie = key[0]
+                key = fields.key(opener.number)
+                cookie = key[:16]
                 if cookie not in known:
                     known[cookie] = self.known(cookie)
                 peer = known[cookie]
                 if peer is None:
                     continue
-                if key in cache or key in kept or key in self._resting:
-                    opened[index] = self._held(peer, fields, key, opener)
-                elif peer.direct and opener.admit is None and opener.maps and not key[3] & PICKLED:
+                opened[index] = self.imports.hold(fields, key)
+                if opened[index] is not None:
+                    continue
+                if key in kept or key in self._resting:
+                    opened[index] = self._reopened(peer, fields, key, opener)
+                elif peer.direct and opener.admit is None and opener.maps and not fields.flags & PICKLED:
                     try:
                         opened[index] = self._open(key, fields, opener)
                     except XpuShareError:  # there may be room by then
@@ -752,7 +743,7 @@ class Peers:
             with turn:
                 try:
                     for key, (_index, handle) in opening.items():
-                        if key not in turn.keys or key in self._cache:
+                        if key not in turn.keys or self.imports.get(key) is not None:
                             continue
                         number = len(later)
                         if opener.admit is None:
@@ -821,7 +812,7 @@ class Peers:
                 made.extend(opener.make(each.what) for each in later)
             for at, (key, fields, what, lease) in enumerate(later):
                 close_all(what.fds)
-                if peer.table.stands(fields):  # else as in `_open_new`
+                if peer.stands(fields):  # else as in `_open_new`
                     opened[opening[key][0]] = self._remember(key, made[at], opener.room), lease
             later.clear()
         finally:
@@ -837,15 +828,15 @@ class Peers:
         descriptors.
         """
         if later is None and opener.native is not None:
-            both = opener.native(fields, peer.table, peer)
+            both = opener.native(fields, peer)
             if both is not None:
                 return self._remember(key, both[0], opener.room), both[1]
-        opened = peer.table.open(fields, peer, maps)
+        opened = peer.open(fields, maps)
         if opened is None:
             return None
         mapping, lease, nbytes, exposed_nbytes, payload, fds, offset, read_only, form = opened
         use = None if opener.room is None else peer.domain.use(fields.entry)
-        again = key[3] & PICKLED != 0
+        again = fields.flags & PICKLED != 0
         what: Import = _new(
             Import,
             (nbytes, exposed_nbytes, payload, fds, read_only, mapping, _FORMS[form], offset, None, again, use),
@@ -863,7 +854,7 @@ class Peers:
                 close_all(fds)
         if opener.native is None and opener.find_native is not None:
             opener.native = opener.find_native()
-        if mapping is None and not peer.table.stands(fields):
+        if mapping is None and not peer.stands(fields):
             return None  # withdrawn meanwhile: a driver may have taken it for something else
         return self._remember(key, made, opener.room), lease
 
@@ -919,15 +910,14 @@ class Peers:
         """
         fields = fields_of(handle)
         known = self.known(fields.cookie)
-        held = None if known is None else known.table.hold(fields, known)
+        held = None if known is None else known.hold(fields)
         if known is not None and held is not None:
             holding, index = held
             key = known.cookie, "slot", index
-            cached = self._cache.get(key)
-            found = None if cached is None else cached()
+            found = self.imports.get(key)
             if found is None:  # two threads may make it: one is kept
                 found = self._remember(key, make(known.domain, index))
-            if known.table.stands(fields):
+            if known.stands(fields):
                 if fields.flags & PICKLED:
                     self.count(known, fields)
                 return found, holding
@@ -962,7 +952,7 @@ class Peers:
             self._know()
         for cookie in gone:
             self.kept.forget(cookie)
-            for key in [key for key in self._resting.copy() if key[0] == cookie]:
+            for key in [key for key in self._resting.copy() if key[:16] == cookie]:
                 self._resting.pop(key, None)
 
     def knows(self, peer: Peer) -> bool:
@@ -978,7 +968,7 @@ class Peers:
         return self.mapped.find(address)
 
     def statistics(self) -> dict[str, int]:
-        return {"peers": len(self._peers), "mapped": len(self._cache), "kept_nbytes": self.kept.nbytes}
+        return {"peers": len(self._peers), "mapped": len(self.imports.objects()), "kept_nbytes": self.kept.nbytes}
 
     def leave(self) -> None:
         """Leave all exporters, at a clean exit."""
