@@ -18,7 +18,7 @@ from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentErro
 
 try:
     from xpushare._native import getenv
-except ImportError:  # elsewhere there is no native part, and no device
+except FeatureNotSupportedError:  # elsewhere there is no native part, and no device
     getenv = os.environ.get
 
 __all__ = [

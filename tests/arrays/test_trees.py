@@ -461,6 +461,7 @@ def test_an_attach_that_fails_leaves_nothing(peer: Child) -> None:
         with pytest.raises((xs.XpuShareError, ZeroDivisionError)) as caught:
             attempt()
         errors.append(caught.value)  # with its traceback
+    xs.trim()
     assert not new_fds(before)
     assert mapped() <= maps
     peer.call(_forget)

@@ -342,6 +342,21 @@ def test_trim_comes_to_what_a_device_may_still_use(monkeypatch: pytest.MonkeyPat
         assert not reuse._finishing
 
 
+def test_trim_comes_to_what_is_about_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", "native_cpu:*;mock:*")
+    rest, trimmed = reuse.Block.rest, []
+
+    def trims_first(block: reuse.Block) -> None:
+        trimmed.append(reuse.trim())
+        rest(block)
+
+    monkeypatch.setattr(reuse.Block, "rest", trims_first)
+    xs.empty(NBYTES, "uint8", device="mock:0").close()
+    wait_until(lambda: trimmed)
+    assert trimmed == [NBYTES]
+    wait_until(lambda: not any(reuse._waiting.values()) and not reuse._moving and reuse.nbytes() == 0)
+
+
 def keeps_a_view(handle: bytes) -> None:
     kept.setdefault("views", []).append(np.asarray(xs.attach(handle)))
 

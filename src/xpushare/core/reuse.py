@@ -72,6 +72,7 @@ class Block(Exposure):
 _kept = Kept(lambda: None)  # memory of devices; native code keeps that of the host
 _waiting: dict[tuple[Device, UsmKind], list[Block]] = {}  # the newest last
 _finishing: set[Block] = set()  # devices may still be using them
+_moving: set[Block] = set()  # from there to those that wait; `trim` takes them out
 _lock = threading.RLock()  # re-entrant, since a garbage collection anywhere may return a block
 
 
@@ -107,10 +108,16 @@ def _ended(block: Block) -> None:
 def _finished(block: Block) -> None:
     """Make the block available, since the device work submitted before its end has finished."""
     with _lock:
-        there = block in _finishing
+        if block not in _finishing:
+            return
         _finishing.discard(block)
-    if there:
-        _wait(block)
+        _moving.add(block)
+    _wait(block)
+    with _lock:
+        trimmed = block not in _moving
+        _moving.discard(block)
+    if trimmed and _leaves(_waiting.get((block.device, block.kind), []), block):
+        block.release()
 
 
 def _wait(block: Block) -> None:
@@ -163,12 +170,14 @@ def trim() -> int:
     """Release available device memory and return its size in bytes. Native code frees the host's own."""
     with _lock:
         blocks = [block for each in _waiting.values() for block in each]
-        finishing = list(_finishing)
+        finishing, moving = list(_finishing), list(_moving.difference(blocks))
         _waiting.clear()
         _finishing.clear()
+        _moving.clear()
     for block in finishing:
         block.driver.release()
-    return sum(block.release() for block in blocks if block.room is not None) + sum(each.nbytes for each in finishing)
+    gone = sum(block.release() for block in blocks if block.room is not None)
+    return gone + sum(each.nbytes for each in finishing + moving)
 
 
 def _after_fork() -> None:
@@ -176,6 +185,7 @@ def _after_fork() -> None:
     _kept, _lock = Kept(lambda: None), threading.RLock()
     _waiting.clear()  # the memory belongs to the parent
     _finishing.clear()
+    _moving.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)
