@@ -58,7 +58,8 @@ def _read_by_all_ranks(reader: Reader, version: int, model: Any) -> Generator[di
         except (xs.XpuShareError, TimeoutError) as error:
             failed = error
         reasons = [repr(failed) if failed else ""] * world.world_size
-        torch.distributed.all_gather_object(reasons, reasons[0], group=world.cpu_group)
+        if world.world_size > 1:
+            torch.distributed.all_gather_object(reasons, reasons[0], group=world.cpu_group)
         if any(reasons):
             raise xs.HandleExpiredError(
                 f"version {version} of the weights was not loaded; the model is as it was. The publisher has to run on "
@@ -81,8 +82,7 @@ class UpdateInfo(_transfer.WeightTransferUpdateInfo):
 
 class WorkerEngine(_transfer.WeightTransferEngine):
     """The worker's side. The whole update happens in `receive_weights`, so a trainer that dies before or after that
-    call leaves the model with one version. If a rank cannot attach the version, no rank loads it, and the last one
-    raises `HandleExpiredError`.
+    call leaves the model with one version. Raises `HandleExpiredError` if a rank cannot attach the version.
     """
 
     init_info_cls = InitInfo
@@ -99,14 +99,12 @@ class WorkerEngine(_transfer.WeightTransferEngine):
     def receive_weights(self, update_info: UpdateInfo) -> None:
         reload = _module("model_executor.model_loader.reload")
         mtp = _module("model_executor.model_loader.mtp_validation")
-        world = _module("distributed.parallel_state").get_world_group()
-        _, name, version = nearest(update_info.trees, self.device, world.rank_in_group)
+        rank = _module("distributed.parallel_state").get_world_group().rank_in_group
+        _, name, version = nearest(update_info.trees, self.device, rank)
         if self._reader is None or self._reader.name != name:
             self.shutdown()
             self._reader = Reader(name, self.device)
-        # vLLM reads its ranks' answers up to the first error, and takes the others for answers to its next call.
-        quiet = contextlib.nullcontext() if world.is_last_rank else contextlib.suppress(xs.HandleExpiredError)
-        with quiet, _read_by_all_ranks(self._reader, version, self.model) as weights:
+        with _read_by_all_ranks(self._reader, version, self.model) as weights:
             reload.initialize_layerwise_reload(self.model)
             with mtp.disable_mtp_completeness_check():
                 self.model.load_weights(weights.items())
@@ -192,7 +190,7 @@ class Trainer(_transfer.TrainerWeightTransferEngine):
         try:
             self.client.start_weight_update()
         except Exception:  # a trainer before this one died between its calls; each client has errors of its own
-            with contextlib.suppress(Exception):  # vLLM may take another rank's error for the answer
+            with contextlib.suppress(Exception):  # vLLM takes the next rank's error for the answer
                 self.client.finish_weight_update()
             self.client.start_weight_update()
         self.client.update_weights({"trees": trees})
