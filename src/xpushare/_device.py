@@ -256,6 +256,11 @@ class Device:
             found = self._aspects[aspect] = adapter_of(self).support(info_of(self), aspect)
         return found
 
+    def _require(self, aspect: Aspect) -> None:
+        found = self._aspects.get(aspect) or self._ask(aspect)
+        if found.state != "yes":
+            raise FeatureNotSupportedError(f"{self} does not support {aspect}: {found.reason}")
+
     @property
     def context(self) -> Context:
         """The context of this device alone, which is the default of every `context` argument."""
@@ -355,9 +360,7 @@ def names_of(device: Device) -> tuple[str, bytes]:
 
 def require(device: Device, aspect: Aspect) -> None:
     """Raise `FeatureNotSupportedError`, with the reason, unless the device has the aspect."""
-    found = device._aspects.get(aspect) or device._ask(aspect)  # pyright: ignore[reportPrivateUsage]
-    if found.state != "yes":
-        raise FeatureNotSupportedError(f"{device} does not support {aspect}: {found.reason}")
+    device._require(aspect)  # pyright: ignore[reportPrivateUsage]
 
 
 def dlpack_of(device: Device, kind: str) -> tuple[int, int]:
