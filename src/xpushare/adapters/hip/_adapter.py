@@ -78,7 +78,7 @@ class Hip(LibraryAdapter[Gpu]):
         if aspect in _VIRTUAL and lacking:
             return Support("no", f"the driver lacks {lacking}")
         if aspect is Aspect.outlives_exporter and lacking:
-            return Support("unknown", "HIP does not say what becomes of memory of hipMalloc whose process has ended")
+            return Support("unknown", "HIP does not document what happens to hipMalloc memory when its process exits")
         return Support("yes", "memory has IPC handles" if lacking else "tried: memory has file descriptors")
 
     def properties(self, device: DeviceInfo) -> base.Properties:
@@ -157,7 +157,7 @@ class Hip(LibraryAdapter[Gpu]):
         if ordinal is None:
             ordinal = self._driver.made("asking for the current device", "hipGetDevice")
         if ordinal >= len(found):
-            raise FeatureNotSupportedError(f"it is on hip:{ordinal}, of which this process has none")
+            raise FeatureNotSupportedError(f"it is on hip:{ordinal}, which this process cannot see")
         return found[ordinal]
 
     def stream(self, device: DeviceInfo, number: int | None, array: object) -> object | None:

@@ -68,7 +68,7 @@ class PeerAccess(OperandAccess):
         if not device.reaches(location):
             raise FeatureNotSupportedError(
                 f"{doing}: {device} cannot reach memory of {self._devices()[location]} (no peer access): "
-                "open it on that one"
+                "open it on that device"
             )
         devices = self._devices()
         reaching = [device.ordinal]
