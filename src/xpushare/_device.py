@@ -372,7 +372,7 @@ def dlpack_of(device: Device, kind: str) -> tuple[int, int]:
 
 
 def known_device(adapter: Any, info: Any) -> Device:
-    """This process's only `Device` object for that device."""
+    """Return this process's only `Device` object for that device."""
     key = (info.backend, info.uuid)
     found = _known.get(key)
     return _known.setdefault(key, Device._make(adapter, info)) if found is None else found  # pyright: ignore[reportPrivateUsage]
@@ -429,7 +429,7 @@ def _said() -> str | None:
 
 @functools.lru_cache(256)
 def _choice(*texts: str | None) -> tuple[list[_Selector], list[str]]:
-    """The parsed selectors, and the backends that they allow."""
+    """Parse the selectors. Returns them, and the backends that they allow."""
     selectors = [_parse(text) for text in texts if text is not None]
     if sys.platform != "linux":
         return selectors, []
@@ -620,7 +620,7 @@ class Context:
 
 
 def resolve(device: DeviceLike | None, context: Context | None) -> tuple[Device, Context]:
-    """The device and the context that a call's two optional arguments stand for."""
+    """Return the device and the context for a call's two optional arguments."""
     if context is not None and not isinstance(context, Context):
         raise InvalidArgumentError(f"context= takes a Context, not {type(context).__name__}")
     if device is None:

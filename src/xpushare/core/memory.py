@@ -178,7 +178,7 @@ class _Arena:
         return begin if fits else None
 
     def left(self) -> int:
-        """The bytes that are left for new arrays."""
+        """Return the number of bytes that are left for new arrays."""
         begin = self._begin[-1:]
         return self.allocation.nbytes - begin[0] if begin else 0
 

@@ -139,7 +139,7 @@ class Leases:
             self._counts[what] += 1
 
     def sweep(self) -> None:
-        """End the leases that are over."""
+        """End the leases that have expired or been returned."""
         now = self._clock()
         with self._lock:
             found = [(lease, lease.over(now)) for lease in self._live]

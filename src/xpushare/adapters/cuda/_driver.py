@@ -220,7 +220,7 @@ class Driver(ProcessDriver["Gpu"]):
         return self._stream_functions
 
     def legacy_functions(self) -> tuple[int, int]:
-        """The addresses of the functions that open other processes' cudaMalloc memory and ask for its size."""
+        """Return the addresses of the functions that open other processes' cudaMalloc memory and ask for its size."""
         self.opens_legacy = self.function("cuIpcOpenMemHandle"), self.function("cuPointerGetAttribute")
         return self.opens_legacy
 
@@ -319,8 +319,8 @@ class Gpu:
         return bool(self.driver("asking for contexts", "cuDevicePrimaryCtxGetState", self.handle)[1])
 
     def queue_calls(self) -> QueueCalls:
-        """The calls that native code makes on the streams of this device. One object serves them all, since it counts
-        the streams that wait.
+        """Return the calls that native code makes on the streams of this device. All streams share one object, since it
+        counts the streams that wait.
         """
         context, driver = self.context, self.driver
         with self._lock:

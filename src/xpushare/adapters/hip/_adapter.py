@@ -118,8 +118,8 @@ class Hip(LibraryAdapter[Gpu]):
         return self._finds_devices() and self._driver.pointer(Pointer.BUFFER_ID, address) is not None
 
     def _finds_devices(self) -> bool:
-        """Whether this process uses the library, and the library has a device. Without a device, the library knows no
-        memory.
+        """Return whether this process uses the library, and the library has a device. Without a device, the library
+        knows no memory.
         """
         if not self._driver.started and not protocols.in_use_here():
             return False

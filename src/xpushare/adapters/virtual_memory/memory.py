@@ -224,7 +224,7 @@ def _imported(device: VirtualMemory, doing: str, fd: OwnedFd, nbytes: int, origi
 
 @final
 class DeviceMemory(Mapped):
-    """Allocations mapped side by side: one of ours, or those of another process."""
+    """Adjacent mappings of allocations: one of this process, or those that another process has exported."""
 
     lasting_export = True
     reusable = True

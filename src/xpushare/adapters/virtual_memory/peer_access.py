@@ -39,7 +39,7 @@ def find_origin(device: VirtualMemory, by_uuid: Callable[[str], V | None], doing
 
 
 class _Granted(NamedTuple):
-    """The access to the bytes from here on."""
+    """The access to the bytes from a start address on."""
 
     nbytes: int
     location: int  # the device that they lie on
