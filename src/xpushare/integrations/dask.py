@@ -231,8 +231,8 @@ class _Process:
 
 
 def _started(pid: int) -> int | None:
-    """Return when a living process began, in clock ticks since the boot. This tells it from a later process with the
-    same pid.
+    """Return when a living process began, in clock ticks since the boot. This distinguishes it from a later process
+    with the same pid.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
