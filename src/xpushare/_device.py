@@ -503,7 +503,9 @@ def _selected(text: str) -> Device:
     everyones = backend == "*" and bool(colon)
     numbers = all(each == "*" or each in _TYPES or each.isdecimal() for each in ordinal.split(",") if each)
     if not (everyones or _is_backend(backend)) or not numbers:
-        raise InvalidArgumentError(f"{text!r} names no device. A name is such as {_EXAMPLES}. Visible: {_listing()}")
+        raise InvalidArgumentError(
+            f"{text!r} names no device. Valid names are, for example, {_EXAMPLES}. Visible: {_listing()}"
+        )
     found = devices(f"{backend}:{ordinal or '*'}")
     if not found:
         _expect_any()
