@@ -261,6 +261,11 @@ class Device:
             found = self._aspects[aspect] = adapter_of(self).support(info_of(self), aspect)
         return found
 
+    def _require(self, aspect: Aspect) -> None:
+        found = self._aspects.get(aspect) or self._ask(aspect)
+        if found.state != "yes":
+            raise FeatureNotSupportedError(f"{self} does not support {aspect}: {found.reason}")
+
     @property
     def context(self) -> Context:
         """The context of this device alone, which is the default of every `context` argument."""
@@ -360,9 +365,7 @@ def names_of(device: Device) -> tuple[str, bytes]:
 
 def require(device: Device, aspect: Aspect) -> None:
     """Raise `FeatureNotSupportedError`, with the reason, unless the device has the aspect."""
-    found = device._aspects.get(aspect) or device._ask(aspect)  # pyright: ignore[reportPrivateUsage]
-    if found.state != "yes":
-        raise FeatureNotSupportedError(f"{device} does not support {aspect}: {found.reason}")
+    device._require(aspect)  # pyright: ignore[reportPrivateUsage]
 
 
 def dlpack_of(device: Device, kind: str) -> tuple[int, int]:
@@ -374,7 +377,7 @@ def dlpack_of(device: Device, kind: str) -> tuple[int, int]:
 
 
 def known_device(adapter: Any, info: Any) -> Device:
-    """This process's only `Device` object for that device."""
+    """Return this process's only `Device` object for that device."""
     key = (info.backend, info.uuid)
     found = _known.get(key)
     return _known.setdefault(key, Device._make(adapter, info)) if found is None else found  # pyright: ignore[reportPrivateUsage]
@@ -431,7 +434,7 @@ def _said() -> str | None:
 
 @functools.lru_cache(256)
 def _choice(*texts: str | None) -> tuple[list[_Selector], list[str]]:
-    """The parsed selectors, and the backends that they allow."""
+    """Parse the selectors. Returns them, and the backends that they allow."""
     selectors = [_parse(text) for text in texts if text is not None]
     if sys.platform != "linux":
         return selectors, []
@@ -506,7 +509,9 @@ def _selected(text: str) -> Device:
     everyones = backend == "*" and bool(colon)
     numbers = all(each == "*" or each in _TYPES or each.isdecimal() for each in ordinal.split(",") if each)
     if not (everyones or _is_backend(backend)) or not numbers:
-        raise InvalidArgumentError(f"{text!r} names no device. A name is such as {_EXAMPLES}. Visible: {_listing()}")
+        raise InvalidArgumentError(
+            f"{text!r} names no device. Valid names are, for example, {_EXAMPLES}. Visible: {_listing()}"
+        )
     found = devices(f"{backend}:{ordinal or '*'}")
     if not found:
         _expect_any()
@@ -623,7 +628,7 @@ class Context:
 
 
 def resolve(device: DeviceLike | None, context: Context | None) -> tuple[Device, Context]:
-    """The device and the context that a call's two optional arguments stand for."""
+    """Return the device and the context for a call's two optional arguments."""
     if context is not None and not isinstance(context, Context):
         raise InvalidArgumentError(f"context= takes a Context, not {type(context).__name__}")
     if device is None:

@@ -24,7 +24,8 @@ MAGICS: Final[dict[str, bytes]]
 
 def register(**classes: type) -> None:
     """Register the classes of which native code makes objects, each a subclass of its native base: `Allocation`,
-    `ArrayHandle`, `Handle`, `Range` and `SharedArray`. Each name is registered once. Native code calls no constructor.
+    `ArrayHandle`, `Handle`, `Range` and `SharedArray`. Each name can be registered once. Native code calls no
+    constructor.
     """
 
 # --- processes --------------------------------------------------------------------------------------------------------
@@ -35,7 +36,7 @@ def getenv(name: str, /) -> str | None:
     """What `os.environ.get` returns, in fewer steps."""
 
 def left() -> bool:
-    """Whether this process has left: from then on, the kernel cleans up what dies."""
+    """Return whether this process has left. After that, the kernel cleans up whatever dies."""
 
 def set_left(left: bool, /) -> None: ...
 def pidfd_getfd(pidfd: int, fd: int) -> int:
@@ -43,68 +44,73 @@ def pidfd_getfd(pidfd: int, fd: int) -> int:
 
 @final
 class OwnedFd:
-    """One file descriptor with one owner: closed when this dies, unless taken out by `take`.
+    """One file descriptor with one owner. It is closed when this object dies, unless `take` has given it away.
 
-    Always above 2, where nobody takes it for stdin, stdout or stderr. The methods of the class make one at one go, so
-    that no interrupt leaks it.
+    The number is always above 2, so nobody mistakes it for stdin, stdout or stderr. Each class method makes its
+    descriptor in one C call, so no interrupt can leak it.
     """
 
     number: int  # read-only; -1 once it is closed or taken
 
     def __init__(self, number: int) -> None:
-        """Take `number` over; it is copied above 2 where need be."""
+        """Take `number` over. A number below 3 is replaced by a copy above 2."""
 
     @classmethod
     def memfd(cls, name: str) -> OwnedFd:
-        """A new, empty, sealable memfd (memfd_create(2))."""
+        """Make an empty, sealable memfd (memfd_create(2))."""
 
     @classmethod
     def bell(cls) -> OwnedFd:
-        """A new bell: what members of a commons wake each other's wardens with."""
+        """Make a bell: an eventfd with which members of a commons wake each other's wardens."""
 
     @classmethod
     def copied(cls, fd: int) -> OwnedFd: ...
     @classmethod
     def of_process(cls, pid: int) -> OwnedFd:
-        """pidfd_open(2)."""
+        """Make a pidfd (pidfd_open(2))."""
 
     @classmethod
     def fetched(cls, pidfd: int, fd: int) -> OwnedFd:
-        """pidfd_getfd(2)."""
+        """Duplicate an fd of another process (pidfd_getfd(2))."""
 
     @classmethod
     def received(cls, connection: int, nbytes: int) -> tuple[bytes, list[OwnedFd]]:
-        """One packet of a socket, of 256 bytes at most, and the fds that came with it."""
+        """Receive one packet of at most 256 bytes from a socket, and the fds that came with it."""
 
     def take(self) -> int:
         """Give the ownership to the caller."""
 
     def close(self) -> None:
-        """Also of an fd that a peer gave us: it may be a commons that we are a member of, whose lock must stay."""
+        """Close the descriptor. It may be one that a peer sent: if it is a commons in which this process is a member,
+        the lock on it survives.
+        """
 
 def meet(fields: Fields, /) -> tuple[Mapping, Domain, OwnedFd, OwnedFd] | None:
-    """Meet the exporter of a handle by pidfd_getfd: its table mapped, the membership in its commons, the table's fd,
-    the exporter's pidfd. None, with nothing left behind, if anything is in the way or not as it has to be: whoever
-    takes the steps one by one finds out what."""
+    """Meet the exporter of a handle by pidfd_getfd. Returns its mapped table, the membership in its commons, the
+    table's fd and the exporter's pidfd. Returns None, and leaves nothing behind, if any step fails or any value is
+    wrong. The caller then takes the steps one by one to find the reason.
+    """
 
 def close_received(fd: int) -> None:
-    """close(2) an fd that a peer gave us. It may be a commons that we are a member of, whose lock must stay."""
+    """Close an fd that a peer sent. If it is a commons in which this process is a member, the lock on it survives."""
 
 def dead(pidfds: Sequence[int]) -> list[int]:
-    """The `pidfds` whose process has died. This is one poll(2) and does not wait."""
+    """Return those of the `pidfds` whose process has died, by one poll(2) that does not wait."""
 
 def lock(fd: int, at: int) -> bool:
-    """Take a POSIX write lock on byte `at`, without waiting. False if another process holds it."""
+    """Take a POSIX write lock on byte `at`, without waiting. Returns False if another process holds it."""
 
 def fds_linked_to(folder: str, first: str, second: str, /) -> list[int]:
-    """The numbers in /proc/PID/fd, the `folder`, whose links begin with one of the two. OSError."""
+    """Return the numbers of the descriptors in `folder`, a /proc/PID/fd, whose links begin with one of the two texts.
+    Raises OSError.
+    """
 
 def exchange(one: str | PathLike[str], other: str | PathLike[str], /) -> bool:
-    """Have the two files change places, at one go; False if the file system cannot. OSError."""
+    """Swap two files atomically. Returns False if the file system cannot do that. Raises OSError."""
 
 def lock_holder(fd: int, at: int, count: int = 1, /) -> int | None:
-    """pid of a process that holds byte `at`, or one of `count` from there on (0 if that pid cannot be seen from here),
-    None if no other process does. F_GETLK.
+    """Return the pid of a process that holds a lock on one of `count` bytes from `at` on (F_GETLK). 0 means that the
+    pid is not visible from here, None that no other process holds a lock.
     """
 
 # --- atomics on shared words (addresses must be mapped and aligned; sequentially consistent) --------------------------
@@ -121,33 +127,35 @@ def futex_wake(address: int, count: int = 2**31 - 1) -> int: ...
 
 # --- memory -----------------------------------------------------------------------------------------------------------
 def trim() -> int:
-    """Give back all memory that `Mapping.keep` keeps; how many bytes that was."""
+    """Free all memory that `Mapping.keep` has kept. Returns its size in bytes."""
 
 def kept_nbytes() -> int: ...
 def copy(dst: int, src: int, nbytes: int) -> None:
-    """memmove without the GIL."""
+    """Copy bytes by memmove, without the GIL."""
 
 def fill(dst: int, pattern: bytes, nbytes: int) -> None:
     """Repeat `pattern` over [dst, dst + nbytes) without the GIL; nbytes is a multiple of len(pattern)."""
 
 def mapped(address: int, nbytes: int) -> str:
-    """How this process can reach all of these bytes: "rw", "r", or "" if not all of them are there."""
+    """Return how this process can access all of these bytes: "rw", "r", or "" if some of them are not mapped."""
 
 def ask(function: int, attribute: int, address: int, /) -> int | None:
-    """What `int function(void *value, int attribute, uint64 address)` tells, zero-extended; None where it fails."""
+    """Return the result of `int function(void *value, int attribute, uint64 address)`, zero-extended, or None if the
+    function fails.
+    """
 
 def ask_all(function: int, attributes: tuple[int, ...], address: int, /) -> tuple[int, ...] | int:
-    """The same of several attributes by `int function(unsigned count, int *attributes, void **values, uint64 address)`;
-    the code where that fails.
+    """Return the values of several attributes by `int function(unsigned count, int *attributes, void **values, uint64
+    address)`, or its code if it fails.
     """
 
 def name_handles(function: int, addresses: list[int], into: bytearray, /) -> int:
-    """Calls `int function(handle *made, uint64 address)` with each address, until one fails; returns its code, or 0.
-    `into` takes the 64 bytes of each.
+    """Call `int function(handle *made, uint64 address)` with each address, until one call fails. Writes the 64 bytes of
+    each handle to `into`. Returns the failing code, or 0.
     """
 
 def query(function: int, handle: int, /) -> int:
-    """Call a driver's function that asks for the state of `handle`. Returns its code."""
+    """Call a driver's function that returns the state of `handle`. Returns the code."""
 
 @final
 class Importer:
@@ -187,13 +195,13 @@ class Importer:
 
 @final
 class Recogniser:
-    """Finds other libraries' allocations, and asks for their handles, as `ask_all` and `name_handles` with the
-    functions `ask`, `ask_all` and `name`. It caches 8,192 of them, and asks only for the number of those.
+    """Finds allocations of other libraries and requests their handles, by `ask_all` and `name_handles` with the
+    functions `ask`, `ask_all` and `name`. It caches 8,192 allocations, and then only asks for their numbers.
 
-    `attributes` are an allocation's number, which no other has, also not later, its start, its size and its device's
-    ordinal, and then those that have to be as `wanted` says. The payload of an export is `payload`, with the size at
-    `size_at`, and the handle of 64 bytes behind it. `make(place, start, nbytes, number, payload)` makes the adapter's
-    `DriverMemory`. What it remembers is for `Leaves.next`.
+    The first four of `attributes` are an allocation's number, which no other allocation ever gets, its start, its size
+    and its device's ordinal. The rest must have the values `wanted`. The payload of an export is `payload`, with the
+    size at `size_at` and the 64-byte handle at the end. `make(place, start, nbytes, number, payload)` makes the
+    adapter's `DriverMemory`. `Leaves.next` uses the cache.
     """
 
     def __init__(
@@ -209,54 +217,57 @@ class Recogniser:
         backend: str,
     ) -> None: ...
     def add(self, ordinal: int, info: object, scopes: Scopes, place: object, /) -> None:
-        """Find memory on that device, too, which `info` describes; handles are asked for within a scope."""
+        """Recognise memory of another device, which `info` describes. Handles are requested inside `scopes`."""
 
     def find(
         self, device: Any, info: Any, address: int, nbytes: int, known: bool, add: Callable[[Any, Any], Any],
         own: OwnTable | None, /,
     ) -> Any:  # fmt: skip
-        """Return the `Allocation` that has these bytes, on the device that `info` describes. None: the adapter has to
-        look. A new one of this device is made under the name (backend, (ordinal, start, nbytes, number)), with the
-        template of its exports in `own` once one was made on that device, and remembered as what `add(name,
-        allocation)` returns. `known`: ask first whether it is one that is remembered, as `Leaves.next` does.
+        """Return the `Allocation` with these bytes, on the device that `info` describes. Returns None if the adapter
+        has to look.
+
+        A new allocation gets the name (backend, (ordinal, start, nbytes, number)) and, if `own` has exported memory of
+        that device, the template of its exports. The result of `add(name, allocation)` is cached. With `known`, the
+        cache is tried first, as by `Leaves.next`.
         """
 
 @final
 class Mapping:
-    """A shared mapping of an fd, which is unmapped when the object dies. It does not keep the fd."""
+    """A shared mapping of an fd. It is unmapped when the object dies, and does not own the fd."""
 
     def __init__(
         self, fd: int, nbytes: int, offset: int = 0, writable: bool = True, populate: bool = False
     ) -> None: ...
     @classmethod
     def imported(cls, fd: int, inode: int, nbytes: int, writable: bool, /) -> Mapping:
-        """Map a peer's memfd. ValueError unless it cannot shrink, has at least `nbytes`, and is the file `inode` (0:
-        any).
+        """Map a peer's memfd. Raises ValueError unless the memfd cannot shrink, has at least `nbytes`, and is the file
+        `inode` (0 accepts any).
         """
 
     @classmethod
     def fetched(
         cls, pidfd: int, fd: int, inode: int, nbytes: int, writable: bool, address: int, generation: int, /
     ) -> Mapping:
-        """`pidfd_getfd` and `imported` in one call. OSError(ESTALE) unless the word at `address` is `generation`
-        afterwards.
+        """Do `pidfd_getfd` and `imported` in one call. Raises OSError(ESTALE) unless the word at `address` is
+        `generation` afterwards.
         """
 
     def keep(self, fd: OwnedFd | None, owned: bool, /) -> int:
-        """Give up the mapping and its fd, if it has one. Both are kept if there has been no fork since and memory is
-        not scarce: for `owned`, or for `kept` if the memory was never exported. Nothing may use the mapping any more.
-        Returns the number under which it is kept; 0 if it was freed.
+        """Give up the mapping and its fd, if it has one, for reuse. Nothing may use the mapping any more.
+
+        Both are kept unless the process has forked since or memory is scarce: for `owned`, or for `kept` if the memory
+        was never exported. Returns the number under which they are kept, or 0 if they were freed.
         """
 
     @classmethod
     def owned(cls, number: int, /) -> tuple[Mapping, OwnedFd | None] | None:
-        """Return the mapping that was kept as `owned` under that number, with its content, and its fd. None if it was
-        freed.
+        """Return the mapping, with its content, and the fd that were kept as `owned` under that number. None if they
+        were freed.
         """
 
     @classmethod
     def kept(cls, nbytes: int, /) -> tuple[Mapping, OwnedFd] | None:
-        """A mapping of exactly `nbytes` that was kept, zeroed, and its fd."""
+        """Return a kept mapping of exactly `nbytes`, zeroed, and its fd."""
 
     @property
     def address(self) -> int: ...
@@ -265,41 +276,44 @@ class Mapping:
 
 @final
 class Reservation:
-    """Address space (PROT_NONE, MAP_NORESERVE) in which fds are mapped at fixed places. It is released when the object
-    dies.
+    """Reserved address space (PROT_NONE, MAP_NORESERVE), in which fds are mapped at fixed places. It is released when
+    the object dies.
     """
 
     def __init__(self, nbytes: int, address: int = 0) -> None:
-        """If `address` is not 0, the reservation is there (MAP_FIXED_NOREPLACE) or fails with EEXIST."""
+        """Reserve addresses. A nonzero `address` is used, or the call fails with EEXIST (MAP_FIXED_NOREPLACE)."""
 
     @property
     def address(self) -> int: ...
     @property
     def nbytes(self) -> int: ...
     def map(self, at: int, fd: int, offset: int, nbytes: int, access: int, /) -> None:
-        """mmap(MAP_FIXED | MAP_SHARED) at base + `at`; `access` is 0 none, 1 read, 2 read and write. ValueError
-        outside.
+        """Map an fd at base + `at` (MAP_FIXED, MAP_SHARED). `access` is 0 for none, 1 to read, 2 to read and write.
+        Raises ValueError for addresses outside.
         """
 
     def unmap(self, at: int, nbytes: int, /) -> None:
-        """Make the piece merely reserved again, by one mmap(PROT_NONE, MAP_FIXED)."""
+        """Return the piece to the mere reservation, by one mmap (PROT_NONE, MAP_FIXED)."""
 
     def protect(self, at: int, nbytes: int, access: int) -> None: ...
 
 # --- handles and peers ------------------------------------------------------------------------------------------------
 @final
 class Fields:
-    """The 256 bytes of a handle, by the names of docs/layout.md (`sharing.handle.FIELDS`). Nothing is checked."""
+    """The fields in the 256 bytes of a handle, by their names in docs/layout.md (`sharing.handle.FIELDS`). Nothing is
+    checked.
+    """
 
     def __init__(self, raw: bytes, /) -> None: ...
     def key(self, opener: int, /) -> bytes:
-        """Return what tells imports apart: the exporter's cookie, the number of its object, the opener's number, and the
-        flags READ_ONLY and PICKLED. A pickle opens an import of its own, which may have to be exported from here later.
+        """Return the key that distinguishes imports: the exporter's cookie, the number of its object, the opener's
+        number, and the flags READ_ONLY and PICKLED. A pickle gets an import of its own, because that may have to be
+        exported from here later.
         """
 
     @property
     def names(self) -> bytes:
-        """The bytes by which a handle names its device: `backend` and `device_uuid`."""
+        """The bytes by which a handle names its device: backend and uuid."""
 
     @property
     def magic(self) -> bytes: ...
@@ -350,21 +364,21 @@ class Seal:
 
     def __init__(self, key: bytes) -> None: ...
     def hash(self, data: bytes, /) -> bytes:
-        """BLAKE2b-256 of `data` under the key."""
+        """Return BLAKE2b-256 of `data` under the key."""
 
     def read(self, raw: bytes, /) -> Handle | None:
-        """Return the handle of these bytes; None unless they were sealed under the key, and this version knows all that
-        they say. The boot is the caller's to check.
+        """Return the handle of these bytes. None unless they were sealed under the key, and this version knows
+        everything in them. The caller checks the boot.
         """
 
     def moved(self, raw: bytes, handles: bytes, /) -> bytes:
-        """Return the message of these bytes over other memory handles, as many as it has, sealed anew. ValueError
-        unless it was sealed under the key.
+        """Return a copy of a message that names other memory handles, as many as before, sealed anew. Raises ValueError
+        unless the message was sealed under the key.
         """
 
 class HandleState:
-    """The base of `sharing.handle.Handle`. If a pickle's bytes are no handle here, it has only these and `unread_of`.
-    Handles compare by their bytes.
+    """The base of `sharing.handle.Handle`. If a pickle's bytes are no handle here, the object has only these bytes and
+    `unread_of`. Handles compare by their bytes.
     """
 
     def __bytes__(self) -> bytes: ...
@@ -379,98 +393,107 @@ def newest_of(handle: HandleState | MessageState, /) -> Callable[[], Any] | None
     """Return what `handle` or `following_message` was given."""
 
 def handle(raw: bytes, newest: Callable[[], Any] | None = None, /) -> Handle:
-    """Make a handle of 256 bytes that have been verified. `newest`: see `sharing.handle.following`."""
+    """Make a handle of 256 verified bytes. For `newest`, see `sharing.handle.following`."""
 
 def unread_handle(raw: bytes, why: Unread, /) -> Handle:
-    """Make a handle of bytes that are none here. `why` raises the reason when it is called."""
+    """Make a handle of bytes that are no handle here. Calling `why` raises the reason."""
 
 def told_apart(handle: Handle, /) -> int | tuple[int, int]:
-    """Return what is equal for two handles of one object if the newer one will do for the older: the bytes that they
-    cover, or the generation of a pickle's handle, since pickles end one by one.
+    """Return a key that is equal for two handles of one object if the newer one can replace the older: the range of
+    bytes, or for a pickle's handle the generation, since pickles end one by one.
     """
 
 def fields_of(handle: Handle, /) -> Fields: ...
 
 class PeerTable:
-    """The base of `Peer`: its mapped table, which opens an export in one call. It does not keep the pidfd (-1: there is none)."""
+    """The base of `Peer`: its mapped table, which opens an export in one call. It does not keep the pidfd, which is -1 if
+    there is none.
+    """
 
     def __new__(cls, mapping: Mapping, domain: Domain, pidfd: int) -> Self: ...
     def ended(self, fields: Fields, /) -> int | None:
-        """None while the handle's entry is live; else why it ended, a REASON_… if the peer is honest. ValueError where
-        there is no such entry in any table."""
+        """Return None while the handle's entry is live, otherwise the reason why it ended (a REASON_… if the peer is
+        honest). Raises ValueError if no table has such an entry.
+        """
 
     def stands(self, fields: Fields, /) -> bool:
-        """Whether the entry is still that of the handle, which may be overdue."""
+        """Return whether the entry still belongs to the handle. It may be overdue."""
 
     def copy(self, fields: Fields, /) -> bytes | None:
-        """A copy of the handle's entry, checked against the handle; None unless it is live and fits."""
+        """Return a copy of the handle's entry, checked against the handle. None unless the entry is live and fits."""
 
     def open(
         self, fields: Fields, mapped: bool, /
     ) -> tuple[Mapping | None, Lease, int, int, bytes, list[OwnedFd], int, bool, int] | None:
-        """Check a handle's entry, hold it, and fetch what it has: (a mapping of its memfd if it is one and `mapped`
-        wants that, the hold, nbytes and exposed_nbytes of the whole object, payload, fds otherwise, offset, whether
-        it is read-only, the number of its form).
+        """Check a handle's entry, hold it, and fetch its descriptors.
 
-        None, with nothing left behind, for a dead exporter, and for anything but a live entry that is not counted and
-        whose fds can be fetched. Then the caller finds out elsewhere what is wrong.
+        Returns a mapping of the memfd (if it is one, and `mapped` asks for it), the hold, `nbytes` and `exposed_nbytes`
+        of the whole object, the payload, any other descriptors, the offset, whether the export is read-only, and the
+        number of its form.
+
+        Returns None, and leaves nothing behind, if the exporter is dead, if the entry is not live or counts its opens,
+        or if the descriptors cannot be fetched. The caller then finds the reason.
         """
 
     def hold(self, fields: Fields, /) -> tuple[Lease, int] | None:
-        """Check a handle's entry and hold it: (the hold, the entry's slot). None as in `open`."""
+        """Check a handle's entry and hold it. Returns the hold and the entry's slot, or None as `open` does."""
 
 @final
 class Imports:
-    """What this process has open of others, by the cache's keys, and who opens the memory of a device. It holds weak
-    references: it keeps nothing open.
+    """The objects of other processes that this process has open, by `Fields.key`, and the openers of devices' memory. It
+    holds weak references, so it keeps nothing open.
     """
 
     peers: dict[bytes, Any]  # PeerTables, by cookie
 
     def get(self, key: Any, /) -> Any:
-        """What is open under the key, or None."""
+        """Return the object that is open under the key, or None."""
 
     def add(self, key: Any, made: Any, /) -> Any:
-        """What is open under the key. If nothing is, it is `made` from now on."""
+        """Add `made` under the key unless another object is open under it. Return the object that is."""
 
     def forget(self, key: Any, /) -> None:
-        """What was open under the key has died. Something newer is not forgotten."""
+        """Forget the object that was open under the key and has died, but not a newer one."""
 
     def objects(self) -> list[Any]:
-        """All that is open."""
+        """Return all open objects."""
 
     def hold(self, fields: Fields, key: Any, /) -> tuple[Any, Lease] | None:
-        """What is open already under the key, and a hold of it. None if nothing is, and as in `PeerTable.open`."""
+        """Return the object that is open under the key, and a hold of it. None if there is none, or as in
+        `PeerTable.open`.
+        """
 
     def open(self, handles: tuple[Handle, ...], opened: list[Any], /) -> list[tuple[Handle, Any, Any, Any]] | None:
-        """Append the ranges of handles to `opened`, up to the first handle whose allocation is not open already; whose
-        open has to be counted; or that does not do for the one by which the allocation was opened before.
+        """Append the ranges of handles to `opened`, up to the first handle whose allocation is not open yet, whose open
+        has to be counted, or that cannot replace the handle by which the allocation was opened before.
 
-        Return the rest, each with what `decide` was told: (handle, opener, device, context). None if it does not know
-        that, or has not met the exporter.
+        Return the other handles, each with its decision: (handle, opener, device, context). None if one has no decision,
+        or this process has not attached to the exporter.
         """
 
     def decide(self, handle: Handle, opener: Any, number: int, device: Any, context: Any, /) -> None:
-        """Tell who opens handles of that device, if nobody asks for another one, and the opener's number."""
+        """Set the opener, and its number, of that device's handles, for opens that ask for no other device."""
 
     def decided(self, handle: Handle, /) -> tuple[Any, Any, Any] | None:
-        """What `decide` was told: (opener, device, context)."""
+        """Return the decision for the handle's device, (opener, device, context), or None."""
 
 @final
 class Template:
-    """What all exports of one object have in common; made by `OwnTable.prepare`. It never changes."""
+    """The common part of all exports of one object, made by `OwnTable.prepare`. It never changes."""
 
     nbytes: int
 
 @final
 class Exported:
-    """One export of this process. `OwnTable.export` publishes it, once; until then it has no handle."""
+    """One export of this process. `OwnTable.export` publishes it, once. Before that it has no handle."""
 
     def __new__(
         cls, template: Template, source: Any, keep: Any = None, offset: int = 0, nbytes: int = 0,
         read_only: bool = False, implicit: bool = False, foreign: bool = False, slot: int = 0,
     ) -> Self:  # fmt: skip
-        """`offset` and `nbytes` say which bytes of the object are exported; `slot` is that of an event."""
+        """Describe an export. `offset` and `nbytes` are the exported bytes of the object, and `slot` is that of an
+        event.
+        """
     source: Final[Any]  # an open in this very process returns it
     keep: Final[Any]  # kept alive with it: the array of another library
     handle: Final[Handle]  # None until it is published
@@ -484,16 +507,18 @@ class Exported:
     outlives: bool  # made by pickling, and its object has died
 
 class Exposure:
-    """Which other processes may have memory of this process that was exported, and whether it may serve again.
+    """Tracks which other processes may have exported memory of this process, and so whether that memory can be reused.
 
-    Exports of an allocation that has it as `exposure` tell it when they end. Any thread may call any method.
+    It is the `exposure` of an allocation, whose exports report their end to it. Any thread may call any method.
     """
 
     def free(self) -> bool | None:
-        """Whether nobody else can have the memory any more. None: that will never be known, as after a fork."""
+        """Return whether no other process can have the memory any more. None means that this will never be known, for
+        example after a fork.
+        """
 
     def spoil(self) -> None:
-        """Have `free` return None from now on: somebody may reach the memory for longer than leases tell."""
+        """Make `free` return None from now on: some process may reach the memory for longer than leases show."""
     prepared: Any  # these two can be set: what the exports of its allocation say, and its number, 0 before the first
     serial: int
 
@@ -501,8 +526,8 @@ class Exposure:
 class OwnTable:
     """This process's own table, mapped writable, and its live exports, which it holds.
 
-    `common` is a handle without its seal, with the fields that all handles of this process have in common. Any thread
-    may call any method at any time.
+    `common` is a handle without seal, with the fields that all handles of this process share. Any thread may call any
+    method at any time.
     """
 
     def __init__(self, mapping: Mapping, common: bytes, domain: Domain) -> None: ...
@@ -529,15 +554,15 @@ class OwnTable:
     ) -> list[Handle] | None:
         """Publish new exports, each with a handle of its own: all of them, or none. Returns None if the table is full.
 
-        With `opens`, each can be opened that often. `deadline` is of the monotonic clock, 0 for none.
+        `opens` is how often each can be opened. `deadline` is a time of the monotonic clock, or 0 for none.
         """
 
     @overload
     def of_range(self, range: RangeBase, template: Template, read_only: bool, implicit: bool, /) -> Exported: ...
     @overload
     def of_range(self, range: RangeBase, template: None, read_only: bool, implicit: bool, /) -> Exported | None:
-        """Make the export of a range of an allocation. Without a template, that of the allocation serves; None if it
-        has none, or this process may not export it.
+        """Make the export of a range of an allocation. Without a template, the allocation's own is used. Returns None
+        if it has none, or if this process may not export the memory.
         """
 
     def find(self, fields: Fields, /) -> Exported | None:
@@ -547,51 +572,51 @@ class OwnTable:
         """Return all live exports, the oldest first."""
 
     def end(self, exported: Exported, reason: int, /) -> bool:
-        """End an export; one that is not live stays as it is. Returns whether importers may still use its memory: then
-        the table holds it until `release`, and its entry stays taken.
+        """End an export, unless it has ended already. Returns whether importers may still use its memory: then the
+        table holds it, and its entry stays taken, until `release`.
         """
 
     def release(self, exported: Exported, /) -> None:
-        """Drop an ended export. Its entry can be taken again."""
+        """Drop an ended export, whose entry becomes free."""
 
     def set_deadline(self, exported: Exported, deadline: int, /) -> None:
         """Change the deadline of a live export."""
 
     def give_open(self, fields: Fields, until: int = ..., /) -> bool:
-        """Allow one open more, and with `until` have the handle stay good until then. False if the export has ended."""
+        """Allow one more open. `until` extends the handle's validity. Returns False if the export has ended."""
 
     @property
     def used(self) -> int:
-        """How many entries have ever been taken: the first ones."""
+        """How many entries have ever been taken; these are the first ones."""
 
     @property
     def live(self) -> int:
         """How many exports are live."""
 
     def new_object(self) -> int:
-        """Return 1, 2, 3, …: no two threads get the same number."""
+        """Return 1, 2, 3, and so on. No two threads get the same number."""
 
     def object_named(self, name: Hashable, /) -> int:
-        """Return the number of another library's object: the same one for the name each time, unless 4,096 others were
-        asked for since.
+        """Return the number of another library's object. The name keeps its number until 4,096 other names have been
+        asked for.
         """
 
 @final
 class End:
-    """Releases a resource when its owner has died: calls `release(*arguments)` once, unless that is None.
+    """Releases a resource when its owner has died, by one call of `release(*arguments)` unless that is None.
 
-    The owner alone holds it. The owner's own `__del__` would be too early: it runs while weak references to the owner
-    still work, so that another thread could take the object out of a cache while it is being released.
+    Only the owner refers to it. The owner's own `__del__` would be too early: weak references to the owner still work
+    while it runs, so another thread could take the object out of a cache while it is being released.
 
-    In a forked child, and after this process has left, nothing is called.
+    Nothing is called in a forked child, or after this process has left.
     """
 
     def __new__(cls, release: Callable[..., object] | None, /, *arguments: Any) -> Self: ...
     def __del__(self) -> None:
-        """Release now what would be released later."""
+        """Release the resource now."""
 
 class Resource:
-    """Owns `driver` and releases it once, in the process that made it, when the last reference goes."""
+    """Owns `driver` and releases it once, in the process that made it, when the last reference is dropped."""
 
     def __new__(cls, device: Any, driver: Any, release: Callable[..., object] | None, /, *arguments: Any) -> Self: ...
     device: Any  # all are read-only
@@ -604,9 +629,10 @@ class Resource:
     def on_death(
         self, forget: Callable[[Any], object], key: Any, keep: Callable[[End], object] | None = None, /
     ) -> None:
-        """Have `forget(key)` called when this has died, before its driver resource is released. For a cache.
+        """Have `forget(key)` called when this object has died, before its driver resource is released. This is for
+        caches.
 
-        With `keep`, the resource is not released then. Instead, `keep` is called with a new end that owns it.
+        With `keep`, the resource is not released. Instead, `keep` is called with a new `End` that owns it.
         """
 
     reopens: tuple[Any, ...] | None
@@ -614,9 +640,10 @@ class Resource:
 
 @final
 class Timeline(Resource):
-    """This process's attachment to an event's slot: one per event and process, however often it is opened.
+    """This process's attachment to an event's slot. There is one for each event and process, however often the event is
+    opened.
 
-    The slot's object detaches when it dies. A queue that still has to signal it or to wait for it holds it.
+    The attachment ends when the object dies. Queues that still have to signal the event or wait for it keep it alive.
     """
 
     def __new__(
@@ -627,7 +654,7 @@ class Timeline(Resource):
     prepared: Template | None  # for exports by this process
 
 class AllocationBase(Resource):
-    """USM memory. `newest` is the handle by which an import was opened last, `earlier` has those before."""
+    """USM memory. `newest` is the handle by which an import was opened last, `earlier` has those before it."""
 
     def __new__(
         cls, device: Any, driver: Any, end: End, kind: str, address: int, nbytes: int, host_accessible: bool,
@@ -649,8 +676,8 @@ class AllocationBase(Resource):
     known_serial: int  # 0 before the first export
 
     def opened_by(self, handle: Handle, /) -> Handle | None:
-        """Note the handle by which an import was opened, which is its newest one now. Returns the one before, or None
-        if the new one does for that, too.
+        """Make a handle the newest one of this import. Returns the former newest handle, or None if the new handle can
+        replace it.
         """
 
 class PagesBase(Resource):
@@ -666,8 +693,8 @@ def imported(
     device: Any, driver: Any, kind: str, address: int, nbytes: int, host_accessible: bool, owned: object, end: End,
     keepable: bool = False, /,
 ) -> Any:  # fmt: skip
-    """Make the `Allocation` of memory that another process exported. `owned`: by which this process can export it, or
-    None. `keepable`: its end is worth keeping for a moment.
+    """Make the `Allocation` of memory that another process exported. `owned` is the object by which this process can
+    export it, or None. `keepable` means that its `End` is worth keeping for a moment.
     """
 
 @final
@@ -682,7 +709,9 @@ class AddressMap:
     def all(self) -> list[Any]: ...
 
 class RangeBase:
-    """A piece of an allocation, and what keeps it open. Its fields are read-only. Ranges compare by identity."""
+    """A piece of an allocation, and the object that keeps it open. Its fields are read-only. Ranges compare by
+    identity.
+    """
 
     def __new__(
         cls, allocation: Any, offset: int, nbytes: int, device: Any, context: Any, read_only: bool, handle: Any,
@@ -704,21 +733,22 @@ class RangeBase:
 
     @classmethod
     def opened(cls, handle: Handle, allocation: Any, device: Any, context: Any, lease: Any, /) -> Self | None:
-        """Return the range that an opened handle names. None if it does not lie in the allocation."""
+        """Return the range that an opened handle names, or None if it does not lie in the allocation."""
 
 def flatten(tree: Any, most: int, scalar: type | None, /) -> Any:
-    """The arrays of a tree, and the tree in terms of JSON; NotImplemented for what only Python describes or refuses.
-    `most`: bytes of the message. `scalar`: the type of NumPy's scalars, None if NumPy is not loaded.
+    """Return the arrays of a tree, and the tree as JSON values. NotImplemented means that Python has to describe or
+    refuse the tree. `most` limits the bytes of the message. `scalar` is the type of NumPy's scalars, or None if NumPy
+    is not loaded.
     """
 
 def unflatten(described: Any, arrays: Sequence[Any], /) -> Any:
-    """The tree with these arrays; NotImplemented for what only Python makes or refuses."""
+    """Return the tree with these arrays. NotImplemented means that Python has to make or refuse it."""
 
 class MessageState:
-    """The base of `objects.array_handle.ArrayHandle`: the handle of an array, or of a tree of arrays. Of the bytes of a
-    pickle that are no message here, it has only these and `unread_of`.
+    """The base of `objects.array_handle.ArrayHandle`: the handle of an array, or of a tree of arrays. If a pickle's
+    bytes are no message here, the object has only these bytes and `unread_of`.
 
-    If an object dies that owns its exports, `_abandoned` is called as `__del__` would be.
+    If an object that owns its exports dies, `_abandoned` is called, at the time at which `__del__` would be.
     """
 
     @property
@@ -774,8 +804,8 @@ def message_end(message: MessageState, /) -> bool:
     """Close the message. Return whether it owned its exports."""
 
 def read_message(seal: Seal, raw: bytes, boot_id: bytes, /) -> ArrayHandle | None:
-    """Verify a message; None unless it was sealed under the key and is of that boot. What it says of its arrays is
-    checked by `good`.
+    """Verify a message. Returns None unless it was sealed under the key, in that boot. `message_good` checks its
+    arrays.
     """
 
 def unread_message(raw: bytes, why: Unread, /) -> ArrayHandle: ...
@@ -785,7 +815,7 @@ KINDS_MOST: Final[int]
 
 @final
 class Kinds:
-    """What `Leaves.settle` and `Leaves.produce` have said of kinds of arrays, for later calls of `share`."""
+    """Results of `Leaves.settle` and `Leaves.produce` for kinds of arrays, which later calls of `share` reuse."""
 
     def clear(self) -> None: ...
 
@@ -793,100 +823,106 @@ class Kinds:
 class Leaves:
     """The arrays of one `share`, until they are sealed as a message.
 
-    It looks at arrays of ours, and at those whose library has DLPack's exchange API. Arrays of one kind (type, device
-    and type of element) are described alike. Python describes and `put`s the others; its kinds have numbers from
-    KINDS_MOST on.
+    It describes this package's arrays, and arrays of libraries that have DLPack's exchange API. Arrays of one kind
+    (type, device and element type) are described alike. Python describes and `put`s all others, whose kinds have
+    numbers from KINDS_MOST on.
     """
 
     def __init__(self, arrays: list[Any], read_only: bool, known: Kinds = ..., /) -> None:
-        """`read_only`: all of it becomes so. `known`: kinds that need not be asked for."""
+        """Begin with these arrays. `read_only` makes all of them read-only. `known` has kinds that need not be asked
+        about.
+        """
 
     dtypes: list[Any]  # by their numbers in the message
 
     def view(self, ordered: bool = True, /) -> list[tuple[int, Any, Any, tuple[int, int, int, int, int] | None]]:
-        """Look at the arrays. Returns, for each kind that is not known, its number, an array of it, and the device. For
-        another library's kind, it returns None instead of the device, and DLPack's device type and number, and the
-        code, bits and lanes of an element. `ordered`: a kind is known only if the stream is that produces its arrays.
+        """Look at the arrays. Returns, for each unknown kind, its number, an array of it, and its device. For another
+        library's kind, it returns None instead of the device, then DLPack's device type and number, and the code, bits
+        and lanes of an element. `ordered` means that a kind is known only if the stream that produces its arrays is.
         """
 
     def stream(self, kind: int, /) -> int | None:
-        """The number of the stream that the kind's library works on now."""
+        """Return the number of the stream on which the kind's library works now."""
 
     def settle(self, kind: int, dtype: Any, device: Any, context: Any, /) -> None:
-        """Tell the dtype and the device of the arrays of another library's kind."""
+        """Set the dtype and the device of the arrays of another library's kind."""
 
     def finds(self, kind: int, finder: Recogniser, info: Any, /) -> None:
-        """Tell who finds the memory of the kind's arrays, and calls their device `info`."""
+        """Set the recogniser of the kind's memory, and the `info` by which it knows their device."""
 
     def produce(self, kind: int, work: Resource | None, number: int | None, lasting: bool, /) -> None:
-        """Tell which queue is over the stream that produces the kind's arrays, and what `stream` said then. `lasting`:
-        the queue is the same whenever `stream` says so.
+        """Set the queue over the stream that produces the kind's arrays, and the result of `stream` at that time.
+        `lasting` means that the same number always stands for this queue.
         """
 
     def producers(self) -> dict[int, Any]:
-        """What produces the arrays, by kind. Kinds with the same queue have the same object."""
+        """Return the queues that produce the arrays, by kind. Kinds with the same queue have the same object."""
 
     def next(
         self, maps: tuple[AddressMap, ...] = ..., add: Callable[[Any, Any], Any] = ..., own: OwnTable | None = ..., /
     ) -> int | None:
-        """Place the arrays in allocations that are known, here or to the kind's finder. With `maps`, the finder makes
-        those of new memory, too, as `Recogniser.find` does, but for addresses that a map has. Returns the index of the
-        next array that is in none; None if there is none.
+        """Place the arrays that lie in known allocations, whether known here or to the kind's recogniser. Returns the
+        index of the next array outside of them, or None if there is none.
+
+        With `maps`, the recogniser also makes the allocations of new memory, as `Recogniser.find` does, except at
+        addresses that one of the maps has.
         """
 
     def where(self) -> tuple[int, int, int, Any, Any, Recogniser | None, Any, int] | None:
-        """Of the array that `next` returned the kind; the address and bytes of the first array that it lies end to end
-        with, which may be itself; its device and context; who may find the memory, and what that calls the device;
-        and how many bytes all these arrays take up. None if the kind is not settled.
+        """Describe the memory of the array that `next` returned: its kind; the address and size of the first array that
+        adjoins it, perhaps itself; its device and context; the kind's recogniser, and its `info` of the device; and the
+        total size of the adjoining arrays. None if the kind is not settled.
         """
 
     def learn(self, allocation: Any, context: Any, /) -> None:
-        """Arrays may lie in that allocation."""
+        """Add an allocation in which arrays may lie."""
 
     def skip(self) -> None:
-        """The array that `next` returned is `put` later."""
+        """Skip the array that `next` returned. It is `put` later."""
 
     def put(
         self, index: int, range: Any, first: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any,
         kind: int, /
     ) -> None:  # fmt: skip
-        """The array covers that range of an allocation, and its first element is `first` bytes into it."""
+        """Place an array that covers that range of an allocation, with its first element `first` bytes into it."""
 
     def groups(self, events: dict[int, int], event: int, whole: bool, /) -> list[Any]:
-        """Return a range for each allocation, and access to it, in which arrays lie: the bytes that they span, or all
-        of it. `events`: by the numbers of kinds, the index of the event that orders the arrays (-1: none); `event`: of
-        all other kinds.
+        """Return one range for each allocation, and kind of access, with arrays in it: the bytes that they span, or
+        with `whole` all of it. `events` has, by kind, the index of the event that orders the arrays (-1 for none), and
+        `event` that of all other kinds.
         """
 
     def seal(
         self, seal: Seal, memory: list[Handle], events: list[tuple[Handle, int]], text: bytes, copied: int, /
     ) -> ArrayHandle | None:
-        """The message, after `groups`; None if it would be too large."""
+        """Return the message, after `groups`, or None if it would be too large."""
 
 # --- what is read from peers ------------------------------------------------------------------------------------------
 def check_memfd(fd: int, nbytes: int, inode: int = 0, seals: int = 0, exact: bool = False) -> None:
-    """Check that it is safe to map `nbytes` of a peer's fd. ValueError unless it is a memfd of ordinary pages that
-    cannot shrink, also has `seals`, has at least `nbytes` (`exact`: exactly as many), and is the file `inode` (0: any).
+    """Check that `nbytes` of a peer's fd can safely be mapped. Raises ValueError unless the fd is a memfd of ordinary
+    pages that cannot shrink, has the `seals`, has at least `nbytes` (with `exact`, exactly as many), and is the file
+    `inode` (0 accepts any).
     """
 
 def request(op: int, wanted: list[tuple[Fields, int]], /) -> bytes:
-    """A request to the socket of the handles' exporter: OP_…, for the fds of each entry from that number on. At most
-    FDS_AT_ONCE entries.
+    """Return a request to the socket of the handles' exporter: OP_…, for the descriptors of each entry from that number
+    on, for at most FDS_AT_ONCE entries.
     """
 
 def read_reply(packet: bytes, asked: int, fds: int, /) -> list[tuple[int, int, int]]:
-    """(STATUS_…, how many fds are there, how many the entry has in all) for the first of the `asked` entries, from a
-    reply that came with `fds` fds. OSError(EMFILE) if fds were lost on the way; ValueError if the reply makes no sense.
+    """Read a reply that came with `fds` descriptors. Returns, for the first of the `asked` entries, the STATUS_…, how
+    many descriptors came, and how many the entry has in all. Raises OSError(EMFILE) if descriptors were lost on the
+    way, and ValueError if the reply makes no sense.
     """
 
 # --- buffers and DLPack -----------------------------------------------------------------------------------------------
 @final
 class Span:
-    """A buffer (format "B" by default) over memory that `owner` keeps alive. Every view of it holds the span, and so
-    the owner.
+    """A buffer, of format "B" by default, over memory that `owner` keeps alive. Every view of it keeps the span, and so
+    the owner, alive.
 
-    With `shape`, `strides` (bytes) and `format`, the buffer has that shape. PEP 3118's flags are honoured: BufferError
-    if a consumer asks for contiguous or writable memory and this is not.
+    `shape`, `strides` (in bytes) and `format` give the buffer a shape. PEP 3118's flags are honoured: a request for
+    contiguous or writable memory that this memory is not raises BufferError.
     """
 
     def __init__(
@@ -931,8 +967,8 @@ def pickle_of(object: ObjectBase, /) -> Any:
 def set_pickle(object: ObjectBase, exported: object, /) -> None: ...
 
 class BufferBase(ObjectBase):
-    """Base of classes that export a buffer: `memoryview(self)` becomes a view of `self._span()`, a `Span`. The view
-    keeps the span, not this object. Exceptions of `_span` are passed on.
+    """The base of classes that export a buffer: `memoryview(self)` becomes a view of the `Span` that `self._span()`
+    returns. The view keeps the span alive, not this object. Exceptions of `_span` are passed on.
     """
 
     def _span(self) -> Span: ...
@@ -966,9 +1002,9 @@ def array(
 def dlpack_view(
     array: Any, api: object, /
 ) -> tuple[int, tuple[int, int], tuple[int, int, int], tuple[int, ...], tuple[int, ...] | None] | None:
-    """What an array says of itself by DLPack's C exchange API, the capsule that its type has: address, device, dtype,
-    shape, and strides in elements (None: C order). Nothing is asked of its streams. None where the API has no such
-    view, or refuses the array.
+    """Describe an array by DLPack's C exchange API, the capsule of its type: address, device, dtype, shape, and strides
+    in elements (None for C order). Streams are not consulted. Returns None if the API has no such view, or refuses the
+    array.
     """
 
 def dlpack_capsule(
@@ -982,11 +1018,11 @@ def dlpack_capsule(
     versioned: bool,
     copied: bool = False,
 ) -> Any:
-    """A DLPack capsule ("dltensor_versioned" 1.x, or "dltensor") that holds `owner` until its consumer deletes it (from
-    any thread).
+    """Make a DLPack capsule ("dltensor_versioned" 1.x, or "dltensor") that keeps `owner` alive until its consumer
+    deletes it, from any thread.
 
-    `strides` are in elements, None for C order; `dtype` is (code, bits, lanes). `copied` is DLPack's flag of that name,
-    which only a versioned capsule has. Unversioned and read-only: BufferError.
+    `strides` are in elements, or None for C order. `dtype` is (code, bits, lanes). `copied` is DLPack's flag of that
+    name, which only a versioned capsule has. An unversioned read-only capsule raises BufferError.
     """
 
 @final
@@ -996,7 +1032,7 @@ class DLTensor:
     """
 
     def __init__(self, capsule: Any) -> None:
-        """ValueError for what is not an unused DLPack capsule, BufferError for a major version other than 1."""
+        """Raises ValueError for anything but an unused DLPack capsule, BufferError for a major version other than 1."""
 
     address: int
     device: tuple[int, int]
@@ -1008,17 +1044,19 @@ class DLTensor:
 # --- membership, holders, event slots ---------------------------------------------------------------------------------
 @final
 class Domain:
-    """This process's membership in one commons; one per commons and process.
+    """This process's membership in one commons. There is one for each commons and process.
 
-    It takes over the two fds (close-on-exec from then on): `leave` closes the commons (then `fd` is -1), and its death
-    closes the bell. If the constructor raises, they stay the caller's. In a forked child the commons' fd is closed at
-    once.
+    It takes over the two descriptors, which become close-on-exec. `leave` closes the commons (then `fd` is -1), and the
+    object's death closes the bell. If the constructor raises, the caller keeps both. In a forked child, the commons'
+    descriptor is closed at once.
     """
 
     def __init__(self, fd: int, bell: int, cookie: bytes, owner: bool) -> None:
-        """Map the commons (checked: seals, size, magic, cookie; ValueError says what is wrong), claim a member index
-        (0 for the owner, which writes the header; else the first free one, reaping dead ones on the way). A
-        member never closes another fd of this file while it lives. OSError(ENOSPC) when all 1024 are taken."""
+        """Map the commons and claim a member index. Seals, size, magic and cookie are checked, and ValueError names the
+        fault. The owner gets index 0, and writes the header. Anybody else gets the first free index, and reaps dead
+        members on the way. Raises OSError(ENOSPC) if all 1024 are taken. A member never closes another descriptor of
+        this file while it lives.
+        """
 
     @property
     def fd(self) -> int: ...
@@ -1029,63 +1067,74 @@ class Domain:
     @property
     def address(self) -> int: ...
     def leave(self) -> None:
-        """Clean exit: docs/events-protocol.md. Idempotent. In a forked child: only unmaps and closes."""
+        """Leave cleanly, see docs/events-protocol.md. Idempotent. In a forked child this only unmaps and closes."""
 
     def members(self) -> list[tuple[int, int, int, bool]]:
-        """(index, pid as seen from here or 0, attach time in ns since the epoch, alive) of every attached member."""
+        """Return for each attached member the index, the pid as seen from here or 0, the attach time in ns since the
+        epoch, and whether it is alive.
+        """
 
     def reap(self) -> int:
-        """Reap the dead members, each by one step of 4,096 slots and entries; returns how many sweeps that ended."""
+        """Advance the reaping of each dead member by one step of 4,096 slots and entries. Returns how many sweeps that
+        has completed.
+        """
 
     # who holds an entry of the owner's table open
     def leave_if_idle(self) -> bool:
-        """`leave`, if this process holds no entry and is attached to no slot here; whether it has left. No thread comes
-        to hold anything in between."""
+        """Leave if this process holds no entry here, and is attached to no slot. Returns whether it has left. No thread
+        can begin to hold anything meanwhile.
+        """
 
     def stands(self) -> bool:
-        """Whether this process still is a member: it has not left or forked, and nothing in it has closed our fds."""
+        """Return whether this process is still a member: it has not left or forked, and nothing in it has closed the
+        descriptors.
+        """
 
     def use(self, entry: int, /) -> Lease:
-        """What marks this process as a user of the entry until it dies: device work of before a close may go on."""
+        """Return an object that marks this process as a user of the entry until it dies, since device work from before
+        a close may still run.
+        """
 
     def mark(self, entry: int, /) -> None:
-        """Declare that this process, or another one, may reach the memory for longer than a hold of the entry."""
+        """Declare that some process may reach the memory for longer than its hold of the entry lasts."""
 
     def holders(self, entry: int) -> list[int]:
-        """Indices of the other living members that hold `entry`; dead ones are reaped first."""
+        """Return the indices of the other living members that hold `entry`. Dead ones are reaped first."""
 
     def set_opens(self, entry: int, count: int) -> None:
-        """Begin with that many opens, and not renewed."""
+        """Begin with that many opens, and without a renewal."""
 
     def take_open(self, entry: int) -> bool:
-        """Count one open of a counted or pickled export (never below zero); False when they are used up."""
+        """Use up one open of a counted or pickled export. Returns False if none is left."""
 
     def give_open(self, entry: int) -> None:
-        """One open more: undo one `take_open`, or count one pickle."""
+        """Add one open, to undo one `take_open` or to count one pickle."""
 
     def opens_left(self, entry: int) -> int: ...
     def renew(self, entry: int, until: int) -> None:
-        """One open more of a pickled export, which is good until then (CLOCK_MONOTONIC nanoseconds), at least."""
+        """Add one open of a pickled export, which stays valid at least until then (CLOCK_MONOTONIC, nanoseconds)."""
 
     def renewed(self, entry: int) -> int: ...
     def own(self, entry: int) -> None:
-        """Record, while this process holds the entry, that it hands out the memory of this export from now on."""
+        """Record, while this process holds the entry, that it exports the memory of this export itself from now on."""
 
     def owned(self, entry: int) -> bool:
-        """Whether any process hands out the memory of this export itself: the table's owner never uses it again."""
+        """Return whether any other process exports the memory itself. Then the table's owner never reuses it."""
 
     # slots, owner only
     def new_slot(self) -> int:
-        """The index of a zeroed slot to which no living process is attached. OSError(ENOSPC) if all are in use."""
+        """Return the index of a zeroed slot to which no living process is attached. Raises OSError(ENOSPC) if all are
+        in use.
+        """
 
     def release_slot(self, index: int) -> None:
-        """Release a slot. It may be used again once no living process is attached to it."""
+        """Release a slot. It can be reused once no living process is attached to it."""
 
 @final
 class Lease:
-    """A hold on an entry of `domain` that drops when it dies; keeps `peer`, whatever that is.
+    """A hold on an entry of `domain`, which ends when the object dies. It keeps `peer` alive.
 
-    This process counts its holds: the first one of an entry sets the shared bit, the last one clears it.
+    This process counts its holds: the first one of an entry sets the shared bit, and the last one clears it.
     """
 
     def __init__(self, domain: Domain, entry: int, peer: Any, /) -> None: ...
@@ -1098,9 +1147,9 @@ LOST: Final = 2
 
 @final
 class Slot:
-    """An attachment of this process to one event; it ends when the object dies or by `detach`.
+    """An attachment of this process to one event. It ends when the object dies, or by `detach`.
 
-    `signals` says what it is for: None may signal, True will, False only waits.
+    `signals` is None for an object that may signal, True for one that will, and False for one that only waits.
     """
 
     def __init__(self, domain: Domain, index: int, signals: bool | None = None) -> None: ...
@@ -1114,72 +1163,82 @@ class Slot:
 
     @property
     def engine(self) -> int:
-        """What the engine's functions for other libraries (src/native/engine/outside.c) take."""
+        """The address that the engine's functions for other libraries take (src/native/engine/outside.c)."""
 
     @property
     def value(self) -> int: ...
     @property
     def pending(self) -> int: ...
     def state(self, point: int) -> int:
-        """PENDING, DONE or LOST now. It notices no deaths by itself."""
+        """Return PENDING, DONE or LOST. This does not check for deaths."""
 
     def signal(self) -> int:
-        """Host signal. ValueError: another signaller's point is pending."""
+        """Signal from the host. Raises ValueError while another signaller's point is pending."""
 
     def submit(self, queue: int, device: bool = False) -> tuple[int, int]:
-        """Submit a point for queue number `queue` (process-wide, not 0): (point, point to wait for first or 0).
+        """Submit a point for queue number `queue` (unique in this process, not 0). Returns the point, and the point to
+        wait for first, or 0.
 
-        ValueError: too many signallers, or too many points outstanding. `device` sets the sticky flag."""
+        Raises ValueError for too many signallers or too many outstanding points. `device` sets the sticky flag.
+        """
 
     def complete(self, point: int) -> None: ...
     def fail(self, cause: int) -> None:
-        """Lose everything outstanding that this process owes, if anything (cause 2 or 3 of the protocol)."""
+        """Lose all outstanding points that this process owes (cause 2 or 3 of the protocol)."""
 
     def lose(self, point: int, cause: int) -> bool:
-        """Lose a point of this process, which no device stores, and all behind it; False while an earlier one is
-        outstanding.
+        """Lose a point of this process, which no device will store, and all points behind it. Returns False while an
+        earlier point is outstanding.
         """
 
     def owes(self) -> bool:
-        """Whether this process owes an outstanding point."""
+        """Return whether this process owes an outstanding point."""
 
     def owes_next(self) -> bool:
-        """Whether the lowest outstanding point is this process's to complete."""
+        """Return whether this process has to complete the lowest outstanding point."""
 
     def wait(self, point: int, timeout: float | None = None, spin: float = 50e-6) -> int:
-        """Wait until `point` is done or lost: DONE, LOST, or PENDING on time-out. Deaths are noticed, also for future
-        points.
+        """Wait until `point` is done or lost. Returns DONE or LOST, or PENDING after the time-out. Deaths are noticed,
+        even for future points.
         """
 
     def pickled(self, until: int) -> None:
-        """A pickle was made, by which whoever opens the event may signal; good until then, in ns of CLOCK_MONOTONIC."""
+        """Record that a pickle was made, whose opener may signal. It is valid until then (CLOCK_MONOTONIC,
+        nanoseconds).
+        """
 
     def taken(self) -> None:
-        """A pickle was opened. Comes after the opener's own Slot that may signal was made."""
+        """Record that a pickle was opened. Call this after making the opener's own Slot that may signal."""
 
     def blame(self) -> tuple[int, int]:
-        """(cause, pid) of the last loss; (0, 0) if none."""
+        """Return the cause and the pid of the last loss, or (0, 0)."""
 
     def attached(self) -> list[int]:
-        """Member indices attached, dead ones included."""
+        """Return the indices of the attached members, including dead ones."""
 
     def notify(self, point: int, token: int) -> bool:
-        """Have `token` (64 bits) reported by `due()` once `point` is done or lost.
+        """Have `due()` report `token` (64 bits) once `point` is done or lost.
 
-        True when it already is (then nothing is registered). Tokens of a slot that is detached become due at once."""
+        Returns True if it already is, and then registers nothing. The tokens of a slot that is detached become due at
+        once.
+        """
 
     def notify_recovery(self, token: int) -> bool:
-        """As `notify`, once a signal that nobody has submitted yet is not lost."""
+        """Do as `notify`, for the moment at which a signal that nobody has submitted yet is not lost any more."""
 
     def cancel(self, token: int) -> None: ...
     def guard(self, point: int) -> None:
-        """A device waits for `point` here: watch the members, so that a loss releases it, until it is done or lost.
+        """Watch the members while a device waits for `point` here, so that a loss releases the device. Ends once the
+        point is done or lost.
 
-        ValueError: more than 2**20 - 1 points ahead. A future point that is lost is submitted and lost at once, see
-        the protocol."""
+        Raises ValueError for a point more than 2**20 - 1 ahead. If a future point is lost, it is submitted and lost at
+        once, see the protocol.
+        """
 
     def released(self, point: int) -> bool:
-        """A guard for `point` has seen its loss; True once for each. Also after a later signal has healed the loss."""
+        """Return whether a guard for `point` has seen its loss. True once for each guard, even if a later signal has
+        healed the loss.
+        """
 
     def watch(self) -> None:
         """Have the deaths of all attached members noticed, for callers that poll `state`."""
@@ -1192,11 +1251,12 @@ class Slot:
 # --- scopes -----------------------------------------------------------------------------------------------------------
 @final
 class Scopes:
-    """`with scopes():` makes calls of a driver around others, which undo each other, by the functions' addresses.
+    """`with scopes():` makes pairs of driver calls around the block, by the functions' addresses.
 
-    `int exchange(int *mode)` exchanges this thread's capture mode for `mode`, `int push(context)` makes a context
-    current, and `int pop(context *)` takes it back; 0 stands for no function. Where one fails nothing is left, and what
-    `failed(step, code)` returns is raised: step 0 is the exchange, 1 the push.
+    `int exchange(int *mode)` exchanges this thread's capture mode for `mode`. `int push(context)` makes a context
+    current, and `int pop(context *)` undoes that. An address of 0 stands for no function. If a call fails, the calls
+    before it are undone, and the exception that `failed(step, code)` returns is raised. Step 0 is the exchange, 1 the
+    push.
     """
 
     def __init__(
@@ -1306,52 +1366,53 @@ class StreamQueue:
         adopted: bool = False,
     ) -> None: ...
     def check(self) -> int:
-        """CAPTURED while the adopted queue is being captured."""
+        """Return CAPTURED while the adopted queue is being captured."""
 
     def wait(self, slot: Slot, address: int, point: int) -> int:
-        """Later work starts once the point is done or lost. If it is already, nothing is queued.
+        """Make later work wait until the point is done or lost. If it already is, nothing is queued.
 
-        If the device waits, this calls `Slot.guard` and raises its ValueError. When the point is lost, what this queue
-        signals between now and then is lost before the device is released, and so is what it signals later, until
-        `told`. `Slot.released` also tells, once, of a held wait that is lost, and of one that comes after its loss.
+        If the device waits, this calls `Slot.guard` and raises its ValueError. If the point is lost, all signals of
+        this queue from now until then are lost before the device is released, and later signals are lost until `told`.
+        `Slot.released` also reports, once, a held wait that is lost, or a wait for a point that was lost before.
         """
 
     def lost(self, slot: Slot) -> None:
-        """A wait for a point that was lost before: what is signalled from now on is lost, with the cause of that
-        slot's newest loss, until `told`. An adopted queue ignores it, as nobody there need ask for losses.
+        """Note a wait for a point that was lost before. Signals are lost from now until `told`, with the cause of that
+        slot's newest loss. An adopted queue ignores this, since users of the other library cannot ask for losses.
         """
 
     def told(self, place: int) -> None:
-        """The user knows of the waits up to that place that were lost."""
+        """Note that the user has been told of the lost waits up to that place."""
 
     def signal(self, slot: Slot, address: int) -> tuple[int, int, int]:
-        """Does `check`, then `Slot.submit` for this queue's number as a device, and queues the `store` of the point, or
-        a `host` function that completes it if a late store could do harm: (point, after, code).
+        """Do `check` and `Slot.submit` for this queue's number as a device. Then queue the `store` of the point, or a
+        `host` function that completes it if a late store could do harm. Returns the point, `after` and the code.
 
-        If the point is 0, the check refused, and nothing was submitted. If `after` is not 0, that point has to come
-        first: wait for it, then call `finish`. A queue that holds work does that by itself, and `after` is 0.
-        ValueError as in `Slot.submit`.
+        A point of 0 means that the check refused, and nothing was submitted. If `after` is not 0, that point has to
+        come first: wait for it, then call `finish`. A queue that holds work does that by itself, and `after` is 0.
+        Raises ValueError as `Slot.submit` does.
         """
 
     def finish(self, slot: Slot, point: int) -> int:
-        """Queue the `host` function that completes a point with `after`. It holds the slot's memory until it ran."""
+        """Queue the `host` function that completes a point with `after`. It keeps the slot's memory until then."""
 
     def submit(self, calls: Sequence[tuple[int, ...]]) -> tuple[int, int]:
-        """Other work, and marks behind it: calls `(address of the function, argument, ...)`, done in order up to the
-        first that fails: (place in the queue, 0), or (which call failed, code). Held while anything is held. What the
-        arguments point to must stay until the driver has done the call (`handed`), or longer, as the driver says.
+        """Queue other work, and marks behind it: calls `(address of the function, argument, ...)`, made in order until
+        one fails. Returns the place in the queue and 0, or the number of the call that failed and its code. The calls
+        are held while anything is held. The memory behind their arguments must stay valid until the driver has got the
+        call (`handed`), or longer if the driver requires it.
 
-        This still works when the queue has failed, so that a mark can tell when earlier work has finished.
+        This still works after the queue has failed, so that a mark can tell when earlier work has finished.
         """
 
     def own(self, slot: Slot, address: int) -> None:
-        """Native code outside this module may queue commands by `engine` from now on. Each signals a point of this
-        slot, which nobody else signals.
+        """Let native code outside this module queue commands by `engine` from now on. Each command signals a point of
+        this slot, which nobody else signals.
         """
 
     @property
     def spent(self) -> bool:
-        """There is no such slot, or the queue has met a loss since, which a later point of it would heal."""
+        """Whether there is no such slot, or the queue has met a loss that a later point of it would hide."""
 
     @property
     def engine(self) -> int:
@@ -1359,17 +1420,17 @@ class StreamQueue:
 
     @property
     def place(self) -> int:
-        """That of the newest operation."""
+        """The place of the newest operation."""
 
     def unsure(self, more: bool) -> None:
-        """What comes later waits for something that may never come and that is no point: until the same with False,
-        this queue counts in the `budget`, and what it signals is not certain.
+        """Note that later work waits for something that is no point and may never come. Until the same call with False,
+        this queue counts in the `budget`, and its signals are not certain.
         """
 
     @property
     def handed(self) -> int:
-        """Operations up to this place have reached the driver, or were dropped (`failure`). A mark says nothing before
-        the driver has it.
+        """The place up to which the driver has got the operations, or they were dropped (`failure`). A mark means
+        nothing before the driver has it.
         """
 
     @property
@@ -1377,16 +1438,16 @@ class StreamQueue:
         """How many operations are held."""
 
     def drain(self, timeout: float | None = None) -> bool:
-        """Wait until nothing is held; False on time-out. Signals run their Python handlers."""
+        """Wait until nothing is held. Returns False after the time-out. Python handlers of signals run meanwhile."""
 
     def failure(self) -> tuple[int, int] | None:
-        """The place of the held operation that the driver refused, and its code. That operation may have been done in
-        part; those behind it were not done.
+        """Return the place of the held operation that the driver refused, and the code. Part of that operation may have
+        been done, but nothing behind it.
         """
 
     def late(self, slot: Slot) -> bool:
-        """Whether points were lost here whose stores this queue's driver still has. Until `landed`, or until the slot
-        is detached, the warden mends what these stores do to the value.
+        """Return whether points of this queue were lost whose stores the driver still has. Until `landed`, or until the
+        slot is detached, the warden repairs the value after these stores.
         """
 
     def landed(self, slot: Slot) -> bool: ...
@@ -1397,12 +1458,14 @@ def library_loads() -> int:
     """How many libraries this process has loaded so far."""
 
 def relay(calls: Sequence[tuple[int, ...]]) -> None:
-    """Have a relay thread make these calls (as in `StreamQueue.submit`): releases that may block. Ignores failures."""
+    """Have a relay thread make these calls, as `StreamQueue.submit` does. They release objects, which may block.
+    Failures are ignored.
+    """
 
 def close_relay(timeout: float | None = 1.0) -> bool:
-    """Stop the relay's threads; what is held stays held until a thread starts again. False: a driver still blocks a
-    thread at the time-out; the thread does nothing more once the driver returns. Call it at the exit, before memory
-    that held calls use is freed. In a sub-interpreter it does nothing.
+    """Stop the relay's threads. Held operations stay held until a thread starts again. Returns False if a driver still
+    blocks a thread at the time-out; that thread does nothing more once the driver returns. Call this at exit, before
+    memory that held calls use is freed. Does nothing in a sub-interpreter.
     """
 
 # --- the warden
@@ -1414,26 +1477,27 @@ def close_relay(timeout: float | None = 1.0) -> bool:
 # are taken around the fork; the child's copy of the listening socket, epoll and notification fd is closed) until it
 # starts its own.
 def serve(table_address: int, table_fd: int, domain: Domain, file: bytes | None = None) -> None:
-    """Listen on the abstract socket of docs/layout.md for this process's table, and at `file`, where that can be.
+    """Listen on the abstract socket of docs/layout.md for this process's table, and on `file` if possible.
 
-    One table of a process at a time; again for the same one changes nothing."""
+    A process serves one table at a time. Serving the same table again changes nothing.
+    """
 
 DUPLICATE: Final[int]
 """The address of an `OnDemand` function that duplicates descriptors of this process: its objects are their numbers."""
 
 def notification_fd() -> int:
-    """An eventfd of this process, readable while `due()` has something; for event loops."""
+    """Return an eventfd of this process that is readable while `due()` has tokens, for event loops."""
 
 def due() -> list[int]:
-    """Tokens whose points are done or lost, each once; clears the notification."""
+    """Return the tokens whose points are done or lost, each once, and clear the notification."""
 
 def start_warden() -> bool:
     """Start the thread unless it runs. Returns whether it does."""
 
 def close_warden() -> None:
-    """Stop the thread and close its fds, including the listening socket (at interpreter exit). Idempotent.
+    """Stop the thread and close its descriptors, including the listening socket, at interpreter exit. Idempotent.
 
-    Whatever needs the thread later starts it again; `notification_fd` stays open.
+    The next call that needs the thread starts it again. `notification_fd` stays open.
     """
 
 CREW_MEMBERS: int
@@ -1441,21 +1505,22 @@ CREW_JOIN: int
 CREW_LIFE: int
 
 class Crew:
-    """This process among those that share one lock (kind 1), atomic (2) or channel (3): docs/channels-protocol.md.
+    """This process in the crew of one lock (kind 1), atomic (2) or channel (3), see docs/channels-protocol.md.
 
-    `fd`: of its file, which this takes over. `memory`: the control words. `fresh`: nobody has used them before.
+    It takes over `fd`, the descriptor of the crew's file. `memory` has the control words. `fresh` means that nobody has
+    used them before.
     """
 
     def __init__(self, fd: OwnedFd, memory: memoryview, kind: int, fresh: bool, initial: int = 0) -> None: ...
     def close(self) -> None:
-        """Have its members of this process die. Idempotent."""
+        """End all members of this process, as if they had died. Idempotent."""
 
     def pid(self, member: int) -> int:
-        """Of a member: 0 if that cannot be seen from here, -1 if nobody is that member."""
+        """Return the pid of a member: 0 if the pid is not visible from here, -1 if there is no such member."""
 
 class LockMember:
-    """One member of a lock's crew; whoever makes one holds the join byte. Or what stands for one that could not be
-    opened: each use raises `crew`, an exception. `held` and `died` are what it returns when the lock is acquired.
+    """One member of a lock's crew. The caller holds the join byte. With an exception instead of a crew, each use raises
+    that exception. Acquiring the lock returns `held`, or `died` if its last owner died.
     """
 
     def __new__(cls, crew: Crew | Exception, label: str = "", held: object = None, died: object = None, /) -> Self: ...
@@ -1477,7 +1542,7 @@ class LockMember:
     def __exit__(self, *error: object) -> None: ...
 
 def lock_acquire(lock: LockMember, timeout: float | None, /) -> Any:
-    """Return `held` or `died`, or None if the time is over."""
+    """Return `held` or `died`, or None after the time-out."""
 
 def lock_leave(lock: LockMember, /) -> None: ...
 def lock_member(lock: LockMember, /) -> int: ...
@@ -1485,7 +1550,7 @@ def lock_owner(lock: LockMember, /) -> int:
     """Return 1 + the member that holds the lock, or 0."""
 
 class AtomicMember:
-    """One member of an atomic's crew, likewise."""
+    """One member of an atomic's crew, made as a `LockMember` is."""
 
     def __new__(cls, crew: Crew | Exception, label: str = "", /) -> Self: ...
     def add(self, n: int, /) -> int:
@@ -1539,7 +1604,7 @@ class AtomicMember:
 
 def atomic_swap(atomic: AtomicMember, old: int, value: int, /) -> bool: ...
 def atomic_wait(atomic: AtomicMember, value: int, timeout: float | None, /) -> bool:
-    """Wait until the value differs. False if the time is over."""
+    """Wait until the value differs. Returns False after the time-out."""
 
 def atomic_leave(atomic: AtomicMember, /) -> None: ...
 def atomic_member(atomic: AtomicMember, /) -> int: ...
@@ -1557,27 +1622,34 @@ CHANNEL_SPARE: int
 CHANNEL_TEXT: int
 
 def channel_nbytes(geometry: tuple[int, ...], /) -> int:
-    """Of the control words; 0: no channel can be so. The geometry is nbytes of a frame, slots, slots for dead letters,
-    writers, history, redeliver, on_full, bytes of metadata, bytes of text, and 1 where devices work on frames.
+    """Return the size of the control words, or 0 if there can be no such channel. The geometry is the bytes of a frame,
+    the slots, the slots for dead letters, writers, history, redeliver, on_full, the bytes of metadata, the bytes of
+    text, and 1 if devices work on frames.
     """
 
 def channel_begin(crew: Crew, geometry: tuple[int, ...], text: bytes, /) -> None:
-    """Begin a channel in fresh words."""
+    """Begin a channel in new control words."""
 
 def channel_geometry(crew: Crew, /) -> tuple[tuple[int, ...], bytes]:
-    """What a channel is that somebody else began. ValueError: its words do not fit."""
+    """Return the geometry and the text of a channel that another process began. Raises ValueError if its words do not
+    fit.
+    """
 
 def channel_move(crew: Crew, /) -> None:
-    """The slots of a channel have ended with their maker: send its readers to the next channel of that name."""
+    """Send a channel's readers to the next channel of that name, since its slots have ended with their maker."""
 
 def channel_survey(crew: Crew, /) -> tuple[list[tuple[Any, ...]], int]:
-    """For people: (member, pid, role, cursor, missed, received, held, label) of each, and the seq of the next frame."""
+    """Return, for people, the member, pid, role, cursor, missed, received, held and label of each member, and the seq
+    of the next frame.
+    """
 
 class ChannelEnd:
-    """One member of a channel's crew; whoever makes one holds the join byte. OSError (EBUSY): no room for a writer.
+    """One member of a channel's crew. The caller holds the join byte. Raises OSError (EBUSY) if there is no room for
+    another writer.
 
-    `refuse(end, outcome, wanted, timeout)` raises what an outcome means, `encode(end, meta)` returns the bytes that go
-    with a frame, and `signal(end, order)` the point that work on a frame signals when it is done (0: there is none).
+    `refuse(end, outcome, wanted, timeout)` raises the error of an outcome. `encode(end, meta)` returns the bytes that
+    are sent with a frame. `signal(end, order)` returns the point that completes once the work on a frame is done, or 0
+    if there is none.
     """
 
     lost: int
@@ -1605,28 +1677,32 @@ class ChannelEnd:
     @property
     def arrays(self) -> list[Any] | None: ...
     def use_arrays(self, arrays: list[Any], buffers: bool, /) -> None:
-        """Give out views of these NumPy arrays, one over each slot; `buffers`: as buffers, too. Set once."""
+        """Set the NumPy arrays over the slots, of which `__array__` and, with `buffers`, the buffer protocol return
+        views. Can be set once.
+        """
 
     def loan(self, timeout: float | None, /) -> Any:
-        """A new loan, without a slot as yet."""
+        """Return a new loan, which has no slot yet."""
 
     def receive(self, timeout: float | None, /) -> Any:
-        """A frame."""
+        """Return the next frame."""
 
     def peek(self) -> int:
-        """What `receive` would come to now. The crew's file tells of the next change."""
+        """Return the outcome that `receive` would have now. The crew's file reports the next change."""
 
     def failed(self) -> Any: ...
     def finish(self) -> int: ...
     def write(self) -> int: ...
     def reads(self, slot: int, /) -> list[tuple[int, int]]:
-        """The points of devices after which the slot may be written: (member, point)."""
+        """Return the (member, point) pairs after which the slot can be written, since devices of readers use it until
+        then.
+        """
 
     def since(self, member: int, /) -> int:
-        """When a member joined; 0: nobody has."""
+        """Return when a member joined, or 0 if there is no such member."""
 
     def unread(self) -> int:
-        """Of a channel that has moved: the frames that this reader missed, or has not received."""
+        """Return the number of frames that this reader has missed or not received, for a channel that has moved."""
 
     def leave(self) -> None: ...
 
@@ -1641,7 +1717,7 @@ class HeldBase:
     def __exit__(self, *error: object) -> None: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        """A view of the end's array; else what `_converted(dtype, copy)` of the subclass returns."""
+        """Return a view of the end's array, or the result of `_converted(dtype, copy)` of the subclass."""
 
 def held_end(held: HeldBase, /) -> Any: ...
 def held_slot(held: HeldBase, /) -> int: ...

@@ -135,7 +135,7 @@ def judge(name: str, copy: bool, children: tuple[Child, Child], devices: list[st
             if device in OPENERS[wanted]:
                 good = (error, found) == ("", vendor_arrays.CONTENT)
             else:
-                why = f"cannot be opened on {device}[:,] |by the same driver only"
+                why = f"cannot be opened on {device}[:,] |imported only by the driver"
                 good = error in ("FeatureNotSupportedError", "InvalidArgumentError") and bool(re.search(why, found))
             if not good:
                 wrong.append(f"{where}, on {device}: {error} {found!r}")

@@ -504,7 +504,7 @@ def test_rule_5_put_ends_the_hold(device: str, kind: str) -> None:
 def test_rule_5_put_twice(kind: str, spelling: Callable[[Any], Any]) -> None:
     handle = MAKERS[kind]("native_cpu:0")
     verbs(kind).put(spelling(handle))
-    with pytest.raises(xs.InvalidArgumentError, match="put before"):
+    with pytest.raises(xs.InvalidArgumentError, match="put already"):
         verbs(kind).put(spelling(handle))
     kept.clear()
 

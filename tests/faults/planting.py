@@ -98,7 +98,7 @@ def _unrefused(aspect: str) -> None:
     from xpushare._device import Device
 
     _lacks(aspect)
-    set_(Device, "require", nothing)
+    set_(Device, "_require", nothing)
 
 
 TOOLS: Final[dict[str, Callable[[str], None]]] = {

@@ -27,7 +27,7 @@ EXPECTED: dict[str, dict[str, str]] = {
         **_ALWAYS,
         **dict.fromkeys(["3.1d", *(f"4.{number}" for number in range(1, 14)), "8.6", "8.8"], _NO_VIRTUAL),
         "3.6a": "HIP does not say what becomes of memory of hipMalloc whose process has freed it",
-        "3.6b": "HIP does not say what becomes of memory of hipMalloc whose process has ended",
+        "3.6b": "HIP does not document what happens to hipMalloc memory when its process exits",
         "10.3": "the slots of a channel end with the process that made them",
         **dict.fromkeys(["6.15", "6.16", "6.17", "6.19"], "memory of hipMalloc has one owner, its maker"),
     },

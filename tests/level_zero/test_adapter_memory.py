@@ -211,7 +211,7 @@ def test_the_size_is_checked() -> None:
 def test_no_memory_is_refused() -> None:
     ends = os.pipe()
     try:
-        with allocated() as memory, pytest.raises(xs.InvalidHandleError, match="is no memory"):
+        with allocated() as memory, pytest.raises(xs.InvalidHandleError, match="is not memory"):
             open_import(of_peer(memory, fd=ends[0]))
     finally:
         for end in ends:

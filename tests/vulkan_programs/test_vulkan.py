@@ -170,7 +170,7 @@ def test_memory_of_another_driver_or_device_is_refused_with_the_reason() -> None
 
     with Child() as exporter, Child() as importer:
         handle = exporter.call(peer.export, NBYTES, 1)
-        with pytest.raises(xs.FeatureNotSupportedError, match="imported by the same driver only"):
+        with pytest.raises(xs.FeatureNotSupportedError, match="imported only by the driver and device that made it"):
             importer.call(other_driver, handle)
     if peer.program().is_cpu:  # a GPU is there for CUDA, too
         with Child() as exporter, Child() as importer, pytest.raises(xs.InvalidArgumentError, match="may not see"):

@@ -172,7 +172,7 @@ static PyObject *end_receive(PyObject *self, PyObject *timeout)
     xp_end *e = xp_end_of(self);
     xp_frame f;
     if (e && e->mode == XP_MODE_NONE) {
-        xp_unusable("this object was made by create, to write: Channel.open makes a reader");
+        xp_unusable("this object was made by Channel.create, and only writes: make a reader with Channel.open");
         return NULL;
     }
     int got = e ? xp_end_until(self, e, try_receive, &f, timeout) : -1;

@@ -69,7 +69,7 @@ _lock = threading.RLock()
 
 @doing("looking for adapters")
 def _own_names() -> list[str]:
-    """The names of the folders here that have a record."""
+    """Return the names of the folders here that have a vendor record."""
     global _folders
     if _folders is None:
         import pkgutil  # slow to import
@@ -81,7 +81,7 @@ def _own_names() -> list[str]:
 
 
 def _own(name: str) -> Vendor:
-    """The record of a folder here."""
+    """Return the vendor record of a folder here."""
     found = _records.get(name)
     if found is None:
         found = _records[name] = load(f"{__name__}.{name}.vendor").vendor
@@ -89,9 +89,7 @@ def _own(name: str) -> Vendor:
 
 
 def _elsewhere() -> dict[str, Vendor]:
-    """The vendors of other packages. If something is wrong with one, that is only a `Problem` and a warning in the
-    log.
-    """
+    """Return the vendors of other packages. A broken one is only recorded as a `Problem`, and logged as a warning."""
     global _others
     if _others is None:  # no lock: whoever comes at the same time finds the same, and imports under a lock can deadlock
         found: dict[str, Vendor] = {}
@@ -189,12 +187,12 @@ def search() -> Iterator[Vendor]:
 
 
 def records(own: bool) -> Iterable[Vendor]:
-    """The vendors of this package, or those of other packages, which are looked for now."""
+    """Return the vendors of this package, or with `own=False` those of other packages, which are searched for now."""
     return map(_own, _own_names()) if own else _elsewhere().values()
 
 
 def vendors(backends: Iterable[str] | None = None) -> list[Vendor]:
-    """All vendors, or those of these backends that have an adapter, in the order in which devices are listed."""
+    """Return all vendors, or those of these backends that have an adapter, in the order in which devices are listed."""
     found = search() if backends is None else filter(None, map(record, backends))
     return sorted(found, key=lambda each: (each.order, each.backend))
 
@@ -214,13 +212,15 @@ def record(backend: str) -> Vendor | None:
 
 @functools.cache
 def interfaces(own: bool) -> tuple[tuple[Vendor, ArrayInterface], ...]:
-    """The array interfaces to look for: those of this package's vendors first, which saves looking for others."""
+    """Return the array interfaces to look for, those of this package's vendors first, which usually saves a search for
+    others.
+    """
     return tuple((record, each) for record in records(own) for each in record.interfaces)
 
 
 def dlpack_owner(number: int) -> tuple[Vendor, DLPackType]:
-    """The vendor of arrays with that DLPack device type. Raises `FeatureNotSupportedError` if no vendor knows it, or if
-    its pointers are no addresses.
+    """Return the vendor of arrays with that DLPack device type. Raises `FeatureNotSupportedError` if no vendor knows
+    the type, or if its pointers are not addresses.
     """
     found = _owners.get(number)
     if found is None:
@@ -256,7 +256,7 @@ def on_host(number: int) -> bool:
 
 
 def loaded() -> list[Adapter]:
-    """The adapters that this process has used."""
+    """Return the adapters that this process has used."""
     return list(_adapters.values())
 
 

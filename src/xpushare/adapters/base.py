@@ -572,13 +572,15 @@ class Adapter(abc.ABC):
 
     def native_queue(self, device: DeviceInfo, handle: int, owned: bool) -> tuple[DeviceInfo, DriverQueue]:
         """Adopt a queue by the driver's handle of a stream. If `owned`, the stream is destroyed after the queue."""
-        raise FeatureNotSupportedError(f"{self.backend} takes no streams by their native handles")
+        raise FeatureNotSupportedError(
+            f"{self.backend} cannot use another library's stream by its handle: use xs.Queue"
+        )
 
     def native_event(self, device: DeviceInfo, handle: int, owned: bool) -> tuple[Any, object]:
         """Adopt an event by the driver's handle. Return the argument of `DriverQueue.wait_native` for it, and an object
         that has to be kept alive meanwhile. If `owned`, the event is destroyed with that object.
         """
-        raise FeatureNotSupportedError(f"{self.backend} takes no events by their native handles")
+        raise FeatureNotSupportedError(f"{self.backend} cannot use another library's event by its handle: use xs.Event")
 
     @abc.abstractmethod
     def settle(self) -> None:

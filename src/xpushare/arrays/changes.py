@@ -83,7 +83,7 @@ class Changes:
         self.drain()
 
     def _begun(self) -> bool:
-        """True once."""
+        """Return True at the first call."""
         fresh, self._fresh = self._fresh, False
         return fresh
 

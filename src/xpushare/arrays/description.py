@@ -408,7 +408,7 @@ def device_of(array: Any, found: Described) -> Device:
 
 
 def _check_known(array: Any, where: Located) -> None:
-    """Refuse an array of a vendor whose driver knows other libraries' memory, but not this."""
+    """Refuse an array whose vendor's driver recognises foreign memory, but not this array's."""
     adapter = adapters.adapter(where.backend or adapters.HOST)
     finds = any(adapter.support(each, Aspect.foreign_memory).state == "yes" for each in adapter.devices())
     if finds and not adapter.knows(where.address):

@@ -40,7 +40,7 @@ def keep_by_name(name: str, obj: Any, replace: bool, versions: int) -> int:
     """Have the keeper publish `obj`. Returns the version."""
     mine = name in naming.names
     if mine and not replace:
-        raise InvalidArgumentError(f"this process has published {name!r} already: say replace=True, or unpublish it")
+        raise InvalidArgumentError(f"this process has published {name!r} already: pass replace=True, or unpublish it")
     obj = _opened(obj)
     placed: Placed | None = None
     pieces: list[Range | Held]

@@ -673,7 +673,9 @@ class Watch(Awaitable, Generic[_V]):
             return self._changes
 
     def _end(self) -> tuple[OwnedFd | None, bool]:
-        """Return how the end of the publisher shows, and whether one has to look for it."""
+        """Return the pidfd that becomes readable when the publisher ends, or None, and whether the end has to be polled
+        for.
+        """
         publisher = self._publisher
         return (None, False) if publisher is None else (publisher.pidfd, publisher.pidfd is None)
 

@@ -176,7 +176,7 @@ class Placing:
                 self.leaves.learn(allocation, allocation.device.context)
 
     def current(self) -> Any:
-        """The array that is being placed."""
+        """Return the array that is being placed."""
         return self._found[self._at]
 
     # --- placing

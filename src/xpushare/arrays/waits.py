@@ -114,7 +114,7 @@ class _Wanted:
             raise InvalidArgumentError("there is nothing to wait for: the list of objects is empty")
 
     def ready(self) -> list[Any]:
-        """Return those that are ready. Raises for one that is lost, unless one before it is ready."""
+        """Return the objects that are ready. Raises the error of a lost one, unless one before it is ready."""
         found: list[Any] = []
         for each in self._all:
             try:

@@ -449,7 +449,9 @@ class Channel(Awaitable):
             (False, True)
         """
         if not self._mode:
-            raise InvalidArgumentError("this object was made by create, to write: it has no frames to wait for")
+            raise InvalidArgumentError(
+                "this object was made by Channel.create, and only writes: wait on a reader, from Channel.open"
+            )
         found: int = self._use().peek()
         if found == _native.CHANNEL_MOVED:
             return self._follow() and self.ready()

@@ -120,12 +120,12 @@ class Crew:
         self.native: Final = _native.Crew(fd, memoryview(memory_over(ranges[0])), kind, fresh, initial)
 
     def ended(self) -> bool:
-        """Whether memory of the crew has ended with its maker, so that nobody can join any more."""
+        """Return whether memory of the crew has ended with its maker, so that nobody can join any more."""
         return any(map(_ended, self.ranges))
 
     def handles(self) -> list[Handle]:
-        """The handles by which others open what the crew shares. They are exports of this process, even for imported
-        memory. Memory that ends with its maker is opened by the maker's handle.
+        """Return the handles by which others open the crew's objects. This process exports them itself, even imported
+        memory. Only memory that ends with its maker is opened by the maker's handle.
         """
         if not self._handles:
             for each in self.ranges:
@@ -154,13 +154,13 @@ class Crew:
             os.pwrite(self.number, raw, _RECORDS + member * _RECORD)
 
     def event_of(self, member: int) -> bytes | None:
-        """The handle of a member's event, if it has recorded one."""
+        """Return the handle of a member's event, if the member has recorded one."""
         with doing(f"reading {self.path}"):
             raw = os.pread(self.number, Handle.NBYTES, _RECORDS + member * _RECORD + 2 * Handle.NBYTES)
         return raw if len(raw) == Handle.NBYTES and any(raw) else None
 
     def part(self) -> None:
-        """One member less, which has left already. With the last one this process leaves the crew."""
+        """Count one member less, after it has left. With the last one, this process leaves the crew."""
         if self.forks != _native.forks():
             return
         with _lock:
@@ -190,7 +190,7 @@ def _ended(place: Range) -> bool:
 
 
 def alone() -> threading.RLock:
-    """The lock under which this process joins and leaves crews."""
+    """Return the lock under which this process joins and leaves crews."""
     return _lock
 
 

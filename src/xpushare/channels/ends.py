@@ -85,7 +85,7 @@ class End(ChannelEnd):
         return self
 
     def begin(self) -> None:
-        """Once this member has its record."""
+        """Prepare the points of a device's channel. The member has its record by now."""
         if self.geometry.device.backend != HOST:
             from xpushare.channels.points import Points
 
@@ -97,7 +97,7 @@ class End(ChannelEnd):
         return self.points is None and self.geometry.dtype is not None
 
     def whole(self, slot: int, order: Any) -> SharedArray:
-        """The array over a slot: of the frames' shape, or its bytes."""
+        """Return the array over a slot, with the shape of the channel's frames, or as bytes."""
         place, shape, dtype = self.places[slot], self.geometry.shape, self.geometry.dtype
         if dtype is None:
             made = array_of(place, (place.nbytes,), as_dtype("uint8"), (1,), 0)
@@ -177,7 +177,7 @@ class _Content:
         raise NotImplementedError
 
     def _converted(self, dtype: Any, copy: bool | None) -> Any:
-        """Do `__array__` if native code has no array yet, or the caller wants another one."""
+        """Return the result of `__array__` if native code has no array yet, or the caller wants another one."""
         made, held = self._array(), cast(HeldBase, self)
         end: End = held_end(held)
         if end.plain and dtype is None and not copy:

@@ -101,7 +101,9 @@ def wanted(
     meta_nbytes: int, redeliver: int,
 ) -> Geometry:  # fmt: skip
     if (shape is None) == (nbytes is None):
-        raise InvalidArgumentError("say either shape and dtype of the frames, or nbytes=, the most bytes of one")
+        raise InvalidArgumentError(
+            "pass either shape= and dtype= of the frames, or nbytes=, the size of the largest frame"
+        )
     lengths = kind = None
     if shape is not None:
         kind = as_dtype(float if dtype is None else dtype)

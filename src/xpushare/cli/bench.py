@@ -28,16 +28,18 @@ __all__ = ["add_arguments", "collect", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--quick", action="store_true", help="few samples: shows that it works, no figures to quote")
-    parser.add_argument("--only", metavar="SCENARIO", nargs="+", help="only these; --list names them")
-    parser.add_argument("--list", action="store_true", help="name the scenarios and end")
+    parser.add_argument(
+        "--quick", action="store_true", help="take few samples: a check that it works, without figures to quote"
+    )
+    parser.add_argument("--only", metavar="SCENARIO", nargs="+", help="run only these scenarios (see --list)")
+    parser.add_argument("--list", action="store_true", help="list the scenarios and exit")
     parser.add_argument("--device", metavar="DEVICE", default="native_cpu:0", help="a native_cpu device (default)")
     parser.add_argument(
         "--json",
         metavar="FILE",
         nargs="?",
         const="-",
-        help="write JSON to FILE; without FILE print it in place of the table",
+        help="write JSON to FILE, or without FILE print it instead of the table",
     )
     parser.add_argument("--plot", metavar="FILE", help="draw the ratios into FILE (png, svg, pdf); needs matplotlib")
 

@@ -22,13 +22,19 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--device", metavar="SELECTOR", help="of the exporting process (default: the first gpu, else the cpu)"
+        "--device", metavar="SELECTOR", help="device of the exporting process (default: the first gpu, else the cpu)"
     )
-    parser.add_argument("--importer-device", metavar="SELECTOR", help="of the importing process (default: the same)")
-    parser.add_argument("--rules", default="", metavar="LIST", help="only these: rules or sections, such as 3.5b,4")
-    parser.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS", help="for all of it (default: 600)")
-    parser.add_argument("--list", action="store_true", help="the rules, and no more")
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    parser.add_argument(
+        "--importer-device", metavar="SELECTOR", help="device of the importing process (default: the same)"
+    )
+    parser.add_argument(
+        "--rules", default="", metavar="LIST", help="check only these rules or sections, such as 3.5b,4"
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=600.0, metavar="SECONDS", help="time limit for the whole run (default: 600)"
+    )
+    parser.add_argument("--list", action="store_true", help="list the rules and exit")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
 def _progress() -> Callable[[int, int, str], None] | None:

@@ -605,9 +605,13 @@ def _seconds(text: str) -> float:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--file", type=_file, help="the file to share (default: one that comes with the package)")
-    parser.add_argument("--device", help="such as native_cpu:0, gpu or cpu (default: the first gpu, else native_cpu:0)")
-    parser.add_argument("--timeout", type=_seconds, default=30.0, metavar="S", help="seconds per step (default: 30)")
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    parser.add_argument(
+        "--device", help="native_cpu:0, gpu or cpu, for example (default: the first gpu, else native_cpu:0)"
+    )
+    parser.add_argument(
+        "--timeout", type=_seconds, default=30.0, metavar="S", help="time limit for each step, in seconds (default: 30)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
 def run(arguments: argparse.Namespace) -> int:

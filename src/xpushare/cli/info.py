@@ -42,9 +42,15 @@ _COLOURS = {"yes": "green", "no": "dim", "unknown": "yellow"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", metavar="SELECTOR", help="only these, as in ONEAPI_DEVICE_SELECTOR")
-    parser.add_argument("-v", "--verbose", action="store_true", help="every query of Unified Runtime, as urinfo -v")
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    parser.add_argument(
+        "--device",
+        metavar="SELECTOR",
+        help="use only these devices, in the syntax of ONEAPI_DEVICE_SELECTOR, such as native_cpu:0",
+    )
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="print every query of Unified Runtime, as urinfo -v does"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
 def collect(selector: str | None = None, verbose: bool = False) -> dict[str, Any]:

@@ -41,18 +41,22 @@ _COMMAND: Final = 60  # characters
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--list", action="store_true", help="what is kept, since when, and by whom it was published")
-    what.add_argument("--drop", metavar="NAME", help="keep that no longer; whoever has it open goes on")
-    what.add_argument("--replace", action="store_true", help="be the keeper, and take over from the one that runs")
-    what.add_argument("--unit", action="store_true", help="print a unit of systemd that runs the keeper for this user")
-    what.add_argument("--stop", action="store_true", help="end the keeper, and with it all that only the keeper has")
+    what.add_argument("--list", action="store_true", help="list what is kept, since when, and who published it")
+    what.add_argument("--drop", metavar="NAME", help="stop keeping NAME; processes that have it open keep it")
+    what.add_argument("--replace", action="store_true", help="run the keeper, and take over from the one that runs")
+    what.add_argument("--unit", action="store_true", help="print a systemd unit that runs the keeper for this user")
+    what.add_argument("--stop", action="store_true", help="stop the keeper, and drop what only the keeper holds")
     parser.add_argument(
         "--max-bytes", type=_bytes, default=0, metavar="N", help="keep at most N bytes (default: no limit)"
     )
     parser.add_argument(
-        "--ttl", type=float, default=0.0, metavar="S", help="keep each name for S seconds (default: for good)"
+        "--ttl",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="keep each name for S seconds (default: until it is dropped)",
     )
-    parser.add_argument("--json", action="store_true", help="with --list, JSON instead of text")
+    parser.add_argument("--json", action="store_true", help="with --list, print JSON instead of text")
 
 
 def _options(arguments: argparse.Namespace) -> str:

@@ -32,10 +32,12 @@ _LINE: Final = 120  # the length of a command line, in characters
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--pid", type=int, help="only what this process exports or has open")
-    parser.add_argument("--name", help="only what is published under this name (* and ? match any characters)")
-    parser.add_argument("--all", action="store_true", help="a line for each object, also where a process exports many")
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    parser.add_argument("--pid", type=int, help="list only what this process exports or has open")
+    parser.add_argument("--name", help="list only what is published under this name (* and ? are wildcards)")
+    parser.add_argument(
+        "--all", action="store_true", help="print a line for each object, even if a process exports many"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
 def _device_names() -> dict[str, str]:

@@ -33,7 +33,12 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--listen", type=_address, metavar="HOST:PORT", help="serve them there; port 0: any free one")
+    parser.add_argument(
+        "--listen",
+        type=_address,
+        metavar="HOST:PORT",
+        help="serve the figures on this address; port 0 picks a free one",
+    )
 
 
 def _objects(rows: list[dict[str, Any]]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:

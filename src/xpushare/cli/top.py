@@ -33,10 +33,12 @@ _MIB: Final = 1 << 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="between two looks (default: 1)")
+    parser.add_argument(
+        "--interval", type=float, default=1.0, metavar="SECONDS", help="seconds between updates (default: 1)"
+    )
     parser.add_argument("--view", choices=tuple(_VIEWS.values()), default="channels", help="what to show first")
-    parser.add_argument("--filter", default="", metavar="TEXT", help="only lines that have this text")
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    parser.add_argument("--filter", default="", metavar="TEXT", help="show only lines that contain this text")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
 # --- the data

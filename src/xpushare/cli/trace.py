@@ -45,11 +45,13 @@ class _Slice(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-o", "--output", metavar="FILE", default="trace.json", help="default: trace.json")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", default="trace.json", help="where to write the timeline (default: trace.json)"
+    )
     parser.add_argument("-m", dest="module", action="store_true", help="the program is a module, as in python -m")
-    parser.add_argument("--json", action="store_true", help="say what was written as one JSON object, on stderr")
+    parser.add_argument("--json", action="store_true", help="report what was written, as one JSON object on stderr")
     parser.add_argument("program")
-    own = parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the program's own")
+    own = parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the program's own arguments")
     own.required = False
 
 

@@ -21,9 +21,9 @@ _VARIABLE: Final = "UR_ADAPTERS_FORCE_LOAD"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "-v", "--verbose", action="store_true", help="also print, to stderr, the interpreter that starts"
+        "-v", "--verbose", action="store_true", help="also print, to stderr, the interpreter that is started"
     )
-    parser.add_argument("--json", action="store_true", help="the variable and the interpreter, for programs")
+    parser.add_argument("--json", action="store_true", help="print the variable and the interpreter as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -123,7 +123,7 @@ def check_dtype(dtype: Any) -> None:
     if dtype.hasobject:
         raise InvalidArgumentError(
             "arrays of Python objects cannot be shared, since their elements are addresses of this process. Convert "
-            "the array to numbers: x.astype(float), say"
+            "the array to numbers, for example by x.astype(float)"
         )
     if dtype.subdtype is not None:
         raise InvalidArgumentError(f"{dtype} is a sub-array: give its shape as part of the shape")

@@ -25,7 +25,7 @@ OFFSET, SIZE, SEAL = 136, 144, 224
 
 
 def reseal(handle: bytes, at: int, content: bytes) -> bytes:
-    """The handle with other bytes at `at`, sealed with this user's key."""
+    """Return the handle with other bytes at `at`, sealed with this user's key."""
     key = Path(os.environ["XPUSHARE_RUNTIME_DIR"], "key").read_bytes()
     body = handle[:at] + content + handle[at + len(content) : SEAL]
     return body + hashlib.blake2b(body, digest_size=32, key=key).digest()

@@ -219,7 +219,7 @@ def _borrow(name: str) -> Iterator[Child]:
 
 @pytest.fixture
 def peer() -> Iterator[Child]:
-    """Another process, shared by many tests: the exporter, if there is one. Not for tests that end it."""
+    """A child process that many tests share. It is the exporter in tests that need one. Tests must not end it."""
     yield from _borrow("peer")
 
 

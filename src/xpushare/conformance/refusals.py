@@ -66,7 +66,7 @@ _OTHERWISE: Final[dict[Aspect, type[Exception]]] = {
 
 
 def check_refused(aspect: Aspect, device: str) -> str:
-    """Use what the device lacks. It must refuse as the contract says. Returns the result in words."""
+    """Use a feature that the device lacks, which it must refuse as the contract says. Returns the result in words."""
     call = _CALLS.get(aspect)
     if call is None:
         return "it has no call of its own that could be refused"

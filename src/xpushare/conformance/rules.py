@@ -121,7 +121,7 @@ _TABLE: Final = (
          (MEMORY, Aspect.enforced_read_only)),
     Rule("3.12a", "Objects pickle as plain bytes, and unpickling yields an import"),
     Rule("3.12b", "Pickling an import forwards the handle that it came from"),
-    Rule("3.12c", "A pickle outlives its object until its first open, or XPUSHARE_PICKLE_GRACE seconds; then it says so"),
+    Rule("3.12c", "A pickle outlives its object until its first open, or XPUSHARE_PICKLE_GRACE seconds; then says so"),
     Rule("3.12d", "Queue, Context and VirtualRange refuse to be pickled"),
     Rule("3.12e", "copy and deepcopy of resources raise TypeError"),
     Rule("3.12f", "Every error can be pickled without losing anything"),

@@ -62,7 +62,7 @@ class _Torch:
 
 
 def samples(device: str) -> Samples:
-    """The other library of this device."""
+    """Return the arrays and streams of another library that works on this device."""
     adapter: Any = adapters.adapter(xs.Device(device).backend)
     own = getattr(adapter, "samples", None)
     found: Samples = _Torch() if own is None else own()

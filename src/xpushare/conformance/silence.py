@@ -1,10 +1,10 @@
-"""A plugin of pytest: the validation layers are on, and have nothing to tell.
+"""A pytest plugin that switches the validation layers on, and fails tests in which they report anything.
 
-A test fails if a layer tells of anything while it runs, or if it leaves anything in its process that does not go with
-a Python object: an export, a reference to an object of `xpushare.ur`, an address. Tests that misuse the package on
-purpose carry the mark `misuse`: there, layers may tell of that.
+A test also fails if it leaves anything in its process that is not tied to a Python object: an export, a reference to an
+object of `xpushare.ur`, or an address. Tests that misuse the package on purpose carry the mark `misuse`. In these,
+layers may report it.
 
-  python -m pytest -p xpushare.conformance.silence tests/core
+python -m pytest -p xpushare.conformance.silence tests/core
 """
 
 from __future__ import annotations

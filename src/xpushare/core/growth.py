@@ -68,7 +68,7 @@ class Growth:
         self.lock: Final = threading.RLock()
 
     def told_by(self) -> Handle:
-        """The handle of the event that notifies followers of a change."""
+        """Return the handle of the event that notifies followers of a change."""
         with self.lock:
             if self.telling is None:
                 self.telling = Implicit(event.get(self.changed, None, True))

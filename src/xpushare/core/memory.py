@@ -177,7 +177,7 @@ class _Arena:
         return begin if fits else None
 
     def left(self) -> int:
-        """The bytes that are left for new arrays."""
+        """Return the number of bytes that are left for new arrays."""
         begin = self._begin[-1:]
         return self.allocation.nbytes - begin[0] if begin else 0
 
@@ -546,7 +546,7 @@ def _misfit(handle: Handle) -> NoReturn:
 
 
 def open_all(handles: tuple[Handle, ...], device: DeviceLike | None, opened: list[Range], own: bool = False) -> None:
-    """Open memory handles of one process in order, and append what `open_` returns to the empty list until one fails."""
+    """Open memory handles of one process in order. Appends what `open_` returns to the empty list, until one fails."""
     here, wanted = node.here[0], None
     if device is None and not own and not layers_on:
         wanted = here.peers.imports.open(handles, opened)

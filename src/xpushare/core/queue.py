@@ -246,8 +246,10 @@ def fill(queue: Work, dst: tuple[Range, int, int], pattern: bytes, nbytes: int |
     except ValueError as error:  # a memoryview that was released, a closed mmap
         raise InvalidArgumentError(f"a pattern is bytes, not this {type(pattern).__name__}: {error}") from error
     target = operand(queue, "dst", *dst, nbytes, True)
-    if not pattern or target.nbytes % len(pattern):
-        raise InvalidArgumentError(f"{target.nbytes} bytes are no multiple of the pattern's {len(pattern)}")
+    if not pattern:
+        raise InvalidArgumentError("the pattern is empty")
+    if target.nbytes % len(pattern):
+        raise InvalidArgumentError(f"the {target.nbytes} bytes to fill are no multiple of the pattern's {len(pattern)}")
     if target.nbytes:
         queue.driver.fill(target.address, pattern, target.nbytes, target.keep)
 

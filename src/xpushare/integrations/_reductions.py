@@ -294,7 +294,7 @@ def reopened(raw: bytes) -> xs.SharedArray:
 
 
 class Blocks:
-    """The blocks of a run."""
+    """All `Block` objects of one run."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int, int], Block] = {}

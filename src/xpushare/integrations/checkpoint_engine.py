@@ -96,7 +96,7 @@ def update_weights_from_channel(
     post_hook: Callable[[], None] | None = None,
     timeout: float | None = 300,
 ) -> None:
-    """The worker's side, in place of `checkpoint_engine.worker.update_weights_from_ipc`.
+    """Update the worker's weights, in place of `checkpoint_engine.worker.update_weights_from_ipc`.
 
     Calls `run` with the tensors of each bucket, which are views of the bucket, and then `post_hook`. If they raise, the
     server gets the traceback. Raises `PeerLostError` if the server exits before its last bucket, and `TimeoutError` if

@@ -139,7 +139,7 @@ class Leases:
             self._counts[what] += 1
 
     def sweep(self) -> None:
-        """End the leases that are over."""
+        """End the leases that have expired or been returned."""
         now = self._clock()
         with self._lock:
             found = [(lease, lease.over(now)) for lease in self._live]
@@ -231,8 +231,8 @@ class _Process:
 
 
 def _started(pid: int) -> int | None:
-    """Return when a living process began, in clock ticks since the boot. This tells it from a later process with the
-    same pid.
+    """Return when a living process began, in clock ticks since the boot. This distinguishes it from a later process
+    with the same pid.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -700,7 +700,7 @@ def _sealed(
     handle: Handle, place: Range, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...], first: int,
     order: Mark | None,
 ) -> bytes:  # fmt: skip
-    """The message of one array in memory that has been exported as `handle`."""
+    """Return the message of one array in memory that has been exported as `handle`."""
     leaves = Leaves([None], False)
     leaves.put(0, place, first, shape, strides, dtype, _PLACED_HERE)
     leaves.groups({}, -1 if order is None else 0, False)

@@ -92,7 +92,7 @@ class Fact(NamedTuple):
         )  # fmt: skip
 
     def export(self, inode: int) -> Export:
-        """The facts of the export, without its descriptors."""
+        """Return the facts of the export, without its descriptors."""
         payload, form = bytes.fromhex(self.payload), Form(self.form)
         return Export(self.nbytes, self.exposed_nbytes, (), inode, payload, form=form, offset=self.within)
 

@@ -228,7 +228,7 @@ def publish(
         old = names.get(name)
         if old is not None and not replace:
             raise InvalidArgumentError(
-                f"this process has published {name!r} already: say replace=True, or unpublish it"
+                f"this process has published {name!r} already: pass replace=True, or unpublish it"
             )
         taken = False
         if old is None:

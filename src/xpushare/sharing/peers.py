@@ -887,7 +887,9 @@ class Peers:
         cls, peer: Peer, handle: Handle, opener: Opener, entry: Entry, exporter: Hardware | None,
         fds: list[OwnedFd] | None,
     ) -> Import:  # fmt: skip
-        """Return what an entry's descriptors stand for. None: they are not fetched yet, and it is mapped."""
+        """Return the import of an entry with these descriptors. `fds` is None if they have not been fetched, which only
+        an entry that is mapped at once allows.
+        """
         mapping = None
         try:
             if cls._maps(opener, handle, entry):

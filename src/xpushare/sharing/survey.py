@@ -80,7 +80,7 @@ class Survey(NamedTuple):
 
 
 class _Open(NamedTuple):
-    """A descriptor of some process that is a table or a commons."""
+    """A descriptor of any process whose file is a table or a commons."""
 
     pid: int
     fd: int

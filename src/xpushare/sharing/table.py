@@ -351,7 +351,7 @@ class Table:
                 f"put is for the process that exported: this handle is from pid {fields_of(handle).pid}"
             )
         if not self.withdraw(handle, layout.REASON_PUT):
-            raise InvalidArgumentError("this handle was put before")
+            raise InvalidArgumentError("this handle has been put already")
 
     def withdraw(self, handle: Handle, reason: int) -> bool:
         """End the export. Returns False if it had ended before, except for the first `put` of a freed object."""

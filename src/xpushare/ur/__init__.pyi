@@ -2391,7 +2391,7 @@ def urUSMPoolTrimToExp(hContext: Context, hDevice: Device, hPool: USMPool, minBy
     """
 
 def urUSMReleaseExp(hContext: Context, pMem: int) -> None:
-    """Ends what `urUSMImportExp` began. Nothing is done.
+    """Undoes `urUSMImportExp`. This has no effect.
 
     `URError` with the result:
 

@@ -201,7 +201,7 @@ def annotation(kind: str) -> str:
 
 
 def result_annotation(kind: str) -> str:
-    """Like `annotation`, for a result."""
+    """Return the annotation of a result, as `annotation` does for an argument."""
     if kind == "bytes":
         return "bytes"
     return annotation(kind).replace(" | int", "")

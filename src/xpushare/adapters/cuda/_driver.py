@@ -314,8 +314,8 @@ class Gpu:
         return bool(self.driver("asking for contexts", "cuDevicePrimaryCtxGetState", self.handle)[1])
 
     def queue_calls(self) -> QueueCalls:
-        """The calls that native code makes on the streams of this device. One object serves them all, since it counts
-        the streams that wait.
+        """Return the calls that native code makes on the streams of this device. All streams share one object, since it
+        counts the streams that wait.
         """
         context, driver = self.context, self.driver
         with self._lock:

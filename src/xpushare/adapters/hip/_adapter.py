@@ -78,7 +78,7 @@ class Hip(LibraryAdapter[Gpu]):
         if aspect in _VIRTUAL and lacking:
             return Support("no", f"the driver lacks {lacking}")
         if aspect is Aspect.outlives_exporter and lacking:
-            return Support("unknown", "HIP does not say what becomes of memory of hipMalloc whose process has ended")
+            return Support("unknown", "HIP does not document what happens to hipMalloc memory when its process exits")
         return Support("yes", "memory has IPC handles" if lacking else "tried: memory has file descriptors")
 
     def properties(self, device: DeviceInfo) -> base.Properties:
@@ -118,8 +118,8 @@ class Hip(LibraryAdapter[Gpu]):
         return self._finds_devices() and self._driver.pointer(Pointer.BUFFER_ID, address) is not None
 
     def _finds_devices(self) -> bool:
-        """Whether this process uses the library, and the library has a device. Without a device, the library knows no
-        memory.
+        """Return whether this process uses the library, and the library has a device. Without a device, the library
+        knows no memory.
         """
         if not self._driver.started and not protocols.in_use_here():
             return False
@@ -157,7 +157,7 @@ class Hip(LibraryAdapter[Gpu]):
         if ordinal is None:
             ordinal = self._driver.made("asking for the current device", "hipGetDevice")
         if ordinal >= len(found):
-            raise FeatureNotSupportedError(f"it is on hip:{ordinal}, of which this process has none")
+            raise FeatureNotSupportedError(f"it is on hip:{ordinal}, which this process cannot see")
         return found[ordinal]
 
     def stream(self, device: DeviceInfo, number: int | None, array: object) -> object | None:

@@ -328,7 +328,7 @@ class Gpu(CountedMemory):
         return fd
 
     def export_on_demand(self, handles: Sequence[Pages]) -> OnDemand:
-        raise FeatureNotSupportedError("HIP does not say which allocations lie behind another library's mapping")
+        raise FeatureNotSupportedError("HIP cannot report which allocations lie behind another library's mapping")
 
     def import_fd(self, doing: str, fd: int, origin: bytes) -> Pages:
         owner = find_origin(self, self.driver.by_uuid, doing, origin)
@@ -345,7 +345,7 @@ class Gpu(CountedMemory):
         try:
             handle = self.driver.made(doing, "hipMemImportFromShareableHandle", what, n.POSIX_FD)
         except DeviceError as error:
-            raise InvalidHandleError(f"{error}: the exporter's file descriptor may be no memory of HIP's") from error
+            raise InvalidHandleError(f"{error}: the exporter's file descriptor may not be HIP memory") from error
         return Pages(self, handle, nbytes, DriverFds())
 
     def map(self, doing: str, address: int, nbytes: int, handle: Pages) -> None:

@@ -30,7 +30,7 @@ class Error(IntEnum):
 
 
 class Attribute(IntEnum):
-    """hipDeviceAttribute…; releases before 6 do not have the last one."""
+    """Values of hipDeviceAttribute…. HIP before release 6 lacks the last one."""
 
     ConcurrentManagedAccess = 9
     Integrated = 16

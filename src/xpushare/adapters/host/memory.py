@@ -123,7 +123,8 @@ class HostMemory(DriverMemory):
     def export(self, read_only: bool) -> Export:
         if self._fd is None:
             raise FeatureNotSupportedError(
-                "exporting imported memory: only what came by a pickle can be exported again"
+                "exporting imported memory: only memory that was unpickled, or attached with own=True, can be "
+                "exported again"
             )
         assert self._mapping is not None
         self._keep = False

@@ -120,14 +120,16 @@ class HostQueue(DriverQueue):
             self._failures.append(self._spoiled)
 
     def wait_native(self, event: Any, keep: object) -> None:
-        raise FeatureNotSupportedError("the host has no events but ours")
+        raise FeatureNotSupportedError("the host has no driver events: use xs.Event")
 
     def record_native(self) -> NativeEvent:
-        raise FeatureNotSupportedError("the host has no IPC events of its own: ipc.event.get makes a handle")
+        raise FeatureNotSupportedError("the host has no driver events to share: use xs.ipc.event.get")
 
     def synchronize(self, timeout: float | None) -> None:
         if self._worker == threading.get_ident():
-            raise InvalidArgumentError("a queue cannot wait for itself: this is called by what it runs")
+            raise InvalidArgumentError(
+                "a queue cannot wait for itself: a function that the queue runs has made this call"
+            )
         if self._pending:
             reached = threading.Lock()
             reached.acquire()

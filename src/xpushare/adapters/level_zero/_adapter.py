@@ -156,9 +156,7 @@ class LevelZero(LibraryAdapter[Gpu]):
         found = self.devices()
         ordinal = getattr(getattr(queue, "sycl_device", None), "get_device_id", lambda: 0)()
         if not 0 <= ordinal < len(found):
-            raise FeatureNotSupportedError(
-                f"this SYCL queue is on level_zero:{ordinal}, of which this process has none"
-            )
+            raise FeatureNotSupportedError(f"this SYCL queue is on level_zero:{ordinal}, which this process cannot see")
         return found[ordinal]
 
     def stream(self, device: DeviceInfo, number: int | None, array: object) -> object | None:

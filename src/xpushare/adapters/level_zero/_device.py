@@ -153,7 +153,7 @@ class Gpu(CountedMemory):
             if each.flags & (n.GROUP_COPY | n.GROUP_COMPUTE) and each.numQueues
         ]
         if not copying:
-            raise FeatureNotSupportedError(f"{self} has no engine that copies")
+            raise FeatureNotSupportedError(f"{self} has no engine that can copy")
         return min(copying)[1:]
 
     @property
@@ -347,7 +347,7 @@ class Gpu(CountedMemory):
             return handle.fds.take(doing, exported.fd)
 
     def export_on_demand(self, handles: Sequence[Pages]) -> OnDemand:
-        raise FeatureNotSupportedError("the driver does not find the physical memory behind another library's mapping")
+        raise FeatureNotSupportedError("the driver cannot report the physical memory behind another library's mapping")
 
     def import_fd(self, doing: str, fd: int, origin: bytes) -> Pages:
         """Import physical memory by file descriptor, with the descriptor's own size. The driver would accept half or

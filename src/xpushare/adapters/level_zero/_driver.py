@@ -120,7 +120,7 @@ class Platform:
             found = self.driver.made(doing, "zeMemAllocHost", self.context, description, nbytes, 0)
             if found != address:
                 self.driver.code("zeMemFree", self.context, found)
-                raise FeatureNotSupportedError(f"{doing}: the driver uses these pages at another address only")
+                raise FeatureNotSupportedError(f"{doing}: the driver can use these pages only at another address")
         elif self.host_route == "imported":
             self._imported(doing, 0, address, nbytes)
 

@@ -191,7 +191,7 @@ def open_own(engine: Engine, gpu: Gpu, kind: int, doing: str, what: Import, own:
     uuid, raw, fd = own[:_UUID], own[_UUID:], what.only_fd(doing).number
     if what.read_only:
         if lacking := gpu.lacks_physical_ipc() or ("a handle for memory that is only read" if raw else ""):
-            raise FeatureNotSupportedError(f"{doing}: read-only: the driver lacks {lacking}")
+            raise FeatureNotSupportedError(f"{doing}: it cannot be mapped read-only, since the driver lacks {lacking}")
         return DeviceMemory.imported(engine, gpu, doing, what, [what.exposed_nbytes], uuid)
     origin = gpu.find_origin(doing, uuid)
     found = fd_nbytes(doing, fd)

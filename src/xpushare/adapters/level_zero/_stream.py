@@ -48,7 +48,9 @@ class OpenedEvent:
         doing, call = "opening an IPC event", ("zeEventCounterBasedOpenIpcHandle", gpu.platform.context)
         raw = ze.ze_ipc_event_counter_based_handle_t.from_buffer_copy(handle)
         if not gpu.platform.has(call[0]):
-            raise FeatureNotSupportedError(f"{doing}: the driver is older than IPC of counter-based events (API 1.15)")
+            raise FeatureNotSupportedError(
+                f"{doing}: the driver is too old to share its events, which takes Level Zero API 1.15"
+            )
         self._driver = gpu.driver
         self.handles = (ctypes.c_void_p * 1)(gpu.driver.made(doing, *call, raw))
 
@@ -162,7 +164,9 @@ class Stream:
     def record_native(self, doing: str) -> IpcEvent:
         driver = self._driver
         if not self._gpu.platform.has("zeEventCounterBasedGetIpcHandle"):
-            raise FeatureNotSupportedError(f"{doing}: the driver is older than IPC of counter-based events (API 1.15)")
+            raise FeatureNotSupportedError(
+                f"{doing}: the driver is too old to share its events, which takes Level Zero API 1.15"
+            )
         event = _counter_based(self._gpu, doing, n.COUNTER_IPC)
         try:
             raw = ze.ze_ipc_event_counter_based_handle_t()

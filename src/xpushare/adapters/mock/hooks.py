@@ -105,7 +105,7 @@ class Stream:
         return self._do(doing, "host", *host_call(self.handle, event.function))
 
     def record_native(self, doing: str) -> NativeEvent:
-        raise FeatureNotSupportedError("this device has no IPC events of its own: ipc.event.get makes a handle")
+        raise FeatureNotSupportedError("this device has no driver events to share: use xs.ipc.event.get")
 
     def destroy(self, marks: Sequence[int]) -> None:
         for mark in marks:

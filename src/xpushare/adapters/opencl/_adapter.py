@@ -89,7 +89,7 @@ class OpenCL(Listed, HostStreamAdapter):
             cpu = self.device(device)
             lacking = cpu.lacks_system_svm() if aspect in _RANGES else ""
             if aspect is Aspect.ext_oneapi_per_event_profiling and cpu.clock < 0:
-                return Support("no", "the driver's time stamps are of no clock of the host's")
+                return Support("no", "the driver's time stamps come from a clock that the host cannot read")
         except XpuShareError as error:
             return Support("unknown", f"the driver cannot be asked: {error}")
         how = "the driver says that kernels use any address" if aspect in _RANGES else "tried on the device"
@@ -132,7 +132,7 @@ class OpenCL(Listed, HostStreamAdapter):
 
     def native_queue(self, device: DeviceInfo, handle: int, owned: bool) -> tuple[DeviceInfo, DriverQueue]:
         if not handle:
-            raise InvalidArgumentError("0 is no handle of a cl_command_queue")
+            raise InvalidArgumentError("0 is not the handle of a cl_command_queue")
         self._driver.start()
         return self._beside(handle, Owned(self._driver, handle) if owned else None)
 

@@ -137,7 +137,7 @@ class Stream:
         return event(self.handle)
 
     def record_native(self, doing: str) -> NativeEvent:
-        raise FeatureNotSupportedError("OpenCL has no events for other processes: ipc.event.get makes a handle")
+        raise FeatureNotSupportedError("OpenCL cannot share its own events between processes: use xs.ipc.event.get")
 
     def destroy(self, marks: Sequence[Event]) -> None:
         for mark in marks:

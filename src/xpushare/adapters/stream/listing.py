@@ -100,7 +100,7 @@ def ask_driver(vendor: str, module: str, names: str, make: str) -> dict[str, Any
 
 
 def tell(driver: LibraryDriver[Any]) -> None:
-    """In the child, print what the driver reports about its devices."""
+    """Print, in the child, what the driver reports about its devices."""
     try:
         print(json.dumps({"devices": [gpu.listed() for gpu in driver.gpus()]}), flush=True)
     except XpuShareError as error:
@@ -108,7 +108,7 @@ def tell(driver: LibraryDriver[Any]) -> None:
 
 
 def trying(uuid: str) -> None:
-    """In the child, print which device the driver is about to be tried on."""
+    """Print, in the child, the device that the driver is tried on next."""
     os.write(2, f"{_MARK}{uuid}\n".encode())  # one call, so that output of the driver's threads cannot split the line
 
 

@@ -123,8 +123,8 @@ class DeviceQueue(DriverQueue):
             return from_os_error(OSError(code - SYSTEM, os.strerror(code - SYSTEM)), doing)
         if code == NOT_HELD:
             return FeatureNotSupportedError(
-                f"{doing}: streams here share hardware, so one of another library can wait only for points that this "
-                "process has submitted: use a queue of this package"
+                f"{doing}: streams here share hardware, so a stream of another library can wait only for points that "
+                "this process has submitted: use xs.Queue"
             )
         return self._judged(self._device.error(doing, call, code))
 
@@ -431,7 +431,8 @@ class DeviceQueue(DriverQueue):
             self._check()
             if self._native.held:
                 raise FeatureNotSupportedError(
-                    "recording an IPC event: the queue waits for an event and holds what is behind"
+                    "recording an IPC event: the queue is waiting for an event, and holds its later work in this "
+                    "process: wait for that event first"
                 )
             return self._call(self._stream.record_native, "recording an IPC event")
 

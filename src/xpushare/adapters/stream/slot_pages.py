@@ -107,7 +107,7 @@ class SlotPages:
                 return found
             domain = commons.domain()
             if domain is None or domain.fd < 0:
-                raise InvalidArgumentError("the process that made the event has left")
+                raise InvalidArgumentError("the process that made the event has exited")
             try:
                 mapping: Any = system.Mapping(domain.fd, _CHUNK, _SLOTS + chunk * _CHUNK)
             except OSError as error:

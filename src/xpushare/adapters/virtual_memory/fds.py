@@ -22,7 +22,7 @@ _numbers: Final = threading.RLock()  # of what drivers have: nobody else gets on
 def duplicate(doing: str, fd: int, lowest: int = 0) -> int:
     """Duplicate a descriptor that the driver keeps. Closing the driver's own number would hand it another file."""
     if fd < 0:
-        raise DeviceError(f"{doing}: the driver gave no file descriptor")
+        raise DeviceError(f"{doing}: the driver returned no file descriptor")
     try:
         return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest)
     except OSError as error:
@@ -34,7 +34,7 @@ def fd_nbytes(doing: str, fd: int) -> int:
     try:
         found = os.lseek(fd, 0, os.SEEK_END)
     except OSError as error:
-        raise InvalidHandleError(f"{doing}: the exporter's file descriptor is no memory ({error.strerror})") from error
+        raise InvalidHandleError(f"{doing}: the exporter's file descriptor is not memory ({error.strerror})") from error
     if found <= 0:
         raise InvalidHandleError(f"{doing}: the exporter's file descriptor has no size")
     return found

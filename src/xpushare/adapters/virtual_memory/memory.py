@@ -224,7 +224,7 @@ def _imported(device: VirtualMemory, doing: str, fd: OwnedFd, nbytes: int, origi
 
 @final
 class DeviceMemory(Mapped):
-    """Allocations mapped side by side: one of ours, or those of another process."""
+    """Adjacent mappings of allocations: one of this process, or those that another process has exported."""
 
     lasting_export = True
     reusable = True
@@ -314,7 +314,10 @@ class DeviceMemory(Mapped):
 
     def export(self, read_only: bool) -> Export:
         if self._pieces > 1:
-            raise FeatureNotSupportedError(f"{self._exporting}: it was opened, and lies over several allocations")
+            raise FeatureNotSupportedError(
+                f"{self._exporting}: it was imported, and covers several allocations: export it in the process that "
+                "allocated it"
+            )
         if read_only:
             _require_read_only(self._engine, self._device, self._exporting)
         return self._fd.export(self._device, self.nbytes, self._mapped, self._make_fd)

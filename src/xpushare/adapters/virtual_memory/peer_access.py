@@ -39,7 +39,7 @@ def find_origin(device: VirtualMemory, by_uuid: Callable[[str], V | None], doing
 
 
 class _Granted(NamedTuple):
-    """The access to the bytes from here on."""
+    """The access to the bytes from a start address on."""
 
     nbytes: int
     location: int  # the device that they lie on
@@ -68,7 +68,7 @@ class PeerAccess(OperandAccess):
         if not device.reaches(location):
             raise FeatureNotSupportedError(
                 f"{doing}: {device} cannot reach memory of {self._devices()[location]} (no peer access): "
-                "open it on that one"
+                "open it on that device"
             )
         devices = self._devices()
         reaching = [device.ordinal]

@@ -99,8 +99,8 @@ class Vulkan(base.Adapter):
             raise FeatureNotSupportedError(f"{doing}: Vulkan cannot import memory read-only")
         if what.exporter is None and (origin := origin_of(doing, what)) != (device.driver_uuid, device.uuid):
             raise FeatureNotSupportedError(
-                f"{doing}: an opaque fd is imported by the same driver only, on the same device: it is of driver "
-                f"{origin[0]}, device {origin[1]}, this one of {device.driver_uuid}, {device.uuid}"
+                f"{doing}: an opaque fd can be imported only by the driver and device that made it: it comes from "
+                f"driver {origin[0]}, device {origin[1]}, and this is driver {device.driver_uuid}, device {device.uuid}"
             )
         dedicated = what.form is Form.OPAQUE_FD and what.payload[:1] == b"\1"
         return OpaqueMemory(device, OwnedFd(what.only_fd(doing).take()), what.exposed_nbytes, what.nbytes, dedicated)

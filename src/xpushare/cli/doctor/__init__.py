@@ -1,7 +1,8 @@
 """Try what can be shared on this machine or in this container, and report what to change.
 
-The command starts processes of its own, which share memory, physical memory and events on each device. They use each
-route alone, with a key and a folder of their own. In your folder, the command only tries whether it could write a file.
+The command starts processes of its own, which share memory, physical memory and events on each device. Each route is
+tried alone, with a key and a folder made for the test. In your runtime folder, the command only checks that it can
+write.
 
 The exit status is 0 if memory and events can be shared on every device by at least one route, and your folder and key
 are sound. Otherwise it is 1. With --pid, the command reports whether this process can reach what the process
@@ -83,10 +84,22 @@ def _pid(text: str) -> int:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", metavar="SELECTOR", help="only these, as in ONEAPI_DEVICE_SELECTOR")
-    parser.add_argument("--pid", type=_pid, help="instead: can this process reach what that running one shares?")
-    parser.add_argument("--timeout", type=_positive, default=30.0, metavar="S", help="seconds per step (default: 30)")
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    parser.add_argument(
+        "--device",
+        metavar="SELECTOR",
+        help="use only these devices, in the syntax of ONEAPI_DEVICE_SELECTOR, such as native_cpu:0",
+    )
+    parser.add_argument(
+        "--pid", type=_pid, help="check instead whether this process can reach what the running process PID shares"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=_positive,
+        default=30.0,
+        metavar="S",
+        help="time limit for each step, in seconds (default: 30)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -163,7 +163,7 @@ def test_interfaces(pair: Pair) -> None:
 
 
 def resources(device: str) -> dict[str, tuple[Any, Callable[[Any], Any]]]:
-    """One of each class with close, and a use of it."""
+    """Return an object of each class that has `close`, with a function that uses it."""
     found: dict[str, tuple[Any, Callable[[Any], Any]]] = {
         "Memory": (xs.malloc_device(NBYTES, device), lambda thing: thing.ptr),
         "Event": (xs.Event(device), lambda thing: thing.value),

@@ -62,7 +62,7 @@ def _handle_of(name: str) -> bytes:
 
 @rule(
     "3.12c",
-    "A pickle outlives its object until the first open or for XPUSHARE_PICKLE_GRACE seconds; then says so",
+    "A pickle outlives its object until it was opened, for XPUSHARE_PICKLE_GRACE seconds; then says so",
 )
 def test_kept(pair: Pair, peer: Child, kind: str) -> None:
     for call in peer.call, _here:

@@ -480,7 +480,7 @@ def urUSMImportExp(hContext: Context, pMem: Pointer, size: Size) -> None:
 
 @function(164, "INVALID_CONTEXT")
 def urUSMReleaseExp(hContext: Context, pMem: Pointer) -> None:
-    """Ends what `urUSMImportExp` began. Nothing is done."""
+    """Undoes `urUSMImportExp`. This has no effect."""
 
 
 _REGISTRATION: Final = "registered host memory"

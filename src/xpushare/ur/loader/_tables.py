@@ -178,8 +178,8 @@ def words_of(function: str) -> dict[str, int]:
 
 
 def _form(function: Function) -> tuple[str, str] | None:
-    """For a command that the library can enqueue without Python, return its form and the C condition under which
-    nothing refuses it. Other calls go to Python.
+    """Return the form of a command that the library can enqueue without Python, and the C condition under which nothing
+    refuses it. All other calls go to Python.
     """
     words = words_of(function.name)
     if function.returns != "handle:event" or not function.args or function.args[0].kind != "handle:queue":
