@@ -656,8 +656,14 @@ class Peers:
         while True:
             turn = self._turn(key)  # it has to live as long as its lock is held
             with turn:
-                if not turn.over:
-                    return None if key in self._cache else self._open_new(peer, fields, key, opener, False)
+                if turn.over:
+                    continue
+                if key in self._cache:
+                    return None
+                opened = None if opener.native is None else opener.native(fields, peer.table, peer)
+                if opened is None:
+                    return self._open_new(peer, fields, key, opener, False)
+                return self._remember(key, opened[0], opener.room), opened[1]
 
     def _held(self, peer: Peer, fields: Fields, key: Any, opener: Opener) -> tuple[Any, Lease] | None:
         """Hold an object that is open, or still mapped. Returns None if it is neither, or its handle has expired."""
@@ -801,10 +807,6 @@ class Peers:
         """Open an object that is not open yet. `later` collects it, for the caller to import and to close its
         descriptors.
         """
-        if later is None and opener.native is not None:
-            both = opener.native(fields, peer.table, peer)
-            if both is not None:
-                return self._remember(key, both[0], opener.room), both[1]
         opened = peer.table.open(fields, peer, maps)
         if opened is None:
             return None
