@@ -1254,6 +1254,11 @@ class StreamQueue:
     def check(self) -> int:
         """CAPTURED while the adopted queue is being captured."""
 
+    def idle(self, function: int, unfinished: int, handle: int, scopes: Scopes, /) -> bool | None:
+        """Return whether the queue holds nothing and has no work, which `int function(uint64 handle)` tells by 0, or
+        `unfinished` if it has some. None if that, `check` or the scope around both fails: ask step by step.
+        """
+
     def wait(self, slot: Slot, address: int, point: int) -> int:
         """Later work starts once the point is done or lost. If it is already, nothing is queued.
 

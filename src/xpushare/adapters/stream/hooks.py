@@ -66,6 +66,9 @@ class QueueCalls(NamedTuple):
     captured: str = ""
     others: Mapping[int, str] = MappingProxyType({})  # the functions of `Calls`, by address
     host_runs_late: bool = False  # a mark may be reached before the host functions in front of it have run
+    # What tells whether a stream has work, of its handle, and its answer if there is some. Then `Stream.current` makes
+    # Scopes. None: `Stream.busy` tells.
+    busy: tuple[int, int] | None = None
 
 
 # --- streams --------------------------------------------------------------------------------------------------
