@@ -406,8 +406,8 @@ def told_apart(handle: Handle, /) -> int | tuple[int, int]:
 def fields_of(handle: Handle, /) -> Fields: ...
 
 class PeerTable:
-    """The base of `Peer`: its mapped table, which opens an export in one call. It does not keep the pidfd, which is -1 if
-    there is none.
+    """The base of `Peer`: its mapped table, which opens an export in one call. It does not keep the pidfd (-1: there
+    is none).
     """
 
     def __new__(cls, mapping: Mapping, domain: Domain, pidfd: int) -> Self: ...
@@ -440,8 +440,8 @@ class PeerTable:
 
 @final
 class Imports:
-    """The objects of other processes that this process has open, by `Fields.key`, and the openers of devices' memory. It
-    holds weak references, so it keeps nothing open.
+    """The objects of other processes that this process has open, by `Fields.key`, and the openers of devices' memory.
+    It holds weak references, so it keeps nothing open.
     """
 
     peers: dict[bytes, Any]  # PeerTables, by cookie
@@ -467,8 +467,8 @@ class Imports:
         """Append the ranges of handles to `opened`, up to the first handle whose allocation is not open yet, whose open
         has to be counted, or that cannot replace the handle by which the allocation was opened before.
 
-        Return the other handles, each with its decision: (handle, opener, device, context). None if one has no decision,
-        or this process has not attached to the exporter.
+        Return the other handles, each with its decision: (handle, opener, device, context). None if one has no
+        decision, or this process has not attached to the exporter.
         """
 
     def decide(self, handle: Handle, opener: Any, number: int, device: Any, context: Any, /) -> None:
@@ -1367,6 +1367,11 @@ class StreamQueue:
     ) -> None: ...
     def check(self) -> int:
         """Return CAPTURED while the adopted queue is being captured."""
+
+    def idle(self, function: int, unfinished: int, handle: int, scopes: Scopes, /) -> bool | None:
+        """Return whether the queue holds nothing and has no work, which `int function(uint64 handle)` tells by 0, or
+        `unfinished` if it has some. None if that, `check` or the scope around both fails: ask step by step.
+        """
 
     def wait(self, slot: Slot, address: int, point: int) -> int:
         """Make later work wait until the point is done or lost. If it already is, nothing is queued.

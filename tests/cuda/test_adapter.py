@@ -390,6 +390,25 @@ def test_events_are_words_and_a_turn_is_a_host_function(
     assert (slot.value, driver.functions_run) == (2, 1)
 
 
+def test_what_is_idle(cuda: Cuda, gpu: DeviceInfo, driver: ScriptedDriver) -> None:
+    queue: Any = cuda.queue(gpu)
+    number = queue._stream.handle
+    driver.calls.clear()
+    assert queue.idle()
+    asked = driver.calls.count("cuStreamQuery")
+    assert asked == 1, "by native code alone"
+    driver.stuck[number].append(lambda: False)
+    assert not queue.idle()
+    driver.stuck.clear()
+    driver.fail_named["cuStreamQuery"] = 201
+    with pytest.raises(xs.DeviceError, match="cuStreamQuery"):
+        queue.idle()
+    driver.fail_named.clear()
+    with pytest.raises(TypeError, match="takes Scopes last"):
+        queue._native.idle(1, 600, number, None)
+    assert queue.idle()
+
+
 def test_an_event_of_another_library_is_waited_for(cuda: Cuda, gpu: DeviceInfo, driver: ScriptedDriver) -> None:
     event, queue = driver.cuEventCreate(0)[1], cuda.queue(gpu)
     driver.sizes[event] = 0

@@ -273,6 +273,38 @@ static PyObject *queue_check(PyObject *self, PyObject *Py_UNUSED(a))
     return PyLong_FromLongLong(code);
 }
 
+typedef int (*asks)(uint64_t handle);
+
+/* idle(function, unfinished, handle, scopes): see _native.pyi */
+static PyObject *queue_idle(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    xp_queue *queue = queue_of(self);
+    uint64_t function, handle;
+    int64_t code;
+    int unfinished, before, step;
+    if (queue == NULL || xp_arity("idle", n, 4, 4) < 0 || xp_as_u64(args[0], &function) < 0 ||
+        xp_as_int(args[1], &unfinished) < 0 || xp_as_u64(args[2], &handle) < 0)
+        return NULL;
+    const xp_scope *scope = xp_scope_of(PyType_GetModuleState(Py_TYPE(self)), args[3]);
+    if (scope == NULL) {
+        PyErr_SetString(PyExc_TypeError, "idle() takes Scopes last");
+        return NULL;
+    }
+    bool held = xp_queue_look(queue).held != 0;
+    Py_BEGIN_ALLOW_THREADS
+    code = xp_scope_enter(scope, &before, &step);
+    if (code == 0) {
+        code = xp_queue_check(queue);
+        if (code == 0 && !held)
+            code = ((asks)(uintptr_t)function)(handle);
+        xp_scope_leave(scope, before);
+    }
+    Py_END_ALLOW_THREADS
+    if (code == 0 || code == unfinished)
+        return PyBool_FromLong(code == 0 && !held);
+    Py_RETURN_NONE;
+}
+
 static PyObject *queue_wait(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
     xp_queue *queue = queue_of(self);
@@ -474,6 +506,7 @@ static PyObject *queue_landed(PyObject *self, PyObject *slot) { return mending(s
 
 static PyMethodDef queue_methods[] = {
     {"check", queue_check, METH_NOARGS, NULL},
+    {"idle", XP_FAST(queue_idle), METH_FASTCALL, NULL},
     {"wait", XP_FAST(queue_wait), METH_FASTCALL, NULL},
     {"signal", XP_FAST(queue_signal), METH_FASTCALL, NULL},
     {"finish", XP_FAST(queue_finish), METH_FASTCALL, NULL},

@@ -681,9 +681,14 @@ class Peers:
         while True:
             turn = self._turn(key)  # it has to live as long as its lock is held
             with turn:
-                if not turn.over:
-                    living = self.imports.get(key) is not None
-                    return None if living else self._open_new(peer, fields, key, opener, False)
+                if turn.over:
+                    continue
+                if self.imports.get(key) is not None:
+                    return None
+                opened = None if opener.native is None else opener.native(fields, peer)
+                if opened is None:
+                    return self._open_new(peer, fields, key, opener, False)
+                return self._remember(key, opened[0], opener.room), opened[1]
 
     def _reopened(self, peer: Peer, fields: Fields, key: Any, opener: Opener) -> tuple[Any, Lease] | None:
         """Hold an object that is still mapped. Returns None if it is not, or its handle has expired."""
@@ -827,10 +832,6 @@ class Peers:
         """Open an object that is not open yet. `later` collects it, for the caller to import and to close its
         descriptors.
         """
-        if later is None and opener.native is not None:
-            both = opener.native(fields, peer)
-            if both is not None:
-                return self._remember(key, both[0], opener.room), both[1]
         opened = peer.open(fields, maps)
         if opened is None:
             return None

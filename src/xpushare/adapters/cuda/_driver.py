@@ -336,7 +336,8 @@ class Gpu:
                     **copy_and_fills(functions, "cu"),
                 )
                 others = {address: name for name, address in functions.items()}
-                self._calls = QueueCalls(native, *names, others)
+                busy = driver.function("cuStreamQuery"), int(Error.NOT_READY)
+                self._calls = QueueCalls(native, *names, others, busy=busy)
         return self._calls
 
     def error(self, doing: str, call: str, code: int) -> XpuShareError:

@@ -66,6 +66,9 @@ class QueueCalls(NamedTuple):
     captured: str = ""
     others: Mapping[int, str] = MappingProxyType({})  # the functions of `Calls`, by address
     host_runs_late: bool = False  # whether a mark may be reached before earlier host functions have run
+    # The function that tells of a stream's handle whether there is work, and its answer if there is. Then
+    # `Stream.current` makes Scopes. None: `Stream.busy` tells.
+    busy: tuple[int, int] | None = None
 
 
 # --- streams --------------------------------------------------------------------------------------------------

@@ -573,6 +573,11 @@ class DeviceQueue(DriverQueue):
         if self._broken is not None:
             return True
         stream = self._stream
+        if (busy := stream.calls.busy) is not None and not self._late:
+            current: Any = stream.current
+            found = self._native.idle(*busy, stream.handle, current)
+            if found is not None:
+                return found
         with stream.current():
             if self._adopted and (code := self._native.check()):
                 self._expect_open(code)
