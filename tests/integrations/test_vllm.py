@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -183,5 +184,9 @@ def test_vllms_server_is_updated_over_http(context: Any, tmp_path: Path) -> None
             answer = _request(f"{url}/v1/completions", {**body, "return_token_ids": True, "detokenize": False})
             assert answer["choices"][0]["token_ids"] == [number] * peer.TOKENS
     finally:
-        os.killpg(server.pid, signal.SIGKILL)
+        server.terminate()  # its processes then remove what they share
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.wait(60)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
         server.wait()
