@@ -789,8 +789,8 @@ class Leaves:
         the queue is the same whenever `stream` says so.
         """
 
-    def producers(self) -> dict[int, Any]:
-        """What produces the arrays, by kind. Kinds with the same queue have the same object."""
+    def producers(self) -> dict[int, Any] | None:
+        """What produces the arrays, by kind; None if nothing does. Kinds with the same queue have the same object."""
 
     def next(self) -> int | None:
         """Place the arrays in allocations that are known, here or to the kind's finder. Returns the index of the next
@@ -822,7 +822,7 @@ class Leaves:
         """
 
     def seal(
-        self, seal: Seal, memory: list[Handle], events: list[tuple[Handle, int]], text: bytes, copied: int, /
+        self, seal: Seal, memory: tuple[Handle, ...], events: tuple[tuple[Handle, int], ...], text: bytes, copied: int, /
     ) -> ArrayHandle | None:
         """The message, after `groups`; None if it would be too large."""
 

@@ -572,13 +572,15 @@ static PyObject *leaves_produce(PyObject *object, PyObject *const *args, Py_ssiz
     Py_RETURN_NONE;
 }
 
-/* producers(): by kind, what produces its arrays: the same object for each queue */
+/* producers(): by kind, what produces its arrays: the same object for each queue. None: nothing does */
 static PyObject *leaves_producers(PyObject *object, PyObject *Py_UNUSED(none))
 {
     const xp_leaves *self = (xp_leaves *)object;
-    PyObject *found = PyDict_New();
-    for (uint32_t i = 0; found && i < self->kind_count; i++) {
+    PyObject *found = NULL;
+    for (uint32_t i = 0; i < self->kind_count && !PyErr_Occurred(); i++) {
         PyObject *work = self->kinds[i].said.work;
+        if (work && found == NULL && (found = PyDict_New()) == NULL)
+            return NULL;
         for (uint32_t j = 0; work && j < i; j++) {
             PyObject *other = self->kinds[j].said.work;
             if (other && ((const xp_resource *)other)->driver == ((const xp_resource *)work)->driver) {
@@ -591,7 +593,7 @@ static PyObject *leaves_producers(PyObject *object, PyObject *Py_UNUSED(none))
             Py_CLEAR(found);
         Py_XDECREF(number);
     }
-    return found;
+    return found || PyErr_Occurred() ? found : Py_NewRef(Py_None);
 }
 
 /* --- placing them ------------------------------------------------------------------------------------------------- */
@@ -925,7 +927,7 @@ static PyObject *sealed(const xp_leaves *self, const xp_types *types, const xp_k
     return made;
 }
 
-/* seal(seal, memory, events, text, copied): the message; None where it would be too large. Lists of handles, of
+/* seal(seal, memory, events, text, copied): the message; None where it would be too large. Tuples of handles, of
  * (handle, point). */
 static PyObject *leaves_seal(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
@@ -937,15 +939,11 @@ static PyObject *leaves_seal(PyObject *object, PyObject *const *args, Py_ssize_t
     uint64_t copied;
     if (key == NULL || PyBytes_AsStringAndSize(args[3], &text, &text_nbytes) < 0 || xp_as_u64(args[4], &copied) < 0)
         return NULL;
-    if (!PyList_Check(args[1]) || !PyList_Check(args[2]) || !self->grouped) {
-        PyErr_SetString(PyExc_TypeError, "seal() takes lists, after `groups`");
+    if (!PyTuple_Check(args[1]) || !PyTuple_Check(args[2]) || !self->grouped) {
+        PyErr_SetString(PyExc_TypeError, "seal() takes tuples, after `groups`");
         return NULL;
     }
-    PyObject *handles = PyList_AsTuple(args[1]), *events = handles ? PyList_AsTuple(args[2]) : NULL;
-    PyObject *made = events ? sealed(self, types, key, handles, events, text, (uint64_t)text_nbytes, copied) : NULL;
-    Py_XDECREF(handles);
-    Py_XDECREF(events);
-    return made;
+    return sealed(self, types, key, args[1], args[2], text, (uint64_t)text_nbytes, copied);
 }
 
 static PyMethodDef leaves_methods[] = {

@@ -50,6 +50,9 @@ __all__ = ["Placing"]
 _ALIGNMENT: Final = 64  # of copies in one allocation
 
 
+_NO_EVENTS: Final[dict[int, int]] = {}
+_NO_STREAMS: Final[list[Work]] = []  # these two are replaced, not changed
+_NO_WORK: Final[dict[int, Work]] = {}
 _address: Final = operator.attrgetter("address")
 _kinds: Final = Kinds()
 os.register_at_fork(after_in_child=_kinds.clear)  # the parent's streams have no threads here
@@ -133,10 +136,13 @@ class Placing:
     Other arrays are described here, one by one.
     """
 
-    __slots__ = (
-        "_at", "_copy", "_copying", "_current", "_found", "_known", "_lasting", "_ordered", "_passed_on", "_private",
-        "_produced", "_read_only", "_stream", "copied", "leaves", "named", "passes_on", "streams",
-    )  # fmt: skip
+    copied = 0
+    passes_on = False  # whether memory of other processes is among what `groups` returns
+    streams = _NO_STREAMS  # that produce the arrays
+    _produced = _NO_WORK  # by kind: what produces its arrays
+    _copying: tuple[Work, ...] = ()  # streams that copy what is shared
+    _at = 0
+    _known: Sequence[Allocation] = ()
 
     # Of arrays that native code does not place, from the first one on:
     _passed_on: dict[tuple[bytes, int, bool], Range]  # by handle, allocation and access
@@ -156,8 +162,6 @@ class Placing:
         `passed_on`.
         """
         self.leaves: Final = Leaves(found, read_only, _kinds)
-        self.copied = 0
-        self.passes_on = False  # whether memory of other processes is among what `groups` returns
         self._found = found
         self._copy = copy
         self._read_only = read_only
@@ -165,11 +169,6 @@ class Placing:
         self._stream = stream
         self._ordered = stream is None or not is_unordered(stream)
         self.named = stream is not None and self._ordered
-        self._produced: dict[int, Work] = {}  # by kind: what produces its arrays
-        self.streams: list[Work] = []  # that produce the arrays
-        self._copying: tuple[Work, ...] = ()  # streams that copy what is shared
-        self._at = 0
-        self._known: Sequence[Allocation] = ()
         if known:
             self._known = sorted(known, key=_address)
             for allocation in self._known:
@@ -187,15 +186,14 @@ class Placing:
         if self._stream is None or not self._ordered:  # a stream that is named stands for all
             for number, array, device, element in leaves.view(self._ordered):
                 self._settle(number, array, device, element)
-            if self._ordered:
-                self._produced = leaves.producers()
-                for work in self._produced.values():
-                    if work not in self.streams:
-                        self.streams.append(work)
+            if self._ordered and (produced := leaves.producers()) is not None:
+                self._produced = produced
+                self.streams = list(dict.fromkeys(produced.values()))
         index = leaves.next()
         if index is None:
             return
         self._passed_on, self._current, self._private = {}, {}, []
+        self._produced, self.streams = dict(self._produced), list(self.streams)
         while index is not None:
             self._at = index
             where = leaves.where()
@@ -462,13 +460,13 @@ class Placing:
 
     # --- the result
 
-    def groups(self, works: list[Work], whole_allocations: bool = False) -> list[Range]:
+    def groups(self, works: Sequence[Work], whole_allocations: bool = False) -> list[Range]:
         """Return what to export: for each allocation (and access to it), the bytes that its arrays span, or all of it.
         `works` are the streams that readers wait for, by the numbers of their events.
         """
         if not works:
-            return self.leaves.groups({}, -1, whole_allocations)
+            return self.leaves.groups(_NO_EVENTS, -1, whole_allocations)
         if self._stream is not None:  # all arrays are as of that point of that stream
-            return self.leaves.groups({}, 0, whole_allocations)
+            return self.leaves.groups(_NO_EVENTS, 0, whole_allocations)
         events = {kind: works.index(work) if work in works else -1 for kind, work in self._produced.items()}
         return self.leaves.groups(events, -1, whole_allocations)

@@ -24,7 +24,7 @@ from xpushare.sharing import identity, layout, node
 from xpushare.sharing.handle import fields_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from xpushare._device import Device
     from xpushare.core.memory import Range
@@ -93,10 +93,11 @@ def share(
         >>> tree["x"].shape, tree["step"]
         ((3,), 7)
     """
-    text = None if label is None else label_argument(label)
+    if label is None:
+        return shared(array, read_only, copy, stream, opens, ttl)
+    text = label_argument(label)
     handle = shared(array, read_only, copy, stream, opens, ttl)
-    if text is not None:
-        _label(handle, text)
+    _label(handle, text)
     return handle
 
 
@@ -143,7 +144,7 @@ def _placed(array: Any, read_only: bool, copy: bool, stream: Any, lasting: bool)
         found, tree = flatten(array)
         if not found:  # its export is that of an array of no bytes, which the tree does not mention
             found = [empty(0, "uint8")]
-    elif isinstance(array, VirtualRange) and array.growth is not None:
+    elif type(array) is VirtualRange and array.growth is not None:
         directory, tree = described(array, read_only)
         found, read_only = [directory], True
     placing = Placing(found, read_only, copy, stream, (), lasting)
@@ -169,7 +170,7 @@ class Placed:
 
     def sealed(self, handles: list[Handle]) -> bytes:
         """Return the message of the arrays in that memory. It has a handle for each range."""
-        return _message(self._placing, self._tree, handles, []).raw
+        return _message(self._placing, self._tree, tuple(handles), ()).raw
 
 
 def placed_for_others(array: Any) -> Placed:
@@ -186,22 +187,22 @@ def _sealed(placing: Placing, tree: Any, read_only: bool, opens: int | None, ttl
     """Export the placed arrays, and make the handle that owns the exports. The first export keeps all others and those
     of the events alive, and is the one that `opens` and `ttl` apply to.
     """
-    works = placing.works() if placing.streams or placing.named else []
-    marks = [mark(work, work.device) for work in works] if works else []
-    ranges = placing.groups(works) if works else placing.leaves.groups({}, -1, False)
+    works = placing.works() if placing.streams or placing.named else ()
+    marks = [mark(work, work.device) for work in works] if works else ()
+    ranges = placing.groups(works)
     if placing.passes_on:
         return _passed_on(placing, tree, ranges, opens is not None or ttl is not None)
-    first, handles = ranges[0], []
+    first, handles = ranges[0], ()
     if len(ranges) > 1 or marks:
         held: list[object] = [each.export for each in marks]
         if len(ranges) > 1:
             others = ImplicitAll(memory.get_all(ranges[1:], read_only))
-            handles = others.handles
+            handles = tuple(others.handles)
             held.append(others)
         first = first.replace(lease=(first.lease, *held))
     gate = memory.get(first, None, read_only, opens, False, ttl)
     try:
-        made = _message(placing, tree, [gate, *handles], marks)
+        made = _message(placing, tree, (gate, *handles) if handles else (gate,), marks)
         made.own()
         if watchers:
             tell_made(made, listed=False)
@@ -222,11 +223,11 @@ def _passed_on(placing: Placing, tree: Any, ranges: list[Range], limited: bool) 
         raise InvalidArgumentError(
             f"the arrays of a tree are of one process, and these are of several: {OWN}; or copy them (copy=True)"
         )
-    return _message(placing, tree, handles, [])
+    return _message(placing, tree, tuple(handles), ())
 
 
-def _message(placing: Placing, tree: Any, handles: list[Handle], marks: list[Mark]) -> ArrayHandle:
-    events = [(each.handle, each.point) for each in marks] if marks else []
+def _message(placing: Placing, tree: Any, handles: tuple[Handle, ...], marks: Sequence[Mark]) -> ArrayHandle:
+    events = tuple([(each.handle, each.point) for each in marks]) if marks else ()
     leaves, seal = placing.leaves, identity.sealings[0] if identity.sealings else identity.sealing()
     made: ArrayHandle | None = leaves.seal(seal, handles, events, text_of(leaves.dtypes, tree), placing.copied)
     if made is None:
@@ -251,7 +252,7 @@ def pickle_arrays(found: list[Any], known: Iterable[Allocation], made: dict[Devi
     handles = memory.get_all(ranges, False, implicit=True)
     for handle, each in zip(handles, ranges, strict=True):
         made.setdefault(each.device, []).append(handle)
-    return _message(placing, flatten(found)[1], handles, marks).raw
+    return _message(placing, flatten(found)[1], tuple(handles), marks).raw
 
 
 def opens_argument(opens: int) -> int:
