@@ -755,19 +755,20 @@ class Kinds:
 
     def clear(self) -> None: ...
 
-@final
 class Leaves:
-    """The arrays of one `share`, until they are sealed as a message.
+    """The base of `Placing`: the arrays of one `share`, until they are sealed as a message.
 
     It looks at arrays of ours, and at those whose library has DLPack's exchange API. Arrays of one kind (type, device
     and type of element) are described alike. Python describes and `put`s the others; its kinds have numbers from
     KINDS_MOST on.
     """
 
-    def __init__(self, arrays: list[Any], read_only: bool, known: Kinds = ..., /) -> None:
+    def __new__(cls, arrays: list[Any], read_only: bool, known: Kinds = ..., /) -> Self:
         """`read_only`: all of it becomes so. `known`: kinds that need not be asked for."""
 
+    arrays: tuple[Any, ...]
     dtypes: list[Any]  # by their numbers in the message
+    read_only: bool
 
     def view(self, ordered: bool = True, /) -> list[tuple[int, Any, Any, tuple[int, int, int, int, int] | None]]:
         """Look at the arrays. Returns, for each kind that is not known, its number, an array of it, and the device. For

@@ -1,4 +1,4 @@
-/* Leaves: the arrays of one `share`, until they are sealed as a message. It looks at arrays of ours, and at those whose
+/* Leaves: the base of `Placing`. The arrays of one `share`, until they are sealed as a message. It looks at arrays of ours, and at those whose
  * library has DLPack's exchange API; Python places the others. */
 #include "array.h"
 #include "foreign.h"
@@ -55,6 +55,7 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
+    const xp_types *types;
     PyObject *arrays; /* a tuple */
     PyObject *known;  /* Kinds, or NULL: nothing is known */
     Py_ssize_t n, at; /* at: the first that is not placed */
@@ -117,7 +118,7 @@ static void leaves_dealloc(PyObject *object)
 
 static PyObject *leaves_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    const xp_types *types = PyType_GetModuleState(type);
+    const xp_types *types = xp_types_by(type, leaves_dealloc);
     Py_ssize_t n = kwargs && PyDict_Size(kwargs) ? 0 : PyTuple_Size(args);
     PyObject *arrays = n > 0 ? PyTuple_GetItem(args, 0) : NULL, *known = n > 2 ? PyTuple_GetItem(args, 2) : NULL;
     if (n < 2 || n > 3 || !PyList_Check(arrays) || (known && !xp_is_kinds(types, known))) {
@@ -130,6 +131,7 @@ static PyObject *leaves_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     xp_leaves *self = (xp_leaves *)PyType_GenericAlloc(type, 0);
     if (self == NULL)
         return NULL;
+    self->types = types;
     self->read_only = read_only != 0;
     self->known = Py_XNewRef(known);
     self->arrays = PyList_AsTuple(arrays); /* nobody changes it while we look at it */
@@ -443,7 +445,7 @@ static PyObject *undecided(xp_leaves *self, bool ordered)
 static PyObject *leaves_view(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     xp_leaves *self = (xp_leaves *)object;
-    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
+    const xp_types *types = ((xp_leaves *)object)->types;
     PyTypeObject *last = NULL;
     const dl_exchange *api = NULL;
     int ordered = xp_arity("view", n, 0, 1) < 0 ? -1 : n == 0 || args[0] == Py_True;
@@ -533,7 +535,7 @@ static PyObject *leaves_finds(PyObject *object, PyObject *const *args, Py_ssize_
     leaf_kind *k = xp_arity("finds", n, 3, 3) < 0 ? NULL : kind_arg(self, args[0]);
     if (k == NULL)
         return NULL;
-    if (!xp_is_recogniser(PyType_GetModuleState(Py_TYPE(object)), args[1]) || k->said.device == NULL) {
+    if (!xp_is_recogniser(self->types, args[1]) || k->said.device == NULL) {
         PyErr_SetString(PyExc_TypeError, "finds() takes a kind that is settled, and a Recogniser");
         return NULL;
     }
@@ -550,7 +552,7 @@ static PyObject *leaves_finds(PyObject *object, PyObject *const *args, Py_ssize_
 static PyObject *leaves_produce(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     xp_leaves *self = (xp_leaves *)object;
-    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
+    const xp_types *types = ((xp_leaves *)object)->types;
     leaf_kind *k = xp_arity("produce", n, 4, 4) < 0 ? NULL : kind_arg(self, args[0]);
     if (k == NULL || (args[2] != Py_None && xp_as_u64(args[2], &k->said.number) < 0))
         return NULL;
@@ -617,7 +619,7 @@ static leaf_place *found_place(xp_leaves *self, const xp_types *types, uint32_t 
 static PyObject *leaves_next(PyObject *object, PyObject *Py_UNUSED(none))
 {
     xp_leaves *self = (xp_leaves *)object;
-    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
+    const xp_types *types = ((xp_leaves *)object)->types;
     for (; self->at < self->n; self->at++) {
         leaf *l = &self->leaves[self->at];
         if (l->placed)
@@ -734,7 +736,7 @@ static PyObject *leaves_where(PyObject *object, PyObject *Py_UNUSED(none))
 /* learn(allocation, context): arrays may lie there */
 static PyObject *leaves_learn(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
-    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
+    const xp_types *types = ((xp_leaves *)object)->types;
     const xp_allocation *m = xp_arity("learn", n, 2, 2) < 0 ? NULL : xp_allocation_of(types, args[0]);
     if (m == NULL) {
         if (!PyErr_Occurred())
@@ -760,7 +762,7 @@ static PyObject *leaves_skip(PyObject *object, PyObject *Py_UNUSED(none))
 static PyObject *leaves_put(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     xp_leaves *self = (xp_leaves *)object;
-    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
+    const xp_types *types = ((xp_leaves *)object)->types;
     int64_t lengths[XP_MAX_DIMS], steps[XP_MAX_DIMS];
     int ndim, nsteps;
     uint64_t index, first;
@@ -819,7 +821,7 @@ static PyObject *range_of(const xp_leaves *self, const xp_types *types, const le
 static PyObject *leaves_groups(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     xp_leaves *self = (xp_leaves *)object;
-    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
+    const xp_types *types = ((xp_leaves *)object)->types;
     int others, event = -1;
     if (xp_arity("groups", n, 3, 3) < 0 || xp_as_int(args[1], &others) < 0)
         return NULL;
@@ -932,7 +934,7 @@ static PyObject *sealed(const xp_leaves *self, const xp_types *types, const xp_k
 static PyObject *leaves_seal(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     const xp_leaves *self = (xp_leaves *)object;
-    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
+    const xp_types *types = ((xp_leaves *)object)->types;
     const xp_key *key = xp_arity("seal", n, 5, 5) < 0 ? NULL : xp_key_of(types, args[0]);
     char *text;
     Py_ssize_t text_nbytes;
@@ -963,14 +965,17 @@ static PyMethodDef leaves_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 static PyMemberDef leaves_members[] = {
-    {"dtypes", T_OBJECT_EX, offsetof(xp_leaves, dtypes), READONLY, NULL}, {NULL, 0, 0, 0, NULL},
+    {"arrays", T_OBJECT_EX, offsetof(xp_leaves, arrays), READONLY, NULL},
+    {"dtypes", T_OBJECT_EX, offsetof(xp_leaves, dtypes), READONLY, NULL},
+    {"read_only", T_BOOL, offsetof(xp_leaves, read_only), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
 };
 static PyType_Slot leaves_slots[] = {
     {Py_tp_new, leaves_new},           {Py_tp_dealloc, leaves_dealloc}, {Py_tp_traverse, leaves_traverse},
     {Py_tp_methods, leaves_methods},   {Py_tp_members, leaves_members}, {0, NULL},
 };
 static PyType_Spec leaves_spec = {"xpushare._native.Leaves", sizeof(xp_leaves), 0,
-                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, leaves_slots};
+                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, leaves_slots};
 
 int xp_init_leaves(PyObject *module)
 {

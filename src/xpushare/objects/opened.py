@@ -47,15 +47,12 @@ def open_message(
     readers of its arrays wait for. With `ordered`, the readers wait for the producers' streams, and so does `work` from
     now on. `part` selects memory; None selects all. With `own`, this process can export the memory.
     """
-    handles = message.memory
-    at = None
+    handles, at, export = message.memory, None, None
+    if len(handles) > 1 and (here := node.current()).is_own(handles[0].fields.cookie):
+        export = here.table().find(handles[0])  # it holds the other exports, and may end while they are opened
     if part is not None:
         handles = tuple(map(handles.__getitem__, part.memory))
         at = {number: index for index, number in enumerate(part.memory)}
-    export = None
-    first = message.memory[0]
-    if len(message.memory) > 1 and (here := node.current()).is_own(first.fields.cookie):
-        export = here.table().find(first)  # it holds the other exports, and may end while they are opened
     memory.open_all(handles, device, opened, own)
     del export
     orders: Orders = {}
