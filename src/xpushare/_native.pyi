@@ -819,21 +819,22 @@ class Kinds:
 
     def clear(self) -> None: ...
 
-@final
 class Leaves:
-    """The arrays of one `share`, until they are sealed as a message.
+    """The base of `Placing`: the arrays of one `share`, until they are sealed as a message.
 
     It describes this package's arrays, and arrays of libraries that have DLPack's exchange API. Arrays of one kind
     (type, device and element type) are described alike. Python describes and `put`s all others, whose kinds have
     numbers from KINDS_MOST on.
     """
 
-    def __init__(self, arrays: list[Any], read_only: bool, known: Kinds = ..., /) -> None:
+    def __new__(cls, arrays: list[Any], read_only: bool, known: Kinds = ..., /) -> Self:
         """Begin with these arrays. `read_only` makes all of them read-only. `known` has kinds that need not be asked
         about.
         """
 
+    arrays: tuple[Any, ...]
     dtypes: list[Any]  # by their numbers in the message
+    read_only: bool
 
     def view(self, ordered: bool = True, /) -> list[tuple[int, Any, Any, tuple[int, int, int, int, int] | None]]:
         """Look at the arrays. Returns, for each unknown kind, its number, an array of it, and its device. For another
@@ -855,8 +856,10 @@ class Leaves:
         `lasting` means that the same number always stands for this queue.
         """
 
-    def producers(self) -> dict[int, Any]:
-        """Return the queues that produce the arrays, by kind. Kinds with the same queue have the same object."""
+    def producers(self) -> dict[int, Any] | None:
+        """Return the queues that produce the arrays, by kind, or None if there are none. Kinds with the same queue have
+        the same object.
+        """
 
     def next(
         self, maps: tuple[AddressMap, ...] = ..., add: Callable[[Any, Any], Any] = ..., own: OwnTable | None = ..., /
@@ -893,7 +896,13 @@ class Leaves:
         """
 
     def seal(
-        self, seal: Seal, memory: list[Handle], events: list[tuple[Handle, int]], text: bytes, copied: int, /
+        self,
+        seal: Seal,
+        memory: tuple[Handle, ...],
+        events: tuple[tuple[Handle, int], ...],
+        text: bytes,
+        copied: int,
+        /,
     ) -> ArrayHandle | None:
         """Return the message, after `groups`, or None if it would be too large."""
 

@@ -217,13 +217,13 @@ def tree_exports_each() -> None:
     from xpushare.arrays.place import Placing
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def groups(self: Any, *arguments: Any) -> Any:
+        def ranges(self: Any, *arguments: Any) -> Any:
             found = original(self, *arguments)
-            return [*found, *found[:1] * (len(self._found) - len(found))]
+            return [*found, *found[:1] * (len(self.arrays) - len(found))]
 
-        return groups
+        return ranges
 
-    wrap(Placing, "groups", make)
+    wrap(Placing, "ranges", make)
 
 
 @mutant("an array that occurs twice in a tree becomes two", "6.3")

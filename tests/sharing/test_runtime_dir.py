@@ -87,7 +87,7 @@ def test_a_folder_that_cannot_be_entered(fresh: pytest.MonkeyPatch, permissions:
     fresh.setenv("XPUSHARE_RUNTIME_DIR", run)
     identity.user_key()
     fresh.setattr(identity, "_key", None)
-    fresh.setattr(identity, "sealings", [])
+    fresh.setattr(identity, "seal", None)
 
     def ask() -> list[str]:
         ctypes.CDLL(None).setfsuid(12345)  # of this thread alone: root's rights do not count

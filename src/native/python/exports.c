@@ -464,17 +464,29 @@ static bool take_entry(xp_own_table *self, uint32_t *entry)
 
 /* --- exporting --- */
 
+/* Random bytes that nothing else gets. Many come at once, since a system call takes long. false with an exception set */
+static bool take_nonce(xp_own_table *self, uint8_t *nonce)
+{
+    lock(self);
+    if (self->nonces_left == 0 && getrandom(self->nonces, sizeof self->nonces, 0) == sizeof self->nonces)
+        self->nonces_left = sizeof self->nonces / sizeof *self->nonces; /* so few bytes come whole, or not at all */
+    bool got = self->nonces_left;
+    if (got)
+        memcpy(nonce, self->nonces[--self->nonces_left], sizeof *self->nonces);
+    unlock(self);
+    if (!got)
+        xp_oserror("getrandom");
+    return got;
+}
+
 /* Fill in an entry, dead as yet: the generation is stored last, and what ended the one before stays to be told. false
  * with an exception set */
 static bool enter(xp_own_table *self, const xp_key *key, const xp_exported *e, uint32_t flags, xp_handle *made)
 {
     const xp_template *t = (const xp_template *)e->template;
     xp_handle h = t->h;
-    while (getrandom(h.nonce, sizeof h.nonce, 0) != sizeof h.nonce)
-        if (errno != EINTR) {
-            xp_oserror("getrandom");
-            return false;
-        }
+    if (!take_nonce(self, h.nonce))
+        return false;
     h.flags = flags & XP_HANDLE_FLAGS;
     h.entry = e->entry;
     h.generation = e->generation;

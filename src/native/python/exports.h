@@ -48,6 +48,8 @@ typedef struct {
     uint32_t used;         /* how many entries have ever been taken: the first ones */
     uint32_t live;         /* exports */
     xp_exported **exports; /* by entry, with a reference: those that are live, and those that importers may still use */
+    uint8_t nonces[16][sizeof ((xp_handle *)0)->nonce]; /* random, for the next exports */
+    uint32_t nonces_left;
     uint32_t *free;        /* a ring of entries that are not used now */
     uint32_t first, count; /* of those */
 } xp_own_table;

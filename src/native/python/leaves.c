@@ -1,4 +1,4 @@
-/* Leaves: the arrays of one `share`, until they are sealed as a message. It looks at arrays of ours, and at those whose
+/* Leaves: the base of `Placing`. The arrays of one `share`, until they are sealed as a message. It looks at arrays of ours, and at those whose
  * library has DLPack's exchange API; Python places the others. */
 #include "addresses.h"
 #include "array.h"
@@ -56,6 +56,7 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
+    const xp_types *types;
     PyObject *arrays; /* a tuple */
     PyObject *known;  /* Kinds, or NULL: nothing is known */
     Py_ssize_t n, at; /* at: the first that is not placed */
@@ -119,7 +120,7 @@ static void leaves_dealloc(PyObject *object)
 
 static PyObject *leaves_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    const xp_types *types = PyType_GetModuleState(type);
+    const xp_types *types = xp_types_by(type, leaves_dealloc);
     Py_ssize_t n = kwargs && PyDict_Size(kwargs) ? 0 : PyTuple_Size(args);
     PyObject *arrays = n > 0 ? PyTuple_GetItem(args, 0) : NULL, *known = n > 2 ? PyTuple_GetItem(args, 2) : NULL;
     if (n < 2 || n > 3 || !PyList_Check(arrays) || (known && !xp_is_kinds(types, known))) {
@@ -132,6 +133,7 @@ static PyObject *leaves_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     xp_leaves *self = (xp_leaves *)PyType_GenericAlloc(type, 0);
     if (self == NULL)
         return NULL;
+    self->types = types;
     self->read_only = read_only != 0;
     self->known = Py_XNewRef(known);
     self->arrays = PyList_AsTuple(arrays); /* nobody changes it while we look at it */
@@ -445,7 +447,7 @@ static PyObject *undecided(xp_leaves *self, bool ordered)
 static PyObject *leaves_view(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     xp_leaves *self = (xp_leaves *)object;
-    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
+    const xp_types *types = ((xp_leaves *)object)->types;
     PyTypeObject *last = NULL;
     const dl_exchange *api = NULL;
     int ordered = xp_arity("view", n, 0, 1) < 0 ? -1 : n == 0 || args[0] == Py_True;
@@ -535,7 +537,7 @@ static PyObject *leaves_finds(PyObject *object, PyObject *const *args, Py_ssize_
     leaf_kind *k = xp_arity("finds", n, 3, 3) < 0 ? NULL : kind_arg(self, args[0]);
     if (k == NULL)
         return NULL;
-    if (!xp_is_recogniser(PyType_GetModuleState(Py_TYPE(object)), args[1]) || k->said.device == NULL) {
+    if (!xp_is_recogniser(self->types, args[1]) || k->said.device == NULL) {
         PyErr_SetString(PyExc_TypeError, "finds() takes a kind that is settled, and a Recogniser");
         return NULL;
     }
@@ -552,7 +554,7 @@ static PyObject *leaves_finds(PyObject *object, PyObject *const *args, Py_ssize_
 static PyObject *leaves_produce(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     xp_leaves *self = (xp_leaves *)object;
-    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
+    const xp_types *types = ((xp_leaves *)object)->types;
     leaf_kind *k = xp_arity("produce", n, 4, 4) < 0 ? NULL : kind_arg(self, args[0]);
     if (k == NULL || (args[2] != Py_None && xp_as_u64(args[2], &k->said.number) < 0))
         return NULL;
@@ -574,13 +576,15 @@ static PyObject *leaves_produce(PyObject *object, PyObject *const *args, Py_ssiz
     Py_RETURN_NONE;
 }
 
-/* producers(): by kind, what produces its arrays: the same object for each queue */
+/* producers(): by kind, what produces its arrays: the same object for each queue. None: nothing does */
 static PyObject *leaves_producers(PyObject *object, PyObject *Py_UNUSED(none))
 {
     const xp_leaves *self = (xp_leaves *)object;
-    PyObject *found = PyDict_New();
-    for (uint32_t i = 0; found && i < self->kind_count; i++) {
+    PyObject *found = NULL;
+    for (uint32_t i = 0; i < self->kind_count && !PyErr_Occurred(); i++) {
         PyObject *work = self->kinds[i].said.work;
+        if (work && found == NULL && (found = PyDict_New()) == NULL)
+            return NULL;
         for (uint32_t j = 0; work && j < i; j++) {
             PyObject *other = self->kinds[j].said.work;
             if (other && ((const xp_resource *)other)->driver == ((const xp_resource *)work)->driver) {
@@ -593,7 +597,7 @@ static PyObject *leaves_producers(PyObject *object, PyObject *Py_UNUSED(none))
             Py_CLEAR(found);
         Py_XDECREF(number);
     }
-    return found;
+    return found || PyErr_Occurred() ? found : Py_NewRef(Py_None);
 }
 
 /* --- placing them ------------------------------------------------------------------------------------------------- */
@@ -653,7 +657,7 @@ static bool as_finding(const xp_types *types, PyObject *const *args, Py_ssize_t 
 static PyObject *leaves_next(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     xp_leaves *self = (xp_leaves *)object;
-    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
+    const xp_types *types = self->types;
     finding with;
     if (n && !as_finding(types, args, n, &with))
         return NULL;
@@ -775,7 +779,7 @@ static PyObject *leaves_where(PyObject *object, PyObject *Py_UNUSED(none))
 /* learn(allocation, context): arrays may lie there */
 static PyObject *leaves_learn(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
-    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
+    const xp_types *types = ((xp_leaves *)object)->types;
     const xp_allocation *m = xp_arity("learn", n, 2, 2) < 0 ? NULL : xp_allocation_of(types, args[0]);
     if (m == NULL) {
         if (!PyErr_Occurred())
@@ -801,7 +805,7 @@ static PyObject *leaves_skip(PyObject *object, PyObject *Py_UNUSED(none))
 static PyObject *leaves_put(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     xp_leaves *self = (xp_leaves *)object;
-    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
+    const xp_types *types = ((xp_leaves *)object)->types;
     int64_t lengths[XP_MAX_DIMS], steps[XP_MAX_DIMS];
     int ndim, nsteps;
     uint64_t index, first;
@@ -860,7 +864,7 @@ static PyObject *range_of(const xp_leaves *self, const xp_types *types, const le
 static PyObject *leaves_groups(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     xp_leaves *self = (xp_leaves *)object;
-    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
+    const xp_types *types = ((xp_leaves *)object)->types;
     int others, event = -1;
     if (xp_arity("groups", n, 3, 3) < 0 || xp_as_int(args[1], &others) < 0)
         return NULL;
@@ -968,27 +972,23 @@ static PyObject *sealed(const xp_leaves *self, const xp_types *types, const xp_k
     return made;
 }
 
-/* seal(seal, memory, events, text, copied): the message; None where it would be too large. Lists of handles, of
+/* seal(seal, memory, events, text, copied): the message; None where it would be too large. Tuples of handles, of
  * (handle, point). */
 static PyObject *leaves_seal(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     const xp_leaves *self = (xp_leaves *)object;
-    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
+    const xp_types *types = ((xp_leaves *)object)->types;
     const xp_key *key = xp_arity("seal", n, 5, 5) < 0 ? NULL : xp_key_of(types, args[0]);
     char *text;
     Py_ssize_t text_nbytes;
     uint64_t copied;
     if (key == NULL || PyBytes_AsStringAndSize(args[3], &text, &text_nbytes) < 0 || xp_as_u64(args[4], &copied) < 0)
         return NULL;
-    if (!PyList_Check(args[1]) || !PyList_Check(args[2]) || !self->grouped) {
-        PyErr_SetString(PyExc_TypeError, "seal() takes lists, after `groups`");
+    if (!PyTuple_Check(args[1]) || !PyTuple_Check(args[2]) || !self->grouped) {
+        PyErr_SetString(PyExc_TypeError, "seal() takes tuples, after `groups`");
         return NULL;
     }
-    PyObject *handles = PyList_AsTuple(args[1]), *events = handles ? PyList_AsTuple(args[2]) : NULL;
-    PyObject *made = events ? sealed(self, types, key, handles, events, text, (uint64_t)text_nbytes, copied) : NULL;
-    Py_XDECREF(handles);
-    Py_XDECREF(events);
-    return made;
+    return sealed(self, types, key, args[1], args[2], text, (uint64_t)text_nbytes, copied);
 }
 
 static PyMethodDef leaves_methods[] = {
@@ -1008,14 +1008,17 @@ static PyMethodDef leaves_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 static PyMemberDef leaves_members[] = {
-    {"dtypes", T_OBJECT_EX, offsetof(xp_leaves, dtypes), READONLY, NULL}, {NULL, 0, 0, 0, NULL},
+    {"arrays", T_OBJECT_EX, offsetof(xp_leaves, arrays), READONLY, NULL},
+    {"dtypes", T_OBJECT_EX, offsetof(xp_leaves, dtypes), READONLY, NULL},
+    {"read_only", T_BOOL, offsetof(xp_leaves, read_only), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
 };
 static PyType_Slot leaves_slots[] = {
     {Py_tp_new, leaves_new},           {Py_tp_dealloc, leaves_dealloc}, {Py_tp_traverse, leaves_traverse},
     {Py_tp_methods, leaves_methods},   {Py_tp_members, leaves_members}, {0, NULL},
 };
 static PyType_Spec leaves_spec = {"xpushare._native.Leaves", sizeof(xp_leaves), 0,
-                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, leaves_slots};
+                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, leaves_slots};
 
 int xp_init_leaves(PyObject *module)
 {

@@ -135,7 +135,7 @@ def attach(
     found = read_message(h) if type(h) is bytes else ArrayHandle(h)
     while True:
         try:
-            return attach_message(found, device, stream, consumer, types, chosen, bool(own))
+            return attach_message(found, device, stream, consumer, types, chosen, own)
         except HandleExpiredError:
             again = newest(found)
             if again is None:

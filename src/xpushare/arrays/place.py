@@ -35,7 +35,7 @@ from xpushare.core.ordering import current_work, finish, work_on
 from xpushare.core.resources import Allocation
 from xpushare.objects.array import array_of, unsettled
 from xpushare.objects.lifecycle import use
-from xpushare.objects.message import NDIM_MAX
+from xpushare.objects.message import NDIM_MAX, ONE_ARRAY
 from xpushare.objects.queue import Queue
 from xpushare.sharing import node
 
@@ -45,14 +45,17 @@ if TYPE_CHECKING:
     from xpushare.core.memory import Range
     from xpushare.core.queue import Work
 
-__all__ = ["Placing"]
+__all__ = ["KINDS", "Placing"]
 
 _ALIGNMENT: Final = 64  # of copies in one allocation
 
 
+_NO_EVENTS: Final[dict[int, int]] = {}
+_NO_STREAMS: Final[list[Work]] = []  # these two are replaced, not changed
+_NO_WORK: Final[dict[int, Work]] = {}
 _address: Final = operator.attrgetter("address")
-_kinds: Final = Kinds()
-os.register_at_fork(after_in_child=_kinds.clear)  # the parent's streams have no threads here
+KINDS: Final = Kinds()
+os.register_at_fork(after_in_child=KINDS.clear)  # the parent's streams have no threads here
 
 
 class _Private(NamedTuple):
@@ -127,118 +130,106 @@ def _copy_bytes(target: Any, group: _Storage) -> None:
 
 
 @final
-class Placing:
+class Placing(Leaves):
     """Arrays, their places, and the work that must finish before their content is complete. Native code examines arrays
     of ours, and arrays of libraries that have DLPack's exchange API. Python describes each kind of such array once.
     Other arrays are described here, one by one.
     """
 
-    __slots__ = (
-        "_at", "_copy", "_copying", "_current", "_found", "_known", "_lasting", "_ordered", "_passed_on", "_private",
-        "_produced", "_read_only", "_stream", "copied", "leaves", "named", "passes_on", "streams",
-    )  # fmt: skip
+    tree: Any = ONE_ARRAY
+    copied = 0
+    passes_on = False  # whether memory of other processes is among what `ranges` returns
+    streams = _NO_STREAMS  # that produce the arrays
+    named = False  # whether the caller names the stream
+    _copy = False
+    _lasting = False
+    _stream: Any = None
+    _ordered = True
+    _produced = _NO_WORK  # by kind: what produces its arrays
+    _copying: tuple[Work, ...] = ()  # streams that copy what is shared
+    _at = 0
+    _known: Sequence[Allocation] = ()
 
     # Of arrays that native code does not place, from the first one on:
     _passed_on: dict[tuple[bytes, int, bool], Range]  # by handle, allocation and access
     _current: dict[Any, Work | None]  # streams that arrays are produced on
     _private: list[_Private]
 
-    def __init__(
-        self,
-        found: list[Any],
-        read_only: bool,
-        copy: bool,
-        stream: Any,
-        known: Iterable[Allocation] = (),
-        lasting: bool = False,
-    ) -> None:
-        """`known` are allocations that arrays lie in and that the driver need not be asked about. `lasting` is as for
-        `passed_on`.
-        """
-        self.leaves: Final = Leaves(found, read_only, _kinds)
-        self.copied = 0
-        self.passes_on = False  # whether memory of other processes is among what `groups` returns
-        self._found = found
+    def ask(self, copy: bool, stream: Any, lasting: bool) -> None:
+        """Place the arrays as `share` is asked to. `lasting` is as for `passed_on`."""
         self._copy = copy
-        self._read_only = read_only
         self._lasting = lasting
         self._stream = stream
         self._ordered = stream is None or not is_unordered(stream)
         self.named = stream is not None and self._ordered
-        self._produced: dict[int, Work] = {}  # by kind: what produces its arrays
-        self.streams: list[Work] = []  # that produce the arrays
-        self._copying: tuple[Work, ...] = ()  # streams that copy what is shared
-        self._at = 0
-        self._known: Sequence[Allocation] = ()
-        if known:
-            self._known = sorted(known, key=_address)
-            for allocation in self._known:
-                self.leaves.learn(allocation, allocation.device.context)
+
+    def know(self, known: Iterable[Allocation]) -> None:
+        """Tell allocations that arrays lie in and that the driver need not be asked about."""
+        self._known = sorted(known, key=_address)
+        for allocation in self._known:
+            self.learn(allocation, allocation.device.context)
 
     def current(self) -> Any:
         """Return the array that is being placed."""
-        return self._found[self._at]
+        return self.arrays[self._at]
 
     # --- placing
 
     def place(self) -> None:
         """Place all arrays. Arrays that are private to their library are copied if that was asked for."""
-        leaves = self.leaves
         if self._stream is None or not self._ordered:  # a stream that is named stands for all
-            for number, array, device, element in leaves.view(self._ordered):
+            for number, array, device, element in self.view(self._ordered):
                 self._settle(number, array, device, element)
-            if self._ordered:
-                self._produced = leaves.producers()
-                for work in self._produced.values():
-                    if work not in self.streams:
-                        self.streams.append(work)
+            if self._ordered and (produced := self.producers()) is not None:
+                self._produced = produced
+                self.streams = list(dict.fromkeys(produced.values()))
         here = node.here[0]
         find: tuple[Any, ...] = ()
         if not self._copy:  # else Python looks at new memory, whose export may be refused
             table = here.table_if_any
             find = (here.allocations, here.peers.mapped), here.foreign.add, None if table is None else table.native
-        index = leaves.next(*find)
+        index = self.next(*find)
         if index is None:
             return
         self._passed_on, self._current, self._private = {}, {}, []
+        self._produced, self.streams = dict(self._produced), list(self.streams)
         while index is not None:
             self._at = index
-            where = leaves.where()
+            where = self.where()
             if where is None or not self._locate(*where):
                 self._put(index, *self._describe(index))
-            index = leaves.next(*find)
+            index = self.next(*find)
         if self._private:
             self._copy_private()
 
     def _settle(
         self, number: int, array: Any, device: Device | None, element: tuple[int, int, int, int, int] | None
     ) -> None:
-        """Tell `leaves` the device and the producer of arrays of a kind, unless another library's arrays have to be
+        """Tell native code the device and the producer of arrays of a kind, unless another library's arrays have to be
         described one by one.
         """
-        leaves = self.leaves
         if element is not None:
             own: Any = type(array)
             found = description.kind_of(own, *element)
             if found is None:
                 return
             dtype, device = found
-            leaves.settle(number, dtype, device, device.context)
+            self.settle(number, dtype, device, device.context)
         assert device is not None  # those of ours say theirs
         if not self._ordered:
             return
         if not adapter_of(device).has_streams:
-            leaves.produce(number, None, None, True)
+            self.produce(number, None, None, True)
             return
-        stream = None if element is None or device.backend == adapters.HOST else leaves.stream(number)
+        stream = None if element is None or device.backend == adapters.HOST else self.stream(number)
         work = current_work(device, array, stream)
-        leaves.produce(number, work, stream, work is not None and work.driver.lasting)
+        self.produce(number, work, stream, work is not None and work.driver.lasting)
 
     def _locate(
         self, kind: int, low: int, nbytes: int, device: Device, context: Context, finder: Recogniser | None, info: Any,
         ahead: int,
     ) -> bool:  # fmt: skip
-        """Tell `leaves` the allocation of these bytes of another library's array, whose kind is settled. The bytes
+        """Tell native code the allocation of these bytes of another library's array, whose kind is settled. The bytes
         `ahead`, counted from there on, have other arrays, too.
         """
         try:
@@ -248,15 +239,15 @@ class Placing:
         except XpuShareError:
             return False  # `_describe` says what is wrong, or copies it
         if finder is None and (recogniser := adapter_of(device).recogniser) is not None:
-            self.leaves.finds(kind, recogniser, info_of(device))
+            self.finds(kind, recogniser, info_of(device))
         if allocation.device is not device or (allocation.imported and not allocation.owned):
             return False
-        self.leaves.learn(allocation, context)
+        self.learn(allocation, context)
         return True
 
     def _describe(self, index: int) -> tuple[Source, Work | None] | tuple[None, None]:
         """Return the place of an array and its producer, or None for an array that has to be copied."""
-        array = self._found[index]
+        array = self.arrays[index]
         own = own_array(array)
         if own is not None:
             found = None
@@ -292,7 +283,7 @@ class Placing:
         place = source.covered
         if not place.borrowed:
             return source, work
-        handle, read_only = place.handle, self._read_only or place.read_only
+        handle, read_only = place.handle, self.read_only or place.read_only
         assert handle is not None
         key = bytes(handle), id(place.allocation), read_only
         covered = self._passed_on.get(key)
@@ -319,9 +310,9 @@ class Placing:
         return Source(place, -low, found.shape, found.strides, dtype)
 
     def _put(self, index: int, source: Source | None, work: Work | None) -> None:
-        """Add an array's place to `leaves`. A private array has no place yet."""
+        """Tell native code an array's place. A private array has no place yet."""
         if source is None:
-            self.leaves.skip()
+            self.skip()
             return
         if len(source.shape) > NDIM_MAX:
             raise InvalidArgumentError(f"an array has at most {NDIM_MAX} dimensions, this has {len(source.shape)}")
@@ -329,7 +320,7 @@ class Placing:
         if work is not None:
             kind += 1 + self.streams.index(work)
             self._produced[kind] = work
-        self.leaves.put(index, source.covered, source.offset, source.shape, source.strides, source.dtype, kind)
+        self.put(index, source.covered, source.offset, source.shape, source.strides, source.dtype, kind)
 
     # --- streams
 
@@ -467,13 +458,13 @@ class Placing:
 
     # --- the result
 
-    def groups(self, works: list[Work], whole_allocations: bool = False) -> list[Range]:
+    def ranges(self, works: Sequence[Work], whole_allocations: bool = False) -> list[Range]:
         """Return what to export: for each allocation (and access to it), the bytes that its arrays span, or all of it.
         `works` are the streams that readers wait for, by the numbers of their events.
         """
         if not works:
-            return self.leaves.groups({}, -1, whole_allocations)
+            return self.groups(_NO_EVENTS, -1, whole_allocations)
         if self._stream is not None:  # all arrays are as of that point of that stream
-            return self.leaves.groups({}, 0, whole_allocations)
+            return self.groups(_NO_EVENTS, 0, whole_allocations)
         events = {kind: works.index(work) if work in works else -1 for kind, work in self._produced.items()}
-        return self.leaves.groups(events, -1, whole_allocations)
+        return self.groups(events, -1, whole_allocations)

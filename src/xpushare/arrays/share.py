@@ -10,7 +10,7 @@ from xpushare.arrays.containers import flatten, path_of, too_large
 from xpushare.arrays.copies import empty
 from xpushare.arrays.following import described
 from xpushare.arrays.passing import OWN
-from xpushare.arrays.place import Placing
+from xpushare.arrays.place import KINDS, Placing
 from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError, XpuShareError
 from xpushare.core import memory
 from xpushare.core.declare import made as tell_made
@@ -25,7 +25,7 @@ from xpushare.sharing import identity, layout, node
 from xpushare.sharing.handle import fields_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from xpushare._device import Device
     from xpushare.core.memory import Range
@@ -94,10 +94,11 @@ def share(
         >>> tree["x"].shape, tree["step"]
         ((3,), 7)
     """
-    text = None if label is None else label_argument(label)
+    if label is None:
+        return shared(array, read_only, copy, stream, opens, ttl)
+    text = label_argument(label)
     handle = shared(array, read_only, copy, stream, opens, ttl)
-    if text is not None:
-        _label(handle, text)
+    _label(handle, text)
     return handle
 
 
@@ -126,8 +127,8 @@ def shared(
     """
     count = None if opens is None else opens_argument(opens)
     limit = None if ttl is None else _ttl_argument(ttl)
-    placing, tree, read_only = _placed(array, read_only, copy, stream, lasting)
-    handle = _sealed(placing, tree, read_only, count, limit)
+    placing = _placed(array, read_only, copy, stream, lasting)
+    handle = _sealed(placing, count, limit)
     if placing.copied:
         import logging
 
@@ -137,72 +138,76 @@ def shared(
     return handle
 
 
-def _placed(array: Any, read_only: bool, copy: bool, stream: Any, lasting: bool) -> tuple[Placing, Any, bool]:
-    """Place an array or the arrays of a tree. Returns with the tree whether all of the memory is shared read-only."""
+def _placed(array: Any, read_only: bool, copy: bool, stream: Any, lasting: bool) -> Placing:
+    """Place an array or the arrays of a tree."""
     found, tree = [array], ONE_ARRAY
     if isinstance(array, _CONTAINERS):
         found, tree = flatten(array)
         if not found:  # its export is that of an array of no bytes, which the tree does not mention
             found = [empty(0, "uint8")]
-    elif isinstance(array, VirtualRange) and is_growable(array):
+    elif type(array) is VirtualRange and is_growable(array):
         directory, tree = described(array, read_only)
         found, read_only = [directory], True
-    placing = Placing(found, read_only, copy, stream, (), lasting)
+    placing = Placing(found, read_only, KINDS)
+    if copy or lasting or stream is not None:
+        placing.ask(copy, stream, lasting)
+    if tree is ONE_ARRAY:
+        placing.place()
+        return placing
+    placing.tree = tree
     try:
         placing.place()
     except XpuShareError as error:
-        if tree is not ONE_ARRAY:
-            error.add_note(f"of the array at {path_of(array, placing.current())} of the tree")
+        error.add_note(f"of the array at {path_of(array, placing.current())} of the tree")
         raise
-    return placing, tree, read_only
+    return placing
 
 
 @final
 class Placed:
     """Arrays whose content is complete and that another process will export."""
 
-    __slots__ = ("_placing", "_tree", "ranges")
+    __slots__ = ("_placing", "ranges")
 
-    def __init__(self, placing: Placing, tree: Any, ranges: list[Range]) -> None:
+    def __init__(self, placing: Placing, ranges: list[Range]) -> None:
         self.ranges = ranges
         self._placing = placing
-        self._tree = tree
 
     def sealed(self, handles: list[Handle]) -> bytes:
         """Return the message of the arrays in that memory. It has a handle for each range."""
-        return bytes(_message(self._placing, self._tree, handles, []))
+        return bytes(_message(self._placing, tuple(handles), ()))
 
 
 def placed_for_others(array: Any) -> Placed:
     """Place an array or a tree of arrays, and wait until the content is complete."""
     if isinstance(array, VirtualRange) and is_growable(array):
         raise FeatureNotSupportedError("the memory of a range that grows ends with the process that made it")
-    placing, tree, _read_only = _placed(array, False, False, None, lasting=True)
+    placing = _placed(array, False, False, None, lasting=True)
     for work in placing.works():
         finish(work, work.device)
-    return Placed(placing, tree, placing.groups([]))
+    return Placed(placing, placing.ranges(()))
 
 
-def _sealed(placing: Placing, tree: Any, read_only: bool, opens: int | None, ttl: int | None) -> ArrayHandle:
+def _sealed(placing: Placing, opens: int | None, ttl: int | None) -> ArrayHandle:
     """Export the placed arrays, and make the handle that owns the exports. The first export keeps all others and those
     of the events alive, and is the one that `opens` and `ttl` apply to.
     """
-    works = placing.works() if placing.streams or placing.named else []
-    marks = [mark(work, work.device) for work in works] if works else []
-    ranges = placing.groups(works) if works else placing.leaves.groups({}, -1, False)
+    works = placing.works() if placing.streams or placing.named else ()
+    marks = [mark(work, work.device) for work in works] if works else ()
+    ranges = placing.ranges(works)
     if placing.passes_on:
-        return _passed_on(placing, tree, ranges, opens is not None or ttl is not None)
-    first, handles = ranges[0], []
+        return _passed_on(placing, ranges, opens is not None or ttl is not None)
+    first, handles = ranges[0], ()
     if len(ranges) > 1 or marks:
         held: list[object] = [each.export for each in marks]
         if len(ranges) > 1:
-            others = ImplicitAll(memory.get_all(ranges[1:], read_only))
-            handles = others.handles
+            others = ImplicitAll(memory.get_all(ranges[1:], placing.read_only))
+            handles = tuple(others.handles)
             held.append(others)
         first = first.replace(lease=(first.lease, *held))
-    gate = memory.get(first, None, read_only, opens, False, ttl)
+    gate = memory.get(first, None, placing.read_only, opens, False, ttl)
     try:
-        made = _message(placing, tree, [gate, *handles], marks)
+        made = _message(placing, (gate, *handles) if handles else (gate,), marks)
         message_own(made)
         if watchers:
             tell_made(made, listed=False)
@@ -212,7 +217,7 @@ def _sealed(placing: Placing, tree: Any, read_only: bool, opens: int | None, ttl
         raise
 
 
-def _passed_on(placing: Placing, tree: Any, ranges: list[Range], limited: bool) -> ArrayHandle:
+def _passed_on(placing: Placing, ranges: list[Range], limited: bool) -> ArrayHandle:
     """Return the handle of arrays that other processes export. It owns no export."""
     handles = [each.handle for each in ranges if each.handle is not None]
     if limited:
@@ -223,13 +228,13 @@ def _passed_on(placing: Placing, tree: Any, ranges: list[Range], limited: bool) 
         raise InvalidArgumentError(
             f"the arrays of a tree are of one process, and these are of several: {OWN}; or copy them (copy=True)"
         )
-    return _message(placing, tree, handles, [])
+    return _message(placing, tuple(handles), ())
 
 
-def _message(placing: Placing, tree: Any, handles: list[Handle], marks: list[Mark]) -> ArrayHandle:
-    events = [(each.handle, each.point) for each in marks] if marks else []
-    leaves, seal = placing.leaves, identity.sealings[0] if identity.sealings else identity.sealing()
-    made: ArrayHandle | None = leaves.seal(seal, handles, events, text_of(leaves.dtypes, tree), placing.copied)
+def _message(placing: Placing, handles: tuple[Handle, ...], marks: Sequence[Mark]) -> ArrayHandle:
+    events = tuple([(each.handle, each.point) for each in marks]) if marks else ()
+    text = text_of(placing.dtypes, placing.tree)
+    made = placing.seal(identity.seal or identity.sealing(), handles, events, text, placing.copied)
     if made is None:
         raise too_large()
     return made
@@ -241,18 +246,20 @@ def pickle_arrays(found: list[Any], known: Iterable[Allocation], made: dict[Devi
     several messages can pass on the memory of one message by the handle of another. `known` are allocations that the
     arrays lie in.
     """
-    placing = Placing(found, False, False, None, known)
+    placing = Placing(found, False, KINDS)
+    placing.tree = flatten(found)[1]
+    placing.know(known)
     placing.place()
     works = placing.works()
     marks = [mark(work, work.device) for work in works]
     events = [each.export for each in marks]
-    ranges = placing.groups(works, True)
+    ranges = placing.ranges(works, True)
     if events:
         ranges = [each.replace(lease=(each.lease, events)) for each in ranges]
     handles = memory.get_all(ranges, False, implicit=True)
     for handle, each in zip(handles, ranges, strict=True):
         made.setdefault(each.device, []).append(handle)
-    return bytes(_message(placing, flatten(found)[1], handles, marks))
+    return bytes(_message(placing, tuple(handles), marks))
 
 
 def opens_argument(opens: int) -> int:

@@ -384,7 +384,7 @@ def get(
     if exported is None:
         prepared = prepared_by(expect_exportable(source, implicit), table, read_only)
         exported = table.of_range(source, prepared, read_only, implicit)
-    return table.export([exported], opens, ttl)[0]
+    return table.export((exported,), opens, ttl)[0]
 
 
 def get_each(sources: list[Range], read_only: bool, implicit: bool = False) -> list[Handle]:

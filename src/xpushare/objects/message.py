@@ -219,7 +219,7 @@ def _why_unfit(raw: bytes, content: Content) -> str:
 
 def read_message(raw: bytes) -> Any:
     """Return the `ArrayHandle` of these bytes. Raises `InvalidHandleError` unless they are of this user and boot."""
-    seal = identity.sealings[0] if identity.sealings else identity.sealing()
+    seal = identity.seal or identity.sealing()
     found = _native.read_message(seal, raw, boot_ids[0] if boot_ids else boot_id())
     if found is None:
         raise InvalidHandleError(_why_bad(raw))

@@ -49,14 +49,12 @@ def open_message(
     readers of its arrays wait for. With `ordered`, the readers wait for the producers' streams, and so does `work` from
     now on. `part` selects memory; None selects all. With `own`, this process can export the memory.
     """
-    every = handles = message_memory(message)
-    at = None
+    handles, at, export = message_memory(message), None, None
+    if len(handles) > 1 and (here := node.current()).is_own(fields_of(handles[0]).cookie):
+        export = here.table().find(handles[0])  # it holds the other exports, and may end while they are opened
     if part is not None:
         handles = tuple(map(handles.__getitem__, part.memory))
         at = {number: index for index, number in enumerate(part.memory)}
-    export = None
-    if len(every) > 1 and (here := node.current()).is_own(fields_of(every[0]).cookie):
-        export = here.table().find(every[0])  # the first export holds the others, and may end meanwhile
     memory.open_all(handles, device, opened, own)
     del export
     orders: Orders = {}

@@ -20,8 +20,8 @@ __all__ = [
     "namespace",
     "read_key",
     "runtime_dir",
+    "seal",
     "sealing",
-    "sealings",
     "user_key",
 ]
 
@@ -29,8 +29,8 @@ KEY_NBYTES: Final = 32
 
 _lock = threading.RLock()  # re-entrant: for the handlers of signals
 _key: bytes | None = None
-sealings: Final[list[Seal]] = []
-"""The results of `sealing`, which native code reads."""
+seal: Seal | None = None
+"""The result of `sealing`, once somebody has called it, for readers that avoid a call."""
 _namespaces: dict[str, int] = {}  # asked once: /proc is slow
 os.register_at_fork(after_in_child=_namespaces.clear)  # a child may begin in another one
 
@@ -134,9 +134,10 @@ def user_key() -> bytes:
 
 def sealing() -> Seal:
     """Return the object that seals handles under the user's key and reads sealed ones. Raises as `user_key` does."""
-    if not sealings:
-        sealings.append(Seal(user_key()))
-    return sealings[0]
+    global seal
+    if seal is None:
+        seal = Seal(user_key())
+    return seal
 
 
 def _make_key(path: Path) -> None:

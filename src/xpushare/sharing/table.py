@@ -169,7 +169,7 @@ class Table:
             self.ready(len(exports))
         deadline = 0 if ttl is None else deadline_in(ttl)
         try:
-            seal = identity.sealings[0] if identity.sealings else identity.sealing()
+            seal = identity.seal or identity.sealing()
             handles = self._entries.export(seal, exports, opens, deadline)
             if handles is None:
                 raise OutOfMemoryError(
