@@ -117,9 +117,9 @@ def test_an_export_is_an_entry_and_the_handle_that_fits_it(table, exporter):
     assert (table.word(new, "flags"), table.word(new, "slot")) == (8 | READ_ONLY, 3)
     pidfd = os.pidfd_open(os.getpid())
     peer = n.PeerTable(table.mapping, exporter.domain, pidfd)
-    assert peer.open(fields, None, True)
+    assert peer.open(fields, True)
     assert not table.own.end(new, FREED)
-    assert peer.open(fields, None, True) is None
+    assert peer.open(fields, True) is None
     assert peer.ended(fields) == FREED
     os.close(pidfd)
 
