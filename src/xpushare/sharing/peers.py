@@ -537,12 +537,11 @@ class Peers:
                     self._cache.setdefault(key, forgotten)
 
     def acquire(self, wanted: Sequence[tuple[Any, ...]], taken: list[tuple[Any, Lease]]) -> None:
-        """Open what `wanted` names, each a tuple that begins with a handle and its opener. Appends to `taken` what the
-        opener made of the object, now or for an earlier open, and the lease that belongs to it.
+        """Open several objects. Each element of `wanted` is a tuple that begins with a handle and its opener. Appends
+        to `taken` the object that the opener made, now or for an earlier open, and its lease.
 
-        Objects are opened by native calls, and the others of an exporter together. An object that this cannot open is
-        opened step by step, which says what is wrong. If an error is raised, the objects in front of the bad one have
-        been taken.
+        Native calls open the objects, all of one exporter together. An object that they cannot open is opened step by
+        step, which raises an error with the reason. The objects before it are in `taken` then.
         """
         # A counted export is opened first: with its last open the others may end.
         alone = 1 if len(wanted) == 1 or fields_of(wanted[0][0]).flags & COUNTED else 0
