@@ -131,7 +131,7 @@ class Keeper:
             self._poll.register(until, select.POLLIN)
         while not self._stopped:
             for number, _event in self._poll.poll(self._pause()):
-                if self._stopped:  # whoever else has asked is told by the end of the connection
+                if self._stopped:  # other clients that asked notice the end of their connection
                     break
                 if number == until:
                     self._filling = False
@@ -233,7 +233,7 @@ class Keeper:
             client.exports.update(zip([bytes(handle) for handle in handles], exports, strict=True))
             return [bytes(handle) for handle in handles]
         finally:
-            close_all(client.fds)  # those that are not kept
+            close_all(client.fds)  # the descriptors that are not kept
             client.fds = []
 
     def _exports(self, client: _Handed, facts: list[Fact]) -> list[Exported]:
@@ -282,7 +282,7 @@ class Keeper:
                 made = new if not at else naming.Published(new.path, self._withdraw)
                 made.handle, made.version = part, each.version
                 handles = [one.handle for one in exports]
-                made.exports.append(handles)  # which end with it, whatever becomes of the call
+                made.exports.append(handles)  # the exports end with the version, even if the call fails
                 for one in handles:
                     del client.exports[bytes(one)]
                 if at:
@@ -343,7 +343,7 @@ class Keeper:
         }
         try:
             self._store.sync(wanted)
-        except OSError as error:  # it is kept all the same, as long as this process lives
+        except OSError as error:  # the version stays kept as long as this process lives
             print(f"xpushare keep: systemd's store: {error}", file=sys.stderr)
 
     @staticmethod
@@ -380,7 +380,7 @@ class Keeper:
             raise InvalidArgumentError("nobody listens there")
         try:
             self._hand_all_over(successor)
-        except BaseException:  # it died, or may not keep so much: this one goes on
+        except BaseException:  # the successor died, or may not keep so much, so this keeper continues
             for name in self._kept:
                 naming.taken_back(name)
             raise
@@ -516,7 +516,7 @@ def serve(ready: int, max_bytes: int, ttl: float, replace: bool = False) -> int:
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         before = keeping.connect() if replace else None
-        identity.runtime_dir()  # makes it
+        identity.runtime_dir()  # makes the folder
         lock = own_fd(os.open, keeping.lock_path(), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if before is None and not _only_one(lock):
             tell("ready")

@@ -27,7 +27,7 @@ _FIRST: Final = 3  # SD_LISTEN_FDS_START
 _PREFIX: Final = "xpushare-"
 _STATE: Final = "xpushare-state-"
 _AT_ONCE: Final = 200  # descriptors; the kernel allows 253
-_SECONDS: Final = 5.0  # for systemd to take what was sent
+_SECONDS: Final = 5.0  # seconds for systemd to take the descriptors
 _KCMP: Final = {"x86_64": 312, "aarch64": 272}
 _KCMP_FILE: Final = 0
 
@@ -39,13 +39,13 @@ def _same_file(one: int, other: int) -> bool:
         return False
     number = _KCMP.get(os.uname().machine)
     if number is not None:
-        import ctypes  # under systemd only
+        import ctypes  # needed only under systemd
 
         me = os.getpid()
         found = ctypes.CDLL(None, use_errno=True).syscall(number, me, me, _KCMP_FILE, one, other)
         if found >= 0:
             return bool(found == 0)
-    return a.st_rdev == 0  # of a memfd, the same memory
+    return a.st_rdev == 0  # two descriptors of one memfd are the same memory
 
 
 @final
@@ -56,7 +56,7 @@ class Store:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         self._socket.connect("\0" + address[1:] if address.startswith("@") else address)
         self._serial = 0
-        self._files: dict[str, tuple[OwnedFd, set[Key]]] = {}  # by their names, and the versions that have them
+        self._files: dict[str, tuple[OwnedFd, set[Key]]] = {}  # by name; with the versions that use them
         self._states: dict[Key, str] = {}
 
     @classmethod

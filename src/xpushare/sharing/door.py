@@ -16,10 +16,10 @@ from xpushare.sharing import identity
 __all__ = ["close", "opening", "path"]
 
 _PREFIX: Final = "socket-"
-_NEW: Final = ".socket-"  # until somebody listens at it
-_NEW_SECONDS: Final = 60  # and no longer
-_TRIES: Final = 8  # sockets that an exporter looks at, for those that the dead have left
-_LONGEST: Final = 60  # characters of a folder whose sockets have names that fit
+_NEW: Final = ".socket-"  # the name of a socket at which nobody listens yet
+_NEW_SECONDS: Final = 60  # seconds after which such a socket counts as abandoned
+_TRIES: Final = 8  # sockets of other exporters that each exporter checks, to remove those of dead ones
+_LONGEST: Final = 60  # the longest path of a folder whose sockets still have names that fit
 
 
 @contextlib.contextmanager

@@ -27,12 +27,12 @@ __all__ = [
 
 KEY_NBYTES: Final = 32
 
-_lock = threading.RLock()  # re-entrant: for the handlers of signals
+_lock = threading.RLock()  # re-entrant, for signal handlers
 _key: bytes | None = None
 seal: Seal | None = None
 """The result of `sealing`, once somebody has called it, for readers that avoid a call."""
 _namespaces: dict[str, int] = {}  # asked once: /proc is slow
-os.register_at_fork(after_in_child=_namespaces.clear)  # a child may begin in another one
+os.register_at_fork(after_in_child=_namespaces.clear)  # a child may be in other namespaces
 
 
 def namespace(kind: str) -> int:
@@ -69,7 +69,7 @@ def _temporary_dir() -> str:
     for folder in (*named, "/tmp", "/var/tmp"):
         if os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
             return os.path.abspath(folder)
-    return "/tmp"  # making a folder there tells what is wrong
+    return "/tmp"  # making a folder there raises the error
 
 
 def runtime_dir() -> Path:
@@ -126,7 +126,7 @@ def user_key() -> bytes:
                     path.lstat()
                 except FileNotFoundError:
                     _make_key(path)
-                except OSError:  # a folder that cannot be entered, say: `read_key` tells
+                except OSError:  # for example a folder that cannot be entered; `read_key` raises the reason
                     pass
             _key = read_key(path)
     return _key
@@ -143,7 +143,7 @@ def sealing() -> Seal:
 def _make_key(path: Path) -> None:
     import tempfile  # slow to import, and needed once
 
-    # Write another file and link it: then everybody sees either no file or a whole one, and one of two makers wins.
+    # Write another file and link it. So everybody sees no file or a whole one, and one of two makers wins.
     try:
         fd, temporary = tempfile.mkstemp(dir=path.parent)
         try:

@@ -104,7 +104,7 @@ class Earlier(NamedTuple):
     pid: int
     who: str
     since: float
-    nbytes: int  # of its message
+    nbytes: int  # bytes of its message
 
 
 # --- messages
@@ -222,7 +222,7 @@ def _start() -> None:
     """Start a keeper that outlives this process. If other processes do so at the same time, only one keeper stays."""
     if not sys.executable:
         raise InvalidArgumentError("no keeper runs, and this program does not know its Python: start `xpushare keep`")
-    import subprocess  # not in the keeper
+    import subprocess  # imported here, since the keeper does not need it
 
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-S", "-m", "xpushare.keeper", "--detach"]  # the path is in the environment

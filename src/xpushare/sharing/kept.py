@@ -17,11 +17,11 @@ from xpushare.common.errors import XpuShareError
 
 __all__ = ["Kept", "Room"]
 
-SECONDS: Final = 2.0  # for which it stays, unless `XPUSHARE_KEEP_SECONDS` says otherwise
+SECONDS: Final = 2.0  # seconds for which a closed import is cached by default (`XPUSHARE_KEEP_SECONDS`)
 _MOST: Final = 8192  # mappings: a model's tensors in torch's own allocator are thousands of allocations
 _DESCRIPTORS: Final = 1024
 _log: Final = logging.getLogger("xpushare")
-_new: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
+_new: Any = tuple.__new__  # faster than a named tuple's own `__new__`
 
 
 @final
@@ -39,10 +39,10 @@ class Room:
         self._nbytes = nbytes
         self.free_nbytes = free_nbytes
         self.look_after = look_after
-        self.seconds = 0.0  # for which anything may stay mapped, and how many bytes
+        self.seconds = 0.0  # how long imports stay cached
         self.most_nbytes = 0
         self._prepared = False
-        self.looked_after = False  # what is kept now
+        self.looked_after = False  # whether a thread looks after the cached imports
 
     def prepare(self) -> bool:
         """Do ahead what a finaliser must not do: read the settings, ask for the size, and start the thread that looks
@@ -69,7 +69,7 @@ class _Item(NamedTuple):
     nbytes: int
     cookie: bytes
     room: Room
-    end: End  # gives the driver's resource back when it is dropped
+    end: End  # releases the driver's resource when it is dropped
     reopens: tuple[Any, ...]  # remakes the object, together with its end
     descriptors: int
 
@@ -96,11 +96,11 @@ class Kept:
 
     def __init__(self, sweep: Callable[[], object]) -> None:
         self._sweep = sweep  # calls `give_up` for the exporters that have died
-        self._lock = threading.RLock()  # the garbage collector may close something while it is held
+        self._lock = threading.RLock()  # re-entrant, since the garbage collector may close an import while it is held
         self.items: OrderedDict[Hashable, _Item] = OrderedDict()  # the oldest first, which `popitem` takes at one go
         self._of: dict[Room, _OfRoom] = {}
-        self._descriptors = 0  # how many this process may use for what is kept
-        self._held = 0  # how many what is kept holds
+        self._descriptors = 0  # how many descriptors the cache may use
+        self._held = 0  # how many descriptors the cache uses
         self._ended = False
 
     def keep(
@@ -112,7 +112,7 @@ class Kept:
         """
         until = time.monotonic() + room.seconds
         item: _Item = _new(_Item, (until, nbytes, cookie, room, end, reopens, descriptors))
-        dropped: list[_Item | None] = []  # they die outside the lock
+        dropped: list[_Item | None] = []  # released outside the lock
         with self._lock:
             if self._ended or nbytes > room.most_nbytes or key in self.items:
                 return
@@ -125,7 +125,7 @@ class Kept:
             of.keys[key] = None
             of.nbytes += nbytes
             self._held += descriptors
-            self.items[key] = item  # last: what is kept meanwhile may take the room
+            self.items[key] = item  # last, since another import may have taken the room meanwhile
             while of.keys and of.nbytes > room.most_nbytes:
                 dropped.append(self._pop(of.keys.popitem(last=False)[0]))
             while self.items and (len(self.items) > _MOST or self._held > min(_DESCRIPTORS, self._descriptors)):
@@ -163,7 +163,7 @@ class Kept:
             gone = {key: item for key, item in self.items.copy().items() if wanted(item)}
             for key in gone:
                 self._pop(key)
-        return sum(item.nbytes for item in gone.values())  # they die here, outside the lock
+        return sum(item.nbytes for item in gone.values())  # released here, outside the lock
 
     def end(self) -> None:
         """Stop caching, because this process exits."""
@@ -203,11 +203,11 @@ class Kept:
                     free = 1  # the device is broken
                 if 0 < free < kept:
                     self.give_up(lambda item: item.room is room)
-        except Exception:  # of a driver: nothing stays that nobody looks after
+        except Exception:  # a driver failed: without checks, nothing may stay cached
             if not self._ended:
                 _log.exception("looking after what stays mapped for a moment")
             self.give_up()
         with self._lock:
-            room.looked_after = False  # first: the garbage collector may have more kept at any moment
+            room.looked_after = False  # first, since the garbage collector may add imports at any moment
             room.looked_after = self._counted(room) > 0
             return room.looked_after

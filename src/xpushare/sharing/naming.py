@@ -67,7 +67,7 @@ __all__ = [
 _NAME: Final = re.compile(rf"[A-Za-z0-9_-][A-Za-z0-9._-]{{0,{NAME_LENGTH_MAX - 1}}}")
 _TEMPORARY: Final = ".new-"
 _LIFE: Final = 0  # byte that the publisher locks
-_REAPER: Final = 1  # byte that the one locks who removes a dead publisher's file
+_REAPER: Final = 1  # byte that a process locks to remove a dead publisher's file
 _REAPER_MOST: Final = 1.0  # seconds
 MAGIC: Final = b"XPUSNAME"
 HEAD: Final = struct.Struct("<8sI")
@@ -106,9 +106,9 @@ class Published:
         self.handle: Any = b""  # whose bytes the file contains
         self._withdraw = withdraw
         self.temporary = path.parent / f"{_TEMPORARY}{os.urandom(8).hex()}"
-        self.fds: list[OwnedFd] = []  # one, whose lock is our life
+        self.fds: list[OwnedFd] = []  # one descriptor, whose lock shows that this process lives
         self.inode: tuple[int, int] | None = None
-        self.exports: list[Any] = []  # made for the name, which end with it
+        self.exports: list[Any] = []  # exports made for the name, which end with it
         self.version = 0
         self.older: list[Published] = []  # versions that are kept beside this one, the newest first
         self.ended = False
@@ -122,7 +122,7 @@ class Published:
         """Remove the file, then release its lock."""
         try:
             if self.published():
-                with contextlib.suppress(FileNotFoundError):  # the handler of a signal has removed it meanwhile
+                with contextlib.suppress(FileNotFoundError):  # a signal handler has removed it meanwhile
                     os.unlink(self.path)
         finally:
             close_all(self.fds)
@@ -149,12 +149,12 @@ class Published:
 
 
 names: dict[str, Published] = {}
-_highest = 0  # of the versions that this process has published
+_highest = 0  # the highest version that this process has published
 _unsettled: list[
     Published
 ] = []  # what calls are about to change; what is left of one that was interrupted is ended later
 _ended: list[Published] = []  # at the end of the process, which ends their exports: nobody has lost those
-lock = threading.RLock()  # POSIX locks do not tell threads apart
+lock = threading.RLock()  # POSIX locks do not exclude threads of one process
 
 
 def _after_fork() -> None:
@@ -184,7 +184,8 @@ def _settle(call: _Call | None = None) -> None:
         try:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 os.unlink(own.temporary)
-            if not own.ended and names.get(name) is not own and own.published():  # an interrupt came right after it
+            # An interrupt came right after the publication.
+            if not own.ended and names.get(name) is not own and own.published():
                 names[name] = own
             if names.get(name) is not own:
                 own.end()
@@ -195,7 +196,7 @@ def _settle(call: _Call | None = None) -> None:
 
 
 def _forget(own: Published) -> None:
-    with contextlib.suppress(ValueError):  # the handler of a signal has
+    with contextlib.suppress(ValueError):  # a signal handler has removed it
         _unsettled.remove(own)
 
 
@@ -249,7 +250,7 @@ def publish(
             if old is not None:
                 new.older = [old, *old.older][: versions - 1]
             _claim(new, old is not None or taken)
-        finally:  # also after an interrupt
+        finally:  # even after an interrupt
             _settle(call)
         return new.version
 
@@ -286,7 +287,7 @@ def unpublish(name: str) -> None:
             del names[name]
         finally:
             _settle(call)
-        with contextlib.suppress(XpuShareError):  # the name is gone, whatever became of the folder
+        with contextlib.suppress(XpuShareError):  # the name is gone, even if the folder cannot be read
             reap(names_folder())
 
 
@@ -420,7 +421,7 @@ def reap(folder: Path) -> None:
                 if stat.S_ISREG(found.st_mode) and inode_of(found) not in own_files:
                     _remove_dead(folder / name, wait=False)
             except (OSError, DeviceError, InvalidHandleError):
-                continue  # nobody else's name depends on it
+                continue  # no other name depends on this one
 
 
 def _alone(fd: OwnedFd, path: Path, seconds: float) -> bool:

@@ -57,7 +57,7 @@ class Node:
     __slots__ = ("_lock", "allocations", "foreign", "peers", "table_if_any")
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # re-entrant: for the handlers of signals
+        self._lock = threading.RLock()  # re-entrant, for signal handlers
         self.table_if_any: Table | None = None
         self.peers = Peers()
         self.allocations = AddressMap()
@@ -70,7 +70,7 @@ class Node:
             with self._lock:
                 if self.table_if_any is None:
                     made = Table()
-                    if self.table_if_any is None:  # the handler of a signal may have been first
+                    if self.table_if_any is None:  # a signal handler may have been first
                         self.table_if_any = made
                 found = self.table_if_any
         return found
@@ -116,7 +116,7 @@ here: Final[list[Node]] = [Node()]
 
 
 def _after_fork() -> None:
-    _parents.append(here[0])  # its objects stay as they are: destroying them here is no business of the child
+    _parents.append(here[0])  # kept, since the child must not destroy its parent's objects
     here[0] = Node()
     _native.set_left(False)
 

@@ -35,11 +35,11 @@ from xpushare.sharing.kept import Kept, Room
 __all__ = ["OpenNative", "Opener", "Peer", "Peers", "Turn"]
 
 T = TypeVar("T")
-_new: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
+_new: Any = tuple.__new__  # faster than a named tuple's own `__new__`
 _FORMS: Final = tuple(Form)  # by their numbers
 _TOGETHER: Final = _native.CONSTANTS["FDS_AT_ONCE"]  # descriptors of what is made at one go: one answer's
 _RLock: Any = type(threading.RLock())
-_TURNS: Final = 64  # from so many on those that nobody has are looked for
+_TURNS: Final = 64  # number of turns from which unused ones are searched for
 _RESTING: Final = 64  # mappings: as many as the native part keeps
 _PCI: Final = re.compile(rb"(?:[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])?")
 
@@ -248,7 +248,7 @@ class Peer(PeerTable):
         try:
             raise found
         finally:
-            del found  # its traceback has this frame
+            del found  # its traceback refers to this frame
 
     def fetch_all(self, wanted: Sequence[tuple[Handle, Entry]]) -> list[list[OwnedFd] | XpuShareError]:
         """Fetch the descriptors of several entries with as few requests as possible, and make sure that they belong to
@@ -430,7 +430,7 @@ class Peers:
                     turn.refusal = error.message, error.reasons
                     raise
                 except XpuShareError:
-                    found = find()  # the handler of a signal may have made it meanwhile
+                    found = find()  # a signal handler may have made it meanwhile
                     if found is not None:
                         return found
                     raise
@@ -448,8 +448,8 @@ class Peers:
         `peer` raises the reason.
         """
         cookie = fields_of(handle).cookie
-        turn = self._turn(cookie)  # it has to live as long as its lock is held
-        with turn:  # so that nobody finds it joined, but not here yet
+        turn = self._turn(cookie)  # keeps the turn alive while its lock is held
+        with turn:  # so that nobody finds the commons joined without a peer here
             return self._peers.get(cookie) or self._made(handle, routes.meet)
 
     def _attach(self, handle: Handle) -> Peer:
@@ -480,7 +480,7 @@ class Peers:
         while True:
             peer = self.peer(handle)
             with self._lock:
-                if self.knows(peer):  # else another thread has just discarded it
+                if self.knows(peer):  # otherwise another thread has just discarded it
                     return Lease(peer.domain, fields.entry, peer)
 
     def _discard(self, cookie: bytes) -> None:
@@ -571,16 +571,15 @@ class Peers:
             self._resting.popitem(last=False)
 
     def acquire(self, wanted: Sequence[tuple[Any, ...]], taken: list[tuple[Any, Lease]]) -> None:
-        """Open what `wanted` names, each a tuple that begins with a handle and its opener. Appends to `taken` what the
-        opener made of the object, now or for an earlier open, and the lease that belongs to it.
+        """Open several objects. Each element of `wanted` is a tuple that begins with a handle and its opener. Appends
+        to `taken` the object that the opener made, now or for an earlier open, and its lease.
 
-        Objects are opened by native calls, and the others of an exporter together. An object that this cannot open is
-        opened step by step, which says what is wrong. If an error is raised, the objects in front of the bad one have
-        been taken.
+        Native calls open the objects, all of one exporter together. An object that they cannot open is opened step by
+        step, which raises an error with the reason. The objects before it are in `taken` then.
         """
         # A counted export is opened first: with its last open the others may end.
         alone = 1 if len(wanted) == 1 or fields_of(wanted[0][0]).flags & COUNTED else 0
-        together: list[tuple[Any, Lease] | None] = []  # the last first
+        together: list[tuple[Any, Lease] | None] = []  # the last one first
         opened: tuple[Any, Lease] | None = None
         new: bytes | None = None
         try:
@@ -601,7 +600,7 @@ class Peers:
                     self.count(opened[1].peer, fields, opener.own)
                 taken.append(opened)
         except BaseException:
-            together.clear()  # here, not with the traceback
+            together.clear()  # released here, not when the traceback is
             opened = None
             if new is not None:
                 self._discard(new)
@@ -623,7 +622,8 @@ class Peers:
             peer: Peer = lease.peer
             if fields.flags & COUNTED:
                 peer.expect_exported(handle)  # from here on the entry stays this export's: it is held
-                counted.extend(map(peer.domain.take_open, (fields.entry,)))  # no interrupt comes between
+                # One C call, so that no interrupt can come between.
+                counted.extend(map(peer.domain.take_open, (fields.entry,)))
                 if not counted[0]:
                     peer.expect_live(handle)
                     raise HandleExpiredError(f"the handle has expired: {layout.REASONS[layout.REASON_OPENS]}")
@@ -633,7 +633,7 @@ class Peers:
         except BaseException:
             if any(counted) and lease is not None:
                 lease.peer.domain.give_open(fields.entry)
-            del lease  # here, not with the traceback
+            del lease  # released here, not when the traceback is
             if new:
                 self._discard(cookie)
             raise
@@ -679,7 +679,7 @@ class Peers:
         if opener.maps and not fields.flags & PICKLED:  # two threads may map it: one of the mappings is kept
             return self._open_new(peer, fields, key, opener, True)
         while True:
-            turn = self._turn(key)  # it has to live as long as its lock is held
+            turn = self._turn(key)  # keeps the turn alive while its lock is held
             with turn:
                 if turn.over:
                     continue
@@ -722,14 +722,14 @@ class Peers:
                 elif peer.direct and opener.admit is None and opener.maps and not fields.flags & PICKLED:
                     try:
                         opened[index] = self._open(key, fields, opener)
-                    except XpuShareError:  # there may be room by then
+                    except XpuShareError:  # there may be room later
                         continue
                 else:
                     together.setdefault((peer, opener), {}).setdefault(key, (index, handle))
             for (peer, opener), opening in together.items():
                 self._make_together(peer, opener, opening, opened)
         except BaseException:
-            opened.clear()  # here, not with the traceback
+            opened.clear()  # released here, not when the traceback is
             raise
         return opened
 
@@ -823,7 +823,7 @@ class Peers:
         finally:
             close_all(fd for fds in fetched if isinstance(fds, list) for fd in fds)
             fetched.clear()
-            made.clear()  # here, not with the traceback
+            made.clear()  # released here, not when the traceback is
             lease = what = None  # type: ignore[assignment]
 
     def _open_new(
@@ -848,7 +848,7 @@ class Peers:
         try:
             made = opener.make(what)
         except BaseException:
-            del opened, mapping, lease, use, what  # here, not with the traceback
+            del opened, mapping, lease, use, what  # released here, not when the traceback is
             raise
         finally:
             if fds:
@@ -934,7 +934,7 @@ class Peers:
             found = self.cached((peer.cookie, "slot", index), lambda: make(peer.domain, index))
             peer.expect_exported(handle)
         except BaseException:
-            del lease  # here, not with the traceback
+            del lease  # released here, not when the traceback is
             if new:
                 self._discard(fields.cookie)
             raise

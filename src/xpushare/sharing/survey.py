@@ -100,7 +100,7 @@ def _expect_resources(error: OSError) -> None:
 def _processes() -> Iterator[int]:
     """Return the processes of this user, as far as /proc shows them."""
     me = os.geteuid()
-    os.stat("/proc/self/fd")  # an empty folder is no /proc
+    os.stat("/proc/self/fd")  # raises if /proc is not mounted
     for name in os.listdir("/proc"):
         if name.isdecimal():
             try:
@@ -399,13 +399,13 @@ def _survey(names: _Names) -> Survey:
             if not _zombie(pid):
                 unread.append(Unread(pid, _name(pid) or "?", error.strerror or str(error)))
         except OSError as error:
-            _expect_resources(error)  # else it has ended
+            _expect_resources(error)  # otherwise the process has ended
     rows: list[Row] = []
     for inode, opens in tables.items():
         try:
             rows += _read(inode, opens, commons, names)
         except OSError as error:
-            _expect_resources(error)  # else whoever had it open has ended
+            _expect_resources(error)  # otherwise the process that had it open has ended
     rows.sort(key=itemgetter("nbytes"), reverse=True)
     rows.sort(key=itemgetter("exporter", "kind"))  # of those alike, the largest first as before
     return Survey(rows, sorted(unread))

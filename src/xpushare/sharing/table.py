@@ -31,9 +31,10 @@ from xpushare.sharing.handle import KIND_NUMBERS, Handle, fields_of, pack
 __all__ = ["Exported", "Table", "deadline_in", "labels"]
 
 _FORM_BIT: Final = layout.ENTRY_FORM_BIT
-_REMEMBERED: Final = 1 << 16  # ended exports whose reason is kept for the message, and for a `put` that comes later
-_ENDING_TRIES: Final = 8  # of each kind; more than one, so that exports that are over go faster than new ones come
-_OUTLIVED_TRIES: Final = 2  # the same where an object dies, which has been exported before
+_REMEMBERED: Final = 1 << 16  # ended exports whose reason is remembered, for messages and for a later `put`
+# Expired exports of each kind that one call ends; more than one, so that they end faster than new ones are made.
+_ENDING_TRIES: Final = 8
+_OUTLIVED_TRIES: Final = 2  # the same when an exported object dies
 _LOST_MANY: Final = 100
 
 
@@ -202,10 +203,10 @@ class Table:
         if self._lingering or self._ending:
             with self._lock:
                 ended = self._sweep(_ENDING_TRIES - 1 + count)  # as much as that many separate calls
-        del ended  # outside the lock: their release may call us
+        del ended  # released outside the lock, since that may call this table
 
     def _start(self) -> None:
-        identity.user_key()  # makes the runtime folder where there is to be one
+        identity.user_key()  # makes the runtime folder if necessary
         try:
             with door.opening(self.cookie) as file:
                 system.serve(self.address, self._fd.number, self.domain, file)
@@ -291,13 +292,13 @@ class Table:
             return ended
         for entry in list(itertools.islice(self._lingering, tries)):
             lingers = self._lingering.get(entry)
-            if lingers is None:  # what the garbage collector or a signal's handler runs was first
+            if lingers is None:  # a garbage collection or a signal handler has ended it first
                 continue
-            # Who owns it may have handed it to anybody.
+            # A process that owns the memory may have exported it to anybody.
             if self.domain.holders(entry) or self.domain.owned(entry):
                 try:
-                    self._lingering.move_to_end(entry)  # the others are looked at next time
-                except KeyError:  # as above
+                    self._lingering.move_to_end(entry)  # the next call checks the others
+                except KeyError:  # ended meanwhile, as above
                     pass
             elif self._lingering.pop(entry, None) is not None:
                 self._entries.release(lingers)
@@ -311,9 +312,9 @@ class Table:
                 self._end(found, reason)
                 ended.append(found)
                 continue
-            try:  # suppress() takes longer
+            try:  # faster than `suppress`
                 self._ending.move_to_end(generation)
-            except KeyError:  # as above
+            except KeyError:  # ended meanwhile, as above
                 pass
         return ended
 
@@ -369,7 +370,7 @@ class Table:
         with self._lock:
             gone = [self._withdrawn(handle, reason) for handle in handles]
             ended = self._sweep_for(len(gone))
-        del gone, ended  # as above
+        del gone, ended  # released outside the lock
 
     def _withdrawn(self, handle: Handle, reason: int) -> Exported | bool | None:
         """Return the objects that a withdrawal ends, or None if it had ended before. Return True for the first `put` of
@@ -434,7 +435,7 @@ class Table:
                 dropped = self._make_room(waiting, most_nbytes)
             expired = len(dropped)
             dropped += self._sweep_for(len(over)) if over else self._sweep(_OUTLIVED_TRIES)
-        del dropped, waiting, over, found  # outside the lock: their release may call us
+        del dropped, waiting, over, found  # released outside the lock, since that may call this table
         if expired:
             self._tell_expired(expired)
 
@@ -446,7 +447,7 @@ class Table:
         """
         device = fields_of(newest[0].handle).names
         fds = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        most_number = layout.ENTRY_COUNT if fds == resource.RLIM_INFINITY else fds // 2  # each may hold one
+        most_number = layout.ENTRY_COUNT if fds == resource.RLIM_INFINITY else fds // 2  # each may hold a descriptor
         before = self._waiting.get(device, _Waiting(0, 0))
         estimate = _Waiting(before.nbytes + sum([each.nbytes for each in newest]), before.number + len(newest))
         self._waiting[device] = estimate

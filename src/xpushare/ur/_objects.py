@@ -535,7 +535,7 @@ class Places:
             self._mapped[found.address] = found
 
     def remove(self, found: Any) -> None:
-        """Forget it, whether it lives on or not. The caller holds the lock."""
+        """Forget the object at an address, even if it is still alive. The caller holds the lock."""
         start: int = found.address
         if start in self._mapped and self._mapped[start] is found:
             del self._mapped[start]

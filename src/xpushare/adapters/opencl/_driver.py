@@ -393,7 +393,7 @@ class Driver(LibraryDriver[Cpu]):
 
 def tell_usable(crashed: Mapping[str, str]) -> None:
     """Print the devices that can be used, and why the others cannot. Runs in a process of its own. It tries each device
-    except those in `crashed`, which crashed such a process before. Their values are the reasons.
+    except those in `crashed`, which maps devices that crashed such a process before to the reasons.
     """
     driver = Driver(lambda: Found([], ""))
     devices: list[tuple[str, str, str]] = []

@@ -38,7 +38,7 @@ class Attachment:
     commons: OwnedFd
     bell: OwnedFd
     direct: bool  # pidfd_getfd works on this exporter
-    pidfd: OwnedFd | None  # None where the kernel or a namespace keeps it from us
+    pidfd: OwnedFd | None  # None if the kernel or a namespace denies it
 
 
 @dataclass(slots=True)

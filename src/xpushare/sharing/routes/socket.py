@@ -40,7 +40,7 @@ _STATUS: Final = {
     CONSTANTS["STATUS_DRIVER_ERROR"]: "got an error from its driver",
 }
 _NOT_LIVE: Final = CONSTANTS["STATUS_NOT_LIVE"]
-# Statuses that stand for the entries behind, too: asking for these in another request would not help.
+# Statuses that hold for all later entries, too, so that another request for these would not help.
 _OF_ALL: Final = (CONSTANTS["STATUS_MALFORMED"], CONSTANTS["STATUS_OTHER_USER"], CONSTANTS["STATUS_BUSY"])
 _AT_ONCE: Final = CONSTANTS["FDS_AT_ONCE"]
 
@@ -57,7 +57,7 @@ def _connect(fields: Fields) -> socket.socket:
             except ConnectionRefusedError:
                 raise gone from None
             except (FileNotFoundError, PermissionError):
-                pass  # another folder, or none
+                pass  # the exporter uses another folder, or none
     try:
         return system.connect(b"xpushare/" + fields.cookie.hex().encode(), TIMEOUT)
     except ConnectionRefusedError:
@@ -106,7 +106,7 @@ class _Line:
             except OSError as error:
                 self.close()
                 if connections < 2 and isinstance(error, ConnectionResetError | BrokenPipeError):
-                    continue  # it ended just now: then nobody listens any more
+                    continue  # it has just ended, so nobody listens any more
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
                     raise from_os_error(error, "talking to the exporter") from error
                 raise Blocked(f"talking to the exporter: {error.strerror}") from None
