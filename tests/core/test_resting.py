@@ -1,4 +1,4 @@
-"""Closed imports of the host's memory stay mapped once their exporter uses it again; soak/reuse.py plays with that, too."""
+"""Closed imports of the host's memory stay mapped once their exporter uses it again; soak/reuse.py plays with it."""
 
 from __future__ import annotations
 
@@ -237,5 +237,3 @@ def test_it_is_an_export_of_this_process_after_the_exporter(peer: Child) -> None
         exporter.kill()
     with pickle.loads(peer.call(passes_on)) as array:
         assert np.asarray(array)[-1] == 6
-
-

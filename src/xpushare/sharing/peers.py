@@ -502,8 +502,10 @@ class Peers:
         """Return the closed object that is cached under `key`, open again, or None."""
         if room is None:
             rested = self._resting.pop(key, None)
-            awake = rested is not None and rested[1].wake()
-            return self._remember(key, _native.imported(*rested, True)) if awake else None
+            if rested is None or not rested[1].wake():
+                return None
+            resting: tuple[Any, ...] = (*rested, True)
+            return self._remember(key, _native.imported(*resting))
         item = self.kept.take(key)
         if item is None:
             return None
