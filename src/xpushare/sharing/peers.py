@@ -348,13 +348,13 @@ class Peers:
     holds weak references, so it never evicts an object in use and keeps nothing alive.
     """
 
-    __slots__ = ("_cache", "_known", "_lock", "_peers", "_pidfds", "_resting", "_together", "_turns", "kept")
+    __slots__ = ("_cache", "_imported", "_lock", "_peers", "_pidfds", "_resting", "_together", "_turns", "kept")
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # re-entrant: what dies while it is held may call `forget`
         self._peers: dict[bytes, Peer] = {}
         self._cache: dict[Hashable, ref[Any]] = {}
-        self._known: OrderedDict[Hashable, None] = OrderedDict()  # of the host's memory that was imported before
+        self._imported: OrderedDict[Hashable, None] = OrderedDict()  # of the host's memory that was imported before
         self._resting: OrderedDict[Any, tuple[Any, ...]] = OrderedDict()  # what remakes what is closed, and its end
         self._turns: dict[Hashable, ref[Turn]] = {}
         self._together: tuple[ref[Turn], ...] = ()  # those for several keys, which are not in `_turns`, either
@@ -546,11 +546,11 @@ class Peers:
         """Return whether memory of the host was imported before, so that its mapping is worth keeping. Notes that it
         is imported now.
         """
-        if key in self._known:
+        if key in self._imported:
             return key[0] in self._peers and _native.start_warden()
-        self._known[key] = None
-        if len(self._known) > _RESTING:
-            self._known.popitem(last=False)
+        self._imported[key] = None
+        if len(self._imported) > _RESTING:
+            self._imported.popitem(last=False)
         return False
 
     def _rest(self, key: Any, reopens: tuple[Any, ...], end: _native.End) -> None:
