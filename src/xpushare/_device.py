@@ -456,11 +456,12 @@ _FOUND_MOST = 256
 
 def _named(name: str) -> Device:
     key = name, _said()
-    found, place = _found.get(key) or (None, None)
-    if found is None or _known.get(place) is not found:
-        found = _look_for(name)
-        if len(_found) < _FOUND_MOST:
-            _found[key] = found, (found.backend, found.uuid)
+    known = _found.get(key)
+    if known is not None and _known.get(known[1]) is known[0]:
+        return known[0]
+    found = _look_for(name)
+    if len(_found) < _FOUND_MOST:
+        _found[key] = found, (found.backend, found.uuid)
     return found
 
 

@@ -14,7 +14,7 @@ from peering import nothing_kept  # noqa: F401 - used by every test here
 import xpushare as xs
 from harness import Child, fd_count, kept
 from xpushare import _native
-from xpushare.sharing import node
+from xpushare.sharing import node, routes
 
 NBYTES = 3 << 20
 
@@ -96,9 +96,12 @@ def view_shows() -> list[int]:
 # --- tests
 
 
+@pytest.mark.parametrize("route", ["any", "socket"])
 @pytest.mark.parametrize("pickles", [False, True])
-def test_what_comes_again_is_mapped_already(peer: Child, pickles: bool) -> None:
+def test_what_comes_again_is_mapped_already(peer: Child, pickles: bool, route: str) -> None:
     """From the second time on. Meanwhile its exporter has it for itself, and uses it for the next array."""
+    if route != "any":
+        peer.call(routes.use_only, route)
     found, descriptors, places = [], [], set()
     for number in range(1, 6):
         fresh = Fresh(number, pickles)

@@ -326,6 +326,7 @@ def _handed(settings: Settings) -> list[Row]:
         reader.start(_look)
         for nbytes, name, pickled in (
             (_FRAME, "a 4K frame", False),
+            (64 << 10, "64 KiB", False),
             (64 << 10, "64 KiB", True),
             (_MIB, "1 MiB", True),
         ):

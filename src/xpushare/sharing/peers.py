@@ -361,14 +361,14 @@ class Peers:
     """
 
     __slots__ = (
-        "_known", "_lock", "_peers", "_pidfds", "_resting", "_together", "_turns", "imports", "kept", "mapped",
+        "_imported", "_lock", "_peers", "_pidfds", "_resting", "_together", "_turns", "imports", "kept", "mapped",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # re-entrant: what dies while it is held may call `forget`
         self.imports: Final = Imports()
         self._peers: dict[bytes, Peer] = self.imports.peers
-        self._known: OrderedDict[Hashable, None] = OrderedDict()  # of the host's memory that was imported before
+        self._imported: OrderedDict[Hashable, None] = OrderedDict()  # of the host's memory that was imported before
         self._resting: OrderedDict[Any, tuple[Any, ...]] = OrderedDict()  # what remakes what is closed, and its end
         self._turns: dict[Hashable, ref[Turn]] = {}
         self._together: tuple[ref[Turn], ...] = ()  # those for several keys, which are not in `_turns`, either
@@ -517,8 +517,10 @@ class Peers:
         """Return the closed object that is cached under `key`, open again, or None."""
         if room is None:
             rested = self._resting.pop(key, None)
-            awake = rested is not None and rested[1].wake()
-            return self._remember(key, _native.imported(*rested, True)) if awake else None
+            if rested is None or not rested[1].wake():
+                return None
+            resting: tuple[Any, ...] = (*rested, True)
+            return self._remember(key, _native.imported(*resting))
         item = self.kept.take(key)
         if item is None:
             return None
@@ -554,11 +556,11 @@ class Peers:
         """Return whether memory of the host was imported before, so that its mapping is worth keeping. Notes that it
         is imported now.
         """
-        if key in self._known:
+        if key in self._imported:
             return key[:16] in self._peers and _native.start_warden()
-        self._known[key] = None
-        if len(self._known) > _RESTING:
-            self._known.popitem(last=False)
+        self._imported[key] = None
+        if len(self._imported) > _RESTING:
+            self._imported.popitem(last=False)
         return False
 
     def _rest(self, key: Any, reopens: tuple[Any, ...], end: _native.End) -> None:
