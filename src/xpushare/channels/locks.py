@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Self, TypeVar, final
 
 from xpushare import _native
 from xpushare.channels import crews
@@ -58,6 +58,7 @@ class _Shared:
     _crew: Crew | None
     _pickle: tuple[Any, ...]
     closed: bool
+    _leave: ClassVar[Any]  # a function of native code
 
     def __copy__(self) -> NoReturn:
         raise TypeError(f"this {type(self).__name__} cannot be copied: make another of the same name")
@@ -68,20 +69,21 @@ class _Shared:
     def __reduce__(self) -> tuple[Any, ...]:
         return self._pickle
 
+    def close(self) -> None:
+        """Close this object. Closing a lock that it holds counts as the death of the owner. Idempotent.
 
-def _close(self: Any) -> None:
-    """Leave the lock or the number. Closing a lock that is held is its owner's death. Idempotent.
+        Examples:
+            >>> number = xs.Atomic(5)
+            >>> number.close()
+            >>> number
+            <Atomic closed>
+        """
+        if crews.first_close(self):
+            self._leave()
+            if self._crew is not None:
+                self._crew.part()
 
-    Examples:
-        >>> number = xs.Atomic(5)
-        >>> number.close()
-        >>> number
-        <Atomic closed>
-    """
-    if crews.first_close(self):
-        self._leave()
-        if self._crew is not None:
-            self._crew.part()
+    __del__ = close
 
 
 @final
@@ -141,8 +143,6 @@ class Lock(_native.LockMember, _Shared):
         return found
 
     _leave = _native.lock_leave
-    close = _close
-    __del__ = _close
 
     if TYPE_CHECKING:
 
@@ -222,8 +222,6 @@ class Atomic(_native.AtomicMember, _Shared):
             raise TimeoutError(f"the number was {value} for {timeout:g} s")
 
     _leave = _native.atomic_leave
-    close = _close
-    __del__ = _close
 
     def __enter__(self) -> Self:
         self.load()
