@@ -60,7 +60,8 @@ def met(peer: Child) -> bytes:
 
 @pytest.fixture
 def imported(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The imports by the host's adapter so far."""
+    """The imports by the host's adapter so far. What was closed before is not mapped any more."""
+    xs.trim()
     seen: list[str] = []
     importing = NativeCpu.import_memory
     monkeypatch.setattr(NativeCpu, "import_memory", lambda *given: seen.append("import") or importing(*given))

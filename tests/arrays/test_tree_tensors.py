@@ -488,7 +488,8 @@ def opened_at_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture
 def imported(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The imports by the host's adapter so far."""
+    """The imports by the host's adapter so far. What was closed before is not mapped any more."""
+    xs.trim()
     seen: list[str] = []
     adapter = native_cpu.NativeCpu
     importing = adapter.import_memory

@@ -43,6 +43,8 @@ _LISTS: Final = (tuple, list)  # a union is made anew at each use
 
 
 def as_shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:
+    if type(shape) is int and shape >= 0:
+        return (shape,)
     try:
         found = tuple(map(operator.index, shape)) if isinstance(shape, _LISTS) else (operator.index(shape),)
     except TypeError:
