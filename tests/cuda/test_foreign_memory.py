@@ -620,16 +620,16 @@ def test_a_recogniser_takes_what_it_can_use(cuda: Cuda) -> None:
 
 
 def test_an_importer_takes_what_it_can_use(cuda: Cuda) -> None:
-    scopes, nothing = cuda._driver.relaxed, 1 << 12
+    scopes, nothing, make = cuda._driver.relaxed, 1 << 12, lambda *_given: None
     with pytest.raises(ValueError, match="no payload has room"):
-        Importer(nothing, 0, nothing, nothing, 0, bytes(57), scopes, object, object)
-    made = Importer(nothing, 0, nothing, nothing, 0, b"", scopes, object, object)
+        Importer(nothing, 0, nothing, nothing, 0, bytes(57), scopes, make, make)
+    made = Importer(nothing, 0, nothing, nothing, 0, b"", scopes, make, make)
     with pytest.raises(ValueError, match="two numbers"):  # before anything is opened
         made.open_all([bytes(72)], [0], memoryview(bytearray(8)))
     with pytest.raises(TypeError, match="list of payloads"):
         made.open_all([], [0], memoryview(b""))
     with pytest.raises(TypeError, match="takes Fields"):
-        made.open(None, object, None, None, None)  # type: ignore[arg-type]
+        made.open(None, make, None, None, None)  # type: ignore[arg-type]
     into = memoryview(bytearray(16))
     assert made.open_all([bytes(71)], [0], into) is None
     assert made.open_all([bytes(72)], [1], into) is None

@@ -59,6 +59,7 @@ typedef struct {
     PyObject *arrays; /* a tuple */
     PyObject *known;  /* Kinds, or NULL: nothing is known */
     Py_ssize_t n, at; /* at: the first that is not placed */
+    Py_ssize_t asked; /* one more than the index of the array whose finder was asked last whether it knows the memory */
     leaf *leaves, one;
     PyObject *dtypes; /* a list, by their numbers in the message */
     leaf_kind *kinds;
@@ -622,7 +623,10 @@ static leaf_place *found_place(xp_leaves *self, const xp_types *types, uint32_t 
                                const finding *with)
 {
     xp_kind *said = &self->kinds[kind].said;
-    PyObject *found = said->finder ? xp_recognised(said->finder, said->info, first, last - first) : NULL;
+    PyObject *found = NULL;
+    if (said->finder && self->asked != self->at + 1)
+        found = xp_recognised(said->finder, said->info, first, last - first);
+    self->asked = self->at + 1;
     if (found == NULL && said->finder && with && !PyErr_Occurred() && is_mapped(with, first) == 0) {
         found = xp_recognise(types, said->finder, said->device, said->info, first, last - first, with->add, with->own);
         self->unknown = found == NULL;

@@ -192,21 +192,19 @@ class Placing:
                 for work in self._produced.values():
                     if work not in self.streams:
                         self.streams.append(work)
+        if leaves.next() is None:
+            return
         here = node.here[0]
         find: tuple[Any, ...] = ()
         if not self._copy:  # else Python looks at new memory, whose export may be refused
             table = here.table_if_any
             find = (here.allocations, here.peers.mapped), here.foreign.add, None if table is None else table.native
-        index = leaves.next(*find)
-        if index is None:
-            return
         self._passed_on, self._current, self._private = {}, {}, []
-        while index is not None:
+        while (index := leaves.next(*find)) is not None:
             self._at = index
             where = leaves.where()
             if where is None or not self._locate(*where):
                 self._put(index, *self._describe(index))
-            index = leaves.next(*find)
         if self._private:
             self._copy_private()
 

@@ -81,7 +81,7 @@ class Opener:
     - `maps`: memory in a memfd arrives mapped
     - `least_per_fd`: the least bytes behind each of several fds; 0 if there is one fd
     - `room`: where closed imports are cached
-    - `native` opens an entry by one native call, or returns None. `find_native` returns it; None if there is none yet
+    - `native` opens an entry by one native call, or returns None. `find_native` returns it, after the first import
     - `own`: this process can export its imports
     """
 
@@ -96,7 +96,7 @@ class Opener:
         room: Room | None = None,
         make_all: Callable[[Sequence[Import]], list[Any]] | None = None,
         own: bool = False,
-        find_native: Callable[[], OpenNative | None] | None = None,
+        find_native: Callable[[], OpenNative] | None = None,
     ) -> None:
         self.make = make
         self.native: OpenNative | None = None
@@ -828,8 +828,8 @@ class Peers:
         finally:
             if fds:
                 close_all(fds)
-        if opener.native is None and opener.find_native is not None:
-            opener.native = opener.find_native()
+        if opener.find_native is not None:
+            opener.native, opener.find_native = opener.find_native(), None
         if mapping is None and not peer.table.stands(fields):
             return None  # withdrawn meanwhile: a driver may have taken it for something else
         return self._remember(key, made, opener.room), lease

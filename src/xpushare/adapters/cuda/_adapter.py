@@ -242,8 +242,8 @@ class Cuda(VirtualMemoryAdapter):
         opened = _memory.open_legacy(self.memory_engine, self.device(device), found)
         return super().import_all(device, found) if opened is None else opened
 
-    def importer(self, device: DeviceInfo) -> Importer | None:
-        return self.device(device).importer
+    def importer(self, device: DeviceInfo) -> Importer:
+        return _memory.importer(self.memory_engine, self.device(device))
 
     def export_all(self, found: Iterable[DriverMemory]) -> None:
         _memory.name_all(found)
