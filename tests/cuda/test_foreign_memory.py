@@ -19,7 +19,7 @@ from exchange import Tensor, capsule
 from harness import wait_until
 from sampling import sampled
 from xpushare import _device, adapters
-from xpushare._native import Importer, Recogniser, Scopes
+from xpushare._native import End, Importer, Recogniser, Scopes, imported
 from xpushare.adapters import vendor
 from xpushare.adapters.cuda._adapter import Cuda
 from xpushare.sharing import node
@@ -339,17 +339,15 @@ def test_memory_of_ours_is_not_another_librarys(library: type[OfALibrary], drive
     xs.share(library()).close()  # from now on the native part finds new memory
     driver.foreign.append(Range(START + MIB2, MIB2, 0, legacy=1, buffer=71))
     here, device = node.current(), xs.Device("cuda:0")
-    stand_in = type("StandIn", (SimpleNamespace,), {})  # of which there are weak references
-    theirs = stand_in(address=START + MIB2, nbytes=MIB2, device=device, owned=False, imported=True)
-    theirs.handle_covering = lambda _offset, _nbytes: None
-    here.peers.mapped.add(theirs, theirs.address, theirs.nbytes)
+    theirs = imported(device, None, "device", START + MIB2, MIB2, False, None, End(None))
+    here.peers.mapped.add(theirs)
     with pytest.raises(xs.InvalidArgumentError, match="no handle by which this process opened"):
         xs.share(library(START + MIB2))
     del theirs
     xs.share(library(START + MIB2)).close()
     driver.foreign.append(Range(START + 2 * MIB2, MIB2, 0, legacy=1, buffer=72))
-    ours = stand_in(address=START + 2 * MIB2, nbytes=520, device=device)
-    here.allocations.add(ours, ours.address, ours.nbytes)
+    ours = imported(device, None, "device", START + 2 * MIB2, 520, False, None, End(None))
+    here.allocations.add(ours)
     with pytest.raises(xs.InvalidArgumentError, match="beyond their allocation"):
         xs.share(library(START + 2 * MIB2))
     del ours

@@ -519,8 +519,7 @@ class Peers:
         if room is not None and (reopens := resource.reopens) is not None and (room.most_nbytes or room.prepare()):
             keep = partial(self._keep, key, resource.nbytes, room, reopens, resource.driver.descriptors)
         resource.on_death(self.forget, key, keep)
-        if isinstance(made, _native.AllocationBase):  # first: whoever finds it may ask what it has found
-            self.mapped.add(made, made.address, made.nbytes)
+        self.mapped.add(made)  # first: whoever finds it there may ask for its address
         if self._cache.setdefault(key, own) is own:
             return made
         with self._lock:
