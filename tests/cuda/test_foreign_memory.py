@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from types import FrameType, SimpleNamespace
+from types import FrameType
 from typing import Any
 
 import pytest
