@@ -702,7 +702,9 @@ class AddressMap:
     """Live allocations by their addresses. It holds weak references."""
 
     def __init__(self) -> None: ...
-    def add(self, allocation: Any, address: int, nbytes: int, /) -> None: ...
+    def add(self, made: object, /) -> None:
+        """Take an `AllocationBase` up. Other objects have no address."""
+
     def find(self, address: int, /) -> Any | None:
         """Return the live allocation that contains `address`; of several that begin at one address, the newest."""
 

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from types import FrameType, SimpleNamespace
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -19,7 +19,7 @@ from exchange import Tensor, capsule
 from harness import wait_until
 from sampling import sampled
 from xpushare import _device, adapters
-from xpushare._native import Importer, Recogniser, Scopes, message_events
+from xpushare._native import End, Importer, Recogniser, Scopes, imported, message_events
 from xpushare.adapters import vendor
 from xpushare.adapters.cuda._adapter import Cuda
 from xpushare.sharing import node
@@ -339,17 +339,15 @@ def test_memory_of_ours_is_not_another_librarys(library: type[OfALibrary], drive
     xs.share(library()).close()  # from now on the native part finds new memory
     driver.foreign.append(Range(START + MIB2, MIB2, 0, legacy=1, buffer=71))
     here, device = node.current(), xs.Device("cuda:0")
-    stand_in = type("StandIn", (SimpleNamespace,), {})  # of which there are weak references
-    theirs = stand_in(address=START + MIB2, nbytes=MIB2, device=device, owned=False, imported=True)
-    theirs.handle_covering = lambda _offset, _nbytes: None
-    here.peers.mapped.add(theirs, theirs.address, theirs.nbytes)
+    theirs = imported(device, None, "device", START + MIB2, MIB2, False, None, End(None))
+    here.peers.mapped.add(theirs)
     with pytest.raises(xs.InvalidArgumentError, match="no handle by which this process opened"):
         xs.share(library(START + MIB2))
     del theirs
     xs.share(library(START + MIB2)).close()
     driver.foreign.append(Range(START + 2 * MIB2, MIB2, 0, legacy=1, buffer=72))
-    ours = stand_in(address=START + 2 * MIB2, nbytes=520, device=device)
-    here.allocations.add(ours, ours.address, ours.nbytes)
+    ours = imported(device, None, "device", START + 2 * MIB2, 520, False, None, End(None))
+    here.allocations.add(ours)
     with pytest.raises(xs.InvalidArgumentError, match="beyond their allocation"):
         xs.share(library(START + 2 * MIB2))
     del ours
@@ -620,16 +618,16 @@ def test_a_recogniser_takes_what_it_can_use(cuda: Cuda) -> None:
 
 
 def test_an_importer_takes_what_it_can_use(cuda: Cuda) -> None:
-    scopes, nothing = cuda._driver.relaxed, 1 << 12
+    scopes, nothing, make = cuda._driver.relaxed, 1 << 12, lambda *_given: None
     with pytest.raises(ValueError, match="no payload has room"):
-        Importer(nothing, 0, nothing, nothing, 0, bytes(57), scopes, object, object)
-    made = Importer(nothing, 0, nothing, nothing, 0, b"", scopes, object, object)
+        Importer(nothing, 0, nothing, nothing, 0, bytes(57), scopes, make, make)
+    made = Importer(nothing, 0, nothing, nothing, 0, b"", scopes, make, make)
     with pytest.raises(ValueError, match="two numbers"):  # before anything is opened
         made.open_all([bytes(72)], [0], memoryview(bytearray(8)))
     with pytest.raises(TypeError, match="list of payloads"):
         made.open_all([], [0], memoryview(b""))
     with pytest.raises(TypeError, match="takes Fields"):
-        made.open(None, object, None, None)  # type: ignore[arg-type]
+        made.open(None, make, None, None)  # type: ignore[arg-type]
     into = memoryview(bytearray(16))
     assert made.open_all([bytes(71)], [0], into) is None
     assert made.open_all([bytes(72)], [1], into) is None

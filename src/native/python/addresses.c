@@ -67,13 +67,25 @@ static bool copy_of(PyObject *object, size_t index, place *copy)
     return there;
 }
 
-/* What a place has: a new reference, or NULL, perhaps with an exception set. If it has died, the place is forgotten. */
+/* What a weak reference still has: a new reference, or NULL. */
+static PyObject *living(PyObject *reference)
+{
+    PyObject *found;
+#ifdef Py_GIL_DISABLED
+    PyWeakref_GetRef(reference, &found);
+#else
+    found = PyWeakref_GetObject(reference);
+    found = found == Py_None ? NULL : Py_XNewRef(found);
+#endif
+    return found;
+}
+
+/* What a place has: a new reference, or NULL: it has died, and the place is forgotten. Takes the copy over. */
 static PyObject *taken(PyObject *object, place *copy)
 {
     xp_addresses *self = (xp_addresses *)object;
-    PyObject *found = PyObject_CallNoArgs(copy->reference), *gone = NULL;
-    if (found == Py_None) {
-        Py_CLEAR(found);
+    PyObject *found = living(copy->reference), *gone = NULL;
+    if (found == NULL) {
         Py_BEGIN_CRITICAL_SECTION(object);
         for (size_t i = up_to(self, copy->start); gone == NULL && i-- > 0 && self->places[i].start == copy->start;)
             if (self->places[i].reference == copy->reference) {
@@ -105,7 +117,7 @@ PyObject *xp_address_find(PyObject *object, uint64_t address)
         PyObject *found = taken(object, &near);
         if (found && address - near.start >= near.nbytes)
             Py_CLEAR(found);
-        else if (found == NULL && !PyErr_Occurred())
+        else if (found == NULL)
             continue;
         return found;
     }
@@ -117,11 +129,11 @@ static PyObject *addresses_find(PyObject *object, PyObject *arg)
     if (xp_as_u64(arg, &address) < 0)
         return NULL;
     PyObject *found = xp_address_find(object, address);
-    return found || PyErr_Occurred() ? found : Py_NewRef(Py_None);
+    return found ? found : Py_NewRef(Py_None);
 }
 
-/* Forget the place at an index if what it had has died. false with an exception set */
-static bool look_at(PyObject *object, size_t index)
+/* Forget the place at an index if what it had has died. */
+static void look_at(PyObject *object, size_t index)
 {
     place one;
     bool there;
@@ -129,12 +141,11 @@ static bool look_at(PyObject *object, size_t index)
     there = copy_of(object, index, &one);
     Py_END_CRITICAL_SECTION();
     Py_XDECREF(there ? taken(object, &one) : NULL);
-    return !PyErr_Occurred();
 }
 
 /* Look at the newest one that began there, or at two others, in turn: nobody may ask for them, and they have to go as fast
- * as new ones come. false with an exception set */
-static bool look_around(PyObject *object, uint64_t start)
+ * as new ones come. */
+static void look_around(PyObject *object, uint64_t start)
 {
     xp_addresses *self = (xp_addresses *)object;
     size_t n, first;
@@ -144,7 +155,9 @@ static bool look_around(PyObject *object, uint64_t start)
     known = n && self->places[n - 1].start == start;
     first = self->looked = self->looked + 2 < self->count ? self->looked + 2 : 0;
     Py_END_CRITICAL_SECTION();
-    return known ? look_at(object, n - 1) : look_at(object, first + 1) && look_at(object, first);
+    look_at(object, known ? n - 1 : first + 1);
+    if (!known)
+        look_at(object, first);
 }
 
 /* Takes the reference over. false with an exception set */
@@ -168,18 +181,19 @@ static bool insert(xp_addresses *self, uint64_t start, uint64_t nbytes, PyObject
     return true;
 }
 
-/* add(allocation, address, nbytes): see _native.pyi */
-static PyObject *addresses_add(PyObject *object, PyObject *const *args, Py_ssize_t n)
+/* add(made): see _native.pyi */
+static PyObject *addresses_add(PyObject *object, PyObject *made)
 {
-    uint64_t start, nbytes;
-    if (xp_arity("add", n, 3, 3) < 0 || xp_as_u64(args[1], &start) < 0 || xp_as_u64(args[2], &nbytes) < 0 ||
-        !look_around(object, start))
-        return NULL;
-    PyObject *reference = PyWeakref_NewRef(args[0], NULL);
+    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
+    const xp_allocation *a = PyObject_TypeCheck(made, types->allocation_base) ? (const xp_allocation *)made : NULL;
+    if (a == NULL)
+        Py_RETURN_NONE;
+    look_around(object, a->address);
+    PyObject *reference = PyWeakref_NewRef(made, NULL);
     bool good = false;
     if (reference) {
         Py_BEGIN_CRITICAL_SECTION(object);
-        good = insert((xp_addresses *)object, start, nbytes, reference);
+        good = insert((xp_addresses *)object, a->address, a->nbytes, reference);
         Py_END_CRITICAL_SECTION();
     }
     return good ? Py_NewRef(Py_None) : NULL;
@@ -196,8 +210,8 @@ static PyObject *addresses_all(PyObject *object, PyObject *Py_UNUSED(none))
         good = PyList_Append(references, self->places[i].reference) == 0;
     Py_END_CRITICAL_SECTION();
     for (Py_ssize_t i = 0; good && i < PyList_Size(references); i++) {
-        PyObject *each = PyObject_CallNoArgs(PyList_GetItem(references, i));
-        good = each && (each == Py_None || PyList_Append(found, each) == 0);
+        PyObject *each = living(PyList_GetItem(references, i));
+        good = each == NULL || PyList_Append(found, each) == 0;
         Py_XDECREF(each);
     }
     Py_XDECREF(references);
@@ -212,7 +226,7 @@ static PyObject *addresses_sizeof(PyObject *object, PyObject *Py_UNUSED(none))
 }
 
 static PyMethodDef methods[] = {
-    {"add", XP_FAST(addresses_add), METH_FASTCALL, NULL},
+    {"add", addresses_add, METH_O, NULL},
     {"find", addresses_find, METH_O, NULL},
     {"all", addresses_all, METH_NOARGS, NULL},
     {"__sizeof__", addresses_sizeof, METH_NOARGS, NULL},

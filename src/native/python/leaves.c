@@ -60,6 +60,7 @@ typedef struct {
     PyObject *arrays; /* a tuple */
     PyObject *known;  /* Kinds, or NULL: nothing is known */
     Py_ssize_t n, at; /* at: the first that is not placed */
+    Py_ssize_t asked; /* one more than the index of the array whose finder was asked last whether it knows the memory */
     leaf *leaves, one;
     PyObject *dtypes; /* a list, by their numbers in the message */
     leaf_kind *kinds;
@@ -607,17 +608,14 @@ typedef struct {
     PyObject *maps, *add, *own; /* borrowed; own: NULL if there is none */
 } finding;
 
-/* Whether memory of ours, or that is open here, lies at that address. -1 with an exception set */
-static int is_mapped(const finding *with, uint64_t address)
+/* Whether memory of ours, or that is open here, lies at that address. */
+static bool is_mapped(const finding *with, uint64_t address)
 {
-    for (Py_ssize_t i = 0; i < PyTuple_Size(with->maps); i++) {
-        PyObject *found = xp_address_find(PyTuple_GetItem(with->maps, i), address);
-        bool there = found != NULL;
-        Py_XDECREF(found);
-        if (there || PyErr_Occurred())
-            return there ? 1 : -1;
-    }
-    return 0;
+    PyObject *found = NULL;
+    for (Py_ssize_t i = 0; found == NULL && i < PyTuple_Size(with->maps); i++)
+        found = xp_address_find(PyTuple_GetItem(with->maps, i), address);
+    Py_XDECREF(found);
+    return found != NULL;
 }
 
 /* The place of bytes that are of another library's allocation which its finder knows, or finds now, from now on. NULL with
@@ -626,8 +624,11 @@ static leaf_place *found_place(xp_leaves *self, const xp_types *types, uint32_t 
                                const finding *with)
 {
     xp_kind *said = &self->kinds[kind].said;
-    PyObject *found = said->finder ? xp_recognised(said->finder, said->info, first, last - first) : NULL;
-    if (found == NULL && said->finder && with && !PyErr_Occurred() && is_mapped(with, first) == 0) {
+    PyObject *found = NULL;
+    if (said->finder && self->asked != self->at + 1)
+        found = xp_recognised(said->finder, said->info, first, last - first);
+    self->asked = self->at + 1;
+    if (found == NULL && said->finder && with && !PyErr_Occurred() && !is_mapped(with, first)) {
         found = xp_recognise(types, said->finder, said->device, said->info, first, last - first, with->add, with->own);
         self->unknown = found == NULL;
     }

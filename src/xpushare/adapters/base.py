@@ -448,6 +448,10 @@ class Adapter(abc.ABC):
     # Finalisers may call it. None: there is no work but that of the host's own threads, which hold what they use.
     after_work: Callable[[DeviceInfo, Callable[[], object]], object] | None = None
 
+    # Returns the native object that maps most of what `import_memory` maps, once that has mapped something. None:
+    # there is none.
+    importer: Callable[[DeviceInfo], Importer] | None = None
+
     @abc.abstractmethod
     def devices(self) -> list[DeviceInfo]:
         """Return the devices that this process may use, or an empty list if there is no driver. `why_none` then says
@@ -483,12 +487,6 @@ class Adapter(abc.ABC):
                 each.release()
             raise
         return made
-
-    def importer(self, device: DeviceInfo) -> Importer | None:
-        """Return the native object that maps most of this backend's memory, or None if there is none, or none yet.
-        `import_memory` maps what it does not.
-        """
-        return None
 
     def export_all(self, found: Iterable[DriverMemory]) -> None:
         """Prepare several exports with one set of calls, before `export` of each. A failure here is repeated there."""

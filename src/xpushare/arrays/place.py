@@ -183,22 +183,20 @@ class Placing(Leaves):
             if self._ordered and (produced := self.producers()) is not None:
                 self._produced = produced
                 self.streams = list(dict.fromkeys(produced.values()))
+        if self.next() is None:
+            return
         here = node.here[0]
         find: tuple[Any, ...] = ()
         if not self._copy:  # else Python looks at new memory, whose export may be refused
             table = here.table_if_any
             find = (here.allocations, here.peers.mapped), here.foreign.add, None if table is None else table.native
-        index = self.next(*find)
-        if index is None:
-            return
         self._passed_on, self._current, self._private = {}, {}, []
         self._produced, self.streams = dict(self._produced), list(self.streams)
-        while index is not None:
+        while (index := self.next(*find)) is not None:
             self._at = index
             where = self.where()
             if where is None or not self._locate(*where):
                 self._put(index, *self._describe(index))
-            index = self.next(*find)
         if self._private:
             self._copy_private()
 

@@ -622,10 +622,9 @@ def _import_all_on(device: Device, found: Sequence[Import]) -> list[Allocation]:
     return [imported(device, driver, "device", end) for driver, end in zip(drivers, ends, strict=True)]
 
 
-def _native_on(device: Device) -> OpenNative | None:
-    """Return the native call that opens most of the memory of the device's own backend, or None."""
-    importer = adapter_of(device).importer(info_of(device))
-    return None if importer is None else partial(importer.open, device, _close)
+def _native_on(device: Device) -> OpenNative:
+    """Return the native call that opens most of the memory of the device's own backend."""
+    return partial(adapter_of(device).importer(info_of(device)).open, device, _close)
 
 
 _openers = Openers(Aspect.ext_oneapi_ipc_memory, import_on, _import_all_on, find_native=_native_on)

@@ -147,7 +147,7 @@ def room_of(device: Device) -> Room | None:
 
 class Openers:
     """The functions that open exports of one kind on each device: `make` imports one on a device of an adapter, which
-    has its own name for it, `make_all` several in one call. `find_native` returns a native call that opens one.
+    has its own name for it, `make_all` several in one call. `find_native` returns the native call that opens one.
 
     `aspect` is what a device needs to import from its own backend; for other backends, `Adapter.imports` says what it
     can import. With `own`, this process can export what it opens.
@@ -159,7 +159,7 @@ class Openers:
         make: Callable[[Device, Any, DeviceInfo, Import], Any],
         make_all: Callable[[Device, Sequence[Import]], list[Any]] | None = None,
         own: bool = False,
-        find_native: Callable[[Device], OpenNative | None] | None = None,
+        find_native: Callable[[Device], OpenNative] | None = None,
     ) -> None:
         self._aspect = aspect
         self._find_native = find_native
@@ -181,6 +181,7 @@ class Openers:
         if found is None:
             physical = self._aspect is Aspect.ext_oneapi_ipc_physical_memory
             maps = adapter_of(device).maps_memfds and not physical and not self._own
+            finds = not abroad and adapter_of(device).importer is not None
             found = Opener(
                 partial(self._make, device, adapter_of(device), info_of(device)),
                 partial(expect_importable, device, physical) if abroad else None,
@@ -189,7 +190,7 @@ class Openers:
                 None if physical else room_of(device),
                 partial(self._make_all, device) if self._make_all else None,
                 self._own,
-                partial(self._find_native, device) if self._find_native and not abroad else None,
+                partial(self._find_native, device) if self._find_native and finds else None,
             )
             found = self._known.setdefault((id(device), abroad), found)
         return found

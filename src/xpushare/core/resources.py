@@ -63,7 +63,7 @@ class Allocation(AllocationBase):
             cls, device, driver, end, kind, address, nbytes, accessible, foreign, source, serial, name
         )
         if not foreign:  # foreign memory is found by who made it
-            node.current().allocations.add(made, address, nbytes)
+            node.current().allocations.add(made)
         return made
 
     @property

@@ -84,7 +84,7 @@ class Opener:
     - `maps`: memory in a memfd arrives mapped
     - `least_per_fd`: the least bytes behind each of several fds; 0 if there is one fd
     - `room`: where closed imports are cached
-    - `native` opens an entry by one native call, or returns None. `find_native` returns it; None if there is none yet
+    - `native` opens an entry by one native call, or returns None. `find_native` returns it, after the first import
     - `own`: this process can export its imports
     """
 
@@ -101,7 +101,7 @@ class Opener:
         room: Room | None = None,
         make_all: Callable[[Sequence[Import]], list[Any]] | None = None,
         own: bool = False,
-        find_native: Callable[[], OpenNative | None] | None = None,
+        find_native: Callable[[], OpenNative] | None = None,
     ) -> None:
         self.number: Final = next(self._numbers)
         self.make = make
@@ -539,8 +539,7 @@ class Peers:
         elif room.most_nbytes or room.prepare():
             keep = partial(self._keep, key, resource.nbytes, room, reopens, resource.driver.descriptors)
         resource.on_death(self.imports.forget, key, keep)
-        if isinstance(made, _native.AllocationBase):  # first: whoever finds it may ask what it has found
-            self.mapped.add(made, made.address, made.nbytes)
+        self.mapped.add(made)  # first: whoever finds it there may ask for its address
         found: T = self.imports.add(key, made)
         return found
 
@@ -855,8 +854,9 @@ class Peers:
         finally:
             if fds:
                 close_all(fds)
-        if opener.native is None and opener.find_native is not None:
-            opener.native = opener.find_native()
+        find = opener.find_native
+        if find is not None:
+            opener.native, opener.find_native = find(), None
         if mapping is None and not peer.stands(fields):
             return None  # withdrawn meanwhile: a driver may have taken it for something else
         return self._remember(key, made, opener.room), lease

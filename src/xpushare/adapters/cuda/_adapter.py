@@ -102,6 +102,7 @@ class Cuda(VirtualMemoryAdapter):
         self._driver = Driver(api)
         super().__init__(Engine(BACKEND, self._driver.gpus, _SPARE_STREAMS))
         self._pools = Pools(self.memory_engine, self._driver)
+        self.importer = self._importer
         self._infos: dict[str, DeviceInfo] = {}  # by uuid, for the devices that the driver lists
         self._listed: tuple[tuple[str | None, str | None], list[DeviceInfo], str] | None = None
 
@@ -242,8 +243,8 @@ class Cuda(VirtualMemoryAdapter):
         opened = _memory.open_legacy(self.memory_engine, self.device(device), found)
         return super().import_all(device, found) if opened is None else opened
 
-    def importer(self, device: DeviceInfo) -> Importer | None:
-        return self.device(device).importer
+    def _importer(self, device: DeviceInfo) -> Importer:
+        return _memory.importer(self.memory_engine, self.device(device))
 
     def export_all(self, found: Iterable[DriverMemory]) -> None:
         _memory.name_all(found)

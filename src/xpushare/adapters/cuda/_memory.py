@@ -23,7 +23,7 @@ from xpushare.adapters.virtual_memory.memory import Mapped, SegmentedMemory
 from xpushare.common.errors import DeviceError, FeatureNotSupportedError, InvalidHandleError, XpuShareError
 from xpushare.common.fds import OwnedFd
 
-__all__ = ["ManagedMemory", "locate", "name_all", "open_legacy", "open_own", "recogniser"]
+__all__ = ["ManagedMemory", "importer", "locate", "name_all", "open_legacy", "open_own", "recogniser"]
 
 _LEGACY_KNOWN: Final = 8192  # how many allocations of other libraries are cached, so that each is asked about once
 _LEGACY: Final = 2  # kinds of memory in a payload
@@ -76,20 +76,21 @@ def _expect_size(doing: str, known: int, nbytes: int) -> None:
         raise InvalidHandleError(f"{doing}: the exporter's table says {nbytes} bytes, its memory has {known}")
 
 
-def _importer(engine: Engine, gpu: Gpu) -> Importer:
-    """Make the native object that maps cudaMalloc memory on a device."""
+def importer(engine: Engine, gpu: Gpu) -> Importer:
+    """Return the native object that maps cudaMalloc memory on a device."""
     driver = gpu.driver
-    gpu.importer = Importer(
-        driver.function("cuIpcOpenMemHandle"),
-        n.IPC_MEM_LAZY_ENABLE_PEER_ACCESS,
-        driver.function("cuIpcCloseMemHandle"),
-        driver.function("cuPointerGetAttribute"),
-        Pointer.RANGE_SIZE,
-        _LEGACY_HEAD,
-        gpu.context.current,
-        partial(Mapped, engine, gpu),
-        partial(driver, _CLOSING, "cuIpcCloseMemHandle"),
-    )
+    if gpu.importer is None:
+        gpu.importer = Importer(
+            driver.function("cuIpcOpenMemHandle"),
+            n.IPC_MEM_LAZY_ENABLE_PEER_ACCESS,
+            driver.function("cuIpcCloseMemHandle"),
+            driver.function("cuPointerGetAttribute"),
+            Pointer.RANGE_SIZE,
+            _LEGACY_HEAD,
+            gpu.context.current,
+            partial(Mapped, engine, gpu),
+            partial(driver, _CLOSING, "cuIpcCloseMemHandle"),
+        )
     return gpu.importer
 
 
@@ -105,12 +106,12 @@ def open_legacy(engine: Engine, gpu: Gpu, found: Sequence[Import]) -> list[Drive
             return None
         payloads.append(what.payload)
         sizes.append(nbytes)
-    driver, importer = gpu.driver, gpu.importer or _importer(engine, gpu)
+    driver = gpu.driver
     opened = memoryview(bytearray(16 * len(found))).cast("Q")  # the address of each (0: not opened), and its bytes
     made: list[DriverMemory] = []
     try:
         with gpu.current():
-            code = importer.open_all(payloads, sizes, opened)
+            code = importer(engine, gpu).open_all(payloads, sizes, opened)
         if code is None:
             return None
         at = 0
