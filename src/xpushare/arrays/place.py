@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Placing"]
 
-_ALIGNMENT: Final = 64  # of copies in one allocation
+_ALIGNMENT: Final = 64  # alignment of copies in one allocation
 
 
 _address: Final = operator.attrgetter("address")
@@ -165,8 +165,8 @@ class Placing:
         self._stream = stream
         self._ordered = stream is None or not is_unordered(stream)
         self.named = stream is not None and self._ordered
-        self._produced: dict[int, Work] = {}  # by kind: what produces its arrays
-        self.streams: list[Work] = []  # that produce the arrays
+        self._produced: dict[int, Work] = {}  # the queue that produces a kind's arrays
+        self.streams: list[Work] = []  # streams that produce the arrays
         self._copying: tuple[Work, ...] = ()  # streams that copy what is shared
         self._at = 0
         self._known: Sequence[Allocation] = ()
@@ -184,7 +184,7 @@ class Placing:
     def place(self) -> None:
         """Place all arrays. Arrays that are private to their library are copied if that was asked for."""
         leaves = self.leaves
-        if self._stream is None or not self._ordered:  # a stream that is named stands for all
+        if self._stream is None or not self._ordered:  # a named stream stands for all
             for number, array, device, element in leaves.view(self._ordered):
                 self._settle(number, array, device, element)
             if self._ordered:
@@ -219,7 +219,7 @@ class Placing:
                 return
             dtype, device = found
             leaves.settle(number, dtype, device, device.context)
-        assert device is not None  # those of ours say theirs
+        assert device is not None  # arrays of this package have one
         if not self._ordered:
             return
         if not adapter_of(device).has_streams:
@@ -304,12 +304,12 @@ class Placing:
     def _in_place(self, array: Any, found: description.Described, dtype: Any) -> Source:
         """Place another library's array. Raises `FeatureNotSupportedError` if its memory cannot be shared."""
         low, high = extent(found.shape, found.strides, found.itemsize)
-        if low == high:  # no bytes: nothing of it is private
+        if low == high:  # an array without bytes has no private memory
             return whole(new_array(found.shape, dtype, description.device_of(array, found)))
         place = description.range_at(found.located(), array, self._known)
         if place.borrowed and self._copy:
             raise InvalidArgumentError("this process does not own the memory")  # it is copied
-        if self._copy:  # the driver may refuse it
+        if self._copy:  # then the driver may refuse it
             memory.prepared_by(place.allocation, node.current().table(), False)
         return Source(place, -low, found.shape, found.strides, dtype)
 
@@ -445,7 +445,7 @@ class Placing:
             whole_copied = several and group.is_dense()
             if whole_copied:
                 _copy_bytes(array_of(place, (group.nbytes,), numpy.dtype("u1"), (1,), first), group)
-            elif several:  # what lies between the elements is nobody's to read
+            elif several:  # the bytes between the elements must not be read
                 numpy.asarray(array_of(place, (group.nbytes,), numpy.dtype("u1"), (1,), first))[...] = 0
             for each, view in group.views:
                 strides = view.strides if several else kept_strides(view.shape, view.strides, view.dtype.itemsize)
