@@ -30,7 +30,7 @@ def register(**classes: type) -> None:
 
 # --- processes --------------------------------------------------------------------------------------------------------
 def forks() -> int:
-    """How many forks led to this process (pthread_atfork): differs between a parent and its child."""
+    """Return how many forks led to this process (pthread_atfork). The number differs between a parent and its child."""
 
 def getenv(name: str, /) -> str | None:
     """What `os.environ.get` returns, in fewer steps."""
@@ -494,8 +494,8 @@ class Exported:
         """Describe an export. `offset` and `nbytes` are the exported bytes of the object, and `slot` is that of an
         event.
         """
-    source: Final[Any]  # an open in this very process returns it
-    keep: Final[Any]  # kept alive with it: the array of another library
+    source: Final[Any]  # the result of opening the handle in this very process
+    keep: Final[Any]  # another library's array, which is kept alive
     handle: Final[Handle]  # None until it is published
     nbytes: Final[int]  # of the whole object
     generation: Final[int]
@@ -519,8 +519,8 @@ class Exposure:
 
     def spoil(self) -> None:
         """Make `free` return None from now on: some process may reach the memory for longer than leases show."""
-    prepared: Any  # these two can be set: what the exports of its allocation say, and its number, 0 before the first
-    serial: int
+    prepared: Any  # can be set: the template of the allocation's exports
+    serial: int  # can be set: the allocation's number, 0 before the first export
 
 @final
 class OwnTable:
@@ -660,7 +660,7 @@ class AllocationBase(Resource):
         cls, device: Any, driver: Any, end: End, kind: str, address: int, nbytes: int, host_accessible: bool,
         foreign: bool, source: object, serial: int, name: object, /
     ) -> Self: ...  # fmt: skip
-    kind: Any  # read-only, as what follows
+    kind: Any  # read-only, as the fields below
     address: int
     nbytes: int
     host_accessible: bool
@@ -670,7 +670,7 @@ class AllocationBase(Resource):
     name: Any
     earlier: dict[Any, Any]
     owned: bool  # an import that can be exported from here; this and the next four can be set
-    exposure: Any  # None: the memory never serves again
+    exposure: Any  # None means that the memory is never reused
     prepared: Any
     newest: Any
     known_serial: int  # 0 before the first export
@@ -908,7 +908,7 @@ class Leaves:
     ) -> ArrayHandle | None:
         """Return the message, after `groups`, or None if it would be too large."""
 
-# --- what is read from peers ------------------------------------------------------------------------------------------
+# --- data from peers --------------------------------------------------------------------------------------------------
 def check_memfd(fd: int, nbytes: int, inode: int = 0, seals: int = 0, exact: bool = False) -> None:
     """Check that `nbytes` of a peer's fd can safely be mapped. Raises ValueError unless the fd is a memfd of ordinary
     pages that cannot shrink, has the `seals`, has at least `nbytes` (with `exact`, exactly as many), and is the file
@@ -1090,7 +1090,7 @@ class Domain:
         has completed.
         """
 
-    # who holds an entry of the owner's table open
+    # the processes that hold an entry of the owner's table
     def leave_if_idle(self) -> bool:
         """Leave if this process holds no entry here, and is attached to no slot. Returns whether it has left. No thread
         can begin to hold anything meanwhile.
@@ -1303,32 +1303,37 @@ Recipe = Step | tuple[Step, ...]
 
 @final
 class QueueCalls:
-    """How a driver's functions are called, for all queues of a vendor. Every function returns an int, 0 for success.
+    """The calls that native code makes to a vendor's driver, for all queues of the vendor. Every function returns an
+    int, 0 for success.
 
-    A step is `(address of the function, (argument, ...))`, with at most 10 arguments that are integers or pointers. An
-    argument is a number, or the name of what is filled in: "queue" (the handle), "address" (of the event's word on the
-    device), "point", "point_low" (its lower 32 bits), "function" and "data" (the host function and its argument), "out"
-    (the address of a temporary of 64 bits), "made" (what a step before has put there), "status_out" (the address of an
-    int). A recipe is a step, or a tuple of at most 4. After a step that fails the others are left out, but for those
-    that end with True, which clean the temporary up if there is one; the recipe's code is that of the first failure.
+    A step is `(address of the function, (argument, ...))`, with at most 10 arguments, which are integers or pointers.
+    An argument is a number or a name: "queue" is the handle, "address" that of the event's word on the device, "point"
+    the point and "point_low" its lower 32 bits. "function" and "data" are the host function and its argument. "out" is
+    the address of a 64-bit temporary, "made" the value that an earlier step has put there, and "status_out" the address
+    of an int. `("int_at", number)` is the address of an int with that number, at most one in a step.
 
-    `host` has the queue call "function". Its data is parameter 0: `void f(void *data)`, or with `host_data` 2
-    parameter 2: `void f(event, int status, void *data)`, where a negative status loses the point. `store` writes
-    "point" to "address", `wait` waits until the word there is at least "point"; a driver without them completes points
-    by host functions, and its queues hold what waits. `captured` says whether an adopted queue is being captured.
+    A recipe is a step, or a tuple of at most 4 steps. After a step that fails, the rest is skipped, except for steps
+    that end with True, which clean up the temporary if there is one. The code of a recipe is that of its first failure.
 
-    `relay` prepares a relay thread each time before it makes calls of a queue (below). `("int_at", number)` passes the
-    address of an int that holds that number, one in a step. What the recipe sets stays set.
+    `host` makes the queue call "function", as `void f(void *data)`. If `host_data` is 2, the call is `void f(event, int
+    status, void *data)`, and a negative status loses the point. `store` writes "point" to "address". `wait` waits until
+    the word there is at least "point". A driver without these two completes points by host functions, and its queues
+    hold waits. `captured` returns whether an adopted queue is being captured.
 
-    `budget`: how many queues of ordering "shared" may wait in the device at a time for points that may never come, all
-    queues with these calls counted.
+    `relay` prepares a relay thread each time before the thread makes calls of a queue. The settings that it makes stay
+    in effect.
 
-    `copy` and `fills`, each one step, are for commands that need no Python (`StreamQueue.own`): "to", "from" and
-    "nbytes"; the fills, for patterns of 1, 2 and 4 bytes, write "times" patterns "to" an address: "value", or what
-    lies at "value_at", a byte that stays. `works` says whether there are a copy and a fill with bytes.
+    `budget` is how many queues of ordering "shared" may wait in the device at a time for points that may never come. It
+    counts all queues with these calls.
 
-    `wait_bits` 32: the device compares only the lower half of the word, so the queue holds what cannot be told by
-    that. `store_bits` 32: the device stores only the lower half, so host functions store the upper one."""
+    `copy` and `fills` are one step each, for commands that need no Python (`StreamQueue.own`). Their arguments are
+    "to", "from" and "nbytes". The fills, for patterns of 1, 2 and 4 bytes, write "times" patterns to "to": "value", or
+    the byte at "value_at", which stays valid. `works` is true if there are a copy and a fill of bytes.
+
+    `wait_bits` of 32 means that the device compares only the lower half of the word, so the queue holds waits that this
+    cannot decide. `store_bits` of 32 means that the device stores only the lower half, so host functions store the
+    upper half.
+    """
 
     def __init__(
         self,
@@ -1350,22 +1355,25 @@ class QueueCalls:
 
 @final
 class StreamQueue:
-    """A device's in-order queue, by functions of its driver that are called by address, without the GIL, one at a time
-    and in the order in which points are submitted. Any of them may block.
+    """A device's in-order queue. Native code calls functions of the driver by address, without the GIL, one at a time,
+    in the order in which points are submitted. Any of them may block.
 
-    `ordering` says which waits the device does. "device": all of them. "shared", where queues share hardware and a wait
-    blocks other queues: those for certain points, which a queue of this process has handed to the driver behind nothing
-    that may never come; and any, while fewer than `budget` queues, or this one already, wait so. "held": none. What the
-    device does not wait for the queue holds: that wait and every later operation are kept here. A relay thread hands
-    them to the driver when the point is done or lost. Points are submitted at once all the same. What is signalled
-    behind a wait that is lost never reaches the driver: it is lost, with the same cause.
+    `ordering` says which waits the device does. "device": all of them. "held": none. "shared" is for queues that share
+    hardware, so that a wait blocks other queues. Then the device waits for certain points, which a queue of this
+    process has handed to the driver behind nothing that may never come. It waits for any other point only if this queue
+    already waits so, or fewer than `budget` queues do.
 
-    `adopted`: another library also uses the queue. Then it holds nothing.
+    The queue holds all other waits, and every operation after them. A relay thread hands them to the driver once the
+    point is done or lost. Points are submitted at once nevertheless. Signals behind a lost wait never reach the driver:
+    they are lost, with the same cause.
 
-    A code is 0, the driver's error, or one of the constants above. When the driver refuses a held operation, the queue
-    has failed: what was held behind it is dropped, its points are lost (cause 2) once earlier points of their events
-    are settled, and from then on `signal` and `wait` return the failure's code. Points that the driver has may still
-    complete; call `Slot.fail` if the code says that they cannot. In a forked child, every method raises ValueError.
+    `adopted` means that another library also uses the queue. Then the queue holds nothing.
+
+    A code is 0, the driver's error, or one of the constants above. If the driver refuses a held operation, the queue
+    has failed. The operations held behind it are dropped, their points are lost (cause 2) once earlier points of their
+    events are settled, and `signal` and `wait` return the code of the failure from then on. Points that the driver has
+    may still complete; call `Slot.fail` if the code says that they cannot. In a forked child, every method raises
+    ValueError.
     """
 
     def __init__(
@@ -1468,10 +1476,10 @@ class StreamQueue:
 
     def landed(self, slot: Slot) -> bool: ...
 
-# Native threads that never take the GIL and call drivers: they hand over what queues have held. The first starts when a
-# queue first holds something, others while drivers block one. A fork leaves the child without any.
+# Relay threads hand held operations to drivers, without ever taking the GIL. The first one starts when a queue first
+# holds an operation, and more start while a driver blocks one. A forked child has none.
 def library_loads() -> int:
-    """How many libraries this process has loaded so far."""
+    """Return how many libraries this process has loaded so far."""
 
 def relay(calls: Sequence[tuple[int, ...]]) -> None:
     """Have a relay thread make these calls, as `StreamQueue.submit` does. They release objects, which may block.
@@ -1484,14 +1492,11 @@ def close_relay(timeout: float | None = 1.0) -> bool:
     memory that held calls use is freed. Does nothing in a sub-interpreter.
     """
 
-# --- the warden
-# ----------------------------------------------------------------------------------------------------------------
-# One native thread per process, all signals blocked, never takes the GIL. Serves fds, watches pidfds, reaps the dead,
-# and reports
-# due tokens. Starts at `serve`, or at the first wait, notify or guard that must sleep; a fork leaves the child without
-# one (mutexes
-# are taken around the fork; the child's copy of the listening socket, epoll and notification fd is closed) until it
-# starts its own.
+# --- the warden -------------------------------------------------------------------------------------------------------
+# One native thread per process, which blocks all signals and never takes the GIL. It serves descriptors, watches
+# pidfds, reaps the dead, and reports due tokens. It starts at `serve`, or at the first wait, notify or guard that has
+# to sleep. A forked child has none until it starts its own: mutexes are held across the fork, and the child's copies of
+# the listening socket, the epoll and the notification fd are closed.
 def serve(table_address: int, table_fd: int, domain: Domain, file: bytes | None = None) -> None:
     """Listen on the abstract socket of docs/layout.md for this process's table, and on `file` if possible.
 

@@ -180,7 +180,7 @@ class Import(NamedTuple):
 
 
 class DriverMemory(abc.ABC):
-    """An allocation, or a mapping of another process's: [address, address + nbytes)."""
+    """An allocation of this process, or a mapping of another process's memory, at [address, address + nbytes)."""
 
     address: int
     nbytes: int
@@ -335,7 +335,9 @@ class Profile:
     stamp: Stamp | None = None
 
     def begin(self, now: int, stamp: Stamp | None = None) -> None:
-        """Start the times of a new signal. `stamp` provides the last two times, else whoever executes it sets them."""
+        """Start the times of a new signal. `stamp` provides the last two times. Without a stamp, the queue that
+        executes the signal sets them.
+        """
         self.queued = self.submit = now
         self.start = self.end = 0
         self.stamp = stamp

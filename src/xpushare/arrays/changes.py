@@ -19,8 +19,8 @@ __all__ = ["NAP_MAX", "Awaitable", "Changes", "woken_by"]
 _IN_MODIFY: Final = 0x2
 _IN_CREATE: Final = 0x100
 _IN_MOVED_TO: Final = 0x80
-_LONGEST: Final = 1 << 20  # seconds of one wait, which the kernel counts in milliseconds, in an int
-NAP_MAX: Final = 0.05  # seconds between two looks if the kernel does not tell of a change
+_LONGEST: Final = 1 << 20  # seconds of one wait: the kernel counts milliseconds in an int
+NAP_MAX: Final = 0.05  # seconds between two checks if the kernel does not report changes
 
 
 class Awaitable:
@@ -50,7 +50,7 @@ class Changes:
     __slots__ = ("_closing", "_fresh", "_inotify", "_nap")
 
     def __init__(self, folder: Path, *, file: bool = False) -> None:
-        self._fresh = True  # what came before this began has to be looked for once
+        self._fresh = True  # changes from before this began have to be looked for once
         self._nap = 0.001
         try:
             self._closing = system.bell()
@@ -111,7 +111,7 @@ class Changes:
             try:
                 os.read(self._inotify.number, 1 << 16)
             except BlockingIOError:
-                pass  # another thread has, or it was something else
+                pass  # another thread has read it, or the wait ended for another reason
 
 
 def _inotify(folder: Path, events: int) -> OwnedFd | None:

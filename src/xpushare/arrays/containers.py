@@ -19,7 +19,7 @@ __all__ = ["Only", "flatten", "only_argument", "path_of", "pruned", "too_large",
 
 _NBYTES_MAX: Final = CONSTANTS["MESSAGE_MOST"]
 _DEPTH_MAX: Final = 64
-_FIELDS_MAX: Final = 1 << 12  # of a named tuple: making its type takes time and memory
+_FIELDS_MAX: Final = 1 << 12  # the most fields of a named tuple, since making its type takes time and memory
 _INT64: Final = 1 << 63
 _LEAVES: Final = (str, bool, float, type(None))  # as JSON has them
 
@@ -51,7 +51,7 @@ class _Walk:
     def __init__(self) -> None:
         self.arrays: list[Any] = []
         self._indices: dict[int, int] = {}
-        # Of containers: the container, its description, its least bytes, the depth below it.
+        # For each container: the container, its description, its least bytes, the depth below it.
         self._known: dict[int, tuple[Any, Any, int, int]] = {}
         self._scalar = _scalar_type() or ()
         self._left = _NBYTES_MAX
@@ -211,7 +211,7 @@ class _Maker:
         if kind is None:
             try:
                 kind = _named_tuple(name, tuple(names))
-            except (ValueError, SyntaxError):  # different spellings of one name, say
+            except (ValueError, SyntaxError):  # for example different spellings of one name
                 raise _no_tree([name, fields]) from None
         elif kind._fields != tuple(names):
             raise InvalidArgumentError(f"{kind.__qualname__} of types= has other fields than the tree's: {names}")

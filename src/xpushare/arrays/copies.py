@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 UNORDERED: Final = -1
-_new: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
+_new: Any = tuple.__new__  # faster than a named tuple's own `__new__`
 
 
 def is_unordered(stream: object) -> bool:
@@ -99,7 +99,7 @@ class Spanned(NamedTuple):
 
     address: int
     nbytes: int
-    keep: object  # what holds them
+    keep: object  # keeps the elements alive
     offset: int  # of the first element
     shape: tuple[int, ...]
     strides: tuple[int, ...]

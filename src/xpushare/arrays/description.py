@@ -45,7 +45,7 @@ _address: Final = operator.attrgetter("address")
 _DLPACK_NAMES: Final = {(6, 8): "bool", **{number: name for name, number in DLPACK_NAMED.items()}}
 
 
-# What to do with what is no array, by the library that it is of.
+# Advice for objects that are no arrays, by their library.
 _ADVICE: Final = {
     "pandas": ": share its columns (xs.array(df['x'].to_numpy()))",
     "polars": ": share its columns (xs.array(df['x'].to_numpy()))",
@@ -63,7 +63,7 @@ class Located(NamedTuple):
     address: int  # of its lowest byte
     nbytes: int
     read_only: bool
-    backend: str | None  # whose device memory it is, where the protocol tells
+    backend: str | None  # whose device memory it is, if the protocol says so
 
 
 class Described(NamedTuple):
@@ -75,9 +75,9 @@ class Described(NamedTuple):
     itemsize: int
     kind: Any  # the element type in the protocol's words; `dtype_of` makes a NumPy dtype of it
     read_only: bool
-    backend: str | None  # as in Located
+    backend: str | None  # as in `Located`
     ordinal: int | None  # of the device, with a backend; None: the array has to be asked, see `device_of`
-    stream: Any  # that the content is ordered on, where the protocol tells
+    stream: Any  # on which the content is ordered, if the protocol says so
 
     def located(self) -> Located:
         low, high = extent(self.shape, self.strides, self.itemsize)
@@ -178,7 +178,7 @@ def _interfaced(array: Any) -> Described | None:
 
 
 def _by_interfaces(array: Any) -> Described | None:
-    unused: list[str] = []  # several vendors may read one interface: the array is of one that is in use
+    unused: list[str] = []  # several vendors may read one interface; the array belongs to one that is in use
     for own in True, False:
         for record, protocol, interface in _standing(array, _claims(array, own)):
             try:
@@ -224,7 +224,7 @@ def _standing(array: Any, claims: list[_Claim]) -> list[_Claim]:
         return claims
     if isinstance(array, SharedArray):
         return [each for each in rivals if each.record.backend == array.device.backend]
-    if 0 in rivals[0].interface.get("shape", ()):  # of no bytes: no driver knows where it is
+    if 0 in rivals[0].interface.get("shape", ()):  # an array without bytes, whose place no driver knows
         return claims
     knowing = [each for each in rivals if adapters.adapter(each.record.backend).knows(each.interface["data"][0] or 0)]
     if len(knowing) == 1:
@@ -257,7 +257,7 @@ def _viewed(array: Any) -> Described | None:
     api = exchange_of(own)
     if api is None:
         return None
-    if getattr(array, _DIFFERS, False):  # the view says nothing of that, and `__dlpack__` refuses it
+    if getattr(array, _DIFFERS, False):  # the view does not show this, and `__dlpack__` refuses it
         return None
     view = dlpack_view(array, api)
     if view is None or view[2][0] == _COMPLEX:  # a complex tensor may be conjugated when it is read: likewise
@@ -268,7 +268,7 @@ def _viewed(array: Any) -> Described | None:
         return None
     itemsize = (kind[1] * kind[2] + 7) // 8
     strides = c_strides(shape, itemsize) if steps is None else tuple([step * itemsize for step in steps])
-    found: Described = tuple.__new__(  # not by the named tuple's own `__new__`, which is slower
+    found: Described = tuple.__new__(  # faster than the named tuple's own `__new__`
         Described, (address, shape, strides, itemsize, kind, False, _backend(array, record), ordinal, None)
     )
     return found
@@ -324,7 +324,7 @@ def _from_interface(
     typestr: str = interface["typestr"]
     kind: Any = getattr(array, "dtype", None)
     if isinstance(kind, numpy.dtype):
-        # It says all, also where the protocol has no code (bfloat16) or half of one (padding).
+        # It describes everything, even if the protocol has no code (bfloat16) or only part of one (padding).
         itemsize: int = kind.itemsize
     elif typestr[1] == "V" and hasattr(array, "__dlpack__"):
         return None
@@ -341,7 +341,7 @@ def _from_interface(
     address, read_only = interface["data"]
     address = operator.index(address or 0)
     stream = interface.get("stream")
-    if protocol.layout == "sycl_usm":  # counts in elements
+    if protocol.layout == "sycl_usm":  # these strides count elements
         strides = None if strides is None else [step * itemsize for step in strides]
         address += interface.get("offset", 0) * itemsize
         if type(array).__module__.startswith("dpctl.memory"):  # its flag says that it is writable
@@ -373,7 +373,7 @@ def _from_dlpack(array: Any, ordered: bool) -> Described:
         raise
     except Exception as error:  # BufferError says why (it needs gradients, say); others raise others
         raise _unusable(array, error) from error
-    record = adapters.dlpack_owner(tensor.device[0])[0]  # what counts is what the capsule says
+    record = adapters.dlpack_owner(tensor.device[0])[0]  # the capsule decides
     itemsize = (tensor.dtype[1] * tensor.dtype[2] + 7) // 8
     steps = c_strides(tensor.shape, 1) if tensor.strides is None else tensor.strides
     return Described(
@@ -498,7 +498,7 @@ def range_at(where: Located, array: Any, known: Sequence[Allocation] = (), ahead
             try:
                 raise answer
             finally:
-                del answer, answers  # its traceback has this frame, which would keep the array
+                del answer, answers  # its traceback refers to this frame, and would keep the array alive
         key = (adapter.backend, answer.identity)
         allocation = here.foreign.get(key)
         if allocation is None:
@@ -518,7 +518,7 @@ def _foreign(adapter: Adapter, where: Located, ahead: int) -> Foreign | None:
     if ahead > where.nbytes:
         try:
             return adapter.foreign(where.address, ahead)
-        except FeatureNotSupportedError:  # that may be for the bytes ahead
+        except FeatureNotSupportedError:  # the reason may be the bytes ahead
             pass
     return adapter.foreign(where.address, where.nbytes or None)
 

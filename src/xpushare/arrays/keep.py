@@ -26,7 +26,7 @@ from xpushare.sharing.owned import descriptors, expect_lasting
 
 __all__ = ["handed_over", "keep_by_name"]
 
-_TRIES: Final = 3  # beside the last
+_TRIES: Final = 3  # attempts before the last one
 _handed_over: Final[list[Range]] = []
 """Other libraries' memory that the keeper hands out: their allocators must not use it again."""
 
@@ -76,7 +76,7 @@ def _publish(
     name: str, replace: bool, versions: int, mine: bool, placed: Placed | None, facts: list[Fact], fds: list[OwnedFd]
 ) -> int:
     with keeping.connected(start=True) as keeper:
-        assert keeper is not None  # it was started
+        assert keeper is not None  # one has been started
         handles = [Handle(raw) for raw in keeper.hold(facts, fds)]
         message = bytes(handles[0]) if placed is None else placed.sealed(handles)
         return keeper.publish(name, message, replace, versions, mine)

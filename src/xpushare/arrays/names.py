@@ -274,7 +274,7 @@ def survey_named() -> Survey:
             for fields in map(fields_of, _handles_of(handle)):
                 names[fields.cookie, fields.entry, fields.generation] = name, fields.nbytes
     except XpuShareError:
-        pass  # no runtime folder that is to be trusted: nobody has names there
+        pass  # there is no trustworthy runtime folder, and so no names
     return survey(names)
 
 
@@ -327,7 +327,7 @@ def _content(fd: OwnedFd, name: str, version: int | None) -> tuple[bytes, int | 
         head = os.pread(fd.number, naming.HEAD.size + naming.VERSIONS_MOST * naming.ENTRY.size, 0)
         if (
             not head.startswith(naming.MAGIC) or len(head) < naming.HEAD.size
-        ):  # whatever it is: the handle's parser says it
+        ):  # the parser of the handle raises the reason
             return os.pread(fd.number, min(naming.stat_of(fd).st_size, NBYTES_MAX + 1), 0), None
         count = naming.HEAD.unpack_from(head)[1]
         at = naming.HEAD.size + count * naming.ENTRY.size
@@ -465,7 +465,7 @@ def _ended_by_now(pid: int) -> bool:
         return bool(_native.dead([system.pidfd_open(pid).number]))
     except ProcessLookupError:
         return True
-    except OSError:  # it may not be seen
+    except OSError:  # the process is not visible here
         return False
 
 
@@ -486,14 +486,14 @@ def _export(obj: Any, new: naming.Published) -> None:
     if isinstance(obj, Memory):
         export, obj = memory.get, use(obj)
         if obj.borrowed:
-            passed_on(obj, False, lasting=True)  # which makes this process an owner of what came by a pickle
+            passed_on(obj, False, lasting=True)  # this makes the process an owner of memory that came by a pickle
     elif isinstance(obj, PhysicalMemory):
         export, obj = physical.get, use(obj)
     elif isinstance(obj, Event):
         export, obj = event.get, use(obj)
     else:
         export = partial(shared, lasting=True)
-    new.exports.extend(map(export, (obj,)))  # no interrupt comes between
+    new.exports.extend(map(export, (obj,)))  # one C call, so that no interrupt can come between
     new.handle = new.exports[0]
 
 
@@ -526,9 +526,9 @@ class _Publisher:
         self._inode = naming.inode_of(naming.stat_of(file))
         try:
             self.pidfd = system.pidfd_open(pid) if pid else None
-        except OSError:  # it has ended, or may not be seen
+        except OSError:  # the process has ended, or is not visible here
             self.pidfd = None
-        if naming.holder_of(file) != pid:  # the pid may be another's by now
+        if naming.holder_of(file) != pid:  # another process may have the pid by now
             self.pidfd = None
 
     def ended(self) -> bool:
@@ -558,8 +558,8 @@ class Watch(Awaitable, Generic[_V]):
         self._folder = naming.names_folder()
         self._timeout = timeout
         self._lost = lost
-        self._publisher: _Publisher | None = None  # of the newest version seen, where its end is to be told
-        self._changes: Changes | None = None  # once there was something to wait for
+        self._publisher: _Publisher | None = None  # publisher of the newest version seen, if its end has to be reported
+        self._changes: Changes | None = None  # None until the first wait
         self._seen: bytes | None = None
         self._closed = False
         self._awaited = False

@@ -70,7 +70,7 @@ def _expect_live(handle: Handle) -> None:
         domain = here.table().domain
     else:
         peer = here.peers.known(fields.cookie)
-        assert peer is not None  # it is alive
+        assert peer is not None  # its exporter is alive
         peer.expect_live(handle)
         domain = peer.domain
     if fields.flags & COUNTED and not domain.opens_left(fields.entry):

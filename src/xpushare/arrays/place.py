@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KINDS", "Placing"]
 
-_ALIGNMENT: Final = 64  # of copies in one allocation
+_ALIGNMENT: Final = 64  # alignment of copies in one allocation
 
 
 _NO_EVENTS: Final[dict[int, int]] = {}
@@ -298,12 +298,12 @@ class Placing(Leaves):
     def _in_place(self, array: Any, found: description.Described, dtype: Any) -> Source:
         """Place another library's array. Raises `FeatureNotSupportedError` if its memory cannot be shared."""
         low, high = extent(found.shape, found.strides, found.itemsize)
-        if low == high:  # no bytes: nothing of it is private
+        if low == high:  # an array without bytes has no private memory
             return whole(new_array(found.shape, dtype, description.device_of(array, found)))
         place = description.range_at(found.located(), array, self._known)
         if place.borrowed and self._copy:
             raise InvalidArgumentError("this process does not own the memory")  # it is copied
-        if self._copy:  # the driver may refuse it
+        if self._copy:  # then the driver may refuse it
             memory.prepared_by(place.allocation, node.current().table(), False)
         return Source(place, -low, found.shape, found.strides, dtype)
 
@@ -439,7 +439,7 @@ class Placing(Leaves):
             whole_copied = several and group.is_dense()
             if whole_copied:
                 _copy_bytes(array_of(place, (group.nbytes,), numpy.dtype("u1"), (1,), first), group)
-            elif several:  # what lies between the elements is nobody's to read
+            elif several:  # the bytes between the elements must not be read
                 numpy.asarray(array_of(place, (group.nbytes,), numpy.dtype("u1"), (1,), first))[...] = 0
             for each, view in group.views:
                 strides = view.strides if several else kept_strides(view.shape, view.strides, view.dtype.itemsize)

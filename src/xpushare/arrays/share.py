@@ -143,7 +143,7 @@ def _placed(array: Any, read_only: bool, copy: bool, stream: Any, lasting: bool)
     found, tree = [array], ONE_ARRAY
     if isinstance(array, _CONTAINERS):
         found, tree = flatten(array)
-        if not found:  # its export is that of an array of no bytes, which the tree does not mention
+        if not found:  # exports an empty array, which is not in the tree
             found = [empty(0, "uint8")]
     elif type(array) is VirtualRange and is_growable(array):
         directory, tree = described(array, read_only)

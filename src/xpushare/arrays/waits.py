@@ -17,7 +17,7 @@ from xpushare.timeline.waiting import Told, readable
 
 __all__ = ["any_of", "wait_any"]
 
-_LOOK: Final = 1.0  # seconds between looks at what wakes nobody: an object that was closed meanwhile
+_LOOK: Final = 1.0  # seconds between checks for an object that was closed meanwhile, of which nobody is notified
 
 
 def wait_any(objects: Iterable[Any], timeout: float | None = None) -> list[Any]:
@@ -123,7 +123,7 @@ class _Wanted:
             except Exception:
                 if not found:
                     raise
-                # else the next wait tells it
+                # otherwise the next wait reports it
         return found
 
     @contextlib.contextmanager

@@ -212,7 +212,7 @@ def folder() -> Path:
 
 
 def _joining(number: int, path: Path, seconds: float) -> bool:
-    """Take the join byte. False if another process has it for so long: it may be stopped."""
+    """Take the join byte. Returns False if another process still holds it after that time; it may have been stopped."""
     end = time.monotonic() + seconds
     with doing(f"locking {path}"):
         while not _native.lock(number, _native.CREW_JOIN):

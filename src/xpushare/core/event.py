@@ -295,7 +295,7 @@ def put(handle: Handle | bytes | str) -> None:
 
 @operation("Event.signal", raises=(InvalidArgumentError, FeatureNotSupportedError))
 def signal(event: Opened) -> int:
-    """Signal from the host. The new point is complete at once; returns its number."""
+    """Signal from the host. Returns the number of the new point, which is complete at once."""
     if event.signals is False:
         may_signal(event)  # raises the reason if this end may not signal
     if event.host_refusal:

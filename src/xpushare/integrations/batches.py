@@ -251,7 +251,7 @@ class _AtOnce:
 
 
 def _copied(device: Any) -> Any:
-    """Return an event after the copies that torch's current stream on a device was given."""
+    """Return an event that completes after the copies queued so far on torch's current stream of a device."""
     if device.type == "cpu":
         return _AtOnce()
     made = getattr(torch, device.type).Event()

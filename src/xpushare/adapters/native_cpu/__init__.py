@@ -37,8 +37,8 @@ from xpushare.common.system import BOOT_ID, boot_id
 __all__ = ["NativeCpu"]
 
 _SUPPORT = {
-    Aspect.ext_oneapi_ipc_memory: "memory is memfds",
-    Aspect.ext_oneapi_ipc_physical_memory: "physical memory is memfds",
+    Aspect.ext_oneapi_ipc_memory: "memory lies in memfds",
+    Aspect.ext_oneapi_ipc_physical_memory: "physical memory lies in memfds",
     Aspect.ext_oneapi_ipc_event: "events are words in shared pages",
     Aspect.ext_oneapi_virtual_mem: "mmap at fixed addresses",
     Aspect.ext_oneapi_per_event_profiling: "the host's clock",
@@ -50,7 +50,7 @@ _SUPPORT = {
 }
 _MISSING = {
     Aspect.enforced_read_only: (
-        "an importer that holds a memfd can map it writable again (F_SEAL_FUTURE_WRITE would bind the exporter too)"
+        "an importer that holds a memfd can map it writable again (F_SEAL_FUTURE_WRITE would also bind the exporter)"
     ),
     Aspect.foreign_memory: "memory of other libraries is private to this process: share(copy=True) copies it",
     Aspect.adopted_queues: "other libraries have no queues on the host",
