@@ -45,7 +45,7 @@ quick: $(VENV)/test $(VENV)/quick ## TESTS on the sources as they stand, without
 	$(BIN)/cmake --install build/quick --prefix "$(CURDIR)/src" >/dev/null
 	PYTHONPATH="$(CURDIR)/src" $(BIN)/python -m pytest --basetemp $(VENV)/tmp $(TESTS) $(ARGS)
 
-libraries: $(VENV)/libraries ## torch, JAX, Ray, Dask and others, into the same environment: their tests run then
+libraries: $(VENV)/libraries ## torch, JAX, Ray, Dask and others, into the same environment, so that their tests run
 
 soak: $(VENV)/installed ## the long programs in soak/; ARGS=--quick: their short form, "--seconds 600": each so long, --together: side by side
 	$(BIN)/python -m soak $(ARGS)
@@ -53,10 +53,10 @@ soak: $(VENV)/installed ## the long programs in soak/; ARGS=--quick: their short
 sanitize: $(VENV)/installed $(VENV)/test ## the engine's own tests in C: plain, and under the thread, address and undefined-behaviour sanitizers
 	$(BIN)/python -m pytest tests/native/test_engine.py --basetemp $(VENV)/tmp $(ARGS)
 
-fuzz: $(VENV)/made ## what comes from peers, by libFuzzer (needs clang); ARGS="--seconds 10" for the short form, half an hour each without
+fuzz: $(VENV)/made ## data from peers, by libFuzzer (needs clang); ARGS="--seconds 10" for the short form, half an hour each without
 	$(BIN)/python tests/native/fuzz/run.py $(ARGS)
 
-bench: $(VENV)/installed $(VENV)/bench ## latency and bandwidth against what one would pick instead
+bench: $(VENV)/installed $(VENV)/bench ## latency and bandwidth against what you would use instead
 	$(BIN)/xpushare bench $(DEVICE_ARGUMENT) $(ARGS)
 
 gpu: ## what needs an NVIDIA GPU, on a machine without a package registry: tests, conformance, figures into build/results/

@@ -100,7 +100,7 @@ def _parse(text: str) -> _Selector:
         out = body.startswith("!")
         body = body[out:]
         if body.count(":") != 1:
-            raise wrong(f"{term.strip()!r} needs one colon, as in cuda:0 or cuda:*")
+            raise wrong(f"{term.strip()!r} needs one colon, as in {body.split(':')[0]}:0 or {body.split(':')[0]}:*")
         backend, _, filters = body.partition(":")
         if not backend.startswith("*") and not _is_backend(backend):
             raise wrong(f"there is no backend {backend!r}")

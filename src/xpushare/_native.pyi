@@ -1733,7 +1733,8 @@ class HeldBase:
     """The base of loans and frames: a slot that somebody holds."""
 
     @property
-    def seq(self) -> int: ...
+    def seq(self) -> int:
+        """The number of the frame in the channel, from 1 on. A loan has it after its block."""
     def __enter__(self: _Held) -> _Held: ...  # Jedi takes Self for this class
     def __exit__(self, *error: object) -> None: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
@@ -1755,6 +1756,7 @@ class LoanBase(HeldBase):
     """A slot that a writer fills within a block, which sends it."""
 
     meta: Any
+    """Plain data that readers get with the frame. Set it before the end of the block."""
 
 def loan_is_open(loan: LoanBase, /) -> bool: ...
 def set_loan_text(loan: LoanBase, text: bytes, /) -> None: ...
@@ -1777,13 +1779,21 @@ class FrameBase(HeldBase):
     """A slot that a reader holds."""
 
     @property
-    def missed(self) -> int: ...
+    def missed(self) -> int:
+        """How many frames were overwritten before this reader saw them, since it opened the channel."""
+
     @property
-    def deliveries(self) -> int: ...
+    def deliveries(self) -> int:
+        """In mode "one", how often the frame has been handed out, this time included."""
+
     @property
-    def writer(self) -> int: ...
+    def writer(self) -> int:
+        """The pid of the process that sent the frame, as that process sees itself."""
+
     @property
-    def closed(self) -> bool: ...
+    def closed(self) -> bool:
+        """Whether the frame was given back."""
+
     def close(self) -> None:
         """Give the slot back. In mode "one" that acknowledges the frame. Idempotent.
 

@@ -58,6 +58,7 @@ class _Shared:
     _crew: Crew | None
     _pickle: tuple[Any, ...]
     closed: bool
+    """Whether `close` was called."""
     _leave: ClassVar[Any]  # a function of native code
 
     def __copy__(self) -> NoReturn:
