@@ -188,12 +188,9 @@ def _range(handle: Any) -> tuple[int, int]:
 @mutant("the offset of a range is dropped", "3.1b")
 def offset_dropped() -> None:
     from xpushare.core import memory
-    from xpushare.sharing.table import Exported
 
-    def made(prepared: Any, source: Any, keep: Any, _offset: int, *arguments: Any) -> Exported:
-        return Exported(prepared, source, keep, 0, *arguments)
-
-    set_(memory, "Exported", made)
+    original = memory.get
+    set_(memory, "get", lambda source, *args, **options: original(source.replace(offset=0), *args, **options))
 
 
 @mutant("a slice exports the whole allocation", "3.1b")
