@@ -769,6 +769,7 @@ class Leaves:
     arrays: tuple[Any, ...]
     dtypes: list[Any]  # by their numbers in the message
     read_only: bool
+    copied: int  # bytes that were copied, as the message says
 
     def view(self, ordered: bool = True, /) -> list[tuple[int, Any, Any, tuple[int, int, int, int, int] | None]]:
         """Look at the arrays. Returns, for each kind that is not known, its number, an array of it, and the device. For
@@ -816,16 +817,17 @@ class Leaves:
     ) -> None:  # fmt: skip
         """The array covers that range of an allocation, and its first element is `first` bytes into it."""
 
-    def groups(self, events: dict[int, int], event: int, whole: bool, /) -> list[Any]:
+    def groups(self, events: dict[int, int] = {}, event: int = -1, whole: bool = False, /) -> list[Any]:
         """Return a range for each allocation, and access to it, in which arrays lie: the bytes that they span, or all
         of it. `events`: by the numbers of kinds, the index of the event that orders the arrays (-1: none); `event`: of
         all other kinds.
         """
 
     def seal(
-        self, seal: Seal, memory: tuple[Handle, ...], events: tuple[tuple[Handle, int], ...], text: bytes, copied: int, /
-    ) -> ArrayHandle | None:
-        """The message, after `groups`; None if it would be too large."""
+        self, seal: Seal, memory: tuple[Handle, ...], events: tuple[tuple[Handle, int], ...], text: bytes,
+        owns: bool = False, /
+    ) -> ArrayHandle | None:  # fmt: skip
+        """The message, after `groups`, which owns its exports or not; None if it would be too large."""
 
 # --- what is read from peers ------------------------------------------------------------------------------------------
 def check_memfd(fd: int, nbytes: int, inode: int = 0, seals: int = 0, exact: bool = False) -> None:

@@ -327,7 +327,7 @@ def test_a_number_that_changes_the_lists_it_is_in():
         memory, events = [handle], []
         events += [(handle, Number(memory, events))] * 3
         with pytest.raises(TypeError):
-            leaves.seal(identity.sealing(), memory, events, b"", 0)
+            leaves.seal(identity.sealing(), tuple(memory), tuple(events), b"")
     xs.ipc.memory.put(handle)
 
 
