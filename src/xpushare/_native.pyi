@@ -363,7 +363,9 @@ def fields_of(handle: Handle, /) -> Fields:
     """Return `handle.fields`, in fewer steps."""
 
 class PeerTable:
-    """The base of `Peer`: its mapped table, which opens an export in one call. It does not keep the pidfd (-1: there is none)."""
+    """The base of `Peer`: its mapped table, which opens an export in one call. It does not keep the pidfd (-1: there is
+    none).
+    """
 
     def __new__(cls, mapping: Mapping, domain: Domain, pidfd: int) -> Self: ...
     def ended(self, fields: Fields, /) -> int | None:
@@ -413,9 +415,7 @@ class Imports:
     def hold(self, fields: Fields, key: Any, /) -> tuple[Any, Lease] | None:
         """What is open already under the key, and a hold of it. None if nothing is, and as in `PeerTable.open`."""
 
-    def open(
-        self, handles: tuple[Handle, ...], opened: list[Any], /
-    ) -> list[tuple[Handle, Any, Any, Any]] | None:
+    def open(self, handles: tuple[Handle, ...], opened: list[Any], /) -> list[tuple[Handle, Any, Any, Any]] | None:
         """Append the ranges of handles to `opened`, up to the first handle whose allocation is not open already; whose
         open has to be counted; or that does not do for the one by which the allocation was opened before.
 

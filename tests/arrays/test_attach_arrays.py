@@ -23,6 +23,7 @@ from xpushare.core.layers import enable_layers
 from xpushare.core.memory import kept_nbytes
 from xpushare.sharing import node, routes
 from xpushare.sharing.handle import Handle, fields_of
+from xpushare.sharing.peers import Peers
 from xpushare.sharing.routes import pidfd
 
 
@@ -41,6 +42,12 @@ def withdraw(name: str) -> None:
 def put_back(name: str) -> bytes:
     """In the peer: another handle of the same array."""
     handle = kept[f"handle of {name}"] = xs.share(kept[name])
+    return bytes(handle)
+
+
+def shared_tree(names: list[str]) -> bytes:
+    """In the peer: a tree of arrays that were shared by themselves."""
+    handle = kept[f"handle of {names}"] = xs.share([kept[name] for name in names])
     return bytes(handle)
 
 
@@ -298,6 +305,35 @@ def test_what_is_open_is_not_imported_again(peer: Child, met: bytes, imported: l
     xs.trim()
     xs.attach(met).close()
     assert imported == ["import"] * 2
+
+
+def test_what_is_open_is_opened_again_by_one_call(peer: Child, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the rest of a tree, from the first array on whose memory is not open, takes the steps of a first open."""
+    one, _other = (peer.call(shared, name, (4096,), "u1") for name in ("one", "other"))
+    tree = peer.call(shared_tree, ["one", "other"])
+    acquire, wanted = Peers.acquire, list[int]()
+
+    def note(self: Peers, handles: Any, taken: Any) -> None:
+        wanted.append(len(handles))
+        acquire(self, handles, taken)
+
+    def attach_the_tree() -> None:
+        for each in xs.attach(tree):  # type: ignore[attr-defined]
+            each.close()
+
+    with nothing_left():
+        attach_the_tree()
+        monkeypatch.setattr(Peers, "acquire", note)
+        with xs.attach(one) as first:
+            assert wanted == [1]
+            with xs.attach(one) as again:
+                assert allocation_of(again) is allocation_of(first)
+            assert wanted == [1]
+            attach_the_tree()
+            assert wanted == [1, 1], "the other one"
+        attach_the_tree()
+        assert wanted == [1, 1, 2]
+        del first, again
 
 
 def test_an_open_that_runs_out_of_memory(met: bytes, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 import xpushare as xs
 from harness import wait_until
+from xpushare._native import Imports
 from xpushare.common.threads import Worker, name_here
-from xpushare.sharing import node
 
 
 def _ends_as_it_begins(_work: Callable[..., object], _arguments: tuple[Any, ...]) -> int:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from xpushare._device import Device
     from xpushare.core.memory import Range
     from xpushare.core.ordering import Mark
+    from xpushare.core.queue import Work
     from xpushare.core.resources import Allocation
     from xpushare.sharing.handle import Handle
 
@@ -94,11 +95,10 @@ def share(
         >>> tree["x"].shape, tree["step"]
         ((3,), 7)
     """
-    if label is None:
-        return shared(array, read_only, copy, stream, opens, ttl)
-    text = label_argument(label)
+    text = None if label is None else label_argument(label)
     handle = shared(array, read_only, copy, stream, opens, ttl)
-    _label(handle, text)
+    if text is not None:
+        _label(handle, text)
     return handle
 
 
@@ -202,7 +202,8 @@ def _sealed(placing: Placing, opens: int | None, ttl: int | None) -> ArrayHandle
     ranges = placing.ranges(works) if works else placing.groups()
     if special and placing.passes_on:
         return _passed_on(placing, ranges, opens is not None or ttl is not None)
-    first, handles = ranges[0], ()
+    first = ranges[0]
+    handles: tuple[Handle, ...] = ()
     if len(ranges) > 1 or marks:
         held: list[object] = [each.export for each in marks]
         if len(ranges) > 1:
@@ -235,13 +236,11 @@ def _passed_on(placing: Placing, ranges: list[Range], limited: bool) -> ArrayHan
     return _message(placing, tuple(handles), ())
 
 
-def _message(
-    placing: Placing, handles: tuple[Handle, ...], marks: Sequence[Mark], owns: bool = False
-) -> ArrayHandle:
+def _message(placing: Placing, handles: tuple[Handle, ...], marks: Sequence[Mark], owns: bool = False) -> ArrayHandle:
     """Seal the message of the placed arrays. If it `owns` its exports, closing it ends them."""
     events = tuple([(each.handle, each.point) for each in marks]) if marks else ()
     text = text_of(placing.dtypes, placing.tree)
-    made = placing.seal(identity.seal or identity.sealing(), handles, events, text, owns)
+    made: ArrayHandle | None = placing.seal(identity.seal or identity.sealing(), handles, events, text, owns)
     if made is None:
         raise too_large()
     return made

@@ -546,7 +546,7 @@ def _misfit(handle: Handle) -> NoReturn:
 
 
 def open_all(handles: tuple[Handle, ...], device: DeviceLike | None, opened: list[Range], own: bool = False) -> None:
-    """Open memory handles of one process in order, and append what `open_` returns to the empty list until one fails."""
+    """Open memory handles of one process in order, and append what `open_` returns to an empty list until one fails."""
     here, wanted = node.here[0], None
     if device is None and not own and not layers_on:
         wanted = here.peers.imports.open(handles, opened)
@@ -626,9 +626,7 @@ _openers = Openers(Aspect.ext_oneapi_ipc_memory, import_on, _import_all_on)
 _owning = Openers(Aspect.ext_oneapi_ipc_memory, partial(import_on, own=True), own=True)
 
 
-def opener_for(
-    handle: Handle, device: DeviceLike | None, context: Context | None, own: bool = False
-) -> _Decision:
+def opener_for(handle: Handle, device: DeviceLike | None, context: Context | None, own: bool = False) -> _Decision:
     """Return the device on which a handle is opened, and its opener."""
     if own:
         chosen, chosen_context = opening_device(handle, device, context)
