@@ -264,7 +264,7 @@ class Fields:
 
     def __init__(self, raw: bytes, /) -> None: ...
     def key(self, opener: int, /) -> bytes:
-        """Return what tells imports apart: the exporter's cookie, the number of its object, the opener's number, and the
+        """Return what tells imports apart: the exporter's cookie, the numbers of its object and of the opener, and the
         flags READ_ONLY and PICKLED. A pickle opens an import of its own, which may have to be exported from here later.
         """
 
