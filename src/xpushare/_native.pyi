@@ -354,11 +354,6 @@ def handle(raw: bytes, newest: Callable[[], Any] | None = None, /) -> Handle:
 def unread_handle(raw: bytes, why: Unread, /) -> Handle:
     """Make a handle of bytes that are none here. `why` raises the reason when it is called."""
 
-def told_apart(handle: Handle, /) -> int | tuple[int, int]:
-    """Return what is equal for two handles of one object if the newer one will do for the older: the bytes that they
-    cover, or the generation of a pickle's handle, since pickles end one by one.
-    """
-
 def fields_of(handle: Handle, /) -> Fields:
     """Return `handle.fields`, in fewer steps."""
 
@@ -416,8 +411,8 @@ class Imports:
         """What is open already under the key, and a hold of it. None if nothing is, and as in `PeerTable.open`."""
 
     def open(self, handles: tuple[Handle, ...], opened: list[Any], /) -> list[tuple[Handle, Any, Any, Any]] | None:
-        """Append the ranges of handles to `opened`, up to the first handle whose allocation is not open already; whose
-        open has to be counted; or that does not do for the one by which the allocation was opened before.
+        """Append the ranges of handles to `opened`, up to the first handle whose allocation is not open already, or whose
+        open has to be counted.
 
         Return the rest, each with what `decide` was told: (handle, opener, device, context). None if it does not know
         that, or has not met the exporter.
@@ -621,9 +616,10 @@ class AllocationBase(Resource):
     newest: Any
     known_serial: int  # 0 before the first export
 
-    def opened_by(self, handle: Handle, /) -> Handle | None:
-        """Note the handle by which an import was opened, which is its newest one now. Returns the one before, or None
-        if the new one does for that, too.
+    def opened_by(self, handle: Handle, /) -> bool:
+        """Note the handle by which an import was opened, which is its `newest` one now. The one before is in `earlier`
+        unless the new one does for that, too: it covers the same bytes, or is of the same pickle. Returns whether it is
+        time to forget earlier ones that ended.
         """
 
 class PagesBase(Resource):

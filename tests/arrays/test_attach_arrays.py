@@ -51,6 +51,18 @@ def shared_tree(names: list[str]) -> bytes:
     return bytes(handle)
 
 
+def shared_pieces(number: int) -> list[bytes]:
+    """In the peer: pieces of one memory, each shared by itself."""
+    memory = xs.malloc_device(8 * number, "native_cpu:0")
+    kept["pieces"] = [xs.share(memory.as_array(8, "u1", 8 * at)) for at in range(number)]
+    return [bytes(handle) for handle in kept["pieces"]]
+
+
+def withdraw_pieces(number: int) -> None:
+    for handle in kept["pieces"][:number]:
+        handle.close()
+
+
 def members() -> int:
     """In the peer: how many processes it serves, itself included."""
     return len(node.current().table().domain.members())
@@ -334,6 +346,27 @@ def test_what_is_open_is_opened_again_by_one_call(peer: Child, monkeypatch: pyte
         attach_the_tree()
         assert wanted == [1, 1, 2]
         del first, again
+
+
+def test_handles_by_which_memory_was_opened_before(peer: Child) -> None:
+    """One of each piece, the newest last. Of 64, those that ended are forgotten."""
+    raws = peer.call(shared_pieces, 65)
+    with nothing_left():
+        with xs.attach(raws[0]) as first:
+            allocation = allocation_of(first)
+            for raw in (raws[1], raws[0], raws[0], raws[1]):
+                xs.attach(raw).close()
+            assert [handle.fields.offset for handle in allocation.earlier.values()] == [8, 0]
+            assert allocation.newest.fields.offset == 8
+            for raw in raws[2:64]:
+                xs.attach(raw).close()
+            assert len(allocation.earlier) == 63
+            peer.call(withdraw_pieces, 10)
+            xs.attach(raws[64]).close()
+            assert [handle.fields.offset for handle in allocation.earlier.values()] == list(range(80, 512, 8))
+            del allocation
+        del first
+    peer.call(withdraw_pieces, 65)
 
 
 def test_an_open_that_runs_out_of_memory(met: bytes, monkeypatch: pytest.MonkeyPatch) -> None:

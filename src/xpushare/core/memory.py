@@ -529,9 +529,8 @@ def _open_others(wanted: list[_Wanted], opened: list[Range]) -> None:
     finally:
         try:
             for (handle, _opener, device, context), (allocation, lease) in zip(wanted, taken, strict=False):
-                before = allocation.opened_by(handle)
-                if before is not None:
-                    allocation.note(before)
+                if allocation.opened_by(handle):
+                    allocation.forget_ended()
                 opened.append(Range.opened(handle, allocation, device, context, lease) or _misfit(handle))
         finally:
             taken.clear()  # here, not with the traceback
