@@ -411,8 +411,8 @@ class Imports:
         """What is open already under the key, and a hold of it. None if nothing is, and as in `PeerTable.open`."""
 
     def open(self, handles: tuple[Handle, ...], opened: list[Any], /) -> list[tuple[Handle, Any, Any, Any]] | None:
-        """Append the ranges of handles to `opened`, up to the first handle whose allocation is not open already, or whose
-        open has to be counted.
+        """Append the ranges of handles to `opened`, up to the first whose allocation is not open already, or whose open
+        has to be counted.
 
         Return the rest, each with what `decide` was told: (handle, opener, device, context). None if it does not know
         that, or has not met the exporter.
@@ -820,10 +820,9 @@ class Leaves:
         """
 
     def seal(
-        self, seal: Seal, memory: tuple[Handle, ...], events: tuple[tuple[Handle, int], ...], text: bytes,
-        owns: bool = False, /
-    ) -> ArrayHandle | None:  # fmt: skip
-        """The message, after `groups`, which owns its exports or not; None if it would be too large."""
+        self, seal: Seal, memory: tuple[Handle, ...], events: tuple[tuple[Handle, int], ...], text: bytes, /
+    ) -> ArrayHandle | None:
+        """The message, after `groups`; None if it would be too large."""
 
 # --- what is read from peers ------------------------------------------------------------------------------------------
 def check_memfd(fd: int, nbytes: int, inode: int = 0, seals: int = 0, exact: bool = False) -> None:

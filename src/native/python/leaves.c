@@ -1,5 +1,5 @@
-/* Leaves: the base of `Placing`. The arrays of one `share`, until they are sealed as a message. It looks at arrays of ours, and at those whose
- * library has DLPack's exchange API; Python places the others. */
+/* Leaves: the base of `Placing`. The arrays of one `share`, until they are sealed as a message. It looks at arrays of
+ * ours, and at those whose library has DLPack's exchange API; Python places the others. */
 #include "array.h"
 #include "foreign.h"
 #include "kinds.h"
@@ -930,13 +930,13 @@ static PyObject *sealed(const xp_leaves *self, const xp_types *types, const xp_k
     return made;
 }
 
-/* seal(seal, memory, events, text, owns=False): the message, which owns its exports or not; None where it would be too large. Tuples of handles, of
+/* seal(seal, memory, events, text): the message; None where it would be too large. Tuples of handles, of
  * (handle, point). */
 static PyObject *leaves_seal(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     const xp_leaves *self = (xp_leaves *)object;
     const xp_types *types = ((xp_leaves *)object)->types;
-    const xp_key *key = xp_arity("seal", n, 4, 5) < 0 ? NULL : xp_key_of(types, args[0]);
+    const xp_key *key = xp_arity("seal", n, 4, 4) < 0 ? NULL : xp_key_of(types, args[0]);
     char *text;
     Py_ssize_t text_nbytes;
     if (key == NULL || PyBytes_AsStringAndSize(args[3], &text, &text_nbytes) < 0)
@@ -945,10 +945,7 @@ static PyObject *leaves_seal(PyObject *object, PyObject *const *args, Py_ssize_t
         PyErr_SetString(PyExc_TypeError, "seal() takes tuples, after `groups`");
         return NULL;
     }
-    PyObject *made = sealed(self, types, key, args[1], args[2], text, (uint64_t)text_nbytes);
-    if (made && made != Py_None && n == 5 && args[4] == Py_True)
-        xp_own_message((xp_message_object *)made);
-    return made;
+    return sealed(self, types, key, args[1], args[2], text, (uint64_t)text_nbytes);
 }
 
 static PyMethodDef leaves_methods[] = {

@@ -325,7 +325,9 @@ static PyObject *message_tensors(PyObject *object, PyObject *const *args, Py_ssi
 /* own(): it owns the exports that it names, in this process */
 static PyObject *message_own(PyObject *object, PyObject *Py_UNUSED(none))
 {
-    xp_own_message((xp_message_object *)object);
+    xp_message_object *self = (xp_message_object *)object;
+    self->owner = XP_RELAXED(&xp_fork_count);
+    self->owns = true;
     Py_RETURN_NONE;
 }
 

@@ -16,13 +16,6 @@ typedef struct {
     bool owns, closed;          /* if it owns them */
 } xp_message_object;
 
-/* It owns the exports that it names, in this process. */
-static inline void xp_own_message(xp_message_object *self)
-{
-    self->owner = XP_RELAXED(&xp_fork_count);
-    self->owns = true;
-}
-
 /* A verified message. `handles` and `events`, or NULL: if somebody has made them already. */
 PyObject *xp_message_new(const xp_types *types, PyObject *raw, const xp_parts *parts, PyObject *handles,
                          PyObject *events);

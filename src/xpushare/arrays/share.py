@@ -213,7 +213,8 @@ def _sealed(placing: Placing, opens: int | None, ttl: int | None) -> ArrayHandle
         first = first.replace(lease=(first.lease, *held))
     gate = memory.get(first, None, placing.read_only, opens, False, ttl)
     try:
-        made = _message(placing, (gate, *handles) if handles else (gate,), marks, True)
+        made = _message(placing, (gate, *handles) if handles else (gate,), marks)
+        made.own()
         if watchers:
             tell_made(made, listed=False)
         return made
@@ -236,11 +237,10 @@ def _passed_on(placing: Placing, ranges: list[Range], limited: bool) -> ArrayHan
     return _message(placing, tuple(handles), ())
 
 
-def _message(placing: Placing, handles: tuple[Handle, ...], marks: Sequence[Mark], owns: bool = False) -> ArrayHandle:
-    """Seal the message of the placed arrays. If it `owns` its exports, closing it ends them."""
+def _message(placing: Placing, handles: tuple[Handle, ...], marks: Sequence[Mark]) -> ArrayHandle:
     events = tuple([(each.handle, each.point) for each in marks]) if marks else ()
     text = text_of(placing.dtypes, placing.tree)
-    made: ArrayHandle | None = placing.seal(identity.seal or identity.sealing(), handles, events, text, owns)
+    made: ArrayHandle | None = placing.seal(identity.seal or identity.sealing(), handles, events, text)
     if made is None:
         raise too_large()
     return made
