@@ -306,8 +306,8 @@ class Fields:
 
     def __init__(self, raw: bytes, /) -> None: ...
     def key(self, opener: int, /) -> bytes:
-        """Return the key that distinguishes imports: the exporter's cookie, the number of its object, the opener's
-        number, and the flags READ_ONLY and PICKLED. A pickle gets an import of its own, because that may have to be
+        """Return the key that distinguishes imports: the exporter's cookie, the numbers of its object and of the
+        opener, and the flags READ_ONLY and PICKLED. A pickle gets an import of its own, because that may have to be
         exported from here later.
         """
 
@@ -398,11 +398,6 @@ def handle(raw: bytes, newest: Callable[[], Any] | None = None, /) -> Handle:
 def unread_handle(raw: bytes, why: Unread, /) -> Handle:
     """Make a handle of bytes that are no handle here. Calling `why` raises the reason."""
 
-def told_apart(handle: Handle, /) -> int | tuple[int, int]:
-    """Return a key that is equal for two handles of one object if the newer one can replace the older: the range of
-    bytes, or for a pickle's handle the generation, since pickles end one by one.
-    """
-
 def fields_of(handle: Handle, /) -> Fields: ...
 
 class PeerTable:
@@ -464,8 +459,8 @@ class Imports:
         """
 
     def open(self, handles: tuple[Handle, ...], opened: list[Any], /) -> list[tuple[Handle, Any, Any, Any]] | None:
-        """Append the ranges of handles to `opened`, up to the first handle whose allocation is not open yet, whose open
-        has to be counted, or that cannot replace the handle by which the allocation was opened before.
+        """Append the ranges of handles to `opened`, up to the first handle whose allocation is not open yet, or whose
+        open has to be counted.
 
         Return the other handles, each with its decision: (handle, opener, device, context). None if one has no
         decision, or this process has not attached to the exporter.
@@ -675,9 +670,10 @@ class AllocationBase(Resource):
     newest: Any
     known_serial: int  # 0 before the first export
 
-    def opened_by(self, handle: Handle, /) -> Handle | None:
-        """Make a handle the newest one of this import. Returns the former newest handle, or None if the new handle can
-        replace it.
+    def opened_by(self, handle: Handle, /) -> bool:
+        """Make a handle the `newest` one of this import. The former newest handle goes to `earlier` unless the new one
+        replaces it: it covers the same bytes, or belongs to the same pickle. Returns whether it is time to drop the
+        earlier handles that have ended.
         """
 
 class PagesBase(Resource):
@@ -837,6 +833,7 @@ class Leaves:
     arrays: tuple[Any, ...]
     dtypes: list[Any]  # by their numbers in the message
     read_only: bool
+    copied: int  # bytes that were copied, as the message says
 
     def view(self, ordered: bool = True, /) -> list[tuple[int, Any, Any, tuple[int, int, int, int, int] | None]]:
         """Look at the arrays. Returns, for each unknown kind, its number, an array of it, and its device. For another
@@ -891,20 +888,14 @@ class Leaves:
     ) -> None:  # fmt: skip
         """Place an array that covers that range of an allocation, with its first element `first` bytes into it."""
 
-    def groups(self, events: dict[int, int], event: int, whole: bool, /) -> list[Any]:
+    def groups(self, events: dict[int, int] = {}, event: int = -1, whole: bool = False, /) -> list[Any]:
         """Return one range for each allocation, and kind of access, with arrays in it: the bytes that they span, or
         with `whole` all of it. `events` has, by kind, the index of the event that orders the arrays (-1 for none), and
         `event` that of all other kinds.
         """
 
     def seal(
-        self,
-        seal: Seal,
-        memory: tuple[Handle, ...],
-        events: tuple[tuple[Handle, int], ...],
-        text: bytes,
-        copied: int,
-        /,
+        self, seal: Seal, memory: tuple[Handle, ...], events: tuple[tuple[Handle, int], ...], text: bytes, /
     ) -> ArrayHandle | None:
         """Return the message, after `groups`, or None if it would be too large."""
 

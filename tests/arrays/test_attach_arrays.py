@@ -24,6 +24,7 @@ from xpushare.core.memory import kept_nbytes
 from xpushare.objects.lifecycle import use
 from xpushare.sharing import node, routes
 from xpushare.sharing.handle import Handle, fields_of
+from xpushare.sharing.peers import Peers
 from xpushare.sharing.routes import pidfd
 
 
@@ -43,6 +44,24 @@ def put_back(name: str) -> bytes:
     """In the peer: another handle of the same array."""
     handle = kept[f"handle of {name}"] = xs.share(kept[name])
     return bytes(handle)
+
+
+def shared_tree(names: list[str]) -> bytes:
+    """In the peer: a tree of arrays that were shared by themselves."""
+    handle = kept[f"handle of {names}"] = xs.share([kept[name] for name in names])
+    return bytes(handle)
+
+
+def shared_pieces(number: int) -> list[bytes]:
+    """In the peer: pieces of one memory, each shared by itself."""
+    memory = xs.malloc_device(8 * number, "native_cpu:0")
+    kept["pieces"] = [xs.share(memory.as_array(8, "u1", 8 * at)) for at in range(number)]
+    return [bytes(handle) for handle in kept["pieces"]]
+
+
+def withdraw_pieces(number: int) -> None:
+    for handle in kept["pieces"][:number]:
+        handle.close()
 
 
 def members() -> int:
@@ -300,6 +319,56 @@ def test_what_is_open_is_not_imported_again(peer: Child, met: bytes, imported: l
     xs.trim()
     xs.attach(met).close()
     assert imported == ["import"] * 2
+
+
+def test_what_is_open_is_opened_again_by_one_call(peer: Child, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the rest of a tree, from the first array on whose memory is not open, takes the steps of a first open."""
+    one, _other = (peer.call(shared, name, (4096,), "u1") for name in ("one", "other"))
+    tree = peer.call(shared_tree, ["one", "other"])
+    acquire, wanted = Peers.acquire, list[int]()
+
+    def note(self: Peers, handles: Any, taken: Any) -> None:
+        wanted.append(len(handles))
+        acquire(self, handles, taken)
+
+    def attach_the_tree() -> None:
+        for each in xs.attach(tree):  # type: ignore[attr-defined]
+            each.close()
+
+    with nothing_left():
+        attach_the_tree()
+        monkeypatch.setattr(Peers, "acquire", note)
+        with xs.attach(one) as first:
+            assert wanted == [1]
+            with xs.attach(one) as again:
+                assert allocation_of(again) is allocation_of(first)
+            assert wanted == [1]
+            attach_the_tree()
+            assert wanted == [1, 1], "the other one"
+        attach_the_tree()
+        assert wanted == [1, 1, 2]
+        del first, again
+
+
+def test_handles_by_which_memory_was_opened_before(peer: Child) -> None:
+    """One of each piece, the newest last. Of 64, those that ended are forgotten."""
+    raws = peer.call(shared_pieces, 65)
+    with nothing_left():
+        with xs.attach(raws[0]) as first:
+            allocation = allocation_of(first)
+            for raw in (raws[1], raws[0], raws[0], raws[1]):
+                xs.attach(raw).close()
+            assert [handle.fields.offset for handle in allocation.earlier.values()] == [8, 0]
+            assert allocation.newest.fields.offset == 8
+            for raw in raws[2:64]:
+                xs.attach(raw).close()
+            assert len(allocation.earlier) == 63
+            peer.call(withdraw_pieces, 10)
+            xs.attach(raws[64]).close()
+            assert [handle.fields.offset for handle in allocation.earlier.values()] == list(range(80, 512, 8))
+            del allocation
+        del first
+    peer.call(withdraw_pieces, 65)
 
 
 def test_an_open_that_runs_out_of_memory(met: bytes, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ def asked(array: xs.SharedArray, known: _native.Kinds, ordered: bool = True) -> 
     for number, first, device, element in kinds:
         assert (first, device, element) == (array, array.device, None)
         leaves.produce(number, None, None, True)
-    assert leaves.producers() == {}
+    assert leaves.producers() is None
     return bool(kinds)
 
 

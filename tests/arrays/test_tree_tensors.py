@@ -688,7 +688,7 @@ def test_leaves_refuse_what_makes_no_message() -> None:
         leaves.groups({}, -1, False)
     seal = identity.sealing()
     with pytest.raises(TypeError, match="after `groups`"):
-        leaves.seal(seal, [], [], b"", 0)
+        leaves.seal(seal, (), (), b"")
     leaves.put(1, covered, 0, (1,), (8,), array.dtype, KINDS_MOST + 1)
     assert leaves.dtypes == [array.dtype]
     with pytest.raises(TypeError):
@@ -696,12 +696,12 @@ def test_leaves_refuse_what_makes_no_message() -> None:
     assert len(leaves.groups({KINDS_MOST: 0}, -1, False)) == 1
     handle = xs.ipc.memory.get(slab)
     with pytest.raises(TypeError, match="no handle"):
-        leaves.seal(seal, [b"short"], [], b"", 0)  # type: ignore[list-item]
+        leaves.seal(seal, (b"short",), (), b"")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at least one memory"):
-        leaves.seal(seal, [], [(handle, 1)], b"", 0)
+        leaves.seal(seal, (), ((handle, 1),), b"")
     with pytest.raises(TypeError):
-        leaves.seal(seal, [handle], [(handle, handle)], b"", 0)  # type: ignore[list-item]
-    assert leaves.seal(seal, [handle], [], b"x" * (64 << 20), 0) is None, "too large"
+        leaves.seal(seal, (handle,), ((handle, handle),), b"")  # type: ignore[arg-type]
+    assert leaves.seal(seal, (handle,), (), b"x" * (64 << 20)) is None, "too large"
     xs.ipc.memory.put(handle)
     with pytest.raises(xs.InvalidArgumentError, match="64 MiB"):
         xs.share([array, "x" * (64 << 20)])

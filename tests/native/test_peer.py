@@ -345,3 +345,47 @@ def test_messages_of_the_socket():
     ):
         with pytest.raises(ValueError, match="no sense"):
             n.read_reply(wrong, 1, fds)
+
+
+class Thing:
+    """Something that is open, as far as the cache of imports is concerned."""
+
+
+def test_what_is_open_is_held(table):
+    imports, thing = n.Imports(), Thing()
+    asked = fields()
+    key = asked.key(7)
+    assert imports.hold(asked, key) is None, "nothing is open"
+    assert imports.add(key, thing) is thing
+    assert imports.hold(asked, key) is None, "the exporter is not known"
+    imports.peers[asked.cookie] = "no PeerTable"
+    assert imports.hold(asked, key) is None
+    imports.peers[asked.cookie] = table.table
+    found, lease = imports.hold(asked, key)
+    assert (found, lease.peer, table.held()) == (thing, table.table, 1)
+    del found, lease
+    assert table.held() == 0
+    table.set(generation=6)
+    assert imports.hold(asked, key) is None, "it has ended"
+    assert table.held() == 0
+    table.set(generation=5)
+    del thing
+    assert imports.hold(asked, key) is None, "nobody has it open any more"
+
+
+def test_imports_refuse_what_they_cannot_use():
+    imports = n.Imports()
+    for call in (
+        lambda: n.Imports(1),
+        lambda: imports.hold(bytes(256), b"key"),
+        lambda: imports.add(b"key", 1),  # has no weak references
+        lambda: imports.get([]),
+        lambda: imports.open([], []),
+        lambda: imports.open((), ()),
+        lambda: imports.decide("no handle", None, 1, None, None),
+    ):
+        with pytest.raises(TypeError):
+            call()
+    assert imports.open((), []) == []
+    assert imports.open(("no handle",), []) is None
+    assert imports.decided("no handle") is None

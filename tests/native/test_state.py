@@ -337,7 +337,7 @@ def test_a_number_that_changes_the_lists_it_is_in():
         memory, events = [handle], []
         events += [(handle, Number(memory, events))] * 3
         with pytest.raises(TypeError):
-            leaves.seal(identity.sealing(), memory, events, b"", 0)
+            leaves.seal(identity.sealing(), tuple(memory), tuple(events), b"")
     xs.ipc.memory.put(handle)
 
 
@@ -478,19 +478,15 @@ def test_the_range_of_a_handle_lies_in_its_allocation():
     xs.ipc.memory.put(handle)
 
 
-def test_what_tells_handles_and_imports_apart():
+def test_what_tells_imports_apart():
     with xs.malloc_host(4096, "native_cpu:0") as memory:
-        handles = [xs.ipc.memory.get(piece) for piece in (memory, memory, memory.slice(8, 8))]
-        first, again, other = handles
-        assert _native.told_apart(first) == _native.told_apart(again) == (0, 4096)
-        assert _native.told_apart(other) == (8, 8)
-        fields = _native.fields_of(first)
+        handles = [xs.ipc.memory.get(memory)]
+        fields = _native.fields_of(handles[0])
         assert fields.key(7) == fields.cookie + struct.pack("QQQ", fields.object, 7, 0)
         assert fields.names == fields.backend + fields.device_uuid
         handles.append(xs.ipc.memory.get(memory, read_only=True))
         assert _native.fields_of(handles[-1]).key(7) == fields.key(7)[:-8] + struct.pack("Q", 1)
         for handle in handles:
             xs.ipc.memory.put(handle)
-    for function in _native.told_apart, _native.fields_of:
-        with pytest.raises(TypeError):
-            function("no handle")
+    with pytest.raises(TypeError):
+        _native.fields_of("no handle")

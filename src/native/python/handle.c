@@ -128,23 +128,7 @@ static PyObject *unread_handle(PyObject *module, PyObject *const *args, Py_ssize
     return (PyObject *)made;
 }
 
-/* told_apart(handle): equal for handles of an object of which the newer one will do: those of the same bytes. Those of
- * pickles end one by one. */
-static PyObject *told_apart(PyObject *module, PyObject *object)
-{
-    const xp_handle *h = xp_handle_of(xp_types_of(module), object);
-    if (h == NULL) {
-        PyErr_SetString(PyExc_TypeError, "told_apart() takes a Handle");
-        return NULL;
-    }
-    if (h->flags & XP_ENTRY_PICKLED)
-        return PyLong_FromUnsignedLongLong(h->generation);
-    PyObject *all[] = {PyLong_FromUnsignedLongLong(h->offset), PyLong_FromUnsignedLongLong(h->nbytes)};
-    return xp_tuple_of(all, 2);
-}
-
 static PyMethodDef functions[] = {
-    {"told_apart", told_apart, METH_O, NULL},
     {"fields_of", fields_of, METH_O, NULL},
     {"handle", XP_FAST(handle), METH_FASTCALL, NULL},
     {"unread_handle", XP_FAST(unread_handle), METH_FASTCALL, NULL},

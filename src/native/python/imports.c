@@ -187,8 +187,8 @@ static const decision *decision_for(const xp_imports *self, const xp_handle *h)
     return d;
 }
 
-/* The range of a handle whose allocation is open already. NULL, perhaps with an exception set: Python has to open it, to
- * count the open, or to note the handle by which it was opened before. */
+/* The range of a handle whose allocation is open already. NULL, perhaps with an exception set: Python has to open it, or to
+ * count the open. */
 static PyObject *open_again(const xp_imports *self, const xp_types *types, PyObject *handle, const decision *d)
 {
     const xp_handle *h = xp_handle_of(types, handle);

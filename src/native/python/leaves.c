@@ -1,5 +1,5 @@
-/* Leaves: the base of `Placing`. The arrays of one `share`, until they are sealed as a message. It looks at arrays of ours, and at those whose
- * library has DLPack's exchange API; Python places the others. */
+/* Leaves: the base of `Placing`. The arrays of one `share`, until they are sealed as a message. It looks at arrays of
+ * ours, and at those whose library has DLPack's exchange API; Python places the others. */
 #include "addresses.h"
 #include "array.h"
 #include "foreign.h"
@@ -71,6 +71,7 @@ typedef struct {
     uint64_t chain_first, chain_last; /* what `ahead_of` found last */
     int64_t *pool;
     size_t pool_used, pool_room;
+    uint64_t copied;  /* bytes that Python has copied */
     bool read_only, grouped; /* read_only: all of it is shared so, however it may be used here */
     bool unknown;            /* the finder does not find the array at `at` */
 } xp_leaves;
@@ -860,23 +861,23 @@ static PyObject *range_of(const xp_leaves *self, const xp_types *types, const le
                         self->read_only || p->read_only, p->handle ? p->handle : Py_None, p->keep ? p->keep : Py_None);
 }
 
-/* groups(events, event, whole): a range for each place in which arrays lie: what they span, or, with `whole`, all of the
+/* groups(events={}, event=-1, whole=False): a range for each place in which arrays lie: what they span, or, with `whole`, all of the
  * allocation. events: by kind, the number of the event that orders its arrays (-1: none); event: of all other kinds */
 static PyObject *leaves_groups(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     xp_leaves *self = (xp_leaves *)object;
     const xp_types *types = ((xp_leaves *)object)->types;
-    int others, event = -1;
-    if (xp_arity("groups", n, 3, 3) < 0 || xp_as_int(args[1], &others) < 0)
+    int others = -1, event = -1;
+    if ((n && xp_arity("groups", n, 3, 3) < 0) || (n && xp_as_int(args[1], &others) < 0))
         return NULL;
-    bool placed = PyDict_Check(args[0]);
+    bool placed = n == 0 || PyDict_Check(args[0]);
     for (Py_ssize_t i = 0; i < self->n && placed; i++)
         placed = self->leaves[i].placed;
     if (!placed) {
         PyErr_SetString(PyExc_TypeError, "groups() takes a dict, once all arrays are placed");
         return NULL;
     }
-    bool whole = args[2] == Py_True, some = placed && PyDict_Size(args[0]);
+    bool whole = n && args[2] == Py_True, some = n && PyDict_Size(args[0]);
     for (uint32_t i = 0; i < self->place_count; i++)
         self->places[i].numbered = false;
     PyObject *found = PyList_New(0);
@@ -934,7 +935,7 @@ static char *copy_handles(const xp_types *types, char *at, PyObject *handles, bo
 
 /* The message of a tuple of handles and one of (handle, point); None where it would be too large. */
 static PyObject *sealed(const xp_leaves *self, const xp_types *types, const xp_key *key, PyObject *handles,
-                        PyObject *events, const char *text, uint64_t text_nbytes, uint64_t copied)
+                        PyObject *events, const char *text, uint64_t text_nbytes)
 {
     uint64_t memory = (uint64_t)PyTuple_Size(handles), marks = (uint64_t)PyTuple_Size(events), steps = 0;
     for (Py_ssize_t i = 0; i < self->n; i++)
@@ -945,7 +946,7 @@ static PyObject *sealed(const xp_leaves *self, const xp_types *types, const xp_k
         Py_RETURN_NONE;
     const xp_message head = {.magic = XP_MESSAGE_MAGIC, .version = XP_MESSAGE_VERSION, .length = (uint32_t)nbytes,
                              .memory = (uint32_t)memory, .events = (uint32_t)marks, .arrays = (uint32_t)self->n,
-                             .steps = (uint32_t)steps, .text_nbytes = (uint32_t)text_nbytes, .copied = copied};
+                             .steps = (uint32_t)steps, .text_nbytes = (uint32_t)text_nbytes, .copied = self->copied};
     PyObject *raw = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)nbytes), *made = NULL;
     char *begin = raw ? PyBytes_AsString(raw) : NULL;
     char *at = begin ? (char *)memcpy(begin, &head, sizeof head) + sizeof head : NULL;
@@ -973,23 +974,22 @@ static PyObject *sealed(const xp_leaves *self, const xp_types *types, const xp_k
     return made;
 }
 
-/* seal(seal, memory, events, text, copied): the message; None where it would be too large. Tuples of handles, of
+/* seal(seal, memory, events, text): the message; None where it would be too large. Tuples of handles, of
  * (handle, point). */
 static PyObject *leaves_seal(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     const xp_leaves *self = (xp_leaves *)object;
     const xp_types *types = ((xp_leaves *)object)->types;
-    const xp_key *key = xp_arity("seal", n, 5, 5) < 0 ? NULL : xp_key_of(types, args[0]);
+    const xp_key *key = xp_arity("seal", n, 4, 4) < 0 ? NULL : xp_key_of(types, args[0]);
     char *text;
     Py_ssize_t text_nbytes;
-    uint64_t copied;
-    if (key == NULL || PyBytes_AsStringAndSize(args[3], &text, &text_nbytes) < 0 || xp_as_u64(args[4], &copied) < 0)
+    if (key == NULL || PyBytes_AsStringAndSize(args[3], &text, &text_nbytes) < 0)
         return NULL;
     if (!PyTuple_Check(args[1]) || !PyTuple_Check(args[2]) || !self->grouped) {
         PyErr_SetString(PyExc_TypeError, "seal() takes tuples, after `groups`");
         return NULL;
     }
-    return sealed(self, types, key, args[1], args[2], text, (uint64_t)text_nbytes, copied);
+    return sealed(self, types, key, args[1], args[2], text, (uint64_t)text_nbytes);
 }
 
 static PyMethodDef leaves_methods[] = {
@@ -1011,6 +1011,7 @@ static PyMethodDef leaves_methods[] = {
 static PyMemberDef leaves_members[] = {
     {"arrays", T_OBJECT_EX, offsetof(xp_leaves, arrays), READONLY, NULL},
     {"dtypes", T_OBJECT_EX, offsetof(xp_leaves, dtypes), READONLY, NULL},
+    {"copied", T_ULONGLONG, offsetof(xp_leaves, copied), 0, NULL},
     {"read_only", T_BOOL, offsetof(xp_leaves, read_only), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };

@@ -5,6 +5,8 @@
 #include "handle.h"
 #include "resources.h"
 
+#define EARLIER 64 /* handles by which an import was opened before: of so many those that ended are forgotten */
+
 #define OBJECT(type, field) {#field, T_OBJECT_EX, offsetof(type, field), READONLY, NULL}
 #define NUMBER(type, field) {#field, T_ULONGLONG, offsetof(type, field), READONLY, NULL}
 #define FLAG(type, field) {#field, T_BOOL, offsetof(type, field), READONLY, NULL}
@@ -374,8 +376,37 @@ static void allocation_dealloc(PyObject *self)
     resource_free(self);
 }
 
-/* opened_by(handle): note the handle by which an import was opened. Returns the one by which it was before, or None if the
- * new one does for that, too */
+/* Equal for handles of which the newer one does for the other: see `xp_does_for`. */
+static PyObject *told_apart(const xp_handle *h)
+{
+    if (h->flags & XP_ENTRY_PICKLED)
+        return PyLong_FromUnsignedLongLong(h->generation);
+    PyObject *all[] = {PyLong_FromUnsignedLongLong(h->offset), PyLong_FromUnsignedLongLong(h->nbytes)};
+    return xp_tuple_of(all, 2);
+}
+
+/* Whether those of so many earlier handles that ended should be forgotten: now and then, since it looks at all of them. */
+static bool are_many(Py_ssize_t n) { return n >= EARLIER && (n & (n - 1)) == 0; }
+
+/* Note the handle by which an import was opened, and the one before, unless the new one does for that, too. -1 with an
+ * exception set */
+static int note(const xp_types *types, xp_allocation *a, PyObject *handle, const xp_handle *h)
+{
+    PyObject *before = xp_exchange(a, &a->handle, Py_NewRef(handle));
+    const xp_handle *b = before && before != Py_None ? xp_handle_of(types, before) : NULL;
+    PyObject *key = b && !xp_does_for(h, b) ? told_apart(b) : NULL;
+    int rc = PyErr_Occurred() ? -1 : 0;
+    if (key) { /* the newest is the last */
+        if (PyDict_Contains(a->earlier, key) == 1 && PyDict_DelItem(a->earlier, key) < 0)
+            PyErr_Clear();
+        rc = PyDict_SetItem(a->earlier, key, before);
+    }
+    Py_XDECREF(key);
+    Py_XDECREF(before);
+    return rc;
+}
+
+/* opened_by(handle): note the handle by which an import was opened. Whether it is time to forget earlier ones that ended */
 static PyObject *allocation_opened_by(PyObject *self, PyObject *handle)
 {
     xp_allocation *a = (xp_allocation *)self;
@@ -385,12 +416,10 @@ static PyObject *allocation_opened_by(PyObject *self, PyObject *handle)
         PyErr_SetString(PyExc_TypeError, "opened_by() takes a Handle");
         return NULL;
     }
-    PyObject *before = xp_exchange(a, &a->handle, Py_NewRef(handle));
-    const xp_handle *b = before && before != Py_None ? xp_handle_of(types, before) : NULL;
-    if (b && !xp_does_for(h, b))
-        return before;
-    Py_XDECREF(before);
-    Py_RETURN_NONE;
+    Py_ssize_t number = PyDict_Size(a->earlier);
+    if (note(types, a, handle, h) < 0)
+        return NULL;
+    return PyBool_FromLong(number < PyDict_Size(a->earlier) && are_many(number + 1));
 }
 
 static PyObject *allocation_reopens(PyObject *self, void *Py_UNUSED(c))
@@ -594,14 +623,12 @@ PyObject *xp_open_again(const xp_types *types, PyObject *handle, PyObject *alloc
 {
     const xp_handle *h = xp_handle_of(types, handle);
     xp_allocation *a = xp_allocation_of(types, allocation);
-    PyObject *before = a ? xp_field(a, &a->handle) : NULL, *range = NULL;
-    const xp_handle *b = before ? xp_handle_of(types, before) : NULL;
-    if (b && xp_does_for(h, b) && covers(a, h))
-        range = xp_range_new(types, allocation, h->offset, h->nbytes, device, context, h->flags & XP_ENTRY_READ_ONLY,
-                             handle, lease);
-    if (range)
-        Py_XDECREF(xp_exchange(a, &a->handle, Py_NewRef(handle)));
-    Py_XDECREF(before);
+    if (a == NULL || !covers(a, h) || are_many(PyDict_Size(a->earlier) + 1))
+        return NULL;
+    PyObject *range = xp_range_new(types, allocation, h->offset, h->nbytes, device, context,
+                                   h->flags & XP_ENTRY_READ_ONLY, handle, lease);
+    if (range && note(types, a, handle, h) < 0)
+        Py_CLEAR(range);
     return range;
 }
 

@@ -63,7 +63,7 @@ PyObject *xp_range_new(const xp_types *types, PyObject *allocation, uint64_t off
                        PyObject *context, bool read_only, PyObject *handle, PyObject *lease);
 
 /* The range of a handle by which an import is opened once more, and note the handle. NULL, perhaps with an exception set,
- * where the handle does not do for the one before. It takes no reference over. */
+ * where Python has to look at it. It takes no reference over. */
 PyObject *xp_open_again(const xp_types *types, PyObject *handle, PyObject *allocation, PyObject *device,
                         PyObject *context, PyObject *lease);
 

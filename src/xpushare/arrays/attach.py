@@ -132,7 +132,11 @@ def attach(
     """
     consumer = None if like is None else consumer_of(like)
     chosen = None if only is None else only_argument(only)
-    found = read_message(h) if type(h) is bytes else ArrayHandle(h)
+    if type(h) is bytes:
+        found = read_message(h)
+    else:
+        found = ArrayHandle(h)
+        expect_open(found)
     while True:
         try:
             return attach_message(found, device, stream, consumer, types, chosen, own)
@@ -153,8 +157,6 @@ def attach_message(
     own: bool = False,
 ) -> Any:
     """Map the arrays that a message names. A failure leaves nothing open and uses up no open."""
-    if message.closed:
-        expect_open(message)
     content = content_of(message)
     tree = content.tree
     kinds: Iterable[Any] = ()
@@ -172,8 +174,10 @@ def attach_message(
     part: Part | None = None
     if only is not None:
         tree, part = _part_of(message, tree, only)
-    ordered = stream is None or not is_unordered(stream)
-    work = None if stream is None or not ordered else _work_of(stream, message, device)
+    ordered, work = True, None
+    if stream is not None:
+        ordered = not is_unordered(stream)
+        work = _work_of(stream, message, device) if ordered else None
     opened: list[Range] = []
     made: list[SharedArray | None] = []
     try:

@@ -136,8 +136,9 @@ class Placing(Leaves):
     Other arrays are described here, one by one.
     """
 
+    # Most arrays need none of this, so no object says it.
     tree: Any = ONE_ARRAY
-    copied = 0
+    special = False  # whether what follows says anything else
     passes_on = False  # whether memory of other processes is among what `ranges` returns
     streams = _NO_STREAMS  # that produce the arrays
     named = False  # whether the caller names the stream
@@ -157,6 +158,7 @@ class Placing(Leaves):
 
     def ask(self, copy: bool, stream: Any, lasting: bool) -> None:
         """Place the arrays as `share` is asked to. `lasting` is as for `passed_on`."""
+        self.special = True
         self._copy = copy
         self._lasting = lasting
         self._stream = stream
@@ -177,14 +179,18 @@ class Placing(Leaves):
 
     def place(self) -> None:
         """Place all arrays. Arrays that are private to their library are copied if that was asked for."""
-        if self._stream is None or not self._ordered:  # a stream that is named stands for all
-            for number, array, device, element in self.view(self._ordered):
+        special = self.special
+        ordered = not special or self._ordered
+        if not special or not self.named:  # a stream that is named stands for all
+            for number, array, device, element in self.view(ordered):
                 self._settle(number, array, device, element)
-            if self._ordered and (produced := self.producers()) is not None:
+            if ordered and (produced := self.producers()) is not None:
+                self.special = True
                 self._produced = produced
                 self.streams = list(dict.fromkeys(produced.values()))
         if self.next() is None:
             return
+        self.special = True
         here = node.here[0]
         find: tuple[Any, ...] = ()
         if not self._copy:  # else Python looks at new memory, whose export may be refused
@@ -460,9 +466,7 @@ class Placing(Leaves):
         """Return what to export: for each allocation (and access to it), the bytes that its arrays span, or all of it.
         `works` are the streams that readers wait for, by the numbers of their events.
         """
-        if not works:
-            return self.groups(_NO_EVENTS, -1, whole_allocations)
-        if self._stream is not None:  # all arrays are as of that point of that stream
-            return self.groups(_NO_EVENTS, 0, whole_allocations)
+        if not works or self._stream is not None:  # with a stream, all arrays are as of that point of it
+            return self.groups(_NO_EVENTS, 0 if works else -1, whole_allocations)
         events = {kind: works.index(work) if work in works else -1 for kind, work in self._produced.items()}
         return self.groups(events, -1, whole_allocations)

@@ -18,6 +18,7 @@ from xpushare.core.declare import watchers
 from xpushare.core.labels import label_argument
 from xpushare.core.ordering import finish, mark
 from xpushare.core.pickles import ImplicitAll
+from xpushare.objects.array import SharedArray
 from xpushare.objects.array_handle import ArrayHandle
 from xpushare.objects.message import ONE_ARRAY, text_of
 from xpushare.objects.physical_memory import VirtualRange, is_growable
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from xpushare._device import Device
     from xpushare.core.memory import Range
     from xpushare.core.ordering import Mark
+    from xpushare.core.queue import Work
     from xpushare.core.resources import Allocation
     from xpushare.sharing.handle import Handle
 
@@ -94,11 +96,10 @@ def share(
         >>> tree["x"].shape, tree["step"]
         ((3,), 7)
     """
-    if label is None:
-        return shared(array, read_only, copy, stream, opens, ttl)
-    text = label_argument(label)
+    text = None if label is None else label_argument(label)
     handle = shared(array, read_only, copy, stream, opens, ttl)
-    _label(handle, text)
+    if text is not None:
+        _label(handle, text)
     return handle
 
 
@@ -129,7 +130,7 @@ def shared(
     limit = None if ttl is None else _ttl_argument(ttl)
     placing = _placed(array, read_only, copy, stream, lasting)
     handle = _sealed(placing, count, limit)
-    if placing.copied:
+    if copy and placing.copied:
         import logging
 
         logging.getLogger("xpushare").info(
@@ -141,7 +142,9 @@ def shared(
 def _placed(array: Any, read_only: bool, copy: bool, stream: Any, lasting: bool) -> Placing:
     """Place an array or the arrays of a tree."""
     found, tree = [array], ONE_ARRAY
-    if isinstance(array, _CONTAINERS):
+    if type(array) is SharedArray:
+        pass  # most are; asking for the others takes longer
+    elif isinstance(array, _CONTAINERS):
         found, tree = flatten(array)
         if not found:  # exports an empty array, which is not in the tree
             found = [empty(0, "uint8")]
@@ -149,16 +152,15 @@ def _placed(array: Any, read_only: bool, copy: bool, stream: Any, lasting: bool)
         directory, tree = described(array, read_only)
         found, read_only = [directory], True
     placing = Placing(found, read_only, KINDS)
+    if tree is not ONE_ARRAY:
+        placing.tree = tree
     if copy or lasting or stream is not None:
         placing.ask(copy, stream, lasting)
-    if tree is ONE_ARRAY:
-        placing.place()
-        return placing
-    placing.tree = tree
     try:
         placing.place()
     except XpuShareError as error:
-        error.add_note(f"of the array at {path_of(array, placing.current())} of the tree")
+        if tree is not ONE_ARRAY:
+            error.add_note(f"of the array at {path_of(array, placing.current())} of the tree")
         raise
     return placing
 
@@ -192,12 +194,17 @@ def _sealed(placing: Placing, opens: int | None, ttl: int | None) -> ArrayHandle
     """Export the placed arrays, and make the handle that owns the exports. The first export keeps all others and those
     of the events alive, and is the one that `opens` and `ttl` apply to.
     """
-    works = placing.works() if placing.streams or placing.named else ()
-    marks = [mark(work, work.device) for work in works] if works else ()
-    ranges = placing.ranges(works)
-    if placing.passes_on:
+    works: Sequence[Work] = ()
+    marks: Sequence[Mark] = ()
+    special = placing.special
+    if special and (placing.streams or placing.named):
+        works = placing.works()
+        marks = [mark(work, work.device) for work in works]
+    ranges = placing.ranges(works) if works else placing.groups()
+    if special and placing.passes_on:
         return _passed_on(placing, ranges, opens is not None or ttl is not None)
-    first, handles = ranges[0], ()
+    first = ranges[0]
+    handles: tuple[Handle, ...] = ()
     if len(ranges) > 1 or marks:
         held: list[object] = [each.export for each in marks]
         if len(ranges) > 1:
@@ -234,7 +241,7 @@ def _passed_on(placing: Placing, ranges: list[Range], limited: bool) -> ArrayHan
 def _message(placing: Placing, handles: tuple[Handle, ...], marks: Sequence[Mark]) -> ArrayHandle:
     events = tuple([(each.handle, each.point) for each in marks]) if marks else ()
     text = text_of(placing.dtypes, placing.tree)
-    made = placing.seal(identity.seal or identity.sealing(), handles, events, text, placing.copied)
+    made: ArrayHandle | None = placing.seal(identity.seal or identity.sealing(), handles, events, text)
     if made is None:
         raise too_large()
     return made
@@ -248,6 +255,7 @@ def pickle_arrays(found: list[Any], known: Iterable[Allocation], made: dict[Devi
     """
     placing = Placing(found, False, KINDS)
     placing.tree = flatten(found)[1]
+    placing.special = True
     placing.know(known)
     placing.place()
     works = placing.works()

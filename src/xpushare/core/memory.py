@@ -529,9 +529,8 @@ def _open_others(wanted: list[_Wanted], opened: list[Range]) -> None:
     finally:
         try:
             for (handle, _opener, device, context), (allocation, lease) in zip(wanted, taken, strict=False):
-                before = allocation.opened_by(handle)
-                if before is not None:
-                    allocation.note(before)
+                if allocation.opened_by(handle):
+                    allocation.forget_ended()
                 opened.append(Range.opened(handle, allocation, device, context, lease) or _misfit(handle))
         finally:
             taken.clear()  # released here, not when the traceback is
@@ -546,7 +545,7 @@ def _misfit(handle: Handle) -> NoReturn:
 
 
 def open_all(handles: tuple[Handle, ...], device: DeviceLike | None, opened: list[Range], own: bool = False) -> None:
-    """Open memory handles of one process in order. Appends what `open_` returns to the empty list, until one fails."""
+    """Open memory handles of one process in order. Appends what `open_` returns to an empty list, until one fails."""
     here, wanted = node.here[0], None
     if device is None and not own and not layers_on:
         wanted = here.peers.imports.open(handles, opened)

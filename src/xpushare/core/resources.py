@@ -5,11 +5,11 @@ dropped.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any, Final, Self, final
+from typing import Any, Self, final
 
 from xpushare import _native
 from xpushare._device import Device
-from xpushare._native import AllocationBase, Domain, End, PagesBase, Resource, Template, Timeline, told_apart
+from xpushare._native import AllocationBase, Domain, End, PagesBase, Resource, Template, Timeline
 from xpushare.adapters.base import DriverMemory, DriverPhysical, UsmKind
 from xpushare.sharing import node
 from xpushare.sharing.handle import Handle, fields_of
@@ -26,8 +26,6 @@ __all__ = [
     "release_slot",
 ]
 
-_EARLIER: Final = 64  # number of earlier handles of an allocation at which ended ones are first dropped
-
 
 @final
 class Allocation(AllocationBase):
@@ -39,7 +37,7 @@ class Allocation(AllocationBase):
     kind: UsmKind
     prepared: Template | None  # for exports by this process
     newest: Handle | None
-    earlier: dict[Hashable, Handle]  # by the result of `told_apart`
+    earlier: dict[Hashable, Handle]  # by the bytes that they cover, or by the pickle
 
     def __new__(
         cls,
@@ -74,17 +72,12 @@ class Allocation(AllocationBase):
             self.known_serial = table.new_object() if self.name is None else table.object_named(self.name)
         return self.known_serial
 
-    def note(self, before: Handle) -> None:
-        """Note a handle by which an import was opened before, as `opened_by` returns it."""
-        key: Hashable = told_apart(before)
-        self.earlier.pop(key, None)
-        self.earlier[key] = before
-        number = len(self.earlier)
-        if number >= _EARLIER and number & (number - 1) == 0:  # only at powers of two, since it checks all of them
-            peers = node.current().peers
-            for key, each in list(self.earlier.items()):
-                if not peers.stands(each):
-                    self.earlier.pop(key, None)
+    def forget_ended(self) -> None:
+        """Forget earlier handles whose exports have ended."""
+        peers = node.current().peers
+        for key, each in list(self.earlier.items()):
+            if not peers.stands(each):
+                self.earlier.pop(key, None)
 
     def handle_covering(self, offset: int, nbytes: int) -> Handle | None:
         """Return the newest handle of this import that covers these bytes and whose export has not ended. If there is

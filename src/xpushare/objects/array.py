@@ -705,7 +705,7 @@ def _sealed(
     leaves.put(0, place, first, shape, strides, dtype, _PLACED_HERE)
     leaves.groups({}, -1 if order is None else 0, False)
     marks = () if order is None else ((order.handle, order.point),)
-    made = leaves.seal(identity.sealing(), (handle,), marks, text_of((dtype,), ONE_ARRAY), 0)
+    made = leaves.seal(identity.sealing(), (handle,), marks, text_of((dtype,), ONE_ARRAY))
     assert made is not None  # one array is never too large
     return bytes(made)
 

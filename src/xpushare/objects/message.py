@@ -71,7 +71,7 @@ class Content:
 _TEXTS_LIMIT: Final = 256
 _CONTENT_LIMIT: Final = 256
 _CONTENT_NBYTES: Final = 1 << 16  # longer texts are read each time
-# Of one array. By identity: structures that compare equal may differ, in being aligned say.
+# Of one array. By the id of the dtype, which lives: structures that compare equal may differ, in being aligned say.
 _texts: dict[int, tuple[Any, bytes]] = {}
 _contents: dict[bytes, Content] = {}
 
@@ -83,7 +83,7 @@ def text_of(dtypes: Sequence[Any], tree: Any) -> bytes:
     if tree is ONE_ARRAY:
         (dtype,) = dtypes
         known = _texts.get(id(dtype))
-        if known is not None and known[0] is dtype:
+        if known is not None:
             return known[1]
     described = [[describe_dtype(each), each.itemsize] for each in dtypes]
     text = json.dumps([described, tree], ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")

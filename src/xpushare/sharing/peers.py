@@ -173,9 +173,12 @@ class Peer(PeerTable):
         "_entries", "_mapping", "_pidfd_number", "_table_fd", "address", "cookie", "direct", "domain", "pid", "pidfd",
     )  # fmt: skip
 
-    def __new__(cls, handle: Handle, met: routes.Met) -> Self:
-        fields, pidfd = fields_of(handle), -1 if met.pidfd is None else met.pidfd.number
-        self = PeerTable.__new__(cls, met.mapping, met.domain, pidfd if met.direct else -1)
+    def __new__(cls, handle: Handle, met: routes.Met) -> Self:  # noqa: ARG004 - as `__init__`
+        pidfd = met.pidfd.number if met.direct and met.pidfd is not None else -1
+        return PeerTable.__new__(cls, met.mapping, met.domain, pidfd)
+
+    def __init__(self, handle: Handle, met: routes.Met) -> None:
+        fields = fields_of(handle)
         self.cookie = fields.cookie
         self.pid = fields.pid
         self.domain = met.domain
@@ -184,10 +187,9 @@ class Peer(PeerTable):
         self._entries = self.address + layout.TABLE_ENTRIES
         self._mapping = met.mapping
         self._table_fd = met.table
-        self._pidfd_number = pidfd
+        self._pidfd_number = -1 if met.pidfd is None else met.pidfd.number
         # pidfd_getfd is worth trying for every object: nothing that refuses it changes while both processes live.
         self.direct = met.direct
-        return self
 
     def alive(self) -> bool:
         if self._pidfd_number >= 0:
