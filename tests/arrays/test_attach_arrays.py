@@ -358,14 +358,14 @@ def test_handles_by_which_memory_was_opened_before(peer: Child) -> None:
             allocation = allocation_of(first)
             for raw in (raws[1], raws[0], raws[0], raws[1]):
                 xs.attach(raw).close()
-            assert [handle.fields.offset for handle in allocation.earlier.values()] == [8, 0]
-            assert allocation.newest.fields.offset == 8
+            assert [fields_of(handle).offset for handle in allocation.earlier.values()] == [8, 0]
+            assert fields_of(allocation.newest).offset == 8
             for raw in raws[2:64]:
                 xs.attach(raw).close()
             assert len(allocation.earlier) == 63
             peer.call(withdraw_pieces, 10)
             xs.attach(raws[64]).close()
-            assert [handle.fields.offset for handle in allocation.earlier.values()] == list(range(80, 512, 8))
+            assert [fields_of(handle).offset for handle in allocation.earlier.values()] == list(range(80, 512, 8))
             del allocation
         del first
     peer.call(withdraw_pieces, 65)
