@@ -156,7 +156,7 @@ _capsule = capsule(Rows.fill, _stream)
 def library(monkeypatch: pytest.MonkeyPatch) -> type[Rows]:
     """`Rows` are arrays of a library of mock devices, and say all by its exchange API."""
     kind = np.dtype("u1"), xs.Device("mock:0")
-    place._kinds.clear()  # it is told anew what they are
+    place.KINDS.clear()  # it is told anew what they are
     monkeypatch.setattr(Rows, "__dlpack_c_exchange_api__", _capsule, raising=False)
     monkeypatch.setattr(description, "kind_of", lambda own, *_of: kind if own is Rows else None)
     return Rows
@@ -210,7 +210,7 @@ def test_what_counts_is_where_it_lies(
     monkeypatch.setattr(description, "exchange_of", lambda _kind: None)  # as for a vendor with an array interface
     foreign = ForeignArray(100)
     for kind in (np.dtype("u1"), xs.Device("mock:1")), None:
-        place._kinds.clear()
+        place.KINDS.clear()
         monkeypatch.setattr(description, "kind_of", lambda *_of, kind=kind: kind)
         with xs.share(library(foreign)) as handle:
             assert export_of(handle).source.device == xs.Device("mock:0")
