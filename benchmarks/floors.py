@@ -24,6 +24,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.floors", description=__doc__)
     bench.add_arguments(parser)
+    parser.set_defaults(parser=parser)
     return bench.run(parser.parse_args(), SCENARIOS)
 
 

@@ -7,6 +7,7 @@ import ctypes
 import fcntl
 import json
 import os
+import re
 import resource
 import shutil
 import struct
@@ -396,7 +397,9 @@ def test_a_process_that_may_not_be_looked_into_is_named() -> None:
         printed = json.loads(ls("--json", prefix=SETPRIV).stdout)
         assert hidden.pid in [each["pid"] for each in printed["unread"]]
         assert hidden.pid not in [row["exporter"] for row in printed["rows"]]
-        assert "may not look into them" in ls(prefix=SETPRIV).stdout
+        text = ls(prefix=SETPRIV).stdout
+        assert "may not look into them" in text
+        assert re.search(r"\bpid \d+ \(.+\)", text)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

@@ -58,6 +58,15 @@ def test_lines_fit(columns: int, arguments: tuple[str, ...]) -> None:
         assert any(line.startswith("        ") for line in lines)  # goes on below
 
 
+def test_a_narrow_terminal_lists_pairs() -> None:
+    with xs.share(xs.zeros(3), label="narrow"):
+        wide, slim = ([COLOUR.sub("", each) for each in on_terminal(columns, "ls")] for columns in (100, 79))
+    assert re.match("STATE +KIND +SIZE", wide[0])
+    assert re.fullmatch("STATE      (shared|withdrawn|LEFT)", slim[0])
+    assert f"EXPORTER   {os.getpid()}" in "\n".join(slim)
+    assert "LABEL      narrow" in slim
+
+
 def test_colours() -> None:
     coloured = "\n".join(on_terminal(100, "info", "--device", "native_cpu:*"))
     assert "\x1b[32myes\x1b[0m" in coloured

@@ -17,13 +17,13 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Final
+from typing import Final, NoReturn
 
 import xpushare
 from xpushare import FeatureNotSupportedError
 from xpushare.cli.screen import Help
 
-__all__ = ["COMMANDS", "main", "module_of", "native_part_missing", "parser", "write_file"]
+__all__ = ["COMMANDS", "main", "misused", "module_of", "native_part_missing", "parser", "seconds", "write_file"]
 
 _WITHOUT_NATIVE_PART: Final = ("info",)
 COMMANDS: Final = (
@@ -40,7 +40,7 @@ def parser(wanted: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
         epilog='The page "Common mistakes" of the documentation explains the errors that beginners meet.',
     )
     made.add_argument("--version", action="version", version=f"xpushare {xpushare.__version__}")
-    made.set_defaults(run=None)
+    made.set_defaults(run=None, parser=made)
     commands = made.add_subparsers(metavar="command")
     missing = native_part_missing()
     for name in wanted:
@@ -55,11 +55,28 @@ def parser(wanted: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
         )
         if module is None:
             command.add_argument("arguments", nargs=argparse.REMAINDER)
-            command.set_defaults(run=_refuse)
+            command.set_defaults(run=_refuse, parser=command)
         else:
             module.add_arguments(command)
-            command.set_defaults(run=module.run)
+            command.set_defaults(run=module.run, parser=command)
     return made
+
+
+def misused(arguments: argparse.Namespace, why: str) -> NoReturn:
+    """Print the usage of the command that was parsed, and why its arguments are wrong. Exits with status 2."""
+    command: argparse.ArgumentParser = arguments.parser
+    command.error(why)
+
+
+def seconds(text: str) -> float:
+    """Parse an argument that is a number of seconds."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds above 0")
+    return value
 
 
 def module_of(command: str) -> str:
@@ -105,7 +122,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments, unknown = made.parse_known_args(words)
     if unknown:
         command = f"xpushare {words[0]}" if words[0] in COMMANDS else "xpushare"
-        made.error(f"unknown argument {unknown[0]!r}: see `{command} --help`")
+        near = get_close_matches("--" + unknown[0].lstrip("-"), arguments.parser._option_string_actions, 1, 0.75)
+        hint = f"did you mean {near[0]}?" if near else f"see `{command} --help`"
+        misused(arguments, f"unknown argument {unknown[0]!r}: {hint}")
     if arguments.run is None:
         made.print_help(sys.stderr)
         return 2

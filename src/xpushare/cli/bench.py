@@ -16,7 +16,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from xpushare._device import Device
-from xpushare.cli import write_file
+from xpushare.cli import misused, write_file
 from xpushare.common.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -60,7 +60,9 @@ def collect(
         raise InvalidArgumentError(f"there is no scenario {unknown[0]!r}; they are {', '.join(scenarios)}")
     chosen = Device(device)
     if chosen.backend != "native_cpu":
-        raise InvalidArgumentError(f"the scenarios are for native_cpu, not for {chosen}")
+        raise InvalidArgumentError(
+            f"the scenarios are for native_cpu, not for {chosen}; on a GPU: python -m benchmarks.gpu in a checkout"
+        )
     where = machine()
     rows: list[Row] = []
     failed: dict[str, str] = {}
@@ -86,7 +88,9 @@ def collect(
 
 
 def run(arguments: argparse.Namespace, scenarios: Mapping[str, Scenario] | None = None) -> int:
-    """Run the command, by default with the scenarios of `xpushare bench`. Returns 0 unless something broke."""
+    """Run the command, by default with the scenarios of `xpushare bench`. Returns 0 unless something broke.
+    Wrong usage exits with 2.
+    """
     from xpushare.bench import SCENARIOS, report
 
     scenarios = SCENARIOS if scenarios is None else scenarios
@@ -96,7 +100,10 @@ def run(arguments: argparse.Namespace, scenarios: Mapping[str, Scenario] | None 
         return 0
     if arguments.plot and importlib.util.find_spec("matplotlib") is None:  # reported before the measurements
         raise InvalidArgumentError("--plot needs matplotlib: pip install 'xpushare[bench]'")
-    found = collect(scenarios, arguments.only, quick=arguments.quick, device=arguments.device, progress=True)
+    try:
+        found = collect(scenarios, arguments.only, quick=arguments.quick, device=arguments.device, progress=True)
+    except InvalidArgumentError as error:
+        misused(arguments, str(error))
     rows, failed = found["rows"], found["failed"]
     if arguments.json != "-":
         print(report.table(found["machine"], rows, failed))

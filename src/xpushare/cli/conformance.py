@@ -12,7 +12,8 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from xpushare import Device, default_device
+from xpushare import Device, InvalidArgumentError, default_device
+from xpushare.cli import misused, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rules", default="", metavar="LIST", help="check only these rules or sections, such as 3.5b,4"
     )
     parser.add_argument(
-        "--timeout", type=float, default=600.0, metavar="SECONDS", help="time limit for the whole run (default: 600)"
+        "--timeout", type=seconds, default=600.0, metavar="SECONDS", help="time limit for the whole run (default: 600)"
     )
     parser.add_argument("--list", action="store_true", help="list the rules and exit")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
@@ -55,9 +56,9 @@ def _progress() -> Callable[[int, int, str], None] | None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command. Returns 0 if no rule failed, else 1."""
+    """Run the command. Returns 0 if no rule failed, else 1. Wrong usage exits with 2."""
     from xpushare.conformance import runner
-    from xpushare.conformance.rules import RULES
+    from xpushare.conformance.rules import RULES, select
 
     if arguments.list:
         if arguments.json:
@@ -69,12 +70,16 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             print("\n".join(f"{each.number:<5}  {each.text}" for each in RULES.values()))
         return 0
-    device = str(Device(arguments.device) if arguments.device else default_device())
-    importer = str(Device(arguments.importer_device)) if arguments.importer_device else None
+    try:
+        device = str(Device(arguments.device) if arguments.device else default_device())
+        importer = str(Device(arguments.importer_device)) if arguments.importer_device else None
+        wanted = select(number for number in arguments.rules.split(",") if number)
+    except InvalidArgumentError as error:
+        misused(arguments, str(error))
     report = runner.run(
         device,
         importer,
-        rules=[number for number in arguments.rules.split(",") if number],
+        rules=wanted,
         timeout=arguments.timeout,
         progress=_progress(),
     )

@@ -27,6 +27,7 @@ from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
 import xpushare as xs
 from xpushare import Aspect, Device, Memory
+from xpushare.cli import misused, seconds
 from xpushare.cli.screen import coloured
 
 __all__ = ["STEPS", "Demo", "Peer", "Side", "Step", "add_arguments", "run"]
@@ -596,27 +597,23 @@ def _file(text: str) -> Path:
     return path
 
 
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is no time: a positive number of seconds")
-    return value
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--file", type=_file, help="the file to share (default: one that comes with the package)")
     parser.add_argument(
         "--device", help="native_cpu:0, gpu or cpu, for example (default: the first gpu, else native_cpu:0)"
     )
     parser.add_argument(
-        "--timeout", type=_seconds, default=30.0, metavar="S", help="time limit for each step, in seconds (default: 30)"
+        "--timeout", type=seconds, default=30.0, metavar="S", help="time limit for each step, in seconds (default: 30)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command. Returns 0 if every step that the device supports passed, else 1."""
-    device = Device(arguments.device) if arguments.device else xs.default_device()
+    try:
+        device = Device(arguments.device) if arguments.device else xs.default_device()
+    except xs.InvalidArgumentError as error:
+        misused(arguments, str(error))
     folder = tempfile.mkdtemp(prefix="xpushare-demo-")
     try:
         file = arguments.file if arguments.file is not None else _default_file()

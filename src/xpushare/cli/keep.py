@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--unit", action="store_true", help="print a systemd unit that runs the keeper for this user")
     what.add_argument("--stop", action="store_true", help="stop the keeper, and drop what only the keeper holds")
     parser.add_argument(
-        "--max-bytes", type=_bytes, default=0, metavar="N", help="keep at most N bytes (default: no limit)"
+        "--max-bytes", type=_bytes, default=0, metavar="N", help="keep at most N bytes, such as 20G (default: no limit)"
     )
     parser.add_argument(
         "--ttl",
@@ -68,7 +68,10 @@ def _options(arguments: argparse.Namespace) -> str:
 def _bytes(text: str) -> int:
     """Parse a number of bytes, such as 1000000, 64M or 2G."""
     factor = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}.get(text[-1:].upper(), 1)
-    return int(text[:-1] if factor > 1 else text) * factor
+    try:
+        return int(text[:-1] if factor > 1 else text) * factor
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes such as 1000000, 64M or 2G") from None
 
 
 def age(seconds: int | None) -> str:

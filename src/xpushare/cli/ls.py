@@ -20,7 +20,7 @@ import xpushare
 from xpushare.arrays.names import survey_named
 from xpushare.channels.survey import channels
 from xpushare.cli.keep import age, kept_lines, kept_rows
-from xpushare.cli.screen import coloured, wrapped
+from xpushare.cli.screen import coloured, narrow, wrapped
 from xpushare.common.sizes import counted, readable
 from xpushare.sharing.survey import Row, Survey, command_line
 
@@ -99,6 +99,14 @@ def _print_table(groups: list[list[Row]]) -> None:
     devices = _device_names()
     header = ("STATE", "KIND", "SIZE", "DEVICE", "EXPORTER", "IMPORTERS", "HANDLES", "AGE", "NAMES", "LABEL")
     lines = [_line(group, devices) for group in groups]
+    if narrow():
+        for line in lines:
+            print(
+                *(wrapped(f"{title:<9}  ", text) for title, text in zip(header, line, strict=True) if text),
+                "",
+                sep="\n",
+            )
+        return
     widths = [max(map(len, column)) for column in zip(header, *lines, strict=True)]
     for line in (header, *lines):
         cells = [
@@ -194,7 +202,7 @@ def run(arguments: argparse.Namespace) -> int:
             )
         )
     if found.unread:
-        listed = ", ".join(f"{each.pid} {each.name}" for each in found.unread[:_LISTED])
+        listed = ", ".join(f"pid {each.pid} ({each.name})" for each in found.unread[:_LISTED])
         more = len(found.unread) - _LISTED
         rest = f" and {counted(more, 'other')}" if more > 0 else ""
         said = "these processes may share more, but this user may not look into them (that takes the right to ptrace): "

@@ -10,7 +10,7 @@ import sys
 import textwrap
 from typing import Final
 
-__all__ = ["Help", "coloured", "wrapped"]
+__all__ = ["Help", "coloured", "narrow", "wrapped"]
 
 _COLOURS: Final = {"red": "31", "green": "32", "yellow": "33", "dim": "2", "bold": "1"}
 
@@ -23,6 +23,11 @@ def coloured(text: str, colour: str) -> str:
     """Return the text in that colour. Files, pipes and terminals under NO_COLOR get the plain text."""
     plain = not colour or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not _is_terminal()
     return text if plain else f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
+
+
+def narrow() -> bool:
+    """Return whether the output is a terminal that is too narrow for tables."""
+    return _is_terminal() and shutil.get_terminal_size().columns < 80
 
 
 def wrapped(head: str, text: str, indent: int | None = None) -> str:

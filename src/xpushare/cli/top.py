@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple
 import xpushare
 from xpushare.arrays.names import survey_named
 from xpushare.channels.survey import channels
+from xpushare.cli import seconds
 from xpushare.common.sizes import counted
 from xpushare.sharing.survey import command_line
 
@@ -34,7 +35,7 @@ _MIB: Final = 1 << 20
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--interval", type=float, default=1.0, metavar="SECONDS", help="seconds between updates (default: 1)"
+        "--interval", type=seconds, default=1.0, metavar="SECONDS", help="seconds between updates (default: 1)"
     )
     parser.add_argument("--view", choices=tuple(_VIEWS.values()), default="channels", help="what to show first")
     parser.add_argument("--filter", default="", metavar="TEXT", help="show only lines that contain this text")

@@ -99,6 +99,8 @@ class Report:
 
     def as_text(self) -> str:
         """Return the report for people."""
+        if self.problem and not any(each.parts for each in self.outcomes):
+            return f"the suite did not start: {self.problem}"
         lines: list[str] = []
         for each in self.outcomes:
             lines.append(f"{each.status:<13}  {each.rule.number:<5}  {each.rule.text}")

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import shutil
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from collections.abc import Iterator
 
 import xpushare as xs
 from xpushare.adapters.vendor import Check
+from xpushare.cli import seconds
 from xpushare.cli.doctor import containers, devices, folder, keeper, kernel, routes
 from xpushare.cli.doctor.sharing import Trial
 from xpushare.cli.screen import coloured, wrapped
@@ -69,13 +69,6 @@ def _text(check: Check) -> str:
     return f"{line}\n{wrapped(f'{chr(32):33}→ ', check.fix)}" if check.fix else line
 
 
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is no time: a positive number of seconds")
-    return value
-
-
 def _pid(text: str) -> int:
     value = int(text)
     if not 0 < value < 1 << 31:
@@ -94,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--timeout",
-        type=_positive,
+        type=seconds,
         default=30.0,
         metavar="S",
         help="time limit for each step, in seconds (default: 30)",

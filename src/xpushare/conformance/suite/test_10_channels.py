@@ -68,7 +68,7 @@ def _ended(mode: str) -> str:
     return actions.attempt(kept[mode].receive, TIMEOUT)
 
 
-@rule("10.1", 'Mode "all" sees every frame in order, "newest" the latest, "one" shares them out; finish() ends all')
+@rule("10.1")
 def test_modes(pair: Pair, peer: Child, name: str) -> None:
     with _create(name, pair.exporter) as channel, Child() as other:
         for child, modes in ((peer, ("all", "newest", "one")), (other, ("one",))):
@@ -85,7 +85,7 @@ def test_modes(pair: Pair, peer: Child, name: str) -> None:
         peer.call(actions.drop)
 
 
-@rule("10.2", "A frame that is held is never overwritten; a full channel behaves as its on_full says")
+@rule("10.2")
 @pytest.mark.parametrize("policy", ["block", "overwrite", "raise"])
 def test_policies(pair: Pair, peer: Child, name: str, policy: str) -> None:
     with _create(name, pair.exporter, slots=4, on_full=policy) as channel:
@@ -115,7 +115,7 @@ def _release() -> None:
     kept.pop("frame").close()
 
 
-@rule("10.3", "A dead reader's frames are free; a writer's death ends the stream once it is drained")
+@rule("10.3")
 def test_deaths(pair: Pair, name: str) -> None:
     with _create(name, pair.exporter, slots=3) as channel, Child() as reader:
         reader.call(_open, name, "all")
@@ -144,7 +144,7 @@ def _write(name: str, device: str) -> None:
         _send(channel, 9)
 
 
-@rule("10.4", "A lock has one holder, and reports its death to the next one; an atomic counts every addition")
+@rule("10.4")
 def test_locks(peer: Child, name: str) -> None:
     with xs.Lock(name) as held:
         assert not held.owner_died
@@ -198,7 +198,7 @@ def _skip() -> None:
     kept["all"].receive(TIMEOUT).close()
 
 
-@rule("10.5", "Device work on a frame follows its writer's, a slot's next writer that of its readers; no host waits")
+@rule("10.5")
 def test_order(pair: Pair, peer: Child, name: str) -> None:
     with _create(name, pair.exporter, slots=3) as channel, xs.Queue(channel.device) as queue:
         peer.call(_open, name, "all")
@@ -221,7 +221,7 @@ def test_order(pair: Pair, peer: Child, name: str) -> None:
         peer.call(actions.drop)
 
 
-@rule("10.6", "Readers that reconnect get the next writer's frames, whether the slots outlive their maker or not")
+@rule("10.6")
 def test_successors(pair: Pair, name: str) -> None:
     with Child() as writer, Child() as successor:
         writer.call(_begin, name, pair.exporter)

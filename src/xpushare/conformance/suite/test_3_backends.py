@@ -24,7 +24,7 @@ def strangers(device: str, kind: str) -> list[str]:
     return list(found.values())
 
 
-@rule("3.13a", "A handle opens on a device of another backend with the same bytes, or is refused with the reason")
+@rule("3.13a")
 @pytest.mark.parametrize("kind", ["memory", "physical_memory"])
 def test_content(pair: Pair, peer: Child, kind: str) -> None:
     refusals: list[str] = []
@@ -50,7 +50,7 @@ def test_content(pair: Pair, peer: Child, kind: str) -> None:
         pytest.skip("; ".join(refusals) or "there is no device of another backend")
 
 
-@rule("3.13b", "An event opens on devices of other backends, signalled and waited on from both ends")
+@rule("3.13b")
 @pytest.mark.parametrize("kind", ["event"])
 def test_event(pair: Pair, peer: Child, kind: str) -> None:
     found = strangers(pair.exporter, kind)
@@ -72,7 +72,7 @@ def test_event(pair: Pair, peer: Child, kind: str) -> None:
         pytest.skip("there is no device of another backend")
 
 
-@rule("3.13c", "In a process that may not see an event's device, the event opens on the host")
+@rule("3.13c")
 @pytest.mark.parametrize("kind", ["event"])
 def test_event_of_a_hidden_device(pair: Pair, kind: str) -> None:
     devices = [pair.exporter, *strangers(pair.exporter, kind)]

@@ -29,7 +29,7 @@ PATTERN = bytes(at % 251 for at in range(NBYTES))
 # --- the handle -------------------------------------------------------------------------------------------------------
 
 
-@rule("3.0a", "A handle is 256 bytes or URL-safe text, and either restores it")
+@rule("3.0a")
 def test_bytes_and_text(pair: Pair) -> None:
     with xs.malloc_device(NBYTES, pair.exporter) as memory:
         handle = xs.ipc.memory.get(memory)
@@ -47,7 +47,7 @@ def test_bytes_and_text(pair: Pair) -> None:
             xs.ipc.memory.put(each)
 
 
-@rule("3.0b", "A handle reports its kind, backend, device, sizes, access and exporter")
+@rule("3.0b")
 def test_fields(pair: Pair, kind: str) -> None:
     with make(kind, pair.exporter) as thing:
         handle = verbs(kind).get(thing)
@@ -68,7 +68,7 @@ def test_fields(pair: Pair, kind: str) -> None:
             xs.ipc.memory.put(handle)
 
 
-@rule("3.0c", "An import is on the opener's device, by default the one that the handle names")
+@rule("3.0c")
 def test_device_of_an_import(pair: Pair, peer: Child) -> None:
     handle = peer.call(actions.export, "memory", "memory", pair.exporter)
     with xs.ipc.memory.open(handle) as memory:
@@ -84,7 +84,7 @@ def test_device_of_an_import(pair: Pair, peer: Child) -> None:
 # --- 1: get -----------------------------------------------------------------------------------------------------------
 
 
-@rule("3.1a", "Every get returns a distinct handle")
+@rule("3.1a")
 def test_distinct(pair: Pair, kind: str) -> None:
     with make(kind, pair.exporter) as thing:
         found = [verbs(kind).get(thing) for _ in range(20)]
@@ -93,7 +93,7 @@ def test_distinct(pair: Pair, kind: str) -> None:
             verbs(kind).put(each)
 
 
-@rule("3.1b", "Any range of an allocation can be exported; the importer's object is exactly that range")
+@rule("3.1b")
 def test_ranges(pair: Pair, peer: Child) -> None:
     memory = kept["memory"] = xs.malloc_device(3 * NBYTES, pair.exporter)
     write_bytes(memory, PATTERN * 3)
@@ -120,7 +120,7 @@ def _size(name: str) -> int:
     return nbytes
 
 
-@rule("3.1c", "An imported Memory or Event cannot be exported again, unless it was attached with own=True")
+@rule("3.1c")
 @pytest.mark.parametrize("kind", ["memory", "event"])
 def test_import_is_not_exported(pair: Pair, peer: Child, kind: str) -> None:
     theirs = peer.call(actions.export, "thing", kind, pair.exporter)
@@ -148,7 +148,7 @@ def _share_array(device: str) -> bytes:
     return bytes(kept["handle of array"])
 
 
-@rule("3.1d", "An imported PhysicalMemory can be exported again")
+@rule("3.1d")
 def test_import_is_exported(pair: Pair, peer: Child, other: Child) -> None:
     first = actions.export("pages", "physical_memory", pair.exporter, b"far away", pair.granule)
     peer.call(actions.open_, "import", "physical_memory", first, pair.importer)
@@ -164,7 +164,7 @@ def test_import_is_exported(pair: Pair, peer: Child, other: Child) -> None:
     assert other.call(actions.read, "more", 8) == b"far away"
 
 
-@rule("3.1e", "Physical memory and events are exported only if made with enable_ipc=True")
+@rule("3.1e")
 @pytest.mark.parametrize("kind", ["physical_memory", "event"])
 def test_not_made_for_sharing(pair: Pair, kind: str) -> None:
     def plain() -> Any:
@@ -182,7 +182,7 @@ def test_not_made_for_sharing(pair: Pair, kind: str) -> None:
             verbs(kind).get(wrong)
 
 
-@rule("3.1f", "exposed_nbytes covers the range, and no other allocation made here for sharing")
+@rule("3.1f")
 def test_exposed(pair: Pair) -> None:
     found = [xs.malloc_device(nbytes, pair.exporter) for nbytes in (1, 100, NBYTES, NBYTES + 1, 3, NBYTES)]
     reach: list[tuple[int, int]] = []
@@ -198,7 +198,7 @@ def test_exposed(pair: Pair) -> None:
     assert all(one[1] <= two[0] for one, two in pairwise(reach))
 
 
-@rule("3.1g", "get takes an array over memory that was made here")
+@rule("3.1g")
 def test_arrays_over_own_memory(pair: Pair, peer: Child) -> None:
     memory = kept["memory"] = xs.malloc_device(NBYTES, pair.exporter)
     write_bytes(memory, PATTERN)
@@ -219,7 +219,7 @@ def test_arrays_over_own_memory(pair: Pair, peer: Child) -> None:
         xs.ipc.memory.put(handle)
 
 
-@rule("3.1h", "get takes arrays of other libraries; an array that cannot be exported is refused with advice")
+@rule("3.1h")
 def test_foreign(pair: Pair, peer: Child) -> None:
     library = samples(pair.exporter)
     array = library.array(pair.exporter, PATTERN)
@@ -239,7 +239,7 @@ def test_foreign(pair: Pair, peer: Child) -> None:
 # --- 2: the bytes are the whole handle --------------------------------------------------------------------------------
 
 
-@rule("3.2a", "Environment, JSON, pipes and bytes carry a handle, to any number of importers, any number of times")
+@rule("3.2a")
 def test_channels(pair: Pair, peer: Child, other: Child, kind: str) -> None:
     handle = actions.export("thing", kind, pair.exporter)
     text = str(xs.ipc.Handle(handle))
@@ -256,7 +256,7 @@ def _open_from_environment(kind: str, device: str) -> bool:
         return imported
 
 
-@rule("3.2b", "One end sees what the other end writes and signals")
+@rule("3.2b")
 @pytest.mark.parametrize("kind", ["memory", "physical_memory"])
 def test_shared_content(pair: Pair, peer: Child, kind: str) -> None:
     nbytes = NBYTES if kind == "memory" else pair.granule
@@ -270,7 +270,7 @@ def test_shared_content(pair: Pair, peer: Child, kind: str) -> None:
         assert read_bytes(thing, 17) == b"once more........"
 
 
-@rule("3.2b", "One end sees what the other end writes and signals")
+@rule("3.2b")
 @pytest.mark.parametrize("kind", ["event"])
 def test_shared_event(pair: Pair, peer: Child, kind: str) -> None:
     handle = peer.call(actions.export, "thing", kind, pair.exporter)
@@ -288,7 +288,7 @@ def test_shared_event(pair: Pair, peer: Child, kind: str) -> None:
         assert (event.value, event.pending) == (1, 1)
 
 
-@rule("3.2c", "A handle opens in the exporter's own process, too")
+@rule("3.2c")
 def test_own_process(pair: Pair, kind: str) -> None:
     handle = actions.export("thing", kind, pair.exporter, b"own" if kind != "event" else b"", pair.granule)
     thing = kept["thing"]

@@ -24,7 +24,7 @@ PATTERN = bytes(at % 251 for at in range(NBYTES))
 # --- 6 and 7: lifetimes -----------------------------------------------------------------------------------------------
 
 
-@rule("3.6a", "An open mapping keeps its content after the exporter freed the memory")
+@rule("3.6a")
 def test_outlives_free(pair: Pair, peer: Child) -> None:
     handle = peer.call(actions.export, "thing", "memory", pair.exporter, b"remains")
     memory = xs.ipc.memory.open(handle, device=pair.importer)
@@ -39,7 +39,7 @@ def test_outlives_free(pair: Pair, peer: Child) -> None:
     memory.close()
 
 
-@rule("3.6b", "An open mapping keeps its content after the exporter died by SIGKILL")
+@rule("3.6b")
 def test_outlives_death(pair: Pair) -> None:
     has_pages = all(
         xs.Device(device).has("ext_oneapi_ipc_physical_memory") for device in (pair.exporter, pair.importer)
@@ -62,14 +62,14 @@ def test_outlives_death(pair: Pair) -> None:
     memory.close()
 
 
-@rule("3.7a", "Physical memory and events have no close verb")
+@rule("3.7a")
 def test_verbs() -> None:
     for kind in KINDS:
         names = {name for name in ("get", "put", "open", "close") if hasattr(verbs(kind), name)}
         assert names == {"get", "put", "open"} | ({"close"} if kind == "memory" else set())
 
 
-@rule("3.7b", "The last release of an import tears it down")
+@rule("3.7b")
 def test_teardown(pair: Pair, peer: Child, kind: str, nothing_left: Callable[[], None]) -> None:
     handle = peer.call(actions.export, "thing", kind, pair.exporter)
     count = actions.processes if kind == "event" else actions.importers
@@ -85,7 +85,7 @@ def test_teardown(pair: Pair, peer: Child, kind: str, nothing_left: Callable[[],
     nothing_left()
 
 
-@rule("3.7c", "An import outlives its source object")
+@rule("3.7c")
 def test_import_outlives_source(pair: Pair, peer: Child, kind: str) -> None:
     if kind == "memory" and not xs.Device(pair.exporter).has("outlives_exporter"):
         pytest.skip("memory is rule 3.6")
@@ -113,7 +113,7 @@ def test_import_outlives_source(pair: Pair, peer: Child, kind: str) -> None:
 # --- 8: failures leave nothing ----------------------------------------------------------------------------------------
 
 
-@rule("3.8a", "A failed open leaves no fd, mapping or entry behind")
+@rule("3.8a")
 def test_failed_opens(pair: Pair, peer: Child, kind: str, nothing_left: Callable[[], None]) -> None:
     good = peer.call(actions.export, "good", kind, pair.exporter)
     gone = peer.call(actions.export, "gone", kind, pair.exporter)
@@ -131,7 +131,7 @@ def test_failed_opens(pair: Pair, peer: Child, kind: str, nothing_left: Callable
     nothing_left()
 
 
-@rule("3.8b", "A failed get or map leaves no fd, mapping or entry behind")
+@rule("3.8b")
 @pytest.mark.misuse
 def test_failed_gets(pair: Pair, kind: str, nothing_left: Callable[[], None]) -> None:
     context: Any = "a context"

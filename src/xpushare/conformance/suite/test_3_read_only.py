@@ -18,7 +18,7 @@ from xpushare.conformance.rules import rule
 PATTERN = bytes(at % 251 for at in range(NBYTES))
 
 
-@rule("3.11a", "A read-only import gives no writable view and is no destination")
+@rule("3.11a")
 def test_read_only(pair: Pair, peer: Child) -> None:
     try:
         handle = peer.call(actions.export, "thing", "memory", pair.exporter, b"look", read_only=True)
@@ -58,7 +58,7 @@ def test_read_only(pair: Pair, peer: Child) -> None:
     assert not kept["own"].read_only
 
 
-@rule("3.11b", "A read-only import is mapped read-only where the host can access it")
+@rule("3.11b")
 def test_mapped_read_only(pair: Pair) -> None:
     handle = actions.export("thing", "memory", pair.exporter, b"look", read_only=True)
     with Child() as child:
@@ -78,7 +78,7 @@ def _host_view(name: str) -> None:
     memoryview(kept[name]).release()
 
 
-@rule("3.11c", "With enforced_read_only, an importer cannot circumvent the protection")
+@rule("3.11c")
 def test_enforced(pair: Pair) -> None:
     handle = actions.export("thing", "memory", pair.exporter, b"look", read_only=True)
     with Child() as child:

@@ -35,7 +35,7 @@ def _write(value: int) -> None:
     actions.write_bytes(kept["array"].memory, bytes([value]) * _NBYTES)
 
 
-@rule("6.12", "zeros are zero, even in memory that was used before")
+@rule("6.12")
 def test_zeros(pair: Pair) -> None:
     for _ in range(3):
         with _filled(pair.exporter, 7) as array:
@@ -45,7 +45,7 @@ def test_zeros(pair: Pair) -> None:
         assert not any(actions.read_bytes(zero.memory))
 
 
-@rule("6.13", "No later array lies in memory that an importer still has open, whoever else has closed it")
+@rule("6.13")
 def test_what_is_open_stays(pair: Pair, peer: Child) -> None:
     array = _filled(pair.exporter, 1)
     handles = [xs.share(array), xs.share(array)]
@@ -60,7 +60,7 @@ def test_what_is_open_stays(pair: Pair, peer: Child) -> None:
     assert peer.call(_ends) == b"\11\11"
 
 
-@rule("6.14", "A later array is attached with its own content, and the handles of an earlier one have expired")
+@rule("6.14")
 def test_later_arrays(pair: Pair, peer: Child) -> None:
     message = b""
     for value in range(1, 6):

@@ -86,7 +86,7 @@ def _error(name: str, **options: Any) -> str:
     return "shared"
 
 
-@rule("6.15", "An owner shares, publishes and pickles attached arrays after their exporter has died by SIGKILL")
+@rule("6.15")
 def test_heirs(pair: Pair, peer: Child, other: Child) -> None:
     name = f"conformance-heir-{os.getpid()}"
     with Child() as first:
@@ -118,7 +118,7 @@ def _unpickle(name: str, data: bytes) -> int:
     return _value(kept[name])
 
 
-@rule("6.16", "A chain of owners keeps memory alive, each after the death of the one before")
+@rule("6.16")
 def test_chain(pair: Pair) -> None:
     with ExitStack() as ended:
         last = ended.enter_context(Child())
@@ -133,7 +133,7 @@ def test_chain(pair: Pair) -> None:
     assert _values("end") == [1, 2, 3]
 
 
-@rule("6.17", "An owner exports nothing with more access than it attached, and with only= it owns only a part")
+@rule("6.17")
 def test_no_more_writable(pair: Pair, peer: Child, other: Child) -> None:
     with Child() as first:
         try:
@@ -160,7 +160,7 @@ def _attach_other(message: bytes, device: str) -> int:
     return _value(found["other"])
 
 
-@rule("6.18", "share forwards the original handles of other imports, as long as these can be opened")
+@rule("6.18")
 def test_passed_on(pair: Pair, peer: Child, other: Child) -> None:
     with xs.share(_tree(pair.exporter)) as handle:
         message = bytes(handle)
@@ -177,7 +177,7 @@ def test_passed_on(pair: Pair, peer: Child, other: Child) -> None:
     assert peer.call(_values, "tree") == [1, 2, 3]
 
 
-@rule("6.19", "share of an import that is not owned here raises HandleExpiredError once the exporter is gone")
+@rule("6.19")
 def test_not_owned(pair: Pair) -> None:
     with Child() as first:
         kept["tree"] = xs.attach(first.call(_shared, "handle", pair.exporter), device=pair.importer)
