@@ -98,9 +98,9 @@ def attach(
         h: What `share` or `lookup` returned, or its bytes or text. If the handle was looked up and
             its name has a newer version by now, that version is opened.
         device: Where to open the memory. None means the device that the handle names.
-        stream: A `Queue`, another library's stream or a raw one, which waits on the device for
-            the producer's work. By default the consumer's `__dlpack__(stream=…)`, the queue that
-            gets the array as an operand, or the host waits before it reads. -1 waits for nothing.
+        stream: A `Queue`, another library's stream or a raw one, which waits on the device for the
+            producer's work. By default whoever first uses the array waits: the consumer's stream,
+            the queue, or the host. -1 waits for nothing.
         like: `numpy`, `torch`, `cupy` or `jax` (the module or its name), or a function of a
             `SharedArray`. The result then consists of that library's arrays, or of what the
             function returns.

@@ -106,7 +106,7 @@ class Changes:
         return None if seconds is None else min(seconds, _LONGEST)
 
     def drain(self) -> None:
-        """Forget the news after a wait."""
+        """Discard pending inotify events after a wait."""
         if self._inotify is not None:
             try:
                 os.read(self._inotify.number, 1 << 16)

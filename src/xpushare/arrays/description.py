@@ -233,9 +233,7 @@ def _standing(array: Any, claims: list[_Claim]) -> list[_Claim]:
 
 
 def _nobodys(what: str, backends: list[str], known: bool) -> FeatureNotSupportedError:
-    """Return the error for memory that the drivers of all these backends know, or that none of the possible
-    ones knows.
-    """
+    """Return the error for memory whose owner is unclear: several drivers recognise the memory, or none does."""
     return FeatureNotSupportedError(
         f"the memory of {what} may be of {' or of '.join(backends)}, and {'each' if known else 'none'} of their "
         "drivers in this process knows it, so that nobody can say whose it is: share a copy on the host"

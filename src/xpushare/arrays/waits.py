@@ -23,7 +23,7 @@ _LOOK: Final = 1.0  # seconds between checks for an object that was closed meanw
 def wait_any(objects: Iterable[Any], timeout: float | None = None) -> list[Any]:
     """Wait for the first of several events, channels and watches.
 
-    Frames of channels and items of watches stay to be taken.
+    It takes nothing: call `receive` or `next` afterwards.
 
     Args:
         objects: Events (the newest signal known now), tuples `(event, number)` (that signal),
@@ -35,7 +35,7 @@ def wait_any(objects: Iterable[Any], timeout: float | None = None) -> list[Any]:
 
     Raises:
         TimeoutError: Nothing was ready in time.
-        PeerLostError: One of the signals is lost, and none before it in the list is ready.
+        PeerLostError: A signal is lost, and nothing earlier in the list is ready.
         InvalidArgumentError: The list is empty, holds anything else, or another thread closed one
             of the objects.
 
@@ -68,7 +68,7 @@ async def any_of(objects: Iterable[Any]) -> list[Any]:
         Those that are ready, in their order and as they were given.
 
     Raises:
-        PeerLostError: One of the signals is lost, and none before it in the list is ready.
+        PeerLostError: A signal is lost, and nothing earlier in the list is ready.
         InvalidArgumentError: As for `wait_any`.
 
     Examples:

@@ -137,7 +137,7 @@ class Crew:
         return self._handles
 
     def admit(self, make: Callable[[_native.Crew], _T], member: Callable[[_T], int]) -> _T:
-        """Have `make` claim one more member. The caller holds the join byte."""
+        """Call `make`, which adds a member, and record its handles. The caller holds the join byte."""
         self.handles()
         made = make(self.native)
         try:
@@ -317,8 +317,8 @@ def _stuck(number: int, path: Path) -> InvalidArgumentError:
 
 
 def _give_up(native: _native.Crew, path: Path, inode: tuple[int, int]) -> None:
-    """While holding the join byte, have the members of a channel whose slots have ended look for the next channel of
-    that name. They are notified before the name is free, so that no death in between leaves a member waiting for ever.
+    """Tell the members of a channel whose slots are gone to look for its successor, before the name is freed. If this
+    process died between the two, no member would be left waiting. The caller holds the join byte.
     """
     _native.channel_move(native)
     if _inode_at(path) == inode:

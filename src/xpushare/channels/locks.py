@@ -203,7 +203,7 @@ class Atomic(_native.AtomicMember, _Shared):
         """Wait until the number differs from the one given.
 
         Args:
-            value: The number that is waited away from.
+            value: Returns as soon as the number is not this one.
             timeout: Seconds to wait. None waits as long as it takes.
 
         Raises:

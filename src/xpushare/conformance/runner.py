@@ -39,7 +39,7 @@ class Part:
 
 @dataclass
 class Outcome:
-    """One rule."""
+    """The outcome of one rule."""
 
     rule: Rule
     parts: list[Part] = field(default_factory=list[Part])

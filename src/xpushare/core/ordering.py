@@ -1,4 +1,4 @@
-"""How readers are ordered after a producer's stream: by an event, and the point of it that marks the content as
+"""How readers are ordered after a producer's stream: by an event, and the number of the signal that marks the content
 complete.
 """
 

@@ -134,7 +134,7 @@ class Pin:
             each.pins += 1
 
     def works(self) -> None:
-        """Note that only a queue operation holds this pin."""
+        """Record that only a queue operation holds this pin."""
         with self._lock:
             self._works = 1
             for each in self._mapped:

@@ -191,7 +191,7 @@ class Kept:
             return of.nbytes
 
     def _look(self, room: Room) -> bool:
-        """Release imports whose time is over. Returns whether any import of that device is still cached."""
+        """Release expired imports. Returns whether this device still has cached ones."""
         try:
             self._sweep()
             now = time.monotonic()

@@ -33,7 +33,7 @@ class ByName:
         return None if found is None else found()
 
     def add(self, name: Hashable, made: T) -> T:
-        """Return the live allocation of that identity. If there is none, it is `made` from now on."""
+        """Return the live allocation with that identity, or register and return `made`."""
         own: ref[Any] = ref(made, partial(self._forget, name))
         while (known := self._known.setdefault(name, own)) is not own:
             found: T | None = known()

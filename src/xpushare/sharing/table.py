@@ -407,7 +407,7 @@ class Table:
         return self._entries.give_open(fields_of(handle), deadline_in(grace))
 
     def outlive(self, handles: Sequence[Handle], grace: int, most_nbytes: int) -> None:
-        """Note that the objects behind pickles of one device's memory have died.
+        """Record that the objects behind pickles of one device's memory have died.
 
         A pickle that nobody has opened yet stays valid for `grace` nanoseconds, unless such pickles hold more than
         `most_nbytes` of the device. What somebody has open may still be passed on.
@@ -502,8 +502,8 @@ class Table:
     # --- exports that nobody will close
 
     def lose(self, handle: Handle) -> bool:
-        """Note that the object that `share` returned was dropped unclosed. Returns True if its export stays until this
-        process ends.
+        """Record that the object that `share` returned was dropped unclosed. Returns True if its export stays until
+        this process ends.
         """
         fields = fields_of(handle)
         with self._lock:
