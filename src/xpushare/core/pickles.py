@@ -121,8 +121,7 @@ def hope_for(slot: Slot) -> None:
 
 
 def sent(made: dict[Device, list[Handle]], opens: int) -> None:
-    """Record that these handles were made for one pickle and nobody else has them, as if their objects had died since.
-    """
+    """Record that these handles were made for one pickle and nobody else has them, as if their objects had died since."""
     if node.left():
         return
     # First, since the variables may hold nonsense.
