@@ -6,7 +6,9 @@ read one byte or number of a frame, and the queue copies the frame. "one CPU" is
 CPU, so that each sleeps while the other one runs. "asleep" is one way, from before the loan until the reader has the
 value: the writer pauses before each frame for long enough that the reader sleeps.
 
-"whole" is half a round trip of 8 MiB in which both processes fill the frame and read all of it. "4K" is frames of 3840 x 2160 x 3 bytes that are filled in place, sent, and read as a whole, a second.
+"whole" is half a round trip of 8 MiB in which both processes fill the frame and read all of it.
+
+"4K" is frames of 3840 x 2160 x 3 bytes that are filled in place, sent, and read as a whole, a second.
 
     python -m benchmarks.channels [--rounds 3000] [--frames 100]
 """

@@ -37,7 +37,7 @@ BARS = [
         "torch.multiprocessing queue", "torch.multiprocessing", TREES),
     Bar("The same tensors again", "tree, 578 tensors, again", "h100",
         "torch.multiprocessing queue", "torch.multiprocessing", TREES),
-    Bar("A frame of 8 MiB that was made in the channel's memory: one byte is written and read. The queue copies the frame",
+    Bar("A frame of 8 MiB that was made in the channel's memory: one byte is written and read, the queue copies all",
         "hand-over, 8 MiB, each process on a CPU of its own; one byte is written and read, and the queue copies all",
         "h100", "`multiprocessing.Queue`", "multiprocessing.Queue", "python -m benchmarks.channels"),
     Bar("A message of 64 bytes to a process that sleeps, both on one CPU",

@@ -1,4 +1,4 @@
-"""The wake-ups of those who wait for a name: a change in the folder of the names, the end of a publisher, a `close`."""
+"""Wake a thread that waits for a name: when the folder of names changes, a publisher ends, or the watch is closed."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class Changes:
         os.eventfd_write(self._closing.number, 1)
 
     def wait(self, seconds: float | None, pidfd: OwnedFd | None, look: bool) -> None:
-        """Wait until something may be new, at most `seconds`. `pidfd` belongs to a process whose end counts as news.
-        `look` says that there may be news of which the kernel does not notify.
+        """Wait until a name may have changed, at most `seconds`. The wait also ends when the process of `pidfd` ends.
+        `look` says that there may be changes of which the kernel does not notify.
         """
         if self._begun():
             return

@@ -83,8 +83,8 @@ def new_array(
 
 
 def lies_on_host(array: Any, found: description.Described | None) -> bool:
-    """Return whether NumPy copies an array of ours (`found` is None) or of another library. Otherwise its
-    device does.
+    """Return whether NumPy copies the array. Otherwise the array's device copies it. `found` is None for an array of
+    ours.
     """
     return array.device.backend == adapters.HOST if found is None else found.backend is None
 
@@ -107,7 +107,7 @@ class Spanned(NamedTuple):
 
 
 def spanned(array: Any, found: description.Described | None) -> Spanned:
-    """Return the bytes that an array of ours (`found` is None) or of another library spans."""
+    """Return the bytes that an array spans. `found` is None for an array of ours."""
     if found is None:
         place, first, shape, strides, dtype = described(array)
         return Spanned(place.address, place.nbytes, place.hold()[0], first, shape, strides, dtype)
@@ -382,8 +382,8 @@ def array(x: Any, *, dtype: Any = None, device: DeviceLike | None = None) -> Sha
 
 
 def values_of(x: Any) -> Any:
-    """Return NumPy's array of an array of ours or of another library: in place on the host, otherwise a copy there.
-    Return None if it is not an array.
+    """Return an array as a NumPy array: a view if its memory is on the host, otherwise a copy on the host. Return None
+    if the object is not an array.
     """
     own = own_array(x)
     source: Any = x if own is None else own
@@ -407,7 +407,7 @@ def _converted(x: Any, values: Any, dtype: Any) -> Any:
 
 
 def _copied_there(array: Any, found: description.Described | None) -> SharedArray:
-    """Return the elements in new memory on their device, where they are complete when this returns."""
+    """Copy the elements into new memory on their device. The copy is complete when this returns."""
     (place, offset, shape, strides, dtype), _ = copy_of(array, found, None)
     work = work_on(place.device, native_stream(None, found, array, place.device), array)
     if work is not None:

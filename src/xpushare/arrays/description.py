@@ -388,10 +388,8 @@ def _from_dlpack(array: Any, ordered: bool) -> Described:
 
 
 def device_of(array: Any, found: Described) -> Device:
-    """Return the device that an array lies on: the host if its protocol knows of no devices.
-
-    Raises `FeatureNotSupportedError` if the driver does not know the memory: work on it could break the device for
-    good.
+    """Return the device that an array lies on: the host if its array protocol has no devices. Raises
+    `FeatureNotSupportedError` if the driver does not recognise the memory: using it could break the device's context.
     """
     if found.backend is None:
         return Device(f"{adapters.HOST}:0")
@@ -459,7 +457,7 @@ def allocation_at(
 
 
 def range_at(where: Located, array: Any, known: Sequence[Allocation] = (), ahead: int = 0) -> Range:
-    """Return the piece of an allocation at that place. The allocation is our own, an import or another library's.
+    """Return the piece of an allocation that `where` names. The allocation is our own, an import or another library's.
 
     `array` keeps the allocation alive (None: nothing does). If `where.nbytes` is 0, the piece ends where the allocation
     ends. Addresses in `known` allocations are looked up without asking drivers. `ahead` is the number of bytes from

@@ -106,7 +106,7 @@ class _Point(NamedTuple):
 
 @final
 class _Wanted:
-    """The objects that one call waits for."""
+    """The events, channels and watches that one `wait_any` waits for."""
 
     def __init__(self, objects: Iterable[Any]) -> None:
         self._all: Final = [_wanted(each) for each in objects]

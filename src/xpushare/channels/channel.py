@@ -390,7 +390,9 @@ class Channel(Awaitable):
             end.lost += 1
 
     def _follow(self) -> bool:
-        """Move to the channel that replaced this one, to its oldest frame. Returns False if there is none yet."""
+        """Move to the oldest frame of the channel that replaced this one. Returns False if no channel has replaced it
+        yet.
+        """
         with crews.alone():
             end = self._use()
             if end.peek() != _native.CHANNEL_MOVED:
@@ -471,7 +473,8 @@ class Channel(Awaitable):
     # --- the end
 
     def close(self) -> None:
-        """Leave the channel. A writer that has not said `finish()` is lost to its readers. Idempotent.
+        """Leave the channel. If a writer closes without `finish()`, its readers get
+        `PeerLostError`. Idempotent.
 
         Frames of this object that are open are given back. Arrays over their slots keep the memory.
 

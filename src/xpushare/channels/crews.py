@@ -103,7 +103,9 @@ def check_label(label: str | None) -> str:
 
 @final
 class Crew:
-    """This process in a crew. `count` says how many of its objects are members."""
+    """This process's part in a crew, the members of a channel or lock. `count` is the number of its objects that are
+    members.
+    """
 
     def __init__(self, kind: int, name: str, fd: OwnedFd, ranges: Sequence[Range], fresh: bool, initial: int) -> None:
         self.kind: Final = kind
@@ -212,7 +214,7 @@ def folder() -> Path:
 
 
 def _joining(number: int, path: Path, seconds: float) -> bool:
-    """Take the join byte. Returns False if another process still holds it after that time; it may have been stopped."""
+    """Take the join byte. Returns False if another process, which may be stopped, still holds it when the time is over."""
     end = time.monotonic() + seconds
     with doing(f"locking {path}"):
         while not _native.lock(number, _native.CREW_JOIN):

@@ -70,7 +70,8 @@ class _Shared:
         return self._pickle
 
     def close(self) -> None:
-        """Close this object. Closing a lock that it holds counts as the death of the owner. Idempotent.
+        """Close this object. If it holds the lock, the next owner finds the lock abandoned, as
+        after a death. Idempotent.
 
         Examples:
             >>> number = xs.Atomic(5)

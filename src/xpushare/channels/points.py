@@ -47,8 +47,8 @@ _DEATH: Final = 1.0  # seconds until a death is certainly noticed
 
 @final
 class After:
-    """The order of a frame's array: whatever works on the array first waits for these points, and is remembered, since
-    the slot's next user has to wait for it.
+    """Orders work on a frame's array. All work on the array first waits for these points, and is recorded, since the
+    slot's next user has to wait for it.
     """
 
     __slots__ = ("_device", "_points", "works")
@@ -204,8 +204,8 @@ class Points:
                 work.driver.copy(place.address + offset, stage.address, values.nbytes, (stage, place))
 
     def close(self) -> None:
-        """Wait until this member's device has finished with its frames. Afterwards nobody could tell that work from a
-        successor's.
+        """Wait until this member's device has finished with its frames. After the member has left, its work could not
+        be distinguished from its successor's.
         """
         slot = self._event.timeline.slot
         with contextlib.suppress(XpuShareError):

@@ -1,5 +1,5 @@
-"""The exports that pickling makes, how long a pickle stays valid, and the object that replaces one that cannot be
-opened.
+"""The exports that pickling makes, how long a pickle stays valid, and the placeholder for an object whose pickle cannot
+be opened.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def hope_for(slot: Slot) -> None:
 
 
 def sent(made: dict[Device, list[Handle]], opens: int) -> None:
-    """Record that these handles were made for one pickle and nobody else has them, as if their objects had died since."""
+    """Record that these handles were made for one pickle alone. They are treated as if their objects had died."""
     if node.left():
         return
     # First, since the variables may hold nonsense.

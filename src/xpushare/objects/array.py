@@ -816,8 +816,8 @@ def array_over(source: Range, shape: int | tuple[int, ...], dtype: Any, offset: 
 def view_of(
     array: SharedArray, offset: int, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...]
 ) -> SharedArray:
-    """Make another array in the same memory, whose first element is `offset` bytes behind this one's. Its readers wait
-    for the same points.
+    """Make another array in the same memory. Its first element is `offset` bytes after this array's, and its readers
+    wait for the same points.
     """
     check_dtype(dtype)
     return array_of(use(array), as_shape(shape), dtype, strides, array_offset(array) + offset, array_order(array))

@@ -148,8 +148,9 @@ class Named:
 
     @property
     def version(self) -> int | None:
-        """The version that `lookup` or `watch` found, as `publish` returned it; None for any other handle. `attach`
-        opens a newer version if this one was replaced meanwhile, unless `lookup(version=)` found it.
+        """The version number that `publish` returned, for a handle from `lookup` or `watch`. None for any other handle.
+        If the version has been replaced since, `attach` opens the newer one, unless the handle is from
+        `lookup(version=)`.
         """
         handle: Any = self  # a native handle, too
         found: int | None = getattr(newest_of(handle), "version", None)

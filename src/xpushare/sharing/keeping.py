@@ -256,7 +256,9 @@ def connected(start: bool = False) -> Generator[Connection | None]:
 
 @final
 class Connection:
-    """A connection to the keeper. What was handed over but not published ends with it."""
+    """A connection to the keeper. When the connection ends, the keeper drops memory that was handed over but not
+    published.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -311,7 +313,7 @@ class Connection:
         self._ask(PUBLISH, head + b"\n" + b"".join([message for _, message in versions]))
 
     def listed(self) -> list[dict[str, Any]]:
-        """Return the list of what is kept."""
+        """Return the list of the versions that the keeper holds."""
         found: list[dict[str, Any]] = json.loads(self._ask(LIST))
         return found
 

@@ -181,7 +181,9 @@ class Kept:
             return sum(of.nbytes for of in self._of.copy().values())
 
     def _counted(self, room: Room) -> int:
-        """Count the cached bytes of that device anew: an interrupt may have come between a removal and its count."""
+        """Recount the cached bytes of a device, since an interrupt may have come between a removal and the update of
+        the count.
+        """
         with self._lock:
             found = [(key, item.nbytes) for key, item in self.items.copy().items() if item.room is room]
             of = self._of.setdefault(room, _OfRoom())

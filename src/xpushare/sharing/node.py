@@ -1,4 +1,6 @@
-"""This process as a member among others: its table, its peers, its live objects. A forked child gets its own."""
+"""The sharing state of this process: its table, its peers and its live objects. A forked child starts with an empty
+state.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ T = TypeVar("T")
 
 @final
 class ByName:
-    """The live allocations of other libraries, by their identities. It holds none of them."""
+    """The live allocations of other libraries, by identity. The map holds only weak references."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, ref[Any]] = {}

@@ -184,8 +184,8 @@ def _reopen(opens: list[_Open], inode: int, nbytes: int) -> OwnedFd | None:
 
 
 class _Members:
-    """The processes attached to a commons. `mine`: this process is attached, and the kernel hides its own locks from
-    it.
+    """The processes attached to a commons. `mine` means that this process is attached, so its own locks have to be
+    added: the kernel does not report them to it.
     """
 
     def __init__(self, fd: int, mine: bool) -> None:
@@ -276,7 +276,7 @@ def _progress(commons: int, slot: int) -> tuple[int, int] | tuple[None, None]:
 
 
 def _rows(table: int, cookie: bytes, members: _Members, claimed: int, names: _Names) -> list[Row]:
-    """Return the objects that one table shares now, and ended exports that importers still have open."""
+    """Return the objects that a table shares, and the ended exports that importers still have open."""
     pid = members.pid(_EXPORTER)
     alive = pid is not None
     who = _name(pid) if pid else None

@@ -60,7 +60,7 @@ class _Waiting(NamedTuple):
 
 @final
 class Table:
-    """This process as an exporter. Created at the first export or event, and kept until the process ends."""
+    """The exports of this process. The table is created at the first export or event, and lives until the process ends."""
 
     __slots__ = (
         "_devices",
@@ -163,8 +163,8 @@ class Table:
         )  # fmt: skip
 
     def export(self, exports: Sequence[Exported], opens: int | None = None, ttl: int | None = None) -> list[Handle]:
-        """Publish these exports and return their handles: all of them, or none. Each holds its source until it is
-        withdrawn, was opened `opens` times, or `ttl` nanoseconds are over.
+        """Publish these exports and return their handles: all of them, or none. Each export keeps its source alive
+        until the export is withdrawn, was opened `opens` times, or `ttl` nanoseconds are over.
         """
         if not self._serving or self._lingering or self._ending:
             self.ready(len(exports))
@@ -410,7 +410,7 @@ class Table:
         """Record that the objects behind pickles of one device's memory have died.
 
         A pickle that nobody has opened yet stays valid for `grace` nanoseconds, unless such pickles hold more than
-        `most_nbytes` of the device. What somebody has open may still be passed on.
+        `most_nbytes` of the device. A process that has opened one may still pass it on.
         """
         over: list[Exported] = []
         waiting: list[Exported] = []

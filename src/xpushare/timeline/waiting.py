@@ -75,8 +75,8 @@ def in_loop() -> bool:
 
 @final
 class Told:
-    """Points that one thread or task waits for. One of `fds` becomes readable once any of them may be done or lost.
-    None in the place of a point stands for the end of a loss: the event's unsubmitted points can come again.
+    """Points that one thread or task waits for. One of `fds` becomes readable once any of the points may be complete or
+    lost. None instead of a point stands for the end of a loss: the event's unsubmitted points can be signalled again.
     """
 
     def __init__(self, points: Iterable[tuple[_native.Slot, int | None]]) -> None:

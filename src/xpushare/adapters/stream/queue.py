@@ -308,7 +308,9 @@ class DeviceQueue(DriverQueue):
                 self._late.popleft()
 
     def _finish_signal(self, slot: Slot, word: int, point: int, after: int, code: int) -> None:
-        """Wait for `after`, another signaller's point, and then complete `point`. On failure, fail the slot and raise."""
+        """Wait for `after`, another signaller's point, and then complete `point`. Fail the slot and raise if that
+        fails.
+        """
         try:
             if after and not code:
                 self._wait(slot, word, after)

@@ -71,8 +71,8 @@ def _connect(fields: Fields) -> socket.socket:
 
 
 class _Line:
-    """A connection to an exporter's socket. It is made anew if the exporter, which lets nobody in for long, has ended
-    it.
+    """A connection to an exporter's socket. The exporter ends every connection after a short time, and this class
+    reconnects.
     """
 
     def __init__(self, fields: Fields) -> None:
@@ -158,8 +158,8 @@ def _error_of(status: int) -> Blocked | HandleExpiredError:
 
 
 def _is_of(pidfd: OwnedFd, pid: int) -> bool:
-    """Return whether the pidfd belongs to the listening process, as far as /proc shows. Another process's pidfd would
-    not report this one's death.
+    """Return whether the pidfd belongs to the listening process, as far as /proc shows. The pidfd of another process
+    would not report the listening process's death.
     """
     try:
         with open(f"/proc/self/fdinfo/{pidfd.number}", encoding="ascii") as file:
