@@ -152,7 +152,9 @@ def attach_message(
     only: Only | None = None,
     own: bool = False,
 ) -> Any:
-    """Map the arrays that a message names. A failure leaves nothing open and uses up no open."""
+    """Map the arrays that a message names. After a failure nothing is open, and the attempt does not count towards
+    `opens`.
+    """
     if message.closed:
         expect_open(message)
     content = content_of(message)
@@ -196,7 +198,7 @@ def _consumed(arrays: list[SharedArray | None], consumer: Consumer) -> list[Any]
 
 
 def _part_of(message: ArrayHandle, tree: Any, only: Only) -> tuple[Any, Part]:
-    """Return the tree that `only` leaves, and of which arrays and memory it is."""
+    """Return the part of the tree that `only` selects, and the arrays and memory that this part needs."""
     if tree is ONE_ARRAY:
         raise InvalidArgumentError("only= chooses arrays of a tree, and this is the handle of one array")
     pruned_tree, wanted = pruned(tree, only)
@@ -210,7 +212,7 @@ def _tensors(
     message: ArrayHandle, content: Content, opened: list[Range], orders: Orders, consumer: Consumer
 ) -> list[Any] | None:
     """Return the consumer's arrays, made by its library's exchange API, or None if the consumer has to be called for
-    each array. Its current streams wait for the producers'.
+    each array. The library's current streams wait for the producers' streams.
     """
     torch: Any = sys.modules.get("torch")
     if torch is None or consumer is not torch.from_dlpack or content.on_dlpack is None:

@@ -29,7 +29,7 @@ class Awaitable:
     __slots__ = ()
 
     def ready(self) -> bool:
-        """Return whether an item can be taken now, without taking it. Raises what taking it would raise."""
+        """Return whether the next item is available, without taking it. Raises the error that taking it would raise."""
         raise NotImplementedError
 
     def _woken_by(self) -> tuple[Changes, OwnedFd | None, bool]:
@@ -74,7 +74,7 @@ class Changes:
         self.drain()
 
     async def changed(self, seconds: float | None, pidfd: OwnedFd | None, look: bool) -> None:
-        """Wait as `wait` does, under asyncio or trio."""
+        """Wait for a change under asyncio or trio, as `wait` does in a thread."""
         if self._begun():
             return
         limit = self.limit(seconds, look)
@@ -88,7 +88,7 @@ class Changes:
         return fresh
 
     def ready(self, pidfd: OwnedFd | None) -> select.epoll:
-        """Return an fd that is readable once there is something new."""
+        """Return an fd that becomes readable once the folder or file has changed."""
         try:
             ready = select.epoll()
             for fd in (self._closing, self._inotify, pidfd):

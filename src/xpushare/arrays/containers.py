@@ -141,7 +141,9 @@ def too_large() -> InvalidArgumentError:
 
 
 def _are_names(kind: list[Any], fields: list[Any]) -> bool:
-    """Return whether these can be the fields of a named tuple: distinct, and without a leading underscore."""
+    """Return whether these strings can be the fields of a named tuple: all are different, and none begins with an
+    underscore.
+    """
     return len(set(map(str, fields))) == len(fields) <= _FIELDS_MAX and all(
         type(name) is str and name.isidentifier() and not keyword.iskeyword(name) and (at == 0 or name[0] != "_")
         for at, name in enumerate([*kind, *fields])

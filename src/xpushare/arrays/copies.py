@@ -139,9 +139,9 @@ def kept_strides(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int
 def copy_out(
     array: Any, found: description.Described | None, source: Spanned, place: Range, device: Device, stream: Any
 ) -> Work:
-    """Have the device copy the bytes that an array spans to `place`, on `stream` (None: the one that the array's
-    library works on). If the device has no streams, a queue copies them, and has finished at the return. Returns the
-    queue.
+    """Have the device copy the bytes that an array spans to `place`, on `stream`. None means the stream that the
+    array's library works on. If the device has no streams, a queue copies the bytes, and the copy is complete on
+    return. Returns the queue.
     """
     work = None if is_unordered(stream) else work_on(device, native_stream(stream, found, array, device), array)
     own = queues.create(device, None) if work is None else work
@@ -155,7 +155,7 @@ def copy_out(
 
 
 class Source(NamedTuple):
-    """What is shared: the exact bytes that the elements span, and their layout."""
+    """The memory to share: the bytes that the elements span, and the layout of the elements."""
 
     covered: Range
     offset: int  # of the first element
@@ -165,7 +165,7 @@ class Source(NamedTuple):
 
 
 def own_array(array: Any) -> SharedArray | None:
-    """Return an array of our own, or None for another library's."""
+    """Return the array if it is a SharedArray, or None if another library made it."""
     if isinstance(array, SharedArray):
         return array
     if isinstance(array, Memory):
@@ -183,8 +183,8 @@ def whole(array: SharedArray) -> Source:
 def copy_of(array: Any, found: description.Described | None, stream: Any) -> tuple[Source, int]:
     """Copy the elements into new shared memory on the same device. Also returns the number of bytes copied.
 
-    A device copies all bytes that they span. In an array of ours these may include gaps, which whoever opens its handle
-    can reach anyway.
+    A device copies all bytes that the elements span. For an array of ours, these bytes may include gaps between
+    elements. A process that opens the array's handle can read the gaps anyway.
     """
     import numpy
 

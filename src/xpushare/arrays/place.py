@@ -132,8 +132,8 @@ def _copy_bytes(target: Any, group: _Storage) -> None:
 @final
 class Placing(Leaves):
     """Arrays, their places, and the work that must finish before their content is complete. Native code examines arrays
-    of ours, and arrays of libraries that have DLPack's exchange API. Python describes each kind of these arrays once,
-    and all other arrays one by one.
+    of ours, and arrays of libraries that have DLPack's exchange API. Python describes each kind of such array once.
+    Other arrays are described here, one by one.
     """
 
     tree: Any = ONE_ARRAY
@@ -275,8 +275,8 @@ class Placing(Leaves):
         return self._pass_on(source, self._work(array, found, source.covered.device))
 
     def _pass_on(self, source: Source, work: Work | None) -> tuple[Source, Work | None]:
-        """Place an array in borrowed memory, by its offset in the memory behind the original handle. That handle names
-        no event of ours, so this waits for the queued work.
+        """Do the same for borrowed memory, by its place in the memory behind its handle. Such a handle names no event
+        of ours, so this waits for the queued work.
         """
         place = source.covered
         if not place.borrowed:
@@ -308,7 +308,7 @@ class Placing(Leaves):
         return Source(place, -low, found.shape, found.strides, dtype)
 
     def _put(self, index: int, source: Source | None, work: Work | None) -> None:
-        """Store an array's place in native code. A private array has no place yet."""
+        """Tell native code an array's place. A private array has no place yet."""
         if source is None:
             self.skip()
             return
@@ -457,8 +457,8 @@ class Placing(Leaves):
     # --- the result
 
     def ranges(self, works: Sequence[Work], whole_allocations: bool = False) -> list[Range]:
-        """Return the ranges to export: for each allocation and access, the bytes that its arrays span, or the whole
-        allocation. `works` maps the number of an event to the stream that readers wait for.
+        """Return what to export: for each allocation (and access to it), the bytes that its arrays span, or all of it.
+        `works` are the streams that readers wait for, by the numbers of their events.
         """
         if not works:
             return self.groups(_NO_EVENTS, -1, whole_allocations)

@@ -114,7 +114,9 @@ class _Wanted:
             raise InvalidArgumentError("there is nothing to wait for: the list of objects is empty")
 
     def ready(self) -> list[Any]:
-        """Return the objects that are ready. Raises the error of a lost one, unless one before it is ready."""
+        """Return the objects that are ready. Raises the error of a lost object, unless an earlier one in the list is
+        ready.
+        """
         found: list[Any] = []
         for each in self._all:
             try:
@@ -128,8 +130,8 @@ class _Wanted:
 
     @contextlib.contextmanager
     def waiting(self, limit: float) -> Generator[tuple[select.epoll, float]]:
-        """Return the descriptor that becomes readable once an object may be ready, and how long to wait for it; 0 if an
-        object is ready already.
+        """Return a descriptor that becomes readable once an object may be ready, and the seconds to wait for it: 0 if
+        an object is ready already.
         """
         points = [(events.waited_by(use(each.event)), each.number) for each in self._all if isinstance(each, _Point)]
         watches = [woken_by(each) for each in self._all if isinstance(each, Awaitable)]

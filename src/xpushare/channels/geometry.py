@@ -1,4 +1,4 @@
-"""The geometry of a channel: the numbers that native code has, and the arrays of its frames."""
+"""The geometry of a channel: the numbers stored in native code, and the shape and dtype of its frames."""
 
 from __future__ import annotations
 

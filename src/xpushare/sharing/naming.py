@@ -78,7 +78,7 @@ NOTHING: Final = (errno.ENOENT, errno.ENOTDIR)
 
 @final
 class _Call:
-    """Stands for one call of `publish` or `unpublish`, and is gone when the call is."""
+    """Stands for one call of `publish` or `unpublish`. When the call is over, no reference to this object is left."""
 
     __slots__ = ("__weakref__",)
 
@@ -173,8 +173,8 @@ def _unsettle(call: _Call, own: Published) -> None:
 
 
 def _settle(call: _Call | None = None) -> None:
-    """End what `call`, or earlier calls that are over, left unpublished. The newest goes first, since publishing a
-    version ends the one before it.
+    """End the exports that `call`, or earlier calls that are over, made but did not publish. The newest is ended first,
+    since publishing a version ends the version before it.
     """
     for own in reversed(_unsettled.copy()):
         by = own.by and own.by()

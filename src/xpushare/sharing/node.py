@@ -107,7 +107,7 @@ def inherited(address: int) -> bool:
 
 
 def leave(_deadline: float) -> None:
-    """Leave at a clean exit, also of a forked child."""
+    """Leave all peers at a clean exit, even of a forked child."""
     here[0].peers.kept.end()
     _native.set_left(True)
     here[0].leave()

@@ -322,8 +322,8 @@ class Peer(PeerTable):
 
 @final
 class Turn(_RLock):  # type: ignore[misc]
-    """The right to make an object, held by one thread at a time. Re-entrant for signal handlers. The thread that a
-    handler interrupted finds the object that the handler made.
+    """The right to make something, held by one thread at a time. Re-entrant for signal handlers; what those make is
+    found later.
     """
 
     keys: frozenset[Hashable] = frozenset()  # of the objects that are made together
@@ -334,7 +334,7 @@ class Turn(_RLock):  # type: ignore[misc]
 
 
 class _Opening(NamedTuple):
-    """A table entry that this process holds but has not imported yet."""
+    """An entry that is held but not imported yet."""
 
     key: Hashable
     fields: Fields
@@ -343,7 +343,7 @@ class _Opening(NamedTuple):
 
 
 class _Asked(NamedTuple):
-    """A table entry that this process holds and whose descriptors it has yet to fetch."""
+    """An entry that is held, and whose descriptors are to be fetched."""
 
     key: Hashable
     handle: Handle
@@ -391,7 +391,7 @@ class Peers:
             return found
 
     def _forget_turns(self) -> None:
-        """Remove the turns that no thread has any more. The caller holds the lock."""
+        """Forget the turns that nobody has any more. The caller holds the lock."""
         self._turns = {key: turn for key, turn in self._turns.copy().items() if turn() is not None}
 
     def _turns_together(self) -> list[Turn]:
@@ -409,9 +409,8 @@ class Peers:
         return turn
 
     def once(self, key: Hashable, find: Callable[[], T | None], make: Callable[[], T]) -> T:
-        """Return the result of `find`. If there is none, return the result of `make`, which `find` finds from then on.
-        Only one thread at a time works on a key. If a thread finds no route, the threads that waited for it raise the
-        same error.
+        """Return the result of `find`, else of `make`, which makes it findable. Only one thread at a time works on this
+        key; other keys go on. If one thread finds no route, the threads that waited for it have found none either.
         """
         while True:
             turn = self._turn(key)
@@ -500,8 +499,8 @@ class Peers:
             self._pidfds = [peer.pidfd.number for peer in met if peer.pidfd is not None]
 
     def cached(self, key: Any, make: Callable[[], T], room: Room | None = None) -> T:
-        """Return the living object that was made under `key`, or else the result of `make`, a `Resource` that notifies
-        the cache when it dies. `room` caches the object after its last use.
+        """Return the living object that was made under `key`, else the result of `make`: a `Resource` that notifies the
+        cache when it dies. `room` is where the object is cached after its end.
         """
 
         def find() -> T | None:
@@ -564,9 +563,8 @@ class Peers:
         return False
 
     def _rest(self, key: Any, reopens: tuple[Any, ...], end: _native.End) -> None:
-        """Keep the mapping of a closed import of host memory. The mapping holds no lease: the exporter may use the
-        memory for other arrays, and this process does not read it until a handle of the memory is opened. The warden
-        unmaps it after a while.
+        """Keep the mapping of a closed import of the host's, which holds no lease: its exporter may use the memory
+        for other arrays, and nothing here reads it until a handle of it is opened. The warden ends it after a while.
         """
         reopens[1].rest()
         self._resting[key] = (*reopens, end)

@@ -150,7 +150,7 @@ def _linked(pid: int) -> list[int]:
 
 
 def _look(pid: int, numbers: list[int], tables: _Found, commons: _Found) -> None:
-    """Note which of these descriptors are tables and commons. Raises OSError if the process may not be examined."""
+    """Record which of these descriptors are tables and commons. Raises OSError if the process may not be examined."""
     for number in numbers:
         try:
             link, what = os.readlink(f"/proc/{pid}/fd/{number}"), os.stat(f"/proc/{pid}/fd/{number}")
@@ -162,7 +162,7 @@ def _look(pid: int, numbers: list[int], tables: _Found, commons: _Found) -> None
 
 
 def _sealed(fd: int, inode: int, nbytes: int) -> bool:
-    """Return whether the descriptor is exactly that memfd, with a size that cannot change."""
+    """Return whether the descriptor is the memfd with this inode and size, and the size is sealed."""
     try:
         _native.check_memfd(fd, nbytes, inode, exact=True)
     except (OSError, ValueError):
@@ -194,8 +194,8 @@ class _Members:
         self._known: dict[int, int | None] = {}
 
     def pid(self, index: int) -> int | None:
-        """Return the member's pid as seen from here, 0 if it is not visible, None if the member is dead. The kernel
-        reports all of this.
+        """Return the member's pid in this process's namespace, 0 if the pid is not visible, or None if the member is
+        dead. All of this comes from the kernel.
         """
         if index not in self._known:
             found = _native.lock_holder(self.fd, layout.LIFE + index)

@@ -249,18 +249,16 @@ class Table:
         return time.monotonic_ns() >= max(found.deadline, renewed)
 
     def _why_over(self, found: Exported) -> int:
-        """Return why an export ends now, or 0 if it does not.
-
-        Whoever has it open may still have to fetch its descriptors, or may pass it on. Whoever takes the last open
-        holds the entry first, and returns or renews that open before the hold ends. So check the reason, then the
-        holders, then the reason again.
+        """Return why an export ends now, or 0 if it does not. A process that has the export open may still have to
+        fetch its descriptors, or may pass it on. A process that takes the last open holds the entry first, and returns
+        or renews that open before it releases the entry. So check the reason, then the holders, then the reason again.
         """
         if not self._reason(found) or self.domain.holders(found.entry):
             return 0
         return self._reason(found)
 
     def _reason(self, found: Exported) -> int:
-        """Return why an export ends once nobody has it open, or 0 if it does not."""
+        """Return why an export ends once no process has it open, or 0 if it does not end by itself."""
         used_up = not self.domain.opens_left(found.entry)
         if found.implicit:
             return layout.REASON_PICKLE if found.outlives and (used_up or self._overdue(found)) else 0
@@ -556,7 +554,7 @@ class Table:
         return list(found)
 
     def leave(self) -> None:
-        """Leave at a clean exit."""
+        """End all exports at a clean exit."""
         if self._serving:
             door.close(self.cookie)
         self.domain.leave()

@@ -43,7 +43,7 @@ class Attachment:
 
 @dataclass(slots=True)
 class Met:
-    """An attachment in use: the table mapped, the commons joined."""
+    """An exporter that this process is attached to: the table is mapped, and the commons joined."""
 
     mapping: Mapping
     domain: Domain
