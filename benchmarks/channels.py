@@ -1,9 +1,12 @@
 """Measure the hand-over of a frame by a channel, a ring by hand over events, iceoryx2 (if it is installed) polling and
 blocking, and multiprocessing.Queue, in one run. Each of two processes is pinned to a CPU of its own.
 
-"round trip" is half of one, 64 bytes and 8 MiB, and waiters may spin. "one CPU" is the same with both processes on one
+"round trip" is half of one, 64 bytes and 8 MiB, and waiters may spin. The channel's and iceoryx2's processes write and
+read one byte or number of a frame, and the queue copies the frame. "one CPU" is the same with both processes on one
 CPU, so that each sleeps while the other one runs. "asleep" is one way, from before the loan until the reader has the
 value: the writer pauses before each frame for long enough that the reader sleeps.
+
+"whole" is half a round trip of 8 MiB in which both processes fill the frame and read all of it.
 
 "4K" is frames of 3840 x 2160 x 3 bytes that are filled in place, sent, and read as a whole, a second.
 
@@ -31,26 +34,48 @@ _DEPTH = 4
 _PAUSE = 0.0005  # seconds; no contender spins for so long
 
 
-def _channel_child(size: int, rounds: int) -> None:
+def _fill(target: Any, number: int) -> None:
+    target[:] = number & 255
+
+
+def _read(source: Any) -> int:
+    return int(source.view("uint64").max())
+
+
+def _fill_byte(target: Any, number: int) -> None:
+    target[0] = number & 255
+
+
+def _read_byte(source: Any) -> int:
+    return int(source[0])
+
+
+def _ways(whole: bool) -> tuple[Callable[[Any, int], None], Callable[[Any], int]]:
+    return (_fill, _read) if whole else (_fill_byte, _read_byte)
+
+
+def _channel_child(size: int, rounds: int, whole: bool) -> None:
+    fill, read = _ways(whole)
     with xs.Channel.open("bench-there") as there, xs.Channel.create("bench-back", size, "uint8", slots=_DEPTH) as back:
         for _ in range(rounds):
             with there.receive() as frame, back.loan() as answer:
-                np.asarray(answer)[0] = np.asarray(frame)[0]
+                fill(np.asarray(answer), read(np.asarray(frame)))
 
 
-def channel(size: int, rounds: int, start: Callable[..., Any]) -> list[float]:
+def channel(size: int, rounds: int, start: Callable[..., Any], whole: bool = False) -> list[float]:
+    fill, read = _ways(whole)
     with xs.Channel.create("bench-there", size, "uint8", slots=_DEPTH) as there:
-        child = start(_channel_child, size, rounds)
+        child = start(_channel_child, size, rounds, whole)
         times = []
         with xs.Channel.open("bench-back") as back:
             for k in range(rounds):
                 begin = time.perf_counter()
                 with there.loan() as frame:
-                    np.asarray(frame)[0] = k & 255
+                    fill(np.asarray(frame), k)
                 with back.receive() as answer:
-                    value = int(np.asarray(answer)[0])
+                    value = read(np.asarray(answer))
                 times.append(time.perf_counter() - begin)
-                assert value == k & 255
+                assert value & 255 == k & 255
             child.join()
     return times
 
@@ -80,21 +105,28 @@ def ring(size: int, rounds: int, start: Callable[..., Any]) -> list[float]:
     return times
 
 
-def _queue_child(there: Any, back: Any, rounds: int) -> None:
+def _queue_child(there: Any, back: Any, rounds: int, whole: bool) -> None:
     for _ in range(rounds):
-        back.put(there.get())
+        frame = there.get()
+        if whole:
+            _fill(frame, _read(frame))
+        back.put(frame)
 
 
-def queue(size: int, rounds: int, start: Callable[..., Any]) -> list[float]:
+def queue(size: int, rounds: int, start: Callable[..., Any], whole: bool = False) -> list[float]:
     rounds = min(rounds, 300)
     context = multiprocessing.get_context("spawn")
     there, back, times = context.Queue(), context.Queue(), []
-    child = start(_queue_child, there, back, rounds)
+    child = start(_queue_child, there, back, rounds, whole)
     frame = np.zeros(size, "uint8")
-    for _ in range(rounds):
+    for k in range(rounds):
         begin = time.perf_counter()
+        if whole:
+            _fill(frame, k)
         there.put(frame)
-        back.get()
+        answer = back.get()
+        if whole:
+            assert _read(answer) & 255 == k & 255
         times.append(time.perf_counter() - begin)
     child.join()
     return times
@@ -208,14 +240,6 @@ def asleep_iceoryx(rounds: int, start: Callable[..., Any], times: Any) -> None:
         time.sleep(_PAUSE)
         side.send(time.perf_counter_ns())
     child.join()
-
-
-def _fill(target: Any, number: int) -> None:
-    target[:] = number & 255
-
-
-def _read(source: Any) -> int:
-    return int(source.view("uint64").max())
 
 
 def _4k_channel_child(count: int, mode: Any, ready: Any) -> None:
@@ -346,6 +370,8 @@ def main() -> None:
                 _show(what, name, [each * 5e5 for each in measure(size, rounds, start)])
             except ImportError:
                 print(f"{what:22}  {name:22} is not installed")
+    for name, measure in {"channel": channel, "multiprocessing.Queue": queue}.items():
+        _show("whole, 8 MiB", name, [each * 5e5 for each in measure(SIZES[1], min(rounds, 300), start, True)])
     for name in ("channel", "ring over events", "iceoryx2, blocking"):
         with contextlib.suppress(ImportError):
             _show("one CPU, 64 B", name, [each * 5e5 for each in contenders[name](64, rounds, start_on({here}))])

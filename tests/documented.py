@@ -22,8 +22,6 @@ BLOCK = re.compile(
     r"(?:\n(?:(?:[^\n`#][^\n]*\n)+\n)?```text\n(?P<output>.*?)^```\n)?",
     re.MULTILINE | re.DOTALL,
 )
-# Explains the example adapter step by step: tests/conformance/test_example_adapter.py compares its blocks with that.
-ADAPTER = "docs/adding-an-adapter.md"
 
 # What needs an interpreter of its own: processes that import the program, tests, other libraries, a runtime folder.
 FRESH = re.compile(
@@ -74,7 +72,7 @@ def to_run(needs: str) -> list[object]:
     return [
         pytest.param(block, id=f"{block.page}:{block.line}", marks=pytest.mark.exhaustive if _long(block) else ())
         for block in blocks()
-        if block.needs == needs and block.file is None and (block.page != ADAPTER or "import" in block.source[:8])
+        if block.needs == needs and block.file is None
     ]
 
 

@@ -133,7 +133,10 @@ def test_plot(tmp_path: Path) -> None:
 def test_a_plot_without_matplotlib(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # as where it is not installed
     assert cli.main(["bench", "--plot", "x.png"]) == 1
-    assert capsys.readouterr().err == "xpushare: --plot needs matplotlib: pip install 'xpushare[bench]'\n"
+    assert (
+        capsys.readouterr().err
+        == "xpushare: --plot needs matplotlib: pip install '.[bench]' in a checkout of xpushare\n"
+    )
 
 
 def test_wrong_names() -> None:

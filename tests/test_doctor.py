@@ -552,7 +552,7 @@ def nvidia(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 def test_the_extra_is_missing(nvidia: Any) -> None:
     found = nvidia()["cuda"]
-    assert (found.state, found.fix) == ("fails", "pip install 'xpushare[cuda]'")
+    assert (found.state, found.fix) == ("fails", "pip install '.[cuda]' in a checkout of xpushare")
     assert doctor.wrong_with([found])
 
 

@@ -111,4 +111,4 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     from xpushare import cli
 
     assert cli.main(["metrics"]) == 1
-    assert "pip install 'xpushare[metrics]'" in capsys.readouterr().err
+    assert "pip install '.[metrics]' in a checkout of xpushare" in capsys.readouterr().err

@@ -16,10 +16,25 @@ ROOT = Path(__file__).parent.parent
 HOME = "https://example.org/owner/xpushare"
 
 
+# How the pages and messages that are part of a release say how to install it.
+INSTALLS = {
+    "docs/engines/vllm.md": "$ pip install xpushare\n",
+    "docs/tracing.md": "`pip install 'xpushare[otel]'`, and",
+    "src/xpushare/cli/metrics.py": "needs prometheus-client: pip install 'xpushare[metrics]'\"",
+}
+
+
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """The files that a release changes."""
-    for name in ("pyproject.toml", "README.md", "CHANGELOG.md", "src/xpushare/__init__.py", "scripts/release"):
+    for name in (
+        "pyproject.toml",
+        "README.md",
+        "CHANGELOG.md",
+        "src/xpushare/__init__.py",
+        "scripts/release",
+        *INSTALLS,
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
@@ -47,6 +62,9 @@ def test_the_version_is_that_of_the_tag_and_links_are_absolute(tree: Path) -> No
     assert all(target.startswith(f"{HOME}/") for target in targets)
     assert f"]({HOME}/raw/v7.8.9/docs/images/share.svg)" in readme
     assert "$ pip install xpushare " in readme
+    for name, text in INSTALLS.items():
+        assert text in (tree / name).read_text()
+        assert text not in (ROOT / name).read_text()
 
 
 @pytest.mark.parametrize(("tag", "message"), [("v0.1.0", "CHANGELOG.md has no entry"), ("1.0", "is no version")])

@@ -158,7 +158,7 @@ def test_a_vendor_whose_driver_is_not_loaded(number: int, consumer: str) -> None
     needs_no_cuda()
     with pytest.raises(xs.FeatureNotSupportedError, match="cuda, whose driver this process has not loaded") as caught:
         CONSUMERS[consumer](OfLibrary(number))
-    assert "pip install 'xpushare[cuda]'" in str(caught.value)
+    assert "pip install '.[cuda]' in a checkout of xpushare" in str(caught.value)
 
 
 def test_an_array_interface_of_a_driver_that_is_not_loaded() -> None:

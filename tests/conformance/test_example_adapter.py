@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "examples" / "adapter"
 SOURCES = sorted(PACKAGE.glob("src/xpushare_example/*.py"))
 PAGE = (ROOT / "docs" / "adding-an-adapter.md").read_text()
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+BLOCKS = re.findall(r"^```(\w+)(?: title=\"[^\"]+\")?\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 COMMANDS = [
     line.removeprefix("$ ") for kind, text in BLOCKS if kind == "console" for line in text.splitlines() if "$ " in line
 ]

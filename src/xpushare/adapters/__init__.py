@@ -322,7 +322,7 @@ def refused(backend: str) -> list[str]:
 
 
 def _renew_lock() -> None:
-    """Replace the lock in a forked child, where the thread that held it does not exist."""
+    """Replace the lock in a forked child. The thread that held the old lock does not exist in the child."""
     global _lock
     _lock = threading.RLock()
 

@@ -411,8 +411,8 @@ class DriverQueue(abc.ABC):
 
     @abc.abstractmethod
     def told(self) -> None:
-        """Note that the program has learned of the failures by an event. Work queued from now on is not affected by
-        them. `synchronize` still reports them, once.
+        """Record that an event has told the program of this queue's failures. They do not affect work queued from now
+        on. `synchronize` still reports them, once.
         """
 
     @abc.abstractmethod
@@ -513,7 +513,8 @@ class Adapter(abc.ABC):
     @abc.abstractmethod
     def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:
         """Return the forms in which `import_memory` (with `physical`, `import_physical`) takes exports of another
-        backend, and what the two devices must have in common. The core checks this, and asks for no other import.
+        backend, and what the two devices must have in common. The core requests only these imports, and checks what
+        they have in common.
         """
 
     @abc.abstractmethod
@@ -599,7 +600,9 @@ class Adapter(abc.ABC):
         """
 
     def dlpack_device(self, device: DeviceInfo, kind: UsmKind) -> tuple[int, int]:
-        """Return DLPack's (device type, device id) for memory of that kind. The record has the type."""
+        """Return DLPack's (device type, device id) for memory of that kind. The device type comes from the vendor's
+        record (`dlpack_type`).
+        """
         record = adapters.record(self.backend)
         assert record is not None
         number = record.dlpack_type(kind)

@@ -1,1 +1,1 @@
-"""Arrays: describe them, place them, share and attach them one by one or as trees, give them names."""
+"""Arrays: describe, place, share, attach and name them, one by one or as trees."""

@@ -98,9 +98,9 @@ def attach(
         h: What `share` or `lookup` returned, or its bytes or text. If the handle was looked up and
             its name has a newer version by now, that version is opened.
         device: Where to open the memory. None means the device that the handle names.
-        stream: A `Queue`, another library's stream or a raw one, which waits on the device for
-            the producer's work. By default the consumer's `__dlpack__(stream=…)`, the queue that
-            gets the array as an operand, or the host waits before it reads. -1 waits for nothing.
+        stream: A `Queue`, another library's stream or a raw one, which waits on the device for the
+            producer's work. By default whoever first uses the array waits: the consumer's stream,
+            the queue, or the host. -1 waits for nothing.
         like: `numpy`, `torch`, `cupy` or `jax` (the module or its name), or a function of a
             `SharedArray`. The result then consists of that library's arrays, or of what the
             function returns.
@@ -156,7 +156,9 @@ def attach_message(
     only: Only | None = None,
     own: bool = False,
 ) -> Any:
-    """Map the arrays that a message names. A failure leaves nothing open and uses up no open."""
+    """Map the arrays that a message names. After a failure nothing is open, and the attempt does not count towards
+    `opens`.
+    """
     content = content_of(message)
     tree = content.tree
     kinds: Iterable[Any] = ()
@@ -200,7 +202,7 @@ def _consumed(arrays: list[SharedArray | None], consumer: Consumer) -> list[Any]
 
 
 def _part_of(message: ArrayHandle, tree: Any, only: Only) -> tuple[Any, Part]:
-    """Return the tree that `only` leaves, and of which arrays and memory it is."""
+    """Return the part of the tree that `only` selects, and the arrays and memory that this part needs."""
     if tree is ONE_ARRAY:
         raise InvalidArgumentError("only= chooses arrays of a tree, and this is the handle of one array")
     pruned_tree, wanted = pruned(tree, only)
@@ -214,7 +216,7 @@ def _tensors(
     message: ArrayHandle, content: Content, opened: list[Range], orders: Orders, consumer: Consumer
 ) -> list[Any] | None:
     """Return the consumer's arrays, made by its library's exchange API, or None if the consumer has to be called for
-    each array. Its current streams wait for the producers'.
+    each array. The library's current streams wait for the producers' streams.
     """
     torch: Any = sys.modules.get("torch")
     if torch is None or consumer is not torch.from_dlpack or content.on_dlpack is None:

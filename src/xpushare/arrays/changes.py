@@ -1,4 +1,4 @@
-"""The wake-ups of those who wait for a name: a change in the folder of the names, the end of a publisher, a `close`."""
+"""Wake a thread that waits for a name: when the folder of names changes, a publisher ends, or the watch is closed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Awaitable:
     __slots__ = ()
 
     def ready(self) -> bool:
-        """Return whether an item can be taken now, without taking it. Raises what taking it would raise."""
+        """Return whether the next item is available, without taking it. Raises the error that taking it would raise."""
         raise NotImplementedError
 
     def _woken_by(self) -> tuple[Changes, OwnedFd | None, bool]:
@@ -63,8 +63,8 @@ class Changes:
         os.eventfd_write(self._closing.number, 1)
 
     def wait(self, seconds: float | None, pidfd: OwnedFd | None, look: bool) -> None:
-        """Wait until something may be new, at most `seconds`. `pidfd` belongs to a process whose end counts as news.
-        `look` says that there may be news of which the kernel does not notify.
+        """Wait until a name may have changed, at most `seconds`. The wait also ends when the process of `pidfd` ends.
+        `look` says that there may be changes of which the kernel does not notify.
         """
         if self._begun():
             return
@@ -74,7 +74,7 @@ class Changes:
         self.drain()
 
     async def changed(self, seconds: float | None, pidfd: OwnedFd | None, look: bool) -> None:
-        """Wait as `wait` does, under asyncio or trio."""
+        """Wait for a change under asyncio or trio, as `wait` does in a thread."""
         if self._begun():
             return
         limit = self.limit(seconds, look)
@@ -88,7 +88,7 @@ class Changes:
         return fresh
 
     def ready(self, pidfd: OwnedFd | None) -> select.epoll:
-        """Return an fd that is readable once there is something new."""
+        """Return an fd that becomes readable once the folder or file has changed."""
         try:
             ready = select.epoll()
             for fd in (self._closing, self._inotify, pidfd):
@@ -106,7 +106,7 @@ class Changes:
         return None if seconds is None else min(seconds, _LONGEST)
 
     def drain(self) -> None:
-        """Forget the news after a wait."""
+        """Discard pending inotify events after a wait."""
         if self._inotify is not None:
             try:
                 os.read(self._inotify.number, 1 << 16)

@@ -42,10 +42,10 @@ def flatten(tree: Any) -> tuple[list[Any], Any]:
 
 
 class _Walk:
-    """Describes the nodes of a tree; containers that occur several times once, since their number may be exponential.
-    (No nested functions that call themselves: such are circles, which would keep the arrays.)
-
-    Containers are known by their ids, so the walk keeps every one alive: a subclass may make them as it is read.
+    """Describes the nodes of a tree. A container that occurs several times is described once, since the number of paths
+    to it may be exponential. Containers are identified by id, so the walk keeps each alive: a subclass may make them
+    while it is read. (A class, because nested functions that call themselves are reference cycles, which would keep the
+    arrays alive.)
     """
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class _Walk:
 
 
 def _scalar_type() -> Any:
-    """Return the type of NumPy's scalars, or None if this process has not loaded NumPy, and so has no such scalar."""
+    """Return the type of NumPy's scalars, or None if this process has not loaded NumPy and so has no NumPy scalars."""
     numpy: Any = sys.modules.get("numpy")
     return getattr(numpy, "generic", None)
 
@@ -141,7 +141,9 @@ def too_large() -> InvalidArgumentError:
 
 
 def _are_names(kind: list[Any], fields: list[Any]) -> bool:
-    """Return whether these can be the fields of a named tuple: distinct, and without a leading underscore."""
+    """Return whether these strings can be the fields of a named tuple: all are different, and none begins with an
+    underscore.
+    """
     return len(set(map(str, fields))) == len(fields) <= _FIELDS_MAX and all(
         type(name) is str and name.isidentifier() and not keyword.iskeyword(name) and (at == 0 or name[0] != "_")
         for at, name in enumerate([*kind, *fields])
@@ -266,7 +268,9 @@ def _checked_type(kind: Any) -> Any:
 
 
 def path_of(x: Any, wanted: Any, path: str = "") -> str:
-    """Return the path of an object in a tree, for messages; an empty string if it is not there."""
+    """Return the path of an object in a tree, for error messages, or an empty string if the tree does not contain the
+    object.
+    """
     if x is wanted:
         return path
     pairs: Iterable[tuple[Any, Any]] = ()

@@ -83,8 +83,8 @@ def new_array(
 
 
 def lies_on_host(array: Any, found: description.Described | None) -> bool:
-    """Return whether NumPy copies an array of ours (`found` is None) or of another library. Otherwise its
-    device does.
+    """Return whether NumPy copies the array. Otherwise the array's device copies it. `found` is None for an array of
+    ours.
     """
     return array.device.backend == adapters.HOST if found is None else found.backend is None
 
@@ -107,7 +107,7 @@ class Spanned(NamedTuple):
 
 
 def spanned(array: Any, found: description.Described | None) -> Spanned:
-    """Return the bytes that an array of ours (`found` is None) or of another library spans."""
+    """Return the bytes that an array spans. `found` is None for an array of ours."""
     if found is None:
         place, first, shape, strides, dtype = described(array)
         return Spanned(place.address, place.nbytes, place.hold()[0], first, shape, strides, dtype)
@@ -139,9 +139,9 @@ def kept_strides(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int
 def copy_out(
     array: Any, found: description.Described | None, source: Spanned, place: Range, device: Device, stream: Any
 ) -> Work:
-    """Have the device copy the bytes that an array spans to `place`, on `stream` (None: the one that the array's
-    library works on). If the device has no streams, a queue copies them, and has finished at the return. Returns the
-    queue.
+    """Have the device copy the bytes that an array spans to `place`, on `stream`. None means the stream that the
+    array's library works on. If the device has no streams, a queue copies the bytes, and the copy is complete on
+    return. Returns the queue.
     """
     work = None if is_unordered(stream) else work_on(device, native_stream(stream, found, array, device), array)
     own = queues.create(device, None) if work is None else work
@@ -155,7 +155,7 @@ def copy_out(
 
 
 class Source(NamedTuple):
-    """What is shared: the exact bytes that the elements span, and their layout."""
+    """The memory to share: the bytes that the elements span, and the layout of the elements."""
 
     covered: Range
     offset: int  # of the first element
@@ -165,7 +165,7 @@ class Source(NamedTuple):
 
 
 def own_array(array: Any) -> SharedArray | None:
-    """Return an array of our own, or None for another library's."""
+    """Return the array if it is a SharedArray, or None if another library made it."""
     if isinstance(array, SharedArray):
         return array
     if isinstance(array, Memory):
@@ -183,8 +183,8 @@ def whole(array: SharedArray) -> Source:
 def copy_of(array: Any, found: description.Described | None, stream: Any) -> tuple[Source, int]:
     """Copy the elements into new shared memory on the same device. Also returns the number of bytes copied.
 
-    A device copies all bytes that they span. In an array of ours these may include gaps, which whoever opens its handle
-    can reach anyway.
+    A device copies all bytes that the elements span. For an array of ours, these bytes may include gaps between
+    elements. A process that opens the array's handle can read the gaps anyway.
     """
     import numpy
 
@@ -382,8 +382,8 @@ def array(x: Any, *, dtype: Any = None, device: DeviceLike | None = None) -> Sha
 
 
 def values_of(x: Any) -> Any:
-    """Return NumPy's array of an array of ours or of another library: in place on the host, otherwise a copy there.
-    Return None if it is not an array.
+    """Return an array as a NumPy array: a view if its memory is on the host, otherwise a copy on the host. Return None
+    if the object is not an array.
     """
     own = own_array(x)
     source: Any = x if own is None else own
@@ -407,7 +407,7 @@ def _converted(x: Any, values: Any, dtype: Any) -> Any:
 
 
 def _copied_there(array: Any, found: description.Described | None) -> SharedArray:
-    """Return the elements in new memory on their device, where they are complete when this returns."""
+    """Copy the elements into new memory on their device. The copy is complete when this returns."""
     (place, offset, shape, strides, dtype), _ = copy_of(array, found, None)
     work = work_on(place.device, native_stream(None, found, array, place.device), array)
     if work is not None:

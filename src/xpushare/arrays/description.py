@@ -217,7 +217,7 @@ def _claims(array: Any, own: bool) -> list[_Claim]:
 
 def _standing(array: Any, claims: list[_Claim]) -> list[_Claim]:
     """Return the claims that may be right. If several vendors can read the interface, and this process has loaded the
-    drivers of more than one, only the vendor whose driver knows the memory is right.
+    drivers of more than one, only the vendor whose driver recognises the memory is right.
     """
     rivals = [each for each in claims if each.record.backend != adapters.HOST and each.record.in_use()]
     if len(rivals) < 2:
@@ -233,9 +233,7 @@ def _standing(array: Any, claims: list[_Claim]) -> list[_Claim]:
 
 
 def _nobodys(what: str, backends: list[str], known: bool) -> FeatureNotSupportedError:
-    """Return the error for memory that the drivers of all these backends know, or that none of the possible
-    ones knows.
-    """
+    """Return the error for memory whose owner is unclear: several drivers recognise the memory, or none does."""
     return FeatureNotSupportedError(
         f"the memory of {what} may be of {' or of '.join(backends)}, and {'each' if known else 'none'} of their "
         "drivers in this process knows it, so that nobody can say whose it is: share a copy on the host"
@@ -244,7 +242,9 @@ def _nobodys(what: str, backends: list[str], known: bool) -> FeatureNotSupported
 
 @functools.lru_cache(64)
 def exchange_of(kind: type) -> object | None:
-    """Return the exchange API of a type itself. A sub-class may have another `__dlpack__`, and gets none."""
+    """Return the exchange API that a type itself defines. It is not inherited, since a subclass may have its own
+    `__dlpack__`.
+    """
     api = getattr(kind, _EXCHANGE, None)
     return None if api is getattr(kind.__base__, _EXCHANGE, None) else api
 
@@ -276,8 +276,8 @@ def _viewed(array: Any) -> Described | None:
 
 @functools.lru_cache(256)
 def kind_of(own: type, on: int, ordinal: int, code: int, bits: int, lanes: int) -> tuple[Any, Device] | None:
-    """Return the dtype and the device of all arrays of a type, on a DLPack device, with elements of a DLPack type. None
-    if they have to be described one by one, since they name their stream, say.
+    """Return the dtype and the device of all arrays of a type, on a DLPack device, with elements of a DLPack type.
+    Return None if the arrays have to be described one by one, for example because each names its stream.
     """
     record = viewable(own, on)
     if record is None or any(hasattr(own, name) for name in record.stream_methods):
@@ -390,10 +390,8 @@ def _from_dlpack(array: Any, ordered: bool) -> Described:
 
 
 def device_of(array: Any, found: Described) -> Device:
-    """Return the device that an array lies on: the host if its protocol knows of no devices.
-
-    Raises `FeatureNotSupportedError` if the driver does not know the memory: work on it could break the device for
-    good.
+    """Return the device that an array lies on: the host if its array protocol has no devices. Raises
+    `FeatureNotSupportedError` if the driver does not recognise the memory: using it could break the device's context.
     """
     if found.backend is None:
         return Device(f"{adapters.HOST}:0")
@@ -461,7 +459,7 @@ def allocation_at(
 
 
 def range_at(where: Located, array: Any, known: Sequence[Allocation] = (), ahead: int = 0) -> Range:
-    """Return the piece of an allocation at that place. The allocation is our own, an import or another library's.
+    """Return the piece of an allocation that `where` names. The allocation is our own, an import or another library's.
 
     `array` keeps the allocation alive (None: nothing does). If `where.nbytes` is 0, the piece ends where the allocation
     ends. Addresses in `known` allocations are looked up without asking drivers. `ahead` is the number of bytes from
@@ -524,7 +522,9 @@ def _foreign(adapter: Adapter, where: Located, ahead: int) -> Foreign | None:
 
 
 def _borrowed(imported: Allocation, where: Located, keep: Any) -> Range:
-    """Return a piece of another process's memory, with the handle by which it came unless this process owns it."""
+    """Return a piece of another process's memory. It has the handle by which the memory was opened, unless this process
+    owns the memory.
+    """
     found = _within(imported, where.address - imported.address, where, keep)
     if imported.owned:
         return found

@@ -83,7 +83,9 @@ def _publish(
 
 
 def _opened(obj: Any) -> Any:
-    """Open a handle of this process, and keep it open as long as its memory. Anything else is returned unchanged."""
+    """If the object is a handle of this process, open it, and keep it open as long as its memory exists. Return any
+    other object unchanged.
+    """
     if isinstance(obj, Event) or (isinstance(obj, Handle) and obj.kind == "event"):
         raise FeatureNotSupportedError(
             "events are not kept: a process that signals has to live. Publish the event without keep=True, beside "

@@ -320,8 +320,8 @@ def shares() -> Shares:
 
 
 def _content(fd: OwnedFd, name: str, version: int | None) -> tuple[bytes, int | None] | None:
-    """Return a handle's bytes and its version: the newest, or the given one. None if it has not been published yet.
-    Raises `HandleExpiredError` if it is not kept any more.
+    """Return a handle's bytes and its version: the newest, or the given one. Return None if the version has not been
+    published yet. Raises `HandleExpiredError` if the version is not available any more.
     """
     with doing("reading a published file"):
         head = os.pread(fd.number, naming.HEAD.size + naming.VERSIONS_MOST * naming.ENTRY.size, 0)
@@ -352,7 +352,7 @@ def _version_expired(name: str, version: int) -> HandleExpiredError:
 
 
 def _own_content(own: naming.Published, name: str, version: int | None) -> tuple[bytes, int] | None:
-    """Return the same for a name of this process."""
+    """Return the content and the version, as `_content` does, for a name of this process."""
     for each in (own, *own.older):
         if version in (None, each.version):
             return bytes(each.handle), each.version
@@ -445,8 +445,8 @@ def _following(
 
 
 def _expired(name: str, pid: int) -> HandleExpiredError:
-    """Return the error for a handle whose name nobody publishes any more. `pid` is the publisher's, 0 if it is not
-    visible.
+    """Return the error for a handle whose name no process publishes any more. `pid` is the former publisher's pid, or 0
+    if it is not visible.
     """
     again = f"look the name up again: xs.lookup({name!r}, timeout=…) waits for the next publisher"
     if pid and _ended_by_now(pid):
@@ -473,7 +473,7 @@ def _ended_by_now(pid: int) -> bool:
 
 
 def _export(obj: Any, new: naming.Published) -> None:
-    """Have `new` stand for `obj`, which is exported unless it is a handle."""
+    """Make `new` the version that stands for `obj`. If `obj` is not a handle, it is exported."""
     if isinstance(obj, Handle | ArrayHandle):
         if isinstance(obj, ArrayHandle):
             expect_open(obj)
@@ -540,7 +540,8 @@ class _Publisher:
 
 @final
 class Watch(Awaitable, Generic[_V]):
-    """The versions of a name, as `watch` returns them. If several iterate over this object, each version goes to one.
+    """The versions of a name, as `watch` returns them. If several threads iterate over this object,
+    each version goes to one of them.
 
     Examples:
         >>> with xs.watch("weights") as versions:
@@ -610,7 +611,9 @@ class Watch(Awaitable, Generic[_V]):
             raise InvalidArgumentError("this watch is closed")
 
     def _newer(self) -> _V | None:
-        """Return a version that was not yielded before. The first time that there is none, the watch merely begins."""
+        """Return a version that was not yielded before, or None. If there is none at the first call, the watch has
+        begun.
+        """
         self._expect_usable()
         found: Any = None
         with naming.lock:
@@ -640,7 +643,7 @@ class Watch(Awaitable, Generic[_V]):
         return _following(raw, self._name, self._newest, found.version)  # it may have been replaced by now, too
 
     def ready(self) -> bool:
-        """Return whether there is a next item now. It stays to be taken.
+        """Return whether the next item is available now. `next` takes it.
 
         Returns:
             True if `next` would return at once.

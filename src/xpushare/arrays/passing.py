@@ -17,10 +17,9 @@ OWN: Final = "xs.attach(handle, own=True) makes this process an owner, which can
 
 
 def passed_on(place: Range, read_only: bool, lasting: bool) -> Range:
-    """Return the memory to share in the place of borrowed memory: all memory behind the handle that it came from, while
-    the process that made the handle lives. Memory that came by a pickle is exported from here once that process has
-    ended, or at once with `lasting`. Then this returns the piece itself. Raises `HandleExpiredError` if the handle has
-    ended.
+    """Return the memory to share instead of borrowed memory: while the process that made the original handle lives, all
+    memory behind that handle. Memory that came by a pickle is exported from here once that process has ended, or at
+    once with `lasting`. Then this returns the piece itself. Raises `HandleExpiredError` if the handle has ended.
     """
     handle = place.handle
     assert handle is not None
@@ -63,7 +62,7 @@ def _owned_now(place: Range, handle: Handle) -> bool:
 
 
 def _expect_live(handle: Handle) -> None:
-    """Raise `HandleExpiredError` if the handle opens nothing any more."""
+    """Raise `HandleExpiredError` if the handle has expired."""
     here, fields = node.current(), fields_of(handle)
     if here.is_own(fields.cookie):
         here.table().find(handle)

@@ -76,7 +76,7 @@ def share(
         stream: The stream that produces the content: a `Queue`, another library's stream or a raw
             one. None means the stream that the array's library works on now. -1 means that the
             content is complete.
-        opens: Ends the export after it was attached that many times.
+        opens: Ends the export once it has been attached this many times.
         ttl: Ends the export after that many seconds.
         label: The export's name in `ls` and `shares`, at most 56 bytes.
 

@@ -23,7 +23,7 @@ _LOOK: Final = 1.0  # seconds between checks for an object that was closed meanw
 def wait_any(objects: Iterable[Any], timeout: float | None = None) -> list[Any]:
     """Wait for the first of several events, channels and watches.
 
-    Frames of channels and items of watches stay to be taken.
+    It takes nothing: call `receive` or `next` afterwards.
 
     Args:
         objects: Events (the newest signal known now), tuples `(event, number)` (that signal),
@@ -35,7 +35,7 @@ def wait_any(objects: Iterable[Any], timeout: float | None = None) -> list[Any]:
 
     Raises:
         TimeoutError: Nothing was ready in time.
-        PeerLostError: One of the signals is lost, and none before it in the list is ready.
+        PeerLostError: A signal is lost, and nothing earlier in the list is ready.
         InvalidArgumentError: The list is empty, holds anything else, or another thread closed one
             of the objects.
 
@@ -68,7 +68,7 @@ async def any_of(objects: Iterable[Any]) -> list[Any]:
         Those that are ready, in their order and as they were given.
 
     Raises:
-        PeerLostError: One of the signals is lost, and none before it in the list is ready.
+        PeerLostError: A signal is lost, and nothing earlier in the list is ready.
         InvalidArgumentError: As for `wait_any`.
 
     Examples:
@@ -106,7 +106,7 @@ class _Point(NamedTuple):
 
 @final
 class _Wanted:
-    """The objects that one call waits for."""
+    """The events, channels and watches that one `wait_any` waits for."""
 
     def __init__(self, objects: Iterable[Any]) -> None:
         self._all: Final = [_wanted(each) for each in objects]
@@ -114,7 +114,9 @@ class _Wanted:
             raise InvalidArgumentError("there is nothing to wait for: the list of objects is empty")
 
     def ready(self) -> list[Any]:
-        """Return the objects that are ready. Raises the error of a lost one, unless one before it is ready."""
+        """Return the objects that are ready. Raises the error of a lost object, unless an earlier one in the list is
+        ready.
+        """
         found: list[Any] = []
         for each in self._all:
             try:
@@ -128,8 +130,8 @@ class _Wanted:
 
     @contextlib.contextmanager
     def waiting(self, limit: float) -> Generator[tuple[select.epoll, float]]:
-        """Return the descriptor that becomes readable once an object may be ready, and how long to wait for it; 0 if an
-        object is ready already.
+        """Return a descriptor that becomes readable once an object may be ready, and the seconds to wait for it: 0 if
+        an object is ready already.
         """
         points = [(events.waited_by(use(each.event)), each.number) for each in self._all if isinstance(each, _Point)]
         watches = [woken_by(each) for each in self._all if isinstance(each, Awaitable)]

@@ -215,7 +215,7 @@ def event(settings: Settings) -> list[Row]:
             pair.end()
         rows += [compare("event", f"event round trip, {how}", samples[OURS], way, samples[way]) for way in ways[1:]]
     if _ZMQ not in ways:
-        rows[0].notes.append('pyzmq is not installed (pip install "xpushare[bench]")')
+        rows[0].notes.append("pyzmq is not installed (pip install '.[bench]' in a checkout of xpushare)")
     return rows
 
 

@@ -38,7 +38,7 @@ _T = TypeVar("_T")
 
 @final
 class _Closed:
-    """Takes the place of a closed channel's end."""
+    """Replaces the end of a closed channel."""
 
     def __getattr__(self, _name: str) -> NoReturn:
         raise InvalidArgumentError("this Channel is closed")
@@ -249,7 +249,7 @@ class Channel(Awaitable):
         return self._end.geometry.device
 
     def statistics(self) -> dict[str, Any]:
-        """Report who writes and who reads.
+        """Return the channel's counts, and its writers and readers.
 
         Returns:
             The geometry and, for each member, its pid, label, mode, lag, missed and held frames.
@@ -390,7 +390,9 @@ class Channel(Awaitable):
             end.lost += 1
 
     def _follow(self) -> bool:
-        """Move to the channel that replaced this one, to its oldest frame. Returns False if there is none yet."""
+        """Move to the oldest frame of the channel that replaced this one. Returns False if no channel has replaced it
+        yet.
+        """
         with crews.alone():
             end = self._use()
             if end.peek() != _native.CHANNEL_MOVED:
@@ -471,7 +473,8 @@ class Channel(Awaitable):
     # --- the end
 
     def close(self) -> None:
-        """Leave the channel. A writer that has not said `finish()` is lost to its readers. Idempotent.
+        """Leave the channel. If a writer closes without `finish()`, its readers get
+        `PeerLostError`. Idempotent.
 
         Frames of this object that are open are given back. Arrays over their slots keep the memory.
 
@@ -517,7 +520,7 @@ def lock_pages(channel: Channel, device: DeviceLike) -> None:
 
 
 def _created(name: str, seconds: float | None, attempt: Callable[[], _T]) -> _T:
-    """Return the result of an attempt, once another process has created the channel."""
+    """Repeat an attempt to open until another process has created the channel, and return its result."""
     if made := attempt():
         return made
     end = None if seconds is None else time.monotonic() + seconds
@@ -543,7 +546,7 @@ def _name_of(name_or_handle: str | bytes) -> str:
 
 @final
 class _Frames:
-    """The frames of a channel, one after the other. Each is closed when the next one is asked for."""
+    """Iterates over the frames of a channel. Each frame is closed when the next one is requested."""
 
     __slots__ = ("_channel", "_frame")
 

@@ -85,7 +85,7 @@ def first_close(obj: Any) -> bool:
 
 
 def new_name() -> str:
-    """Return a name for a user who gives none. It begins with a dot, as no user's name does."""
+    """Return a name for an object that its user has not named. The name begins with a dot, which names of users cannot."""
     return f".{secrets.token_hex(16)}"
 
 
@@ -97,13 +97,15 @@ def check_name(name: str | None) -> str:
 
 
 def check_label(label: str | None) -> str:
-    """Check a label, which people see as the name of a member."""
+    """Check a label, which `ls` shows as the name of a member."""
     return label_argument(label) or ""
 
 
 @final
 class Crew:
-    """This process in a crew. `count` says how many of its objects are members."""
+    """This process's part in a crew, the members of a channel or lock. `count` is the number of its objects that are
+    members.
+    """
 
     def __init__(self, kind: int, name: str, fd: OwnedFd, ranges: Sequence[Range], fresh: bool, initial: int) -> None:
         self.kind: Final = kind
@@ -137,7 +139,7 @@ class Crew:
         return self._handles
 
     def admit(self, make: Callable[[_native.Crew], _T], member: Callable[[_T], int]) -> _T:
-        """Have `make` claim one more member. The caller holds the join byte."""
+        """Call `make`, which adds a member, and record its handles. The caller holds the join byte."""
         self.handles()
         made = make(self.native)
         try:
@@ -160,7 +162,7 @@ class Crew:
         return raw if len(raw) == Handle.NBYTES and any(raw) else None
 
     def part(self) -> None:
-        """Count one member less, after it has left. With the last one, this process leaves the crew."""
+        """Reduce the count of members after one has left. After the last one, this process leaves the crew."""
         if self.forks != _native.forks():
             return
         with _lock:
@@ -212,7 +214,7 @@ def folder() -> Path:
 
 
 def _joining(number: int, path: Path, seconds: float) -> bool:
-    """Take the join byte. Returns False if another process still holds it after that time; it may have been stopped."""
+    """Take the join byte. Returns False if another process, which may be stopped, still holds it when the time is over."""
     end = time.monotonic() + seconds
     with doing(f"locking {path}"):
         while not _native.lock(number, _native.CREW_JOIN):
@@ -267,8 +269,8 @@ def meet(
     kind: int, name: str, create: Callable[[], Sequence[Range]] | None, initial: int = 0
 ) -> Generator[tuple[Crew, bool] | None]:
     """Join the crew of that name within the block, in which no other process may. Yields the crew, and whether it was
-    made now. Leaving the block without a member undoes that. Yields None if nobody has that name and `create`, which
-    allocates what the crew shares, is None.
+    made now. If the block adds no member, the crew is left again. `create` allocates the memory that the crew shares.
+    Yields None if `create` is None and no crew has this name.
     """
     path = folder() / _file(kind, name)
     with _lock:
@@ -317,8 +319,8 @@ def _stuck(number: int, path: Path) -> InvalidArgumentError:
 
 
 def _give_up(native: _native.Crew, path: Path, inode: tuple[int, int]) -> None:
-    """While holding the join byte, have the members of a channel whose slots have ended look for the next channel of
-    that name. They are notified before the name is free, so that no death in between leaves a member waiting for ever.
+    """Tell the members of a channel whose slots are gone to look for its successor, before the name is freed. If this
+    process died between the two, no member would be left waiting. The caller holds the join byte.
     """
     _native.channel_move(native)
     if _inode_at(path) == inode:
@@ -374,7 +376,7 @@ def names(kind: int) -> list[str]:
 
 @contextlib.contextmanager
 def looked_into(kind: int, name: str) -> Generator[Crew | None]:
-    """Yield a crew whose control words this process reads without being a member, or None if nobody is a member."""
+    """Yield a crew whose control words this process reads without joining it, or None if the crew has no member."""
     path = folder() / _file(kind, name)
     with _lock:
         known = _known.get(path.name)
@@ -394,8 +396,8 @@ def looked_into(kind: int, name: str) -> Generator[Crew | None]:
 
 
 def _shared_by_any(fd: OwnedFd, path: Path, most: int = 2) -> tuple[list[Range] | None, bool]:
-    """Open the objects that a living member shares, at most `most`. Returns them, or None if nobody lives. Also returns
-    whether only the control words are left, since the slots have ended with their maker.
+    """Open at most `most` of the objects that a living member shares. Returns the objects, or None if no member lives,
+    and whether only the control words are left because the slots have ended with their maker.
     """
     if not _anybody(fd.number):
         return None, False

@@ -1,6 +1,5 @@
-"""One end of a channel in this process, and the slots that it has: `Loan` and `Frame`.
-
-To loan, send, receive and release is native. This module makes arrays over slots, metadata and the texts of errors.
+"""One end of a channel in this process, and its open slots: `Loan` and `Frame`. Native code loans, sends, receives and
+releases. This module makes arrays over slots, metadata and the texts of errors.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def too_many_writers(name: str, writers: int) -> InvalidArgumentError:
 
 @final
 class End(ChannelEnd):
-    """A member of a channel's crew. Its loans and frames keep it."""
+    """A member of a channel's crew. The member exists as long as one of its loans and frames."""
 
     __slots__ = ("crew", "geometry", "places", "points")
 
@@ -85,7 +84,7 @@ class End(ChannelEnd):
         return self
 
     def begin(self) -> None:
-        """Prepare the points of a device's channel. The member has its record by now."""
+        """Prepare the points of a channel on a device. The member's record must have been written."""
         if self.geometry.device.backend != HOST:
             from xpushare.channels.points import Points
 
@@ -93,7 +92,7 @@ class End(ChannelEnd):
 
     @property
     def plain(self) -> bool:
-        """Whether its frames are arrays of one shape, in host memory."""
+        """Whether the channel's frames are arrays of one shape in host memory."""
         return self.points is None and self.geometry.dtype is not None
 
     def whole(self, slot: int, order: Any) -> SharedArray:
@@ -131,7 +130,7 @@ class End(ChannelEnd):
     # --- native code calls these
 
     def refuse(self, outcome: int, wanted: str, timeout: float | None) -> NoReturn:
-        """Raise the error that the outcome of an attempt stands for."""
+        """Raise the error that belongs to the native result of an attempt to loan or receive."""
         name = self.crew.name
         match outcome:
             case _native.CHANNEL_OVER:

@@ -1,4 +1,4 @@
-"""The geometry of a channel: the numbers that native code has, and the arrays of its frames."""
+"""The geometry of a channel: the numbers stored in native code, and the shape and dtype of its frames."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def stride_of(nbytes: int) -> int:
 
 @final
 class Geometry:
-    """The numbers of a channel that native code has, and the arrays of its frames."""
+    """A channel's layout: the numbers stored in native code, and the shape and dtype of its frames."""
 
     __slots__ = ("device", "dtype", "numbers", "shape", "stride", "text")
 

@@ -71,7 +71,8 @@ class _Shared:
         return self._pickle
 
     def close(self) -> None:
-        """Close this object. Closing a lock that it holds counts as the death of the owner. Idempotent.
+        """Close this object. If it holds the lock, the next owner finds the lock abandoned, as
+        after a death. Idempotent.
 
         Examples:
             >>> number = xs.Atomic(5)
@@ -204,7 +205,7 @@ class Atomic(_native.AtomicMember, _Shared):
         """Wait until the number differs from the one given.
 
         Args:
-            value: The number that is waited away from.
+            value: Returns as soon as the number is not this one.
             timeout: Seconds to wait. None waits as long as it takes.
 
         Raises:

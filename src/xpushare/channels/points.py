@@ -47,8 +47,8 @@ _DEATH: Final = 1.0  # seconds until a death is certainly noticed
 
 @final
 class After:
-    """The order of a frame's array: whatever works on the array first waits for these points, and is remembered, since
-    the slot's next user has to wait for it.
+    """Orders work on a frame's array. All work on the array first waits for these points, and is recorded, since the
+    slot's next user has to wait for it.
     """
 
     __slots__ = ("_device", "_points", "works")
@@ -101,8 +101,8 @@ class Points:
                 self._event_of(end, member, since)
 
     def _event_of(self, end: End, member: int, since: int) -> Opened | None:
-        """Return the event of the member that joined at that time, or None if the member, and its device's work, is
-        gone.
+        """Return the event of the member that joined at that time, or None if the member has left or died, and its
+        device's work has ended.
         """
         if member == self._member:
             return self._event
@@ -117,8 +117,8 @@ class Points:
         return self._events[key]
 
     def stands(self, frame: Frame) -> bool:
-        """Return whether the content of a frame is complete or will be. If only its dead writer could say so, it counts
-        as lost.
+        """Return whether the content of a frame is complete or will be. If its writer died before it signalled the
+        content, the frame is lost.
         """
         end, point, member, since = held_end(frame), frame_point(frame), frame_point_by(frame), frame_since(frame)
         if not point:
@@ -164,7 +164,7 @@ class Points:
         return point
 
     def copied(self, loan: Loan, array: Any) -> bool:
-        """Make the device copy one of its arrays into the slot, on the stream of the array's library."""
+        """Make the device copy an array of device memory into the slot, on the stream of the array's library."""
         own = own_array(array)
         found = description.described(array, True) if own is None else None
         source: Any = array if own is None else own
@@ -204,8 +204,8 @@ class Points:
                 work.driver.copy(place.address + offset, stage.address, values.nbytes, (stage, place))
 
     def close(self) -> None:
-        """Wait until this member's device has finished with its frames. Afterwards nobody could tell that work from a
-        successor's.
+        """Wait until this member's device has finished with its frames. After the member has left, its work could not
+        be distinguished from its successor's.
         """
         slot = self._event.timeline.slot
         with contextlib.suppress(XpuShareError):

@@ -99,7 +99,7 @@ def run(arguments: argparse.Namespace, scenarios: Mapping[str, Scenario] | None 
             print(f"{name:<14} {(scenario.__doc__ or '').strip()}")
         return 0
     if arguments.plot and importlib.util.find_spec("matplotlib") is None:  # reported before the measurements
-        raise InvalidArgumentError("--plot needs matplotlib: pip install 'xpushare[bench]'")
+        raise InvalidArgumentError("--plot needs matplotlib: pip install '.[bench]' in a checkout of xpushare")
     try:
         found = collect(scenarios, arguments.only, quick=arguments.quick, device=arguments.device, progress=True)
     except InvalidArgumentError as error:

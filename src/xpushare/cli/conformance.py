@@ -1,7 +1,8 @@
 """Check a device against every rule of the contract, across real processes.
 
 For each rule it prints passed, failed, or not supported with the aspect and the reason. The exit status is 0 only if
-nothing failed. It needs pytest: pip install 'xpushare[conformance]'. `--list` and docs/conformance.md list the rules.
+nothing failed. It needs pytest: pip install '.[conformance]' in a checkout of xpushare.
+`--list` and docs/conformance.md list the rules.
 """
 
 from __future__ import annotations

@@ -124,7 +124,10 @@ def run(arguments: argparse.Namespace) -> int:
         import prometheus_client as prometheus
         from prometheus_client import core
     except ImportError:
-        print("xpushare metrics needs prometheus-client: pip install 'xpushare[metrics]'", file=sys.stderr)
+        print(
+            "xpushare metrics needs prometheus-client: pip install '.[metrics]' in a checkout of xpushare",
+            file=sys.stderr,
+        )
         return 1
     registry: Any = prometheus.CollectorRegistry(auto_describe=False)
     registry.register(_Collector(core))

@@ -62,7 +62,8 @@ class Aspect(StrEnum):
 
 
 class Support(NamedTuple):
-    """Whether a device has an aspect, asked of the driver or tried, never assumed.
+    """The answer to whether a device has an aspect. The driver was asked, or the feature was tried.
+    Nothing is assumed.
 
     Attributes:
         state: "yes", "no" or "unknown".

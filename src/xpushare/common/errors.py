@@ -100,7 +100,9 @@ class HandleExpiredError(XpuShareError):
 
 
 class FeatureNotSupportedError(XpuShareError, NotImplementedError):
-    """The device, or the memory, cannot do that (SYCL: errc::feature_not_supported). The message says what can."""
+    """The device or the memory does not support the feature (SYCL: errc::feature_not_supported). The message names an
+    alternative.
+    """
 
     default_result = Result.ERROR_UNSUPPORTED_FEATURE
 
@@ -144,7 +146,9 @@ class DeviceError(XpuShareError, RuntimeError):
 
 
 def unusable(why: str | None) -> XpuShareError:
-    """Return the error for an object that this process cannot use; None: since it belongs to its parent."""
+    """Return the error for an object that this process cannot use. None as the reason means that the object belongs to
+    the parent process.
+    """
     if why is not None:
         return InvalidArgumentError(why)
     return ForkError(

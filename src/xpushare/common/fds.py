@@ -11,7 +11,9 @@ __all__ = ["OwnedFd", "close_all", "own_fd"]
 
 
 def own_fd(call: Callable[..., int], *arguments: object) -> OwnedFd:
-    """Own the fd that `call`, a C function, opens. No interrupt can come in between."""
+    """Call the C function `call`, which opens a descriptor, and own the descriptor. Ctrl-C between the two cannot leak
+    it.
+    """
     return next(map(OwnedFd, starmap(call, (arguments,))))
 
 

@@ -27,7 +27,9 @@ def facts(title: str, said: Mapping[str, object]) -> str:
 
 
 def bundle(thing: Any, include: Iterable[str] | None, exclude: Iterable[str] | None) -> dict[str, str]:
-    """Return the result of `_repr_mimebundle_`: the text and the table. A notebook takes the one that it can show."""
+    """Return the result of `_repr_mimebundle_`: the text and the table. A notebook shows the table if it can, or else
+    the text.
+    """
     found = {"text/plain": repr(thing), "text/html": thing._repr_html_()}
     wanted = set(found if include is None else include) - set(exclude or ())
     return {kind: text for kind, text in found.items() if kind in wanted}

@@ -1,4 +1,4 @@
-"""The clean exit of this process: the work it still finishes, within one bounded time, before it is gone for its peers.
+"""The clean exit of this process: it finishes pending work, within a bounded time, before its peers see it as gone.
 
 It runs after `multiprocessing` has sent what its queues hold and joined its children. It also runs in forked children,
 which run no `atexit` before Python 3.13.

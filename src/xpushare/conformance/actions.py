@@ -293,7 +293,7 @@ def held(device: str) -> Generator[Held, None, None]:
 
 
 def hold(name: str, device: str) -> None:
-    """Keep a held queue under `name`."""
+    """Store a blocked queue (`Held`) under `name`."""
     kept[name] = Held(device)
 
 

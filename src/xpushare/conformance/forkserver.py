@@ -75,8 +75,8 @@ class Forkserver:
         self._ask(None)  # it has imported: none of that happens while somebody counts or measures
 
     def changed(self, env: Mapping[str, str | None]) -> dict[str, str | None] | None:
-        """Return the variables in which this process's environment, with `env`, differs from the children's, or None if
-        they have another folder or import path. None as a value means that the variable is not set.
+        """Return {name: value} for each variable in which this process's environment, with `env`, differs from the
+        children's. The value None means unset. Return None if the folder or the import path differs.
         """
         before, *others = self._surroundings
         now, *others_now = _surroundings()

@@ -237,7 +237,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def nothing_left(pair: Pair, peer: Child) -> Callable[[], None]:
-    """Call it to demand that this process has no more fds and mappings of the package than before the test's body."""
+    """Call the result to assert that no fd or mapping of the package was left since the test began."""
     for device in dict.fromkeys((pair.exporter, pair.importer)):  # what a process opens for good is open
         warm_up(device)
     for each in actions.KINDS:  # and what knowing the peer costs

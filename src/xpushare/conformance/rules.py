@@ -284,7 +284,7 @@ _HEAD: Final = """# Conformance
 
 `xpushare conformance --device gpu` checks every rule below on a device, across real processes, through the public API
 only; with `--importer-device` the importing process works on another device of that backend. It needs pytest
-(`pip install xpushare[conformance]`) and takes less than a minute.
+(`pip install '.[conformance]'` in a checkout of xpushare) and takes less than a minute.
 
 | in the report | means |
 |---|---|

@@ -39,7 +39,7 @@ class Part:
 
 @dataclass
 class Outcome:
-    """One rule."""
+    """The outcome of one rule."""
 
     rule: Rule
     parts: list[Part] = field(default_factory=list[Part])
@@ -151,7 +151,7 @@ def run(
     is missing or a rule is unknown.
     """
     if importlib.util.find_spec("pytest") is None:
-        raise InvalidArgumentError("the suite needs pytest: pip install 'xpushare[conformance]'")
+        raise InvalidArgumentError("the suite needs pytest: pip install '.[conformance]' in a checkout of xpushare")
     importer = importer_device or device
     wanted = select(rules)
     outcomes = {number: Outcome(rule) for number, rule in RULES.items() if not wanted or number in wanted}

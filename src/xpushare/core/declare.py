@@ -42,7 +42,7 @@ layers_on: Final[list[str]] = []
 
 @final
 class Point:
-    """A name that every caller looks up at each call, so that a layer can bind a wrapper to it."""
+    """An operation that callers look up by name at each call, so that a layer can replace it by a wrapper."""
 
     __slots__ = ("_name", "_names", "_off", "plain")
 

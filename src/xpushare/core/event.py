@@ -127,8 +127,8 @@ def role_of(domain: Domain, index: int, signals: bool | None) -> Slot:
 
 
 def may_signal(event: Opened) -> None:
-    """Raise `InvalidArgumentError` if the event was opened with `signals=False`: nobody relies on such an object to
-    signal.
+    """Raise `InvalidArgumentError` if the event was opened with `signals=False`, since other processes do not wait for
+    signals of such an object.
     """
     if event.signals is False:
         raise InvalidArgumentError("this event was opened with signals=False: it only waits")

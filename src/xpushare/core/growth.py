@@ -51,7 +51,7 @@ class _Piece(NamedTuple):
 
 @final
 class Growth:
-    """The pieces of a range that grows, or that follows one. The caller holds `lock`."""
+    """The pieces of a growable range, or of a follower of one. The caller holds `lock`."""
 
     __slots__ = ("_bytes", "changed", "directory", "follows", "lock", "nbytes", "pieces", "read_only", "telling")
 

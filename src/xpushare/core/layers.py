@@ -134,7 +134,7 @@ _tracers: Final[list[Callable[[Operation, Callable[..., Any]], Callable[..., Any
 
 
 def trace_by(tracer: Callable[[Operation, Callable[..., Any]], Callable[..., Any]] | None) -> None:
-    """Have each operation wrapped by `tracer` from now on, besides the layers; None: no longer."""
+    """Wrap each operation by `tracer` from now on, besides the layers. None ends that."""
     _tracers[:] = [] if tracer is None else [tracer]
     _faces_added()
     layers_changed()

@@ -91,8 +91,8 @@ class Range(RangeBase):
         return self.handle is not None and not self.allocation.owned
 
     def hold(self) -> tuple[object, bool]:
-        """Return the object that keeps these bytes in place for a buffer, a capsule or a queue operation, and whether
-        they are read-only.
+        """Return the object that keeps these bytes mapped for a buffer, a capsule or a queue operation, and whether the
+        bytes are read-only.
         """
         return self.allocation.hold(self)
 
@@ -117,7 +117,9 @@ class HostBytes:
 
 
 def host_bytes(address: int, nbytes: int, device: Device, context: Context) -> Range | None:
-    """Return these bytes of this process, whoever allocated them, or None if some of them are not mapped."""
+    """Return the `nbytes` bytes at an address of this process, no matter who allocated them, or None if some are not
+    mapped.
+    """
     access = mapped(address, nbytes)
     if not access:
         return None

@@ -169,8 +169,8 @@ class Openers:
         self._known: dict[tuple[int, bool], Opener] = {}  # by the id of the device, which the opener keeps alive
 
     def on(self, device: Device, handle: Handle) -> Opener:
-        """Return the opener for handles like this one. It is always the same object, because it is part of a cache's
-        key.
+        """Return the opener for handles of the same kind as this one. Each call returns the same object, because the
+        opener is part of a cache's key.
         """
         abroad = device.backend != handle.backend
         if not abroad:

@@ -1,4 +1,4 @@
-"""How readers are ordered after a producer's stream: by an event, and the point of it that marks the content as
+"""How readers are ordered after a producer's stream: by an event, and the number of the signal that marks the content
 complete.
 """
 
@@ -74,8 +74,8 @@ def _other(device: Device, info: Any) -> Device:
 
 
 class Mark(NamedTuple):
-    """The producer's side: an event that is signalled when the content is complete. It stays open for others as long as
-    somebody holds `export`.
+    """The producer's side: an event that is signalled when the content is complete. Other processes can open the event
+    as long as `export` exists.
     """
 
     export: Implicit

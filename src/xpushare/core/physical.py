@@ -287,7 +287,7 @@ def reserve(nbytes: int, device: DeviceLike | None, context: Context | None, add
     raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError),
 )
 def map_(reserved: Reserved, source: Held, at: int, offset: int, nbytes: int | None, access: str) -> None:
-    """Map physical memory, or part of it, at `at` bytes into the range. The mapping keeps the pages."""
+    """Map physical memory, or a part of it, at offset `at` of the range. The mapping keeps the pages alive."""
     wanted = access_argument(access)
     offset, nbytes = memory.piece("the physical memory", source.pages.nbytes, offset, nbytes)
     if offset:
@@ -356,7 +356,7 @@ def set_access(reserved: Reserved, at: int, nbytes: int, access: str) -> None:
 
 @operation("VirtualRange.access", raises=(InvalidArgumentError,))
 def access_of(reserved: Reserved, at: int) -> Access:
-    """Return the access of the byte at `at`; "none" if nothing is mapped there."""
+    """Return the access mode of the byte at offset `at`, or "none" if no memory is mapped at this offset."""
     at, _ = memory.piece("the range", reserved.nbytes, at, 1)
     with reserved.lock:
         found = reserved.overlapping(at, 1)

@@ -1,5 +1,5 @@
-"""The exports that pickling makes, how long a pickle stays valid, and the object that replaces one that cannot be
-opened.
+"""The exports that pickling makes, how long a pickle stays valid, and the placeholder for an object whose pickle cannot
+be opened.
 """
 
 from __future__ import annotations
@@ -115,13 +115,13 @@ def _outlive(handle: Handle, limits: list[int]) -> None:
 
 
 def hope_for(slot: Slot) -> None:
-    """Note that a pickle of an event was made. While it is valid, whoever opens it may signal the event."""
+    """Record that a pickle of an event was made. While it is valid, whoever opens it may signal the event."""
     if not node.left():
         slot.pickled(deadline_in(_grace()))
 
 
 def sent(made: dict[Device, list[Handle]], opens: int) -> None:
-    """Note that these handles were made for one pickle and nobody else has them, as if their objects had died since."""
+    """Record that these handles were made for one pickle alone. They are treated as if their objects had died."""
     if node.left():
         return
     # First, since the variables may hold nonsense.

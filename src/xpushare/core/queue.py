@@ -176,8 +176,8 @@ def create(device: DeviceLike | None, context: Context | None) -> Work:
 
 @operation("Queue.from_native", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))
 def adopt(native: object) -> Work:
-    """Return a queue over another library's stream, in order with the work queued there. The stream still belongs to
-    that library.
+    """Return a queue over another library's stream. Its operations run in order with the stream's other work. The
+    stream still belongs to the library.
     """
     from xpushare import adapters
 

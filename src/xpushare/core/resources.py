@@ -94,13 +94,13 @@ class Allocation(AllocationBase):
         return newest
 
     def hold(self, piece: Any) -> tuple[object, bool]:
-        """Return the object that holds a piece in place, as `Range.hold` does. Here it is the piece itself."""
+        """Return the object that keeps this piece mapped, as `Range.hold` does. A piece keeps itself mapped."""
         return piece, piece.read_only
 
 
 class Pinned:
-    """Counts the live pins of a mapping, and how many of them belong to queue operations. The range's lock guards it
-    all.
+    """Counts the live pins of a mapping, and how many of them belong to queue operations. The range's lock guards both
+    counts.
     """
 
     __slots__ = ("pins", "working")
@@ -127,7 +127,7 @@ class Pin:
             each.pins += 1
 
     def works(self) -> None:
-        """Note that only a queue operation holds this pin."""
+        """Record that only a queue operation holds this pin."""
         with self._lock:
             self._works = 1
             for each in self._mapped:

@@ -1,8 +1,5 @@
-"""The validation layers' records: what this process made, where it was made, where it was released, and what was
-misused.
-
-Which objects are retained is looked up in the table of exports and among living objects. The records add the source
-locations.
+"""The validation layers' records: the source locations where this process made, released and misused objects. Whether
+an object is still retained is looked up in the table of exports and among living objects.
 """
 
 from __future__ import annotations
@@ -226,7 +223,9 @@ def _kind_of(handle: Handle) -> str:
 
 
 def _exports() -> list[Handle]:
-    """Return the exports that only the program can end: not those of pickles, nor those with `opens` or `ttl`."""
+    """Return the exports that only the program can end. Exports of pickles and exports with `opens` or `ttl` end by
+    themselves.
+    """
     table = node.current().table_if_any
     if table is None:
         return []

@@ -306,7 +306,7 @@ class Blocks:
         return id(place.allocation), place.offset, place.nbytes  # the block holds the allocation
 
     def over(self, place: Range) -> Block | None:
-        """Return the block over exactly that place."""
+        """Return the block with exactly this allocation, offset and size, or None."""
         return self._known.get(self._key(place))
 
     def add(self, block: Block) -> None:

@@ -1,4 +1,4 @@
-"""The keeper's process. It opens no driver: it holds descriptors, and the facts of their exports."""
+"""The keeper's process. It opens no driver. It holds file descriptors, and the metadata of their exports."""
 
 from __future__ import annotations
 
@@ -332,7 +332,7 @@ class Keeper:
         self._store.ready()
 
     def _sync(self) -> None:
-        """Make the store hold what this keeper holds."""
+        """Write the versions that this keeper holds to the store."""
         if self._store is None or self._filling:
             return
         exports = {bytes(each.handle): each for each in self._table.exports()}
@@ -405,7 +405,9 @@ class Keeper:
     def _hand_over(
         to: keeping.Connection, kept: _Kept, published: naming.Published, exports: dict[bytes, Exported]
     ) -> tuple[Earlier, bytes]:
-        """Make the successor hold a version's memory. Returns its facts there, and its message."""
+        """Hand a version's memory to the keeper that succeeds this one. Returns the metadata of the successor's
+        exports, and the version's message.
+        """
         facts, held = _facts(published, exports)
         message = keeping.moved(published.handle, b"".join(to.hold(facts, held)))
         return Earlier(kept.version, kept.pid, kept.who, kept.since, len(message)), message

@@ -111,7 +111,7 @@ class Store:
         with_names.close()
 
     def _keep(self, key: Key, fd: OwnedFd) -> str:
-        """Return the name of a file in the store. Sends the file if it is not there yet."""
+        """Return the name of a file in the store. The file is sent first if the store does not have it yet."""
         for name, (known, keys) in self._files.items():
             if _same_file(known.number, fd.number):
                 keys.add(key)
@@ -134,8 +134,8 @@ class Store:
         self._send(f"FDSTOREREMOVE=1\nFDNAME={name}")
 
     def received(self) -> list[tuple[dict[str, Any], list[OwnedFd]]]:
-        """Return what a predecessor has stored, the newest versions first: each state, and duplicates of its files. All
-        of it counts as stored, and incomplete versions are removed.
+        """Return the versions that a predecessor has stored, the newest first: each state, and duplicates of its files.
+        These versions are recorded as stored, and incomplete ones are removed from the store.
         """
         files, states = _inherited()
         found = []

@@ -284,8 +284,8 @@ def _reopen(handle: bytes, offset: int, nbytes: int) -> Memory:
 class SharedArray(ArrayState, Holder[Range]):
     """An array in memory that processes share.
 
-    `empty`, `zeros`, `array`, `attach`, `Memory.as_array` and `VirtualRange.as_array` make it. Read it
-    with `np.asarray(a)` or `memoryview(a)` if the host can reach the memory, and everywhere with
+    `empty`, `zeros`, `array`, `attach`, `Memory.as_array` and `VirtualRange.as_array` make it. Read
+    it with `np.asarray(a)` or `memoryview(a)` on the host. On any device, use
     `torch.from_dlpack(a)`, `cupy.from_dlpack(a)` or `jax.dlpack.from_dlpack(a)`. These share the
     memory and keep it, even after `close()`. The array itself does not calculate.
 
@@ -591,7 +591,7 @@ class SharedArray(ArrayState, Holder[Range]):
 
     def _given(self, name: str) -> dict[str, Any]:
         """Return the array interface of that name, if the device's vendor has it. The consumer waits for the stream
-        that the interface names. If there is none, this waits.
+        that the interface names. If it names no stream, the host waits here.
         """
         found = use(self)
         protocol = _given_interfaces.get((found.device.backend, name))
@@ -816,8 +816,8 @@ def array_over(source: Range, shape: int | tuple[int, ...], dtype: Any, offset: 
 def view_of(
     array: SharedArray, offset: int, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...]
 ) -> SharedArray:
-    """Make another array in the same memory, whose first element is `offset` bytes behind this one's. Its readers wait
-    for the same points.
+    """Make another array in the same memory. Its first element is `offset` bytes after this array's, and its readers
+    wait for the same points.
     """
     check_dtype(dtype)
     return array_of(use(array), as_shape(shape), dtype, strides, array_offset(array) + offset, array_order(array))

@@ -168,7 +168,7 @@ class ArrayHandle(MessageState, Named, Closable):
 
     # The default keeps what is needed at interpreter exit, when module globals are gone.
     def _abandoned(self, _left: Callable[[], bool] = _native.left) -> None:
-        """Note that an object that owned exports dies."""
+        """Record that an object that owned exports dies."""
         if _left():
             return
         table = node.current().table_if_any

@@ -32,10 +32,10 @@ class Event(Exportable[Opened]):
     Waits mean the newest signal known at the call, or `at_least`, which may lie in the future. Between
     processes use `at_least`. A wait never hangs on a dead process: it raises `PeerLostError`.
 
-    A process that exits with the event open counts as dead if it has not signalled the event since it
-    said `signals=True`. A process that said nothing and has only waited may exit at any time. A pickle
-    that nobody opens within `XPUSHARE_PICKLE_GRACE` seconds counts as such an exit, unless another
-    process that may signal has opened the event since.
+    With `signals=True`, a process that exits with the event open and without having signalled is
+    treated as dead, and waits raise `PeerLostError`. Without the argument, a process that has only
+    waited may exit at any time. A pickle that nobody opens within `XPUSHARE_PICKLE_GRACE` seconds
+    is treated like a dead process, unless another possible signaller has opened the event since.
 
     Args:
         device: The device. None means `default_device()`: the first GPU, if there is one.
@@ -272,7 +272,7 @@ class Event(Exportable[Opened]):
         return event_statistics(use(self))
 
     def close(self) -> None:
-        """Give up this object's hold, and end the waits by it. Idempotent.
+        """End this object's use of the event, and end waits made through it. Idempotent.
 
         The event is freed once no process and no unfinished queue operation holds it.
 

@@ -72,7 +72,7 @@ class Closable:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Give up this object's hold. Idempotent; in a forked child it touches nothing of the parent's."""
+        """End this object's use of its resource. Idempotent. In a forked child, nothing of the parent's is touched."""
         raise NotImplementedError
 
     def __enter__(self: C) -> C:  # Jedi takes `Self` for this base class
@@ -93,7 +93,7 @@ class Closable:
 
 
 class Holder(ObjectBase, Closable, Generic[S]):
-    """An object that holds a resource. It is also closed, silently, when its last reference is dropped: the resource
+    """An object that holds a resource. Dropping the last reference to the object closes it silently: the resource
     releases itself once nothing holds it any more.
     """
 

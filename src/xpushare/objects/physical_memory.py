@@ -72,13 +72,12 @@ class PhysicalMemory(Exportable[Held]):
 
     @property
     def ipc_enabled(self) -> bool:
-        """Whether it can be exported; True for imports."""
+        """Whether `ipc.physical_memory.get` accepts the object. True for imports."""
         return use(self).pages.ipc_enabled
 
     def close(self) -> None:
-        """Give up this object's hold on the pages. Idempotent.
-
-        Mappings and exports keep them.
+        """End this object's use of the pages. Idempotent. The pages exist as long as they are
+        mapped or exported.
 
         Examples:
             >>> pages = xs.PhysicalMemory(xs.Device("cpu").memory_granularity(), "cpu")
@@ -409,7 +408,7 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
 
     @property
     def nbytes(self) -> int:
-        """How many addresses are reserved; for a growable range and its followers, the length now."""
+        """The number of reserved bytes of addresses, or the current length of a growable range or a follower."""
         found = use(self)
         return found.nbytes if self._growth is None else self._growth.nbytes
 

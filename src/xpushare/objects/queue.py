@@ -24,7 +24,7 @@ __all__ = ["Queue", "queue_over"]
 
 
 def _bytes_of(what: str, operand: Memory | SharedArray | VirtualRange) -> tuple[Range, int, int]:
-    """Return the place of an operand's bytes: a range, an offset into it, and their number."""
+    """Return where an operand's bytes are: the range, the offset in the range, and the number of bytes."""
     if isinstance(operand, Memory):
         found = use(operand)
         return found, 0, found.nbytes
@@ -85,7 +85,8 @@ class Queue(DeviceObject[Work]):
 
     @classmethod
     def from_native(cls, native: object) -> Queue:
-        """Make a queue over another library's stream, in order with what is queued there.
+        """Make a queue over another library's stream. Its operations run in order with the stream's
+        other work.
 
         Args:
             native: A stream of torch or CuPy, an object with `__cuda_stream__`, or a raw pointer.

@@ -47,7 +47,9 @@ def _folder() -> Generator[str | None]:
 
 @contextlib.contextmanager
 def path(cookie: bytes) -> Generator[str | None]:
-    """Return the path at which the exporter with that table listens if it has the same runtime folder."""
+    """Return the path of the socket of the exporter with that table, if the exporter has the same runtime folder as
+    this process.
+    """
     with _folder() as folder:
         yield None if folder is None else f"{folder}/{_PREFIX}{cookie.hex()}"
 

@@ -94,12 +94,12 @@ def pack(**values: Any) -> bytes:
 
 
 def keyed_hash(data: bytes) -> bytes:
-    """BLAKE2b-256 of `data` under the user's key."""
+    """Return the BLAKE2b-256 hash of `data` under the user's key."""
     return identity.sealing().hash(data)
 
 
 def wrong_seal(what: str, pid: int) -> str:
-    """Return why the seal is wrong. `pid` is the exporter's, if these bytes hold it."""
+    """Return why the seal is wrong. `pid` is the exporter's pid, if the bytes contain one."""
     owner = None
     with contextlib.suppress(OSError):
         owner = os.stat(f"/proc/{pid}").st_uid
@@ -142,14 +142,15 @@ def _backend(field: bytes) -> str:
 
 
 class Named:
-    """A handle that follows its name if it was looked up by one. See `following`."""
+    """A handle. If it was looked up by a name, it follows the name: see `following`."""
 
     __slots__ = ()
 
     @property
     def version(self) -> int | None:
-        """The version that `lookup` or `watch` found, as `publish` returned it; None for any other handle. `attach`
-        opens a newer version if this one was replaced meanwhile, unless `lookup(version=)` found it.
+        """The version number that `publish` returned, for a handle from `lookup` or `watch`. None for any other handle.
+        If the version has been replaced since, `attach` opens the newer one, unless the handle is from
+        `lookup(version=)`.
         """
         handle: Any = self  # a native handle, too
         found: int | None = getattr(newest_of(handle), "version", None)

@@ -179,7 +179,7 @@ def read_key(path: Path) -> bytes:
 
 
 def _renew_lock() -> None:
-    """Replace the lock in a forked child, where the thread that held it does not exist."""
+    """Replace the lock in a forked child. The thread that held the old lock does not exist in the child."""
     global _lock
     _lock = threading.RLock()
 

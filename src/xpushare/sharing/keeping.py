@@ -181,7 +181,7 @@ def _gone(error: OSError) -> XpuShareError:
 
 
 def moved(message: bytes, handles: bytes) -> bytes:
-    """Return the same message or handle, over other handles of the same memory."""
+    """Return the message or handle with its handles replaced by other handles of the same memory."""
     return handles if len(message) == HANDLE_NBYTES else identity.sealing().moved(message, handles)
 
 
@@ -256,7 +256,9 @@ def connected(start: bool = False) -> Generator[Connection | None]:
 
 @final
 class Connection:
-    """A connection to the keeper. What was handed over but not published ends with it."""
+    """A connection to the keeper. When the connection ends, the keeper drops memory that was handed over but not
+    published.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -301,7 +303,9 @@ class Connection:
         return [raw[at : at + HANDLE_NBYTES] for at in range(0, len(raw), HANDLE_NBYTES)]
 
     def publish(self, name: str, message: bytes, replace: bool, versions: int, mine: bool) -> int:
-        """Publish what was handed over. `mine` says that this process publishes the name now, and gives it up."""
+        """Publish what was handed over. With `mine`, this process is the name's current publisher, and stops publishing
+        it.
+        """
         head = json.dumps([name, replace, versions, mine, None]).encode()
         return int(self._ask(PUBLISH, head + b"\n" + message))
 
@@ -311,7 +315,7 @@ class Connection:
         self._ask(PUBLISH, head + b"\n" + b"".join([message for _, message in versions]))
 
     def listed(self) -> list[dict[str, Any]]:
-        """Return the list of what is kept."""
+        """Return the list of the versions that the keeper holds."""
         found: list[dict[str, Any]] = json.loads(self._ask(LIST))
         return found
 
@@ -319,8 +323,8 @@ class Connection:
         self._ask(DROP, name.encode())
 
     def send_replace(self, name: str) -> None:
-        """Ask the keeper to hand everything over to the process that listens under that name, and to end. It answers
-        once that is done; see `replaced`.
+        """Ask the keeper to hand all its memory over to the process that listens under that name, and to end. The
+        keeper answers once it has handed everything over; see `replaced`.
         """
         _send(self._socket, REPLACE, name.encode())
 

@@ -45,8 +45,9 @@ class Room:
         self.looked_after = False  # whether a thread looks after the cached imports
 
     def prepare(self) -> bool:
-        """Do ahead what a finaliser must not do: read the settings, ask for the size, and start the thread that looks
-        after the cache. If that fails, nothing is cached. Raises `InvalidArgumentError` for invalid settings.
+        """Do the steps that a finaliser must not do: read the settings, ask for the memory's size, and start the thread
+        that looks after the cache. If a step fails, nothing is cached. Raises `InvalidArgumentError` for invalid
+        settings.
         """
         if not self._prepared:
             self.seconds = settings.seconds("XPUSHARE_KEEP_SECONDS", SECONDS)
@@ -87,11 +88,10 @@ class _OfRoom:
 
 @final
 class Kept:
-    """Closed imports by the cache's keys. None of them holds a lease: for the exporter, each is closed.
-
-    Memory that the exporter frees meanwhile stays occupied. So an import is cached for at most the seconds that the
-    room allows. Its time ends at once when the exporter has died, when the device's free memory falls below the bytes
-    cached, and by `give_up`.
+    """Closed imports by the cache's keys. No cached import holds a lease: for the exporter, each is closed. Memory that
+    the exporter frees stays occupied while an import of it is cached. So an import is cached for at most the seconds
+    that the room allows. Its time ends at once when the exporter has died, when the device's free memory falls below
+    the bytes cached, and by `give_up`.
     """
 
     def __init__(self, sweep: Callable[[], object]) -> None:
@@ -107,8 +107,8 @@ class Kept:
         self, key: Hashable, cookie: bytes, nbytes: int, room: Room, reopens: tuple[Any, ...], end: End,
         descriptors: int = 1,
     ) -> None:  # fmt: skip
-        """Cache `end` and the rest that is needed to open the import again, or release it if there is no room.
-        `descriptors` is how many file descriptors it holds.
+        """Cache an import by its `end`, with the data to open it again, or release the import if there is no room.
+        `descriptors` is the number of file descriptors that the import holds.
         """
         until = time.monotonic() + room.seconds
         item: _Item = _new(_Item, (until, nbytes, cookie, room, end, reopens, descriptors))
@@ -181,7 +181,9 @@ class Kept:
             return sum(of.nbytes for of in self._of.copy().values())
 
     def _counted(self, room: Room) -> int:
-        """Count the cached bytes of that device anew: an interrupt may have come between a removal and its count."""
+        """Recount the cached bytes of a device, since an interrupt may have come between a removal and the update of
+        the count.
+        """
         with self._lock:
             found = [(key, item.nbytes) for key, item in self.items.copy().items() if item.room is room]
             of = self._of.setdefault(room, _OfRoom())
@@ -191,7 +193,7 @@ class Kept:
             return of.nbytes
 
     def _look(self, room: Room) -> bool:
-        """Release imports whose time is over. Returns whether any import of that device is still cached."""
+        """Release expired imports. Returns whether this device still has cached ones."""
         try:
             self._sweep()
             now = time.monotonic()

@@ -78,7 +78,7 @@ NOTHING: Final = (errno.ENOENT, errno.ENOTDIR)
 
 @final
 class _Call:
-    """Stands for one call of `publish` or `unpublish`, and is gone when the call is."""
+    """Stands for one call of `publish` or `unpublish`. When the call is over, no reference to this object is left."""
 
     __slots__ = ("__weakref__",)
 
@@ -128,7 +128,7 @@ class Published:
             close_all(self.fds)
 
     def end(self) -> None:
-        """End every version, except those that the name keeps. Called once more after an interrupt."""
+        """End every version, except the versions that the name keeps. Called a second time if an interrupt came."""
         current = names.get(self.path.name)
         kept = [] if current is None or current is self else current.older
         try:
@@ -173,8 +173,8 @@ def _unsettle(call: _Call, own: Published) -> None:
 
 
 def _settle(call: _Call | None = None) -> None:
-    """End what `call`, or earlier calls that are over, left unpublished. The newest goes first, since publishing a
-    version ends the one before it.
+    """End the exports that `call`, or earlier calls that are over, made but did not publish. The newest is ended first,
+    since publishing a version ends the version before it.
     """
     for own in reversed(_unsettled.copy()):
         by = own.by and own.by()
@@ -256,7 +256,7 @@ def publish(
 
 
 def taken_over(name: str) -> None:
-    """After another process has replaced the file of this process's name, end what was exported for it."""
+    """End the exports of a name of this process whose file another process has replaced."""
     with lock:
         own = names.get(name)
         if own is not None and not own.published():
@@ -440,7 +440,9 @@ def _alone(fd: OwnedFd, path: Path, seconds: float) -> bool:
 
 
 def _remove_dead(path: Path, *, wait: bool) -> None:
-    """Remove the file unless its publisher lives. Only one process at a time does it; others go on or wait."""
+    """Remove the file unless its publisher lives. Only one process at a time removes a file. Other processes skip it or
+    wait.
+    """
     fd = open_file(path)
     if fd is None or holder_of(fd) is not None:
         return

@@ -1,4 +1,6 @@
-"""This process as a member among others: its table, its peers, its live objects. A forked child gets its own."""
+"""The sharing state of this process: its table, its peers and its live objects. A forked child starts with an empty
+state.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ T = TypeVar("T")
 
 @final
 class ByName:
-    """The live allocations of other libraries, by their identities. It holds none of them."""
+    """The live allocations of other libraries, by identity. The map holds only weak references."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, ref[Any]] = {}
@@ -33,7 +35,7 @@ class ByName:
         return None if found is None else found()
 
     def add(self, name: Hashable, made: T) -> T:
-        """Return the live allocation of that identity. If there is none, it is `made` from now on."""
+        """Return the live allocation with that identity, or register and return `made`."""
         own: ref[Any] = ref(made, partial(self._forget, name))
         while (known := self._known.setdefault(name, own)) is not own:
             found: T | None = known()
@@ -105,7 +107,7 @@ def inherited(address: int) -> bool:
 
 
 def leave(_deadline: float) -> None:
-    """Leave at a clean exit, also of a forked child."""
+    """Leave all peers at a clean exit, even of a forked child."""
     here[0].peers.kept.end()
     _native.set_left(True)
     here[0].leave()

@@ -17,8 +17,8 @@ __all__ = ["Owned", "descriptors", "expect_lasting"]
 
 
 def descriptors(what: Export) -> list[OwnedFd]:
-    """Return duplicates of the descriptors of an export of this process. The driver makes them, if it does so on
-    demand.
+    """Return duplicates of the descriptors of an export of this process. For an export on demand, the driver makes the
+    descriptors now.
     """
     fds: list[OwnedFd] = []
     try:
@@ -60,12 +60,12 @@ def expect_lasting(form: Form, count: int) -> None:
 
 @final
 class Owned:
-    """The descriptors of an allocation, and the facts of its export. No driver needs to know them."""
+    """The descriptors of an allocation, and the facts of its export. They can be passed on without the driver."""
 
     __slots__ = ("_export", "exporter", "fds")
 
     def __init__(self, fds: Sequence[OwnedFd], export: Export, exporter: Hardware | None) -> None:
-        """Take over `fds`. `export` comes without descriptors. `exporter` is the device, if it is of
+        """Take over `fds`. `export` is given without descriptors. `exporter` is the exporting device if it belongs to
         another backend.
         """
         self.fds: Final = tuple(fds)

@@ -740,8 +740,8 @@ class Peers:
         self, peer: Peer, opener: Opener, opening: dict[Any, tuple[int, Handle]],
         opened: list[tuple[Any, Lease] | None],
     ) -> None:  # fmt: skip
-        """Import the objects that no other thread is opening. `opening` gives the indices in `opened`, by the cache's
-        keys.
+        """Import the objects that no other thread is opening. `opening` maps each cache key to its index in `opened`
+        and its handle.
         """
         turn = self._turn_together(opening)
         later: list[_Opening] = []

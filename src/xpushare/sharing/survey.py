@@ -150,7 +150,7 @@ def _linked(pid: int) -> list[int]:
 
 
 def _look(pid: int, numbers: list[int], tables: _Found, commons: _Found) -> None:
-    """Note which of these descriptors are tables and commons. Raises OSError if the process may not be examined."""
+    """Record which of these descriptors are tables and commons. Raises OSError if the process may not be examined."""
     for number in numbers:
         try:
             link, what = os.readlink(f"/proc/{pid}/fd/{number}"), os.stat(f"/proc/{pid}/fd/{number}")
@@ -162,7 +162,7 @@ def _look(pid: int, numbers: list[int], tables: _Found, commons: _Found) -> None
 
 
 def _sealed(fd: int, inode: int, nbytes: int) -> bool:
-    """Return whether the descriptor is exactly that memfd, with a size that cannot change."""
+    """Return whether the descriptor is the memfd with this inode and size, and the size is sealed."""
     try:
         _native.check_memfd(fd, nbytes, inode, exact=True)
     except (OSError, ValueError):
@@ -184,8 +184,8 @@ def _reopen(opens: list[_Open], inode: int, nbytes: int) -> OwnedFd | None:
 
 
 class _Members:
-    """The processes attached to a commons. `mine`: this process is attached, and the kernel hides its own locks from
-    it.
+    """The processes attached to a commons. `mine` means that this process is attached, so its own locks have to be
+    added: the kernel does not report them to it.
     """
 
     def __init__(self, fd: int, mine: bool) -> None:
@@ -194,8 +194,8 @@ class _Members:
         self._known: dict[int, int | None] = {}
 
     def pid(self, index: int) -> int | None:
-        """Return the member's pid as seen from here, 0 if it is not visible, None if the member is dead. The kernel
-        reports all of this.
+        """Return the member's pid in this process's namespace, 0 if the pid is not visible, or None if the member is
+        dead. All of this comes from the kernel.
         """
         if index not in self._known:
             found = _native.lock_holder(self.fd, layout.LIFE + index)
@@ -276,7 +276,7 @@ def _progress(commons: int, slot: int) -> tuple[int, int] | tuple[None, None]:
 
 
 def _rows(table: int, cookie: bytes, members: _Members, claimed: int, names: _Names) -> list[Row]:
-    """Return the objects that one table shares now, and ended exports that importers still have open."""
+    """Return the objects that a table shares, and the ended exports that importers still have open."""
     pid = members.pid(_EXPORTER)
     alive = pid is not None
     who = _name(pid) if pid else None

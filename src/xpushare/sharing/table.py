@@ -60,7 +60,7 @@ class _Waiting(NamedTuple):
 
 @final
 class Table:
-    """This process as an exporter. Created at the first export or event, and kept until the process ends."""
+    """The exports of this process. The table is created at the first export or event, and lives until the process ends."""
 
     __slots__ = (
         "_devices",
@@ -163,8 +163,8 @@ class Table:
         )  # fmt: skip
 
     def export(self, exports: Sequence[Exported], opens: int | None = None, ttl: int | None = None) -> list[Handle]:
-        """Publish these exports and return their handles: all of them, or none. Each holds its source until it is
-        withdrawn, was opened `opens` times, or `ttl` nanoseconds are over.
+        """Publish these exports and return their handles: all of them, or none. Each export keeps its source alive
+        until the export is withdrawn, was opened `opens` times, or `ttl` nanoseconds are over.
         """
         if not self._serving or self._lingering or self._ending:
             self.ready(len(exports))
@@ -249,18 +249,16 @@ class Table:
         return time.monotonic_ns() >= max(found.deadline, renewed)
 
     def _why_over(self, found: Exported) -> int:
-        """Return why an export ends now, or 0 if it does not.
-
-        Whoever has it open may still have to fetch its descriptors, or may pass it on. Whoever takes the last open
-        holds the entry first, and returns or renews that open before the hold ends. So check the reason, then the
-        holders, then the reason again.
+        """Return why an export ends now, or 0 if it does not. A process that has the export open may still have to
+        fetch its descriptors, or may pass it on. A process that takes the last open holds the entry first, and returns
+        or renews that open before it releases the entry. So check the reason, then the holders, then the reason again.
         """
         if not self._reason(found) or self.domain.holders(found.entry):
             return 0
         return self._reason(found)
 
     def _reason(self, found: Exported) -> int:
-        """Return why an export ends once nobody has it open, or 0 if it does not."""
+        """Return why an export ends once no process has it open, or 0 if it does not end by itself."""
         used_up = not self.domain.opens_left(found.entry)
         if found.implicit:
             return layout.REASON_PICKLE if found.outlives and (used_up or self._overdue(found)) else 0
@@ -407,10 +405,10 @@ class Table:
         return self._entries.give_open(fields_of(handle), deadline_in(grace))
 
     def outlive(self, handles: Sequence[Handle], grace: int, most_nbytes: int) -> None:
-        """Note that the objects behind pickles of one device's memory have died.
+        """Record that the objects behind pickles of one device's memory have died.
 
         A pickle that nobody has opened yet stays valid for `grace` nanoseconds, unless such pickles hold more than
-        `most_nbytes` of the device. What somebody has open may still be passed on.
+        `most_nbytes` of the device. A process that has opened one may still pass it on.
         """
         over: list[Exported] = []
         waiting: list[Exported] = []
@@ -502,8 +500,8 @@ class Table:
     # --- exports that nobody will close
 
     def lose(self, handle: Handle) -> bool:
-        """Note that the object that `share` returned was dropped unclosed. Returns True if its export stays until this
-        process ends.
+        """Record that the object that `share` returned was dropped unclosed. Returns True if its export stays until
+        this process ends.
         """
         fields = fields_of(handle)
         with self._lock:
@@ -556,7 +554,7 @@ class Table:
         return list(found)
 
     def leave(self) -> None:
-        """Leave at a clean exit."""
+        """End all exports at a clean exit."""
         if self._serving:
             door.close(self.cookie)
         self.domain.leave()

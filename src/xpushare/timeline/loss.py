@@ -79,10 +79,8 @@ class Losses:
         self._ahead: WeakKeyDictionary[Slot, tuple[int, int, tuple[int, int]]] = WeakKeyDictionary()
 
     def new(self, slot: Slot, point: int) -> bool:
-        """Return whether the queue meets the loss of `point` for the first time.
-
-        The slot does not show the loss while a living process's earlier point delays it, or if nobody has submitted the
-        point.
+        """Return whether the queue sees the loss of `point` for the first time. The slot does not show the loss while
+        an earlier point of a living process is pending, or if no process has submitted the point.
         """
         ahead, top, blame = self._ahead.get(slot, (0, 0, (0, 0)))
         outstanding = ahead <= top  # otherwise nobody had submitted it

@@ -32,7 +32,7 @@ _trio_runs: set[Any] = set()  # trio tokens of runs that have a watching task
 
 
 def _dispatch() -> None:
-    """Wake the waiters that are due."""
+    """Wake the waiters whose points are complete or lost."""
     for token in _native.due():
         with _lock:
             waiter = _waiters.pop(token, None)
@@ -41,7 +41,9 @@ def _dispatch() -> None:
 
 
 def _look() -> bool:
-    """Check that waiters can still be notified. If not, wake them all, and they find that the object cannot be used."""
+    """Check that waiters can still be notified. If not, wake all of them, and each finds that its object cannot be
+    used.
+    """
     with _lock:
         waiters = list(_waiters.values())
     if all(domain.stands() for domain in {slot.domain for _, slot in waiters}):
@@ -75,8 +77,8 @@ def in_loop() -> bool:
 
 @final
 class Told:
-    """Points that one thread or task waits for. One of `fds` becomes readable once any of them may be done or lost.
-    None in the place of a point stands for the end of a loss: the event's unsubmitted points can come again.
+    """Points that one thread or task waits for. One of `fds` becomes readable once any of the points may be complete or
+    lost. None instead of a point stands for the end of a loss: the event's unsubmitted points can be signalled again.
     """
 
     def __init__(self, points: Iterable[tuple[_native.Slot, int | None]]) -> None:
@@ -115,7 +117,9 @@ class Told:
 
 
 async def reached(slot: _native.Slot, point: int) -> None:
-    """Return once `point` is done or lost, or cannot come any more. Cancellable; leaves nothing registered."""
+    """Return once `point` is complete or lost, or can no longer be signalled. Can be cancelled. Nothing stays
+    registered.
+    """
     slot.state(point)  # raises if the event cannot be used, since somebody else may have our fds then
     trio = trio_here()
     if trio is not None:

@@ -313,8 +313,8 @@ def _element_result(function: Function) -> Result:
 
 
 def _member_result(function: Function) -> Result:
-    """Return the result for a number that is not a member. A query may be of a newer Unified Runtime. Other
-    enumerations may not.
+    """Return the error code for an unknown enumeration value: "unsupported" for queries, which a newer Unified Runtime
+    may add, else "invalid".
     """
     queries = any(arg.name == "propName" for arg in function.args)
     return Result.ERROR_UNSUPPORTED_ENUMERATION if queries else Result.ERROR_INVALID_ENUMERATION

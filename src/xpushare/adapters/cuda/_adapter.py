@@ -250,8 +250,8 @@ class Cuda(VirtualMemoryAdapter):
         _memory.name_all(found)
 
     def foreign(self, address: int, nbytes: int | None = None) -> Foreign | None:
-        """Find another library's memory. With `nbytes`, take only as much of a run of allocations as an array of that
-        size needs.
+        """Find another library's memory. With `nbytes`, return only the adjacent allocations that an array of that size
+        covers.
         """
         found = self._pools.find(address, self.info_of) or _memory.locate(
             self.memory_engine, self._driver, self.info_of, address, nbytes

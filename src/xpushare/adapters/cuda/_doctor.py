@@ -14,7 +14,7 @@ from xpushare.common.system import is_wsl
 __all__ = ["examine", "old_driver"]
 
 _DRIVERS: Final = {12: 525, 13: 580}  # the oldest driver that each major version of CUDA runs on
-_INSTALL: Final = "pip install 'xpushare[cuda]'"
+_INSTALL: Final = "pip install '.[cuda]' in a checkout of xpushare"
 
 
 def old_driver(driver: str, binding: str) -> str | None:

@@ -16,7 +16,7 @@ from xpushare.adapters.vendor import library_loaded
 __all__ = ["BACKEND", "INSTALL", "RawStream", "current_stream", "event_of", "in_use_here", "stream_of"]
 
 BACKEND: Final = "cuda"
-INSTALL: Final = "install the binding with: pip install 'xpushare[cuda]'"
+INSTALL: Final = "install the binding with: pip install '.[cuda]' in a checkout of xpushare"
 
 
 def in_use_here() -> bool:

@@ -138,7 +138,7 @@ class Gpu(CountedMemory):
         return self.driver.asked(doing, *call, _LARGE, into=ctypes.c_size_t()).value
 
     def granularity(self, recommended: bool) -> int:
-        """Return the granularity of the largest pages, which larger objects have. It suits every object."""
+        """Return the size of large pages. It is valid as the granularity of every object."""
         return self._granularity
 
     @cached_property
@@ -350,8 +350,8 @@ class Gpu(CountedMemory):
         raise FeatureNotSupportedError("the driver cannot report the physical memory behind another library's mapping")
 
     def import_fd(self, doing: str, fd: int, origin: bytes) -> Pages:
-        """Import physical memory by file descriptor, with the descriptor's own size. The driver would accept half or
-        double the size.
+        """Import physical memory by file descriptor. The size is read from the descriptor, since the driver would
+        accept a wrong one.
         """
         nbytes = fd_nbytes(doing, fd)
         if nbytes % self._granularity:

@@ -88,7 +88,9 @@ class _Gpu(Device, Protocol):
 
 
 def try_words(gpu: _Gpu) -> Words:
-    """Try the functions on a list and a page of ours. Never raises: the result contains the reason of a failure."""
+    """Try the driver's write and wait functions on a command list and a page made for the purpose. Never raises: the
+    result says why one failed.
+    """
     try:
         with ExitStack() as undo:
             return _try(gpu, undo)
@@ -147,7 +149,7 @@ def _try(gpu: _Gpu, undo: ExitStack) -> Words:
 
 
 def _try_wait(gpu: _Gpu, found: Words, works: Callable[..., str], raw: int, at: int) -> Words:
-    """Try to wait. The word already holds a large number."""
+    """Try the wait function on a word that is already past the awaited number, so it must return at once."""
     why = ""
     for bits in (64, 32) if gpu.counter_max > 0xFFFFFFFF else (32,):
         wait = gpu.platform.extension(_WAIT[bits])

@@ -58,7 +58,7 @@ class Theirs:
         self._ours.wait_native(event.awaited, event)
 
     def after(self) -> None:
-        """Order the operations that the other queue gets from now on after those that our queue has."""
+        """Make operations queued on the other queue from now on wait for those already in ours."""
         doing, reached = "holding a queue back", Event(self._driver)
         self._ours.wait_native(reached.marking, reached)
         held = reached

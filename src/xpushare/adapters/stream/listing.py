@@ -93,8 +93,8 @@ class Listed:
 
 
 def ask_driver(vendor: str, module: str, names: str, make: str) -> dict[str, Any]:
-    """Ask a driver about its devices in a child. Returns {"devices": …}, or {"why": …} if it fails. `make` is the
-    expression that makes the driver, with those names of the module.
+    """Ask a driver about its devices in a child. Returns {"devices": …}, or {"why": …} if it fails. `make` is an
+    expression that creates the driver. It may use `names`, imported from `module`.
     """
     return ask_child(_ASK.format(path=sys.path, module=module, names=names, make=make), vendor)
 

@@ -41,8 +41,8 @@ def described(
     on_demand: OnDemand | None = None,
     form: Form = Form.DRIVER,
 ) -> Export:
-    """Return an export of `nbytes`, for which the importer maps `mapped` bytes. `own` is the part of the payload that
-    belongs to this kind.
+    """Return an export of `nbytes`, for which the importer maps `mapped` bytes. `own` is the kind-specific part of the
+    payload, after the common head.
     """
     return export_of(nbytes, mapped, _HEAD.pack(kind, mapped) + own, fds, inode, on_demand, form)
 

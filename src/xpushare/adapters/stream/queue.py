@@ -308,8 +308,8 @@ class DeviceQueue(DriverQueue):
                 self._late.popleft()
 
     def _finish_signal(self, slot: Slot, word: int, point: int, after: int, code: int) -> None:
-        """Complete a point that was submitted while another signaller's point, `after`, was pending, or handle a
-        failure.
+        """Wait for `after`, another signaller's point, and then complete `point`. Fail the slot and raise if that
+        fails.
         """
         try:
             if after and not code:
@@ -354,7 +354,7 @@ class DeviceQueue(DriverQueue):
                     self._meet(slot, point)
 
     def _meet(self, slot: Slot, point: int) -> None:
-        """Note that a wait was lost. The caller holds `_state`."""
+        """Record that a wait was lost, once per loss. The caller holds `_state`."""
         if self._losses.new(slot, point):
             self._failures.append(peer_lost(slot, point))
 

@@ -95,7 +95,7 @@ class SlotPages:
         return next((commons for commons in self._known if commons.holds(address)), None)
 
     def domain(self, slot: Slot) -> Domain | None:
-        """Return the domain of the commons that contains a slot, or None."""
+        """Return the domain of the shared event pages that contain a slot, or None."""
         commons = self._holding(slot.address)
         return commons.domain() if commons else None
 

@@ -29,7 +29,7 @@ class SpareStreams:
         self._spares: dict[int, list[Spare]] = defaultdict(list)  # by ordinal of the device
 
     def take(self, ordinal: int, make: Callable[[], Stream]) -> Spare:
-        """Return a stream for a new queue. Missing streams are made while no queue waits."""
+        """Return a cached stream for a new queue, or make one. The cache is refilled only while no queue is waiting."""
         spares = self._spares[ordinal]
         if self._kept and len(spares) <= self._kept and not self._teardown.waiting():
             while len(spares) <= self._kept:

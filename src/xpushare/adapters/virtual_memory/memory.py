@@ -64,7 +64,7 @@ class _Reserved:
         self._lock = threading.Lock()
 
     def leave(self, doing: str) -> None:
-        """Note that one mapping is gone. Called with the device current."""
+        """Record that one mapping is gone. Called with the device current."""
         with self._lock:
             self._mappings -= 1
             last = not self._mappings
@@ -394,7 +394,7 @@ class SegmentedMemory(DriverMemory):
         return payload.described(payload.SEGMENTS, nbytes, nbytes, own=self._runs, on_demand=demand, form=device.form)
 
     def release(self) -> None:
-        """Release everything. A pool calls this before it takes the memory away; otherwise the last reference does."""
+        """Release all segments. Called by a pool that reclaims its memory, otherwise when the last reference goes."""
         with self._lock:
             handles, self._handles = self._handles, []
         self._give_up("releasing memory of another library", handles)

@@ -1,7 +1,7 @@
 """Device memory of Vulkan, behind the opaque file descriptors that Vulkan exports and imports.
 
 This process has no address for such memory. A reserved range that nobody can read or write takes the place of its
-address. So parts of it can be told apart as parts of any other memory are.
+address. So parts of the memory can be identified by address, like parts of other memory.
 """
 
 from __future__ import annotations

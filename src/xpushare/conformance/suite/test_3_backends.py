@@ -1,4 +1,4 @@
-"""Section 3, other backends: handles that open on a device of another one than the handle's."""
+"""Section 3, other backends: handles opened on a device of a different backend."""
 
 # pyright: basic, reportPossiblyUnboundVariable=false, reportOptionalMemberAccess=false
 

@@ -54,8 +54,8 @@ def _refused(handle: Handle, reasons: list[str]) -> RouteError:
 
 
 def meet(handle: Handle) -> Met | None:
-    """Attach to the exporter of `handle` by the first route's fast path. Returns None if that is blocked; `attach`
-    raises the reason.
+    """Attach to the exporter of `handle` by the first route's fast path. Returns None if the fast path is blocked.
+    `attach` then raises the reason.
     """
     return routes()[0].meet(handle)
 

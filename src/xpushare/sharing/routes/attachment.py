@@ -1,4 +1,4 @@
-"""What a route is asked for, its result, and the error for a blocked one."""
+"""The request to a route, the route's result, and the error for a blocked route."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["Attachment", "Blocked", "Fetched", "Met", "Wanted"]
 
 
 class Blocked(Exception):
-    """This route is blocked. The text names the obstacle, and how to remove it."""
+    """Raised if a route is blocked. The text names the obstacle, and how to remove it."""
 
 
 class Wanted(NamedTuple):
-    """The `fd_count` descriptors of a handle's entry. `fds` are their numbers in the exporter (None: it makes them on
-    demand).
+    """A request for the `fd_count` descriptors of a handle's entry. `fds` are their numbers in the exporter. If `fds`
+    is None, the exporter makes the descriptors on demand.
     """
 
     handle: Handle
@@ -43,7 +43,7 @@ class Attachment:
 
 @dataclass(slots=True)
 class Met:
-    """An attachment in use: the table mapped, the commons joined."""
+    """An exporter that this process is attached to: the table is mapped, and the commons joined."""
 
     mapping: Mapping
     domain: Domain

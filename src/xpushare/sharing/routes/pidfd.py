@@ -101,7 +101,9 @@ def attach(handle: Handle) -> Attachment:
 
 
 def _commons_and_bell(table: OwnedFd, handle: Handle) -> tuple[int, int] | None:
-    """Return the numbers of both descriptors in the exporter, or None if that is not its table."""
+    """Return the numbers of the commons and the bell in the exporter, or None if the mapped file is not the exporter's
+    table.
+    """
     try:
         system.check_memfd(table.number, layout.TABLE_NBYTES, exact=True)
         header = layout.TABLE.unpack(os.pread(table.number, layout.TABLE.size, 0))

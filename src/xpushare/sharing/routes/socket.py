@@ -71,8 +71,8 @@ def _connect(fields: Fields) -> socket.socket:
 
 
 class _Line:
-    """A connection to an exporter's socket. It is made anew if the exporter, which lets nobody in for long, has ended
-    it.
+    """A connection to an exporter's socket. The exporter ends every connection after a short time, and this class
+    reconnects.
     """
 
     def __init__(self, fields: Fields) -> None:
@@ -92,8 +92,9 @@ class _Line:
         self.close()
 
     def ask(self, op: int, wanted: list[tuple[Fields, int]]) -> tuple[list[tuple[int, int, int]], list[OwnedFd]]:
-        """Make one request, for each entry from the descriptor of that number on. Returns for the first of the entries
-        the status, how many descriptors came and how many the entry has, and the descriptors of all of them.
+        """Send one request. It asks for each entry's descriptors, from the given index on. Returns for as many entries
+        as the answer covers the status, how many descriptors came and how many the entry has, and the descriptors of
+        all these entries.
         """
         connections = 0
         while True:
@@ -131,7 +132,7 @@ class _Line:
     def _exchange(
         self, connection: socket.socket, op: int, wanted: list[tuple[Fields, int]], before: bool
     ) -> tuple[list[tuple[int, int, int]], list[OwnedFd]]:
-        """Send a request and receive the answer. `before`: the connection has served an earlier one."""
+        """Send a request and receive the answer. `before` means that the connection has served an earlier request."""
         system.send(connection, request(op, wanted))
         data, fds = system.receive(connection, _REPLY_NBYTES)
         try:
@@ -158,8 +159,8 @@ def _error_of(status: int) -> Blocked | HandleExpiredError:
 
 
 def _is_of(pidfd: OwnedFd, pid: int) -> bool:
-    """Return whether the pidfd belongs to the listening process, as far as /proc shows. Another process's pidfd would
-    not report this one's death.
+    """Return whether the pidfd belongs to the listening process, as far as /proc shows. The pidfd of another process
+    would not report the listening process's death.
     """
     try:
         with open(f"/proc/self/fdinfo/{pidfd.number}", encoding="ascii") as file:

@@ -161,8 +161,8 @@ def _pci(device: Device) -> str:
 
 @functools.cache
 def _reach(device: Device, kind: UsmKind) -> int:
-    """Return the access of the device to such memory, which was tried. Only the host is known to have more than plain
-    access.
+    """Return the device's access to memory of this kind, found by allocating a byte. Devices other than the host get
+    plain access only.
     """
     try:
         core_memory.allocate(kind, 1, device.shared, device.shared.context)

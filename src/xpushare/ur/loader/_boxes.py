@@ -46,7 +46,7 @@ library.xpushare_ur_remember.argtypes = [
 
 
 class _Stale:
-    """The object of a handle whose object was released."""
+    """Placeholder for the object of a handle that was released."""
 
     def __repr__(self) -> str:
         return "a handle that was released before, or that is none"
@@ -271,7 +271,7 @@ class Boxes:
 
     @contextmanager
     def carrying(self) -> Generator[None]:
-        """Carry out commands that the program has submitted. In this scope, they need no reference of the program's."""
+        """Within this context, submitted commands run even if the program has released its references."""
         self._carriers.add(threading.get_ident())
         try:
             yield

@@ -23,13 +23,13 @@ _WORD: Final = struct.Struct("Q")
 
 @functools.lru_cache(256)
 def _block(nbytes: int) -> Any:
-    """Return the type of so many bytes."""
+    """Return the ctypes array type of `nbytes` bytes."""
     return ctypes.c_char * nbytes
 
 
 @functools.lru_cache(256)
 def _row(count: int) -> Any:
-    """Return the type of so many words."""
+    """Return the ctypes array type of `count` 64-bit words."""
     return ctypes.c_uint64 * count
 
 
@@ -98,7 +98,7 @@ def _text(value: Any) -> bytes:
 
 
 def packer(kind: str, boxes: Boxes) -> Packer:
-    """Return a function that converts a value of that kind to C's bytes. A text becomes its characters."""
+    """Return a function that converts a value of that kind to C's bytes. Strings become their encoded bytes."""
     family, _, name = kind.partition(":")
     if kind.endswith("]"):
         one = packer(kind[: kind.index("[")], boxes)
