@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, Self
 
 from xpushare import adapters
-from xpushare._native import Domain, Importer, Lease, Mapping, Recogniser, Slot
+from xpushare._native import Domain, Importer, Mapping, Recogniser, Slot
 from xpushare.common.aspects import Aspect, Support
 from xpushare.common.errors import FeatureNotSupportedError, InvalidHandleError
 from xpushare.common.fds import OwnedFd
@@ -170,7 +170,6 @@ class Import(NamedTuple):
     offset: int = 0
     exporter: Hardware | None = None  # of another backend, to which the payload then belongs; None: of this backend
     again: bool = False  # it may have to be exported from here, once its exporter is gone: a memfd comes unmapped
-    use: Lease | None = None  # to live until device work of before the close has finished; core has it
 
     def only_fd(self, doing: str) -> OwnedFd:
         """Return the only file descriptor. Raises `InvalidHandleError` if there is not exactly one."""

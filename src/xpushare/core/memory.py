@@ -585,7 +585,7 @@ def import_on(device: Device, adapter: Any, info: DeviceInfo, what: Import, own:
         if owned is not None:
             owned.close()
         raise
-    end = End(driver.release) if what.use is None else End(_close, device, driver, what.use)
+    end = End(driver.release)
     keepable = driver.keepable and owned is None
     made: Allocation = _native.imported(
         device, driver, kind, driver.address, driver.nbytes, driver.host_accessible, owned, end, keepable
@@ -593,28 +593,12 @@ def import_on(device: Device, adapter: Any, info: DeviceInfo, what: Import, own:
     return made
 
 
-def _import_end(device: Device, driver: DriverMemory, what: Import) -> End:
-    return End(driver.release) if what.use is None else End(_close, device, driver, what.use)
-
-
-def _close(device: Device, driver: DriverMemory, use: Lease) -> None:
-    """Close an import. The exporter sees it as in use until the device work submitted before has finished."""
-    driver.release()
-    after_work = adapter_of(device).after_work
-    if after_work is not None:
-        after_work(info_of(device), partial(_drop, use))
-
-
-def _drop(use: Lease) -> None:
-    """Do nothing: `use` ends with this call's arguments."""
-
-
 def _import_all_on(device: Device, found: Sequence[Import]) -> list[Allocation]:
     """Import several allocations from the device's own backend."""
     drivers: list[DriverMemory] = adapter_of(device).import_all(info_of(device), found)
     ends: list[End] = []
     try:
-        ends.extend(_import_end(device, driver, what) for driver, what in zip(drivers, found, strict=True))
+        ends.extend(End(driver.release) for driver in drivers)
     except BaseException:
         for driver in drivers[len(ends) :]:
             driver.release()
@@ -625,9 +609,10 @@ def _import_all_on(device: Device, found: Sequence[Import]) -> list[Allocation]:
 def _native_on(device: Device) -> OpenNative | None:
     """Return the native call that opens most of the memory of the device's own backend, or None."""
     importer = adapter_of(device).importer(info_of(device))
-    return None if importer is None else partial(importer.open, device, _close)
+    return None if importer is None else partial(importer.open, device, _release)
 
 
+_release: Final = operator.methodcaller("release")
 _openers = Openers(Aspect.ext_oneapi_ipc_memory, import_on, _import_all_on, find_native=_native_on)
 _owning = Openers(Aspect.ext_oneapi_ipc_memory, partial(import_on, own=True), own=True)
 

@@ -284,8 +284,8 @@ class Table:
                 self._put.popitem(last=False)
 
     def _sweep(self, tries: int = _ENDING_TRIES) -> list[Any]:
-        """End expired exports: foreign memory that nobody has open any more, and exports that end by themselves.
-        Returns the objects that the caller must drop.
+        """End expired exports: foreign memory that nobody has open or uses any more, and exports that end by
+        themselves. Returns the objects that the caller must drop.
         """
         ended: list[Any] = []
         if not self._lingering and not self._ending:
@@ -295,7 +295,7 @@ class Table:
             if lingers is None:  # a garbage collection or a signal handler has ended it first
                 continue
             # A process that owns the memory may have exported it to anybody.
-            if self.domain.holders(entry) or self.domain.owned(entry):
+            if self.domain.reached(entry) or self.domain.owned(entry):
                 try:
                     self._lingering.move_to_end(entry)  # the next call checks the others
                 except KeyError:  # ended meanwhile, as above
