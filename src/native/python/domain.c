@@ -321,12 +321,14 @@ static PyObject *domain_reached(PyObject *self, PyObject *arg)
 {
     uint32_t entry;
     xp_domain *d = entry_arg(self, arg, &entry);
-    bool reached;
+    bool reached = d && xp_may_reach(d, entry);
     if (d == NULL)
         return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    reached = xp_reached(d, entry);
-    Py_END_ALLOW_THREADS
+    if (reached) {
+        Py_BEGIN_ALLOW_THREADS
+        reached = xp_reached(d, entry);
+        Py_END_ALLOW_THREADS
+    }
     return PyBool_FromLong(reached);
 }
 

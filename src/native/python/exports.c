@@ -691,17 +691,6 @@ void xp_release_export(PyObject *own, PyObject *exported)
     }
 }
 
-static bool reached(xp_domain *d, uint32_t entry)
-{
-    bool found;
-    if (!xp_may_reach(d, entry))
-        return false;
-    Py_BEGIN_ALLOW_THREADS
-    found = xp_reached(d, entry);
-    Py_END_ALLOW_THREADS
-    return found;
-}
-
 bool xp_end_export(PyObject *own, PyObject *exported, uint32_t reason)
 {
     xp_own_table *self = (xp_own_table *)own;
@@ -718,7 +707,7 @@ bool xp_end_export(PyObject *own, PyObject *exported, uint32_t reason)
     Py_BEGIN_ALLOW_THREADS /* the warden may be in a driver's call for it */
     xp_withdraw(entry_at(self, e->entry), reason);
     Py_END_ALLOW_THREADS
-    if (e->foreign && xp_usable(self->d) && (xp_owned(self->d, e->entry) || reached(self->d, e->entry)))
+    if (e->foreign && xp_usable(self->d) && (xp_owned(self->d, e->entry) || xp_may_reach(self->d, e->entry)))
         return true;
     xp_release_export(own, exported);
     return false;
