@@ -444,7 +444,8 @@ class Adapter(abc.ABC):
     # whether there is that thread. Finalisers may call it. None: no import of this adapter's is `keepable`.
     look_after: Callable[[Callable[[], bool]], bool] | None = None
     # Has a function called once the work that was submitted to the device before has finished, off the caller's thread.
-    # Finalisers may call it. None: there is no work but that of the host's own threads, which hold what they use.
+    # Finalisers may call it. None: there is no work but that of the host's own threads, which hold what they use. Who
+    # has it has `look_after`, too.
     after_work: Callable[[DeviceInfo, Callable[[], object]], object] | None = None
 
     @abc.abstractmethod
