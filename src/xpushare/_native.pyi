@@ -177,10 +177,10 @@ class Importer:
         unmap: Callable[[int], object],
     ) -> None: ...
     def open(
-        self, device: Any, release: Callable[[Any, Any, Lease], object], fields: Fields, peer: PeerTable, /
+        self, device: Any, release: Callable[[Any], object], fields: Fields, peer: PeerTable, /
     ) -> tuple[Any, Lease] | None:
         """Check a handle's entry, hold it, and map its memory within a scope. Return its `Allocation`, whose end calls
-        `release(device, made, use)`, and the hold; `made` is `make(address, nbytes, unmap, address)`.
+        `release(made)`, and the hold; `made` is `make(address, nbytes, unmap, address)`.
 
         None, with nothing left behind, if that cannot be done in one call. Then the caller finds out elsewhere what is
         wrong.
@@ -664,8 +664,9 @@ class AllocationBase(Resource):
     source: Any
     name: Any
     earlier: dict[Any, Any]
-    owned: bool  # an import that can be exported from here; this and the next four can be set
+    owned: bool  # an import that can be exported from here; this and the next five can be set
     exposure: Any  # None means that the memory is never reused
+    uses: Any  # a list that can be called, or None: see `Lease`
     prepared: Any
     newest: Any
     known_serial: int  # 0 before the first export
@@ -1092,16 +1093,16 @@ class Domain:
         descriptors.
         """
 
-    def use(self, entry: int, /) -> Lease:
-        """Return an object that marks this process as a user of the entry until it dies, since device work from before
-        a close may still run.
-        """
-
     def mark(self, entry: int, /) -> None:
         """Declare that some process may reach the memory for longer than its hold of the entry lasts."""
 
     def holders(self, entry: int) -> list[int]:
         """Return the indices of the other living members that hold `entry`. Dead ones are reaped first."""
+
+    def reached(self, entry: int) -> bool:
+        """Return whether any member holds `entry`, or has closed it while its device may still use the memory. Dead
+        ones are reaped first.
+        """
 
     def set_opens(self, entry: int, count: int) -> None:
         """Begin with that many opens, and without a renewal."""
@@ -1137,6 +1138,9 @@ class Lease:
     """A hold on an entry of `domain`, which ends when the object dies. It keeps `peer` alive.
 
     This process counts its holds: the first one of an entry sets the shared bit, and the last one clears it.
+
+    The hold of a range whose allocation has `uses` becomes a use when it ends: a lease that marks this process as a
+    user of the entry, and not as a holder. It is appended to `uses`, which is called then.
     """
 
     def __init__(self, domain: Domain, entry: int, peer: Any, /) -> None: ...

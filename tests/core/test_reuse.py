@@ -314,25 +314,6 @@ def test_it_goes_by_itself() -> None:
     wait_until(lambda: core.kept_nbytes() < NBYTES)
 
 
-def test_imports_of_a_device_are_a_use_while_they_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", "native_cpu:*;mock:*")
-    with Child() as child:
-        child.call(lambda: os.environ.update(ONEAPI_DEVICE_SELECTOR="native_cpu:*;mock:*", XPUSHARE_KEEP_SECONDS="60"))
-        array = xs.empty(NBYTES, "uint8", device="mock:0")
-        np.asarray(array)[:] = 7
-        address = array.memory.ptr
-        handle = xs.share(array)
-        child.call(lambda raw: xs.attach(raw).close(), bytes(handle))
-        handle.close()
-        array.close()
-
-        assert not node.current().table().held_objects()
-        wait_until(lambda: reuse._waiting.get((xs.Device("mock:0"), "device")))
-        assert not serves_again(address, "mock:0")
-        child.call(xs.trim)
-        wait_until(lambda: serves_again(address, "mock:0"))
-
-
 def test_trim_comes_to_what_a_device_may_still_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", "native_cpu:*;mock:*")
     for _ in range(20):  # whether or not its work has finished by then

@@ -528,7 +528,6 @@ def test_rule_5_foreign_memory_stays_held_while_somebody_has_it_open(peer: Child
 
     handle = peer.call(make_foreign)
     memory = xs.ipc.memory.open(handle)
-    lingering = lambda: node.current().table().statistics()["lingering"]  # noqa: E731
 
     def put(handle: xs.ipc.Handle) -> tuple[int, int]:
         import sys
@@ -551,9 +550,8 @@ def test_rule_5_foreign_memory_stays_held_while_somebody_has_it_open(peer: Child
 
     assert peer.call(sweep) == 1
     memory.close()
-    assert peer.call(sweep) == 0
+    wait_until(lambda: peer.call(sweep) == 0)
     peer.call(lambda: kept["array"].free())
-    assert lingering is not None
 
 
 def test_rule_5_an_interrupt_frees_nothing_that_somebody_has_open(peer: Child) -> None:
@@ -565,7 +563,7 @@ def test_rule_5_an_interrupt_frees_nothing_that_somebody_has_open(peer: Child) -
 
     def interrupted_sweep(handle: xs.ipc.Handle) -> int:
         class Interrupted:
-            def holders(self, _entry: int) -> int:
+            def reached(self, _entry: int) -> bool:
                 raise KeyboardInterrupt
 
             def __getattr__(self, name: str) -> object:
@@ -587,10 +585,10 @@ def test_rule_5_an_interrupt_frees_nothing_that_somebody_has_open(peer: Child) -
 
     def sweep() -> int:
         node.current().table().sweep()
-        kept["array"].free()
         return node.current().table().statistics()["lingering"]
 
-    assert peer.call(sweep) == 0
+    wait_until(lambda: peer.call(sweep) == 0)
+    peer.call(lambda: kept["array"].free())
 
 
 # --- 6: outlives_exporter -------------------------------------------------------------------------

@@ -203,6 +203,7 @@ static PyObject *domain_stands(PyObject *self, PyObject *Py_UNUSED(a))
 typedef struct {
     PyObject_HEAD
     PyObject *domain, *peer;
+    PyObject *uses; /* NULL, or the list that gets a use in its place */
     uint32_t entry;
     bool use; /* no hold, but a use */
 } xp_lease;
@@ -248,29 +249,45 @@ PyObject *xp_lease_new(PyTypeObject *type, PyObject *domain, uint32_t entry, PyO
     return lease_make(type, domain, entry, peer, false);
 }
 
-PyObject *xp_use_new(PyTypeObject *type, PyObject *domain, uint32_t entry)
+/* End a hold of what devices may still use: the use first, so that the exporter always sees one of both. Where there is no
+ * memory for it, the hold stays. */
+static void hold_to_use(xp_lease *self, xp_domain *d)
 {
-    return lease_make(type, domain, entry, Py_None, true);
-}
-
-static PyObject *domain_use(PyObject *self, PyObject *arg)
-{
-    const xp_types *types = PyType_GetModuleState(Py_TYPE(self));
-    uint32_t entry;
-    return xp_as_u32(arg, &entry) < 0 ? NULL : xp_use_new(types->lease, self, entry);
+    PyObject *type, *value, *trace, *done = NULL;
+    PyErr_Fetch(&type, &value, &trace);
+    PyObject *use = lease_make(Py_TYPE((PyObject *)self), self->domain, self->entry, Py_None, true);
+    if (use && PyList_Append(self->uses, use) == 0) {
+        xp_drop(d, self->entry);
+        done = PyObject_CallNoArgs(self->uses);
+    }
+    if (done == NULL)
+        PyErr_WriteUnraisable(self->uses);
+    Py_XDECREF(use);
+    Py_XDECREF(done);
+    PyErr_Restore(type, value, trace);
 }
 
 static void lease_dealloc(PyObject *object)
 {
     xp_lease *self = (xp_lease *)object;
-    if (self->domain) {
-        xp_domain *d = domain(self->domain);
-        if (xp_usable(d))
+    xp_domain *d = self->domain ? domain(self->domain) : NULL;
+    if (d && xp_usable(d)) {
+        if (self->uses)
+            hold_to_use(self, d);
+        else
             (self->use ? xp_unuse : xp_drop)(d, self->entry);
     }
     Py_XDECREF(self->domain);
     Py_XDECREF(self->peer);
+    Py_XDECREF(self->uses);
     xp_free(object);
+}
+
+void xp_lease_uses(const xp_types *types, PyObject *lease, PyObject *uses)
+{
+    xp_lease *self = (xp_lease *)lease;
+    if (uses && PyList_Check(uses) && Py_TYPE(lease) == types->lease && self->uses == NULL)
+        self->uses = Py_NewRef(uses);
 }
 
 static PyMemberDef lease_members[] = {
@@ -298,6 +315,21 @@ static PyObject *domain_holders(PyObject *self, PyObject *arg)
             Py_CLEAR(list);
     }
     return list;
+}
+
+static PyObject *domain_reached(PyObject *self, PyObject *arg)
+{
+    uint32_t entry;
+    xp_domain *d = entry_arg(self, arg, &entry);
+    bool reached = d && xp_may_reach(d, entry);
+    if (d == NULL)
+        return NULL;
+    if (reached) {
+        Py_BEGIN_ALLOW_THREADS
+        reached = xp_reached(d, entry);
+        Py_END_ALLOW_THREADS
+    }
+    return PyBool_FromLong(reached);
 }
 
 static PyObject *domain_mark(PyObject *self, PyObject *arg)
@@ -461,7 +493,7 @@ static PyMethodDef domain_methods[] = {
     {"leave_if_idle", domain_leave_if_idle, METH_NOARGS, NULL},
     {"stands", domain_stands, METH_NOARGS, NULL},
     {"holders", domain_holders, METH_O, NULL},
-    {"use", domain_use, METH_O, NULL},
+    {"reached", domain_reached, METH_O, NULL},
     {"mark", domain_mark, METH_O, NULL},
     {"set_opens", XP_FAST(domain_set_opens), METH_FASTCALL, NULL},
     {"take_open", domain_take_open, METH_O, NULL},

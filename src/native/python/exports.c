@@ -707,7 +707,7 @@ bool xp_end_export(PyObject *own, PyObject *exported, uint32_t reason)
     Py_BEGIN_ALLOW_THREADS /* the warden may be in a driver's call for it */
     xp_withdraw(entry_at(self, e->entry), reason);
     Py_END_ALLOW_THREADS
-    if (e->foreign && xp_usable(self->d) && (xp_owned(self->d, e->entry) || held(self->d, e->entry)))
+    if (e->foreign && xp_usable(self->d) && (xp_owned(self->d, e->entry) || xp_may_reach(self->d, e->entry)))
         return true;
     xp_release_export(own, exported);
     return false;

@@ -137,15 +137,15 @@ static void unmap_in_scope(const xp_importer *self, const xp_scope *scope, uint6
     xp_scope_leave(scope, before);
 }
 
-/* The Allocation of what is mapped, which shows its use by `use`. NULL with an exception set, and nothing is mapped */
+/* The Allocation of what is mapped. NULL with an exception set, and nothing is mapped */
 static PyObject *owner_of(const xp_importer *self, const xp_types *types, const xp_scope *scope, PyObject *device,
-                          PyObject *release, PyObject *use, uint64_t address, uint64_t nbytes)
+                          PyObject *release, uint64_t address, uint64_t nbytes)
 {
     PyObject *all[] = {PyLong_FromUnsignedLongLong(address), PyLong_FromUnsignedLongLong(nbytes),
                        Py_NewRef(self->unmap), PyLong_FromUnsignedLongLong(address)};
     PyObject *place = xp_tuple_of(all, 4);
     PyObject *driver = place ? PyObject_Call(self->make, place, NULL) : NULL;
-    PyObject *given = driver ? PyTuple_Pack(3, device, driver, use) : NULL;
+    PyObject *given = driver ? PyTuple_Pack(1, driver) : NULL;
     PyObject *made = given ? xp_imported_allocation(types, device, driver, release, given, address, nbytes) : NULL;
     Py_XDECREF(place);
     Py_XDECREF(driver);
@@ -183,20 +183,16 @@ static PyObject *open_one(PyObject *object, PyObject *const *args, Py_ssize_t n)
     PyObject *lease = xp_peer_hold(types, args[3], h), *made = NULL;
     if (lease == NULL)
         Py_RETURN_NONE;
-    PyObject *use = xp_peer_use(types, args[3], h);
-    bool good = false;
-    if (use) {
-        Py_BEGIN_ALLOW_THREADS
-        good = map_in_scope(self, scope, handle, e.nbytes, &found);
-        Py_END_ALLOW_THREADS
-    }
+    bool good;
+    Py_BEGIN_ALLOW_THREADS
+    good = map_in_scope(self, scope, handle, e.nbytes, &found);
+    Py_END_ALLOW_THREADS
     if (good)
-        made = owner_of(self, types, scope, args[0], args[1], use, found.address, e.nbytes);
+        made = owner_of(self, types, scope, args[0], args[1], found.address, e.nbytes);
     if (made && !xp_peer_stands(args[3], h)) /* the driver may have taken it for something else */
         Py_CLEAR(made);
     PyObject *both = made ? PyTuple_Pack(2, made, lease) : NULL;
     Py_XDECREF(made);
-    Py_XDECREF(use);
     Py_DECREF(lease);
     return both || PyErr_Occurred() ? both : Py_NewRef(Py_None);
 }

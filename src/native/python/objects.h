@@ -85,7 +85,8 @@ const char *xp_mapping_base(PyObject *mapping, uint64_t *nbytes);
 xp_domain *xp_domain_of(PyObject *object);
 xp_slot *xp_slot_of(PyObject *object);
 PyObject *xp_lease_new(PyTypeObject *type, PyObject *domain, uint32_t entry, PyObject *peer);
-PyObject *xp_use_new(PyTypeObject *type, PyObject *domain, uint32_t entry); /* the Lease of a use */
+/* Have a hold end as a use, which that list gets; NULL or None: not so. `lease` may be no Lease. */
+void xp_lease_uses(const xp_types *types, PyObject *lease, PyObject *uses);
 int xp_as_point(PyObject *arg, uint64_t *point);
 int xp_guarded(int rc); /* of xp_guard: 0, or -1 with an exception set */
 

@@ -216,11 +216,6 @@ bool xp_peer_stands(PyObject *peer, const xp_handle *h)
     return xp_entry_state(((xp_peer_table *)peer)->base, h, &reason) == XP_LIVE;
 }
 
-PyObject *xp_peer_use(const xp_types *types, PyObject *peer, const xp_handle *h)
-{
-    return xp_use_new(types->lease, ((const xp_peer_table *)peer)->domain, h->entry);
-}
-
 static PyObject *table_stands(PyObject *object, PyObject *arg)
 {
     const xp_handle *h = fields_arg(types_of(object), "stands", arg);

@@ -14,6 +14,5 @@ PyObject *xp_peer_hold(const xp_types *types, PyObject *peer, const xp_handle *h
 bool xp_peer_stands(PyObject *peer, const xp_handle *h);
 
 /* What shows the exporter that the entry's memory is in use. NULL with an exception set */
-PyObject *xp_peer_use(const xp_types *types, PyObject *peer, const xp_handle *h);
 
 #endif

@@ -352,6 +352,7 @@ static int allocation_traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(a->handle);
     Py_VISIT(a->prepared);
     Py_VISIT(a->exposure);
+    Py_VISIT(a->uses);
     return resource_traverse(self, visit, arg);
 }
 
@@ -361,6 +362,7 @@ static int allocation_clear(PyObject *self)
     Py_XDECREF(xp_exchange(a, &a->handle, NULL));
     Py_XDECREF(xp_exchange(a, &a->prepared, NULL));
     Py_XDECREF(xp_exchange(a, &a->exposure, NULL));
+    Py_XDECREF(xp_exchange(a, &a->uses, NULL));
     return 0;
 }
 
@@ -457,6 +459,7 @@ static PyMemberDef allocation_members[] = {
     {"prepared", T_OBJECT_EX, offsetof(xp_allocation, prepared), 0, NULL},
     {"newest", T_OBJECT_EX, offsetof(xp_allocation, handle), 0, NULL},
     {"exposure", T_OBJECT, offsetof(xp_allocation, exposure), 0, NULL},
+    {"uses", T_OBJECT, offsetof(xp_allocation, uses), 0, NULL},
     {"known_serial", T_ULONGLONG, offsetof(xp_allocation, serial), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
@@ -629,6 +632,8 @@ PyObject *xp_open_again(const xp_types *types, PyObject *handle, PyObject *alloc
                                    h->flags & XP_ENTRY_READ_ONLY, handle, lease);
     if (range && note(types, a, handle, h) < 0)
         Py_CLEAR(range);
+    if (range)
+        xp_lease_uses(types, lease, a->uses);
     return range;
 }
 
@@ -646,6 +651,7 @@ static PyObject *range_opened(PyObject *type, PyObject *const *args, Py_ssize_t 
     }
     if (!covers(a, h))
         Py_RETURN_NONE;
+    xp_lease_uses(types, args[4], a->uses);
     return range_make((PyTypeObject *)type, args[1], h->offset, h->nbytes, args[2], args[3],
                       h->flags & XP_ENTRY_READ_ONLY, args[0], args[4]);
 }

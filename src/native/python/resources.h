@@ -29,6 +29,7 @@ typedef struct {
     PyObject *earlier;              /* a dict */
     PyObject *handle, *prepared;    /* may change; None or NULL: there is none */
     PyObject *exposure;             /* may change, once; NULL: its memory never serves again */
+    PyObject *uses;                 /* set before anybody finds an import: the list of its ended leases' uses; or NULL */
     uint64_t address, nbytes;
     uint64_t serial;                /* may change, once: 0 before the first export */
     bool host_accessible, imported, foreign;

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, Self
 
 from xpushare import adapters
-from xpushare._native import Domain, Importer, Lease, Mapping, Recogniser, Slot
+from xpushare._native import Domain, Importer, Mapping, Recogniser, Slot
 from xpushare.common.aspects import Aspect, Support
 from xpushare.common.errors import FeatureNotSupportedError, InvalidHandleError
 from xpushare.common.fds import OwnedFd
@@ -170,7 +170,6 @@ class Import(NamedTuple):
     offset: int = 0
     exporter: Hardware | None = None  # of another backend, to which the payload then belongs; None: of this backend
     again: bool = False  # it may have to be exported from here, once its exporter is gone: a memfd comes unmapped
-    use: Lease | None = None  # to live until device work of before the close has finished; core has it
 
     def only_fd(self, doing: str) -> OwnedFd:
         """Return the only file descriptor. Raises `InvalidHandleError` if there is not exactly one."""
@@ -447,7 +446,8 @@ class Adapter(abc.ABC):
     # whether there is that thread. Finalisers may call it. None: no import of this adapter's is `keepable`.
     look_after: Callable[[Callable[[], bool]], bool] | None = None
     # Has a function called once the work that was submitted to the device before has finished, off the caller's thread.
-    # Finalisers may call it. None: there is no work but that of the host's own threads, which hold what they use.
+    # Finalisers may call it. None: there is no work but that of the host's own threads, which hold what they use. Who
+    # has it has `look_after`, too.
     after_work: Callable[[DeviceInfo, Callable[[], object]], object] | None = None
 
     # Returns the native object that maps most of what `import_memory` maps, once that has mapped something. None:

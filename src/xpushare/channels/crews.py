@@ -85,7 +85,7 @@ def first_close(obj: Any) -> bool:
 
 
 def new_name() -> str:
-    """Return a name for an object that its user has not named. The name begins with a dot, which names of users cannot."""
+    """Return a name for an object that its user has not named. It begins with a dot, which users' names cannot."""
     return f".{secrets.token_hex(16)}"
 
 
@@ -214,7 +214,7 @@ def folder() -> Path:
 
 
 def _joining(number: int, path: Path, seconds: float) -> bool:
-    """Take the join byte. Returns False if another process, which may be stopped, still holds it when the time is over."""
+    """Take the join byte. Returns False if another process, perhaps a stopped one, holds it until the time is over."""
     end = time.monotonic() + seconds
     with doing(f"locking {path}"):
         while not _native.lock(number, _native.CREW_JOIN):

@@ -98,7 +98,7 @@ _TABLE: Final = (
     Rule("3.5d", "put raises for a handle of another process"),
     Rule("3.5e", "put is allowed after the object's free, as Handle, bytes or text"),
     Rule("3.5f", "put of one handle leaves the others of the object"),
-    Rule("3.5g", "Foreign memory stays held after put while a live importer has it open",
+    Rule("3.5g", "Foreign memory stays held after put while a live importer has it open, or its device uses it",
          (MEMORY, Aspect.foreign_memory)),
     Rule("3.6a", "An open mapping keeps its content after the exporter freed the memory",
          (MEMORY, OUTLIVES)),

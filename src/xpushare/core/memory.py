@@ -307,8 +307,8 @@ def _trim_imports() -> int:
 
 
 def _trim_exports() -> int:
-    """Release other libraries' arrays that all importers have closed. They do not count towards the result, since only
-    their libraries know when the memory is free.
+    """Release other libraries' arrays that no importer has or uses any more. They do not count towards the result,
+    since only their libraries know when the memory is free.
     """
     table = None if node.left() else node.current().table_if_any
     if table is not None:
@@ -330,7 +330,8 @@ def trim() -> int:
     next small arrays if it is unused, and closed imports that are still mapped.
 
     Returns the number of bytes. Mappings on a device end as after a close, in the background. Other libraries' arrays
-    that were kept alive for importers are released too, if the importers have closed them.
+    that were kept alive for importers are released too, if the importers have closed them and their devices have
+    finished.
     """
     return sum(function() for function in _trimmers)
 
@@ -586,7 +587,7 @@ def import_on(device: Device, adapter: Any, info: DeviceInfo, what: Import, own:
         if owned is not None:
             owned.close()
         raise
-    end = End(driver.release) if what.use is None else End(_close, device, driver, what.use)
+    end = End(driver.release)
     keepable = driver.keepable and owned is None
     made: Allocation = _native.imported(
         device, driver, kind, driver.address, driver.nbytes, driver.host_accessible, owned, end, keepable
@@ -594,28 +595,12 @@ def import_on(device: Device, adapter: Any, info: DeviceInfo, what: Import, own:
     return made
 
 
-def _import_end(device: Device, driver: DriverMemory, what: Import) -> End:
-    return End(driver.release) if what.use is None else End(_close, device, driver, what.use)
-
-
-def _close(device: Device, driver: DriverMemory, use: Lease) -> None:
-    """Close an import. The exporter sees it as in use until the device work submitted before has finished."""
-    driver.release()
-    after_work = adapter_of(device).after_work
-    if after_work is not None:
-        after_work(info_of(device), partial(_drop, use))
-
-
-def _drop(use: Lease) -> None:
-    """Do nothing: `use` ends with this call's arguments."""
-
-
 def _import_all_on(device: Device, found: Sequence[Import]) -> list[Allocation]:
     """Import several allocations from the device's own backend."""
     drivers: list[DriverMemory] = adapter_of(device).import_all(info_of(device), found)
     ends: list[End] = []
     try:
-        ends.extend(_import_end(device, driver, what) for driver, what in zip(drivers, found, strict=True))
+        ends.extend(End(driver.release) for driver in drivers)
     except BaseException:
         for driver in drivers[len(ends) :]:
             driver.release()
@@ -625,9 +610,10 @@ def _import_all_on(device: Device, found: Sequence[Import]) -> list[Allocation]:
 
 def _native_on(device: Device) -> OpenNative:
     """Return the native call that opens most of the memory of the device's own backend."""
-    return partial(adapter_of(device).importer(info_of(device)).open, device, _close)
+    return partial(adapter_of(device).importer(info_of(device)).open, device, _release)
 
 
+_release: Final = operator.methodcaller("release")
 _openers = Openers(Aspect.ext_oneapi_ipc_memory, import_on, _import_all_on, find_native=_native_on)
 _owning = Openers(Aspect.ext_oneapi_ipc_memory, partial(import_on, own=True), own=True)
 

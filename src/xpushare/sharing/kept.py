@@ -8,14 +8,17 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from functools import partial
+from itertools import repeat, starmap
 from typing import Any, Final, NamedTuple, final
+from weakref import ref
 
-from xpushare._native import End
+from xpushare._native import End, Lease
 from xpushare.common import settings
 from xpushare.common.errors import XpuShareError
 
-__all__ = ["Kept", "Room"]
+__all__ = ["Kept", "Room", "Uses"]
 
 SECONDS: Final = 2.0  # seconds for which a closed import is cached by default (`XPUSHARE_KEEP_SECONDS`)
 _MOST: Final = 8192  # mappings: a model's tensors in torch's own allocator are thousands of allocations
@@ -24,10 +27,57 @@ _log: Final = logging.getLogger("xpushare")
 _new: Any = tuple.__new__  # faster than a named tuple's own `__new__`
 
 
+def _no_call() -> None:
+    return None
+
+
+class _Call:
+    """A call of `after_work`. When it has been dropped, the next one is made."""
+
+    __slots__ = ("__weakref__", "next", "uses")
+
+    def __init__(self) -> None:
+        self.next: End | None = None
+        self.uses: list[Lease] = []
+
+    def __call__(self) -> None:
+        self.uses.clear()
+
+
+@final
+class Uses(list[Lease]):
+    """The uses of exports that were closed here. A use ends once the device work submitted before the close has
+    finished: until then the exporter does not give the memory to anybody else.
+
+    `after_work` is called for all closes since its last call together, and only when that one is over.
+    """
+
+    def __init__(self, after_work: Callable[[Callable[[], object]], object]) -> None:
+        super().__init__()
+        self._after_work = after_work
+        self._under_way: Callable[[], _Call | None] = _no_call
+
+    def __call__(self) -> None:
+        """Take care of what was appended. After an interrupt, the next call does."""
+        if not self or self._under_way() is not None:
+            return
+        call = _Call()
+        self._under_way = ref(call)
+        try:
+            # One C call, so that no interrupt can come between. The lists may be appended to meanwhile.
+            with suppress(IndexError):  # another thread has taken some
+                call.uses.extend(starmap(self.pop, repeat((), len(self))))
+            self._after_work(call)
+            call.next = End(self)
+        except BaseException:
+            self.extend(call.uses)
+            raise
+
+
 @final
 class Room:
-    """A device's memory: its size, how much is free (0 if the driver does not say), and the function that looks after
-    cached imports (`Adapter.look_after`).
+    """A device's memory: its size, how much is free (0 if the driver does not say), the function that looks after
+    cached imports (`Adapter.look_after`), and the uses of closed ones.
     """
 
     def __init__(
@@ -35,7 +85,9 @@ class Room:
         nbytes: Callable[[], int],
         free_nbytes: Callable[[], int],
         look_after: Callable[[Callable[[], bool]], bool],
+        uses: Uses | None = None,
     ) -> None:
+        self.uses = uses
         self._nbytes = nbytes
         self.free_nbytes = free_nbytes
         self.look_after = look_after

@@ -533,6 +533,8 @@ class Peers:
         """Cache `made` under `key`, and return it, or return what another thread made first."""
         resource: Any = made
         keep = None
+        if room is not None:
+            resource.uses = room.uses
         if (reopens := resource.reopens) is None:
             pass
         elif room is None:
@@ -839,11 +841,10 @@ class Peers:
         if opened is None:
             return None
         mapping, lease, nbytes, exposed_nbytes, payload, fds, offset, read_only, form = opened
-        use = None if opener.room is None else peer.domain.use(fields.entry)
         again = fields.flags & PICKLED != 0
         what: Import = _new(
             Import,
-            (nbytes, exposed_nbytes, payload, fds, read_only, mapping, _FORMS[form], offset, None, again, use),
+            (nbytes, exposed_nbytes, payload, fds, read_only, mapping, _FORMS[form], offset, None, again),
         )
         if later is not None:
             later.append(_Opening(key, fields, what, lease))
@@ -851,7 +852,7 @@ class Peers:
         try:
             made = opener.make(what)
         except BaseException:
-            del opened, mapping, lease, use, what  # released here, not when the traceback is
+            del opened, mapping, lease, what  # released here, not when the traceback is
             raise
         finally:
             if fds:
@@ -901,11 +902,10 @@ class Peers:
                 mapping = peer.map(handle, entry) if fds is None else peer.mapped(entry, fds)
                 fds = None
             fields = fields_of(handle)
-            use = None if opener.room is None else peer.domain.use(fields.entry)
             return Import(
                 entry.nbytes, entry.exposed_nbytes, entry.payload[: entry.payload_nbytes], fds or [],
                 bool(entry.flags & layout.ENTRY_READ_ONLY), mapping, entry.form, entry.offset, exporter,
-                bool(fields.flags & PICKLED), use,
+                bool(fields.flags & PICKLED),
             )  # fmt: skip
         except BaseException:
             close_all(fds or ())

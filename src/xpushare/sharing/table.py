@@ -35,6 +35,8 @@ _REMEMBERED: Final = 1 << 16  # ended exports whose reason is remembered, for me
 # Expired exports of each kind that one call ends; more than one, so that they end faster than new ones are made.
 _ENDING_TRIES: Final = 8
 _OUTLIVED_TRIES: Final = 2  # the same when an exported object dies
+# Foreign memory in use at which one call looks, since each look takes a system call; more than one, as above.
+_PATIENCE: Final = 2
 _LOST_MANY: Final = 100
 
 
@@ -60,7 +62,7 @@ class _Waiting(NamedTuple):
 
 @final
 class Table:
-    """The exports of this process. The table is created at the first export or event, and lives until the process ends."""
+    """The exports of this process. The table is made at the first export or event, and lives until the process ends."""
 
     __slots__ = (
         "_devices",
@@ -202,7 +204,7 @@ class Table:
                     self._start()
         if self._lingering or self._ending:
             with self._lock:
-                ended = self._sweep(_ENDING_TRIES - 1 + count)  # as much as that many separate calls
+                ended = self._sweep_for(count)
         del ended  # released outside the lock, since that may call this table
 
     def _start(self) -> None:
@@ -281,23 +283,27 @@ class Table:
             if len(self._put) > _REMEMBERED:
                 self._put.popitem(last=False)
 
-    def _sweep(self, tries: int = _ENDING_TRIES) -> list[Any]:
-        """End expired exports: foreign memory that nobody has open any more, and exports that end by themselves.
-        Returns the objects that the caller must drop.
+    def _sweep(self, tries: int = _ENDING_TRIES, patience: int = _PATIENCE) -> list[Any]:
+        """End expired exports: foreign memory that nobody has open or uses any more, and exports that end by
+        themselves. Returns the objects that the caller must drop.
         """
         ended: list[Any] = []
         if not self._lingering and not self._ending:
             return ended
+        used = 0
         for entry in list(itertools.islice(self._lingering, tries)):
             lingers = self._lingering.get(entry)
             if lingers is None:  # a garbage collection or a signal handler has ended it first
                 continue
             # A process that owns the memory may have exported it to anybody.
-            if self.domain.holders(entry) or self.domain.owned(entry):
+            if self.domain.reached(entry) or self.domain.owned(entry):
                 try:
                     self._lingering.move_to_end(entry)  # the next call checks the others
                 except KeyError:  # ended meanwhile, as above
                     pass
+                used += 1
+                if used == patience:
+                    break
             elif self._lingering.pop(entry, None) is not None:
                 self._entries.release(lingers)
                 ended.append(lingers)
@@ -318,15 +324,15 @@ class Table:
 
     def _sweep_for(self, count: int) -> list[Any]:
         """Sweep as much as `count` separate calls of `_sweep` would."""
-        return self._sweep(_ENDING_TRIES - 1 + count)
+        return self._sweep(_ENDING_TRIES - 1 + count, _PATIENCE - 1 + count)
 
     def sweep(self, everything: bool = False) -> bool:
         """End all or some expired exports, and return whether there were any. Exports and withdrawals also do that."""
         if not self._lingering and not self._ending:
             return False
         with self._lock:
-            tries = max(len(self._ending), len(self._lingering)) if everything else _ENDING_TRIES
-            ended = self._sweep(tries)
+            tries = max(len(self._ending), len(self._lingering))
+            ended = self._sweep(tries, tries) if everything else self._sweep()
         return bool(ended)
 
     def find(self, handle: Handle) -> Exported:

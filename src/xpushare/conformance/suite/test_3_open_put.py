@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 import xpushare as xs
+from xpushare import adapters
 from xpushare.conformance import actions
 from xpushare.conformance.actions import NBYTES, make, read_bytes, verbs
 from xpushare.conformance.forgery import refused
-from xpushare.conformance.harness import Child, kept
+from xpushare.conformance.harness import Child, kept, wait_until
 from xpushare.conformance.plugin import Pair
 from xpushare.conformance.rules import rule
 from xpushare.conformance.samples import samples
@@ -190,7 +191,23 @@ def test_foreign_stays(pair: Pair, peer: Child) -> None:
     memory.close()
     del memory
     gc.collect()
-    assert not peer.call(_foreign_alive, pair.exporter)
+    wait_until(lambda: not peer.call(_foreign_alive, pair.exporter), "it is free")
+
+
+@rule("3.5g", "Foreign memory stays held after put while a live importer has it open, or its device uses it")
+def test_foreign_stays_for_devices(pair: Pair, peer: Child) -> None:
+    if adapters.adapter(xs.Device(pair.importer).backend).after_work is None:
+        return  # no device works on after a close
+    handle, _alive = peer.call(_export_foreign, pair.exporter)
+    with actions.held(pair.importer) as work:
+        memory = xs.ipc.memory.open(handle, device=pair.importer)
+        memory.close()
+        del memory
+        gc.collect()
+        assert peer.call(_end_foreign, pair.exporter, handle)
+        assert peer.call(_foreign_alive, pair.exporter)
+        work.release()
+        wait_until(lambda: not peer.call(_foreign_alive, pair.exporter), "it is free")
 
 
 def _export_foreign(device: str) -> tuple[bytes, bool]:

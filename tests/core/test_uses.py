@@ -1,0 +1,274 @@
+"""What was closed is in use until the device work submitted before has finished: until then its exporter keeps it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from peering import nothing_kept  # noqa: F401 - used by every test here
+
+import xpushare as xs
+from harness import Child, kept, wait_until
+from xpushare.adapters.mock.others import ForeignArray, default_stream
+from xpushare.adapters.mock.script import driver
+from xpushare.core.opening import room_of
+from xpushare.core.reuse import _waiting
+from xpushare.sharing import node
+from xpushare.sharing.kept import Uses
+
+NBYTES = 1 << 16
+SELECTOR = "native_cpu:*;mock:*"
+
+
+@pytest.fixture(autouse=True)
+def mock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", SELECTOR)
+    xs.Device("mock:0")  # it recognises arrays from now on
+
+
+@pytest.fixture
+def importer() -> Iterator[Child]:
+    """A process whose closed imports stay mapped."""
+    with Child() as child:
+        child.call(lambda: os.environ.update(ONEAPI_DEVICE_SELECTOR=SELECTOR, XPUSHARE_KEEP_SECONDS="60"))
+        yield child
+
+
+@pytest.fixture
+def array() -> Iterator[ForeignArray]:
+    made = ForeignArray(NBYTES)
+    yield made
+    made.free()
+
+
+class Part:
+    """Some bytes of an array, as a tensor of a pool's segment is."""
+
+    def __init__(self, array: ForeignArray, offset: int, nbytes: int) -> None:
+        address = array.memory.address + offset
+        self.__array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": (address, False), "version": 3}
+
+
+# --- in the importer ------------------------------------------------------------------------------
+
+
+def opens(handle: bytes, name: str = "array") -> int:
+    """Returns how many mappings were made for it."""
+    before = driver().counts["register"]
+    kept[name] = xs.attach(handle)
+    return driver().counts["register"] - before
+
+
+def closes(name: str = "array") -> None:
+    kept.pop(name).close()
+
+
+def begins_work() -> None:
+    """Another library's stream works until `finishes_work`."""
+    kept["go"] = threading.Event()
+    default_stream(0).call(kept["go"].wait)
+
+
+def finishes_work() -> None:
+    kept.pop("go").set()
+
+
+def kept_nbytes() -> int:
+    return node.current().peers.kept.nbytes
+
+
+def calls_for_many_closes(handles: list[bytes]) -> int:
+    """How often the device is asked about its work when they are closed at once, while it works."""
+    arrays = [xs.attach(handle) for handle in handles]
+    room = room_of(xs.Device("mock:0"))
+    assert room is not None
+    assert room.uses is not None
+    after_work, calls = room.uses._after_work, []
+
+    def counted(then: Callable[[], object]) -> object:
+        calls.append(1)
+        return after_work(then)
+
+    room.uses._after_work = counted
+    begins_work()
+    for each in arrays:
+        each.close()
+    del each
+    arrays.clear()
+    finishes_work()
+    wait_until(lambda: not room.uses and room.uses._under_way() is None)
+    return len(calls)
+
+
+# --- tests ----------------------------------------------------------------------------------------
+
+
+def lingering() -> int:
+    """How much foreign memory is kept for importers, after a sweep."""
+    table = node.current().table()
+    table.sweep()
+    return table.statistics()["lingering"]
+
+
+@pytest.mark.parametrize("seconds", ["60", "0"], ids=["kept mapped", "unmapped"])
+def test_it_is_kept_until_the_device_has_finished(importer: Child, array: ForeignArray, seconds: str) -> None:
+    importer.call(os.environ.update, XPUSHARE_KEEP_SECONDS=seconds)
+    handle = xs.share(array)
+    importer.call(opens, bytes(handle))
+    importer.call(begins_work)
+    handle.close()
+    assert lingering() == 1
+    importer.call(closes)
+    assert not node.current().table().held_objects()
+    for _ in range(3):
+        assert lingering() == 1
+    importer.call(finishes_work)
+    wait_until(lambda: lingering() == 0)
+    assert importer.call(kept_nbytes) == (NBYTES if seconds == "60" else 0)
+
+
+def test_it_is_in_use_again_once_it_was_opened_again(importer: Child, array: ForeignArray) -> None:
+    for mapped in 1, 0:
+        handle = xs.share(array)
+        assert importer.call(opens, bytes(handle)) == mapped
+        importer.call(begins_work)
+        importer.call(closes)
+        handle.close()  # after the import
+        assert lingering() == 1
+        importer.call(finishes_work)
+        wait_until(lambda: lingering() == 0)
+        assert importer.call(kept_nbytes) == NBYTES
+
+
+def test_each_part_of_a_mapping_is_in_use_by_itself(importer: Child, array: ForeignArray) -> None:
+    """Another part, which stays open, neither ends the use nor prolongs it."""
+    first, second = (xs.share(Part(array, offset, 4096)) for offset in (0, 4096))
+    assert importer.call(opens, bytes(first), "first") == 1
+    assert importer.call(opens, bytes(second), "second") == 0
+    importer.call(begins_work)
+    importer.call(closes, "second")
+    second.close()
+    assert lingering() == 1
+    importer.call(finishes_work)
+    wait_until(lambda: lingering() == 0)
+    first.close()
+    assert lingering() == 1
+    importer.call(closes, "first")
+    wait_until(lambda: lingering() == 0)
+
+
+def test_an_importer_that_was_killed_uses_nothing(importer: Child, array: ForeignArray) -> None:
+    handle = xs.share(array)
+    importer.call(opens, bytes(handle))
+    importer.call(begins_work)
+    importer.call(closes)
+    handle.close()
+    assert lingering() == 1
+    importer.kill()
+    wait_until(lambda: lingering() == 0)
+
+
+def test_our_own_memory_serves_again_when_the_device_has_finished(importer: Child) -> None:
+    array = xs.empty(NBYTES, "uint8", device="mock:0")
+    np.asarray(array)[:] = 7
+    handle = xs.share(array)
+    importer.call(opens, bytes(handle))
+    importer.call(begins_work)
+    importer.call(closes)
+    handle.close()
+    array.close()
+    wait_until(lambda: _waiting.get((xs.Device("mock:0"), "device")))
+    [block] = _waiting[xs.Device("mock:0"), "device"]
+    assert not block.free()
+    importer.call(finishes_work)
+    wait_until(block.free)
+    assert importer.call(kept_nbytes) == NBYTES
+
+
+def test_many_closes_ask_the_device_seldom(importer: Child) -> None:
+    arrays = [ForeignArray(NBYTES) for _ in range(50)]
+    handles = [xs.share(each) for each in arrays]
+    assert importer.call(calls_for_many_closes, [bytes(each) for each in handles]) <= 2
+    for handle, each in zip(handles, arrays, strict=True):
+        handle.close()
+        each.free()
+    assert lingering() == 0
+
+
+class Use:
+    """In the place of a lease."""
+
+
+def closed(uses: Any, count: int) -> list[weakref.ref[Use]]:
+    """Close so many objects. Returns what tells whether their uses have ended."""
+    made = []
+    for _ in range(count):
+        use = Use()
+        made.append(weakref.ref(use))
+        uses.append(use)
+        uses()
+    return made
+
+
+def living(made: list[weakref.ref[Use]]) -> list[bool]:
+    return [each() is not None for each in made]
+
+
+def test_a_call_serves_what_was_closed_before_it() -> None:
+    calls: list[Callable[[], object]] = []
+    uses = Uses(calls.append)
+    made = closed(uses, 3)
+    assert len(calls) == 1
+    calls.pop()()
+    assert living(made) == [False, True, True]
+    assert len(calls) == 1
+    made += closed(uses, 1)
+    calls.pop()()
+    assert living(made) == [False, False, False, True]
+    calls.pop()()
+    assert not any(living(made))
+    assert not calls
+    made = closed(uses, 1)
+    calls.pop()()
+    assert not any(living(made))
+    assert not calls
+
+
+def test_a_call_that_a_broken_device_never_makes_ends_its_uses() -> None:
+    calls: list[Callable[[], object]] = []
+    uses = Uses(calls.append)
+    made = closed(uses, 2)
+    calls.clear()
+    assert living(made) == [False, True]
+    calls.clear()
+    assert not any(living(made))
+    assert not calls
+
+
+def test_an_interrupt_ends_no_use() -> None:
+    calls: list[Callable[[], object]] = []
+    fail = True
+
+    def after_work(then: Callable[[], object]) -> None:
+        if fail:
+            raise KeyboardInterrupt
+        calls.append(then)
+
+    uses, use = Uses(after_work), Use()
+    uses.append(use)  # type: ignore[arg-type]
+    made = [weakref.ref(use)]
+    del use
+    with pytest.raises(KeyboardInterrupt):
+        uses()
+    assert living(made) == [True]
+    fail = False
+    made += closed(uses, 1)
+    assert len(calls) == 1
+    calls.pop()()
+    assert not any(living(made))
+    assert not calls
