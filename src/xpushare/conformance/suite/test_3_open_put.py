@@ -194,7 +194,7 @@ def test_foreign_stays(pair: Pair, peer: Child) -> None:
     wait_until(lambda: not peer.call(_foreign_alive, pair.exporter), "it is free")
 
 
-@rule("3.5g", "Foreign memory stays held after put while a live importer has it open, or its device uses it")
+@rule("3.5g")
 def test_foreign_stays_for_devices(pair: Pair, peer: Child) -> None:
     if adapters.adapter(xs.Device(pair.importer).backend).after_work is None:
         return  # no device works on after a close
