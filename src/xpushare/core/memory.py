@@ -305,8 +305,8 @@ def _trim_imports() -> int:
 
 
 def _trim_exports() -> int:
-    """Release other libraries' arrays that no importer has or uses any more. They do not count towards the result, since only
-    their libraries know when the memory is free.
+    """Release other libraries' arrays that no importer has or uses any more. They do not count towards the result,
+    since only their libraries know when the memory is free.
     """
     table = None if node.left() else node.current().table_if_any
     if table is not None:
@@ -328,7 +328,8 @@ def trim() -> int:
     next small arrays if it is unused, and closed imports that are still mapped.
 
     Returns the number of bytes. Mappings on a device end as after a close, in the background. Other libraries' arrays
-    that were kept alive for importers are released too, if the importers have closed them and their devices have finished.
+    that were kept alive for importers are released too, if the importers have closed them and their devices have
+    finished.
     """
     return sum(function() for function in _trimmers)
 
