@@ -194,7 +194,7 @@ def test_our_own_memory_serves_again_when_the_device_has_finished(importer: Chil
 def test_many_closes_ask_the_device_seldom(importer: Child) -> None:
     arrays = [ForeignArray(NBYTES) for _ in range(50)]
     handles = [xs.share(each) for each in arrays]
-    assert importer.call(calls_for_many_closes, [bytes(each) for each in handles]) <= 2
+    assert importer.call(calls_for_many_closes, [bytes(each) for each in handles]) in (1, 2)
     for handle, each in zip(handles, arrays, strict=True):
         handle.close()
         each.free()
