@@ -64,6 +64,7 @@ def test_dead_member_is_reaped(exporter, peers):
     a.run("held = [n.Lease(d, 7, None), n.Lease(d, 8, None)]")
     b.run("held = n.Lease(d, 7, None)")
     assert d.holders(7) == [1, 2]
+    assert d.reached(7)
     a.kill()
     assert [(m[0], m[3]) for m in d.members()] == [(0, True), (1, False), (2, True)]
     assert d.holders(7) == [2]
@@ -71,6 +72,7 @@ def test_dead_member_is_reaped(exporter, peers):
     assert d.reap() == 0
     b.run("del held")
     assert d.holders(7) == []
+    assert not d.reached(7)
     b.kill()
     assert d.reap() == 1
     assert [m[0] for m in d.members()] == [0]
@@ -182,7 +184,7 @@ def test_opens(exporter, peers):
     d.set_opens(5, 2**31 - 1)
     d.give_open(5)
     assert (d.renewed(5), d.opens_left(5)) == (0, 2**31 - 1)
-    for call in (lambda entry: n.Lease(d, entry, None), d.holders, d.take_open, d.opens_left, d.renewed):
+    for call in (lambda entry: n.Lease(d, entry, None), d.holders, d.reached, d.take_open, d.opens_left, d.renewed):
         with pytest.raises(ValueError, match="entry"):
             call(262144)
     with pytest.raises(OverflowError):

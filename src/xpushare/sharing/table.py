@@ -35,8 +35,8 @@ _REMEMBERED: Final = 1 << 16  # ended exports whose reason is remembered, for me
 # Expired exports of each kind that one call ends; more than one, so that they end faster than new ones are made.
 _ENDING_TRIES: Final = 8
 _OUTLIVED_TRIES: Final = 2  # the same when an exported object dies
-# Foreign memory in use at which one call looks, since each look takes a system call; more than one, as above.
-_PATIENCE: Final = 2
+# Foreign memory in use at which one call looks, in turn, since a look takes a system call. Each export has two calls.
+_PATIENCE: Final = 1
 _LOST_MANY: Final = 100
 
 
