@@ -109,6 +109,8 @@ class _Wanted:
     """The objects that one call waits for."""
 
     def __init__(self, objects: Iterable[Any]) -> None:
+        if isinstance(objects, Event | Awaitable):
+            raise InvalidArgumentError("wait_any takes a list of objects: pass [event]")
         self._all: Final = [_wanted(each) for each in objects]
         if not self._all:
             raise InvalidArgumentError("there is nothing to wait for: the list of objects is empty")

@@ -128,6 +128,11 @@ class Memory(BufferBase, Exportable[Range]):
     def __new__(cls, *_args: object, **_options: object) -> Self:
         raise TypeError("Memory is made by malloc_device, malloc_host, malloc_shared and ipc.memory.open")
 
+    if not TYPE_CHECKING:  # to type checkers there is no index
+
+        def __getitem__(self, _at: object) -> NoReturn:
+            raise TypeError("Memory has no index: use memory.slice(offset, nbytes), or memoryview(memory) on the host")
+
     @property
     def ptr(self) -> int:
         """Address in this process."""

@@ -375,7 +375,7 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
             return [(each.at, each.nbytes, each.access) for each in found.mapped]
 
     def as_array(self, shape: int | tuple[int, ...], dtype: Any, offset: int = 0) -> SharedArray:
-        """Return an array over mapped bytes.
+        """Return an array over bytes of the range, which must be mapped when the array is used.
 
         Args:
             shape: Number of elements per dimension.
@@ -386,7 +386,7 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
             A C-ordered array, which may be used as long as its bytes stay mapped.
 
         Raises:
-            InvalidArgumentError: The array does not fit, or some of its bytes are not mapped.
+            InvalidArgumentError: The array does not fit.
 
         Examples:
             >>> with xs.VirtualRange(1 << 20, "native_cpu:0", growable=True) as log:
