@@ -102,11 +102,14 @@ OFFERED = {  # all that an editor offers, but for names with an underscore
 
 def test_dir_has_public_names_alone() -> None:
     """A REPL completes them."""
-    with xs.share(array := xs.zeros(3)) as handle, xs.Event("native_cpu:0") as event, xs.Queue("native_cpu:0") as queue:
+    with (
+        xs.share(array := xs.zeros(3)) as handle, xs.Event("native_cpu:0") as event, xs.Queue("native_cpu:0") as queue,
+        xs.Channel.create("frames", 2) as channel,
+    ):  # fmt: skip
         for thing, made in (
             (array, "xs.zeros(3)"), (array.memory, "xs.malloc_host(8)"), (event, "xs.Event()"), (queue, "xs.Queue()"),
             (handle, "xs.share([])"), (handle.handle, "xs.ipc.Handle(b'')"), (xs.Lock, "xs.Lock()"),
-            (xs.Atomic, "xs.Atomic()"), (xs.Channel, "xs.Channel.create('frames')"),
+            (xs.Atomic, "xs.Atomic()"), (channel, "xs.Channel.create('frames')"),
             (Frame, "xs.Channel.open('frames').receive()"), (Loan, "xs.Channel.create('frames').loan()"),
             (xs.PhysicalMemory, "xs.PhysicalMemory(8)"), (xs.VirtualRange, "xs.VirtualRange(8)"),
         ):  # fmt: skip

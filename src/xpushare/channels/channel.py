@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from errno import EBUSY
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, Literal, Never, NoReturn, Self, TypeVar, final
 
 from xpushare import _native
 from xpushare._device import Device
@@ -28,6 +28,8 @@ from xpushare.sharing.handle import CHANNEL_MAGIC, NAME_LENGTH_MAX, OF_ARRAY, Na
 from xpushare.timeline.waiting import readable
 
 if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
     from xpushare._device import DeviceLike
     from xpushare.common.fds import OwnedFd
 
@@ -82,7 +84,7 @@ class Channel(Advised, Awaitable):
     _mode: int
     _watched: Crew | None  # the crew whose file `_changes` watches; None if it watches the folder
 
-    def __init__(self, *_arguments: object, **_options: object) -> None:
+    def __init__(self, *_arguments: Never, **_options: Never) -> None:
         raise TypeError("a Channel is made by Channel.create and Channel.open")
 
     # --- making
@@ -92,7 +94,7 @@ class Channel(Advised, Awaitable):
         cls,
         name: str | None,
         shape: int | tuple[int, ...] | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         *,
         nbytes: int | None = None,
         device: DeviceLike = "native_cpu:0",
