@@ -123,6 +123,12 @@ def test_jedi_offers_public_names_alone(made: str) -> None:
     assert {name for name in found if not name.startswith("_")} == OFFERED[made]
 
 
+@pytest.mark.parametrize("module", [xs.ipc.memory, xs.ipc.physical_memory, xs.ipc.event])
+def test_dir_of_a_module_has_its_functions_alone(module: Any) -> None:
+    assert dir(module) == sorted(module.__all__)
+    assert set(dir(module)) <= {"close", "get", "open", "put"}
+
+
 def test_jedi_knows_modules() -> None:
     assert completions("import xpushare as xs\nxs.ipc.memory.") >= {"get", "open", "put", "close"}
 
