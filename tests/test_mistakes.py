@@ -214,6 +214,10 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
     "an index of memory": (
         lambda s: s.memory[5], TypeError, ("memory.slice(offset, nbytes)", "memoryview(memory)"),
     ),
+    "a view of bytes that are not mapped": (
+        lambda _: np.asarray(xs.VirtualRange(1 << 20, HOST).as_array(10, "i4")), xs.InvalidArgumentError,
+        ("not mapped",),
+    ),
     "a loop over memory": (lambda s: list(s.memory), TypeError, ("memory.slice(offset, nbytes)",)),
     "a copy of a private array": (
         lambda s: xs.Queue(HOST).copy(s.memory, np.ones(8)), xs.InvalidArgumentError,
