@@ -102,11 +102,14 @@ OFFERED = {  # all that an editor offers, but for names with an underscore
 
 def test_dir_has_public_names_alone() -> None:
     """A REPL completes them."""
-    with xs.share(array := xs.zeros(3)) as handle, xs.Event("native_cpu:0") as event, xs.Queue("native_cpu:0") as queue:
+    with (
+        xs.share(array := xs.zeros(3)) as handle, xs.Event("native_cpu:0") as event, xs.Queue("native_cpu:0") as queue,
+        xs.Channel.create("frames", 2) as channel,
+    ):  # fmt: skip
         for thing, made in (
             (array, "xs.zeros(3)"), (array.memory, "xs.malloc_host(8)"), (event, "xs.Event()"), (queue, "xs.Queue()"),
             (handle, "xs.share([])"), (handle.handle, "xs.ipc.Handle(b'')"), (xs.Lock, "xs.Lock()"),
-            (xs.Atomic, "xs.Atomic()"), (xs.Channel, "xs.Channel.create('frames')"),
+            (xs.Atomic, "xs.Atomic()"), (channel, "xs.Channel.create('frames')"),
             (Frame, "xs.Channel.open('frames').receive()"), (Loan, "xs.Channel.create('frames').loan()"),
             (xs.PhysicalMemory, "xs.PhysicalMemory(8)"), (xs.VirtualRange, "xs.VirtualRange(8)"),
         ):  # fmt: skip
@@ -118,6 +121,12 @@ def test_dir_has_public_names_alone() -> None:
 def test_jedi_offers_public_names_alone(made: str) -> None:
     found = completions(f"import xpushare as xs\n{made}.")
     assert {name for name in found if not name.startswith("_")} == OFFERED[made]
+
+
+@pytest.mark.parametrize("module", [xs.ipc.memory, xs.ipc.physical_memory, xs.ipc.event])
+def test_dir_of_a_module_has_its_functions_alone(module: Any) -> None:
+    assert dir(module) == sorted(module.__all__)
+    assert set(dir(module)) <= {"close", "get", "open", "put"}
 
 
 def test_jedi_knows_modules() -> None:

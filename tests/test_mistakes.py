@@ -31,10 +31,19 @@ class Scene:
         self.handle = xs.share(self.array)
         self.raw = bytes(self.handle)
         self.event = xs.Event(HOST, enable_ipc=True)
+        self.memory = xs.malloc_host(64, HOST)
+        self.channel: Any = xs.Channel.create("frames", 2, slots=3)
 
     def close(self) -> None:
         self.handle.close()
         self.event.close()
+        self.memory.close()
+        self.channel.close()
+
+    def part(self, path: str) -> None:
+        """Attach a part of a tree."""
+        with xs.share({"w": self.array, "layers": [self.array, 1]}) as handle:
+            xs.attach(handle, only=path)
 
     def closed(self) -> xs.SharedArray:
         self.array.close()
@@ -73,13 +82,14 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
     "a private array by ipc": (lambda _: xs.ipc.memory.get(np.ones(3)), xs.FeatureNotSupportedError, PRIVATE),
     "a private array in a tree": (
         lambda _: xs.share({"a": np.ones(3)}), xs.FeatureNotSupportedError,
-        (*PRIVATE, "['a']"),
+        (*PRIVATE, "at 'a': the memory of this numpy.ndarray"),
     ),
     "a number": (lambda _: xs.share(5), xs.InvalidArgumentError, ("int is not", "xs.array")),
-    "a str": (lambda _: xs.share("x"), xs.InvalidArgumentError, ("str is not", "`share` takes arrays")),
+    "a str": (lambda _: xs.share("x"), xs.InvalidArgumentError, ("A str alone is not shared", "put it into a tree")),
+    "a set": (lambda _: xs.share({1}), xs.InvalidArgumentError, ("set is not", "`share` takes arrays")),
     "a set in a tree": (
-        lambda s: xs.share({"a": s.array, "b": {1}}), xs.InvalidArgumentError,
-        ("set is not", "dict, list, tuple", "['b']"),
+        lambda s: xs.share({"a": s.array, "b": [0, {1}]}), xs.InvalidArgumentError,
+        ("at 'b.1': set is not", "dict, list, tuple", "complex, str, bytes and NumPy scalars"),
     ),
     "objects": (
         lambda _: xs.share(np.array([{}, 1], dtype=object), copy=True), xs.InvalidArgumentError,
@@ -94,7 +104,34 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
         lambda s: xs.share(s.array, ttl=-1), xs.InvalidArgumentError,
         ("number of seconds", "more than 0", "-1"),
     ),
+    "ttl as text": (
+        lambda s: xs.share(s.array, ttl="5"), xs.InvalidArgumentError, ("ttl is a number of seconds, not str",),
+    ),
     # attaching
+    "the repr of a handle": (
+        lambda s: xs.attach(repr(s.handle)), xs.InvalidHandleError, ("the repr of a handle", "str(handle)"),
+    ),
+    "a text that was cut": (
+        lambda s: xs.attach(str(s.handle)[:301]), xs.InvalidHandleError,
+        ("cut or altered on the way", "str(handle) whole"),
+    ),
+    "a handle as an array": (
+        lambda s: np.asarray(s.handle), TypeError, ("a handle, not an array", "np.asarray(xs.attach(handle))"),
+    ),
+    "a handle of a channel": (
+        lambda s: xs.attach(s.channel.handle), xs.InvalidHandleError,
+        ("handle of a channel", "xs.Channel.open opens it"),
+    ),
+    "a handle of a channel, by ipc": (
+        lambda s: xs.ipc.memory.open(s.channel.handle), xs.InvalidHandleError,
+        ("handle of a channel", "xs.Channel.open"),
+    ),
+    "bytes of an array's handle, by ipc": (
+        lambda s: xs.ipc.memory.open(s.raw), xs.InvalidHandleError, ("handle of an array", "xs.attach opens it"),
+    ),
+    "a path that a tree lacks": (
+        lambda s: s.part("q"), xs.InvalidArgumentError, ("no array at 'q'", "it has 'w', 'layers.0'"),
+    ),
     "an array instead of its handle": (
         lambda _: xs.attach(np.ones(3)), xs.InvalidArgumentError, ("what `xs.share` returned", "not numpy.ndarray"),
     ),
@@ -174,6 +211,18 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
     "int()": (lambda s: int(s.array), TypeError, ("does not calculate", *VIEW)),
     "a minus": (lambda s: -s.array, TypeError, ("does not calculate", *VIEW)),
     "abs()": (lambda s: abs(s.array), TypeError, ("does not calculate", *VIEW)),
+    "an index of memory": (
+        lambda s: s.memory[5], TypeError, ("memory.slice(offset, nbytes)", "memoryview(memory)"),
+    ),
+    "a view of bytes that are not mapped": (
+        lambda _: np.asarray(xs.VirtualRange(1 << 20, HOST).as_array(10, "i4")), xs.InvalidArgumentError,
+        ("not mapped",),
+    ),
+    "a loop over memory": (lambda s: list(s.memory), TypeError, ("memory.slice(offset, nbytes)",)),
+    "a copy of a private array": (
+        lambda s: xs.Queue(HOST).copy(s.memory, np.ones(8)), xs.InvalidArgumentError,
+        ("not ndarray", "xs.array(x) makes a shared copy"),
+    ),
     "mean()": (lambda s: s.array.mean(), AttributeError, VIEW),
     "a length": (lambda s: len(s.array), TypeError, VIEW),
     "a loop": (lambda s: list(s.array), TypeError, VIEW),
@@ -206,6 +255,55 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
     "is_set()": (lambda s: s.event.is_set(), AttributeError, ("done",)),
     "clear()": (lambda s: s.event.clear(), AttributeError, ("at_least=event.pending + 1",)),
     "an event as a condition": (lambda s: bool(s.event), TypeError, ("event.done",)),
+    "an event instead of a list": (lambda s: xs.wait_any(s.event), xs.InvalidArgumentError, ("a list", "[event]")),
+    "a negative time": (lambda s: s.event.wait(-1), xs.InvalidArgumentError, ("timeout is at least 0, not -1",)),
+    "a negative time as float": (lambda s: s.event.wait(-0.5), xs.InvalidArgumentError, ("at least 0, not -0.5",)),
+    "a negative time to recover": (lambda s: s.event.recovered(-1), xs.InvalidArgumentError, ("at least 0",)),
+    "a negative time for several": (lambda s: xs.wait_any([s.event], -1), xs.InvalidArgumentError, ("at least 0",)),
+    "a negative time for a queue": (lambda _: xs.Queue(HOST).synchronize(-1), xs.InvalidArgumentError, ("at least 0",)),
+    "a negative time for a name": (lambda _: xs.lookup("q", timeout=-1), xs.InvalidArgumentError, ("at least 0",)),
+    "a negative time for a frame": (lambda s: s.channel.receive(-1), xs.InvalidArgumentError, ("at least 0",)),
+    "a negative time for a slot": (
+        lambda s: s.channel.send([1.0, 1.0], None, -1), xs.InvalidArgumentError, ("at least 0",),
+    ),
+    "a negative time for a lock": (lambda _: xs.Lock().acquire(-1), xs.InvalidArgumentError, ("at least 0",)),
+    # channels, locks and atomics
+    "put()": (lambda s: s.channel.put(1), AttributeError, ("Channel has no attribute 'put'", "send(x) sends a frame")),
+    "get()": (lambda s: s.channel.get(), AttributeError, ("receive() takes the next frame",)),
+    "a channel that nobody has made": (
+        lambda _: xs.Channel.open("nosuch", timeout=0), TimeoutError,
+        ("nobody has created the channel 'nosuch'", "channels now: frames", "xs.Channel.create('nosuch', shape)"),
+    ),
+    "a misspelt channel": (
+        lambda _: xs.Channel.open("framse", timeout=0), TimeoutError, ("Did you mean 'frames'?",),
+    ),
+    "an array's handle as a channel's": (
+        lambda s: xs.Channel.open(s.handle), xs.InvalidHandleError, ("handle of an array", "xs.attach opens it"),
+    ),
+    "the text of an array's handle as a channel's": (
+        lambda s: xs.Channel.open(str(s.handle)), xs.InvalidHandleError, ("handle of an array", "xs.attach opens it"),
+    ),
+    "other bytes as a channel's handle": (
+        lambda _: xs.Channel.open(b"hello"), xs.InvalidHandleError, ("no handle of a channel", "`channel.handle`"),
+    ),
+    "a loan without with": (
+        lambda s: s.channel.loan().array, xs.InvalidArgumentError, ("not on loan", "`with ch.loan() as frame:`"),
+    ),
+    "a frame of None": (lambda s: s.channel.send(None), xs.InvalidArgumentError, ("(2,) float64, not NoneType",)),
+    "a closed channel": (
+        lambda s: (s.channel.close(), s.channel.statistics()), xs.InvalidArgumentError,
+        ("Channel is closed: close() was called, or its `with` block has ended",),
+    ),
+    "a send by a closed channel": (
+        lambda s: (s.channel.close(), s.channel.send([1.0, 2.0])), xs.InvalidArgumentError,
+        ("Channel is closed: close() was called, or its `with` block has ended",),
+    ),
+    "the name of an atomic first": (
+        lambda _: xs.Atomic("hits"), xs.InvalidArgumentError, ("not 'hits'", "xs.Atomic(0, 'hits')"),
+    ),
+    "a text added": (lambda _: xs.Atomic().add("x"), xs.InvalidArgumentError, ("an int of 64 bits", "no int")),
+    "an atomic in a sum": (lambda _: xs.Atomic() + 1, TypeError, ("load() returns the number", "add(n) changes it")),
+    "an atomic as a number": (lambda _: int(xs.Atomic()), TypeError, ("load() returns the number",)),
     # names
     "a name that nobody has": (
         lambda _: xs.lookup("nosuch", timeout=0.01), TimeoutError,
@@ -264,7 +362,10 @@ def test_second_writer_is_told_how_to_be_one() -> None:
 
 def test_handle_says_how_many_arrays_it_has() -> None:
     array = xs.zeros(3)
-    for tree, words in (([1, 2, 3], "a tree without arrays"), ([array], "a tree of 1 array in 1 allocation,")):
+    for tree, words in (
+        ({"steps": [1, 2, 3]}, "a tree without arrays"),
+        ([array], "a tree of 1 array in 1 allocation,"),
+    ):
         with xs.share(tree) as handle:
             assert words in repr(handle)
     with xs.share([array, xs.zeros(2, label="other")]) as handle:
@@ -281,6 +382,22 @@ def test_exporter_that_has_exited() -> None:
 def test_write_to_a_read_only_array() -> None:
     with xs.share(xs.zeros(3), read_only=True) as handle, pytest.raises(ValueError, match="read-only"):
         np.asarray(xs.attach(handle))[0] = 1
+
+
+@pytest.mark.parametrize("numbers", [[1, 2], (1.0, 2j), [np.float32(1)]])
+def test_a_list_of_numbers_warns_that_it_is_no_array(numbers: Any) -> None:
+    for copy in (False, True):
+        with pytest.warns(UserWarning, match=r"holds no array.*xs\.array\(\[\.\.\.\]\)") as caught:
+            xs.share(numbers, copy=copy).close()
+        assert caught[0].filename == __file__
+    for tree in ([], {"step": 1}, ["a", 1], {"steps": [1, 2]}):
+        xs.share(tree).close()
+
+
+def test_advice_is_no_attribute() -> None:
+    with xs.Channel.create("frames", 2) as channel:
+        assert "put" not in dir(channel)
+        assert not hasattr(channel, "put")
 
 
 def test_wait_without_a_number_warns() -> None:

@@ -102,8 +102,9 @@ def _parse(text: str) -> _Selector:
         if body.count(":") != 1:
             typed = body in _TYPES or body == "*"
             meant = f"{'!' * out}*:{body}" if typed else f"{'!' * out}{body}:*" if _is_backend(body) else ""
-            hint = f": did you mean {meant!r}?" if meant else ", as in cuda:0 or cuda:*"
-            raise wrong(f"{term.strip()!r} needs one colon{hint}")
+            if meant:
+                raise wrong(f"{term.strip()!r} needs one colon: did you mean {meant!r}?")
+            raise wrong(f"{term.strip()!r} needs one colon, as in *:gpu or native_cpu:0")
         backend, _, filters = body.partition(":")
         if not backend.startswith("*") and not _is_backend(backend):
             raise wrong(f"there is no backend {backend!r}")

@@ -176,7 +176,7 @@ def test_tensors_that_are_private() -> None:
     tree["last"] = tree["whole"][3:5]
     with pytest.raises(xs.FeatureNotSupportedError) as refusal:
         xs.share(tree)
-    assert "['mine']" in str(refusal.value.__notes__)
+    assert str(refusal.value).startswith("at 'mine': ")
     with xs.share(tree, copy=True) as handle:
         assert handle.copied_nbytes == 24
         found = xs.attach(handle, like=torch)

@@ -27,7 +27,6 @@ from xpushare.sharing.handle import COUNTED, PICKLED, Handle, fields_of, newest
 if TYPE_CHECKING:
     import jax  # type: ignore[import-not-found, unused-ignore]  # unless it is installed
     import torch  # type: ignore[import-not-found, unused-ignore]
-    from _typeshed import ReadableBuffer
     from numpy.typing import NDArray
 
     from xpushare._device import DeviceLike
@@ -41,42 +40,44 @@ if TYPE_CHECKING:
 __all__ = ["attach", "attach_message"]
 
 _T = TypeVar("_T")
+# Not any buffer: an array is one, too, and a checker shall refuse it.
+_Handle = ArrayHandle | Handle | bytes | bytearray | memoryview | str
 _Types = Iterable[type[tuple[Any, ...]]]
 _Only = str | Iterable[str] | Callable[[str], bool] | None
 
 
 @overload
 def attach(
-    h: ArrayHandle | Handle | bytes | ReadableBuffer | str, *, device: DeviceLike | None = None, stream: Any = None,
+    h: _Handle, *, device: DeviceLike | None = None, stream: Any = None,
     like: None = None, types: _Types = (), only: _Only = None, own: bool = False,
 ) -> SharedArray: ...  # fmt: skip
 @overload
 def attach(
-    h: ArrayHandle | Handle | bytes | ReadableBuffer | str, *, device: DeviceLike | None = None, stream: Any = None,
+    h: _Handle, *, device: DeviceLike | None = None, stream: Any = None,
     like: Literal["numpy"], types: _Types = (), only: _Only = None, own: bool = False,
 ) -> NDArray[Any]: ...  # fmt: skip
 @overload
 def attach(  # pyright: ignore[reportUnknownParameterType]  # unless the library is installed
-    h: ArrayHandle | Handle | bytes | ReadableBuffer | str, *, device: DeviceLike | None = None, stream: Any = None,
+    h: _Handle, *, device: DeviceLike | None = None, stream: Any = None,
     like: Literal["torch"], types: _Types = (), only: _Only = None, own: bool = False,
 ) -> torch.Tensor: ...  # fmt: skip
 @overload
 def attach(  # pyright: ignore[reportUnknownParameterType]  # unless the library is installed
-    h: ArrayHandle | Handle | bytes | ReadableBuffer | str, *, device: DeviceLike | None = None, stream: Any = None,
+    h: _Handle, *, device: DeviceLike | None = None, stream: Any = None,
     like: Literal["jax"], types: _Types = (), only: _Only = None, own: bool = False,
 ) -> jax.Array: ...  # fmt: skip
 @overload
 def attach(
-    h: ArrayHandle | Handle | bytes | ReadableBuffer | str, *, device: DeviceLike | None = None, stream: Any = None,
+    h: _Handle, *, device: DeviceLike | None = None, stream: Any = None,
     like: Literal["cupy"], types: _Types = (), only: _Only = None, own: bool = False,
 ) -> Any: ...  # fmt: skip
 @overload
 def attach(
-    h: ArrayHandle | Handle | bytes | ReadableBuffer | str, *, device: DeviceLike | None = None, stream: Any = None,
+    h: _Handle, *, device: DeviceLike | None = None, stream: Any = None,
     like: Library[_T] | Callable[[SharedArray], _T], types: _Types = (), only: _Only = None, own: bool = False,
 ) -> _T: ...  # fmt: skip
 def attach(
-    h: ArrayHandle | Handle | bytes | ReadableBuffer | str,
+    h: _Handle,
     *,
     device: DeviceLike | None = None,
     stream: Any = None,

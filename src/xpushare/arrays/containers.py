@@ -6,8 +6,11 @@ import base64
 import functools
 import keyword
 import sys
+import warnings
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
+from numbers import Number
 from typing import Any, Final
 
 from xpushare import _native
@@ -15,7 +18,7 @@ from xpushare._native import CONSTANTS
 from xpushare.common.errors import InvalidArgumentError, InvalidHandleError
 from xpushare.objects.dtypes import build_dtype, describe_dtype
 
-__all__ = ["Only", "flatten", "only_argument", "path_of", "pruned", "too_large", "unflatten"]
+__all__ = ["Only", "flatten", "only_argument", "path_of", "pruned", "too_large", "unflatten", "warn_of_numbers"]
 
 _NBYTES_MAX: Final = CONSTANTS["MESSAGE_MOST"]
 _DEPTH_MAX: Final = 64
@@ -268,8 +271,8 @@ def _checked_type(kind: Any) -> Any:
 
 
 def path_of(x: Any, wanted: Any, path: str = "") -> str:
-    """Return the path of an object in a tree, for error messages, or an empty string if the tree does not contain the
-    object.
+    """Return the path of an object in a tree, spelled as for `only=`, or an empty string if the tree does not contain
+    the object.
     """
     if x is wanted:
         return path
@@ -278,13 +281,28 @@ def path_of(x: Any, wanted: Any, path: str = "") -> str:
         pairs = x.items()  # pyright: ignore[reportUnknownVariableType]
     elif isinstance(x, list | tuple):
         pairs = enumerate(x)  # pyright: ignore[reportUnknownArgumentType]
-    return next(filter(None, (path_of(value, wanted, f"{path}[{key!r}]") for key, value in pairs)), "")
+    dot = f"{path}." if path else ""
+    return next(filter(None, (path_of(value, wanted, f"{dot}{key}") for key, value in pairs)), "")
+
+
+def warn_of_numbers(tree: Any) -> None:
+    """Warn that a list of numbers was shared. It is a tree without an array, while its author may mean an array."""
+    kind = type(tree)
+    if (kind is list or kind is tuple) and tree and all(isinstance(each, Number) for each in tree):
+        frame, outside = sys._getframe(), 1  # pyright: ignore[reportPrivateUsage]
+        while (found := frame.f_back) is not None and frame.f_globals.get("__name__", "").startswith("xpushare."):
+            frame, outside = found, outside + 1
+        warnings.warn(
+            "this tree holds no array, so no memory is shared: xs.array([...]) makes an array of a list",
+            stacklevel=outside,
+        )
 
 
 # --- `only=`: a part of a tree
 
 Only = Callable[[str], bool] | list[str]
 _LEFT_OUT: Final = object()
+_PATHS: Final = 5  # how many a message lists
 
 
 def only_argument(only: Any) -> Only:
@@ -313,8 +331,10 @@ def pruned(described: Any, only: Only) -> tuple[Any, set[int]]:
     if not callable(only):
         for path in only:
             if not any(map(_at_or_below([path]), part.paths)):
+                near = part.paths if len(part.paths) <= _PATHS else get_close_matches(path, part.paths, _PATHS, 0)
+                more = f" and {len(part.paths) - _PATHS} others" if len(part.paths) > _PATHS else ""
                 raise InvalidArgumentError(
-                    f"the tree has no array at {path!r:.200} (paths are such as 'layers.0.weight')"
+                    f"the tree has no array at {path!r:.200}: it has {', '.join(map(repr, near)) or 'none'}{more}"
                 )
     return (None if found is _LEFT_OUT else found), part.wanted
 

@@ -24,6 +24,8 @@ from xpushare.objects.lifecycle import use
 from xpushare.objects.queue import Queue
 
 if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
     from xpushare._device import DeviceLike
     from xpushare.adapters.base import UsmKind
     from xpushare.core.memory import Range
@@ -244,7 +246,7 @@ def native_stream(stream: Any, found: description.Described | None, array: Any, 
 
 def empty(
     shape: int | tuple[int, ...],
-    dtype: Any = float,
+    dtype: DTypeLike = float,
     *,
     device: DeviceLike = "native_cpu:0",
     isolated: bool = False,
@@ -291,7 +293,7 @@ def empty(
 
 def zeros(
     shape: int | tuple[int, ...],
-    dtype: Any = float,
+    dtype: DTypeLike = float,
     *,
     device: DeviceLike = "native_cpu:0",
     isolated: bool = False,
@@ -331,7 +333,7 @@ def zeros(
     return made
 
 
-def array(x: Any, *, dtype: Any = None, device: DeviceLike | None = None) -> SharedArray:
+def array(x: Any, *, dtype: DTypeLike | None = None, device: DeviceLike | None = None) -> SharedArray:
     """Copy an array into memory that other processes can attach once it is shared.
 
     Args:

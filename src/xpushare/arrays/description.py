@@ -52,9 +52,13 @@ _ADVICE: Final = {
     "pyarrow": ": write the table into shared memory with pyarrow.ipc, as examples/arrow_table.py does, and share that",
     "xpushare": ". An Event or a Queue is not an array. Pass an Event made with enable_ipc=True as an argument of a "
     "Process, or publish it by xs.publish(name, event)",
-    "builtins": ". `share` takes arrays, and trees of dict, list, tuple, arrays, None, bool, int, float, str and "
-    "bytes. xs.array makes a shared copy of numbers",
+    "builtins": ". `share` takes arrays, and trees of dict, list, tuple, arrays, None, bool, int, float, complex, str, "
+    "bytes and NumPy scalars",
 }
+_LEAF: Final = (
+    ". A {} alone is not shared: put it into a tree with an array, as in {{'x': array, 'y': value}}. "
+    "xs.array makes a shared copy of numbers"
+)
 
 
 class Located(NamedTuple):
@@ -140,6 +144,8 @@ def describe(array: Any, ordered: bool = False) -> Described:
         advice = _ADVICE.get(type(array).__module__.partition(".")[0], "")
         if hasattr(array, "state_dict"):
             advice = ". Share the module's parameters: xs.share(module.state_dict())"
+        elif isinstance(array, str | int | float | complex):
+            advice = _LEAF.format(type(array).__name__)
         raise InvalidArgumentError(f"{type(array).__name__} is not an array whose memory can be found{advice}")
     return found
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import TYPE_CHECKING, Any, Final, final
 
 from xpushare._native import message_own
-from xpushare.arrays.containers import flatten, path_of, too_large
+from xpushare.arrays.containers import flatten, path_of, too_large, warn_of_numbers
 from xpushare.arrays.copies import empty
 from xpushare.arrays.following import described
 from xpushare.arrays.passing import OWN
@@ -147,6 +148,7 @@ def _placed(array: Any, read_only: bool, copy: bool, stream: Any, lasting: bool)
     elif isinstance(array, _CONTAINERS):
         found, tree = flatten(array)
         if not found:  # exports an empty array, which is not in the tree
+            warn_of_numbers(array)
             found = [empty(0, "uint8")]
     elif type(array) is VirtualRange and is_growable(array):
         directory, tree = described(array, read_only)
@@ -159,8 +161,7 @@ def _placed(array: Any, read_only: bool, copy: bool, stream: Any, lasting: bool)
     try:
         placing.place()
     except XpuShareError as error:
-        if tree is not ONE_ARRAY:
-            error.add_note(f"of the array at {path_of(array, placing.current())} of the tree")
+        error.message = f"at {path_of(array, placing.current())!r}: {error}"
         raise
     return placing
 
@@ -285,7 +286,9 @@ def opens_argument(opens: int) -> int:
 def _ttl_argument(ttl: float) -> int:
     """Return `ttl` in nanoseconds."""
     try:
-        nanoseconds = float(ttl) * 1e9
+        nanoseconds = math.ldexp(ttl, 0) * 1e9  # not `float`, which takes strings, too
+    except OverflowError:
+        nanoseconds = math.inf
     except (TypeError, ValueError):
         raise InvalidArgumentError(f"ttl is a number of seconds, not {type(ttl).__name__}") from None
     if not 0 < nanoseconds < 1 << 62:

@@ -6,7 +6,7 @@ import contextlib
 import select
 import time
 from collections.abc import Generator, Iterable
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, TypeVar, final
 
 from xpushare.arrays.changes import Awaitable, woken_by
 from xpushare.common.errors import InvalidArgumentError, doing
@@ -17,10 +17,12 @@ from xpushare.timeline.waiting import Told, readable
 
 __all__ = ["any_of", "wait_any"]
 
+_T = TypeVar("_T")
+
 _LOOK: Final = 1.0  # seconds between checks for an object that was closed meanwhile, of which nobody is notified
 
 
-def wait_any(objects: Iterable[Any], timeout: float | None = None) -> list[Any]:
+def wait_any(objects: Iterable[_T], timeout: float | None = None) -> list[_T]:
     """Wait for the first of several events, channels and watches.
 
     It takes nothing: call `receive` or `next` afterwards.
@@ -55,7 +57,7 @@ def wait_any(objects: Iterable[Any], timeout: float | None = None) -> list[Any]:
     return found
 
 
-async def any_of(objects: Iterable[Any]) -> list[Any]:
+async def any_of(objects: Iterable[_T]) -> list[_T]:
     """Wait in an event loop for the first of several events, channels and watches.
 
     It can be cancelled and needs no thread. For time-outs use `asyncio.timeout` or
@@ -109,6 +111,8 @@ class _Wanted:
     """The events, channels and watches that one `wait_any` waits for."""
 
     def __init__(self, objects: Iterable[Any]) -> None:
+        if isinstance(objects, Event | Awaitable):
+            raise InvalidArgumentError("wait_any takes a list of objects: pass [event]")
         self._all: Final = [_wanted(each) for each in objects]
         if not self._all:
             raise InvalidArgumentError("there is nothing to wait for: the list of objects is empty")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from difflib import get_close_matches
 from errno import EBUSY
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, Literal, Never, NoReturn, Self, TypeVar, final
 
 from xpushare import _native
 from xpushare._device import Device
@@ -16,20 +17,24 @@ from xpushare.channels.crews import CHANNEL, Crew
 from xpushare.channels.ends import End, Frame, Loan, Moved, fill, fill_tree, too_many_writers
 from xpushare.channels.frames import laid_out
 from xpushare.channels.geometry import Geometry, choice, describe, read_geometry, wanted
-from xpushare.channels.survey import surveyed
+from xpushare.channels.survey import channels, surveyed
 from xpushare.common.errors import ForkError, InvalidArgumentError, InvalidHandleError
 from xpushare.core import event as events
 from xpushare.core import memory
 from xpushare.core.memory import FORK_ADVICE, Range
+from xpushare.objects.lifecycle import CLOSED, Advised, advise
+from xpushare.objects.message import MAGIC
+from xpushare.sharing.handle import CHANNEL_MAGIC, NAME_LENGTH_MAX, OF_ARRAY, Named, decode_text
 from xpushare.timeline.waiting import readable
 
 if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
     from xpushare._device import DeviceLike
     from xpushare.common.fds import OwnedFd
 
 __all__ = ["Channel", "Frame", "Loan", "lock_pages"]
 
-_MAGIC: Final = b"XPUSHCHN"
 _MODES: Final = {"all": 1, "newest": 2, "one": 3}
 _LOOK: Final = 1.0
 
@@ -41,14 +46,14 @@ class _Closed:
     """Replaces the end of a closed channel."""
 
     def __getattr__(self, _name: str) -> NoReturn:
-        raise InvalidArgumentError("this Channel is closed")
+        raise InvalidArgumentError(f"this Channel is closed{CLOSED}")
 
 
 _CLOSED: Final[Any] = _Closed()
 
 
 @final
-class Channel(Awaitable):
+class Channel(Advised, Awaitable):
     """Frames in shared slots, from writers to readers, on any device.
 
     `create` makes a channel and its first writer, or joins one as a further writer. `open` makes a
@@ -79,7 +84,7 @@ class Channel(Awaitable):
     _mode: int
     _watched: Crew | None  # the crew whose file `_changes` watches; None if it watches the folder
 
-    def __init__(self, *_arguments: object, **_options: object) -> None:
+    def __init__(self, *_arguments: Never, **_options: Never) -> None:
         raise TypeError("a Channel is made by Channel.create and Channel.open")
 
     # --- making
@@ -89,7 +94,7 @@ class Channel(Awaitable):
         cls,
         name: str | None,
         shape: int | tuple[int, ...] | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         *,
         nbytes: int | None = None,
         device: DeviceLike = "native_cpu:0",
@@ -241,7 +246,7 @@ class Channel(Awaitable):
     def handle(self) -> bytes:
         """Bytes by which any process of this user opens the channel."""
         self._use()
-        return _MAGIC + self.name.encode()
+        return CHANNEL_MAGIC + self.name.encode()
 
     @property
     def device(self) -> Device:
@@ -266,7 +271,7 @@ class Channel(Awaitable):
 
     def _use(self) -> End:
         if self.closed:
-            raise InvalidArgumentError("this Channel is closed")
+            raise InvalidArgumentError(f"this Channel is closed{CLOSED}")
         if self._end.crew.forks != _native.forks():
             raise ForkError(f"this Channel {FORK_ADVICE}")
         return self._end
@@ -514,6 +519,20 @@ class Channel(Awaitable):
         return f"<Channel {self.name!r} {'closed' if self.closed else describe(self._end.geometry)}>"
 
 
+advise(
+    Channel,
+    put="send(x) sends a frame",
+    get="receive() takes the next frame",
+    put_nowait="send(x, timeout=0) sends a frame if a slot is free",
+    get_nowait="receive(timeout=0) takes the next frame if there is one",
+    empty="ready() says whether there is a frame",
+    recv="receive() takes the next frame",
+    poll="ready() says whether there is a frame",
+    join="leave the block of each frame, which acknowledges it, and iterate until the stream ends",
+    task_done="leaving the block of a frame acknowledges it in mode 'one'",
+)
+
+
 def lock_pages(channel: Channel, device: DeviceLike) -> None:
     """Have the driver of `device` page-lock the slots of a host channel in this process."""
     channel._end.lock_pages(device)  # pyright: ignore[reportPrivateUsage]
@@ -528,18 +547,36 @@ def _created(name: str, seconds: float | None, attempt: Callable[[], _T]) -> _T:
         while not made:
             left = None if end is None else end - time.monotonic()
             if left is not None and left <= 0:
-                raise TimeoutError(f"nobody has created the channel {name!r} within {seconds:g} s")
+                raise TimeoutError(f"nobody has created the channel {name!r} within {seconds:g} s {_advice(name)}")
             changes.wait(_LOOK if left is None else min(left, _LOOK), None, False)
             made = attempt()
     return made
 
 
+def _advice(name: str) -> str:
+    """Return which channels there are, and what to do about one that is missing."""
+    others = [each["name"] for each in channels() if each["name"]]
+    near = get_close_matches(name, others, 1)
+    advice = (
+        f"Did you mean {near[0]!r}?"
+        if near
+        else f"Have the writer call xs.Channel.create({name!r}, shape), or wait longer"
+    )
+    return f"(channels now: {', '.join(others) or 'none'}). {advice}"
+
+
 def _name_of(name_or_handle: str | bytes) -> str:
-    if isinstance(name_or_handle, bytes | bytearray | memoryview):
+    if isinstance(name_or_handle, str) and len(name_or_handle) > NAME_LENGTH_MAX:
+        name_or_handle = decode_text(name_or_handle)  # of a handle of an array, probably
+    if isinstance(name_or_handle, bytes | bytearray | memoryview | Named):
         raw = bytes(name_or_handle)
-        name = raw[len(_MAGIC) :].decode(errors="replace")
-        if not raw.startswith(_MAGIC) or not (name[1:].isalnum() if name[:1] == "." else True):
-            raise InvalidHandleError("these bytes are no handle of a channel")
+        if raw.startswith(MAGIC):
+            raise InvalidHandleError(OF_ARRAY)
+        name = raw[len(CHANNEL_MAGIC) :].decode(errors="replace")
+        if not raw.startswith(CHANNEL_MAGIC) or not (name[1:].isalnum() if name[:1] == "." else True):
+            raise InvalidHandleError(
+                "these bytes are no handle of a channel: `Channel.open` takes a name or `channel.handle`"
+            )
         return name if name.startswith(".") else crews.check_name(name)
     return crews.check_name(str(name_or_handle) if isinstance(name_or_handle, str) else name_or_handle)
 

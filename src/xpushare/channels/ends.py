@@ -215,7 +215,9 @@ class Loan(LoanBase, _Content):
 
     def _array(self) -> SharedArray:
         if not loan_is_open(self):
-            raise InvalidArgumentError("this frame is not on loan: it was sent, or its block has not begun")
+            raise InvalidArgumentError(
+                "this frame is not on loan: it was sent, or its block has not begun. Use `with ch.loan() as frame:`"
+            )
         end: End = held_end(self)
         order, made = held_order(self), held_made(self)
         if made is None:
@@ -242,9 +244,8 @@ def fill(loan: Loan, array: Any) -> None:
         values = numpy.asarray(array)
     geometry = end.geometry
     if values.shape != geometry.shape or values.dtype != geometry.dtype:
-        raise InvalidArgumentError(
-            f"frames of this channel are {geometry.shape} {geometry.dtype}, not {values.shape} {values.dtype}"
-        )
+        given = type(array).__name__ if values.dtype == object else f"{values.shape} {values.dtype}"
+        raise InvalidArgumentError(f"frames of this channel are {geometry.shape} {geometry.dtype}, not {given}")
     if end.points is not None:
         end.points.store(loan, [(values, 0)])
     else:

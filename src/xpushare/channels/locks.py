@@ -178,7 +178,8 @@ class Atomic(_native.AtomicMember, _Shared):
 
     def __new__(cls, initial: int = 0, name: str | None = None) -> Self:
         if type(initial) is not int or not -(1 << 63) <= initial < 1 << 63:
-            raise InvalidArgumentError(f"initial is an int of 64 bits, not {initial!r:.100}")
+            advice = f"; the name is the second argument: xs.Atomic(0, {initial!r:.100})" * isinstance(initial, str)
+            raise InvalidArgumentError(f"initial is an int of 64 bits, not {initial!r:.100}{advice}")
         return _open_atomic(cls, crews.check_name(name), initial, create=True)
 
     def compare_exchange(self, old: int, new: int) -> bool:
@@ -224,6 +225,13 @@ class Atomic(_native.AtomicMember, _Shared):
             raise TimeoutError(f"the number was {value} for {timeout:g} s")
 
     _leave = _native.atomic_leave
+
+    if not TYPE_CHECKING:  # to type checkers there is no arithmetic
+
+        def __add__(self, *_others: object) -> NoReturn:
+            raise TypeError("an Atomic does not calculate: load() returns the number, and add(n) changes it")
+
+        __radd__ = __sub__ = __rsub__ = __int__ = __add__
 
     def __enter__(self) -> Self:
         self.load()

@@ -156,11 +156,13 @@ def timeout_argument(timeout: float | None) -> float | None:
     except TypeError:
         raise InvalidArgumentError(f"timeout is a number of seconds or None, not {type(timeout).__name__}") from None
     except OverflowError:  # an integer or a fraction that is too large for a float
-        return math.inf if timeout > 0 else -math.inf
+        seconds = math.inf if timeout > 0 else -math.inf
     except ValueError:  # Decimal's signalling NaN
         seconds = math.nan
     if math.isnan(seconds):
         raise InvalidArgumentError(f"timeout must be a number, not {timeout}")
+    if seconds < 0:
+        raise InvalidArgumentError(f"timeout is at least 0, not {timeout}")
     return seconds
 
 
@@ -361,9 +363,8 @@ def _lost(slot: Slot, point: int) -> NoReturn:
 def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
     """Wait on the host for the newest point known now, or for `at_least`."""
     slot = event.timeline.slot if event.role is None else event.role
-    # The usual arguments are checked inline, since each round trip would pay for a call twice. NaN is not equal to
-    # itself.
-    seconds = timeout if type(timeout) is float and timeout == timeout else timeout_argument(timeout)
+    # The usual arguments are checked inline, since each round trip would pay for a call twice.
+    seconds = timeout if type(timeout) is float and timeout >= 0 else timeout_argument(timeout)
     if type(at_least) is int and 0 <= at_least <= _LAST:
         point = at_least
     else:

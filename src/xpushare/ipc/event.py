@@ -15,6 +15,10 @@ from xpushare.sharing.handle import Handle, HandleLike, newest
 __all__ = ["get", "open", "put"]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def get(event: Event, *, context: Context | None = None) -> Handle:
     """Export an event, and return a handle of it. (urIPCGetEventHandleExp)
 

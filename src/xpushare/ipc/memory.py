@@ -14,6 +14,10 @@ from xpushare.sharing.handle import Handle, HandleLike, newest
 __all__ = ["close", "get", "open", "put"]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def get(obj: Any, *, context: Context | None = None, read_only: bool = False) -> Handle:
     """Export memory, and return a handle of it.
 

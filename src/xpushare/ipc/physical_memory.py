@@ -15,6 +15,10 @@ from xpushare.sharing.handle import Handle, HandleLike, newest
 __all__ = ["get", "open", "put"]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def get(physical_memory: PhysicalMemory, *, context: Context | None = None) -> Handle:
     """Export physical memory, and return a handle of it. (urIPCGetPhysMemHandleExp)
 

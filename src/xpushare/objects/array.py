@@ -8,7 +8,7 @@ import math
 import operator
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, final
+from typing import TYPE_CHECKING, Any, Final, Never, NoReturn, Self, final
 
 from xpushare import _native, adapters
 from xpushare._device import adapter_of, dlpack_of, info_of
@@ -58,6 +58,8 @@ from xpushare.sharing import identity
 from xpushare.sharing.handle import fields_of
 
 if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
     from xpushare._device import Device
     from xpushare.adapters.vendor import ArrayInterface
     from xpushare.core.ordering import Mark, Order
@@ -125,8 +127,13 @@ class Memory(BufferBase, Exportable[Range]):
     _kind = "memory"
     _copy_advice = "it is the memory. Use slice(), or Queue.copy into a new allocation"
 
-    def __new__(cls, *_args: object, **_options: object) -> Self:
+    def __new__(cls, *_args: Never, **_options: Never) -> Self:
         raise TypeError("Memory is made by malloc_device, malloc_host, malloc_shared and ipc.memory.open")
+
+    if not TYPE_CHECKING:  # to type checkers there is no index
+
+        def __getitem__(self, _at: object) -> NoReturn:
+            raise TypeError("Memory has no index: use memory.slice(offset, nbytes), or memoryview(memory) on the host")
 
     @property
     def ptr(self) -> int:
@@ -178,7 +185,7 @@ class Memory(BufferBase, Exportable[Range]):
         """
         return memory_over(core.slice_(use(self), offset, nbytes))
 
-    def as_array(self, shape: int | tuple[int, ...], dtype: Any, offset: int = 0) -> SharedArray:
+    def as_array(self, shape: int | tuple[int, ...], dtype: DTypeLike, offset: int = 0) -> SharedArray:
         """Return an array over the memory.
 
         Args:
@@ -300,7 +307,7 @@ class SharedArray(ArrayState, Holder[Range]):
 
     _copy_advice = "it is the memory. numpy.array(a) makes a private copy"
 
-    def __new__(cls, *_args: object, **_options: object) -> Self:
+    def __new__(cls, *_args: Never, **_options: Never) -> Self:
         raise TypeError("a SharedArray is made by Memory.as_array, VirtualRange.as_array, empty and attach")
 
     def _before_host(self) -> None:
@@ -801,7 +808,7 @@ def array_of(
     return array
 
 
-def array_over(source: Range, shape: int | tuple[int, ...], dtype: Any, offset: int = 0) -> SharedArray:
+def array_over(source: Range, shape: int | tuple[int, ...], dtype: DTypeLike, offset: int = 0) -> SharedArray:
     """Make a C-ordered array that begins at byte `offset` of `source`."""
     found = as_dtype(dtype)
     check_dtype(found)

@@ -191,6 +191,11 @@ class ArrayHandle(MessageState, Named, Closable):
             unread()
         return self
 
+    if not TYPE_CHECKING:  # NumPy would make an array of one Python object
+
+        def __array__(self, *_dtype: object, **_options: object) -> NoReturn:
+            raise TypeError("this is a handle, not an array: np.asarray(xs.attach(handle))")
+
     def __str__(self) -> str:
         return encode_text(bytes(self))
 

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from xpushare.sharing.handle import Handle
 
 __all__ = [
+    "CLOSED",
     "Advice",
+    "Advised",
     "Closable",
     "DeviceObject",
     "Exportable",
@@ -55,13 +57,23 @@ F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound="Closable")
 
 
-class Closable:
+class Advised:
+    """An object of a class with advice in the place of missing attributes. See `advise`."""
+
+    __slots__ = ()
+
+    _advice: ClassVar[frozenset[str]] = frozenset()  # names that only give advice
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in self._advice]
+
+
+class Closable(Advised):
     """An object that is closed by `close()`, or at the end of its `with` block."""
 
     __slots__ = ()
 
     _copy_advice: ClassVar[str]
-    _advice: ClassVar[frozenset[str]] = frozenset()  # names that only give advice
 
     def _use(self) -> object:
         raise NotImplementedError
@@ -81,9 +93,6 @@ class Closable:
 
     def __exit__(self, *_exc: object) -> None:
         self.close()
-
-    def __dir__(self) -> list[str]:
-        return [name for name in super().__dir__() if name not in self._advice]
 
     def __copy__(self) -> NoReturn:
         raise TypeError(f"this {type(self).__name__} cannot be copied: {self._copy_advice}")
@@ -129,7 +138,7 @@ class Advice:
         raise AttributeError(self._text)
 
 
-def advise(kind: type[Closable], **advice: str) -> None:
+def advise(kind: type[Advised], **advice: str) -> None:
     """Make missing attributes of a class raise an error that names the right ones."""
     kind._advice = frozenset(advice)  # pyright: ignore[reportPrivateUsage]
     for name, text in advice.items():
@@ -169,7 +178,7 @@ def unpickles(kind: Any) -> Callable[[F], F]:
     return wrap
 
 
-_CLOSED: Final = ": close() was called, or its `with` block has ended"
+CLOSED: Final = ": close() was called, or its `with` block has ended"
 
 
 def use(thing: Holder[S]) -> S:
@@ -186,7 +195,7 @@ def _refuse(thing: Holder[Any]) -> NoReturn:
     """Raise why an object cannot be used."""
     found = held_by(thing)
     if found is None:
-        raise misused("lifetime", InvalidArgumentError(f"this {type(thing).__name__} is closed{_CLOSED}"), thing)
+        raise misused("lifetime", InvalidArgumentError(f"this {type(thing).__name__} is closed{CLOSED}"), thing)
     expect_opened(found)
     raise ForkError(f"this {type(thing).__name__} {FORK_ADVICE}")
 

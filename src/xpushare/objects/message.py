@@ -18,7 +18,9 @@ from xpushare.common.system import boot_id, boot_ids
 from xpushare.objects.dtypes import build_dtype, describe_dtype
 from xpushare.sharing import identity
 from xpushare.sharing.handle import (
+    CHANNEL_MAGIC,
     KIND_NUMBERS,
+    OF_CHANNEL,
     SEAL_NBYTES,
     Fields,
     Handle,
@@ -140,6 +142,8 @@ def _why_bad(raw: bytes) -> str:
     if len(raw) == Handle.NBYTES and raw[:8] != MAGIC:
         found = Handle(raw)
         return f"this is a handle of {found.kind}, not of an array: open it with ipc.{found.kind}.open"
+    if raw.startswith(CHANNEL_MAGIC):
+        return OF_CHANNEL
     if not MAGIC.startswith(raw[:8]):
         return f"these {len(raw)} bytes are not an array handle: `attach` takes what `xs.share` returned"
     if not HEADER.size + Handle.NBYTES + SEAL_NBYTES <= len(raw) <= NBYTES_MAX:

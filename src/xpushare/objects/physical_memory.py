@@ -20,6 +20,8 @@ from xpushare.objects.event import Event, event_over
 from xpushare.objects.lifecycle import DeviceObject, Exportable, unpickles, use, why_unusable
 
 if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
     from xpushare._device import Context, DeviceLike
 
 __all__ = ["PhysicalMemory", "VirtualRange", "growth_of", "physical_memory_over", "range_over", "whole_range"]
@@ -373,8 +375,8 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         with found.lock:
             return [(each.at, each.nbytes, each.access) for each in found.mapped]
 
-    def as_array(self, shape: int | tuple[int, ...], dtype: Any, offset: int = 0) -> SharedArray:
-        """Return an array over mapped bytes.
+    def as_array(self, shape: int | tuple[int, ...], dtype: DTypeLike, offset: int = 0) -> SharedArray:
+        """Return an array over bytes of the range, which must be mapped when the array is used.
 
         Args:
             shape: Number of elements per dimension.
@@ -385,7 +387,7 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
             A C-ordered array, which may be used as long as its bytes stay mapped.
 
         Raises:
-            InvalidArgumentError: The array does not fit, or some of its bytes are not mapped.
+            InvalidArgumentError: The array does not fit.
 
         Examples:
             >>> with xs.VirtualRange(1 << 20, "native_cpu:0", growable=True) as log:

@@ -35,7 +35,10 @@ def _bytes_of(what: str, operand: Memory | SharedArray | VirtualRange) -> tuple[
     if isinstance(operand, VirtualRange):
         piece = whole_range(operand)
         return piece, 0, piece.nbytes
-    raise InvalidArgumentError(f"{what} is a Memory, SharedArray or VirtualRange, not {type(operand).__name__}")
+    raise InvalidArgumentError(
+        f"{what} is a Memory, SharedArray or VirtualRange, not {type(operand).__name__}: "
+        "xs.array(x) makes a shared copy"
+    )
 
 
 def _order(work: Work, *operands: object) -> Work:

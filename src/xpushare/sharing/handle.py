@@ -35,7 +35,10 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 __all__ = [
+    "CHANNEL_MAGIC",
     "FIELDS",
+    "OF_ARRAY",
+    "OF_CHANNEL",
     "Exporter",
     "Fields",
     "Handle",
@@ -56,6 +59,9 @@ __all__ = [
 ]
 
 MAGIC: Final = MAGICS["handle"]
+CHANNEL_MAGIC: Final = b"XPUSHCHN"
+OF_CHANNEL: Final = "this is the handle of a channel: xs.Channel.open opens it"
+OF_ARRAY: Final = "this is a handle of an array: xs.attach opens it, and its attribute `handle` is that of its memory"
 VERSION: Final = CONSTANTS["VERSION"]
 KINDS: Final = {CONSTANTS[f"KIND_{name.upper()}"]: name for name in ("memory", "physical_memory", "event")}
 KIND_NUMBERS: Final = {name: number for number, name in KINDS.items()}
@@ -121,14 +127,18 @@ def decode_text(text: str) -> bytes:
     around it.
     """
     text = text.strip()  # a line of a file or of another program's output
+    if text.startswith("<") and text.endswith(">"):
+        raise InvalidHandleError("this is the repr of a handle: send bytes(handle) or str(handle)")
     if len(text) <= NAME_LENGTH_MAX:
         raise InvalidHandleError(f"{text!r} is no handle. If it is a published name, attach(xs.lookup({text!r}))")
     try:
         raw = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
-    except (UnicodeEncodeError, binascii.Error) as error:
-        raise InvalidHandleError(f"not the text of a handle: {error}") from None
+    except (UnicodeEncodeError, binascii.Error):
+        raw = b""
     if encode_text(raw) != text:
-        raise InvalidHandleError("not the text of a handle: stray bits at its end")
+        raise InvalidHandleError(
+            "this is not the text of a handle: it was cut or altered on the way. Send str(handle) whole"
+        )
     return raw
 
 
@@ -216,9 +226,7 @@ class Handle(HandleState, Named):
         elif isinstance(handle, str):
             raw = decode_text(handle)
         elif isinstance(handle, Named):
-            raise InvalidHandleError(
-                "this is a handle of an array: xs.attach opens it, and its attribute `handle` is that of its memory"
-            )
+            raise InvalidHandleError(OF_ARRAY)
         else:
             raw = bytes_of(handle, "a handle is a Handle, bytes or str")
         found = _verified.get(raw)
@@ -350,6 +358,8 @@ def expect_this_boot(boot_id: bytes) -> None:
 
 def _why_bad(raw: bytes) -> str:
     """Return the reason why `Seal.read` refuses these bytes."""
+    if raw.startswith((MAGICS["message"], CHANNEL_MAGIC)):
+        return OF_ARRAY if raw.startswith(MAGICS["message"]) else OF_CHANNEL
     if len(raw) != Handle.NBYTES:
         return f"a handle has {Handle.NBYTES} bytes, this has {len(raw)}"
     fields = Fields(raw)
