@@ -214,7 +214,7 @@ def folder() -> Path:
 
 
 def _joining(number: int, path: Path, seconds: float) -> bool:
-    """Take the join byte. Returns False if another process, which may be stopped, still holds it when the time is over."""
+    """Take the join byte. Returns False on a time-out: another process, which may be stopped, still holds it."""
     end = time.monotonic() + seconds
     with doing(f"locking {path}"):
         while not _native.lock(number, _native.CREW_JOIN):

@@ -33,7 +33,7 @@ _GRACE: Final = 30.0  # seconds that a test has to end after its time is over
 
 
 class RuleTimeout(AssertionError):
-    """A test took longer than it may: something waits for ever."""
+    """A test took longer than its limit, probably because a wait never ends."""
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,7 @@ def warm_up(device: str) -> None:
 
 
 class Counts(tuple[int, ...]):
-    """Numbers of which none may be larger than the other's."""
+    """Counts of a process. Of two `Counts`, the later one may have no larger number than the earlier one."""
 
     def __le__(self, other: tuple[int, ...]) -> bool:
         return all(mine <= theirs for mine, theirs in zip(self, other, strict=True))

@@ -173,7 +173,7 @@ def create(
     signals: bool | None = None,
     label: str | None = None,
 ) -> Opened:
-    """Create an event. It is complete: both numbers are 0."""
+    """Create an event. Its `value` and `pending` are 0, so it is complete."""
     check_signals(signals)
     text = label_argument(label)
     chosen, chosen_context = resolve(device, context)
@@ -392,8 +392,8 @@ def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
 
 @operation("Event.done", raises=(PeerLostError, OutOfMemoryError, DeviceError))
 def done(event: Opened, at_least: int | None = None) -> bool:
-    """Return whether the newest point known now, or `at_least`, is complete. Raises `PeerLostError` if it was lost, so
-    that no caller polls for ever.
+    """Return whether a point, the newest one known now or `at_least`, is complete. Raises `PeerLostError` if the point
+    was lost, so that no caller polls for ever.
     """
     slot = event.timeline.slot
     point = slot.pending if at_least is None else at_least
@@ -423,8 +423,8 @@ async def reached(event: Opened, at_least: int | None) -> None:
 
 
 def _recovered(event: Opened) -> bool:
-    """Return whether nothing is lost at the moment. Raises `PeerLostError` if the loss is final, because the exporter
-    is gone.
+    """Return whether the event has no loss at the moment. Raises `PeerLostError` if the loss is final because the
+    exporter is gone.
     """
     slot = waited_by(event)
     try:

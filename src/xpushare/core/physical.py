@@ -44,7 +44,7 @@ __all__ = [
 
 
 class Held(NamedTuple):
-    """Physical memory of this process and the objects that keep it: the whole state of a `PhysicalMemory`."""
+    """Physical memory of this process and the objects that keep it alive: the whole state of a `PhysicalMemory`."""
 
     pages: Pages
     device: Device
@@ -158,7 +158,7 @@ class Mapped(Pinned):
 
 @final
 class Reserved(Resource):
-    """Reserved addresses and their mappings, in order. In a `Range` it takes the place of an allocation."""
+    """Reserved addresses and their mappings, in order. A `Range` of a virtual range has this object as its allocation."""
 
     __slots__ = ("address", "context", "granularity", "kind", "lock", "mapped", "nbytes", "starts")
 

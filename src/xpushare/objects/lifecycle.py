@@ -1,5 +1,5 @@
-"""The common behaviour of all objects of this package: `close`, `with`, errors after close and after a fork, copies,
-pickles.
+"""The common behaviour of this package's objects: `close`, `with`, pickles, and errors for copies, after `close` and
+after a fork.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class DeviceObject(Holder[D]):
 
 
 class Exportable(DeviceObject[I]):
-    """An object that `ipc` makes handles of and opens from handles. Its pickle carries such a handle."""
+    """An object that `ipc` exports by a handle and opens from a handle. A pickle of the object carries a handle."""
 
     __slots__ = ()
 

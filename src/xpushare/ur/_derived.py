@@ -305,7 +305,9 @@ def _source(function: Function) -> str:
 
 
 def _element_result(function: Function) -> Result:
-    """Return the result for a wrong element of a function's sequence: that of the rule about null elements."""
+    """Return the error code for an invalid element of a sequence: the one that the function's rule about null elements
+    names.
+    """
     for check in function.checks:
         if check.condition.startswith("any("):
             return Result[check.result]

@@ -21,7 +21,7 @@ def _filled(device: str, value: int) -> xs.SharedArray:
 
 
 def _attach(message: bytes, device: str) -> bytes:
-    """Attach and keep: both ends."""
+    """Attach the array, and store the handle and the array."""
     kept["array"] = xs.attach(message, device=device)
     return _ends()
 
