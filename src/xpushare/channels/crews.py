@@ -85,7 +85,9 @@ def first_close(obj: Any) -> bool:
 
 
 def new_name() -> str:
-    """Return a name for an object that its user has not named. The name begins with a dot, which names of users cannot."""
+    """Return a name for an object that its user has not named. It begins with a dot, unlike any name that a user may
+    give.
+    """
     return f".{secrets.token_hex(16)}"
 
 

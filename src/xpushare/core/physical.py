@@ -158,7 +158,7 @@ class Mapped(Pinned):
 
 @final
 class Reserved(Resource):
-    """Reserved addresses and their mappings, in order. A `Range` of a virtual range has this object as its allocation."""
+    """Reserved addresses and their mappings, in order. The `Range` of a virtual range has this as its allocation."""
 
     __slots__ = ("address", "context", "granularity", "kind", "lock", "mapped", "nbytes", "starts")
 

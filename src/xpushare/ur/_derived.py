@@ -371,7 +371,7 @@ def _build(function: Function) -> tuple[Callable[..., Any], Point]:
 
 
 def build() -> dict[str, tuple[Callable[..., Any], Point]]:
-    """Build all functions. Returns them by name, with the place where a layer wraps each."""
+    """Build all functions. Returns the functions by name, and for each the `Point` at which a layer wraps it."""
     return {name: _build(function) for name, function in FUNCTIONS.items()}
 
 

@@ -427,5 +427,5 @@ def function(
 
 
 def functions_of(operation: Operation) -> tuple[str, ...]:
-    """Return the functions whose work an operation does."""
+    """Return the functions of `xpushare.ur` that call an operation of `core`."""
     return tuple(each.name for each in FUNCTIONS.values() if operation in each.operations)

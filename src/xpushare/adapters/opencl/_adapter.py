@@ -114,7 +114,7 @@ class OpenCL(Listed, HostStreamAdapter):
         return Stream(self.device(info), doing)
 
     def adopt_queue(self, native: object) -> tuple[DeviceInfo, DriverQueue] | None:
-        """Adopt a queue: make a queue of ours in its context, ordered with it by events of the driver."""
+        """Adopt another library's queue: make a queue of ours in the same context. Events of the driver order the two."""
         handle = queue_of(native)
         return None if handle is None else self._beside(handle, native)
 

@@ -37,8 +37,8 @@ class Owned:
 
 @final
 class Theirs:
-    """Another library's queue, which the object `keep` keeps alive, and its ordering with a queue of ours in the same
-    context.
+    """Another library's queue, and its ordering with a queue of ours in the same context. The object `keep` keeps the
+    other library's queue alive.
     """
 
     def __init__(self, driver: Driver, handle: int, context: int, ours: DriverQueue, keep: object) -> None:
@@ -72,8 +72,8 @@ class Theirs:
 
 @final
 class Stream:
-    """A queue of ours, in the device's own context or another library's. The driver never waits for a signal that
-    another process could fail to send: a waiting kernel would keep a processor from the others.
+    """A queue of ours, in our context of the device or in another library's context. The driver never waits for a
+    signal that another process could fail to send: a waiting kernel would block a processor.
     """
 
     fill_units: Sequence[int] = (1,)

@@ -266,7 +266,7 @@ class Teardown(_Worker):
 
 
 def quietly(hook: Callable[..., object], *arguments: object) -> None:
-    """Undo one step after a failure, and ignore errors here: the caller already has one."""
+    """Undo one step after a failure. Errors of the undoing are ignored, since the caller already raises the failure."""
     try:
         hook(*arguments)
     except XpuShareError:

@@ -215,7 +215,7 @@ class DeviceQueue(DriverQueue):
             self._engine.watch.add(self)
 
     def _operate(self, doing: str, steps: Sequence[Fill | Copy], keep: object) -> None:
-        """Queue steps and hold `keep` until they have finished."""
+        """Queue steps, and keep a reference to `keep` until they have finished."""
         with self._order, self._stream.current():
             self._check()
             self._reap()
@@ -457,7 +457,7 @@ class DeviceQueue(DriverQueue):
         return self._broken is None and self._native.spent
 
     def own(self, slot: Slot) -> None:
-        """Make native code use that timeline, which nobody else signals, from now on."""
+        """Make native code use this timeline from now on. Only this queue signals it."""
         address = self._slot_pages.address(self._device, slot)
         with self._state:
             self._timelines.append(slot)
@@ -706,8 +706,8 @@ class DeviceQueue(DriverQueue):
 
 @dataclass(slots=True)
 class _Mark:
-    """A mark of the stream, and its place in the queue if the queue may hold operations. It means nothing before the
-    driver has it.
+    """A mark of the stream, and its place in the queue if the queue may hold operations back. The mark is valid once it
+    was passed to the driver.
     """
 
     mark: Any
@@ -729,8 +729,8 @@ class _Signal(NamedTuple):
 
 
 class _Wait(NamedTuple):
-    """A wait, and the state of the queue before it: the number of operations with operands, the last signal here, and
-    the last one by native code.
+    """A wait, and the state of the queue before the wait: the number of operations with operands, the last signal by
+    this class, and the last signal by native code.
     """
 
     slot: Slot

@@ -63,8 +63,8 @@ class DriverFds:
         _numbers.release()
 
     def give(self, doing: str, fd: int) -> int:
-        """Return a copy for the driver. Its number is high, so that nobody else gets it while the driver
-        may close it.
+        """Return a duplicate for the driver. Its number is high, so that no other code gets the same number at the
+        moment when the driver closes it.
         """
         limit = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _HIGHEST)
         given = duplicate(doing, fd, limit // 2)

@@ -54,7 +54,7 @@ class _Piece(NamedTuple):
 
 
 class _Reserved:
-    """Reserved addresses. They are given back after the last mapping in them."""
+    """Reserved addresses. They are released once the last mapping in them is gone."""
 
     def __init__(self, device: VirtualMemory, address: int, nbytes: int, mappings: int = 1) -> None:
         self.device = device
@@ -200,7 +200,7 @@ class AllocationFd:
 
 
 class _Segments(NamedTuple):
-    """An export of another process: the bytes of each of its allocations, and whose memory it is."""
+    """An export of another process: the size of each of its allocations, and the device that the memory belongs to."""
 
     what: Import
     sizes: Sequence[int]
@@ -434,9 +434,7 @@ def _segments(doing: str, what: Import) -> _Segments | None:
 
 
 def import_all(engine: Engine, device: VirtualMemory, found: Sequence[Import]) -> list[DriverMemory | None]:
-    """Map those imports together that are allocations, all of them or none. Returns None in the place of each other
-    import.
-    """
+    """Map all imports that are allocations together, or none. The result has None in the place of every other import."""
     made: list[DriverMemory | None] = [None] * len(found)
     groups: dict[bool, dict[int, _Segments]] = {}  # by access and index
     for at, what in enumerate(found):

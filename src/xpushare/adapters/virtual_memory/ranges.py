@@ -19,7 +19,7 @@ __all__ = ["AddressRange", "PhysicalPages"]
 
 @final
 class PhysicalPages(DriverPhysical):
-    """An allocation. An import keeps the fd that it was made from, so that it can be exported again."""
+    """An allocation. If it was imported, its fd stays open, so that it can be exported again."""
 
     def __init__(self, device: VirtualMemory, handle: Any, nbytes: int, location: int, fd: OwnedFd | None) -> None:
         self._device = device

@@ -31,9 +31,7 @@ def origin_of(doing: str, what: Import) -> tuple[str, str]:
 
 @final
 class OpaqueMemory(DriverMemory):
-    """An allocation by its file descriptor: one that the program has exported, or another process's that it can
-    import.
-    """
+    """An allocation by its file descriptor. The program has exported it, or can import it from another process."""
 
     host_accessible = False
     lasting_export = True

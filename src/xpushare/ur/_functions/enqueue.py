@@ -80,7 +80,9 @@ def complete(queue: Queue, command: Command) -> Event:
 
 
 def renew(queue: Queue) -> None:
-    """Let native code enqueue commands in a queue that can have them: make a timeline for it if it has none to use."""
+    """Let native code enqueue commands in a queue that supports this. Make a timeline for the queue if it has none that
+    native code can use.
+    """
     work = use(queue.shared)
     assert isinstance(work.driver, DeviceQueue)
     if work.driver.spent:

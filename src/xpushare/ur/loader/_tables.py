@@ -84,7 +84,7 @@ def kept_queries(function: Function) -> frozenset[int]:
     """Return the queries that depend on a handle alone and whose answers never change, so that the library can cache
     them.
 
-    It caches none of events, whose times are those of the newest command.
+    Queries of events are never cached, since an event's times are those of its newest command.
     """
     kinds = [arg.base_kind.replace("handle:event", "event").partition(":")[0] for arg in function.args]
     passed = [parameter.passed for parameter in parameters(function.name)]
@@ -128,7 +128,7 @@ _OPERATORS: Final[dict[type[ast.AST], str]] = {
 
 
 class _OnlyPython(Exception):
-    """A condition requires more than C knows."""
+    """Raised for a condition that only Python can check."""
 
 
 def _in_c(node: ast.expr, words: dict[str, int]) -> str:
