@@ -341,7 +341,7 @@ def _handed(settings: Settings) -> list[Row]:
 
 
 def _look(kept: Kept) -> None:
-    """Open each array that arrives, read both ends, close it, and report that."""
+    """Open each array that arrives, read its first and last element, close it, and reply."""
     import pickle
 
     import numpy

@@ -610,7 +610,7 @@ def _close(device: Device, driver: DriverMemory, use: Lease) -> None:
 
 
 def _drop(use: Lease) -> None:
-    """Do nothing: `use` ends with this call's arguments."""
+    """Do nothing. The call's arguments keep `use` alive until the call is made."""
 
 
 def _import_all_on(device: Device, found: Sequence[Import]) -> list[Allocation]:

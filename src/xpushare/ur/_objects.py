@@ -535,7 +535,7 @@ class Places:
             self._mapped[found.address] = found
 
     def remove(self, found: Any) -> None:
-        """Remove the object at an address from the table, even if the object is still alive. The caller holds the lock."""
+        """Remove the object at an address from the table, even if it is alive. The caller holds the lock."""
         start: int = found.address
         if start in self._mapped and self._mapped[start] is found:
             del self._mapped[start]

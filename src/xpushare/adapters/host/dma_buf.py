@@ -121,7 +121,7 @@ class HostDmaBuf(DriverMemory):
         return Export(self.nbytes, self._exposed, (self.fd.number,), form=Form.DMA_BUF)
 
     def begin(self, write: bool) -> None:
-        """Begin an access by the host: make the devices' writes visible to it. With `write`, the host may write, too."""
+        """Begin an access by the host, and make the devices' writes visible to it. With `write`, it may write."""
         self._sync(_READ | _WRITE if write else _READ)
 
     def end(self, write: bool) -> None:

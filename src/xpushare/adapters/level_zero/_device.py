@@ -272,8 +272,8 @@ class Gpu(CountedMemory):
     # --- pages of the host ---------------------------------------------------------------------------------
 
     def reach(self, doing: str, address: int, nbytes: int, read_only: bool) -> None:
-        """Let the devices use these pages. If the driver has no way to do that, nothing is done: the pages are then
-        event slots, which host functions write.
+        """Let the devices use these pages. If the driver cannot do that, the pages are event slots, which only host
+        functions touch.
         """
         with ExitStack() as undo:
             for platform in self.driver.platforms:

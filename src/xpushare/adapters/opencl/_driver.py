@@ -190,14 +190,14 @@ class Cpu:
         return ""  # a device that lacks one of them is not listed
 
     def lacks_system_svm(self) -> str:
-        """Why its kernels cannot use any address of the process; "" if they can."""
+        """Why the device's kernels cannot use every address of the process, or "" if they can."""
         has = self.number(_SVM) & _SVM_SYSTEM
         return "" if has else "CL_DEVICE_SVM_FINE_GRAIN_SYSTEM, so its kernels use only buffers"
 
     @cached_property
     def clock(self) -> int:
-        """The host clock that the driver's time stamps come from, found by trying. It is the monotonic clock on Intel's
-        driver and the raw one on PoCL (3.0). -1 if it is neither.
+        """The host clock that the driver's time stamps come from, found by a trial, or -1 if none matches. It is the
+        monotonic clock on Intel's driver and the raw monotonic clock on PoCL (3.0).
         """
         driver, doing = self.driver, f"trying the clock of {self}"
         properties = (ctypes.c_uint64 * 3)(*PROFILING_QUEUE, 0)
@@ -231,7 +231,7 @@ class Cpu:
     def unreach(self, doing: str, address: int) -> None: ...
 
     def tried(self) -> str:
-        """Return which feature does not work, or "" if all do. The device gets one mapping of a page, and the test
+        """Return the feature that does not work, or "" if all work. The device gets one mapping of a page, and the test
         reads another mapping of it.
 
         Run it in a process of its own: PoCL 7.1 crashes if a fill is given memory that is not its own.

@@ -49,8 +49,8 @@ class Theirs:
         self._keep = keep
 
     def before(self) -> None:
-        """Order the operations that our queue gets from now on after those that the other queue has. This does not ask
-        for losses.
+        """Make operations queued on our queue from now on wait for those already in the other queue. Lost points are
+        not reported.
         """
         self._ours.told()
         event = Event(self._driver, self._driver.made("marking", "clEnqueueMarkerWithWaitList", self._handle, 0, None))
@@ -113,7 +113,7 @@ class Stream:
         return mark.complete(doing)
 
     def busy(self, doing: str) -> bool:
-        """Return whether the queue is working. After the newest mark, it has at most markers of signals."""
+        """Return whether the queue is working. The newest mark decides, since only markers of signals may follow it."""
         return self._newest is not None and not self._newest.complete(doing)
 
     def finish(self, doing: str) -> None:

@@ -76,7 +76,7 @@ def _map(engine: Engine, device: VirtualMemory, doing: str, pieces: Sequence[_Pi
     """Map allocations side by side, and return the address. Called with the device current. The caller keeps the
     pieces.
 
-    If the driver can, the access is set once for all allocations of one device, since each call is slow.
+    If the driver supports it, one call sets the access to all allocations of a device, since each call is slow.
     """
     total = sum(piece.nbytes for piece in pieces)
     address = at = device.reserve(doing, total, 0)
@@ -434,7 +434,7 @@ def _segments(doing: str, what: Import) -> _Segments | None:
 
 
 def import_all(engine: Engine, device: VirtualMemory, found: Sequence[Import]) -> list[DriverMemory | None]:
-    """Map all imports that are allocations together, or none. The result has None in the place of every other import."""
+    """Map all imports that are allocations together, or none. The result is None for every other import."""
     made: list[DriverMemory | None] = [None] * len(found)
     groups: dict[bool, dict[int, _Segments]] = {}  # by access and index
     for at, what in enumerate(found):

@@ -58,6 +58,6 @@ class OpaqueMemory(DriverMemory):
         return Export(self.nbytes, self.exposed_nbytes, (self.fd.number,), payload=payload, form=Form.OPAQUE_FD)
 
     def release(self) -> None:
-        """Do nothing now. The descriptor and the addresses are released with this object, which the program may still
-        hold.
+        """Do nothing. The descriptor and the addresses are released with this object, to which the program may still
+        have a reference.
         """
