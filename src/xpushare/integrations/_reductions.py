@@ -365,7 +365,7 @@ def block_of(address: int, nbytes: int, keep: Any, reopen: Reopen) -> tuple[Bloc
 def received_piece(
     library: str, block: xs.SharedArray, at: int, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...]
 ) -> Any:
-    """Return an array of a block."""
+    """Return an array over bytes of a received block."""
     consumer = consumer_of(library)
     assert consumer is not None
     return consumer(view_of(block, at, shape, dtype, strides))

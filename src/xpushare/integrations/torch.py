@@ -248,7 +248,9 @@ def _torch_stream(place: xs.Device) -> Any:
 
 
 def _reopened(raw: bytes) -> xs.SharedArray:
-    """Return a block of the message. On a GPU, torch's current stream waits for the producer's."""
+    """Open a block of the message again, and return its array. On a GPU, torch's current stream waits for the
+    producer's stream.
+    """
     array = common.reopened(raw)
     if unsettled(array) is not None and array.device.type == "gpu":
         place = array.device

@@ -118,8 +118,8 @@ class Holder(ObjectBase, Closable, Generic[S]):
 
 
 class Advice:
-    """Takes the place of an attribute that people look for but that does not exist. (`__getattr__` would make each use
-    of any attribute slower.)
+    """Stands for an attribute that people expect but that does not exist, and raises an error with advice.
+    (`__getattr__` would make each use of any attribute slower.)
     """
 
     def __init__(self, text: str) -> None:
@@ -137,7 +137,7 @@ def advise(kind: type[Closable], **advice: str) -> None:
 
 
 def why_unusable(held: object) -> str:
-    """Return what `repr` says of an object that is closed, or that could not be opened."""
+    """Return the text by which `repr` describes an object that is closed or could not be opened."""
     return "closed" if held is None else f"not opened: {held}" if isinstance(held, Unopened) else ""
 
 

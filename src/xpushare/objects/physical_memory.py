@@ -313,7 +313,8 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         growing.shrink(*growth_of(self), nbytes)
 
     def refresh(self) -> None:
-        """Bring a follower up to date: map what the other range added, and unmap what it took away.
+        """Bring a follower up to date: map the memory that the other range added, and unmap the
+        memory that it removed.
 
         It waits for the queue operations of this process that use the removed memory.
 
@@ -413,9 +414,8 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         return found.nbytes if self._growth is None else self._growth.nbytes
 
     def close(self) -> None:
-        """Give up this object's hold on the addresses. Idempotent.
-
-        Once no view is left, everything is unmapped. A handle of a growable range keeps its memory.
+        """End this object's use of the addresses. Idempotent. Once no view is left, everything is
+        unmapped. A handle of a growable range keeps its memory.
 
         Examples:
             >>> addresses = xs.VirtualRange(xs.Device("cpu").memory_granularity(), "cpu")

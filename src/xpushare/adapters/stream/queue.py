@@ -172,7 +172,7 @@ class DeviceQueue(DriverQueue):
     # --- queueing ------------------------------------------------------------------------------------------
 
     def _submit(self, doing: str, calls: Calls) -> int:
-        """Queue the calls that the hooks have returned instead of making them. Returns the calls' place in the queue."""
+        """Queue the calls that the hooks have returned instead of making them. Returns their place in the queue."""
         if not calls:
             return 0
         place, code = self._native.submit(calls)
@@ -754,10 +754,9 @@ class AdoptedQueues:
         self._used: dict[Hashable, tuple[DeviceQueue, int]] = {}  # identity of a stream -> queue, users
 
     def queue(self, identity: Hashable | None, stream: Stream, lasting: bool = False) -> DeviceQueue:
-        """Return the queue over a stream. Every call needs its own `release`.
-
-        `identity` names the stream; a later stream with the same handle has another identity. It is None if it cannot
-        be found out now. `lasting` means that the stream, and with it the queue, lives as long as the process.
+        """Return the queue over a stream. Every call needs its own `release`. `identity` distinguishes the stream from
+        a later stream with the same handle. It is None if the driver cannot be asked now. `lasting` means that the
+        stream, and with it the queue, lives as long as the process.
         """
         if identity is None:
             return DeviceQueue(self._engine, stream)
