@@ -128,7 +128,7 @@ def run(fd: int, parent: int, module: str, function: str, imports: Sequence[str]
 
 
 def _serve(caller: socket.socket) -> int | None:
-    """Fork and reap until the caller is gone. In a child, return its descriptor."""
+    """Fork and reap children until the caller is gone. In each child, return the child's descriptor."""
     while True:
         message, fds, _flags, _address = socket.recv_fds(caller, _MESSAGE, 3)
         if not message:

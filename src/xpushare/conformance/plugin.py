@@ -260,7 +260,9 @@ def nothing_left(pair: Pair, peer: Child) -> Callable[[], None]:
 
 
 def warm_up(device: str) -> None:
-    """Export and open once in this process."""
+    """Export and open memory, and make an event, once in this process. Drivers allocate some resources for good at the
+    first use, and later counts must not include them.
+    """
     if xs.Device(device).has("ext_oneapi_ipc_memory"):
         with xs.malloc_device(actions.NBYTES, device) as memory:
             handle = xs.ipc.memory.get(memory)

@@ -72,7 +72,7 @@ _queues = _Queues()
 
 
 def _goes_on(unfinished: bool | tuple[Slot, int]) -> bool:
-    """Return whether a queue can progress without a signal from another process or from another queue of this process."""
+    """Return whether a queue can progress without a signal of another process or of another queue of this process."""
     if isinstance(unfinished, bool):
         return unfinished
     slot, point = unfinished

@@ -438,7 +438,7 @@ def _facts(published: naming.Published, exports: dict[bytes, Exported]) -> tuple
 def _state(
     name: str, kept: _Kept, published: naming.Published, exports: dict[bytes, Exported]
 ) -> tuple[dict[str, Any], list[OwnedFd]]:
-    """Return a version's state for a successor, and its descriptors."""
+    """Return a version's state for a successor, and the file descriptors of the version's memory."""
     facts, held = _facts(published, exports)
     state = {
         "name": name, "version": kept.version, "pid": kept.pid, "who": kept.who, "since": kept.since,

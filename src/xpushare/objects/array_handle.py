@@ -184,7 +184,7 @@ class ArrayHandle(MessageState, Named, Closable):
             )
 
     def _use(self) -> ArrayHandle:
-        """Check the handle as `use` does, but allow forked children, which can use a handle because it is just bytes."""
+        """Check the handle as `use` does, but allow forked children, since a handle is just bytes."""
         expect_open(self)
         unread = unread_of(self)
         if unread is not None:

@@ -255,7 +255,7 @@ class Event(Exportable[Opened]):
         return handle
 
     def statistics(self) -> dict[str, Any]:
-        """Report who shares this event.
+        """Report the event's numbers and the processes that have it open.
 
         Returns:
             Its numbers, and the processes that have it open.

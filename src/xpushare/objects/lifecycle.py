@@ -183,7 +183,7 @@ def use(thing: Holder[S]) -> S:
 
 
 def _refuse(thing: Holder[Any]) -> NoReturn:
-    """Raise why an object cannot be used."""
+    """Raise the error that says why an object cannot be used."""
     found = held_by(thing)
     if found is None:
         raise misused("lifetime", InvalidArgumentError(f"this {type(thing).__name__} is closed{_CLOSED}"), thing)

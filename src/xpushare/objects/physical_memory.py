@@ -90,7 +90,7 @@ class PhysicalMemory(Exportable[Held]):
         give_up(self)
 
     def statistics(self) -> dict[str, Any]:
-        """Report who shares these pages.
+        """Report the size and the handles of these pages.
 
         Returns:
             Their size, whether they are imported, and the live handles.

@@ -183,7 +183,7 @@ class DeviceQueue(DriverQueue):
         return place
 
     def _mark(self, doing: str, steps: Sequence[Fill | Copy] = ()) -> _Mark:
-        """Return a mark behind those steps. The caller has made the device current."""
+        """Queue the steps and a mark after them, and return the mark. The caller has made the device current."""
         stream = self._stream
         with self._state:
             mark = self._marks.pop() if self._marks else None
