@@ -168,7 +168,7 @@ class End(ChannelEnd):
 
 
 class _Content:
-    """The common part of a loan and a frame: an array over their slot."""
+    """The common part of `Loan` and `Frame`: an array over the slot."""
 
     __slots__ = ()
 

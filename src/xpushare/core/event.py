@@ -105,7 +105,9 @@ its context, and what `_refusals` returns.
 
 
 def _refusals(device: Device) -> tuple[str, str]:
-    """Return why queues, and why the host, may not signal an event opened on that device; empty strings if they may."""
+    """Return the reasons why queues, and why the host, may not signal an event opened on that device. A reason is "" if
+    they may.
+    """
     one_way = refusal(device, Aspect.two_way_events)
     return one_way, one_way or refusal(device, Aspect.host_signal_events)
 

@@ -137,7 +137,7 @@ class ArrayHandle(MessageState, Named, Closable):
 
     @property
     def copied_nbytes(self) -> int:
-        """Bytes that `share(copy=True)` copied; 0 when all was shared in place."""
+        """The number of bytes that `share(copy=True)` copied, or 0 if all memory was shared in place."""
         return message_copied(self)
 
     def close(self) -> None:

@@ -529,7 +529,9 @@ class Places:
         self._mapped: dict[int, Any] = {}  # opened allocations, reserved ranges and registered memory
 
     def add(self, found: Any) -> None:
-        """Let `locate` find an opened allocation, a reserved range or registered memory. The caller holds the lock."""
+        """Add an opened allocation, a reserved range or registered memory, so that `locate` finds it. The caller holds
+        the lock.
+        """
         if found.address not in self._mapped:
             insort(self._starts, found.address)
             self._mapped[found.address] = found

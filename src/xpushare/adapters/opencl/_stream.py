@@ -133,7 +133,7 @@ class Stream:
         return ((self._fill, self.handle, dst, address_of(_patterns) + pattern[0], 1, times, 0, 0, 0),)
 
     def wait_native(self, doing: str, event: Callable[[int], Calls]) -> Calls:
-        """Return the calls by which `Theirs` orders this queue."""
+        """Return the calls that `event`, a function of `Theirs`, makes for this queue."""
         return event(self.handle)
 
     def record_native(self, doing: str) -> NativeEvent:

@@ -51,7 +51,7 @@ _OTHERS: Final = ("INVALID_MEM_OBJECT", "OUT_OF_HOST_MEMORY", "OUT_OF_RESOURCES"
 
 
 def _copies(number: int, too_large: str, *rules: Rule, operation: str = "Queue.copy") -> Callable[[F], F]:
-    """Declare a command on buffers. It answers `INVALID_SIZE` if the bytes are `too_large` for them."""
+    """Declare a command on buffers. `too_large` says when the command answers `INVALID_SIZE`."""
     return function(
         number,
         "INVALID_QUEUE",

@@ -94,7 +94,9 @@ def kept_queries(function: Function) -> frozenset[int]:
 
 
 def _native(function: Function) -> tuple[str, str] | None:
-    """Return how the library answers without Python, and for which kind of handle. Return None if it needs Python."""
+    """Return how the library answers the function without Python, and the kind of handle that it answers for. Return
+    None if the function needs Python.
+    """
     kinds = [arg.base_kind.partition(":") for arg in function.args]
     family, _, kind = kinds[0] if kinds else ("", "", "")
     if family == "handle" and kind in COUNTED:
