@@ -177,7 +177,7 @@ class Device:
 
     @property
     def backend(self) -> str:
-        """`native_cpu`, `cuda`, `level_zero`, `hip`, `opencl`, `vulkan` or that of an adapter of yours."""
+        """`native_cpu`, `cuda`, `level_zero`, `hip`, `opencl`, `vulkan` or the name of your own adapter."""
         return str(info_of(self).backend)
 
     @property

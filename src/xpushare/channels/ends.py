@@ -192,7 +192,8 @@ class _Content:
 
 @final
 class Loan(LoanBase, _Content):
-    """A slot that a writer fills: `np.asarray(frame)`, `torch.from_dlpack(frame)` or `frame.array`.
+    """A slot for a writer to fill: `np.asarray(frame)`, `torch.from_dlpack(frame)` or
+    `frame.array`.
 
     Attributes:
         meta: Plain data that readers get with the frame. Set it before the end of the block.

@@ -274,7 +274,9 @@ class Held:
 
 @contextmanager
 def held(device: str) -> Generator[Held, None, None]:
-    """Yield a held queue. It is released, and finished, in the end. It needs events."""
+    """Yield a held queue. At the end of the block, the queue is released and its work finished. The device needs
+    events.
+    """
     import pytest
 
     support = xs.Device(device).support(xs.Aspect.ext_oneapi_ipc_event)

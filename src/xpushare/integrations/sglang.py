@@ -75,7 +75,7 @@ def _hook(target: str, hook: Callable[..., Any]) -> Any:
 
 
 def _patch(original: Callable[[], None]) -> None:
-    """Let SGLang register its reductions first and ours after them. Ours call SGLang's for tensors that have no handle."""
+    """Let SGLang register its reductions, and then register ours. Ours call SGLang's for tensors without a handle."""
     global _patched
     if _patched:
         return

@@ -165,7 +165,7 @@ class _Output:
 
 
 class _Outputs:
-    """Several values."""
+    """Several values, each written to its address as `_Output` does."""
 
     def __init__(self, call: Call, outputs: list[str]) -> None:
         kinds = call.function.returns.split("+")
