@@ -45,7 +45,7 @@ _EXAMPLES: Final = "'cpu', 'gpu', 'native_cpu:0', 'cuda:0' or a uuid"
 
 
 class _Filter(NamedTuple):
-    """One filter of a selector: the `root` of `root.sub.subsub`. There are no sub-devices here, so dotted filters match
+    """One filter of a selector: the `root` of `root.sub.subsub`. xpushare has no sub-devices, so dotted filters match
     nothing.
     """
 
@@ -70,7 +70,7 @@ class _Selector(NamedTuple):
     named: frozenset[str]
 
     def choose(self, found: list[Device]) -> list[Device]:
-        """Return the devices that it selects, in the order of the filters that accept them."""
+        """Return the devices that this selector selects, in the order of the filters that accept them."""
         left = [device for device in found if not any(item.matches(device) for item in self.discard)]
         chosen = [device for item in self.accept for device in left if item.matches(device)]
         return list(dict.fromkeys(chosen))
@@ -181,7 +181,7 @@ class Device:
 
     @property
     def backend(self) -> str:
-        """`native_cpu`, `cuda`, `level_zero`, `hip`, `opencl`, `vulkan` or that of an adapter of yours."""
+        """`native_cpu`, `cuda`, `level_zero`, `hip`, `opencl`, `vulkan` or the name of your own adapter."""
         return str(info_of(self).backend)
 
     @property
@@ -202,7 +202,7 @@ class Device:
 
     @property
     def ordinal(self) -> int:
-        """Its number among the devices of its backend in this process. Variables such as
+        """The device's number among the devices of its backend in this process. Variables such as
         `CUDA_VISIBLE_DEVICES` change it.
         """
         return int(info_of(self).ordinal)
@@ -347,7 +347,9 @@ _named_by_handles: dict[tuple[str, bytes], Device] = {}
 
 
 def adapter_of(device: Device) -> Any:
-    """Return the adapter of a device. Raises the error of a pickle that names none that is visible here."""
+    """Return the adapter of a device. If the device was unpickled and this process does not see it, raises the error
+    that says so.
+    """
     try:
         return device._adapter  # pyright: ignore[reportPrivateUsage]
     except AttributeError:
@@ -381,7 +383,7 @@ def dlpack_of(device: Device, kind: str) -> tuple[int, int]:
 
 
 def known_device(adapter: Any, info: Any) -> Device:
-    """Return this process's only `Device` object for that device."""
+    """Return the one `Device` object that this process has for the device."""
     key = (info.backend, info.uuid)
     found = _known.get(key)
     return _known.setdefault(key, Device._make(adapter, info)) if found is None else found  # pyright: ignore[reportPrivateUsage]
@@ -553,7 +555,7 @@ def default_device() -> Device:
 
 
 def _expect_any() -> None:
-    """Raise `FeatureNotSupportedError` if there is no device at all, selected or not."""
+    """Raise `FeatureNotSupportedError` if this machine has no device, whether or not a selector hides it."""
     everywhere = [record.backend for record in adapters.vendors() if not record.selected_only]
     if not any(map(_backend_devices, everywhere)):
         why = "; ".join(f"{backend}: {adapters.why_none(backend)}" for backend in everywhere)

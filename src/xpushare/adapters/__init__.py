@@ -1,6 +1,6 @@
 """Finds the vendors: each folder here with a module `vendor`, and the entry points of the group `xpushare.adapters`.
 
-Finding a vendor imports only its record; its adapter is made when it is first needed.
+Finding a vendor imports only the vendor's record. The vendor's adapter is made when it is first needed.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ def _entry_points() -> Iterable[EntryPoint]:
 
 
 def _may_be_named() -> bool:
-    """Return False if no package has an entry point of the group. Then its name is in no file of entry points, and
-    packages are found by their folders alone.
+    """Return False if certainly no package has an entry point of the group. If so, no file of entry points contains the
+    group's name. This check looks only at folders of packages.
     """
     if any(hasattr(finder, "find_distributions") and finder is not PathFinder for finder in sys.meta_path):
         return True
@@ -198,7 +198,7 @@ def vendors(backends: Iterable[str] | None = None) -> list[Vendor]:
 
 
 def known(backend: str) -> bool:
-    """Return whether there is an adapter of that name."""
+    """Return whether an adapter of that name is installed."""
     return backend in _own_names() or backend in _elsewhere()
 
 
@@ -277,8 +277,8 @@ def adapter(backend: str) -> Adapter:
 
 
 def on_first_use(tell: Callable[[str], object]) -> None:
-    """Have `tell` called with the name of each backend whose adapter this process has made or makes, before any other
-    code sees that adapter.
+    """Call `tell` with the name of each backend whose adapter this process has made, or makes from now on, before other
+    code uses the adapter.
     """
     with _lock:
         for backend in _adapters:

@@ -65,8 +65,8 @@ Access = Literal["none", "r", "rw"]
 
 
 class Form(enum.IntEnum):
-    """The kind of an export's file descriptors, which decides where it can be imported. The table's entries contain it:
-    docs/layout.md.
+    """The kind of an export's file descriptors, which decides which devices can import the export. Entries of the table
+    contain this number (docs/layout.md).
     """
 
     DRIVER = 0  # of the driver's own kind, or none at all; for the same backend only
@@ -303,11 +303,13 @@ class DriverPool(abc.ABC):
 
     @abc.abstractmethod
     def sleep(self) -> None:
-        """Take the memory away once that work has finished. No export of it is live any more."""
+        """Return the pool's memory to the device, once the work of `drain` has finished. No export of the memory is
+        live when this is called.
+        """
 
     @abc.abstractmethod
     def wake(self) -> None:
-        """Give memory back. If it raises, the memory is still away."""
+        """Map memory at the pool's addresses again. If this raises, the pool still has no memory."""
 
     @abc.abstractmethod
     def release(self) -> None:
@@ -367,13 +369,13 @@ class DriverQueue(abc.ABC):
 
     @abc.abstractmethod
     def copy(self, dst: int, src: int, nbytes: int, keep: object) -> None:
-        """Queue a copy, and hold `keep` until it has finished. `fill` does the same."""
+        """Queue a copy, and keep a reference to `keep` until the copy has finished. `fill` does the same."""
 
     @abc.abstractmethod
     def fill(self, dst: int, pattern: bytes, nbytes: int, keep: object) -> None: ...
     @abc.abstractmethod
     def call(self, function: Callable[[], object]) -> None:
-        """Run `function` in order. Only if the device is the host; otherwise raises `FeatureNotSupportedError`."""
+        """Queue a call of `function`. Raises `FeatureNotSupportedError` unless the device is the host."""
 
     @abc.abstractmethod
     def signal(self, slot: Slot, profile: Profile | None) -> int:
@@ -390,14 +392,14 @@ class DriverQueue(abc.ABC):
 
     @abc.abstractmethod
     def wait_native(self, event: Any, keep: object) -> None:
-        """Make work queued later start once another library's event (from `Adapter.adopt_event`) has completed. `keep`
-        is held until then.
+        """Make work queued later start once another library's event (from `Adapter.adopt_event`) has completed. The
+        queue keeps a reference to `keep` until the event has completed.
         """
 
     @abc.abstractmethod
     def record_native(self) -> NativeEvent:
         """Return the driver's own shareable event, which completes once the work queued before has finished. Raises
-        `FeatureNotSupportedError` if there is none.
+        `FeatureNotSupportedError` if the driver has no shareable events.
         """
 
     def native(self) -> int:
@@ -472,14 +474,16 @@ class Adapter(abc.ABC):
     def properties(self, device: DeviceInfo) -> Properties: ...
     @abc.abstractmethod
     def granularity(self, device: DeviceInfo, recommended: bool) -> int:
-        """Return the number of bytes of which the sizes of physical memory and mappings are multiples."""
+        """Return the granularity in bytes: sizes of physical memory and of mappings are multiples of it."""
 
     @abc.abstractmethod
     def allocate(self, device: DeviceInfo, kind: UsmKind, nbytes: int) -> DriverMemory: ...
     @abc.abstractmethod
     def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory: ...
     def import_all(self, device: DeviceInfo, found: Sequence[Import]) -> list[DriverMemory]:
-        """Import each as `import_memory` does: all of them, or none. They come without mappings, from this backend."""
+        """Import each export as `import_memory` does: all of them, or none. All are exports of this backend, and their
+        descriptors are not mapped.
+        """
         made: list[DriverMemory] = []
         try:
             for what in found:
@@ -491,7 +495,9 @@ class Adapter(abc.ABC):
         return made
 
     def export_all(self, found: Iterable[DriverMemory]) -> None:
-        """Prepare several exports with one set of calls, before `export` of each. A failure here is repeated there."""
+        """Prepare several exports with one set of calls. The core then calls `export` of each. A failure of this call
+        is ignored, since `export` raises it again.
+        """
         return
 
     def pool(self, device: DeviceInfo) -> DriverPool:
@@ -502,7 +508,8 @@ class Adapter(abc.ABC):
         self, device: DeviceInfo, memory: DriverMemory, address: int, nbytes: int
     ) -> tuple[OwnedFd, int] | None:
         """Make a dma-buf of these bytes of this adapter's memory, which may be another library's or an import. Returns
-        it, and the offset of the bytes in it, or None if only the descriptors of `memory.export` can serve.
+        the dma-buf and the offset of the bytes in it, or None if importers can only use the descriptors of
+        `memory.export`.
         """
         return None
 
@@ -522,7 +529,7 @@ class Adapter(abc.ABC):
         """Return the allocation of another library that contains `address`, or None if this adapter's driver does not
         know it.
 
-        With `nbytes`, it covers no more of a run of allocations than an array of that size needs.
+        With `nbytes`, the result covers only the adjacent allocations that an array of that size covers.
 
         If the driver knows the allocation but it cannot be shared, `FeatureNotSupportedError` names the allocator, and
         the setting that would help.
@@ -541,7 +548,7 @@ class Adapter(abc.ABC):
     def import_physical(self, device: DeviceInfo, what: Import) -> DriverPhysical: ...
     @abc.abstractmethod
     def reserve(self, device: DeviceInfo, nbytes: int, address: int) -> DriverRange:
-        """Reserve addresses: anywhere if `address` is 0, else exactly there, or raise."""
+        """Reserve addresses, anywhere if `address` is 0. Otherwise reserve exactly at `address`, or raise."""
 
     @abc.abstractmethod
     def reaches(self, device: DeviceInfo, peer: DeviceInfo) -> bool:
@@ -557,8 +564,9 @@ class Adapter(abc.ABC):
 
     @abc.abstractmethod
     def stream(self, device: DeviceInfo, number: int | None, array: object) -> object | None:
-        """Return a stream of the device for `adopt_queue`: the one with DLPack's number, else (None) the one that the
-        library of `array` uses now, else the device's default stream. None if the device has no streams.
+        """Return a stream of the device for `adopt_queue`: the stream with DLPack's `number`. If `number` is None, it
+        is the stream that the library of `array` uses now, or else the device's default stream. Return None if the
+        device has no streams.
         """
 
     @abc.abstractmethod
@@ -579,7 +587,7 @@ class Adapter(abc.ABC):
 
     def native_event(self, device: DeviceInfo, handle: int, owned: bool) -> tuple[Any, object]:
         """Adopt an event by the driver's handle. Return the argument of `DriverQueue.wait_native` for it, and an object
-        that has to be kept alive meanwhile. If `owned`, the event is destroyed with that object.
+        that has to be kept alive as long as the event is used. If `owned`, the event is destroyed with that object.
         """
         raise FeatureNotSupportedError(f"{self.backend} cannot use another library's event by its handle: use xs.Event")
 

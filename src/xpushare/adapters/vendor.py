@@ -97,8 +97,8 @@ def _filter_string(device: DeviceInfo) -> object:
 
 
 class ArrayInterface(NamedTuple):
-    """An attribute that tells where an array's memory is. It is read from other libraries' arrays. Our arrays on a
-    device of this vendor have it, too.
+    """An attribute that describes an array's memory, such as `__cuda_array_interface__`. It is read from other
+    libraries' arrays. Our arrays on a device of this vendor have it, too.
     """
 
     name: str

@@ -244,8 +244,8 @@ os.register_at_fork(after_in_child=_started.clear)
 
 
 def _wait(places: list[tuple[int, int]], opened: list[Range], orders: Orders) -> bool:
-    """Have torch's current streams wait for the content, and the host for content of its memory. `places` are DLPack's
-    devices of the ranges. Return False if torch does not know one of them.
+    """Make torch's current streams wait for the content on devices, and wait here for content in host memory. `places`
+    are the DLPack devices of the ranges. Return False if torch does not know one of these devices.
     """
     devices = {on: each.device for on, each in zip(places, opened, strict=True)}
     streams: dict[int, Work | None] = {}  # by the id of the device; None: the host reads

@@ -418,7 +418,7 @@ def _copied_there(array: Any, found: description.Described | None) -> SharedArra
 
 
 def _fetched(array: Any, found: description.Described | None, span: Spanned, device: Device) -> Any:
-    """Return the elements of a device's array as NumPy lays them out in host memory."""
+    """Copy the elements of an array on a device into a new NumPy array."""
     import numpy
 
     stage = memory.allocate("host", max(span.nbytes, 1), device, None)
@@ -429,7 +429,7 @@ def _fetched(array: Any, found: description.Described | None, span: Spanned, dev
 
 
 def _store(values: Any, target: SharedArray) -> None:
-    """Write NumPy's elements into an array on any device."""
+    """Copy the elements of a NumPy array into an array on any device."""
     import numpy
 
     covered, _ = covered_by(target)

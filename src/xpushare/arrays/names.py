@@ -430,7 +430,7 @@ class _Look:
 def _following(
     raw: bytes, name: str, look: Callable[[], Handle | ArrayHandle | None], version: int | None
 ) -> Handle | ArrayHandle:
-    """Return the handle of these bytes. It follows its name through `look`."""
+    """Return the handle with these bytes. `look` lets the handle follow its name."""
     handle = Handle(raw) if len(raw) == Handle.NBYTES else ArrayHandle(raw)
     exporter = _handles_of(handle)[0].exporter
     pid = exporter.pid if exporter.pid_namespace == identity.namespace("pid") else 0

@@ -223,7 +223,7 @@ def event(settings: Settings) -> list[Row]:
 
 
 def _wait_without_signal(kept: Kept, way: str, seconds: float) -> tuple[float, float]:
-    """Return the CPU time of a waiting thread and of the whole process meanwhile (including its warden), in
+    """Return the CPU time that a waiting thread, and the whole process with its warden, use during the wait, in
     microseconds.
     """
     import resource

@@ -35,7 +35,7 @@ _TRACKED: Final = (
 
 
 def _make_ours(kept: Kept, nbytes: int, device: str) -> bytes:
-    """Export a new allocation after writing every page. The previous one is released."""
+    """Write every page of a new allocation, and export it. The previous allocation is released."""
     import xpushare as xs
 
     memory = xs.malloc_host(nbytes, device)
@@ -341,7 +341,7 @@ def _handed(settings: Settings) -> list[Row]:
 
 
 def _look(kept: Kept) -> None:
-    """Open each array that arrives, read both ends, close it, and report that."""
+    """Open each array that arrives, read its first and last element, close it, and reply."""
     import pickle
 
     import numpy

@@ -85,7 +85,9 @@ def first_close(obj: Any) -> bool:
 
 
 def new_name() -> str:
-    """Return a name for an object that its user has not named. It begins with a dot, which users' names cannot."""
+    """Return a name for an object that its user has not named. It begins with a dot, unlike any name that a user may
+    give.
+    """
     return f".{secrets.token_hex(16)}"
 
 
@@ -214,7 +216,7 @@ def folder() -> Path:
 
 
 def _joining(number: int, path: Path, seconds: float) -> bool:
-    """Take the join byte. Returns False if another process, perhaps a stopped one, holds it until the time is over."""
+    """Take the join byte. Returns False on a time-out: another process, which may be stopped, still holds it."""
     end = time.monotonic() + seconds
     with doing(f"locking {path}"):
         while not _native.lock(number, _native.CREW_JOIN):

@@ -168,7 +168,7 @@ class End(ChannelEnd):
 
 
 class _Content:
-    """The common part of a loan and a frame: an array over their slot."""
+    """The common part of `Loan` and `Frame`: an array over the slot."""
 
     __slots__ = ()
 
@@ -192,7 +192,8 @@ class _Content:
 
 @final
 class Loan(LoanBase, _Content):
-    """A slot that a writer fills: `np.asarray(frame)`, `torch.from_dlpack(frame)` or `frame.array`.
+    """A slot for a writer to fill: `np.asarray(frame)`, `torch.from_dlpack(frame)` or
+    `frame.array`.
 
     Attributes:
         meta: Plain data that readers get with the frame. Set it before the end of the block.

@@ -101,7 +101,7 @@ class Points:
                 self._event_of(end, member, since)
 
     def _event_of(self, end: End, member: int, since: int) -> Opened | None:
-        """Return the event of the member that joined at that time, or None if the member has left or died, and its
+        """Return the event of the member that joined at that time, or None if the member has left or died and its
         device's work has ended.
         """
         if member == self._member:

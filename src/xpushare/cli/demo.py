@@ -97,7 +97,9 @@ class Side:
     def call(
         self, function: Callable[Concatenate[Peer, Arguments], Value], *args: Arguments.args, **_: Arguments.kwargs
     ) -> Value:
-        """Run `function(peer, *args)` in the process, within the step's time. The process's lines are printed here."""
+        """Run `function(peer, *args)` in the process, within the step's time. This process prints the lines that the
+        function prints.
+        """
         try:
             self._connection.send((function, args))
             while self._connection.poll(self._demo.seconds_left()):
@@ -313,7 +315,7 @@ def _make_ranges(peer: Peer, device: str) -> list[str]:
 
 
 def _map_ranges(peer: Peer, handles: list[str], device: str) -> bytes:
-    """Map them side by side. Returns the first byte of each, read through the range."""
+    """Map the physical memories side by side. Returns the first byte of each, read through the range."""
     opened = [xs.ipc.physical_memory.open(handle) for handle in handles]
     nbytes = opened[0].nbytes
     place = xs.VirtualRange(nbytes * len(opened), device)
@@ -503,7 +505,7 @@ class Demo:
         return self._sides["reader"]
 
     def seconds_left(self) -> float:
-        """The seconds that are left of the step's time."""
+        """Return how many seconds are left of the step's time."""
         return max(0.0, self._deadline - time.monotonic())
 
     def say(self, text: str, side: Side | None = None, when: float | None = None) -> None:

@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _options(arguments: argparse.Namespace) -> str:
-    """Return the limits that were given as options of `xpushare keep`."""
+    """Return the keeper's limits, as the options of `xpushare keep` set them."""
     limits = {"--max-bytes": arguments.max_bytes, "--ttl": arguments.ttl}
     return "".join(f" {name} {value}" for name, value in limits.items() if value)
 

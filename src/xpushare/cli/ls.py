@@ -72,7 +72,7 @@ def _grouped(rows: list[Row], every: bool) -> list[list[Row]]:
 
 
 def _size(group: list[Row]) -> str:
-    """Format how much is shared. If an allocation holds more than the published part, format both sizes."""
+    """Format the size of a row. If the allocation is larger than its published part, format both sizes."""
     whole = sum(each["nbytes"] for each in group)
     part = sum(each["nbytes"] if each["published_nbytes"] is None else each["published_nbytes"] for each in group)
     return readable(whole) if part == whole else f"{readable(part)} of {readable(whole)}"
@@ -125,8 +125,8 @@ def _processes(rows: list[Row]) -> dict[int, str]:
 
 
 def _found() -> Survey:
-    """Survey what is shared. Garbage collection is off meanwhile: with many objects, it would take most of the time and
-    free nothing.
+    """Survey what is shared, with garbage collection off: with many objects, the collections would take most of the
+    time and free nothing.
     """
     collects = gc.isenabled()
     gc.disable()

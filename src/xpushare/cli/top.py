@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class Look(NamedTuple):
-    """A survey of what was shared at one time."""
+    """One survey of what processes share, and its time."""
 
     at: float
     rows: list[dict[str, Any]]

@@ -1,4 +1,4 @@
-"""The capabilities of devices, and how each is known."""
+"""The capabilities of devices, and how xpushare knows of each."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class InvalidHandleError(InvalidArgumentError):
 
 
 class HandleExpiredError(XpuShareError):
-    """The handle was valid once. Its exporter has closed it, or has exited, or its opens or its time are used up."""
+    """The handle is no longer valid. Its exporter has closed it or has exited, or its `opens` or `ttl` are used up."""
 
     default_result = Result.ERROR_INVALID_VALUE
 
@@ -108,8 +108,8 @@ class FeatureNotSupportedError(XpuShareError, NotImplementedError):
 
 
 class RouteError(XpuShareError, PermissionError):
-    """No route could carry the exporter's file descriptors to this process; `reasons` names each route, what blocked
-    it, and how to open it.
+    """No route could carry the exporter's file descriptors to this process. `reasons` names each route, what blocked
+    it, and how to unblock it.
     """
 
     default_result = Result.ERROR_INVALID_ARGUMENT
@@ -146,8 +146,8 @@ class DeviceError(XpuShareError, RuntimeError):
 
 
 def unusable(why: str | None) -> XpuShareError:
-    """Return the error for an object that this process cannot use. None as the reason means that the object belongs to
-    the parent process.
+    """Return the error for an object that this process cannot use. `why` is the reason, or None if the object belongs
+    to the parent process.
     """
     if why is not None:
         return InvalidArgumentError(why)
@@ -196,7 +196,9 @@ class doing(ContextDecorator):  # lower case, as it reads as a clause: `with doi
 
 
 class Unread:
-    """The reason why a pickle's content is meaningless here. Unpickling never raises, so each use does."""
+    """The reason why this process cannot use a pickle's content. Unpickling never raises, so each use of the object
+    does.
+    """
 
     __slots__ = ("_error",)
 

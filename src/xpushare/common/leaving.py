@@ -77,7 +77,7 @@ def leave() -> None:
 
 
 def _hush() -> None:
-    """Let the daemon threads that the exit cuts short end without a traceback of our errors."""
+    """Make daemon threads that the exit interrupts end without a traceback of this package's errors."""
     before = threading.excepthook
 
     def hook(args: threading.ExceptHookArgs) -> None:

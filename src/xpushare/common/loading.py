@@ -17,9 +17,9 @@ _loading: dict[int, bool] = {}  # the threads that load a module now
 def load(name: str) -> ModuleType:
     """Return the module of that name, loading it if necessary.
 
-    Modules do not load each other this way while they are being loaded. If this thread is already loading one, then a
-    signal handler or a finaliser has interrupted it. Going on would use half-made modules, or load the same one twice.
-    That raises `ImportError`.
+    Modules do not call this while they are being loaded. So if this thread is already loading a module, a signal
+    handler or a finaliser has interrupted it. Going on would use half-made modules, or load the same one twice. That
+    raises `ImportError`.
     """
     me = get_ident()
     if me in _loading:

@@ -44,7 +44,7 @@ def nbytes(name: str) -> int | None:
 
 
 def switch(name: str) -> bool:
-    """Return whether the variable is 1. Raises `InvalidArgumentError` for any other text than 0, or none."""
+    """Return whether the variable is 1. It may also be 0 or unset. Raises `InvalidArgumentError` for any other text."""
     text = getenv(name) or ""
     if text not in ("", "0", "1"):
         raise InvalidArgumentError(f"{name} is 0 or 1, not {text!r}")

@@ -95,8 +95,8 @@ def boot_id() -> bytes:
 
 
 def join(commons: OwnedFd, bell: OwnedFd, cookie: bytes, owner: bool) -> Domain:
-    """Join a commons. The membership takes over both descriptors in one C call, so that no interrupt leaves them with
-    two owners.
+    """Join a commons. The membership takes over both descriptors in one C call, so that an interrupt cannot leave a
+    descriptor with two owners.
     """
     steps: tuple[Callable[[], Any], ...] = (
         partial(Domain, commons.number, bell.number, cookie, owner),

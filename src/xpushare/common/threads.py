@@ -1,7 +1,7 @@
 """The package's own threads that run Python code.
 
-`threading.Thread.start` waits until the new thread reports that it runs. A thread that finds no memory for its first
-call never does, and an interrupt of that wait leaves a running thread that counts as not started.
+`threading.Thread.start` waits until the new thread reports that it runs. If the new thread finds no memory for its
+first call, that wait never ends. If the wait is interrupted, the thread runs but counts as not started.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Worker:
         self._lock = threading.RLock()  # re-entrant, for signal handlers and finalisers
 
     def alive(self) -> bool:
-        """Return whether the thread runs, or is about to."""
+        """Return whether the thread is running or starting."""
         return self._life() is not None
 
     def start(self, work: Callable[[], None]) -> None:

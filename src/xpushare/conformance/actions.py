@@ -48,7 +48,7 @@ def runs_callables(device: str) -> bool:
 
 
 def granule(*devices: str) -> int:
-    """Return the number of bytes of which physical memory of all these devices is a multiple."""
+    """Return a size that is a valid granularity of physical memory on all these devices."""
     return math.lcm(*(xs.Device(device).memory_granularity() for device in devices))
 
 
@@ -127,7 +127,7 @@ def make(kind: str, device: str, nbytes: int = 0) -> Any:
 
 
 def export(name: str, kind: str, device: str, content: bytes = b"", nbytes: int = 0, **options: Any) -> bytes:
-    """Make an object with that content, keep it under `name`, and export it. Returns the handle's bytes."""
+    """Make an object with the given content, store it under `name`, and export it. Returns the handle's bytes."""
     thing = kept[name] = make(kind, device, nbytes)
     if content:
         write_bytes(thing, content)
@@ -164,7 +164,7 @@ def close(name: str) -> None:
 
 
 def drop(*names: str) -> None:
-    """Forget these objects, all without a name, and collect."""
+    """Drop the objects with these names, or all if no name is given, and run the garbage collector."""
     for name in names or tuple(kept):
         kept.pop(name, None)
     gc.collect()
@@ -266,7 +266,7 @@ class Held:
         self.queue.wait(self._gate, at_least=1)
 
     def release(self) -> None:
-        """Release it by another queue, since a signal from the host needs an aspect."""
+        """Release the held queue by a signal of another queue, since a signal from the host needs an aspect."""
         if not self._gate.pending:
             with xs.Queue(self._device) as opener:
                 opener.signal(self._gate)
@@ -274,7 +274,9 @@ class Held:
 
 @contextmanager
 def held(device: str) -> Generator[Held, None, None]:
-    """Yield a held queue. It is released, and finished, in the end. It needs events."""
+    """Yield a held queue. At the end of the block, the queue is released and its work finished. The device needs
+    events.
+    """
     import pytest
 
     support = xs.Device(device).support(xs.Aspect.ext_oneapi_ipc_event)

@@ -43,7 +43,7 @@ def die_with(parent: int) -> None:
 
 
 def _surroundings() -> tuple[dict[str, str], list[str], str]:
-    """Return what a process inherits from the one that starts it."""
+    """Return the state that a process inherits from its parent: environment, folder and import path."""
     environment = dict(os.environ)
     environment.pop("PYTEST_CURRENT_TEST", None)  # another one for each test
     return environment, list(sys.path), os.getcwd()
@@ -52,8 +52,8 @@ def _surroundings() -> tuple[dict[str, str], list[str], str]:
 class Forkserver:
     """The process that forks. Each child calls `function` of `module` with a descriptor and its parent's pid.
 
-    It serves the process that starts it, but not the forked children of that one. A child has the output that its
-    caller has at that time. It is reaped only when `exit_status` is called, so until then its pid is not reused.
+    It serves the process that starts it, but not that process's forked children. A child has the output that its caller
+    has at that time. It is reaped only when `exit_status` is called, so until then its pid is not reused.
     """
 
     def __init__(self, module: str, function: str, imports: Sequence[str] = ()) -> None:
@@ -128,7 +128,7 @@ def run(fd: int, parent: int, module: str, function: str, imports: Sequence[str]
 
 
 def _serve(caller: socket.socket) -> int | None:
-    """Fork and reap until the caller is gone. In a child, return its descriptor."""
+    """Fork and reap children until the caller is gone. In each child, return the child's descriptor."""
     while True:
         message, fds, _flags, _address = socket.recv_fds(caller, _MESSAGE, 3)
         if not message:

@@ -1,7 +1,6 @@
-"""Other processes for the suite: `Child.call(function, …)` runs a function of a module there, by name.
-
-Objects that must live in a child between calls are in `kept`, which each process has for itself. Every wait has a
-time-out, every child dies with the process that started it, and `Child.kill` works by pid.
+"""Other processes for the suite: `Child.call(function, …)` runs a module's function, given by name, in a child process.
+Objects that must live in a child between calls are in its `kept`. Every wait has a time-out, every child dies with the
+process that started it, and `Child.kill` works by pid.
 """
 
 from __future__ import annotations
@@ -209,7 +208,7 @@ class Child:
         self._connection.close()
 
     def exit(self, timeout: float | None = None) -> int:
-        """Let the interpreter end in its orderly way, after the calls sent before. Returns its exit status."""
+        """Let the interpreter exit normally, after the calls that were sent before. Returns its exit status."""
         with contextlib.suppress(OSError):
             self._connection.send_bytes(b"")
         status = self.ended(timeout)
@@ -235,7 +234,7 @@ class Child:
 
 
 class _Reader(pickle.Unpickler):
-    """Unpickles answers. It finds functions of `__main__` nowhere, because calls go by the names of modules."""
+    """Unpickles answers. Functions of `__main__` cannot be unpickled, because calls name a module."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module == "__main__":
@@ -307,7 +306,7 @@ def _fork(here: Connection, there: Connection) -> int:
 
 
 def _wait_for_end(pid: int, seconds: float) -> None:
-    """Wait until the process has ended. It may return earlier. Nobody has reaped the process."""
+    """Wait until the process has ended, which must not have been reaped. May return too early."""
     try:
         fd = os.pidfd_open(pid)
     except OSError:  # no descriptor is left

@@ -33,7 +33,7 @@ _GRACE: Final = 30.0  # seconds that a test has to end after its time is over
 
 
 class RuleTimeout(AssertionError):
-    """A test took longer than it may: something waits for ever."""
+    """A test took longer than its limit, probably because a wait never ends."""
 
 
 @dataclass(frozen=True)
@@ -260,7 +260,9 @@ def nothing_left(pair: Pair, peer: Child) -> Callable[[], None]:
 
 
 def warm_up(device: str) -> None:
-    """Export and open once in this process."""
+    """Export and open memory, and make an event, once in this process. Drivers allocate some resources for good at the
+    first use, and later counts must not include them.
+    """
     if xs.Device(device).has("ext_oneapi_ipc_memory"):
         with xs.malloc_device(actions.NBYTES, device) as memory:
             handle = xs.ipc.memory.get(memory)
@@ -271,7 +273,7 @@ def warm_up(device: str) -> None:
 
 
 class Counts(tuple[int, ...]):
-    """Numbers of which none may be larger than the other's."""
+    """Counts of a process. Of two `Counts`, the later one may have no larger number than the earlier one."""
 
     def __le__(self, other: tuple[int, ...]) -> bool:
         return all(mine <= theirs for mine, theirs in zip(self, other, strict=True))

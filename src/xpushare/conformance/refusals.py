@@ -1,4 +1,4 @@
-"""Checks that a device without an aspect refuses the feature: what to call, and what it must raise."""
+"""Checks that a device without an aspect refuses the feature: the calls, and the error that each must raise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["NotRefused", "check_refused"]
 
 
 class NotRefused(AssertionError):
-    """The feature is there, or refused in another way."""
+    """The device has the feature, or refuses it with another error than the contract demands."""
 
 
 def _export(device: str) -> None:

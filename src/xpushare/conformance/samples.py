@@ -28,7 +28,7 @@ class Samples(Protocol):
         ...
 
     def forget(self, array: Any) -> None:
-        """Let the library itself keep nothing of the array: only who uses it holds it then."""
+        """Make the library drop its own references to the array, so that only its users keep it alive."""
         ...
 
     def stream(self, device: str) -> Any:
@@ -37,7 +37,7 @@ class Samples(Protocol):
 
 
 class _Torch:
-    """torch as the other library. Its name of the device follows from memory that it imported."""
+    """torch as the other library. Torch's name for the device is read from a tensor over imported memory."""
 
     def _place(self, device: str) -> tuple[Any, Any]:
         torch: Any = pytest.importorskip("torch", reason="no other library with memory on this device is installed")

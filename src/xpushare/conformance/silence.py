@@ -20,7 +20,7 @@ MISUSE: Final = "misuse: misuses the package on purpose, which the validation la
 
 
 class Silence:
-    """Listens from the beginning of a test to its end."""
+    """Collects the layers' messages from the beginning of a test to its end."""
 
     def __init__(self) -> None:
         from xpushare.core.logger import listeners

@@ -47,8 +47,8 @@ class Point:
     __slots__ = ("_name", "_names", "_off", "plain")
 
     def __init__(self, names: dict[str, Any], name: str, plain: Callable[..., Any], off: object) -> None:
-        """`names` are the globals that contain the name, `plain` is the function without its wrapper, and `off` is what
-        the name is bound to while there is no wrapper.
+        """`names` are the globals that contain the name, `plain` is the function without its wrapper, and `off` is the
+        object that the name is bound to without a wrapper.
         """
         self._names = names
         self._name = name
@@ -136,8 +136,8 @@ def misused(layer: Literal["lifetime", "bounds"], error: E, subject: object = No
 
 
 def made(thing: object, *, listed: bool = True) -> None:
-    """Tell the active layers about a new object that has to be closed. If it is `listed`, it counts as retained until
-    then.
+    """Tell the active layers about a new object that has to be closed. With `listed`, the object counts as retained
+    until it is closed.
     """
     for each in watchers:
         each.made(thing, listed)

@@ -1,4 +1,4 @@
-"""dma-bufs of memory, and memory of dma-bufs."""
+"""Export memory as dma-bufs, and import dma-bufs as memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["adopted", "dma_buf_of", "synchronized"]
 
 
 def dma_buf_of(source: Range) -> tuple[OwnedFd, int]:
-    """Return a new descriptor of a dma-buf that has these bytes, and their offset in it."""
+    """Return a new descriptor of a dma-buf that contains these bytes, and the offset of the bytes in the dma-buf."""
     device, driver = source.device, source.allocation.driver
     doing = f"making a dma-buf of {source.nbytes} bytes on {device}"
     never_again(source)  # nobody learns when the last user of a dma-buf closes it
@@ -44,7 +44,7 @@ def dma_buf_of(source: Range) -> tuple[OwnedFd, int]:
 
 
 def adopted(device: Device, fd: int, offset: int, nbytes: int | None) -> Range:
-    """Import a dma-buf on the device, as memory of this process. `fd` stays the caller's."""
+    """Import a dma-buf on the device, as memory of this process. The caller still owns `fd`."""
     require(device, Aspect.ext_oneapi_ipc_memory)
     whole = dma_buf_nbytes(fd)
     begin, length = piece("a dma-buf", whole, offset, nbytes)

@@ -105,7 +105,9 @@ its context, and what `_refusals` returns.
 
 
 def _refusals(device: Device) -> tuple[str, str]:
-    """Return why queues, and why the host, may not signal an event opened on that device; empty strings if they may."""
+    """Return the reasons why queues, and why the host, may not signal an event opened on that device. A reason is "" if
+    they may.
+    """
     one_way = refusal(device, Aspect.two_way_events)
     return one_way, one_way or refusal(device, Aspect.host_signal_events)
 
@@ -175,7 +177,7 @@ def create(
     signals: bool | None = None,
     label: str | None = None,
 ) -> Opened:
-    """Create an event. It is complete: both numbers are 0."""
+    """Create an event. Its `value` and `pending` are 0, so it is complete."""
     check_signals(signals)
     text = label_argument(label)
     chosen, chosen_context = resolve(device, context)
@@ -393,8 +395,8 @@ def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
 
 @operation("Event.done", raises=(PeerLostError, OutOfMemoryError, DeviceError))
 def done(event: Opened, at_least: int | None = None) -> bool:
-    """Return whether the newest point known now, or `at_least`, is complete. Raises `PeerLostError` if it was lost, so
-    that no caller polls for ever.
+    """Return whether a point, the newest one known now or `at_least`, is complete. Raises `PeerLostError` if the point
+    was lost, so that no caller polls for ever.
     """
     slot = event.timeline.slot
     point = slot.pending if at_least is None else at_least
@@ -424,8 +426,8 @@ async def reached(event: Opened, at_least: int | None) -> None:
 
 
 def _recovered(event: Opened) -> bool:
-    """Return whether nothing is lost at the moment. Raises `PeerLostError` if the loss is final, because the exporter
-    is gone.
+    """Return whether the event has no loss at the moment. Raises `PeerLostError` if the loss is final because the
+    exporter is gone.
     """
     slot = waited_by(event)
     try:

@@ -78,7 +78,7 @@ class Growth:
         return sum(each.nbytes for each in self.pieces)
 
     def write(self, place: int, raw: bytes) -> None:
-        """Write a directory entry. It is invisible until a header counts it."""
+        """Write a directory entry. Followers do not see the entry until a header counts it."""
         at = _ENTRIES + place * Handle.NBYTES
         self._bytes[at : at + Handle.NBYTES] = raw
 
@@ -165,8 +165,8 @@ def grow(reserved: Reserved, growth: Growth, nbytes: int) -> None:
 
 
 def _wait_for_work(reserved: Reserved, at: int, nbytes: int) -> None:
-    """Wait until no queue operation uses these mappings. Return at once if a view uses them, because no wait would end
-    that.
+    """Wait until no queue operation uses these mappings. Return at once if a view uses one, since waiting would not
+    release the view.
     """
     while True:
         going_on = any_unfinished()
@@ -254,7 +254,7 @@ def _map(reserved: Reserved, growth: Growth, raw: bytes) -> None:
 
 
 def _add(reserved: Reserved, growth: Growth, held: Held, piece: _Piece, access: str) -> None:
-    """Map one more piece behind the others. A failure or an interrupt leaves nothing mapped."""
+    """Map one more piece after the others. After a failure or an interrupt, the piece is not mapped."""
     at, count = growth.mapped(), len(growth.pieces)
     try:
         physical.map_(reserved, held, at, 0, None, access)

@@ -1,4 +1,4 @@
-"""Other libraries' events, and the driver's own IPC events for code that knows only those."""
+"""Other libraries' events, and the driver's own IPC events for code that supports only driver events."""
 
 from __future__ import annotations
 

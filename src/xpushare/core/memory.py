@@ -101,7 +101,9 @@ _native.register(Range=Range)
 
 
 class HostBytes:
-    """Ordinary memory of this process that xpushare did not allocate. Whoever queues work on it keeps it alive."""
+    """Ordinary memory of this process that xpushare did not allocate. The code that queues work on the memory keeps it
+    alive.
+    """
 
     host_accessible = True
     imported = False
@@ -264,7 +266,7 @@ def is_zero(source: Range) -> bool:
 
 
 def never_again(source: Range) -> None:
-    """Exclude the memory from reuse: somebody may reach it for longer than this process can know."""
+    """Exclude the memory from reuse: another process may be able to reach it for longer than this process can know."""
     if isinstance(source.allocation, Allocation):
         _spoil(source.allocation)
 
@@ -286,7 +288,7 @@ def with_trim(take: Callable[[], T], table: Table | None = None) -> T:
 
 
 def kept_nbytes() -> int:
-    """Return how many bytes this process caches: freed memory, closed imports, and space for small arrays."""
+    """Return how many bytes of memory this process caches: freed memory, closed imports, and space for small arrays."""
     arenas = sum(arena.left() for arena in list(_arenas.values()))
     return _native.kept_nbytes() + node.current().peers.kept.nbytes + reuse.nbytes() + arenas
 
@@ -391,7 +393,7 @@ def get(
 
 
 def get_each(sources: list[Range], read_only: bool, implicit: bool = False) -> list[Handle]:
-    """Export each range: all of them, or none."""
+    """Export each range with a handle of its own: all ranges, or none."""
     made: list[Handle] = []
     try:
         for each in sources:
@@ -431,7 +433,7 @@ _SHARED: Final = Aspect.ext_oneapi_ipc_memory  # a global, since looking up an e
 
 
 def said_by(allocation: Allocation) -> tuple[DeviceInfo | Hardware, Export]:
-    """Return what an export of an allocation says about it, and of which device it is."""
+    """Return the facts that an export of an allocation publishes, and the allocation's device."""
     require(allocation.device, _SHARED)
     owned = allocation.source
     if isinstance(owned, Owned):
@@ -569,15 +571,15 @@ def open_all(handles: tuple[Handle, ...], device: DeviceLike | None, opened: lis
 
 
 def _expect_reach(handle: Handle, device: Device, home: Device) -> None:
-    """Raise `FeatureNotSupportedError` unless the device can use memory of another one of its backend."""
+    """Raise `FeatureNotSupportedError` unless the device can use memory of another device of the same backend."""
     if device != home and not adapter_of(device).reaches(info_of(device), info_of(home)):
         give_open(handle)
         raise FeatureNotSupportedError(f"memory on {home} cannot be opened on {device}, which does not reach it")
 
 
 def import_on(device: Device, adapter: Any, info: DeviceInfo, what: Import, own: bool = False) -> Allocation:
-    """Import an allocation on a device of an adapter, which calls it `info`. With `own`, keep descriptors so that this
-    process can export it.
+    """Import an allocation on a device. `info` is the adapter's description of the device. With `own`, keep descriptors
+    so that this process can export it.
     """
     kind: UsmKind = "host" if what.exporter is not None and what.form is Form.MEMFD else "device"
     owned = Owned.of(what) if own else None

@@ -1,5 +1,5 @@
-"""Choosing the device that opens a handle, checking that it can, and opening it. The same code serves memory, physical
-memory and events.
+"""Chooses the device that opens a handle, checks that the device can open it, and opens it. The same code serves
+memory, physical memory and events.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def opening_device(handle: Handle, device: DeviceLike | None, context: Context |
 
 
 def event_device(handle: Handle, device: DeviceLike | None, context: Context | None) -> tuple[Device, Context]:
-    """Return `opening_device` for an event. Every device can open one; if the named device is not visible here, the
-    host opens it.
+    """Return the device to open an event on, as `opening_device` does. Every device can open events. If this process
+    does not see the named device, the host opens the event.
     """
     try:
         return opening_device(handle, device, context)
@@ -147,8 +147,9 @@ def room_of(device: Device) -> Room | None:
 
 
 class Openers:
-    """The functions that open exports of one kind on each device: `make` imports one on a device of an adapter, which
-    has its own name for it, `make_all` several in one call. `find_native` returns the native call that opens one.
+    """The functions that open exports of one kind on each device: `make` imports one export on a device, which the
+    adapter knows by its own description. `make_all` imports several in one call. `find_native` returns the native call
+    that opens one.
 
     `aspect` is what a device needs to import from its own backend; for other backends, `Adapter.imports` says what it
     can import. With `own`, this process can export what it opens.

@@ -25,10 +25,8 @@ _new: Any = tuple.__new__  # faster than a named tuple's own `__new__`
 
 
 def work_on(device: Device, stream: object, array: object = None) -> Work | None:
-    """Return the queue over `stream`: another library's object, a DLPack number, or (None) the current stream of the
-    array's library.
-
-    Returns None if no stream was asked for and the device has none.
+    """Return the queue over `stream`: another library's object, a DLPack number, or None for the current stream of the
+    array's library. Returns None if `stream` is None and the device has no streams.
     """
     if isinstance(stream, Work):
         return stream
@@ -99,7 +97,7 @@ class _Signalled:
         self.point = 0
 
     def serves(self, device: Device) -> bool:
-        """Return whether the event can be signalled once more. It cannot after a loss, which a further signal would
+        """Return whether the queue can signal the event once more. It cannot after a loss, which another signal would
         hide, nor after an importer's signal, for which the queue would have to wait.
         """
         timeline = self.event.timeline

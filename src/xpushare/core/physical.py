@@ -44,7 +44,7 @@ __all__ = [
 
 
 class Held(NamedTuple):
-    """Physical memory of this process and the objects that keep it: the whole state of a `PhysicalMemory`."""
+    """Physical memory of this process and the objects that keep it alive: the whole state of a `PhysicalMemory`."""
 
     pages: Pages
     device: Device
@@ -158,7 +158,7 @@ class Mapped(Pinned):
 
 @final
 class Reserved(Resource):
-    """Reserved addresses and their mappings, in order. In a `Range` it takes the place of an allocation."""
+    """Reserved addresses and their mappings, in order. The `Range` of a virtual range has this as its allocation."""
 
     __slots__ = ("address", "context", "granularity", "kind", "lock", "mapped", "nbytes", "starts")
 
@@ -191,7 +191,7 @@ class Reserved(Resource):
         return self.driver.host_accessible
 
     def check(self, at: int, nbytes: int) -> tuple[int, int]:
-        """Check that a place in the range consists of whole granules."""
+        """Check that `at` and `nbytes` are multiples of the granule."""
         at, nbytes = memory.piece("the range", self.nbytes, at, nbytes)
         if not nbytes:
             raise InvalidArgumentError("nbytes must be positive")
@@ -309,8 +309,8 @@ def map_(reserved: Reserved, source: Held, at: int, offset: int, nbytes: int | N
 
 
 def settle(reserved: Reserved, at: int, nbytes: int) -> None:
-    """Release these mappings from operations that have finished. Must not be called with the range's lock, which
-    another releasing thread may need.
+    """Remove the pins of finished operations from these mappings. Must not be called with the range's lock, which
+    another thread that removes pins may need.
     """
     with reserved.lock:
         pinned = any(mapped.pins for mapped in reserved.whole(at, nbytes))

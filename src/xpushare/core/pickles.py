@@ -134,7 +134,7 @@ def sent(made: dict[Device, list[Handle]], opens: int) -> None:
 
 
 def taken_back(made: dict[Device, list[Handle]]) -> None:
-    """Withdraw handles that were made for a pickle that nobody will get."""
+    """Withdraw handles of a pickle that will not be sent."""
     table = node.current().table_if_any
     if table is not None:
         table.withdraw_all([handle for handles in made.values() for handle in handles], layout.REASON_FREED)
@@ -182,7 +182,8 @@ def wait_for_all(deadline: float) -> None:
     """Wait until each pickle of this process has been opened or has expired, at most until `deadline` (seconds of
     `time.monotonic`).
 
-    For a clean exit, which ends every object: no pickle stays valid for longer than the grace.
+    Called at a clean exit, which ends every object. No pickle stays valid for longer than `XPUSHARE_PICKLE_GRACE` after
+    that.
     """
     table = node.current().table_if_any
     if table is not None and table.pickles_wait():

@@ -72,7 +72,7 @@ _queues = _Queues()
 
 
 def _goes_on(unfinished: bool | tuple[Slot, int]) -> bool:
-    """Return whether a queue can progress without a signal from somebody else or from another queue of this process."""
+    """Return whether a queue can progress without a signal of another process or of another queue of this process."""
     if isinstance(unfinished, bool):
         return unfinished
     slot, point = unfinished
@@ -86,7 +86,8 @@ def _finish(deadline: float) -> None:
     """At a clean exit, wait until the queues have finished what they can finish.
 
     A queue cannot progress by itself while it waits for a point that nobody has submitted, or that another queue of
-    this process has yet to signal. The wait ends when no queue progresses and none has moved since the last look.
+    this process has yet to signal. The wait ends once no queue can progress and none has progressed since the previous
+    check.
     """
     before: dict[int, bool | tuple[Slot, int]] | None = None
     while True:

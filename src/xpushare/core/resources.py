@@ -81,7 +81,7 @@ class Allocation(AllocationBase):
 
     def handle_covering(self, offset: int, nbytes: int) -> Handle | None:
         """Return the newest handle of this import that covers these bytes and whose export has not ended. If there is
-        none, return the newest that covers them, or None.
+        none, return the newest handle that covers the bytes, even if its export has ended, or None.
         """
         peers, newest = node.current().peers, None
         for handle in (self.newest, *reversed(list(self.earlier.values()))):
@@ -112,8 +112,8 @@ class Pinned:
 
 @final
 class Pin:
-    """Keeps a range, and prevents the unmapping of the pages in use. Buffers, capsules and queue operations
-    hold one.
+    """Keeps a range open, and prevents the unmapping of the pages in use. Each buffer, capsule and queue operation
+    holds a pin.
     """
 
     __slots__ = ("_lock", "_mapped", "_piece", "_works")

@@ -162,12 +162,16 @@ def _leaves(blocks: list[Block], block: Block) -> bool:
 
 
 def nbytes() -> int:
-    """Return how many bytes of device memory are available for reuse. Native code counts the host's own."""
+    """Return how many bytes of device memory are available for reuse. Reusable memory of the host is counted by native
+    code.
+    """
     return _kept.nbytes
 
 
 def trim() -> int:
-    """Release available device memory and return its size in bytes. Native code frees the host's own."""
+    """Release available device memory and return its size in bytes. Reusable memory of the host is freed by native
+    code.
+    """
     with _lock:
         blocks = [block for each in _waiting.values() for block in each]
         finishing, moving = list(_finishing), list(_moving.difference(blocks))

@@ -106,8 +106,8 @@ class Books:
     # --- objects
 
     def made(self, thing: object, what: str, *, counted: bool = False, listed: bool = True) -> None:
-        """Record a new object, or one more reference to it. Unless it is `counted`, its end is its death. An object
-        that is not `listed` is known but never counts as retained.
+        """Record a new object, or one more reference to it. Unless it is `counted`, the record ends when the object
+        dies. An object that is not `listed` is recorded but never counts as retained.
         """
         with self._lock:
             found = self.of(thing)
@@ -161,7 +161,7 @@ class Books:
             self._forget()
 
     def _forget(self) -> None:
-        """Forget the oldest released objects, to bound the records."""
+        """Drop the records of the oldest released objects, to limit the number of records."""
         if len(self._keyed) > _REMEMBERED:
             for key in [key for key, record in self._keyed.items() if not record.count][: _REMEMBERED // 2]:
                 del self._keyed[key]

@@ -86,7 +86,7 @@ def _carried(name: str, tensor: Any) -> tuple[str, Any]:
 
 
 def _restored(name: str, tensor: Any) -> tuple[str, Any]:
-    """Undo `_carried`. Tensors that another program published without it stay unchanged."""
+    """Undo `_carried`. Tensors that another program published without `_carried` stay unchanged."""
     name, _, dtype = name.partition(_DTYPE)
     return name, tensor.view(getattr(torch, dtype)) if dtype else tensor
 

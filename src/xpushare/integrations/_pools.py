@@ -124,9 +124,8 @@ class Pool(abc.ABC):
             self._driver.sleep()
 
     def wake(self) -> None:
-        """Have memory of the device again, at the same addresses.
-
-        The content is that of before `sleep(keep=True)`, and else unspecified.
+        """Map memory of the device at the same addresses again. After `sleep(keep=True)` the
+        content is restored. Otherwise it is unspecified.
 
         Raises:
             OutOfMemoryError: The device has too little memory. The pool sleeps on.

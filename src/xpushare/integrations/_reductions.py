@@ -175,14 +175,16 @@ class _Run:
         return True
 
     def ahead(self, made: dict[Device, list[Handle]]) -> bytes:
-        """Return what precedes the pickle. Adds the handles of its exports to `made`, even if an error follows."""
+        """Return the bytes that precede the pickle. Adds the handles of its exports to `made`, even if an error
+        follows.
+        """
         found = [each.ahead(self.allocations, made) for each in self.messages.values() if each.arrays]
         pickle_sent(made, _most_opens())
         return b"".join(found)
 
 
 class _Current(threading.local):
-    """The run of this thread, and the messages that it has open."""
+    """The current run of this thread, and the messages that this thread has open."""
 
     run: _Run | None = None
 
@@ -194,8 +196,8 @@ _current = _Current()
 
 
 def message(library: str, address: int, nbytes: int, backend: str | None, keep: Any) -> Message | None:
-    """Return the run's message for an array at that place, or None if a message cannot carry it. `backend` is as in
-    `Located`.
+    """Return the run's message for an array at `address`, or None if a message cannot carry the array. `backend` is as
+    in `Located`.
     """
     run = _current.run
     if run is None or not run.reaches(address, nbytes, backend, keep):
@@ -325,7 +327,7 @@ class Blocks:
 
 
 def _imported(address: int, nbytes: int) -> Range | None:
-    """Return the memory behind the handle that this memory came from, or None if it came from no handle."""
+    """Return the memory behind the handle by which this memory was opened, or None if it was not opened by a handle."""
     imported = node.current().peers.mapping_at(address)
     if not isinstance(imported, Allocation):
         return None
@@ -337,8 +339,8 @@ def _imported(address: int, nbytes: int) -> Range | None:
 
 
 def block_of(address: int, nbytes: int, keep: Any, reopen: Reopen) -> tuple[Block, int] | None:
-    """Return the run's block of an import and the offset in it, or None for other memory. `keep` holds the memory. The
-    stream of its library produces it. `reopen` opens the block at the receiver, once.
+    """Return the run's block of an import and the offset in it, or None for other memory. `keep` keeps the memory
+    alive. The current stream of its library produces the content. `reopen` opens the block at the receiver, once.
     """
     run = _current.run
     if run is None or not nbytes:
@@ -363,7 +365,7 @@ def block_of(address: int, nbytes: int, keep: Any, reopen: Reopen) -> tuple[Bloc
 def received_piece(
     library: str, block: xs.SharedArray, at: int, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...]
 ) -> Any:
-    """Return an array of a block."""
+    """Return an array over bytes of a received block."""
     consumer = consumer_of(library)
     assert consumer is not None
     return consumer(view_of(block, at, shape, dtype, strides))
@@ -394,7 +396,9 @@ _FILE: Final = "_xpushare_file"  # of a pickler
 
 
 class _File:
-    """A pickler's file. It holds back what is written in a run, since the run's messages come first."""
+    """A pickler's file. It buffers the bytes that are written during a run, since the run's messages have to precede
+    them.
+    """
 
     __slots__ = ("_chunks", "_write")
 
@@ -412,7 +416,7 @@ class _File:
         self._chunks = []
 
     def end(self) -> list[Any]:
-        """Return what was written since `begin`."""
+        """Return the bytes that were written since `begin`."""
         chunks, self._chunks = self._chunks or [], None
         return chunks
 

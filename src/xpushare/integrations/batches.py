@@ -42,7 +42,7 @@ class _Slot:
         return address
 
     def stack(self, batch: Any, *, collate_fn_map: Any = None) -> Any:
-        """Do what torch's own collate function for tensors does, but into the slot."""
+        """Stack tensors in the slot, as torch's own collate function does in new memory."""
         first = batch[0]
         shape = (len(batch), *first.shape)
         nbytes = len(batch) * first.nbytes
@@ -58,7 +58,9 @@ class _Slot:
 
 @final
 class _CollateFn:
-    """The function that a DataLoader's workers call. They get it by fork or pickle, and it opens the channel there."""
+    """The function that a DataLoader's workers call. They get this object by fork or pickle, and it opens the channel
+    in the worker.
+    """
 
     def __init__(self, name: str, options: dict[str, Any]) -> None:
         self._name = name
@@ -131,7 +133,7 @@ class Batches:
 
     @property
     def collate_fn(self) -> Any:
-        """The DataLoader's `collate_fn`. It writes a batch into the channel and returns its number there."""
+        """The DataLoader's `collate_fn`. It writes a batch into the channel and returns the batch's frame number."""
         return self._collate_fn
 
     def of(self, loader: Any, to: Any = None) -> Iterator[Any]:

@@ -115,9 +115,9 @@ def _on_host(device: str) -> bool:
 class Leases:
     """The handles that this process has given out, each of which can be opened once.
 
-    A lease ends when its receiver has fetched the memory, when the receiver has died before that, or when its time is
-    over. The export ends with the lease. Memory that elements were copied into is reused for a later copy once nobody
-    has it open any more, since new shared pages cost more than the copy.
+    A lease ends once its receiver owns the memory or has closed it again, once the receiver has died without opening
+    the handle, or when the lease's time is over. The export ends with the lease. Memory that elements were copied into
+    is reused for a later copy once nobody has it open any more, since new shared pages cost more than the copy.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -128,7 +128,7 @@ class Leases:
         self._counts: Counter[str] = Counter()
 
     def grant(self, handle: xs.ArrayHandle, memory: xs.Memory | None, receiver: _Process) -> None:
-        """Hold the export until its receiver has the memory."""
+        """Keep the export alive until the lease ends."""
         lease = _Lease(handle, memory, receiver, self._clock() + _settings.lease)
         with self._lock:
             self._live.append(lease)
@@ -159,7 +159,7 @@ class Leases:
                 )
 
     def memory(self, nbytes: int) -> xs.Memory:
-        """Return host memory of at least `nbytes` that nobody else has open. Raises `OutOfMemoryError` if it would
+        """Return host memory of at least `nbytes` that no other process has open. Raises `OutOfMemoryError` if it would
         exceed the settings' limit on copies.
         """
         self.sweep()
@@ -199,7 +199,7 @@ _leases = Leases()
 
 
 def leases() -> dict[str, int]:
-    """Return what this process has sent and received. `client.run(leases)` asks all workers.
+    """Return statistics of the handles that this process has sent and received. `client.run(leases)` asks all workers.
 
     - `granted`: handles that were sent
     - `waiting`: handles that have not been opened yet
@@ -242,8 +242,8 @@ def _started(pid: int) -> int | None:
 
 
 def _whereabouts() -> dict[str, Any]:
-    """Return what decides whether two processes can open each other's handles: the boot, the key, and a common
-    namespace.
+    """Return the facts that decide whether two processes can open each other's handles: the boot, the key, and the
+    namespaces.
     """
     return {
         "key": keyed_hash(b"xpushare.integrations.dask" + identity.boot_id()),
@@ -330,7 +330,7 @@ def _export(x: Any, kind: str) -> tuple[xs.ArrayHandle, xs.Memory | None]:
 
 
 def _loads(header: dict[str, Any], _frames: list[Any]) -> Any:
-    """Attach. A failure is an OSError, after which Dask takes the value from elsewhere or asks again."""
+    """Attach the array. A failure raises OSError, after which Dask gets the value from another worker or asks again."""
     try:
         handle = xs.ArrayHandle(header["handle"])
         # The handle can be opened once, so other requests get a descriptor of this process.
@@ -417,7 +417,7 @@ class _Asking:
         self._expired = 0
 
     def begin(self, server: Worker | Client) -> None:
-        """Announce on each new connection who and where this process is."""
+        """Announce the identity of this process on each new connection."""
         pool: Any = server.rpc
         about = _whereabouts() | {
             "started": _started(os.getpid()),
@@ -427,7 +427,7 @@ class _Asking:
         self._pools[pool] = server.loop
 
     def end(self, *pools: Any) -> None:
-        """Stop the announcements. From now on, this process gets values."""
+        """Stop the announcements. From now on, peers send this process values instead of handles."""
         for pool in pools:
             loop = self._pools.pop(pool, None)
             if loop is not None:
@@ -444,7 +444,7 @@ class _Asking:
         _leases.count("attached")
 
     def failed(self, error: xs.XpuShareError) -> None:
-        """Ask for the array again if its handle has expired. Any other failure would repeat itself."""
+        """Request the array again if its handle has expired. Any other failure would recur."""
         _leases.count("failed")
         self._expired += 1
         if isinstance(error, xs.HandleExpiredError) and self._expired < _EXPIRED_MOST:

@@ -143,7 +143,7 @@ class Batch:
         return bytes(self.handle)
 
     def end(self) -> None:
-        """End the export: one of the tensors is gone, and with it the cache."""
+        """End the export, because one of its tensors, and so the cache, no longer exists."""
         for key in [key for key, (batch, _) in _exports.items() if batch is self]:
             del _exports[key]
         self.flats.clear()
@@ -182,7 +182,9 @@ class Events:
         self._peers = functools.lru_cache(256)(functools.partial(xs.ipc.event.open, signals=False))
 
     def check_event_support(self, device: object) -> None:
-        """Raise `FeatureNotSupportedError`, which is a `RuntimeError`, if the device cannot order both sides."""
+        """Raise `FeatureNotSupportedError`, which is a `RuntimeError`, if events of the device cannot order the engine
+        and the server.
+        """
         for aspect in xs.Aspect.ext_oneapi_ipc_event, xs.Aspect.adopted_queues:
             require(device_of(device), aspect)
 

@@ -78,7 +78,9 @@ def _library(data_type: type) -> str:
 
 @dataclass(kw_only=True)
 class Metadata(TensorTransportMetadata):  # type: ignore[misc,unused-ignore]
-    """What consumers learn about an object. `tensor_meta` has shapes and dtypes in the form of the arrays' library."""
+    """The data about an object that consumers get. `tensor_meta` has shapes and dtypes in the form of the arrays'
+    library.
+    """
 
     node_id: str  # the producer's Ray node
     library: str
@@ -88,7 +90,7 @@ class Metadata(TensorTransportMetadata):  # type: ignore[misc,unused-ignore]
 
 @dataclass
 class Fetch(FetchRequest):  # type: ignore[misc,unused-ignore]
-    """Arrays on their way. They are in `tensors`, or `elements` refers to an object in Ray's object store."""
+    """A fetch in progress. The arrays are in `tensors`, or `elements` refers to an object in Ray's object store."""
 
     obj_id: str
     tensors: list[Any]
@@ -177,7 +179,9 @@ class Transport(TensorTransportManager):  # type: ignore[misc,unused-ignore]
         communicator_metadata: Any,  # noqa: ARG002
         target_buffers: list[Any] | None = None,
     ) -> Fetch:
-        """Attach the arrays, or start to read them on the producer's node without waiting."""
+        """Attach the arrays. If that is impossible, start a task on the producer's node that reads them, and do not
+        wait for it.
+        """
         metadata = tensor_transport_metadata
         fetch = Fetch(obj_id, [], metadata, target_buffers, None)
         if metadata.node_id == ray.get_runtime_context().get_node_id() and _visible(metadata):
@@ -258,7 +262,7 @@ def _visible(metadata: Metadata) -> bool:
 
 
 def _view(library: str, array: xs.SharedArray) -> Any:
-    """Return the array as one of that library, without a copy."""
+    """Return the array as an array of the given library, without a copy."""
     if library == "xpushare":
         return array
     if library == "numpy":

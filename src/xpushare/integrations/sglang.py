@@ -75,7 +75,7 @@ def _hook(target: str, hook: Callable[..., Any]) -> Any:
 
 
 def _patch(original: Callable[[], None]) -> None:
-    """Let SGLang register its reductions below ours, which pass tensors without a handle on to them."""
+    """Let SGLang register its reductions, and then register ours. Ours call SGLang's for tensors without a handle."""
     global _patched
     if _patched:
         return

@@ -215,8 +215,8 @@ class _Reduction:
 
 
 def _is_plain(tensor: Any, nbytes: int) -> bool:
-    """Return whether a tensor over a storage of so many bytes is what any library would make of its elements, so that
-    DLPack can carry it. DLPack carries no gradients, and no strides of dimensions of length 1.
+    """Return whether DLPack can carry a tensor over a storage of `nbytes` bytes without loss. DLPack carries no
+    gradients, and no strides of dimensions of length 1.
     """
     return (
         type(tensor) is torch.Tensor
@@ -248,7 +248,9 @@ def _torch_stream(place: xs.Device) -> Any:
 
 
 def _reopened(raw: bytes) -> xs.SharedArray:
-    """Return a block of the message. On a GPU, torch's current stream waits for the producer's."""
+    """Open a block of the message again, and return its array. On a GPU, torch's current stream waits for the
+    producer's stream.
+    """
     array = common.reopened(raw)
     if unsettled(array) is not None and array.device.type == "gpu":
         place = array.device
@@ -259,8 +261,8 @@ def _reopened(raw: bytes) -> xs.SharedArray:
 
 
 def _only(storage: Any) -> Any:
-    """Return the storage over these bytes. It is the same object for the same bytes, as long as it lives. Memory that
-    is mapped twice is mapped at the same place, which nothing else takes while a storage holds it.
+    """Return the storage over these bytes. The same bytes give the same object as long as it lives. Memory that is
+    opened twice has the same address, which no other memory gets while a storage keeps the mapping.
     """
     key = "xpushare", storage.data_ptr(), storage.nbytes()
     cache = _torch_reductions.shared_cache

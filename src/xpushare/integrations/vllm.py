@@ -70,7 +70,7 @@ def _read_by_all_ranks(reader: Reader, version: int, model: Any) -> Generator[di
 
 @dataclasses.dataclass
 class InitInfo(_transfer.WeightTransferInitInfo):
-    """Announces a new trainer. It carries nothing, since each update says all that a worker needs."""
+    """Announces a new trainer. It has no fields, since each update contains all that a worker needs."""
 
 
 @dataclasses.dataclass

@@ -101,7 +101,7 @@ class ExternalMemory:
 
     @property
     def __vulkan_memory__(self) -> dict[str, Any]:
-        """The memory's place, in the form of NumPy's array interface. Nobody can read at its address."""
+        """The memory's address, in the form of NumPy's array interface. The memory cannot be read at this address."""
         address = self._memory.address + self._offset
         return {"version": 3, "shape": (self.nbytes,), "typestr": "|u1", "data": (address, False), "strides": None}
 

@@ -7,7 +7,7 @@ import sys
 
 
 def main() -> int:
-    """Run the keeper. With `--detach`, it runs in a session of its own, and this returns once it serves."""
+    """Run the keeper. With `--detach`, start the keeper in a session of its own, and return once it serves."""
     arguments = sys.argv[1:]
     detach = "--detach" in arguments
     ready = -1

@@ -272,7 +272,7 @@ class Keeper:
         self, client: _Handed, name: str, replace: bool, versions: int, parts: Sequence[tuple[Earlier | None, bytes]],
         before: int | None,
     ) -> int:  # fmt: skip
-        """Publish what was handed over under the name. `parts` are its versions and their messages, the
+        """Publish memory that was handed over under a name. `parts` are the name's versions and their messages, the
         newest first.
         """
         kept = [self._prepared(client, *each) for each in parts]
@@ -305,7 +305,7 @@ class Keeper:
     # --- systemd's store
 
     def restore(self) -> None:
-        """Publish again what a predecessor has left in the store."""
+        """Publish the versions again that a predecessor has left in the store."""
         assert self._store is not None
         self._filling = True
         names: dict[str, tuple[_Handed, list[tuple[Earlier, bytes]]]] = {}
@@ -374,7 +374,7 @@ class Keeper:
         naming.unpublish(name)
 
     def _replace(self, _client: _Client, fds: list[OwnedFd]) -> bytes:
-        """Hand over everything: first the memory, so that a failure changes nothing, then name by name."""
+        """Hand over all memory first, so that a failure changes nothing, and then the names one by one."""
         successor = keeping.connect(keeping.body_of(fds[0]).decode())
         if successor is None:
             raise InvalidArgumentError("nobody listens there")
@@ -420,7 +420,7 @@ class Keeper:
 
 
 def _facts(published: naming.Published, exports: dict[bytes, Exported]) -> tuple[list[Fact], list[OwnedFd]]:
-    """Return the facts of a version's memory, and its descriptors."""
+    """Return the metadata of a version's exports, and the file descriptors of its memory."""
     facts: list[Fact] = []
     held: list[OwnedFd] = []
     for handle in published.exports[0]:
@@ -438,7 +438,7 @@ def _facts(published: naming.Published, exports: dict[bytes, Exported]) -> tuple
 def _state(
     name: str, kept: _Kept, published: naming.Published, exports: dict[bytes, Exported]
 ) -> tuple[dict[str, Any], list[OwnedFd]]:
-    """Return a version's state for a successor, and its descriptors."""
+    """Return a version's state for a successor, and the file descriptors of the version's memory."""
     facts, held = _facts(published, exports)
     state = {
         "name": name, "version": kept.version, "pid": kept.pid, "who": kept.who, "since": kept.since,
@@ -461,7 +461,7 @@ def _parts(told: list[Earlier], messages: bytes) -> Iterator[tuple[Earlier, byte
 
 
 def _owned(fact: Fact, fds: list[OwnedFd]) -> Owned:
-    """Return an export as the keeper owns it, after checking it."""
+    """Check an export that was handed over, and return the object by which the keeper owns its memory."""
     form = Form(fact.form)
     expect_lasting(form, len(fds))
     if fact.kind not in _KINDS or len(fact.backend.encode()) > 15:
@@ -476,7 +476,7 @@ def _owned(fact: Fact, fds: list[OwnedFd]) -> Owned:
 
 
 def _nbytes(exports: list[Any]) -> int:
-    """Return the size of the memory behind them, counting each memfd once."""
+    """Return the size of the memory behind these exports, counting each memfd once."""
     found: dict[object, int] = {}
     for each in exports:
         what = each.source.export()
@@ -505,8 +505,9 @@ def _terminated(_number: int, _frame: object) -> NoReturn:
 
 
 def serve(ready: int, max_bytes: int, ttl: float, replace: bool = False) -> int:
-    """Be the keeper of this user. `ready` is a pipe (-1 for none) that is notified once the keeper serves, or of the
-    reason if it does not. With `replace`, take over from the running keeper. Returns 3 if another keeper runs.
+    """Run as the keeper of this user. `ready` is a pipe (-1 for none) to which the keeper writes once it serves, or
+    writes the reason if it cannot serve. With `replace`, take over from the running keeper. Returns 3 if another keeper
+    runs.
     """
 
     def tell(text: str) -> None:
@@ -556,7 +557,7 @@ def serve(ready: int, max_bytes: int, ttl: float, replace: bool = False) -> int:
 
 
 def _only_one(lock: OwnedFd) -> bool:
-    """Take the lock. Returns False if another keeper has it, or is about to take it over from its predecessor."""
+    """Take the lock. Returns False if another keeper has the lock, or is about to take it over from its predecessor."""
     try:
         fcntl.lockf(lock.number, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
     except BlockingIOError:
@@ -579,7 +580,7 @@ def _listen(name: str) -> socket.socket:
 
 
 def _take_over(keeper: Keeper, before: socket.socket, name: str, lock: OwnedFd) -> None:
-    """Take over everything from another keeper. It ends then, which releases its lock."""
+    """Take over all memory and names from another keeper. That keeper then ends, which releases its lock."""
     try:
         with keeping.Connection(before) as predecessor:
             predecessor.send_replace(name)

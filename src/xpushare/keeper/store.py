@@ -61,7 +61,9 @@ class Store:
 
     @classmethod
     def of_service(cls) -> Self | None:
-        """Return the store, if systemd started this process as a service. Removes the variables that say so."""
+        """Return the store if systemd started this process as a service, and remove systemd's variables from the
+        environment.
+        """
         address = os.environ.pop("NOTIFY_SOCKET", "")
         return cls(address) if address else None
 
@@ -93,7 +95,7 @@ class Store:
         return f"{prefix}{self._serial}"
 
     def sync(self, wanted: Mapping[Key, Callable[[], tuple[dict[str, Any], Sequence[OwnedFd]]]]) -> None:
-        """Make the store hold these versions and no others. Each comes with its state and its files."""
+        """Make the store hold these versions, each with its state and its files, and no others."""
         gone, new = self._states.keys() - wanted.keys(), wanted.keys() - self._states.keys()
         for key in gone:
             self._remove(key)

@@ -102,7 +102,7 @@ def expect_host(found: Range) -> None:
 
 
 def span_of(found: Range) -> Span:
-    """Return a buffer over these bytes, which keeps them."""
+    """Return a buffer over these bytes, which keeps the memory alive."""
     expect_host(found)
     owner, read_only = found.hold()
     return Span(found.address, found.nbytes, read_only, owner)
@@ -147,13 +147,11 @@ class Memory(BufferBase, Exportable[Range]):
 
     @property
     def read_only(self) -> bool:
-        """Whether views of it cannot be written to."""
+        """Whether views of the memory are read-only."""
         return use(self).read_only
 
     def close(self) -> None:
-        """Give up this object's hold on the memory. Idempotent.
-
-        Views, arrays and slices stay valid.
+        """End this object's use of the memory. Idempotent. Views, arrays and slices stay valid.
 
         Examples:
             >>> memory = xs.malloc_host(64, "native_cpu:0")
@@ -207,7 +205,7 @@ class Memory(BufferBase, Exportable[Range]):
         return array_over(use(self), shape, dtype, offset)
 
     def statistics(self) -> dict[str, Any]:
-        """Report who shares this memory.
+        """Report sizes and handles of this memory.
 
         Returns:
             Kind, sizes, whether it is imported, the live handles made of its allocation, and how many
@@ -376,7 +374,7 @@ class SharedArray(ArrayState, Holder[Range]):
         return use(self).device
 
     def statistics(self) -> dict[str, Any]:
-        """Report who shares the memory that the array lies in.
+        """Report sizes and handles of the memory that the array lies in.
 
         Returns:
             As `Memory.statistics`.
@@ -398,7 +396,7 @@ class SharedArray(ArrayState, Holder[Range]):
 
     @property
     def read_only(self) -> bool:
-        """Whether views of it cannot be written to."""
+        """Whether views of the memory are read-only."""
         return use(self).read_only
 
     @property
@@ -420,9 +418,8 @@ class SharedArray(ArrayState, Holder[Range]):
         return message
 
     def close(self) -> None:
-        """Give up this object's hold on the memory. Idempotent.
-
-        Views, tensors and other arrays over the memory stay valid.
+        """End this object's use of the memory. Idempotent. Views, tensors and other arrays over the
+        memory stay valid.
 
         Examples:
             >>> a = xs.zeros(3)
@@ -522,8 +519,8 @@ class SharedArray(ArrayState, Holder[Range]):
         return dlpack_capsule(owner, address, here, kind, array_shape(self), steps, sealed, versioned, copied)
 
     def _order_dlpack(self, found: Range, on_host: bool, stream: Any) -> None:
-        """Make the consumer's stream wait. `stream` is DLPack's number for it; None is the default stream (on the host:
-        none).
+        """Make the consumer's stream wait. `stream` is DLPack's number for the stream. None is the default stream, or
+        no stream on the host.
         """
         device = found.device
         if (
@@ -862,7 +859,7 @@ def unsettled(array: SharedArray) -> Order | None:
 
 
 def capsule_of(array: SharedArray, stream: Any, versioned: bool, immutable: bool = False) -> Any:
-    """Make a DLPack capsule. `immutable`: its consumer never writes to arrays."""
+    """Make a DLPack capsule. `immutable` means that its consumer never writes to arrays."""
     return array._capsule(stream, versioned, immutable)  # pyright: ignore[reportPrivateUsage]
 
 

@@ -137,13 +137,13 @@ class ArrayHandle(MessageState, Named, Closable):
 
     @property
     def copied_nbytes(self) -> int:
-        """Bytes that `share(copy=True)` copied; 0 when all was shared in place."""
+        """The number of bytes that `share(copy=True)` copied, or 0 if all memory was shared in place."""
         return message_copied(self)
 
     def close(self) -> None:
         """Withdraw the handle for new attaches if `share` returned this object. Idempotent.
 
-        What was attached stays attached. A parsed or unpickled handle only closes this object.
+        Attached arrays stay attached. Closing a parsed or unpickled handle closes only this object.
 
         Examples:
             >>> handle = xs.share(xs.zeros(3))
@@ -184,7 +184,7 @@ class ArrayHandle(MessageState, Named, Closable):
             )
 
     def _use(self) -> ArrayHandle:
-        """Check the handle as `use` does, but allow forked children: a handle is just bytes."""
+        """Check the handle as `use` does, but allow forked children, since a handle is just bytes."""
         expect_open(self)
         unread = unread_of(self)
         if unread is not None:
@@ -254,7 +254,7 @@ class ArrayHandle(MessageState, Named, Closable):
 
 
 def _array_count(handle: ArrayHandle) -> int:
-    """Return the number of arrays in the tree. The message of a tree without arrays has one nevertheless."""
+    """Return the number of arrays in the tree. A tree without arrays counts as 0, although its message contains one."""
     left: list[Any] = [content_of(handle).tree]
     while left:
         x = left.pop()

@@ -197,7 +197,8 @@ class Event(Exportable[Opened]):
         await core.reached(use(self), at_least)
 
     def recovered(self, timeout: float | None = None) -> Awaitable[None] | None:
-        """Wait until a loss has ended, because another process signals the event from now on.
+        """Wait until a loss has ended: another process has opened the event to signal it, or has
+        signalled it.
 
         For programs that go on after `PeerLostError`, since each wait for a lost signal raises at once. A
         lost signal stays lost until a later one is complete: wait for `pending + 1` next.
@@ -229,9 +230,9 @@ class Event(Exportable[Opened]):
         raise TypeError("an Event has no truth value: did you mean event.done?")
 
     def native_ipc_handle(self) -> bytes:
-        """Return the driver's own IPC handle of an event, for code that knows only such handles.
-
-        It completes with the newest signal known now. Open it before this object is closed.
+        """Return the driver's own IPC handle of an event, for code that accepts only such handles.
+        The driver's event completes with the newest signal known now. Open it before this object is
+        closed.
 
         Returns:
             The bytes of the driver's handle, cudaIpcEventHandle_t on `cuda`.
@@ -254,7 +255,7 @@ class Event(Exportable[Opened]):
         return handle
 
     def statistics(self) -> dict[str, Any]:
-        """Report who shares this event.
+        """Report the event's numbers and the processes that have it open.
 
         Returns:
             Its numbers, and the processes that have it open.

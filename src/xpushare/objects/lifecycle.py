@@ -1,5 +1,5 @@
-"""The common behaviour of all objects of this package: `close`, `with`, errors after close and after a fork, copies,
-pickles.
+"""The common behaviour of this package's objects: `close`, `with`, pickles, and errors for copies, after `close` and
+after a fork.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ class Holder(ObjectBase, Closable, Generic[S]):
 
 
 class Advice:
-    """Takes the place of an attribute that people look for but that does not exist. (`__getattr__` would make each use
-    of any attribute slower.)
+    """Stands for an attribute that people expect but that does not exist, and raises an error with advice.
+    (`__getattr__` would make each use of any attribute slower.)
     """
 
     def __init__(self, text: str) -> None:
@@ -146,7 +146,7 @@ def advise(kind: type[Advised], **advice: str) -> None:
 
 
 def why_unusable(held: object) -> str:
-    """Return what `repr` says of an object that is closed, or that could not be opened."""
+    """Return the text by which `repr` describes an object that is closed or could not be opened."""
     return "closed" if held is None else f"not opened: {held}" if isinstance(held, Unopened) else ""
 
 
@@ -192,7 +192,7 @@ def use(thing: Holder[S]) -> S:
 
 
 def _refuse(thing: Holder[Any]) -> NoReturn:
-    """Raise why an object cannot be used."""
+    """Raise the error that says why an object cannot be used."""
     found = held_by(thing)
     if found is None:
         raise misused("lifetime", InvalidArgumentError(f"this {type(thing).__name__} is closed{CLOSED}"), thing)
@@ -217,7 +217,7 @@ class DeviceObject(Holder[D]):
 
 
 class Exportable(DeviceObject[I]):
-    """An object that `ipc` makes handles of and opens from handles. Its pickle carries such a handle."""
+    """An object that `ipc` exports by a handle and opens from a handle. A pickle of the object carries a handle."""
 
     __slots__ = ()
 

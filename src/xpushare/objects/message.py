@@ -79,8 +79,8 @@ _contents: dict[bytes, Content] = {}
 
 
 def text_of(dtypes: Sequence[Any], tree: Any) -> bytes:
-    """Return the text of a message of arrays with these dtypes. Raises `InvalidArgumentError` for a dtype without a
-    name.
+    """Return the text part of a message, for arrays with these dtypes. Raises `InvalidArgumentError` for a dtype
+    without a name.
     """
     if tree is ONE_ARRAY:
         (dtype,) = dtypes
@@ -114,7 +114,7 @@ def content_of(message: MessageState) -> Content:
 
 
 def read_text(text: bytes) -> Content:
-    """Return the content of a text of `text_of`. Raises `InvalidHandleError` for any other text."""
+    """Return the content that a text made by `text_of` describes. Raises `InvalidHandleError` for any other text."""
     try:
         found: Any = json.loads(text.decode("utf-8", "surrogatepass"))
     except (ValueError, RecursionError) as error:
@@ -180,14 +180,14 @@ def _head(raw: bytes) -> dict[str, Any]:
 
 
 def _handles(places: int, events: int) -> list[tuple[int, str]]:
-    """Return where the handles of a message are, and their kinds."""
+    """Return the offsets of the handles in a message, and the kinds of the handles."""
     end = HEADER.size + places * Handle.NBYTES
     memory = [(HEADER.size + number * Handle.NBYTES, "memory") for number in range(places)]
     return memory + [(end + number * EVENT_NBYTES, "event") for number in range(events)]
 
 
 def _covered(raw: bytes, places: int, events: int) -> bytes:
-    """Return the bytes that the seal covers. Of each handle that is only its own seal, which stands for it."""
+    """Return the bytes that the seal covers. Instead of each handle, only the handle's own seal is covered."""
     found = [raw[: HEADER.size]]
     for at, kind in _handles(places, events):
         end = at + Handle.NBYTES

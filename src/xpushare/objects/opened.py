@@ -32,7 +32,7 @@ class Part(NamedTuple):
     memory: list[int]  # numbers of their memory, and that of the first memory
 
     def chosen(self, arrays: list[Any]) -> list[Any]:
-        """Return a list with None for each array that is not of the part."""
+        """Return the list with None in place of each array outside the part."""
         return [each if index in self.arrays else None for index, each in enumerate(arrays)]
 
 
@@ -95,7 +95,7 @@ def arrays_of(
 
 
 def give_back(message: ArrayHandle, opened: list[Range], part: Part | None = None) -> None:
-    """Return the opens of a message, because opening it came to nothing. `part` is as for `open_message`."""
+    """Return the opens of a message that could not be opened after all. `part` is as for `open_message`."""
     handles = message_memory(message)
     if part is not None:
         handles = tuple(map(handles.__getitem__, part.memory))

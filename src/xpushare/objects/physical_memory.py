@@ -92,7 +92,7 @@ class PhysicalMemory(Exportable[Held]):
         give_up(self)
 
     def statistics(self) -> dict[str, Any]:
-        """Report who shares these pages.
+        """Report the size and the handles of these pages.
 
         Returns:
             Their size, whether they are imported, and the live handles.
@@ -315,7 +315,8 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         growing.shrink(*growth_of(self), nbytes)
 
     def refresh(self) -> None:
-        """Bring a follower up to date: map what the other range added, and unmap what it took away.
+        """Bring a follower up to date: map the memory that the other range added, and unmap the
+        memory that it removed.
 
         It waits for the queue operations of this process that use the removed memory.
 
@@ -415,9 +416,8 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         return found.nbytes if self._growth is None else self._growth.nbytes
 
     def close(self) -> None:
-        """Give up this object's hold on the addresses. Idempotent.
-
-        Once no view is left, everything is unmapped. A handle of a growable range keeps its memory.
+        """End this object's use of the addresses. Idempotent. Once no view is left, everything is
+        unmapped. A handle of a growable range keeps its memory.
 
         Examples:
             >>> addresses = xs.VirtualRange(xs.Device("cpu").memory_granularity(), "cpu")

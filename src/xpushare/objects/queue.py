@@ -42,7 +42,7 @@ def _bytes_of(what: str, operand: Memory | SharedArray | VirtualRange) -> tuple[
 
 
 def _order(work: Work, *operands: object) -> Work:
-    """Have `work` read and write attached arrays in the order of their producers' streams."""
+    """Make `work` wait for the streams that produce the attached arrays among its operands."""
     for operand in operands:
         if isinstance(operand, SharedArray):
             order_before(operand, work)
@@ -180,7 +180,7 @@ class Queue(DeviceObject[Work]):
     def signal(self, event: Event) -> int:
         """Signal an event once the work queued so far has finished.
 
-        While a signal of another signaller is pending, the queue first waits for that one.
+        While a signal of another signaller is pending, the queue first waits for that signal.
         (urEnqueueEventsWaitWithBarrierExt)
 
         Args:
@@ -255,7 +255,7 @@ class Queue(DeviceObject[Work]):
         core.synchronize(use(self), timeout)
 
     def close(self) -> None:
-        """Give up this object's hold. Queued work still runs. Idempotent.
+        """End this object's use of the queue. Queued work still runs. Idempotent.
 
         Examples:
             >>> queue = xs.Queue("native_cpu:0")

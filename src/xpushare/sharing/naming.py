@@ -219,9 +219,9 @@ def publish(
 ) -> int:
     """Publish what `export` makes under the name, and return the version.
 
-    `export` fills in `handle` and `exports`, each of which `withdraw` ends. `before` is the process that may have
-    published the name and whose file is replaced; `export` may then also provide the version and earlier versions that
-    this process had.
+    `export` fills in `handle` and `exports`, each of which `withdraw` ends. `before` is a process that may have
+    published the name. Its file is replaced, and `export` may then provide the version number and the earlier versions
+    of that process, too.
     """
     check_name(name)
     folder = names_folder()

@@ -60,7 +60,7 @@ def expect_lasting(form: Form, count: int) -> None:
 
 @final
 class Owned:
-    """The descriptors of an allocation, and the facts of its export. They can be passed on without the driver."""
+    """The descriptors of an allocation, and the facts of its export. Exporting them needs no driver."""
 
     __slots__ = ("_export", "exporter", "fds")
 

@@ -210,7 +210,7 @@ class _Members:
         return (state, pid, namespace) == (_ATTACHED, os.getpid(), identity.namespace("pid"))
 
     def importers(self, mask: bytes) -> list[int]:
-        """Return the living members of a mask, without the exporter."""
+        """Return the pids of the living members in a bit mask, without the exporter's."""
         bits = int.from_bytes(mask, "little") & ~1
         found = []
         while bits:

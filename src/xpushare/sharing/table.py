@@ -62,7 +62,7 @@ class _Waiting(NamedTuple):
 
 @final
 class Table:
-    """The exports of this process. The table is made at the first export or event, and lives until the process ends."""
+    """The exports of this process. Created at the first export or event, and never closed before the process ends."""
 
     __slots__ = (
         "_devices",
@@ -560,7 +560,7 @@ class Table:
         return list(found)
 
     def leave(self) -> None:
-        """End all exports at a clean exit."""
+        """Stop serving importers and leave the commons, at a clean exit."""
         if self._serving:
             door.close(self.cookie)
         self.domain.leave()

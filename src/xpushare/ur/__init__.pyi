@@ -210,7 +210,7 @@ def urContextCreate(phDevices: Sequence[Device], pProperties: ContextProperties 
 def urContextCreateWithNativeHandle(
     hNativeContext: int, hAdapter: Adapter, phDevices: Sequence[Device] | None, pProperties: ContextNativeProperties | None,
 ) -> Context:
-    """Makes a context for the driver's context that has the objects of all these devices. No other is accepted.
+    """Makes a context for the driver's context in which all these devices have their objects. Any other context of the driver is refused.
 
     `URError` with the result:
 
@@ -1495,9 +1495,7 @@ def urIPCOpenPhysMemHandleExp(
     """
 
 def urIPCPutEventHandleExp(hContext: Context, pIPCEventHandleData: bytes | bytearray | memoryview) -> None:
-    """Gives handle data back. The event and the events that were opened from the data stay.
-
-    Only the process that got the data may give them back.
+    """Releases handle data. The event stays, and so do the events that were opened from the data. Only the process that got the data may release them.
 
     `URError` with the result:
 
@@ -1512,7 +1510,7 @@ def urIPCPutEventHandleExp(hContext: Context, pIPCEventHandleData: bytes | bytea
     """
 
 def urIPCPutMemHandleExp(hContext: Context, pIPCMemHandleData: bytes | bytearray | memoryview) -> None:
-    """Gives handle data back. Opened memory stays open.
+    """Releases handle data. Opened memory stays open.
 
     `URError` with the result:
 
@@ -1527,7 +1525,7 @@ def urIPCPutMemHandleExp(hContext: Context, pIPCMemHandleData: bytes | bytearray
     """
 
 def urIPCPutPhysMemHandleExp(hContext: Context, pIPCPhysMemHandleData: bytes | bytearray | memoryview) -> None:
-    """Gives handle data back. Opened physical memory stays open.
+    """Releases handle data. Opened physical memory stays open.
 
     `URError` with the result:
 
@@ -1817,7 +1815,7 @@ def urPlatformGetApiVersion(hPlatform: Platform) -> ApiVersion:
     """
 
 def urPlatformGetBackendOption(hPlatform: Platform, pFrontendOption: str) -> str:
-    """Returns the platform's compiler option for an option of a frontend. There is none, since there is no compiler here.
+    """Returns the platform's compiler option for an option of a frontend. Always answers that there is none, since xpushare has no compiler.
 
     `URError` with the result:
 
@@ -1898,7 +1896,7 @@ def urQueueCreate(hContext: Context, hDevice: Device, pProperties: QueueProperti
 def urQueueCreateWithNativeHandle(
     hNativeQueue: int, hContext: Context, hDevice: Device | None, pProperties: QueueNativeProperties | None,
 ) -> Queue:
-    """Makes a queue over the driver's stream (`CUstream`), in order with the commands that other code enqueues there.
+    """Makes a queue over the driver's stream (`CUstream`). Its commands run in order with those that other code enqueues in the stream.
 
     `URError` with the result:
 
@@ -2443,7 +2441,7 @@ def urUsmP2PDisablePeerAccessExp(commandDevice: Device, peerDevice: Device) -> N
 def urUsmP2PEnablePeerAccessExp(commandDevice: Device, peerDevice: Device) -> None:
     """Lets a device use memory of another device.
 
-    Queues here enable such access themselves for copies and fills, so this only checks that it is possible.
+    Queues of xpushare enable such access for copies and fills by themselves, so this only checks that the access is possible.
 
     `URError` with the result:
 
@@ -2500,7 +2498,7 @@ def urVirtualMemGetInfo(
 def urVirtualMemGranularityGetInfo(
     hContext: Context, hDevice: Device | None, allocationSize: int, propName: VirtualMemGranularityInfo | int,
 ) -> int:
-    """Returns the granularity of virtual and physical memory. Without a device, it suits all devices of the context.
+    """Returns the granularity of virtual and physical memory. Without a device, returns a granularity that is valid for all devices of the context.
 
     `URError` with the result:
 

@@ -55,7 +55,7 @@ def call_soon(function: Callable[[], object]) -> None:
 
 
 def call_after(come: Awaitable[None], function: Callable[[], object]) -> None:
-    """Call `function` on the callback thread once what `come` waits for has happened, or cannot happen any more."""
+    """Call `function` on the callback thread once the awaitable `come` returns or fails."""
     import asyncio
 
     async def wait() -> None:

@@ -305,7 +305,9 @@ def _source(function: Function) -> str:
 
 
 def _element_result(function: Function) -> Result:
-    """Return the result for a wrong element of a function's sequence: that of the rule about null elements."""
+    """Return the error code for an invalid element of a sequence: the one that the function's rule about null elements
+    names.
+    """
     for check in function.checks:
         if check.condition.startswith("any("):
             return Result[check.result]
@@ -369,7 +371,7 @@ def _build(function: Function) -> tuple[Callable[..., Any], Point]:
 
 
 def build() -> dict[str, tuple[Callable[..., Any], Point]]:
-    """Build all functions. Returns them by name, with the place where a layer wraps each."""
+    """Build all functions. Returns the functions by name, and for each the `Point` at which a layer wraps it."""
     return {name: _build(function) for name, function in FUNCTIONS.items()}
 
 

@@ -1,4 +1,4 @@
-"""`URError`, and the translation of the package's errors to it."""
+"""`URError`, and the translation of the package's errors to `URError`."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class URError(XpuShareError):
 
 
 class HostTaskError(Exception):
-    """Takes an exception of a host task, which is the cause, to `urQueueFinish`."""
+    """Carries the exception of a host task, as its cause, to `urQueueFinish`."""
 
 
 def fail(function: str, error: XpuShareError, results: Mapping[Result, Result]) -> NoReturn:
-    """Raise `error` as `function` answers it. `results` has the function's own codes for general errors."""
+    """Raise `error` as the `URError` of `function`. `results` maps general errors to the function's own codes."""
     if isinstance(error, URError):
         raise URError(f"{function}: {error.message}", result=error.result) from error.__cause__
     result = results.get(error.result, error.result)

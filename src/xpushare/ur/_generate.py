@@ -138,7 +138,9 @@ def _anchor(operation: Operation) -> str:
 
 
 def _of_core(function: Function) -> list[str]:
-    """Return the results of the errors that its operations raise, and of those that it translates itself."""
+    """Return the result codes of the errors that a function's operations raise, and of the errors that the function
+    translates itself.
+    """
     raised = [error for each in function.operations for error in each.raises if issubclass(error, XpuShareError)]
     own = [each for each in (InvalidArgumentError, FeatureNotSupportedError) if each.default_result in function.results]
     raised = [each for each in dict.fromkeys([*raised, *own]) if each not in function.handles]

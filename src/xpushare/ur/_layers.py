@@ -24,7 +24,7 @@ _points: Final[dict[str, Point]] = {}
 
 
 def attach(points: Mapping[str, Point]) -> None:
-    """Have all layers that are enabled, now or later, wrap these functions."""
+    """Make all layers that are enabled now or later wrap these functions."""
     _points.update(points)
     add_face(_apply)
 
@@ -73,7 +73,7 @@ def _layered(function: Function, call: Callable[..., Any]) -> Callable[..., Any]
 
 @cache
 def _ended() -> frozenset[str]:
-    """Return the kinds that can be given back."""
+    """Return the kinds of handles and addresses that functions release."""
     return frozenset(each.ends for each in FUNCTIONS.values())
 
 
@@ -96,7 +96,7 @@ def _subject(function: Function, kind: str, given: Mapping[str, Any]) -> Any:
 
 
 def _made_address(function: Function, given: Mapping[str, Any], result: Any) -> int:
-    """Return the address of what a call made: an output of it, or else an argument."""
+    """Return the address of the object that a call made: one of the call's outputs, or else an argument."""
     kinds = function.returns.split("+")
     outputs = dict(zip(kinds, result if len(kinds) > 1 else (result,), strict=True))
     return int(outputs["pointer"] if "pointer" in outputs else _subject(function, "", given))
@@ -132,7 +132,7 @@ _USE: Final = "There are no valid references to"
 
 
 def _check(function: Function, given: Mapping[str, Any], error: URError, overrun: str) -> None:
-    """Report why a call failed. `overrun` is what an operation found out of bounds."""
+    """Report why a call failed. `overrun` describes the access out of bounds that an operation found."""
     from xpushare.core.validation import checks, tell
 
     if "lifetime" in checks and _check_lifetime(function, given):
@@ -211,7 +211,7 @@ def _mapped(address: int) -> bool:
 
 
 def _check_gone(address: int) -> bool:
-    """Report an address at which this face no longer has anything. Returns whether that is so."""
+    """Report an address if this face has no object there any more. Returns whether it was reported."""
     from xpushare.core.validation import books, tell
 
     if _objects.places.locate(address) is not None:

@@ -212,7 +212,7 @@ class Context(Counted):
         return self
 
     def default_pool(self, device: Device) -> USMPool:
-        """Return the pool of a device that always exists."""
+        """Return the device's default pool, which always exists."""
         with _lock:
             found = self.default_pools.get(device)
             if found is None or not found.references:
@@ -441,13 +441,13 @@ class USMPool(Counted):
         return self.context.backend
 
     def count(self, nbytes: int) -> None:
-        """Count an allocation of that size. A negative size counts a free."""
+        """Add an allocation of `nbytes` to the counts. A negative size counts a free."""
         with _lock:
             self.used += nbytes
             self.most = max(self.most, self.used)
 
     def begin_anew(self) -> None:
-        """Reset the highest sizes."""
+        """Reset the pool's peak sizes."""
         with _lock:
             self.most = self.used
 
@@ -529,13 +529,15 @@ class Places:
         self._mapped: dict[int, Any] = {}  # opened allocations, reserved ranges and registered memory
 
     def add(self, found: Any) -> None:
-        """Let `locate` find an opened allocation, a reserved range or registered memory. The caller holds the lock."""
+        """Add an opened allocation, a reserved range or registered memory, so that `locate` finds it. The caller holds
+        the lock.
+        """
         if found.address not in self._mapped:
             insort(self._starts, found.address)
             self._mapped[found.address] = found
 
     def remove(self, found: Any) -> None:
-        """Forget the object at an address, even if it is still alive. The caller holds the lock."""
+        """Remove the object at an address from the table, even if it is alive. The caller holds the lock."""
         start: int = found.address
         if start in self._mapped and self._mapped[start] is found:
             del self._mapped[start]
@@ -566,7 +568,7 @@ class Places:
         return found
 
     def known(self, address: int) -> Range | None:
-        """Return the same, or None for other addresses."""
+        """Return the memory as `find` does, or None for an unknown address."""
         exact = self.allocated.get(address)
         if exact is not None:
             return use(exact)

@@ -203,7 +203,7 @@ class Function:
         return tuple(self.makes.split("+")) if self.makes else ()
 
     def result_of(self, result: Result) -> Result:
-        """Return the function's result for an error of `core` that has that result."""
+        """Return the result code with which the function answers an error of `core` that has the given code."""
         return self.results.get(result, result)
 
 
@@ -427,5 +427,5 @@ def function(
 
 
 def functions_of(operation: Operation) -> tuple[str, ...]:
-    """Return the functions whose work an operation does."""
+    """Return the functions of `xpushare.ur` that call an operation of `core`."""
     return tuple(each.name for each in FUNCTIONS.values() if operation in each.operations)

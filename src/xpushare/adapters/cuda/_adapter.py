@@ -211,8 +211,8 @@ class Cuda(VirtualMemoryAdapter):
 
     def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:
         """Return the forms of file descriptors that this adapter imports: memfds as host memory, and Vulkan's opaque
-        fds, since the same driver serves both. It cannot import VMM fds of other backends, which lack what
-        `PhysicalPages` and `DeviceMemory` need to know.
+        fds, since the same driver serves both. It cannot import VMM fds of other backends, since these exports lack
+        data that `PhysicalPages` and `DeviceMemory` need.
         """
         return {} if physical else {Form.MEMFD: Same.HOST, Form.OPAQUE_FD: Same.DEVICE}
 

@@ -1,4 +1,4 @@
-"""What `xpushare doctor` examines between this process and its NVIDIA GPUs."""
+"""The checks of `xpushare doctor` for NVIDIA GPUs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _INSTALL: Final = "pip install '.[cuda]' in a checkout of xpushare"
 
 def old_driver(driver: str, binding: str) -> str | None:
     """Return why a driver is too old for this version of cuda-bindings. Return None if it is not too old, or if the
-    versions do not tell.
+    versions are unknown.
     """
     major, have = binding.partition(".")[0], driver.partition(".")[0]
     if not (major.isdecimal() and have.isdecimal()):
@@ -31,7 +31,7 @@ def old_driver(driver: str, binding: str) -> str | None:
 
 
 def examine() -> Iterator[Check]:
-    """Examine the path from this process to its NVIDIA GPUs."""
+    """Check what this process needs to use NVIDIA GPUs: binding, driver, device files and settings."""
     from xpushare import adapters
 
     group = "devices"

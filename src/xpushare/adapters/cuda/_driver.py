@@ -224,7 +224,7 @@ class Driver(ProcessDriver["Gpu"]):
 
 @final
 class Context:
-    """A CUDA context: a device's primary one, or that of an adopted stream."""
+    """A CUDA context: the primary context of a device, or the context of an adopted stream."""
 
     __slots__ = ("_idle_stream", "current", "driver", "gpu", "handle", "number", "pushed")
 
@@ -240,8 +240,8 @@ class Context:
         self.pushed = driver.scopes(self.number, relaxed=False)
 
     def check(self, doing: str) -> None:
-        """Raise the error that broke this context, if it is broken. A query of any stream reports such an error, so
-        this queries an idle stream of ours. The context must be current.
+        """Raise the error that broke this context, if the context is broken. A query of any stream reports that error,
+        so this queries an idle stream of ours. The context must be current.
         """
         if self._idle_stream is None:
             self._idle_stream = self.driver(doing, "cuStreamCreate", n.STREAM_NON_BLOCKING)
@@ -284,7 +284,7 @@ class Gpu:
         return raw.split(b"\0")[0].decode(errors="replace") if isinstance(raw, bytes) else str(raw)
 
     def attribute(self, attribute: Attribute) -> int:
-        """Return an attribute, which the driver is asked for only once."""
+        """Return an attribute of the device. The driver is asked once for each attribute."""
         found = self._attributes.get(attribute)
         if found is None:
             number = self.driver.api.CUdevice_attribute(int(attribute))
@@ -294,7 +294,7 @@ class Gpu:
 
     @property
     def context(self) -> Context:
-        """The primary context. It is made now if nobody has made it yet."""
+        """The primary context. The first use creates it if no other code has."""
         if self._context is None:
             with self._lock:
                 if self._context is None:
@@ -310,7 +310,7 @@ class Gpu:
         return self._context is not None
 
     def active(self) -> bool:
-        """Return whether anybody in this process has made the device's primary context."""
+        """Return whether this process has the device's primary context, no matter which library made it."""
         return bool(self.driver("asking for contexts", "cuDevicePrimaryCtxGetState", self.handle)[1])
 
     def queue_calls(self) -> QueueCalls:

@@ -1,4 +1,4 @@
-"""Imports what Vulkan programs export: memory and timeline semaphores, as CUDA's external resources. Exports dma-bufs,
+"""Imports memory and timeline semaphores that Vulkan programs export, as CUDA's external resources. Exports dma-bufs,
 by which other drivers import CUDA's memory.
 """
 
@@ -109,8 +109,8 @@ _imported: Final[WeakKeyDictionary[Any, _Semaphore]] = WeakKeyDictionary()
 
 @final
 class Point:
-    """A wait for a value of a timeline semaphore, or its signal. Whoever queues the calls must hold this object until
-    they have finished.
+    """A wait for a value of a timeline semaphore, or its signal. The code that queues the calls must keep this object
+    alive until they have finished.
     """
 
     def __init__(self, gpu: Gpu, point: TimelinePoint) -> None:

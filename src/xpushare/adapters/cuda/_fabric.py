@@ -1,5 +1,5 @@
-"""Allocations that have a fabric handle beside the file descriptor. By it, the transports of inference engines reach
-them from other nodes.
+"""Allocations that have a fabric handle beside the file descriptor. The transports of inference engines use the fabric
+handle to reach an allocation from other nodes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["fabric_handle", "support"]
 
 
 def support(gpu: Gpu) -> Support:
-    """Return whether allocations with both handles can be made: ask the driver, then try one."""
+    """Return whether allocations with both handles can be made. The driver is asked first, and then one is made."""
     doing = "trying an allocation with a fabric handle"
     try:
         with gpu.current():

@@ -123,7 +123,7 @@ def _visible(gpus: list[Listed], wanted: str) -> list[Listed] | None:
 
 
 def _ask_child() -> tuple[list[Listed], str]:
-    """Ask the driver in a process of its own. Returns the GPUs, and the reason if there are none."""
+    """Ask the driver for its GPUs in a child process. Returns the GPUs, and the reason if there are none."""
     answer = ask_child(_ASK, "CUDA")
     if "why" in answer:
         return [], str(answer["why"])

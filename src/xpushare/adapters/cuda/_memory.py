@@ -95,8 +95,8 @@ def importer(engine: Engine, gpu: Gpu) -> Importer:
 
 
 def open_legacy(engine: Engine, gpu: Gpu, found: Sequence[Import]) -> list[DriverMemory] | None:
-    """Map cudaMalloc memory in one native call: all of it, or none. Return None if some of it is of another kind, or is
-    not valid.
+    """Map several imports of cudaMalloc memory in one native call: all of them, or none. Return None if one is of
+    another kind or invalid.
     """
     payloads: list[bytes] = []
     sizes: list[int] = []
@@ -240,8 +240,8 @@ class _ForeignLegacy(_ForeignMemory):
 
 
 def name_all(found: Iterable[DriverMemory]) -> None:
-    """Ask for the handles of the allocations that have none yet. A failure is not reported here: it recurs in `export`,
-    which raises it.
+    """Request the handles of the allocations that have none yet. A failure is ignored here, since it recurs in
+    `export`, which raises it.
     """
     unnamed: dict[Gpu, list[_ForeignLegacy]] = {}
     for each in found:

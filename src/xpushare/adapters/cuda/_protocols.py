@@ -1,4 +1,4 @@
-"""Recognises CUDA's objects without the driver: whether CUDA is in use here, and which streams arrays are on.
+"""Recognises CUDA's objects without the driver: whether this process uses CUDA, and which streams arrays are on.
 
 It imports no driver and no binding, so any module may import it.
 """
@@ -25,7 +25,7 @@ def in_use_here() -> bool:
 
 
 class RawStream(NamedTuple):
-    """A stream by its handle, and the device that is meant if it is a default stream."""
+    """A stream by its handle. `device` is the stream's device if the handle is a default stream."""
 
     handle: int
     device_id: int
@@ -36,7 +36,7 @@ class RawStream(NamedTuple):
 
 def current_stream(array: object, ordinal: int) -> object:
     """Return the stream that the library of `array` is working on. Return the legacy default stream if the library does
-    not tell.
+    not report its stream.
     """
     library = library_of(array)
     module = sys.modules.get(library)

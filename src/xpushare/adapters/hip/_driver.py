@@ -119,7 +119,7 @@ class Driver(LibraryDriver["Gpu"]):
         return {name: self.address(name) for name in (f"hip{each}" for each in FUNCTIONS)}
 
     def asked(self, doing: str, name: str, *arguments: Any, into: T) -> T:
-        """Return what a call writes to the address in its first argument."""
+        """Make a call, and return the value that it writes to the address in its first argument."""
         self(doing, name, address_of(into), *arguments)
         return into
 
@@ -194,7 +194,9 @@ class Gpu(CountedMemory):
 
     @cached_property
     def lacks_virtual_memory(self) -> str:
-        """What the driver lacks to create, export and map memory; "" if it lacks nothing. One export is tried."""
+        """What the driver lacks to create, export and map memory, or "" if it lacks nothing. Found by trying one
+        export.
+        """
         if not self.attribute(Attribute.VirtualMemoryManagementSupported):
             return "hipDeviceAttributeVirtualMemoryManagementSupported"
         doing = f"trying memory with file descriptors on {self}"
@@ -214,7 +216,7 @@ class Gpu(CountedMemory):
 
     @cached_property
     def queue_calls(self) -> QueueCalls:
-        """The calls that native code makes on the streams of this device. One object serves them all."""
+        """The calls that native code makes on streams of this device. All streams share this object."""
         address, functions, (stores, waits, _) = self.driver.address, self.driver.stream_functions, self.words
         newer = address("hipLaunchHostFunc")
         host = "hipLaunchHostFunc" if newer else "hipStreamAddCallback"
@@ -239,8 +241,8 @@ class Gpu(CountedMemory):
 
     @cached_property
     def words(self) -> tuple[bool, bool, str]:
-        """Whether streams can store words in registered host pages, whether they can wait for them, and the reason if
-        they cannot. It is found by trying.
+        """Whether streams can store words in registered host pages, whether they can wait for such words, and the
+        reason if not. Found by a trial.
         """
         try:
             with self.current(), ExitStack() as undo:

@@ -23,7 +23,9 @@ INSTALL: Final = (
 
 
 def libraries() -> list[str]:
-    """Return the names of HIP's library: the one that the user names, or else those of its releases."""
+    """Return the file names to try for HIP's library: the name that the user gives, or else the names in HIP's
+    releases.
+    """
     named = os.environ.get("XPUSHARE_HIP_LIBRARY")
     return [named] if named else [f"libamdhip64.so{release}" for release in (".7", ".6", ".5", "")]
 
@@ -34,15 +36,15 @@ def in_use_here() -> bool:
 
 
 class RawStream(NamedTuple):
-    """A stream by its handle, and the device that is meant if it is a default stream."""
+    """A stream by its handle. `device` is the stream's device if the handle is a default stream."""
 
     handle: int
     device_id: int
 
 
 def _is_hip(native: object) -> bool:
-    """Return whether an object of another library may be HIP's. If its library does not tell, it may be CUDA's
-    as well.
+    """Return whether an object of another library may belong to HIP. If the library does not say whether it uses HIP or
+    CUDA, the answer is yes.
     """
     said = objects.is_hip(native)
     return in_use_here() if said is None else said
@@ -50,7 +52,7 @@ def _is_hip(native: object) -> bool:
 
 def current_stream(array: object, ordinal: int) -> object:
     """Return the stream that the library of `array` is working on. Return the default stream if the library does not
-    tell.
+    report its stream.
     """
     library = library_of(array)
     if library not in ("torch", "cupy") or not _is_hip(array):

@@ -17,11 +17,9 @@ __all__ = ["Stream"]
 
 @final
 class Stream(RuntimeStream):
-    """A stream of ours, and the engine's hooks for it. A mark is an event.
-
-    Streams share four hardware queues (GPU_MAX_HW_QUEUES), and a wait is a kernel that blocks one of them. So the
-    device waits only for points whose signals this process has already submitted to it. The queue holds everything
-    else.
+    """A stream of ours, and the engine's hooks for it. A mark is an event. Streams share four hardware queues
+    (GPU_MAX_HW_QUEUES), and a wait is a kernel that blocks one of them. So the device waits only for points whose
+    signals this process has already submitted to the device. For all other points, the queue holds its operations back.
     """
 
     around_calls: Callable[[], Scope] | None = None

@@ -74,7 +74,7 @@ def of_memfd(doing: str, memfd: int, offset: int, nbytes: int) -> OwnedFd:
 
 @final
 class HostDmaBuf(DriverMemory):
-    """A mapped dma-buf. It keeps the descriptor, which other processes get, and which `begin` and `end` need."""
+    """A mapped dma-buf. The descriptor stays open, because exports send it, and `begin` and `end` need it."""
 
     host_accessible = True
     lasting_export = True
@@ -121,11 +121,11 @@ class HostDmaBuf(DriverMemory):
         return Export(self.nbytes, self._exposed, (self.fd.number,), form=Form.DMA_BUF)
 
     def begin(self, write: bool) -> None:
-        """Begin an access: let the host read what devices have written, and let it write if `write`."""
+        """Begin an access by the host, and make the devices' writes visible to it. With `write`, it may write."""
         self._sync(_READ | _WRITE if write else _READ)
 
     def end(self, write: bool) -> None:
-        """End the access: let devices see what the host has written since `begin`."""
+        """End the access by the host: make its writes since `begin` visible to the devices."""
         self._sync((_READ | _WRITE if write else _READ) | _END)
 
     def _sync(self, flags: int) -> None:

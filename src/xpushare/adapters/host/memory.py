@@ -76,7 +76,7 @@ def check_imported(calls: Calls, doing: str, what: Import) -> int:
 
 
 class HostMemory(DriverMemory):
-    """A mapped memfd. A process that may have to export it keeps the fd."""
+    """A mapped memfd. The descriptor stays open if this process may have to export the memory."""
 
     host_accessible = True
     lasting_export = True
@@ -96,7 +96,7 @@ class HostMemory(DriverMemory):
 
     @classmethod
     def allocate(cls, calls: Calls, nbytes: int, keep: bool = False) -> HostMemory:
-        """Allocate zeroed memory. With `keep`, freed memory that nobody else could ever reach is reused."""
+        """Allocate zeroed memory. With `keep`, reuse freed memory that no other process has ever been able to reach."""
         doing = f"allocating {nbytes} bytes"
         exposed = pages(nbytes)
         found = calls.checked(doing, "kept_mapping", exposed) if keep else None

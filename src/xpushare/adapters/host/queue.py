@@ -52,7 +52,7 @@ class HostQueue(DriverQueue):
             self._enqueue(operation, arguments)
 
     def _enqueue(self, operation: Callable[..., object], arguments: tuple[Any, ...], *first: Callable[[], Any]) -> None:
-        """Do `first` and queue the operation in one C call, so that no interrupt can separate them."""
+        """Call `first` and queue the operation in one C call, so that an interrupt cannot come between the two."""
         last = partial(self._pending.append, None), partial(self._todo.put, (operation, arguments))
         deque(map(_call, (*first, *last)), 0)
 

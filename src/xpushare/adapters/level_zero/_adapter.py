@@ -141,7 +141,7 @@ class LevelZero(LibraryAdapter[Gpu]):
         device = self._sycl_device(queue)
 
         def finish() -> None:
-            """Wait for what was submitted to the queue before. A barrier covers all of it, even if the queue is
+            """Wait for all work that was submitted to the queue before, by a barrier, since the queue may be
             out-of-order.
             """
             try:
@@ -164,7 +164,9 @@ class LevelZero(LibraryAdapter[Gpu]):
         return None if number is not None else sycl_queue_of(getattr(array, "sycl_queue", None))
 
     def adopt_event(self, native: object) -> tuple[DeviceInfo, OpenedEvent] | None:
-        """Adopt an event handle. The handle does not tell which driver made it, so each driver is asked in turn."""
+        """Adopt an event handle. Each driver is asked in turn, since the handle does not show which driver made the
+        event.
+        """
         handle, failures = ipc_event_of(native), list[XpuShareError]()
         if handle is None:
             return None

@@ -40,7 +40,7 @@ class _List(Protocol):
 
 @final
 class Stamp:
-    """A place where a list writes the time."""
+    """The memory into which a command list writes the time."""
 
     def __init__(self, gpu: Gpu, doing: str) -> None:
         self._gpu = gpu
@@ -70,7 +70,7 @@ class Stamp:
 
 @final
 class Gpu(CountedMemory):
-    """A root device. No call needs anything to be current."""
+    """A root device. Unlike in CUDA, no context has to be current for a call."""
 
     def __init__(self, platform: Platform, ordinal: int, handle: int, properties: ze.ze_device_properties_t) -> None:
         super().__init__()
@@ -143,8 +143,8 @@ class Gpu(CountedMemory):
 
     @cached_property
     def _group(self) -> tuple[int, int]:
-        """(ordinal, queues) of the engines that our lists use: engines that only copy, or else the first group that
-        also computes. On engines that only copy, a waiting list blocks no kernel.
+        """Return (ordinal, number of queues) of the group of engines that our lists use: engines that only copy, or
+        else the first group that also computes. On engines that only copy, a waiting list blocks no kernel.
         """
         call, kind = "zeDeviceGetCommandQueueGroupProperties", ze.ze_command_queue_group_properties_t
         copying = [
@@ -158,7 +158,7 @@ class Gpu(CountedMemory):
 
     @property
     def words(self) -> Words:
-        """How the device's queues complete and await points. It is tried once."""
+        """How the device's queues complete points and wait for them. Found by one trial."""
         with self._trying:
             if self._words is None:
                 self._words = try_words(self)
@@ -247,8 +247,8 @@ class Gpu(CountedMemory):
 
     @cached_property
     def untimed(self) -> str:
-        """What the driver lacks to time signals; "" if it lacks nothing. It is tried: a time that a list writes must
-        lie between two readings of the clock.
+        """What the driver lacks to time signals, or "" if it lacks nothing. Found by a trial: the time that a list
+        writes must lie between two readings of the clock.
         """
         doing = f"trying the clock of {self}"
         try:
@@ -272,8 +272,8 @@ class Gpu(CountedMemory):
     # --- pages of the host ---------------------------------------------------------------------------------
 
     def reach(self, doing: str, address: int, nbytes: int, read_only: bool) -> None:
-        """Let the devices use these pages. If there is no way to do that, devices only ever touch event slots, by host
-        functions.
+        """Let the devices use these pages. If the driver cannot do that, the pages are event slots, which only host
+        functions touch.
         """
         with ExitStack() as undo:
             for platform in self.driver.platforms:
@@ -337,8 +337,8 @@ class Gpu(CountedMemory):
             pages.fds.close()  # Intel's driver does not close the descriptors that it has handed out
 
     def export_fd(self, doing: str, handle: Pages) -> int:
-        """Export a file descriptor. The driver returns the same descriptor of its own each time, so this returns a
-        copy.
+        """Export a file descriptor. The driver returns the same descriptor each time and owns it, so this returns a
+        duplicate.
         """
         exported = ze.ze_external_memory_export_fd_t(flags=n.DMA_BUF, fd=-1)
         call = "zePhysicalMemGetProperties", self.platform.context, handle.handle

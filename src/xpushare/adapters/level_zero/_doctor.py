@@ -1,4 +1,4 @@
-"""What `xpushare doctor` examines between this process and its Level Zero devices."""
+"""The checks of `xpushare doctor` for Level Zero devices."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def examine() -> Iterator[Check]:
 
 
 def _ways(gpu: Gpu) -> Iterator[tuple[str, str, str]]:
-    """Return for each feature its name, its route, and what the driver lacks for it."""
+    """Return for each feature its name, the way that the driver provides it, and what the driver lacks."""
     platform, words = gpu.platform, gpu.words
     context = f"{platform.version}, the default context" if platform.context else ""
     yield "API", context, "a default context: other libraries do not know our memory" if platform.own_context else ""

@@ -97,9 +97,9 @@ class Platform:
 
     @cached_property
     def host_route(self) -> Literal["imported", "mapped", ""]:
-        """How the driver uses host pages in place: by an extension of Intel's, as an allocation at their address, or
-        not at all. The extension is preferred. After such an allocation was freed and its pages unmapped, Intel's
-        driver (26.27) crashes at the end of the process.
+        """How the driver uses host pages in place: by an extension of Intel's, by an allocation at the pages' address,
+        or not at all. The extension is preferred: if an allocation at an address was freed and its pages were unmapped,
+        Intel's driver (26.27) crashes at the end of the process.
         """
         if all(map(self.extension, _IMPORTS)):
             return "imported"

@@ -131,7 +131,7 @@ class _Exported(DriverMemory):
 
 @final
 class Allocated(Mapped):
-    """An allocation of ours. It is made for export, so no other allocation is on its pages."""
+    """An allocation of ours. It is made for export, so its pages contain no other allocation."""
 
     def __init__(self, engine: Engine, gpu: Gpu, nbytes: int) -> None:
         doing, whole = f"allocating {nbytes} bytes on {gpu}", _rounded(nbytes, gpu.granularity(False))

@@ -61,7 +61,7 @@ class OpenedEvent:
 
 @final
 class GivenEvent:
-    """An event that the program has passed by its handle. An owned event is destroyed once nobody waits for it any
+    """An event that the program has passed by its handle. An owned event is destroyed once no queue waits for it any
     more.
     """
 

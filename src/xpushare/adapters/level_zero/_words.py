@@ -1,4 +1,4 @@
-"""How the queues of a device complete and await points, found by trying."""
+"""How the queues of a device complete points and wait for them, found by a trial."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Words(NamedTuple):
 
 
 class _Gpu(Device, Protocol):
-    """What a trial needs from a device."""
+    """The part of a device that a trial uses."""
 
     platform: Platform
     driver: Driver[Any]

@@ -64,7 +64,7 @@ class Mock(HostStreamAdapter):
         os.register_at_fork(after_in_child=self._begin)
 
     def _begin(self) -> None:
-        """Begin with no threads and no resources. A forked child does this again."""
+        """Start with no threads and no resources. A forked child calls this again."""
         found = self._devices = [Device(driver(), ordinal) for ordinal in range(DEVICES)]
         super().__init__(Engine(self.backend, lambda: found, calls=driver()))
 

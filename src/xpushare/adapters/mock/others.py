@@ -133,12 +133,12 @@ class MockStream:
         driver().call("synchronizing", "device_synchronize", self.ordinal)
 
     def close(self) -> None:
-        """Release the library's hold of the stream. The stream is destroyed with its last user."""
+        """End the library's use of the stream. The stream is destroyed after its last use."""
         _streams.pop(self.number, None)
 
 
 def default_stream(ordinal: int) -> MockStream:
-    """Return the stream that the library works on unless told otherwise."""
+    """Return the library's default stream."""
     return _defaults.get(ordinal) or _defaults.setdefault(ordinal, MockStream(ordinal))
 
 

@@ -83,7 +83,9 @@ class ScriptedDriver(Calls):
         return self.new_queue_calls(0)
 
     def new_queue_calls(self, budget: int) -> QueueCalls:
-        """Make the calls of queues. So many streams may wait at a time for points that may never come."""
+        """Make the object through which queues call the driver. Its argument limits how many streams may wait at the
+        same time for points that may never come.
+        """
         word: Final = ("queue", "address", "point")
         native = _native.QueueCalls(
             (self.address("host"), ("queue", "function", "data")),
@@ -108,7 +110,7 @@ class ScriptedDriver(Calls):
         return bool(code == 0)
 
     def made(self, doing: str, name: str, *arguments: int) -> int:
-        """Return the object that a call makes."""
+        """Make a call that creates an object, and return the object."""
         made = ctypes.c_uint64()
         self.call(doing, name, *arguments, ctypes.addressof(made))
         return made.value
@@ -117,7 +119,7 @@ class ScriptedDriver(Calls):
         return self.made(doing, "stream_create", ordinal, self._beside.get(ordinal, (0, ""))[0])
 
     def ordering(self, ordinal: int) -> Literal["device", "shared", "held"]:
-        """Return how streams that are made now on a device wait for points."""
+        """Return how streams that are created now on a device wait for points."""
         return self._beside[ordinal][1] if ordinal in self._beside else "held" if ordinal else "device"
 
     # --- the script ------------------------------------------------------------------------------------------

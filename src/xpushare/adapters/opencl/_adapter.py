@@ -114,7 +114,7 @@ class OpenCL(Listed, HostStreamAdapter):
         return Stream(self.device(info), doing)
 
     def adopt_queue(self, native: object) -> tuple[DeviceInfo, DriverQueue] | None:
-        """Adopt a queue: make a queue of ours in its context, ordered with it by events of the driver."""
+        """Adopt another library's queue: make a queue of ours in its context. Events of the driver order both."""
         handle = queue_of(native)
         return None if handle is None else self._beside(handle, native)
 
@@ -147,7 +147,7 @@ class OpenCL(Listed, HostStreamAdapter):
 
 
 class Samples(NamedTuple):
-    """What `xpushare.conformance.samples` requires. There are no arrays, since the memory that drivers allocate is
+    """Implements `xpushare.conformance.samples`. It has no arrays, since memory that OpenCL drivers allocate is
     private.
     """
 

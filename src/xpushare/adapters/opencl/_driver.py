@@ -97,7 +97,7 @@ class Event:
 
     @property
     def handle(self) -> int:
-        """The driver's handle; 0 if there is none yet."""
+        """The driver's handle, or 0 if it has not been created yet."""
         return self._handle.value or 0
 
     def complete(self, doing: str) -> bool:
@@ -190,14 +190,14 @@ class Cpu:
         return ""  # a device that lacks one of them is not listed
 
     def lacks_system_svm(self) -> str:
-        """Why its kernels cannot use any address of the process; "" if they can."""
+        """Why the device's kernels cannot use every address of the process, or "" if they can."""
         has = self.number(_SVM) & _SVM_SYSTEM
         return "" if has else "CL_DEVICE_SVM_FINE_GRAIN_SYSTEM, so its kernels use only buffers"
 
     @cached_property
     def clock(self) -> int:
-        """The host clock that the driver's time stamps come from, found by trying. It is the monotonic clock on Intel's
-        driver and the raw one on PoCL (3.0). -1 if it is neither.
+        """The host clock that the driver's time stamps come from, found by a trial, or -1 if none matches. It is the
+        monotonic clock on Intel's driver and the raw monotonic clock on PoCL (3.0).
         """
         driver, doing = self.driver, f"trying the clock of {self}"
         properties = (ctypes.c_uint64 * 3)(*PROFILING_QUEUE, 0)
@@ -231,7 +231,7 @@ class Cpu:
     def unreach(self, doing: str, address: int) -> None: ...
 
     def tried(self) -> str:
-        """Return which feature does not work, or "" if all do. The device gets one mapping of a page, and the test
+        """Return the feature that does not work, or "" if all work. The device gets one mapping of a page, and the test
         reads another mapping of it.
 
         Run it in a process of its own: PoCL 7.1 crashes if a fill is given memory that is not its own.
@@ -291,7 +291,7 @@ class Driver(LibraryDriver[Cpu]):
     by_address = ctypes.Structure
 
     def __init__(self, usable: Callable[[], Found]) -> None:
-        """Make the driver. `usable` is what a process of its own has found out by trying the devices."""
+        """Make the driver. `usable` is the result of `tell_usable`, which tries the devices in a child process."""
         super().__init__("OpenCL", "OCL_ICD_VENDORS")
         self._usable = usable
 
@@ -325,7 +325,7 @@ class Driver(LibraryDriver[Cpu]):
         return [each for each in found if each]
 
     def unfit(self, device: int) -> str:
-        """Return why a device cannot be used, as far as the driver's properties tell. Return "" if it may be usable."""
+        """Return why a device cannot be used, judging by the driver's properties. Return "" if it may be usable."""
         if not self.number("clGetDeviceInfo", device, _TYPE) & _CPU:
             return _NO_ADDRESS
         return "" if self.number("clGetDeviceInfo", device, _SVM) else _NO_SVM
@@ -392,8 +392,8 @@ class Driver(LibraryDriver[Cpu]):
 
 
 def tell_usable(crashed: Mapping[str, str]) -> None:
-    """Print the devices that can be used, and why the others cannot. Runs in a process of its own. It tries each device
-    except those in `crashed`, which maps devices that crashed such a process before to the reasons.
+    """Print the usable devices, and why the others cannot be used. Runs in a child process, and tries each device
+    except those in `crashed`. `crashed` maps devices that have crashed an earlier child to the reasons.
     """
     driver = Driver(lambda: Found([], ""))
     devices: list[tuple[str, str, str]] = []

@@ -37,8 +37,8 @@ class Owned:
 
 @final
 class Theirs:
-    """Another library's queue, which the object `keep` keeps alive, and its ordering with a queue of ours in the same
-    context.
+    """Another library's queue, and its ordering with a queue of ours in the same context. The object `keep` keeps the
+    other library's queue alive.
     """
 
     def __init__(self, driver: Driver, handle: int, context: int, ours: DriverQueue, keep: object) -> None:
@@ -49,8 +49,8 @@ class Theirs:
         self._keep = keep
 
     def before(self) -> None:
-        """Order the operations that our queue gets from now on after those that the other queue has. This does not ask
-        for losses.
+        """Make operations queued on our queue from now on wait for those already in the other queue. Lost points are
+        not reported.
         """
         self._ours.told()
         event = Event(self._driver, self._driver.made("marking", "clEnqueueMarkerWithWaitList", self._handle, 0, None))
@@ -72,8 +72,8 @@ class Theirs:
 
 @final
 class Stream:
-    """A queue of ours, in the device's own context or another library's. The driver never waits for a signal that
-    another process could fail to send: a waiting kernel would keep a processor from the others.
+    """A queue of ours, in our context of the device or in another library's context. The driver never waits for a
+    signal that another process could fail to send: a waiting kernel would block a processor.
     """
 
     fill_units: Sequence[int] = (1,)
@@ -113,7 +113,7 @@ class Stream:
         return mark.complete(doing)
 
     def busy(self, doing: str) -> bool:
-        """Return whether the queue is working. After the newest mark, it has at most markers of signals."""
+        """Return whether the queue is working. The newest mark decides, since only markers of signals may follow it."""
         return self._newest is not None and not self._newest.complete(doing)
 
     def finish(self, doing: str) -> None:
@@ -133,7 +133,7 @@ class Stream:
         return ((self._fill, self.handle, dst, address_of(_patterns) + pattern[0], 1, times, 0, 0, 0),)
 
     def wait_native(self, doing: str, event: Callable[[int], Calls]) -> Calls:
-        """Return the calls by which `Theirs` orders this queue."""
+        """Return the calls that `event`, a function of `Theirs`, makes for this queue."""
         return event(self.handle)
 
     def record_native(self, doing: str) -> NativeEvent:

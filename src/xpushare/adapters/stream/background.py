@@ -139,7 +139,7 @@ class Teardown(_Worker):
             return list(self._waiters)
 
     def waiting(self) -> bool:
-        """Return whether a queue waits for anything now."""
+        """Return whether any queue waits for a point at the moment."""
         return any(wait() for queue in self._queues() for wait in queue.waits())
 
     def settle_queues(self) -> None:
@@ -161,8 +161,8 @@ class Teardown(_Worker):
         return self._submit(action, drained)
 
     def look_after(self, look: Callable[[], bool]) -> bool:
-        """Call `look` now and then, between teardowns, until it returns False. It must never raise. Returns whether a
-        thread for that exists.
+        """Call `look` now and then, between teardowns, until it returns False. `look` must never raise. Returns False
+        if no thread could be started for this.
         """
         self._put(look)
         return self._thread.alive()
@@ -181,7 +181,7 @@ class Teardown(_Worker):
         return max(self._next_look - now, 0.0) if self._looks else None
 
     def _get(self, batch: list[Any]) -> None:
-        """Add the next task to `batch`, unless it is a look, or a look is due first."""
+        """Add the next task to `batch`, unless the task is a look, or a look is due before it."""
         with suppress(Empty):
             item = self._todo.get(timeout=self._look())
             to: list[Any] = self._looks if callable(item) else batch
@@ -222,8 +222,8 @@ class Teardown(_Worker):
             done.set()
 
     def _pass_waits(self, seconds: float = math.inf) -> bool:
-        """Wait, for a limited time, until every point that queues wait for now has come. Returns whether
-        they all have.
+        """Wait, for a limited time, until all points that queues wait for now are complete or lost. Returns whether
+        they are.
         """
         waits = [wait for queue in self._queues() for wait in queue.waits()]
         end = time.monotonic() + seconds
@@ -236,7 +236,7 @@ class Teardown(_Worker):
         return True
 
     def _pass_held(self) -> None:
-        """Wait until the driver has every operation that queues hold now."""
+        """Wait until all operations that queues hold back now have been passed to the driver."""
         places = [(queue, queue.place) for queue in self._queues()]
         while any(queue.handed() < place for queue, place in places):
             time.sleep(_NAP_MAX)
@@ -266,7 +266,7 @@ class Teardown(_Worker):
 
 
 def quietly(hook: Callable[..., object], *arguments: object) -> None:
-    """Undo one step after a failure, and ignore errors here: the caller already has one."""
+    """Undo one step after a failure. Errors of the undoing are ignored, since the caller already raises the failure."""
     try:
         hook(*arguments)
     except XpuShareError:

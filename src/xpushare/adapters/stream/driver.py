@@ -46,7 +46,7 @@ class ProcessDriver(abc.ABC, Generic[G]):
 
     @property
     def started(self) -> bool:
-        """Return whether it was started in this very process."""
+        """Return whether this process, not a parent of it, has started the driver."""
         return self._forks is not None and self._forks == forks()
 
     def start(self) -> None:

@@ -16,11 +16,13 @@ __all__ = ["Engine", "OperandAccess"]
 
 
 class OperandAccess(abc.ABC):
-    """Gives devices access to the operands of queues that they cannot reach by themselves."""
+    """Gives a device access to operands of its queues that the device could not reach otherwise."""
 
     @abc.abstractmethod
     def lacking(self, ordinal: int, address: int, nbytes: int) -> bool:
-        """Return whether `ensure` has something to do. Does not ask the driver."""
+        """Return whether the device has no access to the mapping yet, so that `ensure` is needed. Does not ask the
+        driver.
+        """
 
     @abc.abstractmethod
     def ensure(self, ordinal: int, address: int, nbytes: int) -> None:

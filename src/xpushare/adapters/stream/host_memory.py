@@ -18,7 +18,7 @@ __all__ = ["HostMemory"]
 
 @final
 class HostMemory(DriverMemory):
-    """A mapped memfd. A process that may have to export it keeps the fd."""
+    """A mapped memfd. The descriptor stays open if this process may have to export the memory."""
 
     host_accessible = True
     lasting_export = True

@@ -1,5 +1,5 @@
-"""Queues beside another library's queue that does not accept our work. Order is kept by waits of the host, or by
-whatever the vendor offers for it.
+"""Queues beside another library's queue that does not accept our work. The host waits to keep the order, unless the
+vendor has a way to order the two queues.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ __all__ = ["HostOrderedQueue"]
 
 @final
 class HostOrderedQueue(DriverQueue):
-    """A queue of ours beside another library's.
-
-    After `before`, work given to our queue runs after all work given to the other one so far; `after` orders the other
-    way round. Without `after`, the host waits for our queue. `handle` is the driver's handle of the other queue.
+    """A queue of ours over another library's queue. `before` makes later work of our queue wait for the other queue's
+    work so far. `after` makes later work of the other queue wait for our queue's work so far. Without `after`, the host
+    waits for our queue. `handle` is the driver's handle of the other queue.
     """
 
     def __init__(

@@ -107,7 +107,7 @@ class LibraryDriver(ProcessDriver[G], abc.ABC):
         return list(found)[: count.value]
 
     def ready(self, doing: str, name: str, *arguments: Any) -> bool:
-        """Return the answer of a call that asks whether something has finished."""
+        """Return the answer of a call that asks whether work has finished."""
         code = self.code(name, *arguments)
         if code in (0, self.not_ready):
             return not code

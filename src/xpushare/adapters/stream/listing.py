@@ -108,7 +108,7 @@ def tell(driver: LibraryDriver[Any]) -> None:
 
 
 def trying(uuid: str) -> None:
-    """Print, in the child, the device that the driver is tried on next."""
+    """Print, in the child, the name of the device on which the driver is tried next."""
     os.write(2, f"{_MARK}{uuid}\n".encode())  # one call, so that output of the driver's threads cannot split the line
 
 

@@ -48,7 +48,7 @@ def described(
 
 
 def unsized(kind: int) -> tuple[bytes, int]:
-    """Return the head of a payload for any size, and the place for the size in it: 8 bytes, lowest first."""
+    """Return the head of a payload without its size, and the offset of the size: 8 bytes, the lowest first."""
     return _HEAD.pack(kind, 0), _HEAD.size - 8
 
 

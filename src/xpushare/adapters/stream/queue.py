@@ -147,7 +147,7 @@ class DeviceQueue(DriverQueue):
             note_failure(domain, error)
 
     def _check(self) -> None:
-        """Raise if nothing can be queued: on a broken device, or while somebody captures the stream."""
+        """Raise if the queue accepts no work: the device is broken, or the stream is being captured."""
         if self._broken is not None:
             raise self._broken
         if self._adopted:  # only another library's stream can be captured: nobody else has one of ours
@@ -162,7 +162,7 @@ class DeviceQueue(DriverQueue):
             raise self._failed("looking for a capture", self._stream.calls.captured, code)
 
     def _notice_refusal(self) -> None:
-        """Make `synchronize` report, once, the held work that the driver refused."""
+        """Make `synchronize` report, once, that the driver refused operations that the queue had held back."""
         failure = self._native.failure() if self._holds and not self._dropped else None
         if failure is not None:
             place, code = failure
@@ -172,7 +172,7 @@ class DeviceQueue(DriverQueue):
     # --- queueing ------------------------------------------------------------------------------------------
 
     def _submit(self, doing: str, calls: Calls) -> int:
-        """Queue the calls that the hooks have not made themselves, and return their place."""
+        """Queue the calls that the hooks have returned instead of making them. Returns their place in the queue."""
         if not calls:
             return 0
         place, code = self._native.submit(calls)
@@ -183,7 +183,7 @@ class DeviceQueue(DriverQueue):
         return place
 
     def _mark(self, doing: str, steps: Sequence[Fill | Copy] = ()) -> _Mark:
-        """Return a mark behind those steps. The caller has made the device current."""
+        """Queue the steps and a mark after them, and return the mark. The caller has made the device current."""
         stream = self._stream
         with self._state:
             mark = self._marks.pop() if self._marks else None
@@ -215,7 +215,7 @@ class DeviceQueue(DriverQueue):
             self._engine.watch.add(self)
 
     def _operate(self, doing: str, steps: Sequence[Fill | Copy], keep: object) -> None:
-        """Queue steps and hold `keep` until they have finished."""
+        """Queue steps, and keep a reference to `keep` until they have finished."""
         with self._order, self._stream.current():
             self._check()
             self._reap()
@@ -289,7 +289,7 @@ class DeviceQueue(DriverQueue):
         return point
 
     def _time(self, profile: Profile) -> None:
-        """Make the driver record when it reaches this place."""
+        """Make the driver record the time at which the stream reaches this place."""
         doing = "timing a signal"
         with self._order, self._stream.current():
             self._check()
@@ -387,7 +387,7 @@ class DeviceQueue(DriverQueue):
             return [*points, *(functools.partial(self._waits_native, each) for each in self._foreign)]
 
     def still_waits(self, wait: _Wait) -> bool:
-        """Return whether `wait` has neither ended nor been given up."""
+        """Return whether `wait` is pending: it has neither ended nor been lost."""
         with self._state:
             if not any(each is wait for each in self._waits):
                 return False
@@ -453,11 +453,13 @@ class DeviceQueue(DriverQueue):
 
     @property
     def spent(self) -> bool:
-        """Return whether it needs a new timeline: it has none, or a further signal would hide a loss."""
+        """Return whether the queue needs a new timeline, because it has none, or another signal on the old one would
+        hide a loss.
+        """
         return self._broken is None and self._native.spent
 
     def own(self, slot: Slot) -> None:
-        """Make native code use that timeline, which nobody else signals, from now on."""
+        """Make native code use this timeline from now on. Only this queue signals it."""
         address = self._slot_pages.address(self._device, slot)
         with self._state:
             self._timelines.append(slot)
@@ -468,7 +470,7 @@ class DeviceQueue(DriverQueue):
         return _Signal(ref(self._timelines[-1]), self._timelines[-1].pending) if self._timelines else None
 
     def clean(self) -> bool:
-        """Return whether nothing that was queued here has failed or can still fail."""
+        """Return whether no work of this queue has failed or can still fail."""
         self._sort_waits()
         self._notice_refusal()
         with self._state:
@@ -650,8 +652,8 @@ class DeviceQueue(DriverQueue):
         return busy
 
     def _keep_late(self) -> None:
-        """Keep events whose points were lost while the stream still had to store them, until those stores are done. The
-        caller holds `_order`.
+        """Keep the events whose points were lost before the stream stored them, until the stream has made those stores.
+        The caller holds `_order`.
         """
         late = {key: slot for key, slot in self._owed.items() if not _owes(slot)}
         if not late or self._broken is not None or (self._adopted and self._native.check()):
@@ -706,8 +708,8 @@ class DeviceQueue(DriverQueue):
 
 @dataclass(slots=True)
 class _Mark:
-    """A mark of the stream, and its place in the queue if the queue may hold operations. It means nothing before the
-    driver has it.
+    """A mark of the stream, and its place in the queue if the queue may hold operations back. The mark is valid once it
+    was passed to the driver.
     """
 
     mark: Any
@@ -715,7 +717,7 @@ class _Mark:
 
 
 class _Signal(NamedTuple):
-    """A signal that was queued. It does not keep the event alive."""
+    """A signal that was queued. This object does not keep the event alive."""
 
     slot: ref[Slot]
     point: int
@@ -729,8 +731,8 @@ class _Signal(NamedTuple):
 
 
 class _Wait(NamedTuple):
-    """A wait, and the state of the queue before it: the number of operations with operands, the last signal here, and
-    the last one by native code.
+    """A wait, and the state of the queue before the wait: the number of operations with operands, the last signal by
+    this class, and the last signal by native code.
     """
 
     slot: Slot
@@ -752,10 +754,9 @@ class AdoptedQueues:
         self._used: dict[Hashable, tuple[DeviceQueue, int]] = {}  # identity of a stream -> queue, users
 
     def queue(self, identity: Hashable | None, stream: Stream, lasting: bool = False) -> DeviceQueue:
-        """Return the queue over a stream. Every call needs its own `release`.
-
-        `identity` names the stream; a later stream with the same handle has another identity. It is None if it cannot
-        be found out now. `lasting` means that the stream, and with it the queue, lives as long as the process.
+        """Return the queue over a stream. Every call needs its own `release`. `identity` distinguishes the stream from
+        a later stream with the same handle. It is None if the driver cannot be asked now. `lasting` means that the
+        stream, and with it the queue, lives as long as the process.
         """
         if identity is None:
             return DeviceQueue(self._engine, stream)
@@ -788,7 +789,9 @@ class _Dropped:
 
 
 def _holds_device(slot: Slot, point: int) -> bool:
-    """Return whether a device that waits for the point is still waiting. After a loss it waits until it is released."""
+    """Return whether a device that waits for the point is still waiting. If the point was lost, the device waits until
+    it is released.
+    """
     state = slot.state(point)
     return state == PENDING or (state == LOST and load64(slot.address) < point)
 

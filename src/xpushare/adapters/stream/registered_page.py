@@ -12,11 +12,10 @@ __all__ = ["RegisteredPage"]
 
 @final
 class RegisteredPage:
-    """A page of ours that is registered with the driver, once it was needed.
-
-    For drivers whose calls that wait for a device end captures, whatever the thread's capture mode, but whose
-    unregistering of any page waits for the work of all streams and leaves captures alone. Other threads may be unable
-    to allocate or register memory meanwhile.
+    """A page of ours that is registered with the driver at its first use, as a way to wait for a device without ending
+    captures. It is for drivers whose calls that wait for a device end captures in every capture mode, but whose
+    unregistering of any page waits for the work of all streams and does not affect captures. Other threads may be
+    unable to allocate or register memory meanwhile.
     """
 
     def __init__(self) -> None:

@@ -132,4 +132,4 @@ def unreach(device: Device, doing: str, mapping: Mapping) -> None:
 
 
 def _keep(_device: Device, _doing: str, _mapping: Mapping) -> None:
-    """Do nothing: a mapping that is not registered stays mapped until this call."""
+    """Do nothing. The call's arguments keep an unregistered mapping mapped until the call is made."""

@@ -1,5 +1,5 @@
-"""Memory of drivers without reference counts: they free an allocation with its handle even if it is mapped, and may map
-it at only one address at a time.
+"""Memory of drivers without reference counts. They free an allocation when its handle is released, even if the
+allocation is mapped, and may map it at only one address at a time.
 """
 
 from __future__ import annotations
@@ -52,17 +52,16 @@ class CountedMemory(abc.ABC):
     def destroy_pages(self, doing: str, pages: Pages) -> None: ...
     @abc.abstractmethod
     def map_pages(self, doing: str, address: int, pages: Pages) -> bool:
-        """Map the whole allocation. Returns False if the driver refuses and the reason may be that it is mapped
-        elsewhere, which an import with an `original` never is.
+        """Map the whole allocation. Returns False if the driver refuses, possibly because the allocation is mapped at
+        another address. An import with an `original` is never mapped at another address.
         """
 
     @abc.abstractmethod
     def unmap_pages(self, doing: str, address: int, nbytes: int) -> None: ...
 
     def import_shared(self, doing: str, nbytes: int, fd: int) -> Pages:
-        """Import as `import_pages` does, or use an earlier import once more.
-
-        A driver may have one handle of the kernel's for all imports of a file, and close it with the first of them.
+        """Import as `import_pages` does, or reuse an earlier import of the same file. The driver may use one kernel
+        handle for all imports of a file, and close the handle when the first of them is destroyed.
         """
         file = file_of(fd)
         with _counting:
@@ -117,10 +116,9 @@ class CountedMemory(abc.ABC):
             self._mapped[address] = handle
 
     def _again(self, doing: str, pages: Pages) -> Pages:
-        """Return another import of this process's pages, which takes over the caller's use of them.
-
-        A driver may have one handle of the kernel's for it and for the original, and close it with the first of them.
-        So the import stays until the original goes, and is used again.
+        """Return another import of this process's pages, which takes over the caller's use of them. The driver may use
+        one kernel handle for the import and the original, and close the handle when the first of the two is destroyed.
+        So the import is kept as long as the original, and reused.
         """
         with _counting:
             if pages.idle:

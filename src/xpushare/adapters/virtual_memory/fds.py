@@ -1,5 +1,5 @@
-"""File descriptors of drivers whose rules for closing are unknown: some keep the number that they import, some close it
-at once or with the memory, and some hand out the same one again and again.
+"""File descriptors of drivers whose rules for closing are unknown. Some drivers keep the descriptor that they import,
+some close it at once or with the memory, and some return the same descriptor from every export.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ _numbers: Final = threading.RLock()  # of what drivers have: nobody else gets on
 
 
 def duplicate(doing: str, fd: int, lowest: int = 0) -> int:
-    """Duplicate a descriptor that the driver keeps. Closing the driver's own number would hand it another file."""
+    """Duplicate a descriptor that the driver keeps. If the driver's own descriptor were closed, its number could come
+    to mean another file.
+    """
     if fd < 0:
         raise DeviceError(f"{doing}: the driver returned no file descriptor")
     try:
@@ -63,8 +65,8 @@ class DriverFds:
         _numbers.release()
 
     def give(self, doing: str, fd: int) -> int:
-        """Return a copy for the driver. Its number is high, so that nobody else gets it while the driver
-        may close it.
+        """Return a duplicate for the driver. Its number is high, so that no other code gets the same number at the
+        moment when the driver closes it.
         """
         limit = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _HIGHEST)
         given = duplicate(doing, fd, limit // 2)
@@ -72,7 +74,7 @@ class DriverFds:
         return given
 
     def take(self, doing: str, fd: int) -> int:
-        """Return our copy of a descriptor that the driver keeps."""
+        """Return a duplicate, owned by this package, of a descriptor that the driver keeps."""
         taken = duplicate(doing, fd)
         self._files[fd] = file_of(taken)
         return taken

@@ -21,7 +21,7 @@ G = TypeVar("G", bound=VirtualMemory)
 
 
 class LibraryAdapter(Listed, VirtualMemoryAdapter, Generic[G]):
-    """An adapter over a library. A child process asks it for its devices before it is started here."""
+    """An adapter over a library. Until this process starts the library, a child process asks it for the devices."""
 
     maps_memfds = False  # the driver has to know their pages
     missing: ClassVar[Mapping[Aspect, str]]  # the aspects that no device has, and why

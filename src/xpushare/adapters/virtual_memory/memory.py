@@ -54,7 +54,7 @@ class _Piece(NamedTuple):
 
 
 class _Reserved:
-    """Reserved addresses. They are given back after the last mapping in them."""
+    """Reserved addresses. They are released once the last mapping in them is gone."""
 
     def __init__(self, device: VirtualMemory, address: int, nbytes: int, mappings: int = 1) -> None:
         self.device = device
@@ -76,7 +76,7 @@ def _map(engine: Engine, device: VirtualMemory, doing: str, pieces: Sequence[_Pi
     """Map allocations side by side, and return the address. Called with the device current. The caller keeps the
     pieces.
 
-    If the driver can, the access is set once for all allocations of one device, since each call is slow.
+    If the driver supports it, one call sets the access to all allocations of a device, since each call is slow.
     """
     total = sum(piece.nbytes for piece in pieces)
     address = at = device.reserve(doing, total, 0)
@@ -200,7 +200,7 @@ class AllocationFd:
 
 
 class _Segments(NamedTuple):
-    """An export of another process: the bytes of each of its allocations, and whose memory it is."""
+    """An export of another process: the size of each of its allocations, and the device that the memory belongs to."""
 
     what: Import
     sizes: Sequence[int]
@@ -434,9 +434,7 @@ def _segments(doing: str, what: Import) -> _Segments | None:
 
 
 def import_all(engine: Engine, device: VirtualMemory, found: Sequence[Import]) -> list[DriverMemory | None]:
-    """Map those imports together that are allocations, all of them or none. Returns None in the place of each other
-    import.
-    """
+    """Map all imports that are allocations together, or none. The result is None for every other import."""
     made: list[DriverMemory | None] = [None] * len(found)
     groups: dict[bool, dict[int, _Segments]] = {}  # by access and index
     for at, what in enumerate(found):

@@ -1,4 +1,4 @@
-"""Which devices may use which mapping, in a process with several devices."""
+"""Records which devices may use which mapping, in a process with several devices."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def _name(raw: bytes) -> str:
 
 
 def find_origin(device: VirtualMemory, by_uuid: Callable[[str], V | None], doing: str, raw: bytes) -> V:
-    """Return the device of a peer's memory by its uuid, for drivers that do not report whose memory they import. A
-    device that merely reaches the memory must not import it.
+    """Return the device that a peer's memory lies on, by the device's uuid, for drivers that do not report this.
+    Another device must not import the memory, even if it can reach it.
     """
     name = _name(raw)
     found = by_uuid(name)
@@ -81,14 +81,14 @@ class PeerAccess(OperandAccess):
             self.note(address, nbytes, location, access, frozenset(reaching))
 
     def note(self, address: int, nbytes: int, location: int, access: Access, ordinals: frozenset[int]) -> None:
-        """Remember an access that was set. It replaces earlier notes about the same bytes."""
+        """Record an access that was set. The record replaces earlier records of the same bytes."""
         self.forget(address, nbytes)
         with self._lock:
             bisect.insort(self._starts, address)
             self._granted[address] = _Granted(nbytes, location, access, ordinals)
 
     def forget(self, address: int, nbytes: int) -> None:
-        """Forget the access to these bytes, which were unmapped."""
+        """Remove the records of these bytes, which were unmapped."""
         with self._lock:
             for start in self._within(address, nbytes):
                 granted = self._granted.pop(start)
@@ -100,7 +100,7 @@ class PeerAccess(OperandAccess):
                         self._granted[low] = granted._replace(nbytes=high - low)
 
     def _within(self, address: int, nbytes: int) -> list[int]:
-        """Return the notes that touch these bytes."""
+        """Return the records that touch these bytes."""
         first = max(bisect.bisect_right(self._starts, address) - 1, 0)
         last = bisect.bisect_left(self._starts, address + nbytes)
         return [start for start in self._starts[first:last] if start + self._granted[start].nbytes > address]

@@ -19,7 +19,7 @@ __all__ = ["AddressRange", "PhysicalPages"]
 
 @final
 class PhysicalPages(DriverPhysical):
-    """An allocation. An import keeps the fd that it was made from, so that it can be exported again."""
+    """An allocation. If it was imported, its fd stays open, so that it can be exported again."""
 
     def __init__(self, device: VirtualMemory, handle: Any, nbytes: int, location: int, fd: OwnedFd | None) -> None:
         self._device = device
@@ -70,8 +70,8 @@ class PhysicalPages(DriverPhysical):
 
 
 def _check_size(device: VirtualMemory, doing: str, handle: Any, nbytes: int) -> None:
-    """Check the size of an import by mapping it: the import does not report its size, but the driver maps no more than
-    there is.
+    """Check the size of an import by mapping it. The import does not report its size, but the driver refuses to map
+    more than the allocation has.
     """
     address = device.reserve(doing, nbytes, 0)
     try:
@@ -89,8 +89,8 @@ def _check_size(device: VirtualMemory, doing: str, handle: Any, nbytes: int) -> 
 
 @final
 class AddressRange(DriverRange):
-    """Reserved addresses. An unmapped piece stays mapped until no work uses it. A new mapping in its place waits for
-    that.
+    """Reserved addresses. A piece that was unmapped stays mapped in the driver until no work uses it. A new mapping at
+    the same addresses waits for that.
     """
 
     host_accessible = False
@@ -130,7 +130,7 @@ class AddressRange(DriverRange):
             self._locations[at] = physical.location, nbytes
 
     def _wait_for_teardown(self, at: int, nbytes: int) -> None:
-        """Wait until the teardowns of earlier mappings in this place are done."""
+        """Wait until earlier mappings at these addresses are torn down."""
         with self._lock:
             for start in [start for start, (_, job) in self._leaving.items() if job.is_set()]:
                 del self._leaving[start]

@@ -31,9 +31,7 @@ def origin_of(doing: str, what: Import) -> tuple[str, str]:
 
 @final
 class OpaqueMemory(DriverMemory):
-    """An allocation by its file descriptor: one that the program has exported, or another process's that it can
-    import.
-    """
+    """An allocation by its file descriptor. The program has exported it, or can import it from another process."""
 
     host_accessible = False
     lasting_export = True
@@ -60,6 +58,6 @@ class OpaqueMemory(DriverMemory):
         return Export(self.nbytes, self.exposed_nbytes, (self.fd.number,), payload=payload, form=Form.OPAQUE_FD)
 
     def release(self) -> None:
-        """Do nothing now. The descriptor and the addresses are released with this object, which the program may still
-        hold.
+        """Do nothing. The descriptor and the addresses are released with this object, to which the program may still
+        have a reference.
         """

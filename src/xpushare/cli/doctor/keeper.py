@@ -1,4 +1,4 @@
-"""The keeper: whether one runs, and what could end it."""
+"""Checks whether a keeper runs, and what could end it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _unit(pid: int | str) -> str:
 
 
 def examine() -> Iterator[Check]:
-    """Report where a keeper runs, and its unit."""
+    """Report whether a keeper runs, its pid and its unit."""
     try:
         pid = _pid()
         if pid is None:

@@ -104,7 +104,7 @@ class _Side:
         return str(xs.ipc.event.get(event))
 
     def take(self, key: str, device: str, kind: str, handle: str) -> None:
-        """Open a handle. Of memory, check the bytes and write an answer."""
+        """Open a handle. If it is of memory, check the bytes and write an answer."""
         self._device[key] = device
         if kind == "event":
             self._kept[key] = xs.ipc.event.open(handle)
@@ -131,8 +131,8 @@ class _Side:
         self._kept[key].wait(timeout, at_least=point)
 
     def lost(self, key: str, timeout: float) -> float:
-        """Wait for a signal of a process that is about to die. Returns when the loss was reported, on the clock that
-        all processes share.
+        """Wait for a signal of a process that is about to die. Returns the time at which the wait reported the loss, on
+        the clock that all processes share.
         """
         try:
             self._kept[key].wait(timeout, at_least=1)
@@ -147,7 +147,7 @@ class _Side:
         return _native.futex_wait(word.address, 0, timeout, 0.0)
 
     def futex_wake(self, fd: int, timeout: float) -> int:
-        """Wake whoever sleeps at the futex, once there is a sleeper. Returns how many were woken."""
+        """Wait until a thread sleeps on the futex, and wake it. Returns how many threads were woken."""
         from xpushare import _native
 
         word = _native.Mapping(fd, 4096)

@@ -31,7 +31,7 @@ def examine(pid: int) -> Iterator[Check]:
 
 
 def _tried(call: Callable[[], int]) -> int:
-    """Return the errno of a call that returns an fd, or 0. The fd is closed."""
+    """Make a call that returns an fd, and close the fd. Return the call's errno, or 0."""
     try:
         os.close(call())
     except OSError as error:

@@ -102,7 +102,7 @@ class Trial:
                     self._bad.setdefault((device, kind), {})[route] = failed
 
     def _share(self, device: str, kind: str, route: str, importer: Process) -> None:
-        """Share one object of the kind by one route, there and back."""
+        """Share one object of the kind by one route, from the exporter to the importer and back."""
         key = f"{device} {kind} {route}"
         handle = self._exporter.call("offer", key, device, kind)
         importer.call("take", key, device, kind, handle)

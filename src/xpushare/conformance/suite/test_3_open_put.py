@@ -220,7 +220,7 @@ def _export_foreign(device: str) -> tuple[bytes, bool]:
 
 
 def _end_foreign(device: str, handle: bytes) -> bool:
-    """Withdraw the export, and drop the array as its user would. Returns whether something still holds it."""
+    """Withdraw the export, and drop the array as its user would. Returns whether the array still has a reference."""
     xs.ipc.memory.put(handle)
     array = kept.pop("foreign")
     samples(device).forget(array)

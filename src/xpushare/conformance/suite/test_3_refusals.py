@@ -1,4 +1,4 @@
-"""Section 3, rule 3: what open refuses."""
+"""Section 3, rule 3: the handles that `open` refuses."""
 
 # pyright: basic, reportPossiblyUnboundVariable=false, reportOptionalMemberAccess=false
 

@@ -273,7 +273,7 @@ def test_views_pin(pair: Pair, nothing_left: Callable[[], None]) -> None:
 
 
 def _readers() -> dict[str, Callable[[xs.Memory], Any]]:
-    """Return the ways to read a `Memory` in place, by name. Each returns what its consumer holds."""
+    """Return functions that read a `Memory` in place, by name. Each returns its consumer's object, such as an array."""
     interfaces = sorted({each.name for vendor in adapters.vendors() for each in vendor.interfaces})
 
     def of(name: str) -> Callable[[xs.Memory], Any]:

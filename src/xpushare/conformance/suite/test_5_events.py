@@ -352,7 +352,9 @@ def test_no_fds(pair: Pair, peer: Child) -> None:
 
 
 def owing(pair: Pair, child: Child, exporter_owes: bool) -> xs.Event:
-    """An event of which the child owes point 1: its exporter does, or an importer."""
+    """An event whose point 1 the child has submitted but not completed. The child is the event's exporter, or an
+    importer.
+    """
     if exporter_owes:
         handle = child.call(actions.export, "event", "event", pair.exporter)
         event = xs.ipc.event.open(handle, device=pair.importer)

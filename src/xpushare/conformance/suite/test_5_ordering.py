@@ -1,4 +1,4 @@
-"""Section 5, ordering: what the rules demand whether waits happen on the device or a queue holds its operations."""
+"""Section 5, ordering. The rules hold whether the device waits or a queue holds its operations back."""
 
 # pyright: basic, reportPossiblyUnboundVariable=false, reportOptionalMemberAccess=false
 

@@ -21,7 +21,7 @@ def _filled(device: str, value: int) -> xs.SharedArray:
 
 
 def _attach(message: bytes, device: str) -> bytes:
-    """Attach and keep: both ends."""
+    """Attach the array, store it, and return its first and last byte."""
     kept["array"] = xs.attach(message, device=device)
     return _ends()
 

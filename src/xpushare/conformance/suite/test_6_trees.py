@@ -52,7 +52,7 @@ def _plain(tree: Any) -> Any:
 
 
 def _attach(name: str, message: Any, device: str | None = None, **options: Any) -> Any:
-    """Attach, keep it, and return what is there."""
+    """Attach the tree, store it, and return its content."""
     kept[name] = xs.attach(message, device=device, **options)
     return _plain(kept[name])
 

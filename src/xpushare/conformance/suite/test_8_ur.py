@@ -1,4 +1,6 @@
-"""Section 8: Unified Runtime's face. Arguments are checked as `ur._spec` declares them; the rest is stated here."""
+"""Section 8: Unified Runtime's face. The checks of arguments follow the declarations in `ur._spec`. All other rules are
+written in this module.
+"""
 
 # pyright: basic, reportPossiblyUnboundVariable=false, reportOptionalMemberAccess=false
 
@@ -56,7 +58,7 @@ class Face:
         ]
 
     def own(self, handle: Any) -> Any:
-        """The handle, of which `close` releases a reference if the test has not."""
+        """A handle. `close` releases a reference to it if the test has not done so."""
         self.made.append(handle)
         return handle
 
@@ -180,7 +182,7 @@ _CONTEXT_SCOPE: dict[str, Any] = {
 
 
 def _good(face: Face, arg: Arg) -> Any:
-    """An argument that no check refuses. Nothing is done with it: another one is wrong."""
+    """Return an argument that no check refuses. The call does not use it, since another argument is wrong."""
     family, _, name = arg.base_kind.partition(":")
     if family == "handle":
         simple: dict[str, Any] = {
@@ -221,7 +223,7 @@ def _good(face: Face, arg: Arg) -> Any:
 
 
 def _faults(arg: Arg) -> list[Any]:
-    """Arguments that one of the checks may refuse."""
+    """Yield arguments that one of the checks may refuse."""
     family, _, name = arg.base_kind.partition(":")
     if family in ("handle", "bytes", "string", "callback"):
         return [None]

@@ -51,7 +51,7 @@ _OTHERS: Final = ("INVALID_MEM_OBJECT", "OUT_OF_HOST_MEMORY", "OUT_OF_RESOURCES"
 
 
 def _copies(number: int, too_large: str, *rules: Rule, operation: str = "Queue.copy") -> Callable[[F], F]:
-    """Declare a command on buffers. It answers `INVALID_SIZE` if the bytes are `too_large` for them."""
+    """Declare a command on buffers. `too_large` says when the command answers `INVALID_SIZE`."""
     return function(
         number,
         "INVALID_QUEUE",
@@ -148,8 +148,8 @@ class _Box:
         self.end = self.begin + (region.depth - 1) * self.slice + (region.height - 1) * self.row + region.width
 
     def pieces(self, other: _Box) -> Iterator[tuple[int, int, int]]:
-        """Yield the parts that one copy each can do: the beginning here, the beginning in a box of the same size, and
-        the bytes.
+        """Yield the parts of this box that can each be copied by one copy: the part's offset in this box, its offset in
+        the other box of the same size, and the number of bytes.
         """
         width, height, depth = self.region.width, self.region.height, self.region.depth
         if self.row == other.row == width:  # no gaps between the rows, and then none between the slices

@@ -130,7 +130,9 @@ def _property(name: str) -> Callable[[Device], Any]:
 
 
 def _told(name: str) -> Callable[[Device], Any]:
-    """Return the same for an optional query, which has no answer if the driver does not report the property."""
+    """Return the query of a property, as `_property` does. If the driver does not report the property, the query has no
+    answer.
+    """
 
     def ask(device: Device) -> Any:
         found = getattr(_properties(device), name)
@@ -142,7 +144,7 @@ def _told(name: str) -> Callable[[Device], Any]:
 
 
 def _sizes(name: str) -> Callable[[Device], list[int]]:
-    """Return the sizes along three dimensions; 1 if the driver does not report more."""
+    """Return the sizes along three dimensions. A size that the driver does not report is 1."""
     return lambda device: list(getattr(_properties(device), name)) or [1, 1, 1]
 
 
@@ -176,7 +178,7 @@ def _usm(kind: UsmKind) -> Callable[[Device], int]:
 
 
 def _is_host(device: Device) -> bool:
-    """Return whether the device's memory is the process's."""
+    """Return whether the device's memory is ordinary memory of this process."""
     return device.shared.type == "cpu"
 
 
@@ -493,8 +495,8 @@ _OPTIONS: Final = frozenset(("", "-O0", "-O1", "-O2", "-O3", "-ftarget-compile-f
 
 @function(114, ("INVALID_VALUE", "`pFrontendOption` is no option of a compiler's frontend"))
 def urPlatformGetBackendOption(hPlatform: Platform, pFrontendOption: String) -> String:
-    """Returns the platform's compiler option for an option of a frontend. There is none, since there is no compiler
-    here.
+    """Returns the platform's compiler option for an option of a frontend. Always answers that there is none, since
+    xpushare has no compiler.
     """
     if pFrontendOption not in _OPTIONS:
         raise URError(f"no compiler here knows {pFrontendOption!r}", result=Result.ERROR_INVALID_VALUE)

@@ -63,7 +63,7 @@ _current: Final = _Current()
 
 @contextmanager
 def handing_over(handover: Handover) -> Generator[None]:
-    """Enqueue commands on this thread as of the time when the program called."""
+    """Enqueue commands on this thread as if at the time at which the program submitted them."""
     _current.handover = handover
     try:
         yield
@@ -80,7 +80,9 @@ def complete(queue: Queue, command: Command) -> Event:
 
 
 def renew(queue: Queue) -> None:
-    """Let native code enqueue commands in a queue that can have them: make a timeline for it if it has none to use."""
+    """Let native code enqueue commands in a queue that supports this. Make a timeline for the queue if it has none that
+    native code can use.
+    """
     work = use(queue.shared)
     assert isinstance(work.driver, DeviceQueue)
     if work.driver.spent:
@@ -91,7 +93,7 @@ def renew(queue: Queue) -> None:
 
 
 def handed_over(queue: Queue, command: Command, engine: int, point: int) -> Event:
-    """Return the event of a command that native code has enqueued: that point of one of the queue's timelines."""
+    """Return the event of a command that native code has enqueued: a point of one of the queue's timelines."""
     [opened] = [each for each in queue.timelines if each.timeline.slot.engine == engine]
     event = Event.make(queue.context, event_over(opened), command, False)
     event.queue = event.failed_on = queue
@@ -118,7 +120,7 @@ def failed(queue: Queue, command: Command, error: URError) -> Event:
 
 
 def _hold_back(work: Work, events: tuple[Event, ...]) -> None:
-    """Let the queue wait for events, none of which may be lost. For a command that native code accepted, this was
+    """Let the queue wait for events, none of which may be lost. For a command that native code accepted, losses were
     checked before.
     """
     opened = [(use(event.shared), event.point) for event in events]

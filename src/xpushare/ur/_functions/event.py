@@ -65,7 +65,9 @@ def _profile(event: Event) -> Profile:
 
 
 def _started(event: Event) -> Profile:
-    """Return the profile of the command's start. If the command does nothing, it is the profile of its end."""
+    """Return the profile of the command's start. A command that does nothing has only the profile of its end, which is
+    returned then.
+    """
     return event.started.known() if event.started else _profile(event)
 
 

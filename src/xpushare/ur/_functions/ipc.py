@@ -68,7 +68,7 @@ def urIPCGetMemHandleExp(hContext: Context, pMem: Pointer) -> bytes:
     python="`xs.ipc.memory.put(handle)`",
 )
 def urIPCPutMemHandleExp(hContext: Context, pIPCMemHandleData: bytes) -> None:
-    """Gives handle data back. Opened memory stays open."""
+    """Releases handle data. Opened memory stays open."""
     core_memory.put(pIPCMemHandleData)
 
 
@@ -150,7 +150,7 @@ def urIPCGetPhysMemHandleExp(hContext: Context, hPhysMem: PhysicalMem) -> bytes:
     python="`xs.ipc.physical_memory.put(handle)`",
 )
 def urIPCPutPhysMemHandleExp(hContext: Context, pIPCPhysMemHandleData: bytes) -> None:
-    """Gives handle data back. Opened physical memory stays open."""
+    """Releases handle data. Opened physical memory stays open."""
     core_physical.put(pIPCPhysMemHandleData)
 
 
@@ -212,9 +212,8 @@ def urIPCGetEventHandleExp(hEvent: Event) -> bytes:
     python="`xs.ipc.event.put(handle)`",
 )
 def urIPCPutEventHandleExp(hContext: Context, pIPCEventHandleData: bytes) -> None:
-    """Gives handle data back. The event and the events that were opened from the data stay.
-
-    Only the process that got the data may give them back.
+    """Releases handle data. The event stays, and so do the events that were opened from the data. Only the process that
+    got the data may release them.
     """
     core_event.put(pIPCEventHandleData)
 

@@ -105,7 +105,9 @@ def urContextCreateWithNativeHandle(
     phDevices: DeviceList,
     pProperties: ContextNativeProperties | None,
 ) -> Context:
-    """Makes a context for the driver's context that has the objects of all these devices. No other is accepted."""
+    """Makes a context for the driver's context in which all these devices have their objects. Any other context of the
+    driver is refused.
+    """
     if any(device.platform is not hAdapter.platform for device in phDevices):
         raise URError(f"a device is not of {hAdapter!r}", result=Result.ERROR_INVALID_DEVICE)
     if pProperties is not None and pProperties.isNativeHandleOwned:
@@ -145,8 +147,8 @@ def urQueueCreateWithNativeHandle(
     hDevice: Device | None,
     pProperties: QueueNativeProperties | None,
 ) -> Queue:
-    """Makes a queue over the driver's stream (`CUstream`), in order with the commands that other code enqueues
-    there.
+    """Makes a queue over the driver's stream (`CUstream`). Its commands run in order with those that other code
+    enqueues in the stream.
     """
     first, *others = hContext.devices
     if hDevice is None and others:

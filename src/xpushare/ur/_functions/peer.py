@@ -39,7 +39,8 @@ _PEER: Final = Info(
 def urUsmP2PEnablePeerAccessExp(commandDevice: Device, peerDevice: Device) -> None:
     """Lets a device use memory of another device.
 
-    Queues here enable such access themselves for copies and fills, so this only checks that it is possible.
+    Queues of xpushare enable such access for copies and fills by themselves, so this only checks that the access is
+    possible.
     """
     pair = commandDevice, peerDevice
     if not _reaches(pair):

@@ -43,7 +43,9 @@ Info(
 def urVirtualMemGranularityGetInfo(
     hContext: Context, hDevice: Device | None, allocationSize: Size, propName: VirtualMemGranularityInfo
 ) -> int:
-    """Returns the granularity of virtual and physical memory. Without a device, it suits all devices of the context."""
+    """Returns the granularity of virtual and physical memory. Without a device, returns a granularity that is valid for
+    all devices of the context.
+    """
     recommended = propName is VirtualMemGranularityInfo.RECOMMENDED
     devices = hContext.devices if hDevice is None else (hDevice,)
     for each in devices:

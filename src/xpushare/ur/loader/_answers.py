@@ -89,7 +89,7 @@ class _Query:
 
 
 class _List:
-    """As many values as fit, and their number."""
+    """A list of values, of which C gets as many as fit in its array, and their number."""
 
     def __init__(self, call: Call, outputs: list[str]) -> None:
         self.room, self.array, self.count = (call.at[name] for name in outputs)
@@ -115,8 +115,8 @@ class _List:
 
 
 class _HandleData:
-    """Bytes whose address and size the program gets, or one of the two if C has them optional. If the program asks for
-    no address, the data are given back.
+    """Handle data. The program gets their address and size, or only one if the other parameter is optional and NULL.
+    Without an address, the data are released.
     """
 
     def __init__(self, call: Call, outputs: list[str]) -> None:
@@ -144,7 +144,7 @@ class _HandleData:
 
 
 class _Output:
-    """One value at an address. If the address is null, the object is given back."""
+    """One value, written to an address. If the address is null, the object is released."""
 
     def __init__(self, call: Call, name: str, kind: str) -> None:
         self.at = call.at[name]
@@ -165,7 +165,7 @@ class _Output:
 
 
 class _Outputs:
-    """Several values."""
+    """Several values, each written to its address as `_Output` does."""
 
     def __init__(self, call: Call, outputs: list[str]) -> None:
         kinds = call.function.returns.split("+")
@@ -202,7 +202,9 @@ def _text_writer(address: int, text: str) -> None:
 
 
 def answer(call: Call, outputs: list[str]) -> Answer:
-    """Return what passes a function's results to C, through the parameters that are not used for an argument."""
+    """Return the object that passes a function's results to C, through the parameters that are not used for an
+    argument.
+    """
     kinds = call.function.returns
     if kinds.startswith("info:"):
         return _Query(call, outputs)
@@ -220,7 +222,7 @@ After = Callable[[Words, list[Any]], object]
 
 
 def _arguments_of(function: Function, *kinds: str) -> list[int]:
-    """Return which of the arguments are of these kinds."""
+    """Return the indices of the arguments of these kinds."""
     return [i for i, arg in enumerate(function.args) if arg.kind.startswith(kinds)]
 
 
@@ -233,7 +235,7 @@ def _each(numbers: list[int], do: Callable[[Any], object]) -> After:
 
 
 def _dropper(call: Call) -> After:
-    """Return a function that forgets what a call has ended."""
+    """Return a function that drops the handles that a call has ended."""
     handles = _arguments_of(call.function, "handle:")
     data = [call.at[call.function.args[i].name] for i in _arguments_of(call.function, "bytes")]
 
@@ -246,7 +248,7 @@ def _dropper(call: Call) -> After:
 
 
 def after(call: Call) -> list[After]:
-    """Return what to do after a call of the function."""
+    """Return the functions to run after each call of this function."""
     function = call.function
     pointers = _arguments_of(function, "pointer")
     found: list[After] = []

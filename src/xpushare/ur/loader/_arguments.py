@@ -91,7 +91,9 @@ class _Handle(_Word):
 
 
 class _InOut(_Word):
-    """A handle that is both input and output. If it is not a handle of ours, the program never wrote it."""
+    """A handle that is both input and output. If the value is not a handle of ours, the program has left the variable
+    uninitialised.
+    """
 
     def __init__(self, call: Call, name: str) -> None:
         super().__init__(call, name)
@@ -220,7 +222,7 @@ class _GivenData(_Word):
 
 
 class _Callback(_Word):
-    """A function pointer. The library's own thread calls the function, and holds nothing of Python's."""
+    """A function pointer. A thread of the library calls the function without holding the GIL."""
 
     def __init__(self, call: Call, name: str) -> None:
         super().__init__(call, name)

@@ -174,7 +174,7 @@ class Boxes:
 
     @staticmethod
     def _describe(box: _Box, queue: Queue) -> None:
-        """Write what the library needs to know of a queue."""
+        """Write the properties of a queue that the library needs into its box."""
         device = queue.device.shared
         box.backend = _backend(device)
         box.traits = sum(1 << i for i, aspect in enumerate(TRAITS) if device.has(aspect))
@@ -182,8 +182,8 @@ class Boxes:
             box.traits |= HOST
 
     def fill(self, handle: int, event: Event) -> Event:
-        """Let a handle that the program already has stand for `event`, unless it stands for another event. Return the
-        event that it stands for. The program's reference is counted.
+        """Make a handle that the program already has stand for `event`, unless the handle stands for another event
+        already. Return the event that the handle stands for. The program's reference is counted.
         """
         with self._lock:
             known: Event | None = self.objects.get(handle)
@@ -220,7 +220,7 @@ class Boxes:
         return handle
 
     def take_back(self, handle: int) -> None:
-        """Release what was lent if the library never received it."""
+        """Release the reference of `lend` if the library never received the handle."""
         self._count(handle, -1)
 
     def learn(self, handle: int) -> None:
@@ -294,7 +294,7 @@ class Boxes:
 
 
 def reachable(address: int) -> None:
-    """Have commands with this memory enqueued without Python."""
+    """Let the library enqueue commands that use this memory without Python."""
     found = _objects.places.known(address)
     if found is not None:
         device = found.device

@@ -129,7 +129,7 @@ def carry(function: int, event: int, queued: int, count: int, *numbers: int) -> 
 
 
 def is_clean(queue: int) -> int:
-    """Return whether a queue has nothing to report. A queue of the host must also have no work."""
+    """Return whether a queue has no error to report. A queue of the host must also have no unfinished work."""
     driver = use(boxes.objects[queue].shared).driver
     return isinstance(driver, (HostQueue, DeviceQueue)) and driver.clean()
 

@@ -84,7 +84,7 @@ def kept_queries(function: Function) -> frozenset[int]:
     """Return the queries that depend on a handle alone and whose answers never change, so that the library can cache
     them.
 
-    It caches none of events, whose times are those of the newest command.
+    Queries of events are never cached, since an event's times are those of its newest command.
     """
     kinds = [arg.base_kind.replace("handle:event", "event").partition(":")[0] for arg in function.args]
     passed = [parameter.passed for parameter in parameters(function.name)]
@@ -94,7 +94,9 @@ def kept_queries(function: Function) -> frozenset[int]:
 
 
 def _native(function: Function) -> tuple[str, str] | None:
-    """Return how the library answers without Python, and for which kind of handle. Return None if it needs Python."""
+    """Return how the library answers the function without Python, and the kind of handle that it answers for. Return
+    None if the function needs Python.
+    """
     kinds = [arg.base_kind.partition(":") for arg in function.args]
     family, _, kind = kinds[0] if kinds else ("", "", "")
     if family == "handle" and kind in COUNTED:
@@ -128,7 +130,7 @@ _OPERATORS: Final[dict[type[ast.AST], str]] = {
 
 
 class _OnlyPython(Exception):
-    """A condition requires more than C knows."""
+    """Raised for a condition that only Python can check."""
 
 
 def _in_c(node: ast.expr, words: dict[str, int]) -> str:
