@@ -14,6 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from software import Device
 import xpushare as xs
 from xpushare import _native, adapters
 from xpushare.adapters.base import Import
-from xpushare.adapters.stream import payload
+from xpushare.adapters.stream import background, payload
 from xpushare.adapters.stream.background import Teardown, Watch
 from xpushare.adapters.stream.fills import Copy, Fill, fill_steps
 from xpushare.adapters.stream.listing import ask_child
@@ -181,6 +182,27 @@ def test_teardowns_come_after_the_work_of_active_devices(devices: list[Any]) -> 
     assert done == [1, 2]
     assert ("drain",) in devices[0].log
     assert not devices[1].log
+
+
+def test_a_long_wait_for_a_device_makes_the_next_teardowns_gather_longer(
+    devices: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that allocations, which may stand still during the wait, do so for a small part of the time."""
+    took, clock = iter([0.001, 0.03, 7.0, 0.001]), [0.0]
+    monkeypatch.setattr(background, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=time.sleep))
+    monkeypatch.setattr(devices[0], "drain", lambda: clock.__setitem__(0, clock[0] + next(took)))
+    teardown = Teardown("test", lambda: devices[:1])
+    gathered: list[float | None] = []
+
+    class Hurried(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            gathered.append(timeout)
+            return True
+
+    teardown._hurried = Hurried()
+    for _ in range(4):
+        assert teardown.submit(devices[0], lambda: None).wait(5)
+    assert gathered == pytest.approx([0.02, 0.02, 0.3, 0.5])
 
 
 def test_a_failing_teardown_is_logged_and_the_next_runs(devices: list[Any], caplog: pytest.LogCaptureFixture) -> None:

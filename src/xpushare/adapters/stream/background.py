@@ -23,8 +23,10 @@ _PATIENCE: Final = 0.05  # the longest time, in seconds, for which queues must n
 _REST: Final = 10  # the factor by which the pause after that is longer
 _NAP_FIRST: Final = 1e-4
 _NAP_MAX: Final = 0.02
-# Seconds in which more teardowns are collected, so that they share the costly wait for the device.
+# Seconds in which more teardowns are collected, so that they share the costly wait for the device. If the last wait took
+# long, these are more seconds: allocations in other threads may stand still for less than a tenth of the time.
 _GATHER: Final = 20e-3
+_GATHER_MAX: Final = 0.5
 _INTERVAL: Final = 0.2  # seconds between checks of queues that owe points
 _LOOK: Final = 0.05  # seconds between checks of memory that was closed and is still mapped
 
@@ -126,6 +128,7 @@ class Teardown(_Worker):
         self._waiters: weakref.WeakSet[Waiter] = weakref.WeakSet()
         self._hurried = threading.Event()  # set while somebody waits in `settle`
         self._settling = 0
+        self._gather = _GATHER
         self._looks: list[Callable[[], bool]] = []  # only this thread uses it
         self._next_look = 0.0
 
@@ -192,7 +195,7 @@ class Teardown(_Worker):
             batch: list[Any] = []
             while not batch:
                 self._get(batch)
-            self._hurried.wait(_GATHER)
+            self._hurried.wait(self._gather)
             while not self._todo.empty():
                 self._get(batch)
             drained = any(each[2] for each in batch)
@@ -242,12 +245,14 @@ class Teardown(_Worker):
             time.sleep(_NAP_MAX)
 
     def _drain(self) -> None:
+        start = time.monotonic()
         for device in self._devices():
             try:
                 if device.active():
                     device.drain()
             except XpuShareError as error:
                 self._log.debug("%s", error)  # a broken device has no work left
+        self._gather = min(max(_GATHER, _REST * (time.monotonic() - start)), _GATHER_MAX)
 
     def settle(self, timeout: float | None = None) -> bool:
         """Wait for the teardowns that were submitted so far."""
