@@ -256,17 +256,6 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
     "clear()": (lambda s: s.event.clear(), AttributeError, ("at_least=event.pending + 1",)),
     "an event as a condition": (lambda s: bool(s.event), TypeError, ("event.done",)),
     "an event instead of a list": (lambda s: xs.wait_any(s.event), xs.InvalidArgumentError, ("a list", "[event]")),
-    "a negative time": (lambda s: s.event.wait(-1), xs.InvalidArgumentError, ("timeout is at least 0, not -1",)),
-    "a negative time as float": (lambda s: s.event.wait(-0.5), xs.InvalidArgumentError, ("at least 0, not -0.5",)),
-    "a negative time to recover": (lambda s: s.event.recovered(-1), xs.InvalidArgumentError, ("at least 0",)),
-    "a negative time for several": (lambda s: xs.wait_any([s.event], -1), xs.InvalidArgumentError, ("at least 0",)),
-    "a negative time for a queue": (lambda _: xs.Queue(HOST).synchronize(-1), xs.InvalidArgumentError, ("at least 0",)),
-    "a negative time for a name": (lambda _: xs.lookup("q", timeout=-1), xs.InvalidArgumentError, ("at least 0",)),
-    "a negative time for a frame": (lambda s: s.channel.receive(-1), xs.InvalidArgumentError, ("at least 0",)),
-    "a negative time for a slot": (
-        lambda s: s.channel.send([1.0, 1.0], None, -1), xs.InvalidArgumentError, ("at least 0",),
-    ),
-    "a negative time for a lock": (lambda _: xs.Lock().acquire(-1), xs.InvalidArgumentError, ("at least 0",)),
     # channels, locks and atomics
     "put()": (lambda s: s.channel.put(1), AttributeError, ("Channel has no attribute 'put'", "send(x) sends a frame")),
     "get()": (lambda s: s.channel.get(), AttributeError, ("receive() takes the next frame",)),

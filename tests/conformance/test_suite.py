@@ -118,7 +118,7 @@ def test_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_without_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
-    with pytest.raises(InvalidArgumentError, match=r"xpushare\[conformance\]"):
+    with pytest.raises(InvalidArgumentError, match=r"pip install '\.\[conformance\]'"):
         runner.run("native_cpu:0")
 
 

@@ -240,3 +240,36 @@ def test_it_is_an_export_of_this_process_after_the_exporter(peer: Child) -> None
         exporter.kill()
     with pickle.loads(peer.call(passes_on)) as array:
         assert np.asarray(array)[-1] == 6
+
+
+def test_threads_open_and_close_the_same_memory(peer: Child) -> None:
+    """More pieces than are kept, so that each close drops one that another thread may be about to open."""
+
+    def share() -> list[bytes]:
+        kept["memory"] = [xs.malloc_device(4096, "native_cpu:0") for _ in range(100)]
+        return [bytes(xs.ipc.memory.get(each)) for each in kept["memory"]]
+
+    def work(raws: list[bytes]) -> list[str]:
+        import sys
+        import threading
+
+        errors: list[str] = []
+        sys.unraisablehook = lambda told: errors.append(repr(told.exc_value))
+        sys.setswitchinterval(1e-6)
+
+        def run(first: int) -> None:
+            try:
+                for turn in range(4000):
+                    xs.ipc.memory.open(raws[(7 * turn + first) % 100]).close()
+            except BaseException as error:
+                errors.append(repr(error))
+
+        threads = [threading.Thread(target=run, args=(first,)) for first in range(10)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return errors
+
+    with Child() as exporter:
+        assert peer.call(work, exporter.call(share)) == []

@@ -74,7 +74,7 @@ class _Storage:
         self.low, self.high = view.address, view.address + view.nbytes
 
     def add(self, each: _Private, view: Spanned) -> None:
-        """Add a view that begins behind the beginnings of the others."""
+        """Add a view that begins after all views that were added before."""
         self.views.append((each, view))
         self.high = max(self.high, view.address + view.nbytes)
 
@@ -88,7 +88,7 @@ class _Storage:
         return high - low
 
     def is_dense(self) -> bool:
-        """Return whether the elements of the views cover every byte. Views without gaps do, taken together."""
+        """Return whether the views together cover every byte, which they do if none of them has gaps."""
         end = self.low
         for _, view in self.views:
             if is_dense(view) and view.address <= end:
@@ -132,8 +132,8 @@ def _copy_bytes(target: Any, group: _Storage) -> None:
 @final
 class Placing(Leaves):
     """Arrays, their places, and the work that must finish before their content is complete. Native code examines arrays
-    of ours, and arrays of libraries that have DLPack's exchange API. Python describes each kind of such array once.
-    Other arrays are described here, one by one.
+    of ours, and arrays of libraries that have DLPack's exchange API. Python describes each kind of these arrays once,
+    and all other arrays one by one.
     """
 
     # Most arrays need none of this, so no object says it.
@@ -157,7 +157,7 @@ class Placing(Leaves):
     _private: list[_Private]
 
     def ask(self, copy: bool, stream: Any, lasting: bool) -> None:
-        """Place the arrays as `share` is asked to. `lasting` is as for `passed_on`."""
+        """Place the arrays with the arguments of `share`. `lasting` is as for `passed_on`."""
         self.special = True
         self._copy = copy
         self._lasting = lasting
@@ -166,7 +166,7 @@ class Placing(Leaves):
         self.named = stream is not None and self._ordered
 
     def know(self, known: Iterable[Allocation]) -> None:
-        """Tell allocations that arrays lie in and that the driver need not be asked about."""
+        """Set the known allocations. The driver is not asked about arrays in them."""
         self._known = sorted(known, key=_address)
         for allocation in self._known:
             self.learn(allocation, allocation.device.context)
@@ -233,8 +233,8 @@ class Placing(Leaves):
         self, kind: int, low: int, nbytes: int, device: Device, context: Context, finder: Recogniser | None, info: Any,
         ahead: int,
     ) -> bool:  # fmt: skip
-        """Tell native code the allocation of these bytes of another library's array, whose kind is settled. The bytes
-        `ahead`, counted from there on, have other arrays, too.
+        """Tell native code the allocation of these bytes of another library's array, whose kind is settled. `ahead` is
+        the number of bytes from `low` on in which other arrays lie, too.
         """
         try:
             allocation = description.allocation_at(low, nbytes, device, info, finder, known=False, ahead=ahead)
@@ -281,8 +281,8 @@ class Placing(Leaves):
         return self._pass_on(source, self._work(array, found, source.covered.device))
 
     def _pass_on(self, source: Source, work: Work | None) -> tuple[Source, Work | None]:
-        """Do the same for borrowed memory, by its place in the memory behind its handle. Such a handle names no event
-        of ours, so this waits for the queued work.
+        """Place an array in borrowed memory, by its offset in the memory behind the original handle. That handle names
+        no event of ours, so this waits for the queued work.
         """
         place = source.covered
         if not place.borrowed:
@@ -314,7 +314,7 @@ class Placing(Leaves):
         return Source(place, -low, found.shape, found.strides, dtype)
 
     def _put(self, index: int, source: Source | None, work: Work | None) -> None:
-        """Tell native code an array's place. A private array has no place yet."""
+        """Store an array's place in native code. A private array has no place yet."""
         if source is None:
             self.skip()
             return
@@ -463,8 +463,8 @@ class Placing(Leaves):
     # --- the result
 
     def ranges(self, works: Sequence[Work], whole_allocations: bool = False) -> list[Range]:
-        """Return what to export: for each allocation (and access to it), the bytes that its arrays span, or all of it.
-        `works` are the streams that readers wait for, by the numbers of their events.
+        """Return the ranges to export: for each allocation and access, the bytes that its arrays span, or the whole
+        allocation. `works` maps the number of an event to the stream that readers wait for.
         """
         if not works or self._stream is not None:  # with a stream, all arrays are as of that point of it
             return self.groups(_NO_EVENTS, 0 if works else -1, whole_allocations)

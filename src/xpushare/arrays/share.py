@@ -161,7 +161,8 @@ def _placed(array: Any, read_only: bool, copy: bool, stream: Any, lasting: bool)
     try:
         placing.place()
     except XpuShareError as error:
-        error.message = f"at {path_of(array, placing.current())!r}: {error}"
+        if tree is not ONE_ARRAY:
+            error.message = f"at {path_of(array, placing.current())!r}: {error}"
         raise
     return placing
 
@@ -192,8 +193,8 @@ def placed_for_others(array: Any) -> Placed:
 
 
 def _sealed(placing: Placing, opens: int | None, ttl: int | None) -> ArrayHandle:
-    """Export the placed arrays, and make the handle that owns the exports. The first export keeps all others and those
-    of the events alive, and is the one that `opens` and `ttl` apply to.
+    """Export the placed arrays, and make the handle that owns the exports. The first export keeps all others, and the
+    exports of the events, alive. `opens` and `ttl` apply to it.
     """
     works: Sequence[Work] = ()
     marks: Sequence[Mark] = ()
@@ -226,7 +227,7 @@ def _sealed(placing: Placing, opens: int | None, ttl: int | None) -> ArrayHandle
 
 
 def _passed_on(placing: Placing, ranges: list[Range], limited: bool) -> ArrayHandle:
-    """Return the handle of arrays that other processes export. It owns no export."""
+    """Return the handle of arrays that other processes export. The handle owns no export."""
     handles = [each.handle for each in ranges if each.handle is not None]
     if limited:
         raise InvalidArgumentError(

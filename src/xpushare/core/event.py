@@ -163,8 +163,6 @@ def timeout_argument(timeout: float | None) -> float | None:
         seconds = math.nan
     if math.isnan(seconds):
         raise InvalidArgumentError(f"timeout must be a number, not {timeout}")
-    if seconds < 0:
-        raise InvalidArgumentError(f"timeout is at least 0, not {timeout}")
     return seconds
 
 

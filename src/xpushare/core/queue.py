@@ -293,6 +293,8 @@ def wait(queue: Work, event: Opened, at_least: int | None) -> None:
 def synchronize(queue: Work, timeout: float | None) -> None:
     """Wait on the host until everything queued has finished. Raises the errors since the last call."""
     timeout = timeout_argument(timeout)
+    if timeout is not None and timeout < 0:
+        raise InvalidArgumentError("timeout is not negative")
     try:
         queue.driver.synchronize(timeout)
     except Exception:

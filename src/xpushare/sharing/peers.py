@@ -8,7 +8,6 @@ import re
 import resource
 import threading
 import uuid
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final, NamedTuple, Self, TypeVar, final
@@ -324,8 +323,8 @@ class Peer(PeerTable):
 
 @final
 class Turn(_RLock):  # type: ignore[misc]
-    """The right to make something, held by one thread at a time. Re-entrant for signal handlers; what those make is
-    found later.
+    """The right to make an object, held by one thread at a time. Re-entrant for signal handlers. The thread that a
+    handler interrupted finds the object that the handler made.
     """
 
     keys: frozenset[Hashable] = frozenset()  # of the objects that are made together
@@ -336,7 +335,7 @@ class Turn(_RLock):  # type: ignore[misc]
 
 
 class _Opening(NamedTuple):
-    """An entry that is held but not imported yet."""
+    """A table entry that this process holds but has not imported yet."""
 
     key: Hashable
     fields: Fields
@@ -344,8 +343,15 @@ class _Opening(NamedTuple):
     lease: Lease
 
 
+def _drop_oldest(items: dict[Any, Any]) -> None:
+    """Keep the newest `_RESTING` items. Other threads and finalisers may change the dictionary between the steps."""
+    if len(items) > _RESTING:
+        for key in list(items)[:-_RESTING]:
+            items.pop(key, None)
+
+
 class _Asked(NamedTuple):
-    """An entry that is held, and whose descriptors are to be fetched."""
+    """A table entry that this process holds and whose descriptors it has yet to fetch."""
 
     key: Hashable
     handle: Handle
@@ -370,8 +376,8 @@ class Peers:
         self._lock = threading.RLock()  # re-entrant: what dies while it is held may call `forget`
         self.imports: Final = Imports()
         self._peers: dict[bytes, Peer] = self.imports.peers
-        self._imported: OrderedDict[Hashable, None] = OrderedDict()  # of the host's memory that was imported before
-        self._resting: OrderedDict[Any, tuple[Any, ...]] = OrderedDict()  # what remakes what is closed, and its end
+        self._imported: dict[Hashable, None] = {}  # of the host's memory that was imported before
+        self._resting: dict[Any, tuple[Any, ...]] = {}  # what remakes what is closed, and its end
         self._turns: dict[Hashable, ref[Turn]] = {}
         self._together: tuple[ref[Turn], ...] = ()  # those for several keys, which are not in `_turns`, either
         self._pidfds: list[int] = []  # of the peers that have one
@@ -393,14 +399,14 @@ class Peers:
             return found
 
     def _forget_turns(self) -> None:
-        """Forget the turns that nobody has any more. The caller holds the lock."""
+        """Remove the turns that no thread has any more. The caller holds the lock."""
         self._turns = {key: turn for key, turn in self._turns.copy().items() if turn() is not None}
 
     def _turns_together(self) -> list[Turn]:
         return [turn for each in self._together if (turn := each()) is not None and not turn.over]
 
     def _turn_together(self, keys: Iterable[Hashable]) -> Turn:
-        """Take one turn for those of the keys that have none now."""
+        """Make one turn for all keys that have no turn yet."""
         with self._lock:
             self._forget_turns()
             others = self._turns_together()
@@ -411,8 +417,9 @@ class Peers:
         return turn
 
     def once(self, key: Hashable, find: Callable[[], T | None], make: Callable[[], T]) -> T:
-        """Return the result of `find`, else of `make`, which makes it findable. Only one thread at a time works on this
-        key; other keys go on. If one thread finds no route, the threads that waited for it have found none either.
+        """Return the result of `find`. If there is none, return the result of `make`, which `find` finds from then on.
+        Only one thread at a time works on a key. If a thread finds no route, the threads that waited for it raise the
+        same error.
         """
         while True:
             turn = self._turn(key)
@@ -460,7 +467,7 @@ class Peers:
         return found
 
     def _made(self, handle: Handle, way: Callable[[Handle], routes.Met | None]) -> Peer | None:
-        """Return the exporter that the fast path has attached to, or None if it has not."""
+        """Return the exporter that the fast path has attached to, or None if it has attached to none."""
         cookie = fields_of(handle).cookie
         met, found = way(handle), None
         if met is not None:
@@ -501,8 +508,8 @@ class Peers:
             self._pidfds = [peer.pidfd.number for peer in met if peer.pidfd is not None]
 
     def cached(self, key: Any, make: Callable[[], T], room: Room | None = None) -> T:
-        """Return the living object that was made under `key`, else the result of `make`: a `Resource` that notifies the
-        cache when it dies. `room` is where the object is cached after its end.
+        """Return the living object that was made under `key`, or else the result of `make`, a `Resource` that notifies
+        the cache when it dies. `room` caches the object after its last use.
         """
 
         def find() -> T | None:
@@ -556,24 +563,23 @@ class Peers:
             self.kept.keep(key, cookie, nbytes, room, reopens, end, descriptors)
 
     def _comes_again(self, key: Any) -> bool:
-        """Return whether memory of the host was imported before, so that its mapping is worth keeping. Notes that it
-        is imported now.
+        """Return whether memory of the host was imported before, so that its mapping is worth keeping. Records that the
+        memory is imported now.
         """
         if key in self._imported:
             return key[:16] in self._peers and _native.start_warden()
         self._imported[key] = None
-        if len(self._imported) > _RESTING:
-            self._imported.popitem(last=False)
+        _drop_oldest(self._imported)
         return False
 
     def _rest(self, key: Any, reopens: tuple[Any, ...], end: _native.End) -> None:
-        """Keep the mapping of a closed import of the host's, which holds no lease: its exporter may use the memory
-        for other arrays, and nothing here reads it until a handle of it is opened. The warden ends it after a while.
+        """Keep the mapping of a closed import of host memory. The mapping holds no lease: the exporter may use the
+        memory for other arrays, and this process does not read it until a handle of the memory is opened. The warden
+        unmaps it after a while.
         """
         reopens[1].rest()
         self._resting[key] = (*reopens, end)
-        if len(self._resting) > _RESTING:
-            self._resting.popitem(last=False)
+        _drop_oldest(self._resting)
 
     def acquire(self, wanted: Sequence[tuple[Any, ...]], taken: list[tuple[Any, Lease]]) -> None:
         """Open several objects. Each element of `wanted` is a tuple that begins with a handle and its opener. Appends
@@ -783,8 +789,8 @@ class Peers:
             asked.clear()
 
     def _asked(self, peer: Peer, handle: Handle, key: Any, opener: Opener) -> _Asked | None:
-        """Hold an entry whose descriptors native code does not fetch. Returns None for one that is opened step by
-        step.
+        """Hold an entry whose descriptors native code does not fetch. Returns None for an entry that has to be opened
+        step by step.
         """
         fields = fields_of(handle)
         if fields.flags & COUNTED:
@@ -800,7 +806,9 @@ class Peers:
         self, peer: Peer, opener: Opener, opening: dict[Any, tuple[int, Handle]], later: list[_Opening],
         asked: list[_Asked], opened: list[tuple[Any, Lease] | None],
     ) -> None:  # fmt: skip
-        """Import everything in `later` and, once it is fetched, everything in `asked`. Empties both."""
+        """Import the entries in `later`. Fetch the descriptors of the entries in `asked`, and import them, too. Empties
+        both lists.
+        """
         made: list[Any] = []
         lease: Lease | None = None
         fetched = peer.fetch_all([(each.handle, each.entry) for each in asked])
@@ -912,8 +920,8 @@ class Peers:
             raise
 
     def open_slot(self, handle: Handle, make: Callable[[_native.Domain, int], T]) -> tuple[T, Lease]:
-        """Return the result of `make` for an event's slot, from now or an earlier open, and the lease that belongs to
-        it. An event has nothing to import.
+        """Return the result of `make` for an event's slot, made now or at an earlier open, and the slot's lease. An
+        event has nothing to import.
         """
         fields = fields_of(handle)
         known = self.known(fields.cookie)
@@ -959,8 +967,9 @@ class Peers:
             self._know()
         for cookie in gone:
             self.kept.forget(cookie)
-            for key in [key for key in self._resting.copy() if key[:16] == cookie]:
-                self._resting.pop(key, None)
+            for key in list(self._resting):
+                if key[:16] == cookie:
+                    self._resting.pop(key, None)
 
     def knows(self, peer: Peer) -> bool:
         """Return whether the peer was alive at the last sweep."""

@@ -23,8 +23,8 @@ _PATIENCE: Final = 0.05  # the longest time, in seconds, for which queues must n
 _REST: Final = 10  # the factor by which the pause after that is longer
 _NAP_FIRST: Final = 1e-4
 _NAP_MAX: Final = 0.02
-# Seconds in which more teardowns are collected, so that they share the costly wait for the device. If the last wait took
-# long, these are more seconds: allocations in other threads may stand still for less than a tenth of the time.
+# Seconds in which more teardowns are collected, so that they share the costly wait for the device. Allocations in other
+# threads may stand still during it. So the seconds are more after a long one: it takes less than a tenth of the time.
 _GATHER: Final = 20e-3
 _GATHER_MAX: Final = 0.5
 _INTERVAL: Final = 0.2  # seconds between checks of queues that owe points
