@@ -209,10 +209,16 @@ class Kept:
             self._leave(key, item)
         return item
 
+    def _all(self) -> list[tuple[Hashable, _Item]]:
+        """Return what is cached now. The caller holds the lock, but a garbage collection may close and cache imports
+        in between. A list of the keys alone is made at one go; a copy of an `OrderedDict` is not.
+        """
+        return [(key, item) for key in list(self.items) if (item := self.items.get(key)) is not None]
+
     def give_up(self, wanted: Callable[[_Item], bool] = lambda _item: True) -> int:
         """Release the cached imports that are `wanted`, by default all. Returns their size in bytes."""
         with self._lock:
-            gone = {key: item for key, item in self.items.copy().items() if wanted(item)}
+            gone = {key: item for key, item in self._all() if wanted(item)}
             for key in gone:
                 self._pop(key)
         return sum(item.nbytes for item in gone.values())  # released here, outside the lock
@@ -237,11 +243,11 @@ class Kept:
         the count.
         """
         with self._lock:
-            found = [(key, item.nbytes) for key, item in self.items.copy().items() if item.room is room]
+            found = [(key, item.nbytes) for key, item in self._all() if item.room is room]
             of = self._of.setdefault(room, _OfRoom())
             of.keys = OrderedDict((key, None) for key, _nbytes in found)
             of.nbytes = sum(nbytes for _key, nbytes in found)
-            self._held = sum(item.descriptors for item in self.items.copy().values())
+            self._held = sum(item.descriptors for _key, item in self._all())
             return of.nbytes
 
     def _look(self, room: Room) -> bool:
