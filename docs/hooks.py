@@ -1,4 +1,4 @@
-"""Add the examples to the site, to be downloaded, and link each page that names one to its file."""
+"""Add the examples to the site, to be downloaded, link each page that names one to its file, and describe each page."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
+# The first paragraph of plain text: what a search engine shows of a page
+FIRST = re.compile(r"^(?=[A-Z`*])(?!\*\*\*)(.+?)\n\s*\n", re.MULTILINE | re.DOTALL)
 EXAMPLE = re.compile(r"(?<!\[)`examples/([\w/]+\.\w+)`(?!\])")
 
 
@@ -30,4 +32,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         up = "../" * page.file.src_uri.count("/")
         return f"[`examples/{match[1]}`]({up}examples/{match[1]}){{ download }}"
 
+    found = FIRST.search(markdown + "\n\n")
+    if found is not None and "description" not in page.meta:
+        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", found[1])  # links become their texts
+        page.meta["description"] = " ".join(re.sub(r"[`*]", "", text).split())[:200]
     return EXAMPLE.sub(link, markdown)

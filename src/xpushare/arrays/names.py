@@ -611,8 +611,8 @@ class Watch(Awaitable, Generic[_V]):
             raise InvalidArgumentError("this watch is closed")
 
     def _newer(self) -> _V | None:
-        """Return a version that was not yielded before, or None. If there is none at the first call, the watch has
-        begun.
+        """Return a version that was not yielded before, or None. A first call that finds none also counts as the start
+        of the watch.
         """
         self._expect_usable()
         found: Any = None

@@ -332,7 +332,9 @@ def _give_up(native: _native.Crew, path: Path, inode: tuple[int, int]) -> None:
 def _begin(
     kind: int, name: str, path: Path, create: Callable[[], Sequence[Range]] | None, initial: int
 ) -> tuple[Crew, bool] | None:
-    """Open the file and the objects of a living member. If there is no member, make them, or return None."""
+    """Open the file and the objects of a living member. If there is no member, `create` makes the objects; without
+    `create`, return None.
+    """
     while True:
         fd = _opened(path, create is not None)
         if fd is None:

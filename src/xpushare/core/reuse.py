@@ -93,7 +93,9 @@ def allocation_of(block: Block) -> Allocation:
 
 
 def _ended(block: Block) -> None:
-    """Make the allocation available again, once no view, capsule, queue or export of this process uses it."""
+    """Make the allocation available again. Called when no view, capsule, queue or export of this process uses it any
+    more.
+    """
     if block.free() is None:
         block.driver.release()
         return

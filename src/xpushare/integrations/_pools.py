@@ -1,4 +1,4 @@
-"""Pools: other libraries' arrays in memory of this package, which can sleep."""
+"""Pools give other libraries memory of this package. A pool can sleep: its device memory is free for a while."""
 
 from __future__ import annotations
 

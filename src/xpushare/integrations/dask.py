@@ -499,7 +499,9 @@ def _setting(name: str, given: Any, default: str) -> Any:
 
 
 def dask_setup(server: object) -> None:
-    """Register the family, for `--preload xpushare.integrations.dask` and `distributed.worker.preload`."""
+    """Register Dask's serialization family `xpushare`. Dask calls this for `--preload xpushare.integrations.dask` and
+    for `distributed.worker.preload`.
+    """
     register(server)
 
 

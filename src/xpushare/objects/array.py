@@ -869,7 +869,9 @@ def order_before(array: SharedArray, work: Work) -> None:
 
 
 def pickled_by(array: SharedArray, producer: object, marks: Marks | None = None) -> bytes:
-    """Return the bytes that a pickle carries, with the content that the library of `producer` has queued."""
+    """Return the bytes of a pickle of the array. Whoever opens it waits for the work that the library of `producer` has
+    queued.
+    """
     return array._pickled(producer, marks)  # pyright: ignore[reportPrivateUsage]
 
 

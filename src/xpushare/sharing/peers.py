@@ -842,8 +842,8 @@ class Peers:
     def _open_new(
         self, peer: Peer, fields: Fields, key: Any, opener: Opener, maps: bool, later: list[_Opening] | None = None
     ) -> tuple[Any, Lease] | None:
-        """Open an object that is not open yet. `later` collects it, for the caller to import and to close its
-        descriptors.
+        """Open an object that is not open yet. With `later`, append it there and return None: the caller imports it and
+        closes its descriptors.
         """
         opened = peer.open(fields, maps)
         if opened is None:

@@ -98,8 +98,8 @@ class _Exported(DriverMemory):
 
     def _make(self, doing: str) -> tuple[OwnedFd, bytes, int]:
         """Return a copy of the driver's file descriptor, the driver's handle, and the size of the memory behind the
-        descriptor. Importers map that whole size. The handle is empty unless the driver imports nothing else. The
-        handles of older drivers begin with the number of the descriptor.
+        descriptor. Importers map that whole size. The handle is empty if the driver imports file
+        descriptors. Older drivers import only their own handles, which begin with the descriptor's number.
         """
         driver, context = self._gpu.driver, self._gpu.platform.context
         if self._gpu.shares_by_fd:

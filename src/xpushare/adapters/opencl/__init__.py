@@ -2,6 +2,6 @@
 compiled code.
 
 Memory is memfds that the device uses in place. Queues are in-order command queues. Work that waits for events is held
-back in this process. Callbacks of markers complete points. Each device is tested at its first use; see
+back in this process. A marker's callback completes an event's signal. Each device is tested at its first use; see
 docs/backends/opencl.md.
 """

@@ -1,4 +1,4 @@
-"""The adapter: the part of the driver contract that makes sense without a driver."""
+"""The Vulkan adapter. It implements only the parts of the driver contract that need no driver in this process."""
 
 from __future__ import annotations
 

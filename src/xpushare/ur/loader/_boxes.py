@@ -224,7 +224,7 @@ class Boxes:
         self._count(handle, -1)
 
     def learn(self, handle: int) -> None:
-        """Copy the library's count to the object, before Python returns the number of references or ends one."""
+        """Copy the library's count to the object, before Python reads the number of references or releases one."""
         if handle in self._seen and not self._released(handle):
             found = self.objects[handle]
             with self._lock:
