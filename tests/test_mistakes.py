@@ -394,6 +394,15 @@ def test_wait_without_a_number_warns() -> None:
         event.wait(5)
 
 
+def test_wait_any_for_an_event_without_a_pending_signal_warns() -> None:
+    with xs.Event(HOST) as event:
+        with pytest.warns(UserWarning, match=r"no pending signal, .* returns at once: pass \(event, 1\)") as caught:
+            assert xs.wait_any([event], 0.1) == [event]
+        assert caught[0].filename == __file__
+        event.signal()
+        assert xs.wait_any([event], 0.1) == [event]
+
+
 def test_lost_handle_warns() -> None:
     array = xs.zeros(3)
     with pytest.warns(ResourceWarning, match=r"is lost: .* Close it, or share with opens= or ttl="):
