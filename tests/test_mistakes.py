@@ -49,6 +49,11 @@ class Scene:
         self.array.close()
         return self.array
 
+    def closed_lock(self) -> xs.Lock:
+        lock = xs.Lock()
+        lock.close()
+        return lock
+
     def once(self) -> bytes:
         """A handle whose only open is used up."""
         handle = xs.share(self.array, opens=1)
@@ -286,6 +291,13 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
     "a send by a closed channel": (
         lambda s: (s.channel.close(), s.channel.send([1.0, 2.0])), xs.InvalidArgumentError,
         ("Channel is closed: close() was called, or its `with` block has ended",),
+    ),
+    "a loan of a dropped channel": (
+        lambda _: xs.Channel.create("dropped", 3).loan().__enter__(), xs.InvalidArgumentError,
+        ("this Channel is closed", "nothing refers to it any more", "Keep the channel in a variable"),
+    ),
+    "a closed lock": (
+        lambda s: s.closed_lock().acquire(), xs.InvalidArgumentError, ("this Lock or Atomic is closed: close()",),
     ),
     "the name of an atomic first": (
         lambda _: xs.Atomic("hits"), xs.InvalidArgumentError, ("not 'hits'", "xs.Atomic(0, 'hits')"),
