@@ -89,8 +89,8 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
         lambda _: xs.share({"a": np.ones(3)}), xs.FeatureNotSupportedError,
         (*PRIVATE, "at 'a': the memory of this numpy.ndarray"),
     ),
-    "a number": (lambda _: xs.share(5), xs.InvalidArgumentError, ("int is not", "xs.array")),
-    "a str": (lambda _: xs.share("x"), xs.InvalidArgumentError, ("A str alone is not shared", "put it into a tree")),
+    "a number": (lambda _: xs.share(5), xs.InvalidArgumentError, ("A single int is not shared", "xs.array")),
+    "a str": (lambda _: xs.share("x"), xs.InvalidArgumentError, ("A single str is not shared", "put it into a tree")),
     "a set": (lambda _: xs.share({1}), xs.InvalidArgumentError, ("set is not", "`share` takes arrays")),
     "a set in a tree": (
         lambda s: xs.share({"a": s.array, "b": [0, {1}]}), xs.InvalidArgumentError,
@@ -296,6 +296,12 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
         lambda _: xs.Channel.create("dropped", 3).loan().__enter__(), xs.InvalidArgumentError,
         ("this Channel is closed", "nothing refers to it any more", "Keep the channel in a variable"),
     ),
+    "an element of a handle": (
+        lambda s: s.handle[0], TypeError, ("this is a handle, not an array: np.asarray(xs.attach(handle))",),
+    ),
+    "the sum of a handle": (
+        lambda s: s.handle.sum(), AttributeError, ("this is a handle, not an array: np.asarray(xs.attach(handle))",),
+    ),
     "a closed lock": (
         lambda s: s.closed_lock().acquire(), xs.InvalidArgumentError, ("this Lock or Atomic is closed: close()",),
     ),
@@ -399,6 +405,9 @@ def test_advice_is_no_attribute() -> None:
     with xs.Channel.create("frames", 2) as channel:
         assert "put" not in dir(channel)
         assert not hasattr(channel, "put")
+    with xs.share(xs.zeros(3)) as handle:
+        assert "sum" not in dir(handle)
+        assert not hasattr(handle, "sum")
 
 
 def test_wait_without_a_number_warns() -> None:
