@@ -54,6 +54,10 @@ class Scene:
         lock.close()
         return lock
 
+    def assigned(self) -> None:
+        with self.channel.loan() as loan:
+            loan[:] = 1
+
     def once(self) -> bytes:
         """A handle whose only open is used up."""
         handle = xs.share(self.array, opens=1)
@@ -301,6 +305,13 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
     ),
     "the sum of a handle": (
         lambda s: s.handle.sum(), AttributeError, ("this is a handle, not an array: np.asarray(xs.attach(handle))",),
+    ),
+    "an array of a channel": (
+        lambda s: np.asarray(s.channel), TypeError, ("a Channel is not an array: np.asarray(frame)",),
+    ),
+    "elements of a loan": (
+        lambda s: s.assigned(), TypeError,
+        ("'Loan' object does not support item assignment: np.asarray(frame)[:] = ...",),
     ),
     "a closed lock": (
         lambda s: s.closed_lock().acquire(), xs.InvalidArgumentError, ("this Lock or Atomic is closed: close()",),
