@@ -175,7 +175,7 @@ def test_memfd_create_is_blocked() -> None:
 def test_own_network_namespace() -> None:
     found = examine(prefix=["unshare", "--net"])
     assert found.status == 0
-    assert "only pidfd_getfd goes" in found.checks["network namespace"].why
+    assert "needs one runtime folder" in found.checks["network namespace"].why
 
 
 @needs_pids
@@ -248,9 +248,11 @@ def test_a_process_that_shares_nothing() -> None:
 def test_a_process_that_is_gone() -> None:
     with Child() as child:
         child.kill()
-    found = examine("--pid", str(child.pid))
-    assert found.status == 1
-    assert "no such process" in found.checks["pidfd_getfd"].why
+    done = subprocess.run(
+        [sys.executable, "-m", "xpushare", "doctor", "--pid", str(child.pid)], capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert (done.stdout, done.stderr) == ("", f"xpushare doctor: no process has pid {child.pid}\n")
 
 
 @needs_setpriv
@@ -288,17 +290,30 @@ def test_another_users_exporter() -> None:
 
 
 @needs_nets
+def test_another_network_namespace_and_one_runtime_folder(tmp_path: Path) -> None:
+    with Child(export) as child:
+        found = examine("--pid", str(child.pid), prefix=["unshare", "--net"])
+        assert found.state("socket") == "works"
+        other = {"XPUSHARE_RUNTIME_DIR": str(tmp_path)}
+        check = examine("--pid", str(child.pid), prefix=["unshare", "--net"], env=other).checks["socket"]
+        assert check.state == "fails"
+        assert "no socket in this runtime folder" in check.why
+        assert str(check.fix).startswith("mount one runtime folder into both (XPUSHARE_RUNTIME_DIR), or share")
+
+
+@needs_nets
 @needs_setpriv
 @pytest.mark.exhaustive
-def test_another_network_namespace_and_no_right() -> None:
+def test_another_network_namespace_and_no_right(tmp_path: Path) -> None:
+    other = {"XPUSHARE_RUNTIME_DIR": str(tmp_path)}
     with Child(export, prefix=SETPRIV) as child:
-        found = examine("--pid", str(child.pid), prefix=["unshare", "--net", *SETPRIV])
+        found = examine("--pid", str(child.pid), prefix=["unshare", "--net", *SETPRIV], env=other)
         assert found.status == 0
         assert found.state("pidfd_getfd") == "works"
         assert found.state("socket") == "fails"
         assert "another network namespace" in found.checks["socket"].why
         child.call(hide)
-        found = examine("--pid", str(child.pid), prefix=["unshare", "--net", *SETPRIV])
+        found = examine("--pid", str(child.pid), prefix=["unshare", "--net", *SETPRIV], env=other)
         assert found.status == 1
         assert found.state("pidfd_getfd") == "fails"
 

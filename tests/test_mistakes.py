@@ -49,6 +49,15 @@ class Scene:
         self.array.close()
         return self.array
 
+    def closed_lock(self) -> xs.Lock:
+        lock = xs.Lock()
+        lock.close()
+        return lock
+
+    def assigned(self) -> None:
+        with self.channel.loan() as loan:
+            loan[:] = 1
+
     def once(self) -> bytes:
         """A handle whose only open is used up."""
         handle = xs.share(self.array, opens=1)
@@ -84,8 +93,8 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
         lambda _: xs.share({"a": np.ones(3)}), xs.FeatureNotSupportedError,
         (*PRIVATE, "at 'a': the memory of this numpy.ndarray"),
     ),
-    "a number": (lambda _: xs.share(5), xs.InvalidArgumentError, ("int is not", "xs.array")),
-    "a str": (lambda _: xs.share("x"), xs.InvalidArgumentError, ("A str alone is not shared", "put it into a tree")),
+    "a number": (lambda _: xs.share(5), xs.InvalidArgumentError, ("A single int is not shared", "xs.array")),
+    "a str": (lambda _: xs.share("x"), xs.InvalidArgumentError, ("A single str is not shared", "put it into a tree")),
     "a set": (lambda _: xs.share({1}), xs.InvalidArgumentError, ("set is not", "`share` takes arrays")),
     "a set in a tree": (
         lambda s: xs.share({"a": s.array, "b": [0, {1}]}), xs.InvalidArgumentError,
@@ -287,6 +296,26 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
         lambda s: (s.channel.close(), s.channel.send([1.0, 2.0])), xs.InvalidArgumentError,
         ("Channel is closed: close() was called, or its `with` block has ended",),
     ),
+    "a loan of a dropped channel": (
+        lambda _: xs.Channel.create("dropped", 3).loan().__enter__(), xs.InvalidArgumentError,
+        ("this Channel is closed", "nothing refers to it any more", "Keep the channel in a variable"),
+    ),
+    "an element of a handle": (
+        lambda s: s.handle[0], TypeError, ("this is a handle, not an array: np.asarray(xs.attach(handle))",),
+    ),
+    "the sum of a handle": (
+        lambda s: s.handle.sum(), AttributeError, ("this is a handle, not an array: np.asarray(xs.attach(handle))",),
+    ),
+    "an array of a channel": (
+        lambda s: np.asarray(s.channel), TypeError, ("a Channel is not an array: np.asarray(frame)",),
+    ),
+    "elements of a loan": (
+        lambda s: s.assigned(), TypeError,
+        ("'Loan' object does not support item assignment: np.asarray(frame)[:] = ...",),
+    ),
+    "a closed lock": (
+        lambda s: s.closed_lock().acquire(), xs.InvalidArgumentError, ("this Lock or Atomic is closed: close()",),
+    ),
     "the name of an atomic first": (
         lambda _: xs.Atomic("hits"), xs.InvalidArgumentError, ("not 'hits'", "xs.Atomic(0, 'hits')"),
     ),
@@ -387,11 +416,23 @@ def test_advice_is_no_attribute() -> None:
     with xs.Channel.create("frames", 2) as channel:
         assert "put" not in dir(channel)
         assert not hasattr(channel, "put")
+    with xs.share(xs.zeros(3)) as handle:
+        assert "sum" not in dir(handle)
+        assert not hasattr(handle, "sum")
 
 
 def test_wait_without_a_number_warns() -> None:
     with xs.Event(HOST) as event, pytest.warns(UserWarning, match=r"wait\(5, at_least=1\) waits for the first one"):
         event.wait(5)
+
+
+def test_wait_any_for_an_event_without_a_pending_signal_warns() -> None:
+    with xs.Event(HOST) as event:
+        with pytest.warns(UserWarning, match=r"no pending signal, .* returns at once: pass \(event, 1\)") as caught:
+            assert xs.wait_any([event], 0.1) == [event]
+        assert caught[0].filename == __file__
+        event.signal()
+        assert xs.wait_any([event], 0.1) == [event]
 
 
 def test_lost_handle_warns() -> None:

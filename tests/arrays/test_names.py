@@ -153,7 +153,8 @@ def test_a_live_name_is_taken(peer: Child) -> None:
     xs.publish("taken", xs.empty(1))
     with pytest.raises(xs.InvalidArgumentError, match="this process"):
         xs.publish("taken", xs.empty(1))
-    assert f"process {os.getpid()} has published" in peer.call(publish_array, "taken")
+    refused = peer.call(publish_array, "taken")
+    assert f"process {os.getpid()} has published 'taken'; only that process can replace it" in refused
 
 
 def test_looking_does_not_loosen_the_own_names(peer: Child) -> None:

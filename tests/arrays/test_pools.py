@@ -382,6 +382,13 @@ def test_a_clean_exit_lingers_for_what_nobody_has_opened(linger: str) -> None:
         assert process.wait(30) == 3
 
 
+def test_a_clean_exit_that_lingers_in_vain_says_so() -> None:
+    environ = os.environ | {"XPUSHARE_LINGER": "0.1"}
+    done = subprocess.run([sys.executable, "-c", EXITS], capture_output=True, text=True, env=environ, timeout=60)
+    assert done.returncode == 3
+    assert "exits before all of its pickles have been opened (XPUSHARE_LINGER): the memory of the oth" in done.stderr
+
+
 def test_a_clean_exit_ends_objects_that_live_to_the_end() -> None:
     """After the grace their pickles are not good any more, so nothing is left to linger for."""
     environ = os.environ | {"XPUSHARE_LINGER": "600", "XPUSHARE_PICKLE_GRACE": "0.1"}

@@ -116,7 +116,8 @@ def test_a_kept_name_needs_replace(publisher: Child, peer: Child) -> None:
     assert publisher.call(values, "weights") == {2}
     assert values_of(old) == {1}, "who has the old version open has it for good"
     assert kept_files() == 3, "the old version is its readers' alone"
-    with pytest.raises(xs.InvalidArgumentError, match="has published"):
+    advice = "keeper keeps 'weights': publish with keep=True and replace=True, or run `xpushare keep --drop weights`"
+    with pytest.raises(xs.InvalidArgumentError, match=advice):
         peer.call(publish_plainly, "weights")
     assert [row["name"] for row in listed()] == ["weights"]
 

@@ -83,7 +83,7 @@ void xp_crew_unusable(const xp_crew *c, const char *wrong)
     if (c && c->born != XP_RELAXED(&xp_fork_count))
         xp_unusable(NULL);
     else
-        xp_unusable(wrong ? wrong : "it is closed");
+        xp_unusable(wrong ? wrong : "this Lock or Atomic is closed: close() was called");
 }
 
 static xp_crew *crew(PyObject *self)

@@ -23,7 +23,9 @@ static inline xp_end *xp_end_of(PyObject *self)
     xp_end *e = &((xp_end_object *)self)->e;
     if (XP_LIKELY(!XP_RELAXED(&e->closed) && xp_crew_usable(e->c)))
         return e;
-    xp_crew_unusable(e->c, XP_RELAXED(&e->closed) ? NULL : xp_crew_wrong(e->c));
+    xp_crew_unusable(e->c, XP_RELAXED(&e->closed) ? "this Channel is closed: close() was called, or nothing refers to it "
+                                                    "any more. Keep the channel in a variable"
+                                                  : xp_crew_wrong(e->c));
     return NULL;
 }
 

@@ -92,7 +92,7 @@ int xp_guarded(int rc); /* of xp_guard: 0, or -1 with an exception set */
 
 /* crew.c: borrowed; NULL with TypeError, or with InvalidArgumentError if it is of no use any more */
 xp_crew *xp_crew_of(PyObject *object, uint32_t kind);
-void xp_crew_unusable(const xp_crew *c, const char *wrong); /* raise why it may not be used; NULL: its member is closed */
+void xp_crew_unusable(const xp_crew *c, const char *wrong); /* raise why it may not be used; NULL: its lock or atomic is closed */
 
 /* register.c: an object of a class that Python registers; NULL with an exception set */
 PyObject *xp_made(PyTypeObject *class, const char *name);

@@ -56,7 +56,7 @@ _ADVICE: Final = {
     "bytes and NumPy scalars",
 }
 _LEAF: Final = (
-    ". A {} alone is not shared: put it into a tree with an array, as in {{'x': array, 'y': value}}. "
+    ". A single {} is not shared: put it into a tree with an array, as in {{'x': array, 'y': value}}. "
     "xs.array makes a shared copy of numbers"
 )
 

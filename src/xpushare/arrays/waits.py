@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import select
 import time
+import warnings
 from collections.abc import Generator, Iterable
 from typing import Any, Final, NamedTuple, TypeVar, final
 
@@ -49,6 +50,8 @@ def wait_any(objects: Iterable[_T], timeout: float | None = None) -> list[_T]:
     """
     wanted = _Wanted(objects)
     seconds = events.timeout_argument(timeout)
+    if seconds and wanted.vacuous():
+        warnings.warn("this event has no pending signal, so wait_any returns at once: pass (event, 1)", stacklevel=2)
     end = None if seconds is None else time.monotonic() + seconds
     while not (found := wanted.ready()):
         with wanted.waiting(_left(end, seconds)) as (poll, limit):
@@ -116,6 +119,10 @@ class _Wanted:
         self._all: Final = [_wanted(each) for each in objects]
         if not self._all:
             raise InvalidArgumentError("there is nothing to wait for: the list of objects is empty")
+
+    def vacuous(self) -> bool:
+        """Return whether an event was given without a number before its first signal was pending."""
+        return any(isinstance(each, _Point) and each.given is each.event and not each.number for each in self._all)
 
     def ready(self) -> list[Any]:
         """Return the objects that are ready. Raises the error of a lost object, unless an earlier one in the list is

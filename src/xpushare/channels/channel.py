@@ -515,6 +515,11 @@ class Channel(Advised, Awaitable):
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Channel cannot be copied or pickled: send its handle, and open that in the other process")
 
+    if not TYPE_CHECKING:  # NumPy would make an array of one Python object
+
+        def __array__(self, *_dtype: object, **_options: object) -> NoReturn:
+            raise TypeError("a Channel is not an array: np.asarray(frame)")
+
     def __repr__(self) -> str:
         return f"<Channel {self.name!r} {'closed' if self.closed else describe(self._end.geometry)}>"
 

@@ -183,6 +183,13 @@ class _Content:
             return end.view(held_slot(held))
         return made.__array__(dtype, copy)
 
+    if not TYPE_CHECKING:
+
+        def __setitem__(self, _at: object, _value: object) -> NoReturn:
+            raise TypeError(
+                f"{type(self).__name__!r} object does not support item assignment: np.asarray(frame)[:] = ..."
+            )
+
     def __dlpack_device__(self) -> Any:
         return self._array().__dlpack_device__()
 

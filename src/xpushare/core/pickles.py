@@ -186,8 +186,15 @@ def wait_for_all(deadline: float) -> None:
     that.
     """
     table = node.current().table_if_any
-    if table is not None and table.pickles_wait():
-        table.wait_for_pickles(min(deadline, time.monotonic() + _grace() / _NANOSECONDS))
+    if table is None or not table.pickles_wait():
+        return
+    table.wait_for_pickles(min(deadline, time.monotonic() + _grace() / _NANOSECONDS))
+    if deadline and time.monotonic() >= deadline and table.pickles_wait():  # after Ctrl-C the deadline is 0
+        _log.warning(
+            "process %d exits before all of its pickles have been opened (XPUSHARE_LINGER): the memory of the others "
+            "goes with it",
+            os.getpid(),
+        )
 
 
 @final

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from xpushare import _native
 from xpushare._native import (
@@ -24,7 +24,7 @@ from xpushare.common import html
 from xpushare.common.errors import InvalidArgumentError, Unread, XpuShareError
 from xpushare.common.sizes import counted, readable
 from xpushare.core.declare import closing, misused, watchers
-from xpushare.objects.lifecycle import Closable
+from xpushare.objects.lifecycle import Closable, advise
 from xpushare.objects.message import ONE_ARRAY, content_of, read_message
 from xpushare.sharing import layout, node
 from xpushare.sharing.handle import Handle, HandleLike, Named, bytes_of, decode_text, encode_text, fields_of
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from xpushare.objects.message import Content
 
 __all__ = ["ArrayHandle", "expect_open", "is_tree"]
+
+_NO_ARRAY: Final = "this is a handle, not an array: np.asarray(xs.attach(handle))"
 
 
 class ArrayHandle(MessageState, Named, Closable):
@@ -191,10 +193,13 @@ class ArrayHandle(MessageState, Named, Closable):
             unread()
         return self
 
-    if not TYPE_CHECKING:  # NumPy would make an array of one Python object
+    if not TYPE_CHECKING:
 
         def __array__(self, *_dtype: object, **_options: object) -> NoReturn:
-            raise TypeError("this is a handle, not an array: np.asarray(xs.attach(handle))")
+            raise TypeError(_NO_ARRAY)  # NumPy would make an array of one Python object
+
+        def __getitem__(self, _at: object) -> NoReturn:
+            raise TypeError(_NO_ARRAY)
 
     def __str__(self) -> str:
         return encode_text(bytes(self))
@@ -251,6 +256,14 @@ class ArrayHandle(MessageState, Named, Closable):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickle, (bytes(self),)
+
+
+advise(
+    ArrayHandle,
+    **dict.fromkeys((
+        "numpy", "copy", "fill", "tolist", "reshape", "item", "sum", "mean", "max", "min", "astype", "T",
+    ), _NO_ARRAY),
+)  # fmt: skip
 
 
 def _array_count(handle: ArrayHandle) -> int:

@@ -13,7 +13,7 @@ from typing import Final
 from xpushare.common.errors import InvalidArgumentError
 from xpushare.sharing import identity
 
-__all__ = ["close", "opening", "path"]
+__all__ = ["close", "opening", "path", "paths"]
 
 _PREFIX: Final = "socket-"
 _NEW: Final = ".socket-"  # the name of a socket at which nobody listens yet
@@ -52,6 +52,17 @@ def path(cookie: bytes) -> Generator[str | None]:
     """
     with _folder() as folder:
         yield None if folder is None else f"{folder}/{_PREFIX}{cookie.hex()}"
+
+
+@contextlib.contextmanager
+def paths() -> Generator[list[str]]:
+    """Return the paths of all sockets in the runtime folder of this process."""
+    with _folder() as folder:
+        names: list[str] = []
+        if folder is not None:
+            with contextlib.suppress(OSError):
+                names = os.listdir(folder)
+        yield [f"{folder}/{name}" for name in names if name.startswith(_PREFIX)]
 
 
 @contextlib.contextmanager

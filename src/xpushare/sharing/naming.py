@@ -37,7 +37,7 @@ from xpushare.common.errors import (
 )
 from xpushare.common.fds import OwnedFd, close_all, own_fd
 from xpushare.common.leaving import Stage, at_leave
-from xpushare.sharing import identity
+from xpushare.sharing import identity, keeping
 from xpushare.sharing.handle import NAME_LENGTH_MAX
 
 __all__ = [
@@ -303,8 +303,13 @@ def check_name(name: str) -> None:
 def _expect_free(name: str, holder: int | None) -> None:
     """Raise `InvalidArgumentError` if that living process has published the name."""
     if holder is not None:
+        if holder and holder == _holder_at(Path(keeping.lock_path())):
+            raise InvalidArgumentError(
+                f"the keeper keeps {name!r}: publish with keep=True and replace=True, or run "
+                f"`xpushare keep --drop {name}`"
+            )
         who = f"process {holder}" if holder else "a process of another PID namespace"
-        raise InvalidArgumentError(f"{who} has published {name!r}")
+        raise InvalidArgumentError(f"{who} has published {name!r}; only that process can replace it")
 
 
 def _holder_at(path: Path) -> int | None:

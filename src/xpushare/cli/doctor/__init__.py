@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -76,6 +77,16 @@ def _pid(text: str) -> int:
     return value
 
 
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # another user's
+    return True
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device",
@@ -102,6 +113,9 @@ def run(arguments: argparse.Namespace) -> int:
     if sys.platform != "linux":
         raise xs.FeatureNotSupportedError("the native part of xpushare is built for Linux only")
     one = arguments.pid is not None
+    if one and not _exists(arguments.pid):
+        print(f"xpushare doctor: no process has pid {arguments.pid}", file=sys.stderr)
+        return 1
     source = routes.examine(arguments.pid) if one else _everything(arguments.device, arguments.timeout)
     checks: list[Check] = []
     group = ""

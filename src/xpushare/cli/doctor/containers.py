@@ -66,7 +66,7 @@ def _namespaces() -> Iterator[Check]:
         except OSError:
             continue  # this process may not look into it
         if apart:
-            why = f"not that of {name}: to other network namespaces only pidfd_getfd goes, the socket route ends here"
+            why = f"not that of {name}: to other network namespaces the socket route needs one runtime folder"
             yield Check("machine", "network namespace", "note", why)
             return
 

@@ -8,7 +8,7 @@ import platform
 import re
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -117,15 +117,10 @@ def _listeners() -> list[bytes]:
     return list(dict.fromkeys(found))
 
 
-def _reach_socket(pid: int) -> Check:
-    """Connect to the sockets of the exporters here until the one of process `pid` answers."""
+def _served_by(pid: int, addresses: Iterable[bytes | str]) -> int | None:
+    """Connect to the sockets until the one of process `pid` answers. Returns its user, or None if none answers."""
     from xpushare.common import system
 
-    name = "socket"
-    try:
-        addresses = _listeners()
-    except OSError as error:
-        return Check("routes", name, "skipped", f"/proc/net/unix: {error.strerror}", "mount -t proc proc /proc")
     for address in addresses:
         try:
             with system.connect(address, 2.0) as connection:
@@ -134,17 +129,38 @@ def _reach_socket(pid: int) -> Check:
             continue  # it has ended, or belongs to another user and is out of reach
         peer, uid, _gid = struct.unpack("iII", credentials)
         if peer == pid:
-            if uid != os.geteuid():
-                why = f"it serves its own user ({uid}) only, this process runs as {os.geteuid()}"
-                return Check("routes", name, "fails", why, "run both as one user")
-            return Check("routes", name, "works", "its socket takes connections from here")
+            return int(uid)
+    return None
+
+
+def _reach_socket(pid: int) -> Check:
+    """Look for the socket of process `pid` in the runtime folder, then in this network namespace, as the route does."""
+    from xpushare.sharing import door
+
+    name = "socket"
+    with door.paths() as paths:
+        uid = _served_by(pid, paths)
+    if uid is None:
+        try:
+            uid = _served_by(pid, _listeners())
+        except OSError as error:
+            return Check("routes", name, "skipped", f"/proc/net/unix: {error.strerror}", "mount -t proc proc /proc")
+    if uid is not None:
+        if uid != os.geteuid():
+            why = f"it serves its own user ({uid}) only, this process runs as {os.geteuid()}"
+            return Check("routes", name, "fails", why, "run both as one user")
+        return Check("routes", name, "works", "its socket takes connections from here")
     try:
         apart = os.stat(f"/proc/{pid}/ns/net").st_ino != os.stat("/proc/self/ns/net").st_ino
     except OSError:
         apart = None
     if apart:
-        fix = "share the network namespace: --network=container:…, hostNetwork, one pod"
-        return Check("routes", name, "fails", "the process is in another network namespace", fix)
+        why = "the process is in another network namespace, and has no socket in this runtime folder"
+        fix = (
+            "mount one runtime folder into both (XPUSHARE_RUNTIME_DIR), or share the network namespace: "
+            "--network=container:…, hostNetwork, one pod"
+        )
+        return Check("routes", name, "fails", why, fix)
     why = "the process has no socket here: it shares nothing now"
     if apart is None:
         why += ", or is in another network namespace (which may not be asked)"
