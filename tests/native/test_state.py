@@ -304,7 +304,7 @@ def one(name):
 
 def verbs_of(thing):
     names = [name for name in dir(type(thing)) if not name.startswith("_") or name in ("__bytes__", "__eq__")]
-    return [name for name in names if callable(getattr(type(thing), name)) and name != "close"]
+    return [name for name in names if callable(getattr(type(thing), name, None)) and name != "close"]
 
 
 @settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
