@@ -16,11 +16,6 @@ from xpushare.common import html
 from xpushare.common.aspects import Aspect, Support
 from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError, Unread, XpuShareError
 
-try:
-    from xpushare._native import getenv
-except FeatureNotSupportedError:  # elsewhere there is no native part, and no device
-    getenv = os.environ.get
-
 __all__ = [
     "Context",
     "Device",
@@ -435,7 +430,7 @@ def devices_of_backends() -> list[Device]:
 
 
 def _said() -> str | None:
-    return getenv("ONEAPI_DEVICE_SELECTOR") or None
+    return os.environ.get("ONEAPI_DEVICE_SELECTOR") or None
 
 
 @functools.lru_cache(256)

@@ -32,9 +32,6 @@ def register(**classes: type) -> None:
 def forks() -> int:
     """Return how many forks led to this process (pthread_atfork). The number differs between a parent and its child."""
 
-def getenv(name: str, /) -> str | None:
-    """What `os.environ.get` returns, in fewer steps."""
-
 def left() -> bool:
     """Return whether this process has left. After that, the kernel cleans up whatever dies."""
 

@@ -109,6 +109,10 @@ def calls_for_many_closes(handles: list[bytes]) -> int:
 # --- tests ----------------------------------------------------------------------------------------
 
 
+def keeps_for(seconds: str) -> None:
+    os.environ["XPUSHARE_KEEP_SECONDS"] = seconds
+
+
 def lingering() -> int:
     """How much foreign memory is kept for importers, after a sweep."""
     table = node.current().table()
@@ -118,7 +122,7 @@ def lingering() -> int:
 
 @pytest.mark.parametrize("seconds", ["60", "0"], ids=["kept mapped", "unmapped"])
 def test_it_is_kept_until_the_device_has_finished(importer: Child, array: ForeignArray, seconds: str) -> None:
-    importer.call(os.environ.update, XPUSHARE_KEEP_SECONDS=seconds)
+    importer.call(keeps_for, seconds)
     handle = xs.share(array)
     importer.call(opens, bytes(handle))
     importer.call(begins_work)

@@ -13,6 +13,4 @@ PyObject *xp_peer_hold(const xp_types *types, PyObject *peer, const xp_handle *h
 /* Whether the entry is still that of the handle. */
 bool xp_peer_stands(PyObject *peer, const xp_handle *h);
 
-/* What shows the exporter that the entry's memory is in use. NULL with an exception set */
-
 #endif

@@ -319,20 +319,7 @@ static PyObject *exchange(PyObject *Py_UNUSED(m), PyObject *args)
     return PyBool_FromLong(rc == 0);
 }
 
-/* getenv(name): what os.environ.get would say, in fewer steps. Python changes both with the GIL. */
-static PyObject *environment(PyObject *Py_UNUSED(m), PyObject *name)
-{
-    PyObject *encoded = NULL;
-    if (!PyUnicode_FSConverter(name, &encoded))
-        return NULL;
-    const char *found = getenv(PyBytes_AsString(encoded));
-    PyObject *text = found ? PyUnicode_DecodeFSDefault(found) : Py_NewRef(Py_None);
-    Py_DECREF(encoded);
-    return text;
-}
-
 static PyMethodDef functions[] = {
-    {"getenv", environment, METH_O, NULL},
     {"forks", forks, METH_NOARGS, NULL},
     {"exchange", exchange, METH_VARARGS, NULL},
     {"left", left, METH_NOARGS, NULL},

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 
-from xpushare._native import getenv
 from xpushare.common.errors import InvalidArgumentError
 
 __all__ = ["nbytes", "seconds", "switch"]
@@ -31,7 +31,7 @@ def _nbytes(name: str, text: str) -> int:
 
 def seconds(name: str, default: float) -> float:
     """Return a finite number of seconds, 0 or more. Raises `InvalidArgumentError` for any other text."""
-    text = getenv(name)
+    text = os.environ.get(name)
     return _seconds(name, text) if text else default
 
 
@@ -39,13 +39,13 @@ def nbytes(name: str) -> int | None:
     """Return a number of bytes, or None if the variable is not set. Raises `InvalidArgumentError` for any
     other text.
     """
-    text = getenv(name)
+    text = os.environ.get(name)
     return _nbytes(name, text) if text else None
 
 
 def switch(name: str) -> bool:
     """Return whether the variable is 1. It may also be 0 or unset. Raises `InvalidArgumentError` for any other text."""
-    text = getenv(name) or ""
+    text = os.environ.get(name) or ""
     if text not in ("", "0", "1"):
         raise InvalidArgumentError(f"{name} is 0 or 1, not {text!r}")
     return text == "1"
