@@ -110,11 +110,13 @@ def run(block: Block, folder: Path) -> None:
         ]
         if "harness" in block.libraries:  # a test of this project's own
             command += ["-p", "conftest"]
-    with tempfile.TemporaryDirectory(prefix="ray-") as short:  # Ray's sockets are in it
+    with tempfile.TemporaryDirectory(prefix="ray-") as short:  # a short path: Ray's sockets are in it
         if "ray" in block.libraries:
             environment |= {"RAY_TMPDIR": short, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 32}
             environment |= {"RAY_USAGE_STATS_ENABLED": "0"}
             command[1:3] = []  # warnings of Ray's own are none of ours
+        if block.libraries & {"dask", "distributed"}:
+            environment["DASK_TEMPORARY_DIRECTORY"] = short  # Dask leaves lock files there
         done = subprocess.run(
             command,
             cwd=folder,
