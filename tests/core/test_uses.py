@@ -199,7 +199,7 @@ def test_an_importer_that_was_killed_uses_nothing(importer: Child, array: Foreig
 
 @contextmanager
 def exiting(importer: Child, folder: Path, ends_up: Callable[[], object]) -> Iterator[None]:
-    """The importer exits, after `ends_up`, and in the block it has left but its device still works. Later it has ended."""
+    """The importer exits after `ends_up`. In the block it has left, and its device still works. Later it has ended."""
     left, go = (str(folder / name) for name in ("left", "go"))
     pipes = []
     for path in left, go:

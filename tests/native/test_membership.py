@@ -167,8 +167,9 @@ if (other := os.fork()) == 0:
     reason="needs unshare --pid",
 )
 def test_who_is_being_torn_down_has_what_it_had(exporter):
-    """Its files are closed, and its lock is gone with them, but what it has on devices may go later. The kernel lets the
-    first process of a PID namespace end only once somebody has waited for the others there.
+    """Its files are closed, and its lock is gone with them, but what it has on devices may go later.
+
+    The kernel lets the first process of a PID namespace end only once somebody has waited for the others there.
     """
     d = exporter.domain
     parent = Peer([d.fd, d.bell], prefix=UNSHARE)
