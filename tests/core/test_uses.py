@@ -6,6 +6,10 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +20,7 @@ import xpushare as xs
 from harness import Child, kept, wait_until
 from xpushare.adapters.mock.others import ForeignArray, default_stream
 from xpushare.adapters.mock.script import driver
+from xpushare.common.leaving import Stage, at_leave
 from xpushare.core.opening import room_of
 from xpushare.core.reuse import _waiting
 from xpushare.sharing import node
@@ -76,6 +81,20 @@ def begins_work() -> None:
 
 def finishes_work() -> None:
     kept.pop("go").set()
+
+
+def reads(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.read(1)
+
+
+def works_until_told(path: str) -> None:
+    default_stream(0).call(partial(reads, path))
+
+
+def tells_when_it_has_left(path: str) -> None:
+    """At its exit, once it has left its peers. Its devices still work: the driver waits for them next."""
+    at_leave(lambda _deadline: Path(path).write_bytes(b"x"), Stage.STOP)
 
 
 def kept_nbytes() -> int:
@@ -175,6 +194,42 @@ def test_an_importer_that_was_killed_uses_nothing(importer: Child, array: Foreig
     handle.close()
     assert lingering() == 1
     importer.kill()
+    wait_until(lambda: lingering() == 0)
+
+
+@contextmanager
+def exiting(importer: Child, folder: Path, ends_up: Callable[[], object]) -> Iterator[None]:
+    """The importer exits after `ends_up`. In the block it has left, and its device still works. Later it has ended."""
+    left, go = (str(folder / name) for name in ("left", "go"))
+    pipes = []
+    for path in left, go:
+        os.mkfifo(path)
+        pipes.append(os.open(path, os.O_RDWR))  # nobody waits for the other end
+    importer.call(works_until_told, go)
+    importer.call(ends_up)
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            ended = pool.submit(importer.exit)
+            os.read(pipes[0], 1)
+            yield
+        finally:
+            os.write(pipes[1], b"x")
+            for each in pipes:
+                os.close(each)
+        assert ended.result() == 0
+
+
+@pytest.mark.parametrize("ends_up", [closes, int], ids=["closed", "open"])
+def test_an_importer_that_exits_uses_it_until_it_has_ended(
+    importer: Child, array: ForeignArray, tmp_path: Path, ends_up: Callable[[], object]
+) -> None:
+    importer.call(tells_when_it_has_left, str(tmp_path / "left"))  # before the driver is loaded, so first at the exit
+    handle = xs.share(array)
+    importer.call(opens, bytes(handle))
+    handle.close()
+    with exiting(importer, tmp_path, ends_up):
+        for _ in range(3):
+            assert lingering() == 1
     wait_until(lambda: lingering() == 0)
 
 

@@ -172,9 +172,9 @@ class Exporter:
 class Peer:
     """A process with `n` (the module) and `os` in its namespace."""
 
-    def __init__(self, fds=(), preexec_fn=None):
+    def __init__(self, fds=(), preexec_fn=None, prefix=()):
         self.process = subprocess.Popen(
-            [sys.executable, "-X", "faulthandler", __file__],
+            [*prefix, sys.executable, "-X", "faulthandler", __file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=fds,

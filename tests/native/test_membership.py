@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -130,6 +131,65 @@ def test_exec_ends_membership(exporter, peers):
     a.send("os.execv('/bin/sleep', ['sleep', '60'])")
     until(lambda: n.lock_holder(exporter.domain.fd, AT["commons.life"] + 1) is None)
     until(exporter.domain.reap, 2)  # its process lives on, so only after a grace
+
+
+def test_what_a_member_has_open_when_it_leaves_it_has_until_it_ends(exporter, peers):
+    """Its devices may work that long. Events hear of it at once."""
+    d = exporter.domain
+    slot = d.new_slot()
+    waiter = n.Slot(d, slot)
+    a = peers()
+    a.run(f"held = n.Lease(d, 7, None); s = n.Slot(d, {slot}); s.submit(1)")
+    a.run("d.leave()")
+    assert waiter.wait(1, 5) == n.LOST
+    assert d.reached(7)
+    assert d.reap() == 0
+    a.run("del held, s, d")  # what is dropped later changes nothing
+    assert d.reached(7)
+    assert a.exit() == 0
+    assert not d.reached(7)
+    assert [m[0] for m in d.members()] == [0]
+
+
+UNSHARE = ["unshare", "--pid"]
+JOINS = """
+if (member := os.fork()) == 0:
+    d = n.Domain({fd}, {bell}, {cookie!r}, False)
+    held = n.Lease(d, 7, None)
+    signal.pause()
+if (other := os.fork()) == 0:
+    signal.pause()
+"""
+
+
+@pytest.mark.skipif(
+    shutil.which("unshare") is None or subprocess.run([*UNSHARE, "true"], capture_output=True).returncode,
+    reason="needs unshare --pid",
+)
+def test_who_is_being_torn_down_has_what_it_had(exporter):
+    """Its files are closed, and its lock is gone with them, but what it has on devices may go later.
+
+    The kernel lets the first process of a PID namespace end only once somebody has waited for the others there.
+    """
+    d = exporter.domain
+    parent = Peer([d.fd, d.bell], prefix=UNSHARE)
+    try:
+        parent.run(JOINS.format(fd=d.fd, bell=d.bell, cookie=exporter.cookie))
+        until(lambda: d.holders(7) == [1])
+        pid = parent.run("member")
+        record = d.address + AT["commons.members"] + AT["member.size"]
+        n.store64(record, pid << 32 | 1)  # as its process is seen here
+        n.store64(record + AT["member.pid_namespace"], os.stat("/proc/self/ns/pid").st_ino)
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: (1, False) in [(m[0], m[3]) for m in d.members()])
+        for _ in range(3):
+            assert d.reached(7)
+            assert d.reap() == 0
+        parent.run("os.waitpid(other, 0)")
+        until(lambda: not d.reached(7))
+        until(lambda: [m[0] for m in d.members()] == [0])
+    finally:
+        parent.close()
 
 
 def test_a_record_may_name_any_process(exporter):

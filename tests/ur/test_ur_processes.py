@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -20,8 +19,7 @@ S = ur.EventStatus
 
 @pytest.fixture
 def peer() -> Iterator[Child]:
-    with Child() as child:
-        child.call(os.environ.update, XPUSHARE_LINGER="0.1")  # nobody opens all that it exports
+    with Child(env={"XPUSHARE_LINGER": "0.1"}) as child:  # nobody opens all that it exports
         child.call(ur_peer.start)
         yield child
 

@@ -28,19 +28,25 @@ static uint32_t users_used(const xp_domain *d)
     return used < XP_ENTRIES ? used : XP_ENTRIES;
 }
 
-static void sweep_mask(xp_domain *d, uint32_t m, uint64_t *masks, uint32_t from, uint32_t to, bool ended)
+/* False: it keeps some. */
+static bool sweep_mask(xp_domain *d, uint32_t m, uint64_t *masks, uint32_t from, uint32_t to, int reach)
 {
+    bool all = true;
     for (uint32_t i = from; i < to; i++)
         if (xp_bit(masks + (size_t)i * XP_MASK_WORDS, m)) {
-            if (!ended)
+            if (reach & XP_REACH_UNSEEN)
                 xp_mark(d, i);
-            xp_clear(masks + (size_t)i * XP_MASK_WORDS, m);
+            if (reach & XP_REACH_KEPT)
+                all = false;
+            else
+                xp_clear(masks + (size_t)i * XP_MASK_WORDS, m);
         }
+    return all;
 }
 
 static uint32_t smaller(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
-bool xp_sweep_out(xp_domain *d, uint32_t m, uint32_t cause, uint32_t from, uint32_t to, bool ended)
+bool xp_sweep_out(xp_domain *d, uint32_t m, uint32_t cause, uint32_t from, uint32_t to, int reach)
 {
     uint64_t pid = XP_RELAXED(&xp_member_at(d, m)->pid);
     bool swept = false, all = true;
@@ -79,29 +85,30 @@ bool xp_sweep_out(xp_domain *d, uint32_t m, uint32_t cause, uint32_t from, uint3
     }
     if (swept)
         xp_ring_bell(d->bell);
-    sweep_mask(d, m, (uint64_t *)(d->base + XP_COMMONS_HOLDERS), from, smaller(entries_used(d), to), ended);
-    sweep_mask(d, m, (uint64_t *)(d->base + XP_COMMONS_USERS), from, smaller(users_used(d), to), ended);
+    all &= sweep_mask(d, m, (uint64_t *)(d->base + XP_COMMONS_HOLDERS), from, smaller(entries_used(d), to), reach);
+    all &= sweep_mask(d, m, (uint64_t *)(d->base + XP_COMMONS_USERS), from, smaller(users_used(d), to), reach);
     return all;
 }
 
 static bool may_sweep(const xp_domain *d) { return d->sweep_at <= xp_now() + SWEEP_BURST_NS * SWEEP_REST; }
 
-/* Whether the process of a member that looks dead has certainly ended. A lock that is gone does not say so: an exec, or a
- * close of an fd that is somebody else's, drops it, too. */
-static bool has_ended(const xp_domain *d, uint32_t m)
+/* What the process of a member that looks dead can still reach. A lock that is gone does not say that it has ended: an
+ * exec, or a close of an fd that is somebody else's, drops it, too. And a process that ends closes its files first: its
+ * devices may work until the driver has torn down what it had there, which takes some of them seconds. */
+static int reach_of(const xp_domain *d, uint32_t m)
 {
     const xp_member *record = xp_member_at(d, m);
-    int declared = (int)XP_RELAXED(&record->pid);
-    if (d->pidfds[m] >= 0)
-        return xp_pidfd_readable(d->pidfds[m]);
-    if (declared <= 0 || XP_RELAXED(&record->pid_namespace) != xp_pid_namespace())
-        return false;
-    int pidfd = xp_pidfd_open(declared);
-    if (pidfd < 0)
-        return errno == ESRCH;
-    bool ended = xp_pidfd_readable(pidfd);
-    close(pidfd);
-    return ended;
+    int pidfd = d->pidfds[m], pid = pidfd < 0 ? (int)XP_RELAXED(&record->pid) : d->pids[m], mine = -1;
+    if (pidfd < 0) {
+        if (pid <= 0 || XP_RELAXED(&record->pid_namespace) != xp_pid_namespace())
+            return XP_REACH_UNSEEN;
+        if ((pidfd = mine = xp_pidfd_open(pid)) < 0)
+            return errno == ESRCH ? XP_REACH_NOTHING : XP_REACH_UNSEEN;
+    }
+    bool ended = xp_pidfd_readable(pidfd), ends = !ended && xp_pid_ours(pid) && xp_pid_exiting(pid);
+    if (mine >= 0)
+        close(mine);
+    return ended ? XP_REACH_NOTHING : ends ? XP_REACH_KEPT : XP_REACH_UNSEEN;
 }
 
 /* The next step of the sweep of a dead member. False: it is not over, or has put something off; then it begins anew. A
@@ -117,7 +124,7 @@ static bool sweep_dead(xp_domain *d, uint32_t m)
     most = users_used(d) > most ? users_used(d) : most;
     uint32_t to = s->next + SWEEP_STEP;
     uint32_t cause = XP_LOAD(&record->state) == XP_EXITING ? XP_CAUSE_EXIT : XP_CAUSE_DEATH;
-    s->put_off |= !xp_sweep_out(d, m, cause, s->next, to, has_ended(d, m));
+    s->put_off |= !xp_sweep_out(d, m, cause, s->next, to, reach_of(d, m));
     s->next = to < most ? to : 0;
     d->sweep_at = (d->sweep_at > start ? d->sweep_at : start) + (xp_now() - start) * SWEEP_REST;
     return s->next == 0 && !s->put_off;

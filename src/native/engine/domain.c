@@ -132,6 +132,14 @@ xp_domain *xp_join(int fd, int bell, const uint8_t *cookie, bool owner, xp_error
     return NULL;
 }
 
+static bool has_any(const xp_counts *counts)
+{
+    uint32_t i = 0;
+    while (i < counts->length && counts->at[i] == 0)
+        i++;
+    return i < counts->length;
+}
+
 void xp_leave(xp_domain *d)
 {
     if (d->born != XP_RELAXED(&xp_fork_count))
@@ -154,16 +162,20 @@ void xp_leave(xp_domain *d)
         return;
     }
     XP_STORE(&xp_member_at(d, d->member)->state, XP_EXITING);
-    bool all = xp_sweep_out(d, d->member, XP_CAUSE_EXIT, 0, UINT32_MAX, false);
+    /* Until our process has ended, its threads and devices may work with what it still has open. Marked, too: what is no
+     * longer listed is not marked at a fork. The owner's end has to be seen at once, and its memory is its own. */
+    bool keeps = !d->owner && (has_any(&d->holds) || has_any(&d->users));
+    bool all = xp_sweep_out(d, d->member, XP_CAUSE_EXIT, 0, UINT32_MAX, XP_REACH_UNSEEN | (keeps ? XP_REACH_KEPT : 0));
     XP_EACH(d->watched, m)
         xp_unwatch(d, m);
     xp_unwatch_bell(d);
     if (all) {
         XP_STORE(&xp_member_at(d, d->member)->state, 0);
         close(d->fd); /* drops the lock */
-    } else { /* the others find us dead when that is closed, or our process has ended, and lose the rest when they can */
+    } else if (!keeps) { /* the others find us dead when that is closed, or our process has ended, and lose the rest when
+                          * they can */
         d->last_fd = d->fd;
-    }
+    } /* else nobody closes it: the others find us dead when our process ends */
     d->fd = -1;
     pthread_mutex_unlock(&d->mu);
 }

@@ -247,10 +247,13 @@ enum { XP_WATCHED, XP_RETRY, XP_POLLED };
 int xp_reap(xp_domain *d, uint32_t m, bool sure); /* 1 reaped, 0 nothing to do, -1 to be tried again */
 int xp_reap_by_steps(xp_domain *d, uint32_t m);   /* as far as it may go now; between two steps others have d->mu */
 bool xp_vacant(xp_domain *d, uint32_t m); /* anybody may have that index; it is swept */
+/* What the process of a member that goes can still reach of what it has open: nothing, since it has ended; for ever, since
+ * nobody sees its end, so that is marked; until it ends, so the member stays its holder and user. Or both. */
+enum { XP_REACH_NOTHING, XP_REACH_UNSEEN = 1, XP_REACH_KEPT = 2 };
 /* Take `m` out of every slot and entry from `from` up to `to`; what it owes is lost. False: a loss is put off, since a
- * living member's earlier point is outstanding, or a device may still store the point; come again. Unless its process
- * is seen to have `ended`, what it has open is marked: it may reach that for ever. */
-bool xp_sweep_out(xp_domain *d, uint32_t m, uint32_t cause, uint32_t from, uint32_t to, bool ended);
+ * living member's earlier point is outstanding, or a device may still store the point; or it stays a holder or user. Come
+ * again. */
+bool xp_sweep_out(xp_domain *d, uint32_t m, uint32_t cause, uint32_t from, uint32_t to, int reach);
 int xp_watch(xp_domain *d, uint32_t m); /* one of the above; XP_WATCHED also for a dead member */
 void xp_unwatch(xp_domain *d, uint32_t m);
 int xp_watch_bell(xp_domain *d); /* 0 or errno; without a loop 0 */

@@ -163,6 +163,20 @@ bool xp_pid_ours(int pid)
     return stat(path, &st) == 0 && st.st_uid == geteuid();
 }
 
+bool xp_pid_exiting(int pid)
+{
+    char path[32], text[512];
+    unsigned flags;
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    if (fd >= 0)
+        close(fd);
+    text[n < 0 ? 0 : n] = 0;
+    const char *behind = strrchr(text, ')'); /* the name may have any characters */
+    return behind && sscanf(behind + 1, " %*c %*d %*d %*d %*d %*d %u", &flags) == 1 && flags & 4; /* PF_EXITING */
+}
+
 bool xp_pidfd_readable(int pidfd)
 {
     struct pollfd p = {.fd = pidfd, .events = POLLIN};

@@ -71,8 +71,10 @@ static void test_clean_exit(void)
     uint32_t found[XP_MEMBERS];
     process other = start(leave_again, d, 0);
     CHECK(hear(&other));
-    EQUAL(xp_holders(d, 3, found), 0);
     reap_process(&other, 0);
+    EQUAL(xp_holders(d, 3, found), 0);
+    CHECK(!xp_reached(d, 3));
+    EQUAL(xp_member_at(d, 1)->state, 0);
     leave(d);
 }
 
@@ -145,8 +147,11 @@ static void test_who_leaves_may_still_read(void)
     xp_domain *d = new_commons();
     process other = start(leave_with_it, d, 0);
     CHECK(hear(&other));
-    CHECK(!xp_reached(d, 3) && xp_marked(d, 3) && !xp_marked(d, 4));
+    CHECK(xp_reached(d, 3) && xp_marked(d, 3) && !xp_reached(d, 4) && !xp_marked(d, 4));
+    EQUAL(xp_reap_all(d), 0);
     reap_process(&other, SIGKILL);
+    UNTIL(!xp_reached(d, 3));
+    CHECK(xp_marked(d, 3));
     leave(d);
 }
 

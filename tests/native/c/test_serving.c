@@ -51,7 +51,13 @@ static void tear_down(void)
     leave(d);
 }
 
-static int call(void)
+/* A connection. The exporter ends it after a second, however busy this machine is; then there is a new one. */
+typedef struct {
+    int fd;
+    uint64_t since;
+} line;
+
+static int connected(void)
 {
     struct sockaddr_un name = {.sun_family = AF_UNIX};
     int at = 1 + sprintf(name.sun_path + 1, "xpushare/");
@@ -60,6 +66,12 @@ static int call(void)
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     CHECK(connect(fd, (struct sockaddr *)&name, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + (size_t)at)) == 0);
     return fd;
+}
+
+static line call(void)
+{
+    uint64_t since = xp_now();
+    return (line){connected(), since};
 }
 
 /* One more entry of a request, whose size is returned. */
@@ -71,14 +83,18 @@ static size_t want(xp_request *q, uint32_t op, uint32_t count, uint32_t i, uint3
 }
 
 /* How much the reply answers; its fds are closed, but for the first where it is asked for. */
-static uint32_t ask_all(int fd, const void *packet, size_t size, uint32_t asked, xp_reply *r, int *kept)
+static uint32_t ask_all(line *l, const void *packet, size_t size, uint32_t asked, xp_reply *r, int *kept)
 {
     char data[sizeof(xp_reply) + 1];
     char bytes[CMSG_SPACE(XP_FDS_AT_ONCE * sizeof(int))];
     struct iovec part = {data, sizeof data};
     struct msghdr msg = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = bytes, .msg_controllen = sizeof bytes};
-    CHECK(send(fd, packet, size, MSG_NOSIGNAL) == (ssize_t)size);
-    ssize_t n = recvmsg(fd, &msg, MSG_CMSG_CLOEXEC);
+    ssize_t n;
+    while (send(l->fd, packet, size, MSG_NOSIGNAL) != (ssize_t)size || (n = recvmsg(l->fd, &msg, MSG_CMSG_CLOEXEC)) <= 0) {
+        CHECK(xp_now() - l->since >= 1000000000u);
+        close(l->fd);
+        *l = call();
+    }
     struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
     uint32_t got = c ? (uint32_t)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int)) : 0;
     for (uint32_t i = 0; i < got; i++) {
@@ -95,10 +111,10 @@ static uint32_t ask_all(int fd, const void *packet, size_t size, uint32_t asked,
 }
 
 /* The same for one entry: its status. */
-static uint32_t ask(int fd, const void *packet, size_t size, uint32_t *count, uint32_t *total, int *kept)
+static uint32_t ask(line *l, const void *packet, size_t size, uint32_t *count, uint32_t *total, int *kept)
 {
     xp_reply r;
-    EQUAL(ask_all(fd, packet, size, 1, &r, kept), 1);
+    EQUAL(ask_all(l, packet, size, 1, &r, kept), 1);
     *count = r.given[0].count;
     *total = r.given[0].total;
     return r.given[0].status;
@@ -106,37 +122,38 @@ static uint32_t ask(int fd, const void *packet, size_t size, uint32_t *count, ui
 
 static uint32_t asked(uint32_t op, uint32_t i, uint32_t first, uint32_t *count)
 {
-    int fd = call();
+    line l = call();
     uint32_t total;
     xp_request q;
-    uint32_t status = ask(fd, &q, want(&q, op, 0, i, first), count, &total, NULL);
-    close(fd);
+    uint32_t status = ask(&l, &q, want(&q, op, 0, i, first), count, &total, NULL);
+    close(l.fd);
     return status;
 }
 
 static void test_requests(void)
 {
     uint32_t count, total;
-    int kept = -1, fd;
+    int kept = -1;
+    line l;
     set_up();
     EQUAL(asked(XP_OP_HELLO, 0, 0, &count), XP_STATUS_OK);
     EQUAL(count, 4);
-    fd = call();
+    l = call();
     xp_request q;
     size_t size = want(&q, XP_OP_FDS, 0, 0, 0);
-    EQUAL(ask(fd, &q, size, &count, &total, &kept), XP_STATUS_OK);
+    EQUAL(ask(&l, &q, size, &count, &total, &kept), XP_STATUS_OK);
     CHECK(count == 1 && total == 1 && kept >= 0);
     close(kept);
-    EQUAL(ask(fd, &q, size - 1, &count, &total, NULL), XP_STATUS_MALFORMED); /* the connection goes on */
-    EQUAL(ask(fd, &q, offsetof(xp_request, wanted), &count, &total, NULL), XP_STATUS_MALFORMED);
-    EQUAL(ask(fd, "hello", 5, &count, &total, NULL), XP_STATUS_MALFORMED);
+    EQUAL(ask(&l, &q, size - 1, &count, &total, NULL), XP_STATUS_MALFORMED); /* the connection goes on */
+    EQUAL(ask(&l, &q, offsetof(xp_request, wanted), &count, &total, NULL), XP_STATUS_MALFORMED);
+    EQUAL(ask(&l, "hello", 5, &count, &total, NULL), XP_STATUS_MALFORMED);
     q.wanted[0].nonce[15] ^= 1;
-    EQUAL(ask(fd, &q, size, &count, &total, NULL), XP_STATUS_NOT_LIVE);
-    EQUAL(ask(fd, &q, want(&q, XP_OP_FDS, 0, XP_ENTRIES, 0), &count, &total, NULL), XP_STATUS_NOT_LIVE);
-    EQUAL(ask(fd, &q, want(&q, 3, 0, 0, 0), &count, &total, NULL), XP_STATUS_MALFORMED);
+    EQUAL(ask(&l, &q, size, &count, &total, NULL), XP_STATUS_NOT_LIVE);
+    EQUAL(ask(&l, &q, want(&q, XP_OP_FDS, 0, XP_ENTRIES, 0), &count, &total, NULL), XP_STATUS_NOT_LIVE);
+    EQUAL(ask(&l, &q, want(&q, 3, 0, 0, 0), &count, &total, NULL), XP_STATUS_MALFORMED);
     want(&q, XP_OP_HELLO, 0, 0, 0);
-    EQUAL(ask(fd, &q, want(&q, XP_OP_HELLO, 1, 0, 0), &count, &total, NULL), XP_STATUS_MALFORMED);
-    close(fd);
+    EQUAL(ask(&l, &q, want(&q, XP_OP_HELLO, 1, 0, 0), &count, &total, NULL), XP_STATUS_MALFORMED);
+    close(l.fd);
     EQUAL(asked(XP_OP_FDS, 0, UINT32_MAX, &count), XP_STATUS_MALFORMED);
     xp_withdraw(entry(0), XP_REASON_PUT);
     EQUAL(asked(XP_OP_FDS, 0, 0, &count), XP_STATUS_NOT_LIVE);
@@ -153,7 +170,7 @@ static void test_several_at_once(void)
     static char packet[sizeof q + sizeof *q.wanted];
     xp_reply r;
     set_up();
-    int fd = call();
+    line l = call();
     want(&q, XP_OP_FDS, 0, 0, 0);
     want(&q, XP_OP_FDS, 1, XP_ENTRIES, 0);
     want(&q, XP_OP_FDS, 2, 0, 1);
@@ -162,26 +179,26 @@ static void test_several_at_once(void)
     q.wanted[4].generation++;
     static const xp_given expected[] = {{XP_STATUS_OK, 1, 1}, {XP_STATUS_NOT_LIVE, 0, 0}, {XP_STATUS_MALFORMED, 0, 1},
                                         {XP_STATUS_OK, 10, 300}, {XP_STATUS_NOT_LIVE, 0, 0}};
-    uint32_t given = ask_all(fd, &q, size, 5, &r, NULL);
+    uint32_t given = ask_all(&l, &q, size, 5, &r, NULL);
     CHECK(given == 5 || given == 4); /* fds took long to make */
     EQUAL(memcmp(r.given, expected, given * sizeof *expected), 0);
     for (uint32_t i = 0; i < XP_FDS_AT_ONCE; i++) /* a packet is full */
         size = want(&q, XP_OP_FDS, i, 0, 0);
-    EQUAL(ask_all(fd, &q, size, XP_FDS_AT_ONCE, &r, NULL), XP_FDS_AT_ONCE);
+    EQUAL(ask_all(&l, &q, size, XP_FDS_AT_ONCE, &r, NULL), XP_FDS_AT_ONCE);
     memcpy(packet, &q, size);
-    EQUAL(ask_all(fd, packet, size + sizeof *q.wanted, 1, &r, NULL), 1); /* one too many */
+    EQUAL(ask_all(&l, packet, size + sizeof *q.wanted, 1, &r, NULL), 1); /* one too many */
     EQUAL(r.given[0].status, XP_STATUS_MALFORMED);
     want(&q, XP_OP_FDS, 0, 1, 60); /* 240 of them: those that are left do not fit */
     want(&q, XP_OP_FDS, 1, 1, 0);
     size = want(&q, XP_OP_FDS, 2, 0, 0);
-    given = ask_all(fd, &q, size, 3, &r, NULL);
+    given = ask_all(&l, &q, size, 3, &r, NULL);
     CHECK(given == 1 || (given == 2 && r.given[1].count == 13));
     CHECK(r.given[0].count == 240 && r.given[0].total == 300);
     entry(0)->fds[0] = 1 << 20; /* nobody's */
     want(&q, XP_OP_FDS, 0, 0, 0);
-    EQUAL(ask_all(fd, &q, want(&q, XP_OP_FDS, 1, XP_ENTRIES, 0), 2, &r, NULL), 2);
+    EQUAL(ask_all(&l, &q, want(&q, XP_OP_FDS, 1, XP_ENTRIES, 0), 2, &r, NULL), 2);
     CHECK(r.given[0].status == XP_STATUS_DRIVER_ERROR && r.given[1].status == XP_STATUS_NOT_LIVE);
-    close(fd);
+    close(l.fd);
     tear_down();
 }
 
@@ -231,7 +248,7 @@ static void test_an_idle_client_is_cut_off(void)
     set_up();
     int fds[20]; /* more than are let in at once */
     for (int i = 0; i < 20; i++)
-        fds[i] = call();
+        fds[i] = connected();
     uint32_t count;
     EQUAL(asked(XP_OP_HELLO, 0, 0, &count), XP_STATUS_OK); /* after a second at most */
     for (int i = 0; i < 16; i++) {
