@@ -230,7 +230,7 @@ static void add_reader(xp_end *e, int mode, bool oldest)
     }
     if (mode == XP_MODE_NEWEST && newest)
         w->ends[e->m] = (xp_end_words){.cursor = newest};
-    else /* an old frame that somebody holds may stand far before the others: those between are no loss to this reader */
+    else /* an old frame that somebody holds may stand far before the others: those between are not a loss to this reader */
         w->ends[e->m] = (xp_end_words){.cursor = first, .missed = -(int64_t)(w->next_seq - first - there)};
     if (mode == XP_MODE_ONE && w->group == 0) {
         for (uint32_t i = 0; i < total(&e->g); i++) {

@@ -39,7 +39,7 @@ static bool check_words(xp_crew *c, uint32_t kind, bool fresh, xp_error *error)
         return true;
     }
     if (memcmp(head->magic, XP_CREW_MAGIC, sizeof head->magic) != 0 || head->version != XP_CREW_VERSION)
-        return xp_failed(error, 0, "these are no control words of this version");
+        return xp_failed(error, 0, "these are not control words of this version");
     if (head->kind != kind || head->nbytes != c->nbytes)
         return xp_failed(error, 0, "these are control words of something else");
     return true;

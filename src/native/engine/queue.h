@@ -25,7 +25,7 @@ int64_t xp_queue_check(xp_queue *queue);
 int xp_queue_wait(xp_queue *queue, xp_slot *s, uint64_t address, uint64_t point, int64_t *code); /* as xp_guard, 0 or 1 */
 void xp_queue_signal(xp_queue *queue, xp_slot *s, uint64_t address, xp_signalled *done);
 bool xp_queue_finish(xp_queue *queue, xp_slot *s, uint64_t point, int64_t *code); /* false: no memory */
-/* The queue waits for what may never come, and is no point; the second ends that, without blocking. */
+/* The queue waits for what may never come, and is not a point; the second ends that, without blocking. */
 void xp_queue_unsure(xp_queue *queue);
 void xp_queue_sure(xp_queue *queue);
 /* `at`: its place, or which call failed, from 0. */

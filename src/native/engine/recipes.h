@@ -74,7 +74,7 @@ typedef struct {
 } xp_completion;
 
 xp_completion *xp_completion_new(xp_slot *s, uint64_t point);
-void xp_completion_unref(xp_completion *c); /* NULL is no completion */
+void xp_completion_unref(xp_completion *c); /* NULL is not a completion */
 int xp_launch(const xp_queue_calls *calls, uint64_t handle, xp_completion *c); /* queue it; takes over the reference */
 
 /* The calls that do `work`, for `free`. False: the driver has no such call, or there is no memory. */

@@ -15,7 +15,7 @@ static bool check(int fd, const xp_memfd *wanted, struct stat *found, xp_error *
     if (fstat(fd, found) < 0)
         return xp_failed(error, errno, "fstat");
     if ((seals = fcntl(fd, F_GET_SEALS)) < 0)
-        return errno == EINVAL ? xp_failed(error, 0, "the file descriptor is no memfd that can be sealed")
+        return errno == EINVAL ? xp_failed(error, 0, "the file descriptor is not a memfd that can be sealed")
                                : xp_failed(error, errno, "fcntl(F_GET_SEALS)");
     /* With huge pages, whose size is the block size then, touching a hole is a SIGBUS when the pool is empty. In tmpfs,
      * too, blocks can be larger than pages. */

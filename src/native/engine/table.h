@@ -37,7 +37,7 @@ bool xp_overdue(const char *base, const xp_handle *h, uint64_t renewed, bool use
  * Returns the size of the packet. */
 void xp_write_wanted(xp_wanted *w, const xp_handle *h, uint32_t first);
 size_t xp_write_request(xp_request *q, uint32_t op, const uint8_t *cookie, uint32_t count);
-/* How much a packet asks for; 0: it is no request. */
+/* How much a packet asks for; 0: it is not a request. */
 uint32_t xp_read_request(xp_request *q, const void *packet, size_t size);
 
 /* The reply to a request of so many, which came with `fds` fds. Fills in `r` and how many of them it answers, if it is

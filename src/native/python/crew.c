@@ -361,7 +361,7 @@ static int as_i64(PyObject *obj, int64_t *out)
         xp_unusable("an Atomic holds 64 bits, from -2**63 to 2**63 - 1: the number given is beyond that");
     } else if (PyErr_ExceptionMatches(PyExc_TypeError)) {
         PyErr_Clear();
-        xp_unusable("an Atomic holds an int of 64 bits: what was given is no int");
+        xp_unusable("an Atomic holds an int of 64 bits: what was given is not an int");
     }
     return -1;
 }

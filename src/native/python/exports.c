@@ -233,7 +233,7 @@ static PyObject *own_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     uint64_t nbytes;
     const char *base = xp_mapping_base(mapping, &nbytes);
     if (nbytes < XP_TABLE_SIZE || size != BODY_NBYTES) {
-        PyErr_SetString(PyExc_ValueError, "that is no mapping of a table, or not what its handles have in common");
+        PyErr_SetString(PyExc_ValueError, "that is not a mapping of a table, or not what its handles have in common");
         return NULL;
     }
     uint32_t *room = PyMem_Calloc(XP_ENTRIES, sizeof *room);

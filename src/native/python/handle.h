@@ -1,4 +1,4 @@
-/* Handles as Python has them: 256 verified bytes, or the bytes of a pickle that are no handle here. */
+/* Handles as Python has them: 256 verified bytes, or the bytes of a pickle that are not a handle here. */
 #ifndef XP_HANDLE_H
 #define XP_HANDLE_H
 
@@ -8,9 +8,9 @@
 typedef struct {
     PyObject_HEAD
     xp_handle h;
-    PyObject *raw;    /* its bytes, made when somebody asks; of what is no handle here, they are all there is */
+    PyObject *raw;    /* its bytes, made when somebody asks; of what is not a handle here, they are all there is */
     PyObject *fields; /* Fields, made when somebody asks */
-    PyObject *unread; /* why it is no handle here, a callable that raises it; NULL if it is one */
+    PyObject *unread; /* why it is not a handle here, a callable that raises it; NULL if it is one */
     PyObject *newest; /* what its name says by now, a callable; NULL unless it was looked up by one */
 } xp_handle_object;
 

@@ -561,7 +561,7 @@ static PyObject *leaves_produce(PyObject *object, PyObject *const *args, Py_ssiz
     if (k == NULL || (args[2] != Py_None && xp_as_u64(args[2], &k->said.number) < 0))
         return NULL;
     if (args[1] != Py_None && !xp_is_resource(types, args[1])) {
-        PyErr_SetString(PyExc_TypeError, "that is no Resource");
+        PyErr_SetString(PyExc_TypeError, "that is not a Resource");
         return NULL;
     }
     PyObject *before = k->said.work;
@@ -785,7 +785,7 @@ static PyObject *leaves_learn(PyObject *object, PyObject *const *args, Py_ssize_
     const xp_allocation *m = xp_arity("learn", n, 2, 2) < 0 ? NULL : xp_allocation_of(types, args[0]);
     if (m == NULL) {
         if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "that is no Allocation");
+            PyErr_SetString(PyExc_TypeError, "that is not an Allocation");
         return NULL;
     }
     bool kept = m->foreign || m->imported; /* the arrays there hold it */
@@ -819,7 +819,7 @@ static PyObject *leaves_put(PyObject *object, PyObject *const *args, Py_ssize_t 
     const xp_range *r = xp_range_of(types, args[1]);
     const xp_allocation *m = r ? xp_allocation_of(types, r->allocation) : NULL;
     if (m == NULL || index >= (uint64_t)self->n || ndim < 0 || nsteps != ndim || kind < KINDS_MOST) {
-        PyErr_SetString(PyExc_ValueError, "that is no range of an allocation, or shape and strides differ in length");
+        PyErr_SetString(PyExc_ValueError, "that is not a range of an allocation, or shape and strides differ in length");
         return NULL;
     }
     leaf *l = &self->leaves[index];
@@ -854,7 +854,7 @@ static PyObject *range_of(const xp_leaves *self, const xp_types *types, const le
     const xp_allocation *m = xp_allocation_of(types, p->allocation);
     uint64_t low = whole ? p->start : p->low, high = whole ? p->end : p->high;
     if (m == NULL) {
-        PyErr_SetString(PyExc_TypeError, "that is no Allocation");
+        PyErr_SetString(PyExc_TypeError, "that is not an Allocation");
         return NULL;
     }
     return xp_range_new(types, p->allocation, low - m->address, high - low, p->device, p->context,
@@ -923,7 +923,7 @@ static char *copy_handles(const xp_types *types, char *at, PyObject *handles, bo
             return NULL;
         const xp_handle *h = xp_handle_of(types, handle);
         if (h == NULL) {
-            PyErr_SetString(PyExc_TypeError, "that is no handle");
+            PyErr_SetString(PyExc_TypeError, "that is not a handle");
             return NULL;
         }
         at = (char *)memcpy(at, h, sizeof *h) + sizeof *h;

@@ -414,7 +414,7 @@ static PyObject *following_message(PyObject *module, PyObject *const *args, Py_s
         return NULL;
     const xp_message_object *found = (const xp_message_object *)args[0];
     if (Py_TYPE(args[0]) != types->array_handle || found->raw == NULL) { /* made by its base's `__new__` alone */
-        PyErr_SetString(PyExc_TypeError, "that is no message");
+        PyErr_SetString(PyExc_TypeError, "that is not a message");
         return NULL;
     }
     PyObject *made = xp_message_new(types, found->raw, &found->parts, found->handles, found->events);

@@ -11,7 +11,7 @@ typedef struct {
     PyObject *raw;              /* its bytes */
     PyObject *unread, *newest;  /* as of a handle */
     PyObject *handles, *events; /* tuples, made when somebody asks: of handles; of handles and points */
-    xp_parts parts;             /* what the bytes say, in these bytes; nothing where they are no message here */
+    xp_parts parts;             /* what the bytes say, in these bytes; nothing where they are not a message here */
     uint32_t owner;             /* the fork in which it owns the exports, */
     bool owns, closed;          /* if it owns them */
 } xp_message_object;

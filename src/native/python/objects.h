@@ -46,7 +46,7 @@ void xp_free(PyObject *self);                /* tp_free and the type's reference
 void xp_no_such(PyObject *unread, const char *name); /* raise why there is no such attribute; unread: see xp_handle_object */
 void xp_clear_weakrefs(PyObject *self, PyObject *list);
 int xp_add_type(PyObject *module, PyType_Spec *spec);
-/* Add the base of public classes. `on`: functions of the module that take an object of it first. They are no methods, since
+/* Add the base of public classes. `on`: functions of the module that take an object of it first. They are not methods, since
  * editors show whatever a public class inherits. `base` and `kept` may be NULL. */
 int xp_add_base(PyObject *module, PyType_Spec *spec, PyTypeObject *base, PyMethodDef *on, PyTypeObject **kept);
 int xp_keep_type(PyObject *module, PyType_Spec *spec, PyTypeObject **kept); /* and keep it in the module's state */
@@ -68,14 +68,14 @@ int xp_take_fd(PyObject *owned_fd); /* its number, which the caller owns from no
 
 /* fields.c, seal.c */
 PyObject *xp_fields_new(PyTypeObject *type, const xp_handle *h);
-const xp_handle *xp_fields_of(const xp_types *types, PyObject *fields); /* borrowed; NULL: they are no Fields */
+const xp_handle *xp_fields_of(const xp_types *types, PyObject *fields); /* borrowed; NULL: they are not Fields */
 const xp_key *xp_key_of(const xp_types *types, PyObject *seal); /* borrowed; NULL with TypeError */
 /* What tells imports apart, in the cache of those that are open: bytes. What a pickle opened may have to be exported from
  * here later, so it is another import. */
 PyObject *xp_import_key(const xp_handle *h, uint64_t opener);
 
 /* span.c */
-int xp_span_buffer(PyObject *span, Py_buffer *view, int flags); /* TypeError if it is no Span */
+int xp_span_buffer(PyObject *span, Py_buffer *view, int flags); /* TypeError if it is not a Span */
 
 /* memory.c */
 PyObject *xp_mapping_new(PyTypeObject *type, char *base, uint64_t nbytes); /* takes over the mapped bytes */

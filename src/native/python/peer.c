@@ -33,7 +33,7 @@ static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     uint64_t nbytes;
     const char *base = xp_mapping_base(mapping, &nbytes);
     if (nbytes < XP_TABLE_SIZE) {
-        PyErr_SetString(PyExc_ValueError, "that is no mapping of a table");
+        PyErr_SetString(PyExc_ValueError, "that is not a mapping of a table");
         return NULL;
     }
     xp_peer_table *self = (xp_peer_table *)PyType_GenericAlloc(type, 0);

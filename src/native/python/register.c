@@ -35,7 +35,7 @@ static int register_class(xp_types *types, const char *name, PyObject *class)
         PyTypeObject *base = *(PyTypeObject **)((char *)types + registrable[i].base), *before = NULL;
         PyTypeObject **place = (PyTypeObject **)((char *)types + registrable[i].class);
         if (!PyType_Check(class) || !PyType_IsSubtype((PyTypeObject *)class, base)) {
-            PyErr_Format(PyExc_TypeError, "%R is no subclass of %R", class, base);
+            PyErr_Format(PyExc_TypeError, "%R is not a subclass of %R", class, base);
             return -1;
         }
         Py_INCREF(class);

@@ -322,7 +322,7 @@ static bool is_end(const xp_types *types, PyObject *end)
 {
     if (Py_TYPE(end) == types->end)
         return true;
-    PyErr_Format(PyExc_TypeError, "this is no End: %R", end);
+    PyErr_Format(PyExc_TypeError, "this is not an End: %R", end);
     return false;
 }
 

@@ -78,7 +78,7 @@ PyObject *xp_foreign_allocation(const xp_types *types, PyObject *device, PyObjec
 PyObject *xp_imported_allocation(const xp_types *types, PyObject *device, PyObject *driver, PyObject *release,
                                  PyObject *arguments, uint64_t address, uint64_t nbytes);
 
-/* Borrowed; NULL, without an exception, if the object is no allocation: a range may lie in something else. */
+/* Borrowed; NULL, without an exception, if the object is not an allocation: a range may lie in something else. */
 static inline xp_allocation *xp_allocation_of(const xp_types *types, PyObject *object)
 {
     return Py_TYPE(object) == types->allocation ? (xp_allocation *)object : NULL;

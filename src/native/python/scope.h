@@ -18,6 +18,6 @@ enum { XP_SCOPE_MODE, XP_SCOPE_CONTEXT }; /* which step failed */
 int xp_scope_enter(const xp_scope *scope, int *before, int *step);
 void xp_scope_leave(const xp_scope *scope, int before);
 
-const xp_scope *xp_scope_of(const xp_types *types, PyObject *object); /* borrowed; NULL: they are no Scopes */
+const xp_scope *xp_scope_of(const xp_types *types, PyObject *object); /* borrowed; NULL: they are not Scopes */
 
 #endif

@@ -220,7 +220,7 @@ int xp_span_buffer(PyObject *span, Py_buffer *view, int flags)
 {
     if (PyType_GetSlot(Py_TYPE(span), Py_bf_getbuffer) == (void *)span_getbuffer)
         return span_getbuffer(span, view, flags);
-    PyErr_SetString(PyExc_TypeError, "that is no Span");
+    PyErr_SetString(PyExc_TypeError, "that is not a Span");
     return -1;
 }
 

@@ -91,7 +91,7 @@ static void up(char *path, int parts)
     }
 }
 
-/* A text that does not fit is no path: false. */
+/* A text that does not fit is not a path: false. */
 __attribute__((format(printf, 2, 3))) static bool put(char *to, const char *format, ...)
 {
     va_list arguments;
@@ -177,7 +177,7 @@ static void find_executable(xp_python *p, const char *version, const char *prefi
     const char *chosen = getenv("XPUSHARE_PYTHON");
     if (chosen && *chosen) {
         if (!is_file(chosen))
-            put(p->wrong, "XPUSHARE_PYTHON names %.1000s, which is no file", chosen);
+            put(p->wrong, "XPUSHARE_PYTHON names %.1000s, which is not a file", chosen);
         put(p->executable, "%s", chosen);
     } else if (!(*version && put(p->executable, "%s/bin/%s", prefix, version) && is_file(p->executable)) &&
                !in_path(p->executable, *version ? version : "python3"))

@@ -24,10 +24,11 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--device", metavar="SELECTOR", help="device of the exporting process (default: the first gpu, else the cpu)"
+        "--device",
+        help="the exporting process's device: cpu, gpu, cuda:0 or a uuid (default: the first GPU, else native_cpu:0)",
     )
     parser.add_argument(
-        "--importer-device", metavar="SELECTOR", help="device of the importing process (default: the same)"
+        "--importer-device", metavar="DEVICE", help="the importing process's device (default: the same)"
     )
     parser.add_argument(
         "--rules", default="", metavar="LIST", help="check only these rules or sections, such as 3.5b,4"

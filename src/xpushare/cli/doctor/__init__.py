@@ -73,7 +73,7 @@ def _text(check: Check) -> str:
 def _pid(text: str) -> int:
     value = int(text)
     if not 0 < value < 1 << 31:
-        raise argparse.ArgumentTypeError(f"{text} is no pid")
+        raise argparse.ArgumentTypeError(f"{text} is not a pid")
     return value
 
 
@@ -91,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device",
         metavar="SELECTOR",
-        help="use only these devices, in the syntax of ONEAPI_DEVICE_SELECTOR, such as native_cpu:0",
+        help="check only these devices: cpu, gpu, cuda:0, a uuid, or a selector as in ONEAPI_DEVICE_SELECTOR",
     )
     parser.add_argument(
         "--pid", type=_pid, help="check instead whether this process can reach what the running process PID shares"
