@@ -1,4 +1,4 @@
-/* Seal: the user's key. It hashes under it, and reads handles. */
+/* Seal: the user's key. It hashes under that key, and reads handles. */
 #include "handle.h"
 
 typedef struct {
@@ -57,7 +57,7 @@ static PyObject *seal_read(PyObject *self, PyObject *arg)
     return xp_handle_new(PyType_GetModuleState(Py_TYPE(self)), &h);
 }
 
-/* moved(raw, handles): the message of these bytes over other memory handles, as many as it has */
+/* moved(raw, handles): the message of these bytes over the same number of other memory handles */
 static PyObject *seal_moved(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
     const xp_key *key = &((xp_seal *)self)->key;
