@@ -600,12 +600,12 @@ def _file(text: str) -> Path:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--file", type=_file, help="the file to share (default: one that comes with the package)")
+    parser.add_argument("--file", type=_file, help="the file to share (default: a file of the package)")
     parser.add_argument(
         "--device", help="the device to use: cpu, gpu, cuda:0 or a uuid (default: the first GPU, else native_cpu:0)"
     )
     parser.add_argument(
-        "--timeout", type=seconds, default=30.0, metavar="S", help="time limit for each step, in seconds (default: 30)"
+        "--timeout", type=seconds, default=30.0, metavar="SECONDS", help="time limit for each step (default: 30)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 

@@ -1,4 +1,4 @@
-"""List devices, their aspects and the reasons, driver versions, and your runtime folder and key.
+"""List devices, their aspects with the reasons, driver versions, and your runtime folder and key.
 
 The command changes nothing. It reports a missing folder or key, and does not make one. Asking a device for its aspects
 may start its driver. The exit status is 0 if there is a device, 1 if there is none, and 2 if the selector is invalid.

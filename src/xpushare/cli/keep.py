@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any, Final
 
-from xpushare.cli import seconds
+from xpushare.cli import misused, seconds
 from xpushare.common.sizes import readable
 from xpushare.keeper.process import serve
 from xpushare.sharing import identity, keeping
@@ -54,8 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ttl",
         type=seconds,
         default=0.0,
-        metavar="S",
-        help="keep each name for S seconds (default: until it is dropped)",
+        metavar="SECONDS",
+        help="how long to keep each name (default: until it is dropped)",
     )
     parser.add_argument("--json", action="store_true", help="with --list, print JSON instead of text")
 
@@ -102,7 +102,11 @@ def kept_lines(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command. Returns 0, or 1 if there is no keeper to ask or another keeper is in the way."""
+    """Run the command. Returns 0, or 1 if no keeper runs or another one is already running. Wrong usage exits with
+    2.
+    """
+    if arguments.json and not arguments.list:
+        misused(arguments, "--json goes with --list")
     if arguments.unit:
         print(_UNIT.format(python=sys.executable, options=_options(arguments)), end="")
         return 0
