@@ -36,7 +36,7 @@ def produce(names: tuple[str, str], first: int, pace: float) -> None:
 
 
 def read(names: tuple[str, str], wanted: int, results: Any) -> None:
-    """Read until a frame numbered `wanted` came; count how often the producer was lost."""
+    """Read until frame `wanted` has come. Count how often the producer was lost."""
     lost, newest = 0, -1
     while newest < wanted:
         try:

@@ -264,7 +264,7 @@ def run(soak: Soak) -> None:
         if after.shared != base.shared or after.mappings > base.mappings + 40:
             problems.append(f"mappings {base.shared}/{base.mappings} -> {after.shared}/{after.mappings}")
         if os.getpid() not in exporter.call(_members_alive):
-            problems.append("this process is no living member of the exporter's commons any more: its lock is gone")
+            problems.append("this process is not a living member of the exporter's commons any more: its lock is gone")
         with xs.ipc.memory.open(true["memory"]) as memory, memoryview(memory) as view:
             if bytes(view[:256]) != bytes(range(256)):
                 problems.append("the true handle opens other bytes")

@@ -188,5 +188,5 @@ def no_fd_leak(exporting: None) -> Iterator[None]:  # noqa: ARG001
     end = time.monotonic() + 10  # the warden closes its ends a moment later
     while len(after := harness.open_fds()) > len(before) and time.monotonic() < end:
         time.sleep(0.02)
-    # A descriptor that was replaced (closed and opened anew) is no leak.
+    # A descriptor that was replaced (closed and opened anew) is not a leak.
     assert len(after) <= len(before), f"leaked file descriptors: {dict(sorted(after.items() - before.items()))}"

@@ -14,7 +14,7 @@ from harness import Child, fd_count, kept
 __all__ = ["NBYTES", "copy_signal_and_wait", "kill_peers"]
 
 NBYTES = 1 << 20
-HANG = 15.0  # seconds: no test asserts a time, so this is no figure; the one that is printed is
+HANG = 15.0  # seconds: no test asserts a time, so this is not a figure; the one that is printed is
 
 
 def _export(device: str) -> list[str]:

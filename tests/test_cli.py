@@ -56,13 +56,20 @@ def test_help_names_every_command() -> None:
     [
         ([], "", ""),
         (["nothing"], "", "there is no command"),
-        (["demo", "--file", "/no/such/file"], "demo", "is no file"),
-        (["demo", "--timeout", "-1"], "demo", "-1 is no number of seconds above 0"),
+        (["demo", "--file", "/no/such/file"], "demo", "is not a file"),
+        (["demo", "--timeout", "-1"], "demo", "-1 is not a number of seconds above 0"),
         (["demo", "--device", "native_cpu:7"], "demo", "there is no device 'native_cpu:7'"),
-        (["doctor", "--timeout", "soon"], "doctor", "soon is no number of seconds above 0"),
-        (["top", "--interval", "-1"], "top", "-1 is no number of seconds above 0"),
-        (["top", "--interval", "0"], "top", "0 is no number of seconds above 0"),
-        (["keep", "--max-bytes", "abc"], "keep", "'abc' is no number of bytes such as 1000000, 64M or 2G"),
+        (["doctor", "--timeout", "soon"], "doctor", "soon is not a number of seconds above 0"),
+        (["top", "--interval", "-1"], "top", "-1 is not a number of seconds above 0"),
+        (["top", "--interval", "0"], "top", "0 is not a number of seconds above 0"),
+        (["keep", "--max-bytes", "abc"], "keep", "'abc' is not a number of bytes, such as 1000000, 64M or 2G"),
+        (["keep", "--max-bytes", "-5"], "keep", "'-5' is not a number of bytes, such as 1000000, 64M or 2G"),
+        (["keep", "--ttl", "-1"], "keep", "-1 is not a number of seconds above 0"),
+        (["keep", "--ttl", "nan"], "keep", "nan is not a number of seconds above 0"),
+        (["keep", "--json"], "keep", "--json goes with --list"),
+        (["doctor", "--pid", "abc"], "doctor", "argument --pid: 'abc' is not a pid"),
+        (["ls", "--pid", "-3"], "ls", "argument --pid: '-3' is not a pid"),
+        (["conformance", "--list", "--rules", "99"], "conformance", "there is no rule 99"),
         (["keep", "list"], "keep", "unknown argument 'list': did you mean --list?"),
         (["keep", "status"], "keep", "unknown argument 'status': see `xpushare keep --help`"),
         (["metrics", "--once"], "metrics", "unknown argument '--once': see `xpushare metrics --help`"),
@@ -182,12 +189,31 @@ def test_info_with_a_wrong_selector() -> None:
     done = command("info", "--device", "nonsense")
     assert done.returncode == 2
     assert done.stderr.startswith("xpushare: device selector 'nonsense'")
-    for short, meant in (("cpu", "*:cpu"), ("!gpu", "!*:gpu"), ("native_cpu", "native_cpu:*")):
-        assert f"needs one colon: did you mean {meant!r}?" in command("info", "--device", short).stderr
+    assert "needs one colon: did you mean '!*:gpu'?" in command("info", "--device", "!gpu").stderr
+
+
+@pytest.mark.parametrize("name", ["cpu", "CPU", "native_cpu", "uuid", "native_cpu:0", "*:cpu"])
+def test_info_takes_the_names_that_device_takes(name: str) -> None:
+    given = xs.Device(DEVICE).uuid if name == "uuid" else name
+    done = command("info", "--json", "--device", given, env={"ONEAPI_DEVICE_SELECTOR": "native_cpu:*"})
+    assert done.returncode == 0, done.stderr
+    assert [each["device"] for each in json.loads(done.stdout)["devices"]] == [DEVICE]
+
+
+def test_info_of_a_type_that_has_no_device() -> None:
+    done = command("info", "--device", "gpu", env={"ONEAPI_DEVICE_SELECTOR": "native_cpu:*"})
+    assert done.returncode == 1
+    assert "no device" in done.stdout
+
+
+def test_info_of_a_uuid_that_is_not_here() -> None:
+    done = command("info", "--device", "00000000-0000-0000-0000-000000000000")
+    assert done.returncode == 2
+    assert "is not visible to this process" in done.stderr
 
 
 def test_output_cut_short() -> None:
-    """A reader that leaves early is no traceback."""
+    """A reader that leaves early is not a traceback."""
     process = subprocess.Popen(
         [sys.executable, "-m", "xpushare", "info"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

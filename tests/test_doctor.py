@@ -513,9 +513,11 @@ def test_a_selector_that_leaves_nothing(selector: str, text: str) -> None:
 
 @pytest.mark.exhaustive
 def test_a_selector_of_the_command_that_is_none() -> None:
-    found = examine("--device", "nope", env={"ONEAPI_DEVICE_SELECTOR": "native_cpu:*"})
-    assert (found.status, found.wrong) == (1, ["devices: selector"])
-    assert found.checks["selector"].fix == "another --device"
+    for given, text in (("nope", "needs one colon"), ("gpu", "--device gpu leaves none")):
+        found = examine("--device", given, env={"ONEAPI_DEVICE_SELECTOR": "native_cpu:*"})
+        assert (found.status, found.wrong) == (1, ["devices: selector"])
+        assert text in found.checks["selector"].why
+        assert found.checks["selector"].fix == "another --device"
 
 
 class NoCuda:

@@ -428,7 +428,7 @@ def waits_for_a_released_event(world: World) -> Any:
         ur.urEnqueueEventsWait(world.queue, [event])  # here
 
 
-@plant("There are no valid references to handle 0x… <ur.Context native_cpu:0>, which is no queue")
+@plant("There are no valid references to handle 0x… <ur.Context native_cpu:0>, which is not a queue")
 def finishes_a_context(world: World) -> Any:
     context: Any = ur.urContextCreate([world.device], None)  # made
     with refused(ur.URError):
@@ -857,7 +857,7 @@ def test_the_log_goes_where_the_environment_says(tmp_path: Path) -> None:
     [
         ("level:loud", "there is no level 'loud'"),
         ("verbose:1", "it has no key 'verbose'"),
-        ("level", "'level' is no key:value"),
+        ("level", "'level' is not a key:value"),
         ("output:file", "output is stdout, stderr or file,<path>"),
         ("output:stdout,x", "output is stdout, stderr or file,<path>"),
         ("output:file,/no/such/folder/log", "No such file or directory"),

@@ -318,7 +318,7 @@ def test_a_table_that_makes_no_sense_is_passed_over(change: str) -> None:
 
 @pytest.mark.parametrize("change", ["", "device", "deadlines"])
 def test_a_table_that_makes_sense(change: str) -> None:
-    # What the test above is measured against; an unknown device and a time in the future are no reason to hide it.
+    # What the test above is measured against; an unknown device and a time in the future are not a reason to hide it.
     with Child() as child:
         child.call(forge, change)
         rows = rows_of(child.pid)

@@ -111,7 +111,7 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
     "opens=0": (lambda s: xs.share(s.array, opens=0), xs.InvalidArgumentError, ("how often", "from 1", "not 0")),
     "ttl=-1": (
         lambda s: xs.share(s.array, ttl=-1), xs.InvalidArgumentError,
-        ("number of seconds", "more than 0", "-1"),
+        ("number of seconds", "above 0", "-1"),
     ),
     "ttl as text": (
         lambda s: xs.share(s.array, ttl="5"), xs.InvalidArgumentError, ("ttl is a number of seconds, not str",),
@@ -150,7 +150,7 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
     "None": (lambda _: xs.attach(None), xs.InvalidArgumentError, ("what `xs.share` returned", "not NoneType")),
     "a name": (
         lambda _: xs.attach("weights"), xs.InvalidHandleError,
-        ("'weights' is no handle", "xs.lookup('weights')"),
+        ("'weights' is not a handle", "xs.lookup('weights')"),
     ),
     "other bytes": (
         lambda _: xs.attach(b"hello"), xs.InvalidHandleError,
@@ -255,6 +255,10 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
         ("signal 1", "within 0.01 s", "nobody has submitted it", "look for its traceback"),
     ),
     "a negative number": (lambda s: s.event.wait(at_least=-1), xs.InvalidArgumentError, ("number of a signal", "-1")),
+    "a time below 0": (
+        lambda s: s.event.wait(-1, at_least=1), xs.InvalidArgumentError,
+        ("timeout is a number of seconds, 0 or more, not -1",),
+    ),
     "a time as text": (lambda s: s.event.wait("1"), xs.InvalidArgumentError, ("number of seconds", "not str")),
     "a private event": (
         lambda _: pickle.dumps(xs.Event(HOST)), xs.InvalidArgumentError,
@@ -282,7 +286,7 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
         lambda s: xs.Channel.open(str(s.handle)), xs.InvalidHandleError, ("handle of an array", "xs.attach opens it"),
     ),
     "other bytes as a channel's handle": (
-        lambda _: xs.Channel.open(b"hello"), xs.InvalidHandleError, ("no handle of a channel", "`channel.handle`"),
+        lambda _: xs.Channel.open(b"hello"), xs.InvalidHandleError, ("not a handle of a channel", "`channel.handle`"),
     ),
     "a loan without with": (
         lambda s: s.channel.loan().array, xs.InvalidArgumentError, ("not on loan", "`with ch.loan() as frame:`"),
@@ -319,7 +323,7 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
     "the name of an atomic first": (
         lambda _: xs.Atomic("hits"), xs.InvalidArgumentError, ("not 'hits'", "xs.Atomic(0, 'hits')"),
     ),
-    "a text added": (lambda _: xs.Atomic().add("x"), xs.InvalidArgumentError, ("an int of 64 bits", "no int")),
+    "a text added": (lambda _: xs.Atomic().add("x"), xs.InvalidArgumentError, ("an int of 64 bits", "not an int")),
     "an atomic in a sum": (lambda _: xs.Atomic() + 1, TypeError, ("load() returns the number", "add(n) changes it")),
     "an atomic as a number": (lambda _: int(xs.Atomic()), TypeError, ("load() returns the number",)),
     # names

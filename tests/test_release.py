@@ -67,7 +67,7 @@ def test_the_version_is_that_of_the_tag_and_links_are_absolute(tree: Path) -> No
         assert text not in (ROOT / name).read_text()
 
 
-@pytest.mark.parametrize(("tag", "message"), [("v0.1.0", "CHANGELOG.md has no entry"), ("1.0", "is no version")])
+@pytest.mark.parametrize(("tag", "message"), [("v0.1.0", "CHANGELOG.md has no entry"), ("1.0", "is not a version")])
 def test_a_tag_that_is_not_ready_is_refused(tree: Path, tag: str, message: str) -> None:
     done = release(tree, tag)
     assert done.returncode == 1

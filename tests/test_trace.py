@@ -89,7 +89,7 @@ def traced(folder: Path, source: str, *arguments: str) -> tuple[subprocess.Compl
 
 def read(output: Path) -> list[Event]:
     def refuse(word: str) -> None:
-        raise AssertionError(f"{word} is no JSON")
+        raise AssertionError(f"{word} is not JSON")
 
     found = json.loads(output.read_text(), parse_constant=refuse)
     assert set(found) == {"traceEvents", "displayTimeUnit", "otherData"}

@@ -130,7 +130,7 @@ def tensors() -> list[Row]:
 
     def measure(ways: tuple[Way, Way], name: str, rest: float) -> tuple[Samples, Samples]:
         """The times of two ways that take turns: what the machine does meanwhile, it does to both."""
-        # Before the clock starts: the GPU's change of process after a fill is no part of a hand-over.
+        # Before the clock starts: the GPU's change of process after a fill is not a part of a hand-over.
         made = [[way.make(i) for i in range(1 if way.same else rounds)] for way in ways]
         torch.cuda.synchronize()
         handles: list[list[Any]] = [[], []]

@@ -103,7 +103,8 @@ def render(frames: int, nbytes: int, wait: bool) -> dict[str, list[int]]:
         device = str(xs.Device(where.uuid))  # the same GPU, for CUDA
         buffer = Buffer(program, nbytes)
         fd = buffer.fd()
-        memory = vulkan.ExternalMemory(fd, buffer.allocation_nbytes, device=where, nbytes=nbytes)
+        total = buffer.allocation_nbytes
+        memory = vulkan.ExternalMemory(fd, total, device=where, nbytes=nbytes)
         os.close(fd)
         handle = xs.share(memory, stream=-1)
         fds = rendered.fd(), released.fd()

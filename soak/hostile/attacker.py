@@ -282,7 +282,7 @@ class Attacker(Served):
     # --- the runtime folder ---------------------------------------------------------------------------------
 
     def names(self) -> None:
-        """Leave what is no name under names that others use, and the locks that others take."""
+        """Leave what is not a name under names that others use, and the locks that others take."""
         folder = Path(os.environ["XPUSHARE_RUNTIME_DIR"], "names")
         path = folder / f"{self._random.choice(('one', 'two', 'three'))}"
         kind = self._random.choice(("fifo", "folder", "link", "garbage", "huge", "handle", "gone", "dead", "temporary"))

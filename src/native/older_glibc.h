@@ -1,6 +1,6 @@
 /* Included before everything else (CMakeLists.txt): what is built with a newer glibc loads with 2.28, too, as
  * manylinux_2_28 promises. glibc 2.32 to 2.34 gave these functions new versions as they moved between libraries, nothing
- * else; the older version of each is still there, and is what an older glibc has. `stat` and `fstat` were no functions
+ * else; the older version of each is still there, and is what an older glibc has. `stat` and `fstat` were not functions
  * before 2.33, but macros of those below. A process that runs Python has libpthread loaded. */
 #ifndef XP_OLDER_GLIBC_H
 #define XP_OLDER_GLIBC_H

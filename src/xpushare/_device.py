@@ -24,6 +24,7 @@ __all__ = [
     "default_device",
     "device_for_handle",
     "devices",
+    "devices_named",
     "devices_of_backends",
     "dlpack_of",
     "info_of",
@@ -251,7 +252,7 @@ class Device:
         try:
             wanted = Aspect(aspect)
         except ValueError:
-            raise InvalidArgumentError(f"{aspect!r} is no aspect; they are {', '.join(Aspect)}") from None
+            raise InvalidArgumentError(f"{aspect!r} is not an aspect; they are {', '.join(Aspect)}") from None
         return self._ask(wanted)
 
     def _ask(self, aspect: Aspect) -> Support:
@@ -419,6 +420,18 @@ def devices(selector: str | None = None) -> list[Device]:
             chosen = one.choose(chosen)
         found += chosen
     return found
+
+
+def devices_named(text: str | None) -> list[Device]:
+    """Return the devices that the option `--device` of a command selects. The option takes a selector, and the names
+    that `Device` takes. The name of a type or backend selects all of its devices.
+    """
+    name = (text or "").strip().lower()
+    if _as_uuid(name) is not None:
+        return [Device(name)]
+    if name in _TYPES:
+        return devices(f"*:{name}")
+    return devices(f"{name}:*" if _is_backend(name) else text)
 
 
 def devices_of_backends() -> list[Device]:

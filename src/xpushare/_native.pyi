@@ -374,8 +374,8 @@ class Seal:
         """
 
 class HandleState:
-    """The base of `sharing.handle.Handle`. If a pickle's bytes are no handle here, the object has only these bytes and
-    `unread_of`. Handles compare by their bytes.
+    """The base of `sharing.handle.Handle`. If a pickle's bytes are not a handle here, the object has only these bytes
+    and `unread_of`. Handles compare by their bytes.
     """
 
     def __bytes__(self) -> bytes: ...
@@ -384,7 +384,7 @@ class HandleState:
 # write their fields.
 
 def unread_of(handle: HandleState | MessageState, /) -> Unread | None:
-    """Return what raises why a pickle's bytes are no handle here. None for a handle."""
+    """Return what raises why a pickle's bytes are not a handle here. None for a handle."""
 
 def newest_of(handle: HandleState | MessageState, /) -> Callable[[], Any] | None:
     """Return what `handle` or `following_message` was given."""
@@ -393,7 +393,7 @@ def handle(raw: bytes, newest: Callable[[], Any] | None = None, /) -> Handle:
     """Make a handle of 256 verified bytes. For `newest`, see `sharing.handle.following`."""
 
 def unread_handle(raw: bytes, why: Unread, /) -> Handle:
-    """Make a handle of bytes that are no handle here. Calling `why` raises the reason."""
+    """Make a handle of bytes that are not a handle here. Calling `why` raises the reason."""
 
 def fields_of(handle: Handle, /) -> Fields: ...
 
@@ -742,7 +742,7 @@ def unflatten(described: Any, arrays: Sequence[Any], /) -> Any:
 
 class MessageState:
     """The base of `objects.array_handle.ArrayHandle`: the handle of an array, or of a tree of arrays. If a pickle's
-    bytes are no message here, the object has only these bytes and `unread_of`.
+    bytes are not a message here, the object has only these bytes and `unread_of`.
 
     If an object that owns its exports dies, `_abandoned` is called, at the time at which `__del__` would be.
     """
@@ -1439,8 +1439,8 @@ class StreamQueue:
         """The place of the newest operation."""
 
     def unsure(self, more: bool) -> None:
-        """Note that later work waits for something that is no point and may never come. Until the same call with False,
-        this queue counts in the `budget`, and its signals are not certain.
+        """Note that later work waits for something that is not a point and may never come. Until the same call with
+        False, this queue counts in the `budget`, and its signals are not certain.
         """
 
     @property

@@ -352,7 +352,7 @@ def test_array_interface_keeps_the_memory() -> None:
     assert not hasattr(xs.empty(1, [("a", "u1"), ("b", "f8")]), "__cuda_array_interface__")
 
 
-# --- what it is not, and what is no array
+# --- what it is not, and what is not an array
 
 
 @pytest.mark.parametrize(

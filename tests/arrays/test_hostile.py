@@ -207,7 +207,7 @@ def test_another_users_key(shared: xs.ArrayHandle, tmp_path: Any) -> None:
 
 
 def test_more_elements_than_there_is_memory_for(peer: Child, shared: xs.ArrayHandle) -> None:
-    """That is no lie: they are one and the same."""
+    """That is not a lie: they are one and the same."""
     raw = built(shared.handle, shape=(4, 1 << 40), strides=(8, 0), dtype=b'"<f8"', itemsize=8)
     assert peer.call(try_hostile, raw) == "attached"
 

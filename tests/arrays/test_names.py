@@ -338,7 +338,7 @@ STRAY = {
 
 @pytest.fixture
 def stray() -> Any:
-    """One of each that is no file, in the folder of the names."""
+    """One of each that is not a file, in the folder of the names."""
     xs.published()
     paths = [folder() / name.replace(" ", "-") for name in STRAY]
     for path, make in zip(paths, STRAY.values(), strict=True):

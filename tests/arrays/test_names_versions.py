@@ -495,7 +495,7 @@ def test_watch_tells_that_the_publisher_ended(
     with Child() as child:
         pid = child.call(publish_and_exit, "w")
         assert value_of(taken()) == 1
-        child.call(publish_value, "w", 2)  # a version that is replaced is no end
+        child.call(publish_value, "w", 2)  # a version that is replaced is not an end
         assert value_of(taken()) == 2
         if end == "killed":
             child.kill()

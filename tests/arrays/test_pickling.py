@@ -177,7 +177,7 @@ def test_a_closed_array_does_not_pickle() -> None:
         pickle.dumps(array)
 
 
-# --- how often a pickle can be opened is no matter of chance
+# --- how often a pickle can be opened is not a matter of chance
 
 
 def _temporary() -> bytes:

@@ -1,4 +1,4 @@
-"""Trees as state_dicts: views of one memory, strides, parameters, leaves that are no arrays, parts of a tree."""
+"""Trees as state_dicts: views of one memory, strides, parameters, leaves that are not arrays, parts of a tree."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ LIES: dict[str, dict[str, Any]] = {
     "a dtype of no size": tree(0, [["<f8"]]),
     "a dtype of another size": tree(0, [["<f8", 4]]),
     "objects": tree(0, [["|O", 8]]),
-    "a dtype that is no text": tree(0, [[7, 8]]),
+    "a dtype that is not text": tree(0, [[7, 8]]),
     "array 1 of 1": tree(1),
     "array -1": tree(-1),
     "an object": tree({"a": 0}),

@@ -106,7 +106,7 @@ def test_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, said in (
         (("--device", "native_cpu:0", "--rules", "9.9"), "there is no rule 9.9"),
         (("--device", "native_cpu:7"), "native_cpu:7"),
-        (("--timeout", "0"), "0 is no number of seconds above 0"),
+        (("--timeout", "0"), "0 is not a number of seconds above 0"),
     ):
         with pytest.raises(SystemExit) as ended:
             cli.main(["conformance", *arguments])

@@ -1,5 +1,5 @@
 """Has each call of the kernel in each operation fail in turn, in a process that preloads failing_libc.c. Prints what
-came out and is no error of this package: one JSON object, failure -> where.
+came out and is not an error of this package: one JSON object, failure -> where.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def work(device: str, gate: str, memory: str, event: str) -> None:
     for _ in range(20):
         queue.copy(out, source)
     queue.signal(end)
-    queue.close()  # this is no `synchronize`
+    queue.close()  # this is not a `synchronize`
 
 
 def work_and_status(device: str, gate: str, memory: str, event: str) -> None:

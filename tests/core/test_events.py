@@ -187,7 +187,7 @@ def test_a_stream_that_two_vendors_claim(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(xs.InvalidArgumentError, match="may be a stream of native_cpu or of mock"):
         xs.Queue.from_native(77)
     used["mock"] = False
-    with pytest.raises(xs.FeatureNotSupportedError, match="int is no stream"):  # asked, and declined
+    with pytest.raises(xs.FeatureNotSupportedError, match="int is not a stream"):  # asked, and declined
         xs.Queue.from_native(77)
 
 
@@ -202,7 +202,7 @@ def test_from_native_knows_nothing_of_other_things() -> None:
             with pytest.raises(xs.FeatureNotSupportedError, match=f"events of {type(own).__name__}"):
                 xs.Event.from_native(own)
         memory.close()
-        with pytest.raises(xs.FeatureNotSupportedError, match="Memory is no stream"):
+        with pytest.raises(xs.FeatureNotSupportedError, match="Memory is not a stream"):
             xs.Queue.from_native(memory)
 
 

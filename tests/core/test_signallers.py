@@ -278,7 +278,7 @@ def test_only_waits_is_pickled_on(event: xs.Event, peer: Child) -> None:
 
 
 def test_whoever_says_that_it_signals_does_not_speak_for_others(peer: Child) -> None:
-    """A publisher's event goes to its readers as a pickle: they are no signallers by that."""
+    """A publisher's event goes to its readers as a pickle: they are not signallers by that."""
     with Child() as publisher:
         raw = publisher.call(lambda: (exported(True), pickle.dumps(kept["event"]))[1])
         peer.call(lambda raw: kept.__setitem__("event", pickle.loads(raw)), raw)

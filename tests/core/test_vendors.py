@@ -108,7 +108,7 @@ def test_every_folder_with_a_record_is_found() -> None:
         record = adapters.record(name)
         assert record is not None
         assert (record.backend, record.order > 0) == (name, True)
-    assert adapters.record("stream") is None  # what vendors share is no vendor
+    assert adapters.record("stream") is None  # what vendors share is not a vendor
 
 
 def test_a_new_folder_is_all_that_it_takes(tmp_path: Path) -> None:
@@ -284,8 +284,8 @@ BROKEN = {
     "raises": ("raise RuntimeError('no such chip')", "broken = broken:vendor", "RuntimeError: no such chip"),
     "missing": ("", "broken = nowhere:vendor", "No module named 'nowhere'"),
     "nothing": ("", "broken = broken:vendor", "AttributeError"),
-    "no record": ("vendor = 3", "broken = broken:vendor", "is no xpushare.adapters.vendor.Vendor"),
-    "empty module": ("", "broken = broken", "is no xpushare.adapters.vendor.Vendor"),
+    "no record": ("vendor = 3", "broken = broken:vendor", "is not an xpushare.adapters.vendor.Vendor"),
+    "empty module": ("", "broken = broken", "is not an xpushare.adapters.vendor.Vendor"),
     "name": (ACME, "broken = broken:vendor", "is for backend 'acme'"),
     "wrong name": (ACME.replace('"acme"', '"Acme!"', 1), "broken = broken:vendor", "ValueError"),
     "own name": (ACME, "native_cpu = broken:vendor", "another adapter of that name"),
@@ -598,7 +598,7 @@ THEIRS = {
     "integrations/lmcache.py": {"CudaDeviceSpec", "CudaIPCData", "cuda", "lmcache.v1.platform.devices.cuda"},
     "integrations/fabric.py": {
         " has no fabric handle: only CUDA memory has one",
-        " is no CUDA device",
+        " is not a CUDA device",
         "cuda",
         "cuda:0",
     },

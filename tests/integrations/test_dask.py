@@ -188,7 +188,7 @@ def test_spilled(client: Client, pair: tuple[str, str], make: Callable[[int], An
     made = submit(client, pair[0], make, NBYTES)
     found = moved(client, pair, made, "spilled")
     on_disk = dict(on(client, pair[0], tasks.evict))
-    assert on_disk[made.key] >= NBYTES, "what is on disk is no value"
+    assert on_disk[made.key] >= NBYTES, "what is on disk is not a value"
     on(client, pair[0], gc.collect)
     assert on(client, pair[1], tasks.look, "spilled") == found
     on(client, pair[1], tasks.drop, "spilled")

@@ -231,7 +231,8 @@ def train_over_http(url: str, name: str, numbers: list[int]) -> None:
 
     source = Source()
     client = HTTPVLLMWeightSyncClient(url)
-    trainer = Trainer.trainer_init(TrainerInfo(rank=0, name=name), client=client, source=source)
+    info = TrainerInfo(rank=0, name=name)
+    trainer = Trainer.trainer_init(info, client=client, source=source)
     for source.number in numbers:
         trainer.send_weights()
 

@@ -194,4 +194,4 @@ def test_the_page_lists_the_differences() -> None:
 if __name__ == "__main__":
     chosen = unified_runtime.UnifiedRuntime() if sys.argv[1] == "theirs" else names
     print(json.dumps(answers(chosen, sys.argv[2])), flush=True)
-    os._exit(0)  # what scenarios leave is no matter of theirs
+    os._exit(0)  # what scenarios leave is not a matter of theirs

@@ -193,7 +193,7 @@ def test_who_is_being_torn_down_has_what_it_had(exporter):
 
 
 def test_a_record_may_name_any_process(exporter):
-    """The pid in a record is a peer's to write: a process of another user is no member that has yet to die."""
+    """The pid in a record is a peer's to write: a process of another user is not a member that has yet to die."""
     d = exporter.domain
     theirs = subprocess.Popen(["sleep", "60"], user=65534) if os.geteuid() == 0 else None
     try:

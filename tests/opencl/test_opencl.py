@@ -284,7 +284,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_cannot_be_used_is_refused(fault: str, faulty_loader: dict[str, str]) -> None:
-    """A device that is no CPU, or fails in its trial, is not listed; who asks is told why."""
+    """A device that is not a CPU, or fails in its trial, is not listed; who asks is told why."""
     with Child(env={**faulty_loader, "OPENCL_FAULT": fault}) as child:
         for why in child.call(_refused):
             assert FAULTS[fault] in why

@@ -202,7 +202,7 @@ def test_pickles_as_plain_bytes(handle: Handle, protocol: int) -> None:
 
 @pytest.mark.parametrize("kind", ["memory", "array", "tree"])
 def test_a_pickle_is_verified_when_it_is_loaded(handle: Handle, kind: str) -> None:
-    """What it says is no handle here: unpickling does not raise, each use does."""
+    """What it says is not a handle here: unpickling does not raise, each use does."""
     with xs.empty(3) as array, xs.share([array] if kind == "tree" else array) as shared:
         whole: Any = handle if kind == "memory" else shared
         raw = bytes(whole)
@@ -259,7 +259,7 @@ def test_every_other_text_is_refused(handle: Handle) -> None:
         other = alphabet[(alphabet.index(text[at]) + 1) % 64]
         with pytest.raises(xs.InvalidHandleError):
             Handle(text[:at] + other + text[at + 1 :])
-    # The last character has two bits that say nothing: other spellings of the same bytes are no handle either.
+    # The last character has two bits that say nothing: other spellings of the same bytes are not a handle either.
     spellings = [text[:-1] + c for c in alphabet if c != text[-1]]
     spellings += [text + "=", text + "==", text + "A", text[:-1], text[:9] + "\n" + text[9:]]
     spellings += [f"{text} {text}", text.replace("_", "/").replace("-", "+") + "/"]

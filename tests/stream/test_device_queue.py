@@ -896,7 +896,7 @@ def test_native_commands_wait_for_what_is_certain(
     assert after(own, 1)
     assert take(second, copying(memory.address + 100, memory.address, 100)) == 1
     assert not after(own, 2), "nobody has queued that"
-    assert not after(gate, 1), "that is no queue's own"
+    assert not after(gate, 1), "that is not a queue's own"
     assert other.wait(1, 0.01) == _native.PENDING
     driver.library.ss_pause(ctypes.c_uint64(streams[0].handle), 0)
     assert other.wait(1, 5) == _native.DONE

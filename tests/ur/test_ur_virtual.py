@@ -137,7 +137,7 @@ def test_physical_memory_errors(rt: Runtime, monkeypatch: pytest.MonkeyPatch) ->
     for size in (0, 1, rt.granule + 1):
         with refused(R.ERROR_INVALID_SIZE):
             ur.urPhysicalMemCreate(rt.context, rt.device, size, None)
-    with refused(R.ERROR_INVALID_ENUMERATION):  # the bit that is no flag any more
+    with refused(R.ERROR_INVALID_ENUMERATION):  # the bit that is not a flag any more
         ur.urPhysicalMemCreate(rt.context, rt.device, rt.granule, ur.PhysicalMemProperties(1))
     with refused(R.ERROR_INVALID_ARGUMENT):
         ur.urIPCGetPhysMemHandleExp(rt.context, rt.physical(ipc=False))

@@ -44,7 +44,7 @@ def test_older_builds(build: str, library: Path, folder: Path) -> None:
         [binary, library, "-"], env={"XPUSHARE_PYTHON": "/no/python"}, capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stdout) == (3, "refused 37\n")
-    assert done.stderr == "libur_adapter_xpushare: XPUSHARE_PYTHON names /no/python, which is no file\n"
+    assert done.stderr == "libur_adapter_xpushare: XPUSHARE_PYTHON names /no/python, which is not a file\n"
 
 
 def test_an_interpreter_without_libpython(library: Path, tmp_path: Path) -> None:

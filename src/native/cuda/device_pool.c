@@ -17,9 +17,9 @@
 
 #define EXPORT __attribute__((visibility("default")))
 #define POOLS 16
-#define UNIT 512u /* bytes of which blocks are multiples; CUDA aligns as much */
+#define UNIT 512u /* block sizes are multiples of this; CUDA aligns in the same way */
 #define PAGE 4096u
-#define LEAST (64ull << 20) /* a chunk's bytes: half of what the pool has, from LEAST to MOST, or one larger block */
+#define LEAST (64ull << 20) /* size of a chunk: half of the pool's size, from LEAST to MOST, or one larger block */
 #define MOST (512ull << 20)
 
 /* CUDA's structures and numbers, as cuda.h has them. */
@@ -65,16 +65,16 @@ typedef struct chunk {
     block *blocks;
     uint64_t at, handle; /* handle 0: asleep */
     size_t nbytes;
-    uint64_t serial; /* of this memory: no other memory at the address has the same */
+    uint64_t serial; /* the id of this memory: no other memory at the address has the same one */
 } chunk;
 
 typedef struct {
-    uint64_t at, nbytes, handle, serial, used; /* used: bytes from `at` on that blocks in use end before */
+    uint64_t at, nbytes, handle, serial, used; /* used: the end of the last block in use, in bytes from `at` on */
 } xp_piece;
 
 typedef struct {
     pthread_mutex_t lock;
-    pid_t owner; /* atomic; 0: the place is free, -1: somebody is making a pool there */
+    pid_t owner; /* atomic; 0 if the place is free, -1 while a pool is being made there */
     bool ended;  /* free once its last block is */
     bool asleep;
     int device;
@@ -98,7 +98,7 @@ typedef struct {
 
 static int enter(pool *p, scope *s)
 {
-    s->mode = RELAXED; /* calls of ours end nobody's capture */
+    s->mode = RELAXED; /* our calls never end anybody's capture */
     int code = p->call.exchange(&s->mode);
     if (code)
         return code;
@@ -284,7 +284,7 @@ static void give(pool *p, uint64_t at)
 
 /* --- what allocators call --- */
 
-static bool mine(const pool *p) /* a fork's child has its parent's addresses, and nothing is mapped there */
+static bool mine(const pool *p) /* a forked child has its parent's addresses, but nothing is mapped there */
 {
     return __atomic_load_n(&p->owner, __ATOMIC_ACQUIRE) == getpid();
 }
@@ -310,7 +310,7 @@ static void pool_give(pool *p, void *at)
     pthread_mutex_unlock(&p->lock);
 }
 
-/* torch's functions say nothing of the pool, so each pool has functions of its own. */
+/* torch's functions do not pass the pool, so each pool has functions of its own. */
 #define FUNCTIONS(N)                                                                                                       \
     EXPORT void *xp_pool_malloc_##N(ssize_t nbytes, int device, void *stream)                                              \
     {                                                                                                                      \
@@ -341,7 +341,7 @@ FUNCTIONS(13)
 FUNCTIONS(14)
 FUNCTIONS(15)
 
-/* CuPy's have a parameter of ours: the pool's number. */
+/* CuPy's functions pass a parameter of ours: the pool's number. */
 EXPORT void *xp_pool_malloc(void *number, size_t nbytes, int device)
 {
     return pool_take(&pools[(uintptr_t)number], nbytes, device);
@@ -355,7 +355,8 @@ EXPORT void xp_pool_free(void *number, void *at, int device)
 
 /* --- what the adapter calls; codes are the driver's --- */
 
-/* The new pool's number; -1: there are as many as there can be; else less the driver's code, and one. */
+/* Returns the new pool's number, -1 if there are as many pools as possible, or else minus the driver's code, minus
+ * one. */
 EXPORT int xp_pool_make(const calls *call, void *context, int device, size_t granule)
 {
     for (int number = 0; number < POOLS; number++) {
@@ -363,7 +364,7 @@ EXPORT int xp_pool_make(const calls *call, void *context, int device, size_t gra
         pid_t nobody = 0;
         scope s;
         if (!__atomic_compare_exchange_n(&p->owner, &nobody, -1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
-            continue; /* a parent's pool keeps its place in a fork's child */
+            continue; /* a parent's pool keeps its place in a forked child */
         p->call = *call;
         p->context = context;
         p->device = device;
@@ -383,7 +384,7 @@ EXPORT int xp_pool_make(const calls *call, void *context, int device, size_t gra
     return -1;
 }
 
-/* Its place is free once its last block is. */
+/* Its place becomes free with its last block. */
 EXPORT void xp_pool_end(int number)
 {
     pool *p = &pools[number];
@@ -404,7 +405,7 @@ static void describe(const chunk *c, xp_piece *found)
             found->used = b->at + b->nbytes - c->at;
 }
 
-/* The memory at an address, which may be asleep: the number of its pool, or -1. */
+/* Return the number of the pool of the memory at an address, even if it sleeps, or -1. */
 EXPORT int xp_pool_find(uint64_t at, xp_piece *found)
 {
     for (int number = 0; number < POOLS; number++) {
@@ -425,7 +426,7 @@ EXPORT int xp_pool_find(uint64_t at, xp_piece *found)
     return -1;
 }
 
-/* How many chunks it has; the first `most` are described. */
+/* Return how many chunks it has, and describe the first `most`. */
 EXPORT int xp_pool_pieces(int number, xp_piece *found, int most)
 {
     pool *p = &pools[number];
@@ -458,7 +459,8 @@ EXPORT int xp_pool_sleep(int number)
     return code;
 }
 
-/* New memory at the old addresses, with unspecified content. What fails leaves it asleep, and can be tried again. */
+/* Map new memory at the old addresses, with unspecified content. If this fails, the pool stays asleep, and the call
+ * can be tried again. */
 EXPORT int xp_pool_wake(int number)
 {
     pool *p = &pools[number];

@@ -6,7 +6,7 @@
 
 #define SPIN_NS 50000u
 #define MOST_CREDIT 8
-#define SETTLE_NS 200000000u /* for the lock, which is held for microseconds: its owner may be stopped */
+#define SETTLE_NS 200000000u /* how long to wait for the lock, which is held for microseconds: its owner may be stopped */
 #define DYING_RETRY XP_CREW_POLLED
 
 static uint32_t total(const xp_geometry *g) { return g->slots + g->spare; }
@@ -44,13 +44,14 @@ bool xp_channel_geometry(const xp_crew *c, xp_geometry *g)
     if (c->nbytes < XP_CREW_WORDS + sizeof(xp_channel_words))
         return false;
     memcpy(g, &words(c)->geometry, sizeof *g);
-    __asm__ __volatile__("" ::: "memory"); /* what is checked is what is used */
+    __asm__ __volatile__("" ::: "memory"); /* copied first, so that the checked values are the used ones */
     uint64_t nbytes = xp_channel_nbytes(g);
     use_bells((xp_crew *)c);
     return nbytes && nbytes <= c->nbytes;
 }
 
-/* One store, by whoever finds the slots gone; and again by the next one, if it dies before it has rung. */
+/* A single store, by the first member that finds the slots gone. If that member dies before it rings, the next one
+ * stores again. */
 void xp_channel_move(xp_crew *c)
 {
     XP_STORE(&words(c)->moved, 1);
@@ -61,7 +62,7 @@ void xp_channel_move(xp_crew *c)
 /* --- slots -------------------------------------------------------------------------------------------------------- */
 
 static inline xp_slot_words *slot_at(const xp_end *e, uint32_t i) { return &e->w->slots[i]; }
-/* No member at or above it was ever a reader or a writer. */
+/* No member at or above this index was ever a reader or a writer. */
 static inline uint32_t top(const xp_end *e)
 {
     uint32_t found = XP_LOAD(&e->w->top);
@@ -92,7 +93,7 @@ const char *xp_end_meta(const xp_end *e, uint32_t slot)
 
 /* --- the lock ----------------------------------------------------------------------------------------------------- */
 
-/* Finish what the last owner may have left half done. The owner itself is reaped as any other dead member. */
+/* Finish what the last owner may have left half done. The owner itself is reaped like any other dead member. */
 static void repair(xp_end *e)
 {
     for (uint32_t i = 0; i < total(&e->g); i++) {
@@ -106,7 +107,7 @@ static void repair(xp_end *e)
 
 _Thread_local bool xp_end_hurry;
 
-/* False: look at the crew and at signals, then try again. */
+/* Return false if the caller has to check the crew and pending signals, and then try again. */
 static bool lock(xp_end *e)
 {
     int got = xp_lock_try(&e->w->lock, e->m, 0);
@@ -120,7 +121,7 @@ static bool lock(xp_end *e)
 static void unlock(xp_end *e, bool changed)
 {
     xp_lock_release(&e->w->lock, e->m);
-    if (changed) { /* whoever dies before it says so rings the bell by its death */
+    if (changed) { /* a member that dies before it reports this rings the bell by its death */
         __atomic_fetch_add(&e->w->changes, 1, __ATOMIC_SEQ_CST);
         xp_ring(&e->w->bell);
         xp_crew_tell(e->c);
@@ -129,7 +130,7 @@ static void unlock(xp_end *e, bool changed)
 
 /* --- members ------------------------------------------------------------------------------------------------------ */
 
-/* A frame that no reader finished: once more, or to the dead letters. */
+/* A frame that no reader finished is delivered once more, or goes to the dead letters. */
 static void hand_again(xp_end *e, xp_slot_words *s)
 {
     xp_channel_words *w = e->w;
@@ -150,7 +151,7 @@ static void hand_again(xp_end *e, xp_slot_words *s)
     w->failed++;
     if (failed >= e->g.spare && oldest)
         commit(oldest, seq_of(oldest->word), XP_FREE);
-    if (failed < e->g.spare || oldest) /* else all of them are being looked at: this one is dropped */
+    if (failed < e->g.spare || oldest) /* all of them are being read, so this one is dropped */
         commit(s, seq_of(s->word), XP_FAILED);
     s->job = XP_FINISHED_JOB;
 }
@@ -169,7 +170,7 @@ static void writer_goes(xp_end *e, uint32_t m)
     XP_STORE(&w->last_gone, w->ends[m].role & XP_END_FINISHED ? XP_GONE_FINISHED : XP_GONE_LOST);
 }
 
-/* Take a member out: it is dead, or goes. With the lock; may be done twice. */
+/* Remove a member that is dead or leaves. Called with the lock. Repeating it is harmless. */
 static void reap(xp_end *e, uint32_t m)
 {
     for (uint32_t i = 0; i < total(&e->g); i++) {
@@ -179,13 +180,13 @@ static void reap(xp_end *e, uint32_t m)
         if (s->job == ((uint64_t)(m + 1) << 8 | XP_TAKEN) && state_of(s->word) == XP_FULL)
             hand_again(e, s);
         unhold(s, m);
-        s->reads[m] = 0; /* its process has ended: so has its device's work */
+        s->reads[m] = 0; /* its process has ended, and with it the process's device work */
     }
     writer_goes(e, m);
     XP_STORE(&e->w->ends[m].role, 0);
 }
 
-/* How many writers live. Dead ones are reaped. */
+/* Return how many writers live. Dead ones are reaped. */
 static uint32_t writers(xp_end *e)
 {
     uint32_t n = 0;
@@ -230,7 +231,7 @@ static void add_reader(xp_end *e, int mode, bool oldest)
     }
     if (mode == XP_MODE_NEWEST && newest)
         w->ends[e->m] = (xp_end_words){.cursor = newest};
-    else /* an old frame that somebody holds may stand far before the others: those between are no loss to this reader */
+    else /* an old frame that somebody holds may lie far before the others: the frames between are not lost to this reader */
         w->ends[e->m] = (xp_end_words){.cursor = first, .missed = -(int64_t)(w->next_seq - first - there)};
     if (mode == XP_MODE_ONE && w->group == 0) {
         for (uint32_t i = 0; i < total(&e->g); i++) {
@@ -257,7 +258,7 @@ int xp_end_join(xp_end *e, xp_crew *c, const xp_geometry *g, const char *label, 
     }
     if (top(e) <= e->m)
         XP_STORE(&e->w->top, e->m + 1);
-    reap(e, e->m); /* what is left of whoever had the index */
+    reap(e, e->m); /* remove what the last member with this index left */
     if (mode)
         add_reader(e, mode, oldest);
     rc = writer && add_writer(e) != XP_GOT ? EBUSY : 0;
@@ -278,7 +279,7 @@ void xp_end_leave(xp_end *e)
     if (lock(e)) {
         reap(e, e->m);
         unlock(e, true);
-    } /* else whoever gets the lock finds this member dead */
+    } /* otherwise the next owner of the lock finds this member dead */
     xp_lock_sweep(&e->w->lock, e->m);
     xp_crew_leave(e->c, e->m);
     xp_ring_all(e->c);
@@ -308,7 +309,8 @@ int xp_end_finish(xp_end *e)
 
 /* --- writing ------------------------------------------------------------------------------------------------------ */
 
-/* The lowest seq that a living reader in mode "all" still wants, and whether one in mode "newest" wants the last. */
+/* Return the lowest seq that a living reader in mode "all" still needs, and whether one in mode "newest" needs the
+ * last. */
 static uint64_t wanted_from(const xp_end *e, bool *newest)
 {
     uint64_t lowest = UINT64_MAX;
@@ -336,7 +338,7 @@ int xp_end_loan(xp_end *e, uint32_t *slot)
         unlock(e, false);
         return got != XP_GOT ? got : e->loaned_by == self ? XP_TWICE : XP_WAIT;
     }
-    if (!e->reads && w->ends[e->m].role & XP_END_MODE) /* it is here to write, and nobody waits for it to read */
+    if (!e->reads && w->ends[e->m].role & XP_END_MODE) /* it was opened to write, so nobody waits for it to read */
         XP_STORE(&w->ends[e->m].role, w->ends[e->m].role & ~XP_END_MODE);
     bool newest;
     uint64_t from = wanted_from(e, &newest), last = w->next_seq - 1;
@@ -438,7 +440,7 @@ int xp_end_drop(xp_end *e, uint32_t slot)
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
-/* The state that a reader without a frame waits for. */
+/* Return the state that a reader without a frame waits for. */
 static int without_frame(xp_end *e, bool jobs)
 {
     bool any = false, open = false;
@@ -484,7 +486,7 @@ uint64_t xp_end_unread(const xp_end *e)
 
 int xp_end_receive(xp_end *e, xp_frame *frame, bool take)
 {
-    if (XP_UNLIKELY(XP_LOAD(&e->w->moved))) /* what is left in the slots has ended with them */
+    if (XP_UNLIKELY(XP_LOAD(&e->w->moved))) /* the slots have ended, and with them the frames in them */
         return e->reconnect ? XP_MOVED : XP_LOST_END;
     if (!lock(e))
         return XP_UNUSABLE;
@@ -514,7 +516,7 @@ int xp_end_receive(xp_end *e, xp_frame *frame, bool take)
     if (chosen == n)
         got = without_frame(e, jobs);
     else if (!held(slot_at(e, chosen)) && in_use >= e->g.slots - 1 - e->g.writers)
-        got = XP_WAIT; /* the readers hold as many as they may */
+        got = XP_WAIT; /* the readers hold as many frames as they may */
     if (got == XP_GOT && take) {
         xp_slot_words *s = slot_at(e, chosen);
         uint64_t seq = seq_of(s->word);
@@ -543,7 +545,7 @@ int xp_end_release(xp_end *e, uint32_t slot, bool done, uint64_t point)
         if (point)
             s->reads[e->m] = point;
         if (s->job == ((uint64_t)(e->m + 1) << 8 | XP_TAKEN)) {
-            if (state_of(s->word) == XP_FAILED) /* a dead letter that was looked at */
+            if (state_of(s->word) == XP_FAILED) /* a dead letter that has been read */
                 s->job = done ? XP_FINISHED_JOB : XP_QUEUED;
             else if (done)
                 XP_STORE(&s->job, XP_FINISHED_JOB);
@@ -597,7 +599,7 @@ int xp_end_watch(xp_end *e)
         }
         if (!lock(e))
             return worst;
-        /* The index may be somebody else's by now, who joins under the lock. */
+        /* Another process that joined under the lock may have this index by now. */
         if (xp_crew_is_gone(e->c, m)) {
             reap(e, m);
             reaped = true;
@@ -611,7 +613,7 @@ static bool spin(xp_end *e, uint32_t changes, uint64_t end)
 {
     if (!xp_may_spin() || e->credit <= 0) {
         if (e->credit <= 0 && e->credit-- <= -16)
-            e->credit = 1; /* find out whether spins pay again */
+            e->credit = 1; /* try whether spinning pays again */
         return false;
     }
     uint64_t until = xp_now() + SPIN_NS;

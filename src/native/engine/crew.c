@@ -1,4 +1,4 @@
-/* Crews of this process: who is a member, who lives, and what rings when somebody dies. */
+/* The crews of this process: who is a member, which members live, and what rings when one dies. */
 #include "crew.h"
 
 #include "events.h"
@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #define DYING_NS 300000000u    /* as in members.c */
-#define LONGEST_NS 500000000u  /* a Unix signal just before the futex call does not interrupt it: look now and then */
+#define LONGEST_NS 500000000u  /* a Unix signal just before the futex call does not interrupt it, so check from time to time */
 #define POLLED_NS 20000000u
 #define PIDFDS 64u /* of one crew */
 
@@ -39,7 +39,7 @@ static bool check_words(xp_crew *c, uint32_t kind, bool fresh, xp_error *error)
         return true;
     }
     if (memcmp(head->magic, XP_CREW_MAGIC, sizeof head->magic) != 0 || head->version != XP_CREW_VERSION)
-        return xp_failed(error, 0, "these are no control words of this version");
+        return xp_failed(error, 0, "these are not control words of this version");
     if (head->kind != kind || head->nbytes != c->nbytes)
         return xp_failed(error, 0, "these are control words of something else");
     return true;
@@ -125,7 +125,8 @@ const char *xp_crew_wrong(xp_crew *c)
 
 static bool mine(const xp_crew *c, uint32_t m) { return c->mine[m / 64] >> m % 64 & 1; }
 
-/* With c->mu. The pid of who holds the life byte, 0: it cannot be seen, -1: nobody does. */
+/* Called with c->mu. Returns the pid of the holder of the life byte, 0 if it cannot be seen, or -1 if nobody holds
+ * it. */
 static int holder(xp_crew *c, uint32_t m)
 {
     int pid = 0;
@@ -156,11 +157,11 @@ int xp_crew_claim(xp_crew *c, const char *label, xp_crew_sweep sweep, uint32_t *
             XP_STORE_RELAXED(&record->pid, (uint32_t)getpid());
             XP_STORE_RELAXED(&record->pid_namespace, xp_pid_namespace());
             XP_STORE_RELAXED(&record->since_ns, (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec);
-            strncpy(record->label, label, sizeof record->label); /* whoever reads it stops at the end */
+            strncpy(record->label, label, sizeof record->label); /* readers stop at the end */
             XP_STORE(&record->state, 1);
             *m = i;
         } else if (rc == EAGAIN) {
-            rc = ENOSPC; /* a peer that does not keep to the rules has it: the next one */
+            rc = ENOSPC; /* a misbehaving peer has it: try the next one */
         }
         pthread_mutex_unlock(&c->mu);
     }
@@ -235,7 +236,7 @@ static int watch(xp_crew *c, uint32_t m)
     int pidfd = xp_pidfd_open(pid);
     if (pidfd < 0)
         return XP_CREW_POLLED;
-    /* If that is still the holder, the pidfd is the holder's, not that of a later process with the same pid. */
+    /* If that process still holds the byte, the pidfd belongs to it, not to a later process with the same pid. */
     if (xp_lock_holder(c->fd, XP_CREW_LIFE + (int64_t)m, &again) != 1 || again != pid ||
         xp_loop_add(pidfd, EPOLLIN, XP_READY_CREW, c->serial, m) < 0) {
         close(pidfd);
@@ -248,7 +249,7 @@ static int watch(xp_crew *c, uint32_t m)
 
 int xp_crew_watch(xp_crew *c, uint32_t m)
 {
-    xp_loop_start(); /* where no thread can be had, members are polled */
+    xp_loop_start(); /* if no thread can be started, members are polled */
     pthread_mutex_lock(&c->mu);
     int how = watch(c, m);
     pthread_mutex_unlock(&c->mu);

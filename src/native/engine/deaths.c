@@ -1,4 +1,4 @@
-/* Deaths: watching the members of a domain, and taking dead ones out of its slots and entries. */
+/* Deaths: watching the members of a domain, and removing dead ones from its slots and entries. */
 #include "events.h"
 #include "loop.h"
 
@@ -6,13 +6,13 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-/* A peer can make up a thousand dead members, and slots and entries without number to sweep for each, while callers
- * wait for d->mu. So sweep for no longer than that at once, in one sweep or in many, and in the long run for that part
- * of the time. */
+/* A peer can fake a thousand dead members, with many slots and entries to sweep for each, while callers wait for
+ * d->mu. So one sweep or series of sweeps takes no longer than this at once, and no more than this share of the time
+ * in the long run. */
 #define SWEEP_BURST_NS 10000000u
 #define SWEEP_REST 5u
 #define SWEEP_STEP 4096u /* slots, and entries */
-#define PIDFDS 64u /* of the members of one domain: a peer may claim any number of them; the others' locks are polled */
+#define PIDFDS 64u /* how many members of one domain are watched: a peer may claim any number. The locks of the others are polled. */
 
 /* --- reaping ------------------------------------------------------------------------------------------------------ */
 
@@ -60,21 +60,22 @@ bool xp_sweep_out(xp_domain *d, uint32_t m, uint32_t cause, uint32_t from, uint3
         xp_view v;
         uint64_t owed = xp_lowest_owed(w, &v, m);
         if (!attached && !owed) {
-            if (m == 0) { /* the exporter's going matters to every waiter */
+            if (m == 0) { /* the exporter's exit matters to every waiter */
                 xp_wake(w, d->bell);
                 swept = true;
             }
             continue;
         }
-        /* Until our process has ended, a device of ours may store what we owe, which would lower the value. */
+        /* Until our process has ended, one of our devices may store a point that we owe, which would lower the
+         * value. */
         bool put_off = owed && (owed != v.effective + 1 || (m == d->member && XP_LOAD(&w->device)));
         if (owed && !put_off)
             xp_lose(w, d->bell, cause, pid, 0);
         bool open = m == d->member && i < d->able.length && d->able.at[i];
         bool abandons = open && !owed && xp_abandons(XP_RELAXED(&d->acts[i]));
         xp_roster_leave(d, i, m, abandons ? XP_CAUSE_ABANDONED : cause, owed && !put_off);
-        /* Nobody may know any more that there are sleepers, so without looking at the flag; and the bit last: until it
-         * is clear another reaper does all this again. */
+        /* The record of sleepers may be lost, so do not check the flag. Clear the bit last: until then, another
+         * reaper repeats all this. */
         xp_finish(w);
         xp_wake_all(w);
         swept = true;
@@ -92,9 +93,9 @@ bool xp_sweep_out(xp_domain *d, uint32_t m, uint32_t cause, uint32_t from, uint3
 
 static bool may_sweep(const xp_domain *d) { return d->sweep_at <= xp_now() + SWEEP_BURST_NS * SWEEP_REST; }
 
-/* What the process of a member that looks dead can still reach. A lock that is gone does not say that it has ended: an
- * exec, or a close of an fd that is somebody else's, drops it, too. And a process that ends closes its files first: its
- * devices may work until the driver has torn down what it had there, which takes some of them seconds. */
+/* Return what the process of a member that looks dead can still reach. A released lock does not prove that the process has
+ * ended: an exec, or closing an fd that belongs to somebody else, releases it, too. And a process that ends closes its files
+ * first: its devices may work until the driver has torn down what it had there, which takes some of them seconds. */
 static int reach_of(const xp_domain *d, uint32_t m)
 {
     const xp_member *record = xp_member_at(d, m);
@@ -111,8 +112,9 @@ static int reach_of(const xp_domain *d, uint32_t m)
     return ended ? XP_REACH_NOTHING : ends ? XP_REACH_KEPT : XP_REACH_UNSEEN;
 }
 
-/* The next step of the sweep of a dead member. False: it is not over, or has put something off; then it begins anew. A
- * peer may claim all slots and entries there are, whose pages the kernel then has to make: no step goes through all. */
+/* Take the next step in sweeping a dead member. Returns false if the sweep is not finished, or if something was
+ * postponed, so that it starts again. A peer may claim every slot and entry, whose pages the kernel then has to
+ * make, so no step visits all of them. */
 static bool sweep_dead(xp_domain *d, uint32_t m)
 {
     const xp_member *record = xp_member_at(d, m);
@@ -139,7 +141,7 @@ int xp_reap(xp_domain *d, uint32_t m, bool sure)
         xp_clear(d->retry, m);
         return 0;
     }
-    /* The life byte stays free meanwhile, so that everybody still sees the dead member as dead. */
+    /* The life byte stays free during this, so that every process still sees the dead member as dead. */
     if ((life == XP_DYING && !sure) || !may_sweep(d) || xp_lock(d->fd, XP_REAP_BYTE + (int64_t)m, true) != 0) {
         xp_set(d->retry, m);
         return -1;
@@ -204,13 +206,13 @@ int xp_watch(xp_domain *d, uint32_t m)
             continue;
         if (pidfd < 0)
             break;
-        /* If that is still the holder, the pidfd is the holder's, not that of a later process with the same pid. */
+        /* If that process still holds the byte, the pidfd belongs to it, not to a later process with the same pid. */
         if (xp_lock_holder(d->fd, XP_LIFE_BYTE + (int64_t)m, &again) != 1 || again != pid) {
             close(pidfd);
             continue;
         }
         for (uint32_t i = 0; i < XP_MEMBERS; i++)
-            if (d->pidfds[i] >= 0 && d->pids[i] == pid) { /* nobody is two members: a peer that holds all locks, say */
+            if (d->pidfds[i] >= 0 && d->pids[i] == pid) { /* nobody is two members: a hostile peer holds several locks */
                 close(pidfd);
                 xp_set(d->polled, m);
                 return XP_POLLED;
@@ -242,12 +244,12 @@ void xp_unwatch(xp_domain *d, uint32_t m)
 int xp_watch_relied(xp_slot *s)
 {
     xp_domain *d = s->d;
-    bool pickles = xp_pickles_wait(s); /* nobody wakes us when their time is over */
+    bool pickles = xp_pickles_wait(s); /* nobody wakes us when their time runs out */
     int worst = pickles ? XP_POLLED : XP_WATCHED;
     if (pickles)
         XP_STORE(&d->unopened, 1);
     uint64_t wanted[XP_MASK_WORDS] = {0};
-    xp_owing(s->w, wanted); /* they may have detached since */
+    xp_owing(s->w, wanted); /* they may have detached in the meantime */
     xp_roster_watch(s, wanted);
     for (uint32_t i = 0; i < XP_MASK_WORDS; i++) {
         uint64_t missing = wanted[i] & ~XP_LOAD(&d->watched[i]);
@@ -266,8 +268,8 @@ int xp_watch_relied(xp_slot *s)
     return worst;
 }
 
-/* Edge-triggered: each ring (EPOLLOUT) wakes every epoll that has the bell, which is one file for all members. Where
- * somebody fills it up before the warden looks, EPOLLIN is what it still finds. */
+/* Edge-triggered: each ring (EPOLLOUT) wakes every epoll that has the bell, which is one file for all members. If
+ * somebody fills the bell before the warden checks, the warden still sees EPOLLIN. */
 int xp_watch_bell(xp_domain *d)
 {
     if (!d->bell_watched && xp_loop_add(d->bell, EPOLLIN | EPOLLOUT | EPOLLET, XP_READY_BELL, d->serial, 0) < 0)
@@ -278,7 +280,7 @@ int xp_watch_bell(xp_domain *d)
 
 void xp_unwatch_bell(xp_domain *d)
 {
-    if (d->bell_watched) /* by hand, since the other members' copies would keep it in the epoll */
+    if (d->bell_watched) /* explicitly, since the other members' copies would keep it in the epoll */
         xp_loop_remove(d->bell);
     d->bell_watched = false;
 }

@@ -9,7 +9,7 @@
 
 /* --- joining and leaving ------------------------------------------------------------------------------------------ */
 
-/* Try one index. 1: it is ours; 0: not this one; -1: errno. Nobody else has the domain yet. */
+/* Try one index. Returns 1 if it is ours, 0 to try another, -1 and errno on failure. Nobody else has the domain yet. */
 static int claim(xp_domain *d, uint32_t m)
 {
     int rc = xp_lock(d->fd, XP_REAP_BYTE + (int64_t)m, true), ours = 0;
@@ -84,7 +84,7 @@ static bool join(xp_domain *d, xp_error *error)
         rc = claim(d, m);
     int code = rc < 0 ? errno : d->owner ? EAGAIN : ENOSPC;
     if (rc == 1) {
-        /* An exec must end the membership, whoever passed us the fds. */
+        /* An exec must end the membership, whoever gave us the fds. */
         fcntl(d->fd, F_SETFD, FD_CLOEXEC);
         fcntl(d->bell, F_SETFD, FD_CLOEXEC);
         XP_STORE(&d->left, 0);
@@ -127,7 +127,7 @@ xp_domain *xp_join(int fd, int bell, const uint8_t *cookie, bool owner, xp_error
     d->bell = bell;
     if (good && join(d, error))
         return d;
-    d->bell = -1; /* the fds stay the caller's */
+    d->bell = -1; /* the caller keeps the fds */
     xp_domain_unref(d);
     return NULL;
 }
@@ -143,7 +143,7 @@ static bool has_any(const xp_counts *counts)
 void xp_leave(xp_domain *d)
 {
     if (d->born != XP_RELAXED(&xp_fork_count))
-        return; /* the fork handler closed the fds; the mapping goes with the last reference */
+        return; /* the fork handler closed the fds; the mapping is released with the last reference */
     if (d->owner)
         xp_serving_end(d);
     pthread_mutex_lock(&xp_mu);
@@ -156,7 +156,7 @@ void xp_leave(xp_domain *d)
     xp_nodes_drop(d, NULL);
     pthread_mutex_unlock(&xp_mu);
     pthread_mutex_lock(&d->mu);
-    if (left & XP_ROBBED) { /* what is left is not ours to close; the others find us dead */
+    if (left & XP_ROBBED) { /* the rest is not ours to close: other members find us dead */
         d->fd = d->bell = -1;
         pthread_mutex_unlock(&d->mu);
         return;
@@ -172,8 +172,8 @@ void xp_leave(xp_domain *d)
     if (all) {
         XP_STORE(&xp_member_at(d, d->member)->state, 0);
         close(d->fd); /* drops the lock */
-    } else if (!keeps) { /* the others find us dead when that is closed, or our process has ended, and lose the rest when
-                          * they can */
+    } else if (!keeps) { /* Other members find us dead once this is closed or our process has ended, and mark the rest as
+                          * lost when they can. */
         d->last_fd = d->fd;
     } /* else nobody closes it: the others find us dead when our process ends */
     d->fd = -1;
@@ -184,7 +184,7 @@ bool xp_leave_if_idle(xp_domain *d)
 {
     pthread_mutex_lock(&d->mu);
     bool idle = d->uses == 0;
-    if (idle) /* from here on xp_count_in counts nobody */
+    if (idle) /* from here on, xp_count_in counts nobody */
         __atomic_fetch_or(&d->left, XP_LEAVING, __ATOMIC_SEQ_CST);
     pthread_mutex_unlock(&d->mu);
     if (idle)
@@ -267,7 +267,7 @@ uint32_t xp_holders(xp_domain *d, uint32_t entry, uint32_t *found)
     return n;
 }
 
-/* Nothing is read of masks that nobody has used: the kernel would have to make their pages. */
+/* Masks that nobody has used are not read: the kernel would have to make their pages. */
 bool xp_may_use(const xp_domain *d, uint32_t entry)
 {
     return entry < XP_LOAD(&((xp_commons *)d->base)->users_used) && xp_next(users_at(d, entry), 0) < XP_MEMBERS;
@@ -328,7 +328,7 @@ int32_t xp_opens_left(xp_domain *d, uint32_t entry)
 
 /* --- slots -------------------------------------------------------------------------------------------------------- */
 
-/* True if no living member is attached; clears the bits of dead ones. With d->mu. */
+/* Return true if no living member is attached. Clears the bits of dead ones. Called with d->mu. */
 static bool slot_free(xp_domain *d, uint32_t index)
 {
     uint64_t *mask = xp_words_at(d, index)->attached;
@@ -340,7 +340,8 @@ static bool slot_free(xp_domain *d, uint32_t index)
     return true;
 }
 
-/* The first released slot, of at most `most`, that nobody uses any more; XP_SLOTS if there is none. With d->mu. */
+/* Return the first of at most `most` released slots that nobody uses any more, or XP_SLOTS if there is none. Called
+ * with d->mu. */
 static uint32_t recycle(xp_domain *d, uint32_t most)
 {
     for (uint32_t i = d->released_count < most ? d->released_count : most; i; i--) {

@@ -1,12 +1,12 @@
 /* Domains, slots and the warden.
  *
- * Mutexes, outermost first: xp_life_mu (start and stop of the loop), send_mu (serve.c), xp_mu (domain list, nodes, due
- * tokens, sockets), a queue's `mu`, domain->mu (its fd, watches, reaping), a slot's `mu`, loop_mu (loop.c: epoll),
- * relay_mu (relay.c). Outermost of all is a queue's `order`, see held.h. Where a function says that it blocks,
- * Python calls it without the GIL, and nobody takes the GIL while holding one of these mutexes.
+ * Mutexes, outermost first: xp_life_mu (start and stop of the loop), send_mu (serve.c), xp_mu (domain list, nodes,
+ * due tokens, sockets), a queue's `mu`, domain->mu (its fd, watches, reaping), a slot's `mu`, loop_mu (loop.c:
+ * epoll), relay_mu (relay.c). A queue's `order` is outside all of them, see held.h. If a function is documented to
+ * block, Python calls it without the GIL. No thread takes the GIL while it holds one of these mutexes.
  *
- * The sections below are the files, from the lowest on: each calls those above it alone. What a file takes from below it
- * is called by a pointer: the loop's work, the operations of a queue. */
+ * The sections below are the files, from the lowest to the highest. Each calls only files above it in this list. A
+ * file reaches code below it through a pointer: the loop's work, the operations of a queue. */
 #ifndef XP_EVENTS_H
 #define XP_EVENTS_H
 
@@ -17,41 +17,41 @@
 
 #define XP_NO_MEMBER UINT32_MAX
 #define XP_LEFT 1
-#define XP_ROBBED 2 /* somebody in this process closed fds that are not theirs: the numbers may be anybody's by now */
+#define XP_ROBBED 2 /* somebody in this process closed fds that they do not own, so the numbers may belong to anybody by now */
 #define XP_LEAVING 4
 
-typedef struct { /* whether a member lives, as it was found last, and of whom that is */
+typedef struct { /* whether a member lives, as it was last checked, and which member it was */
     uint64_t until, since;
     int life;
 } xp_verdict;
 
-typedef struct { /* how far the sweep of a dead member has come, and of whom that is; 0: none has begun */
+typedef struct { /* how far the sweep of a dead member has come, and which member it is; 0 if none has begun */
     uint64_t since;
     uint32_t next;
     bool put_off;
 } xp_sweep;
 
-/* Counts of this process, one for each entry or slot up to the last one that needed its own. */
+/* Counts of this process, one for each entry or slot up to the last that needed one. */
 typedef struct {
     uint32_t *at, length;
 } xp_counts;
 
 typedef struct xp_domain {
-    unsigned refs, born; /* born: fork count at its making */
-    int left;            /* no member any more (or not yet): XP_LEFT, XP_ROBBED, XP_LEAVING */
+    unsigned refs, born; /* born: the fork count when it was made */
+    int left;            /* why it is not a member (or not yet): XP_LEFT, XP_ROBBED, XP_LEAVING */
     bool owner;
     uint32_t member;
-    uint64_t serial; /* never used twice: what epoll events name */
+    uint64_t serial; /* never used twice; epoll events name the domain by it */
     char *base;
     dev_t dev;
     ino_t ino;
     uint8_t cookie[XP_COOKIE];
     struct xp_domain *next; /* xp_mu */
-    int rescan;             /* the warden shall look at this domain's nodes */
+    int rescan;             /* the warden has to check the nodes of this domain */
 
     pthread_mutex_t mu;
-    int fd;   /* xp_leave closes it, under mu; closing any other fd of this file would drop the lock */
-    int last_fd; /* that of a process that has left, but still owes; 0: none */
+    int fd;   /* Only xp_leave closes it, under mu: closing any other fd of this file would release the lock. */
+    int last_fd; /* of a process that has left but still owes points; 0 if there is none */
     int bell; /* open until the last reference is dropped, so that signallers need no mutex */
     bool bell_watched;
     uint64_t watched[XP_MASK_WORDS]; /* their pidfds are in the warden's epoll; read without mu */
@@ -61,17 +61,17 @@ typedef struct xp_domain {
     uint64_t dying_since[XP_MEMBERS];
     xp_verdict verdicts[XP_MEMBERS];
     xp_sweep sweeps[XP_MEMBERS];
-    int unopened;      /* a waiter here looks whether pickles are opened in time */
-    uint64_t sweep_at; /* when the sweeps so far will be paid for with rest; mu */
-    uint32_t attached_below; /* this process was never attached to a slot at or above it; mu */
+    int unopened;      /* a waiter of this process checks whether pickles are opened in time */
+    uint64_t sweep_at; /* when the rest that pays for the sweeps so far will end; protected by mu */
+    uint32_t attached_below; /* this process was never attached to a slot at or above this; protected by mu */
     /* owner only: slots */
     uint32_t next_slot, released_at, released_count; /* a ring of released indices */
     uint32_t *released;
     uint64_t *slots_live; /* bits */
-    xp_counts holds, users, attaches; /* counted in this process, per entry (two) and per slot; mu */
+    xp_counts holds, users, attaches; /* counts of this process, two per entry and one per slot; protected by mu */
     uint64_t uses;             /* their sum; mu */
-    xp_counts able;            /* of the attachments, those that may signal; mu */
-    uint8_t *acts;             /* per slot: XP_ACT_… of this process, since the first of those */
+    xp_counts able;            /* the attachments that may signal; protected by mu */
+    uint8_t *acts;             /* per slot: this process's XP_ACT_… since the first attachment */
 } xp_domain;
 
 enum { XP_ONLY_WAITS, XP_MAY_SIGNAL, XP_WILL_SIGNAL }; /* what an attachment is for */
@@ -86,21 +86,21 @@ typedef struct xp_slot {
     xp_domain *d;
     xp_words *w;
     xp_roles *roles;
-    uint8_t *act; /* of this process, for all its attachments */
-    int64_t credit; /* ns that spins may burn; see xp_spin */
-    unsigned sleeps, backoff; /* without credit: waits since the last spin, and the log2 of how many lie between two */
+    uint8_t *act; /* of this process, over all its attachments */
+    int64_t credit; /* nanoseconds that spins may use; see xp_spin */
+    unsigned sleeps, backoff; /* without credit: the number of waits since the last spin, and the log2 of how many to wait between two spins */
     pthread_mutex_t mu;
-    uint64_t last_point, last_queue; /* of this process's submits; mu */
-    uint64_t last_host;              /* the newest of them that a host function completes; mu */
-    uint64_t handed; /* the newest of them that is certain: a driver has its store, and nothing holds that up for ever */
-    uint64_t address; /* of a timeline of a queue's own: where devices see its word */
-    uint64_t *released; /* points whose guard has seen the loss, until somebody asks; xp_mu */
+    uint64_t last_point, last_queue; /* the newest point that this process has submitted; protected by mu */
+    uint64_t last_host;              /* the newest of these points that a host function completes; protected by mu */
+    uint64_t handed; /* The newest of these points that is certain: the driver has its store, and nothing can delay that store for ever. */
+    uint64_t address; /* of a queue's own timeline: the address of its word on devices */
+    uint64_t *released; /* points whose guard has seen the loss, until they are asked for; protected by xp_mu */
     uint32_t released_count, released_room;
-    uint32_t guards;            /* how many nodes guard waits on it; xp_mu */
-    /* A loss that devices here are still to be let go for: up to which point; when it was looked at last (0: there is
-     * none), and the grace that is over. */
+    uint32_t guards;            /* how many nodes guard waits on it; protected by xp_mu */
+    /* A loss for which devices of this process have yet to be released: up to which point, when it was last checked
+     * (0 if there is none), and how much of the grace period is over. */
     uint64_t lost_hi, lost_at, grace;
-    bool held, reached; /* a queue here still has to lose what is queued behind the wait; one may have come to the wait */
+    bool held, reached; /* a queue of this process has yet to lose what is queued behind the wait; one queue may have reached the wait */
 } xp_slot;
 
 typedef struct xp_queue xp_queue;
@@ -108,16 +108,16 @@ typedef struct xp_queue xp_queue;
 enum { XP_TOKEN, XP_RECOVERY /* a token, once no future point is lost */, XP_GUARD, XP_MEND, XP_HOLD, XP_HOLD_RECORDED /* a loss counts once it is recorded */ };
 #define XP_UNSURE 16 /* with XP_GUARD: the point may never come */
 
-/* One thing that the warden looks after: a token to report, a device's wait to guard, late stores of a device to mend,
+/* One thing that the warden tends: a token to report, a device's wait to guard, late stores of a device to correct,
  * or a wait for which a queue holds work. */
 typedef struct xp_node {
     struct xp_node *next;
     xp_slot *slot;
-    uint64_t point, token; /* of a guard: the place of the wait in its queue; of a mend: since when */
+    uint64_t point, token; /* guard: the place of the wait in its queue; correction: since when */
     int kind;
-    bool lost, served; /* a guard: its point was seen lost; its queue has lost what is queued behind */
-    bool met;          /* its queue knows that it has met a loss */
-    bool unsure;       /* a guard: its point may never come */
+    bool lost, served; /* guard: its point was seen lost, and its queue has lost what is queued behind */
+    bool met;          /* its queue has been notified of the loss */
+    bool unsure;       /* guard: its point may never come */
     xp_queue *queue;   /* or NULL */
 } xp_node;
 
@@ -158,7 +158,7 @@ static inline void xp_clear(uint64_t *mask, uint32_t m)
 {
     __atomic_fetch_and(&mask[m / 64], ~(1ull << m % 64), __ATOMIC_SEQ_CST);
 }
-/* The first member in the mask from `m` on; XP_MEMBERS: there is none. */
+/* Return the first member in the mask from `m` on, or XP_MEMBERS if there is none. */
 static inline uint32_t xp_next(const uint64_t *mask, uint32_t m)
 {
     for (uint64_t word; m < XP_MEMBERS; m = (m | 63) + 1)
@@ -175,13 +175,13 @@ static inline void xp_note_act(xp_slot *s, uint8_t act)
         __atomic_fetch_or(s->act, act, __ATOMIC_RELAXED);
 }
 
-/* Does a process that did no more than that, and ends without closing the event, abandon it? */
+/* Whether a process that did only this, and ends without closing the event, abandons the event. */
 static inline bool xp_abandons(uint8_t acts)
 {
     return !(acts & (acts & XP_ACT_DECLARED ? XP_ACT_SIGNALLED : XP_ACT_SIGNALLED | XP_ACT_WAITED));
 }
 
-/* May objects of this domain touch shared memory? */
+/* Whether objects of this domain may touch shared memory. */
 static inline bool xp_usable(const xp_domain *d)
 {
     return XP_LIKELY(!XP_RELAXED(&d->left) && d->born == XP_RELAXED(&xp_fork_count));
@@ -190,150 +190,151 @@ static inline bool xp_usable(const xp_domain *d)
 /* --- members.c ---------------------------------------------------------------------------------------------------- */
 void xp_domain_ref(xp_domain *d);
 void xp_domain_unref(xp_domain *d);
-xp_domain *xp_domain_find(uint64_t serial); /* with a reference; NULL: it is gone. Takes xp_mu */
+xp_domain *xp_domain_find(uint64_t serial); /* a new reference, or NULL if it is gone; takes xp_mu */
 void xp_domain_unlist(xp_domain *d);        /* with xp_mu */
 void xp_domains_forked(void);               /* with xp_mu */
-const char *xp_domain_wrong(const xp_domain *d); /* why it may not touch shared memory, NULL if it may */
-/* The domain's fd is open still. If not, every domain of this process is robbed, and `xp_on_robbed` is called, once. Takes
- * xp_mu. */
+const char *xp_domain_wrong(const xp_domain *d); /* why it may not touch shared memory, or NULL */
+/* Return whether the domain's fd is still open. If it is not, every domain of this process becomes robbed, and
+ * `xp_on_robbed` is called once. Takes xp_mu. */
 bool xp_stands(xp_domain *d);
 void xp_rob(void); /* takes xp_mu */
-extern void (*xp_on_robbed)(void); /* NULL, or what tells people; called without locks, from any thread */
-bool xp_counts_reach(xp_counts *counts, uint32_t i); /* there is one for `i`; false: there is no memory for it */
+extern void (*xp_on_robbed)(void); /* NULL, or the function that reports it to the user; called without locks, from any thread */
+bool xp_counts_reach(xp_counts *counts, uint32_t i); /* there is one for `i`; false if there is no memory for it */
 bool xp_count_in(xp_domain *d, xp_counts *counts, uint32_t i, uint64_t *mask); /* takes d->mu */
 void xp_count_out(xp_domain *d, xp_counts *counts, uint32_t i, uint64_t *mask);
-uint32_t xp_slots_used(const xp_domain *d); /* no slot at or above it was ever used */
-enum { XP_LIVING, XP_DYING, XP_DEAD, XP_NOBODY }; /* who is dying is alive, until all its fds are closed */
-int xp_life(xp_domain *d, uint32_t m, int *pid); /* with d->mu, as the next two */
+uint32_t xp_slots_used(const xp_domain *d); /* no slot at or above this was ever used */
+enum { XP_LIVING, XP_DYING, XP_DEAD, XP_NOBODY }; /* a dying process counts as alive until all its fds are closed */
+int xp_life(xp_domain *d, uint32_t m, int *pid); /* called with d->mu, like the next two */
 bool xp_alive(xp_domain *d, uint32_t m);
-/* Is anybody in the mask dead whom we could not reap? Another reaper may be stopped, or never mean to. */
+/* Whether the mask has a dead member that we could not reap. Another reaper may be stopped, or may never finish. */
 bool xp_unreaped(xp_domain *d, const uint64_t *mask);
-bool xp_look(xp_domain *d, uint32_t m, int *pid, uint64_t *since, bool *alive); /* false: nobody has the index */
+bool xp_look(xp_domain *d, uint32_t m, int *pid, uint64_t *since, bool *alive); /* false if nobody has the index */
 
 /* --- marks.c ------------------------------------------------------------------------------------------------------ */
 void xp_mark(xp_domain *d, uint32_t entry); /* XP_MARK_FOREVER */
-/* By who holds the entry: from now on this process hands the memory out, too, to processes that the table's owner does
- * not see. */
+/* Called by the holder of the entry. From now on, this process may pass the memory on to processes that the table's
+ * owner does not see. */
 void xp_own(xp_domain *d, uint32_t entry);
 bool xp_owned(const xp_domain *d, uint32_t entry);
 bool xp_marked(const xp_domain *d, uint32_t entry);
-void xp_clear_marks(xp_domain *d, uint32_t entry);  /* for the owner, before an export */
-void xp_mark_at_fork(xp_domain *d, uint32_t entry); /* if this process is being forked now; once it is counted */
-void xp_marks_fork_prepare(void); /* with xp_mu: mark what this process has open, since a child will have it */
+void xp_clear_marks(xp_domain *d, uint32_t entry);  /* called by the owner, before an export */
+void xp_mark_at_fork(xp_domain *d, uint32_t entry); /* if this process is being forked; called after it is counted */
+void xp_marks_fork_prepare(void); /* Called with xp_mu. Mark what this process has open, since a child will have it, too. */
 void xp_marks_fork_parent(void);
 
 /* --- roster.c: who may still signal ------------------------------------------------------------------------------- */
 bool xp_future_lost(xp_slot *s, const xp_view *v); /* a point above `v->top`, to this process; takes d->mu */
-const uint64_t *xp_relied(const xp_roles *r);     /* the mask of those whose going could lose future points */
+const uint64_t *xp_relied(const xp_roles *r);     /* the members whose exit could lose future points */
 void xp_roster_watch(const xp_slot *s, uint64_t *mask); /* adds them */
-/* With d->mu, as all that follow. */
+/* Called with d->mu, like all that follow. */
 void xp_roster_join(xp_slot *s, bool signaller);
-/* A signaller closes the event. Were it the last one, the candidates would count from now on; those who died before did
- * not. */
+/* A signaller closes the event. If it was the last one, the candidates count from now on. Candidates that died
+ * earlier do not. */
 void xp_roster_close(xp_domain *d, xp_roles *r, uint32_t m);
-/* A pickle of the event was made, by which whoever opens it may signal, and which is good until then. */
+/* A pickle of the event was made. Until `until`, the process that opens it may signal. */
 void xp_pickle_made(xp_slot *s, uint64_t until);
-void xp_pickle_taken(xp_slot *s);               /* one was opened; after its opener has joined */
-bool xp_pickles_wait(const xp_slot *s);         /* a pickle may wait for its first open */
-void xp_roster_lose(xp_words *w); /* a dead process owed here; others keep us from reaping it */
-/* Remove `m` from that slot. `owed`: its owed points have just been lost. */
+void xp_pickle_taken(xp_slot *s);               /* a pickle was opened; called after its opener has joined */
+bool xp_pickles_wait(const xp_slot *s);         /* a pickle may still wait for its first open */
+void xp_roster_lose(xp_words *w); /* a dead process owed points here; other members prevent its reaping */
+/* Remove `m` from that slot. `owed`: the points that it owed have just been lost. */
 void xp_roster_leave(xp_domain *d, uint32_t index, uint32_t m, uint32_t cause, bool owed);
 
 /* --- deaths.c ----------------------------------------------------------------------------------------------------- */
 enum { XP_READY_LISTEN = 1, XP_READY_CONNECTION, XP_READY_BELL, XP_READY_PIDFD, XP_READY_CREW }; /* what the loop watches */
 enum { XP_WATCHED, XP_RETRY, XP_POLLED };
 
-/* All with d->mu, but for xp_watch_relied. */
-int xp_reap(xp_domain *d, uint32_t m, bool sure); /* 1 reaped, 0 nothing to do, -1 to be tried again */
-int xp_reap_by_steps(xp_domain *d, uint32_t m);   /* as far as it may go now; between two steps others have d->mu */
-bool xp_vacant(xp_domain *d, uint32_t m); /* anybody may have that index; it is swept */
-/* What the process of a member that goes can still reach of what it has open: nothing, since it has ended; for ever, since
- * nobody sees its end, so that is marked; until it ends, so the member stays its holder and user. Or both. */
+/* Called with d->mu, except for xp_watch_relied. */
+int xp_reap(xp_domain *d, uint32_t m, bool sure); /* 1 if reaped, 0 if there was nothing to do, -1 to try again */
+int xp_reap_by_steps(xp_domain *d, uint32_t m);   /* as far as it may go now; others get d->mu between two steps */
+bool xp_vacant(xp_domain *d, uint32_t m); /* the index is swept, and anybody may use it */
+/* What the process of a member that goes can still reach of what it has open. NOTHING: it has ended. UNSEEN: nobody sees it
+ * end, so what it has open is marked. KEPT: until it ends, so the member stays its holder and user. The last two combine. */
 enum { XP_REACH_NOTHING, XP_REACH_UNSEEN = 1, XP_REACH_KEPT = 2 };
-/* Take `m` out of every slot and entry from `from` up to `to`; what it owes is lost. False: a loss is put off, since a
- * living member's earlier point is outstanding, or a device may still store the point; or it stays a holder or user. Come
- * again. */
+/* Remove `m` from the slots and entries from `from` up to `to`, and mark the points that it owes as lost. Returns
+ * false if it stays a holder or user, or if a loss is postponed, because a living member's earlier point is outstanding
+ * or a device may still store the point: call again. */
 bool xp_sweep_out(xp_domain *d, uint32_t m, uint32_t cause, uint32_t from, uint32_t to, int reach);
-int xp_watch(xp_domain *d, uint32_t m); /* one of the above; XP_WATCHED also for a dead member */
+int xp_watch(xp_domain *d, uint32_t m); /* one of the above; also XP_WATCHED for a dead member */
 void xp_unwatch(xp_domain *d, uint32_t m);
-int xp_watch_bell(xp_domain *d); /* 0 or errno; without a loop 0 */
+int xp_watch_bell(xp_domain *d); /* 0 or errno; 0 if there is no loop */
 void xp_unwatch_bell(xp_domain *d);
-int xp_watch_relied(xp_slot *s); /* and those who owe; takes d->mu; the worst of xp_watch */
+int xp_watch_relied(xp_slot *s); /* and the members that owe points; takes d->mu; returns the worst result of xp_watch */
 
 /* --- slot.c ------------------------------------------------------------------------------------------------------- */
-/* Futures that nobody is left to signal too, and with `deaths` points that a dead one owes; may take d->mu. */
+/* Also future points that nobody is left to signal and, with `deaths`, points that a dead member owes. May take
+ * d->mu. */
 int xp_full_state(xp_slot *s, uint64_t point, bool deaths);
-/* Like xp_lose, if a device may still store the points. */
+/* Like xp_lose, for the case that a device may still store the points. */
 bool xp_lose_late(xp_slot *s, uint64_t from, uint32_t cause, uint64_t pid);
 void xp_complete(xp_slot *s, uint64_t point);
-bool xp_abandon(xp_slot *s, uint64_t point); /* lose a future point, for a device; false: not now */
+bool xp_abandon(xp_slot *s, uint64_t point); /* mark a future point as lost, for a device; false if that is impossible now */
 void xp_note_released(xp_slot *s, uint64_t point); /* with xp_mu */
 xp_slot *xp_attach(xp_domain *d, uint32_t index, int role, xp_error *error); /* NULL: `error` */
-void xp_slot_drop(xp_slot *s); /* before xp_detach, where nobody has closed it */
-void xp_slot_end(xp_slot *s); /* of an attachment, once nothing looks after it: see xp_detach */
-const char *xp_slot_wrong(const xp_slot *s); /* why it may not be used, NULL if it may */
-const char *xp_signal(xp_slot *s, uint64_t *point); /* from the host; NULL, or what is wrong */
-void xp_fail(xp_slot *s, uint32_t cause); /* lose what this process owes, if anything */
-/* Wait by spinning, for `full` ns at most. Returns a state, as xp_sleep does. */
+void xp_slot_drop(xp_slot *s); /* before xp_detach, if nobody has closed it */
+void xp_slot_end(xp_slot *s); /* of an attachment that nothing uses any more: see xp_detach */
+const char *xp_slot_wrong(const xp_slot *s); /* why it may not be used, or NULL */
+const char *xp_signal(xp_slot *s, uint64_t *point); /* from the host; returns NULL, or the error */
+void xp_fail(xp_slot *s, uint32_t cause); /* mark the points that this process owes as lost, if there are any */
+/* Wait by spinning, for at most `full` ns. Returns a state, as xp_sleep does. */
 int xp_spin(xp_slot *s, uint64_t point, uint64_t start, uint64_t end, uint64_t full);
-/* One sleep at most: the state if it is no longer pending; else *rc is 0 or the futex's errno. Call it again until
- * `end`. */
+/* Sleep at most once. Returns the state if it is no longer pending; otherwise *rc is 0 or the futex's errno. Call it
+ * again until `end`. */
 int xp_sleep(xp_slot *s, uint64_t point, uint64_t start, uint64_t end, int *rc);
-bool xp_take_released(xp_slot *s, uint64_t point); /* has a guard seen the loss of that point? true once */
-/* NULL, or what is wrong. `after`: the point to wait for first, or 0; `host`: no device may complete the point by a
- * plain store. Does not block. */
+bool xp_take_released(xp_slot *s, uint64_t point); /* whether a guard has seen the loss of that point; true only once */
+/* Returns NULL, or the error. `after`: the point to wait for first, or 0. `host`: no device may complete the point
+ * by a plain store. Does not block. */
 const char *xp_submit(xp_slot *s, uint64_t queue, bool device, uint64_t *point, uint64_t *after, bool *host);
 void xp_slot_ref(xp_slot *s);
 void xp_slot_unref(xp_slot *s);
 
 /* --- nodes.c ------------------------------------------------------------------------------------------------------ */
-/* The functions of a queue that the warden calls, with xp_mu. A queue begins with a pointer to these. */
+/* The functions of a queue that the warden calls with xp_mu. A queue begins with a pointer to these. */
 typedef struct {
     void (*ref)(xp_queue *queue), (*unref)(xp_queue *queue);
     void (*waits)(xp_queue *queue, int more); /* waits that are guarded */
-    void (*sure)(xp_queue *queue);            /* a wait for what might never have come is over */
-    /* Lose what was signalled behind the wait at `at`, for that cause (not 0). Unless all is done, it is called again. */
+    void (*sure)(xp_queue *queue);            /* a wait for a point that might never have come has ended */
+    /* Lose what was signalled behind the wait at `at`, for that cause (not 0). It is called again until all is done. */
     int (*lose)(xp_queue *queue, uint64_t at, uint32_t cause, uint64_t pid, bool first);
-    void (*resume)(xp_queue *queue); /* the wait that it holds is over; takes the reference over */
+    void (*resume)(xp_queue *queue); /* the wait that the queue holds has ended; takes over the reference */
 } xp_queue_ops;
-enum { XP_ALL_LOST, XP_STORES_TO_COME /* of lost points */, XP_PUT_OFF /* a point from before the wait is outstanding */ };
+enum { XP_ALL_LOST, XP_STORES_TO_COME /* of lost points */, XP_PUT_OFF /* a point submitted before the wait is outstanding */ };
 
-/* 0, 1 already done or lost, -1 no memory, else errno + 1 */
+/* 0, 1 if already done or lost, -1 without memory, else errno + 1 */
 int xp_node_add(xp_slot *s, uint64_t point, uint64_t token, int kind, xp_queue *queue);
-/* Call it before a device waits for `point`, so that a loss releases the device. Returns as xp_node_add, or: */
+/* Call this before a device waits for `point`, so that a loss releases the device. Returns as xp_node_add does, or: */
 #define XP_TOO_FAR (-2)
 int xp_guard(xp_slot *s, uint64_t point, xp_queue *queue, uint64_t at, bool unsure);
-void xp_guards_look(void); /* end unsure guards whose points are done; else the warden does in its own time */
+void xp_guards_look(void); /* end uncertain guards whose points are done, which the warden would otherwise do later */
 void xp_mend(xp_slot *s, xp_queue *queue); /* with xp_mu: late stores of that queue may come */
 bool xp_mending(xp_slot *s, const xp_queue *queue, bool end);
 void xp_node_cancel(xp_slot *s, uint64_t token);
-void xp_nodes_drop(xp_domain *d, xp_slot *s); /* with xp_mu: the nodes of a slot, or all of d's; tokens become due */
+void xp_nodes_drop(xp_domain *d, xp_slot *s); /* with xp_mu: drop the nodes of a slot, or all of d's; tokens become due */
 void xp_detach(xp_slot *s);
-bool xp_nodes_wait(const xp_domain *d); /* with xp_mu: there are some of that domain */
-/* For the warden. What the nodes want next: 2 tokens or held waits that a device completes, or losses; 1 only guards; 0
- * none. */
+bool xp_nodes_wait(const xp_domain *d); /* with xp_mu: whether that domain has some */
+/* For the warden. Returns what the nodes need next: 2 for tokens or held waits that a device completes, or for
+ * losses; 1 for guards alone; 0 for nothing. */
 int xp_nodes_look(void);
 void xp_nodes_forked(void); /* with xp_mu */
-int xp_notification_fd(void); /* made at the first call; -1 and errno */
-xp_node *xp_due(void);        /* a list for the caller to free; clears the notification */
+int xp_notification_fd(void); /* made at the first call; -1 and errno on failure */
+xp_node *xp_due(void);        /* returns a list that the caller frees; clears the notification */
 
 /* --- kept.c ------------------------------------------------------------------------------------------------------- */
-extern uint64_t xp_kept_ns; /* for how long; tests make it short */
-extern unsigned xp_forks_begun; /* of this process and those before it; read with XP_RELAXED */
-/* Keep freed memory for the next allocation of that size; `forks`: xp_forks_begun at its allocation. `owned`: it waits for
- * whoever kept it, who names it by the number returned. 0: the caller has to free it. */
+extern uint64_t xp_kept_ns; /* how long; tests shorten it */
+extern unsigned xp_forks_begun; /* of this process and its ancestors; read with XP_RELAXED */
+/* Cache freed memory for the next allocation of that size. `forks`: xp_forks_begun at its allocation. `owned`: it is
+ * reserved for its owner, who names it by the returned number. Returns 0 if the caller has to free it. */
 uint64_t xp_keep(char *base, uint64_t nbytes, int fd, unsigned forks, bool owned);
-bool xp_take_kept(uint64_t nbytes, char **base, int *fd); /* zeroed; false: there is none. Blocks */
-bool xp_take_owned(uint64_t number, char **base, uint64_t *nbytes, int *fd); /* as kept; false: given back. Blocks */
-uint64_t xp_trim(void); /* give all of it back: how many bytes. Blocks */
-uint64_t xp_trim_old(uint64_t now); /* and what is too much; returns when to call it again. Blocks */
+bool xp_take_kept(uint64_t nbytes, char **base, int *fd); /* zeroed; false if there is none; blocks */
+bool xp_take_owned(uint64_t number, char **base, uint64_t *nbytes, int *fd); /* as cached; false if it was given back; blocks */
+uint64_t xp_trim(void); /* give all of it back, and return how many bytes; blocks */
+uint64_t xp_trim_old(uint64_t now); /* give back what is too much, and return when to call again; blocks */
 uint64_t xp_kept_nbytes(void);
 void xp_kept_fork_prepare(void);
 void xp_kept_fork_parent(void);
 void xp_kept_forked(void);
 
 /* --- serve.c ------------------------------------------------------------------------------------------------------ */
-/* Makes one fd of an entry on demand; 0 is success. */
+/* Makes one fd of an entry on demand. Returns 0 for success. */
 typedef int (*xp_make_fd)(int *fd, uint64_t object, int64_t a, uint64_t b);
 typedef struct xp_offer {
     struct xp_offer *next;
@@ -345,44 +346,45 @@ typedef struct xp_offer {
     uint64_t objects[];
 } xp_offer;
 
-/* One table per process at a time. `file`: NULL, or where to listen, too, if that can be. */
+/* A process serves one table at a time. `file`: NULL, or a path to listen on as well if possible. */
 bool xp_serve(xp_table *table, int table_fd, xp_domain *d, const char *file, xp_error *error);
 void xp_withdraw(xp_entry *e, uint32_t reason);
 void xp_make_offer(xp_offer *o); /* takes over `o`, which malloc made */
-bool xp_answer(int fd, const void *packet, size_t size); /* false: the connection is of no more use */
-void xp_serving_end(const xp_domain *d); /* if it is of `d`; NULL: in any case */
+bool xp_answer(int fd, const void *packet, size_t size); /* false if the connection is of no more use */
+void xp_serving_end(const xp_domain *d); /* only if it belongs to `d`; NULL for any */
 /* For the warden. */
 void xp_on_listen(uint32_t i, uint64_t now);
 void xp_on_connection(uint64_t serial, uint32_t i);
-uint64_t xp_connections_check(uint64_t now); /* close those whose deadline is over; the earliest of the other deadlines */
+uint64_t xp_connections_check(uint64_t now); /* close those whose deadline has passed, and return the earliest of the other deadlines */
 void xp_serving_stop(void);
 void xp_serving_forked(void); /* with xp_mu */
 
 /* --- domain.c ----------------------------------------------------------------------------------------------------- */
-/* Become a member. Takes over both fds; where it returns NULL, they stay the caller's. Blocks. */
+/* Become a member. Takes over both fds, unless it returns NULL. Blocks. */
 xp_domain *xp_join(int fd, int bell, const uint8_t *cookie, bool owner, xp_error *error);
-void xp_leave(xp_domain *d); /* the clean exit; a forked child has only the mapping left to give up. Blocks */
-bool xp_leave_if_idle(xp_domain *d); /* only if it holds nothing and is attached to nothing. Blocks */
+void xp_leave(xp_domain *d); /* a clean exit; a forked child has only the mapping to release; blocks */
+bool xp_leave_if_idle(xp_domain *d); /* only if it holds nothing and is attached to nothing; blocks */
 long xp_reap_all(xp_domain *d);
-bool xp_hold(xp_domain *d, uint32_t entry); /* false: no memory, or this process has left */
+bool xp_hold(xp_domain *d, uint32_t entry); /* false if there is no memory, or this process has left */
 void xp_drop(xp_domain *d, uint32_t entry);
-bool xp_may_hold(const xp_domain *d, uint32_t entry); /* false: nobody holds it, for which no lock is taken */
+bool xp_may_hold(const xp_domain *d, uint32_t entry); /* false if nobody holds it; takes no lock for that answer */
 uint32_t xp_holders(xp_domain *d, uint32_t entry, uint32_t *found); /* the other living holders, at most XP_MEMBERS */
-/* A user has what it opened mapped still: device work of before its close may be under way. false: as xp_hold */
+/* A user still has mapped what it opened: device work from before its close may be under way. Returns false as
+ * xp_hold does. */
 bool xp_use(xp_domain *d, uint32_t entry);
 void xp_unuse(xp_domain *d, uint32_t entry);
-/* Whether any other process may have what was exported there, open or mapped; who is dead counts until it is reaped.
- * Blocks */
+/* Whether any other process may have what was exported there open or mapped. A dead process counts until it is
+ * reaped. Blocks. */
 bool xp_reached(xp_domain *d, uint32_t entry);
-bool xp_may_reach(const xp_domain *d, uint32_t entry); /* false: nobody does, for which no lock is taken */
+bool xp_may_reach(const xp_domain *d, uint32_t entry); /* false if nobody does; takes no lock for that answer */
 bool xp_may_use(const xp_domain *d, uint32_t entry);   /* likewise */
 void xp_set_opens(xp_domain *d, uint32_t entry, int32_t count);
 bool xp_take_open(xp_domain *d, uint32_t entry);
 void xp_give_open(xp_domain *d, uint32_t entry);
-void xp_renew(xp_domain *d, uint32_t entry, uint64_t until); /* one pickle more, good until then */
+void xp_renew(xp_domain *d, uint32_t entry, uint64_t until); /* count another pickle, valid until then */
 uint64_t xp_renewed(xp_domain *d, uint32_t entry);
 int32_t xp_opens_left(xp_domain *d, uint32_t entry);
-uint32_t xp_new_slot(xp_domain *d); /* for the owner; XP_SLOTS: none is left */
+uint32_t xp_new_slot(xp_domain *d); /* for the owner; XP_SLOTS if none is left */
 bool xp_release_slot(xp_domain *d, uint32_t index); /* false: not in use */
 
 /* --- peer.c: another process, of which nothing is trusted --------------------------------------------------------- */
@@ -394,16 +396,18 @@ typedef struct {
     char *table; /* XP_TABLE_SIZE bytes, mapped */
     xp_domain *domain;
 } xp_met;
-/* Meet the exporter of a handle by pidfd_getfd: map its table, join its commons. False: something is in the way, or is
- * not as it has to be; nothing is left behind. Why, tells who takes these steps one by one. Blocks. */
+/* Connect to the exporter of a handle by pidfd_getfd: map its table, and join its commons. Returns false if a step
+ * is blocked or a value is wrong, and leaves nothing behind. To learn the reason, take these steps one by one.
+ * Blocks. */
 bool xp_meet(const xp_handle *h, xp_met *met);
-/* Map an fd of the exporter, checked; ESTALE unless `*generation` is as expected once we have the fd. NULL: `error`. */
+/* Map an fd of the exporter, after checking it. ESTALE if `*generation` is not as expected once we have the fd.
+ * Returns NULL with `error`. */
 char *xp_fetch_memfd(int pidfd, int fd, const xp_memfd *wanted, bool writable, const uint64_t *generation,
                      uint64_t expected, xp_error *error);
-/* Fetch the exporter's fds of an entry that was read; they are certainly those of this handle. False: nothing is left
- * behind. */
+/* Fetch the exporter's fds of an entry that was read. They certainly belong to this handle. Returns false and leaves
+ * nothing behind on failure. */
 bool xp_fetch_fds(const char *base, int pidfd, const xp_handle *h, const xp_entry *e, int *fds);
-/* The same for a mapping of its memfd; NULL: nothing is left behind. */
+/* The same for a mapping of its memfd. Returns NULL and leaves nothing behind on failure. */
 char *xp_fetch_mapping(const char *base, int pidfd, const xp_handle *h, const xp_entry *e);
 
 /* --- warden.c ----------------------------------------------------------------------------------------------------- */

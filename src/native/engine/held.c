@@ -1,4 +1,4 @@
-/* Held work: docs/events-protocol.md, "Queues that hold"; and what a queue loses. */
+/* Held work: docs/events-protocol.md, "Queues that hold". Also what a queue loses. */
 #include "held.h"
 
 #include <stdlib.h>
@@ -11,8 +11,8 @@ static int record_state(const xp_record *r)
     return XP_LOAD(&r->s->gone) || !xp_usable(r->s->d) ? XP_DONE : xp_state_here(r->s, r->point);
 }
 
-/* The point is lost, but its store is still to come. It would release devices before others have lost what they
- * must. */
+/* The point is lost, but its store is still to come. The store would release devices before other queues have lost
+ * what they must. */
 static bool store_to_come(const xp_record *r, int state)
 {
     return state == XP_LOST && r->completion == NULL && XP_LOAD(&r->s->w->value) < r->point;
@@ -123,7 +123,7 @@ static void tell_drained(xp_queue *q)
     xp_futex_wake(&q->drained, INT32_MAX);
 }
 
-/* With q->order: remove the first held operation, which was carried out. */
+/* Called with q->order. Remove the first held operation, which was carried out. */
 static void pop(xp_queue *q)
 {
     pthread_mutex_lock(&q->mu);
@@ -139,7 +139,7 @@ static void pop(xp_queue *q)
 
 /* --- losing ------------------------------------------------------------------------------------------------------- */
 
-/* A wait at that place is lost. With q->mu. */
+/* A wait at that place is lost. Called with q->mu. */
 static void spoil(xp_queue *q, uint64_t at, uint32_t cause, uint64_t pid)
 {
     if (q->adopted || at <= q->told || at <= q->lost_at)
@@ -156,8 +156,8 @@ void xp_spoil_by(xp_queue *q, xp_slot *s, uint64_t at)
     spoil(q, at, cause ? cause : XP_CAUSE_DEATH, XP_RELAXED(&s->w->blame));
 }
 
-/* Lose the held signals. A signal that cannot be lost now, since an earlier point of its event is outstanding, is lost
- * when its turn comes. With q->mu. */
+/* Lose the held signals. A signal that cannot be lost now, because an earlier point of its event is outstanding, is
+ * lost when its turn comes. Called with q->mu. */
 static void lose_held(xp_queue *q, uint32_t cause, uint64_t pid)
 {
     for (xp_operation *op = q->first; op; op = op->next) {
@@ -187,7 +187,7 @@ static int lose_behind(xp_queue *q, uint64_t at, uint32_t cause, uint64_t pid, b
         } else if (xp_lose_late(r->s, r->point, cause, pid)) {
             xp_mend(r->s, q);
             to_come = to_come || store_to_come(r, XP_LOST);
-        } else { /* what a device stores comes behind no other queue's point */
+        } else { /* a device's store comes after no other queue's point */
             put_off = true;
         }
     }
@@ -200,9 +200,9 @@ static int lose_behind(xp_queue *q, uint64_t at, uint32_t cause, uint64_t pid, b
 
 /* --- what a device may do ----------------------------------------------------------------------------------------- */
 
-/* The device compares the lower halves only. It must not see an earlier value as later, so the upper halves are equal
- * from now on: a store that comes late could change that. Nor must the value leave the point's half before the device
- * looks: what is left of it is at least 2^31 signals. */
+/* The device compares only the lower halves, and must not take an earlier value for a later one. So the upper halves
+ * stay equal from now on, even if a store comes late. The value must also stay in the point's half until the device
+ * checks it: what is left of that half is at least 2^31 signals. */
 static bool told_by_half(xp_slot *s, const xp_view *v, uint64_t point)
 {
     uint64_t upper = point >> 32;
@@ -211,8 +211,8 @@ static bool told_by_half(xp_slot *s, const xp_view *v, uint64_t point)
            (point <= v->effective || point - v->effective <= XP_OUTSTANDING_MAX);
 }
 
-/* A queue that waits in its device for what may never come keeps a hardware channel from others. It has a place among
- * those that may until all such waits of it are over. */
+/* A queue whose device waits for a point that may never come blocks a hardware channel for others. The queue
+ * occupies one of the places for such queues until all these waits have ended. */
 static bool has_place(xp_queue *q, bool limited)
 {
     xp_queue_calls *calls = q->calls;
@@ -270,8 +270,8 @@ bool xp_device_may_wait(xp_queue *q, xp_slot *s, uint64_t point, bool *unsure)
     return *unsure;
 }
 
-/* The device stores the lower half only: the upper one is there already, however much of what is lost below the point
- * has not been let go. */
+/* The device stores the lower half only. The upper half is there already, however many of the lost points below it
+ * have not been released. */
 bool xp_host_completes(const xp_queue *q, uint64_t point)
 {
     return q->calls->store.count == 0 ||
@@ -282,7 +282,7 @@ int xp_hand(const xp_queue *q, xp_slot *s, uint64_t address, uint64_t point, xp_
 {
     int code = c ? xp_launch(q->calls, q->handle, c) : xp_word_operation(&q->calls->store, q->handle, address, point);
     uint64_t old = XP_LOAD(&s->handed);
-    if (code == 0 && !q->adopted && XP_LOAD(&q->unsure) == 0) /* it is behind nothing that may never come */
+    if (code == 0 && !q->adopted && XP_LOAD(&q->unsure) == 0) /* nothing before it may stay pending for ever */
         while (old < point && !XP_CAS(&s->handed, &old, point))
             ;
     return code;
@@ -292,7 +292,7 @@ int xp_hand(const xp_queue *q, xp_slot *s, uint64_t address, uint64_t point, xp_
 
 #define HOLDING INT64_MIN /* for longer */
 
-/* Hold what comes until the point has settled. 0: it has settled already. */
+/* Hold what comes until the point has settled. Returns 0 if it has settled already. */
 static int64_t hold(xp_queue *q, xp_slot *s, uint64_t point, int kind)
 {
     int rc = xp_relay_start();
@@ -316,12 +316,12 @@ void xp_note_lost(xp_slot *s, uint64_t point)
     pthread_mutex_unlock(&xp_mu);
 }
 
-/* Returns 0 if it was carried out, the driver's code, or HOLDING. *again: it is still to be done. */
+/* Returns 0 if it was carried out, the driver's code, or HOLDING. *again: it remains to be done. */
 static int64_t held_wait(xp_queue *q, xp_operation *op, bool *again)
 {
     xp_slot *s = op->s;
     if (!xp_usable(s->d))
-        return XP_CODE_SYSTEM | ESHUTDOWN; /* this process has left; the work must not run without its wait */
+        return XP_CODE_SYSTEM | ESHUTDOWN; /* this process has left, and the work must not run without its wait */
     int state = xp_settled(s, op->point);
     if (state == XP_LOST) {
         uint32_t cause = XP_RELAXED(&s->w->cause);
@@ -333,7 +333,7 @@ static int64_t held_wait(xp_queue *q, xp_operation *op, bool *again)
     }
     if (state != XP_PENDING)
         return 0;
-    if (!xp_device_may_wait(q, s, op->point, NULL)) { /* whoever looks after the device's waits knows of no other now */
+    if (!xp_device_may_wait(q, s, op->point, NULL)) { /* what tends the device's waits knows of no other one now */
         int64_t code = hold(q, s, op->point, XP_HOLD);
         *again = code == 0;
         return code;
@@ -349,7 +349,7 @@ static int64_t held_signal(xp_queue *q, xp_operation *op, bool *again)
 {
     xp_slot *s = op->s;
     if (!xp_usable(s->d))
-        return 0; /* this process has left, and lost what it owed */
+        return 0; /* this process has left, and has lost the points that it owed */
     bool host = op->host || xp_host_completes(q, op->point) || (XP_LOAD(&s->w->device) & XP_LATE);
     xp_completion *c = host ? xp_completion_new(s, op->point) : NULL;
     if (host && c == NULL)
@@ -372,8 +372,7 @@ static int64_t held_signal(xp_queue *q, xp_operation *op, bool *again)
     return xp_hand(q, s, op->address, op->point, c);
 }
 
-/* With q->order: carry out held operations as far as possible. Returns 0, or the code with which the first one left
- * failed. */
+/* Called with q->order. Carry out held operations as far as possible. Returns 0, or the code of the first failure. */
 static int64_t advance(xp_queue *q)
 {
     while (q->first) {
@@ -395,19 +394,19 @@ static int64_t advance(xp_queue *q)
     return 0;
 }
 
-/* With q->order: the first held operation failed. What is behind it is not carried out, and its points are lost in
- * their order. What the driver has may still complete, or Python knows better. */
+/* Called with q->order: the first held operation failed. Later ones are not carried out, and their points are lost
+ * in order. What the driver has may still complete, or Python may know better. */
 static void fail(xp_queue *q, int64_t code)
 {
     uint64_t me = (uint64_t)getpid();
     pthread_mutex_lock(&q->mu);
     xp_operation *op = q->first, *next;
-    bool lost = op->kind == XP_HELD_SIGNAL && op->lost; /* for want of memory it cannot even be lost in its order */
+    bool lost = op->kind == XP_HELD_SIGNAL && op->lost; /* without memory, it cannot even be lost in its order */
     if (lost && xp_usable(op->s->d))
         xp_lose_late(op->s, 0, op->lost, op->pid);
     q->failed_at = q->failed ? q->failed_at : op->at;
     q->failed = q->failed ? q->failed : code;
-    op->handed = false; /* a signal's store is not to come */
+    op->handed = false; /* a signal's store will not come */
     q->first = NULL;
     q->last = &q->first;
     for (; op; op = next) {

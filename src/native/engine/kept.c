@@ -1,8 +1,9 @@
-/* Freed host memory that waits for its next allocation, and closed imports of it that wait to be opened again: making and
- * filling new pages takes several times as long as zeroing old ones. There was no fork since it was mapped. What nobody
- * else has ever been able to reach serves any allocation; what was shared is owned: it comes back only to whoever kept
- * it, which knows who may have it still. An import has no file descriptor if it cannot be exported again. The
- * warden gives it back after a while, and where memory gets scarce: without a warden, nothing is kept. */
+/* Freed host memory that is cached for its next allocation, and closed imports of it that are cached for the next
+ * open: making and filling new pages takes several times as long as zeroing old ones. No fork happened since the
+ * memory was mapped. Memory that nobody else could ever reach serves any allocation. Memory that was shared is
+ * owned: it goes back only to the owner that cached it, which knows who may still have it. An import without a file
+ * descriptor cannot be exported again. The warden gives cached memory back after a while, and when memory gets
+ * scarce. Without a warden, nothing is cached. */
 #include "events.h"
 #include "loop.h"
 
@@ -15,12 +16,12 @@
 
 #define MOST 64u /* each may be a file descriptor */
 #define MOST_BYTES (256ull << 20)
-#define SHARE 8 /* of what is free, at most this part is kept */
+#define SHARE 8 /* cache at most this part of what is free */
 #define LOOK_NS 1000000000u
 
 typedef struct {
     char *base;
-    uint64_t nbytes, until, number; /* another mapping may come to the address once this one is gone */
+    uint64_t nbytes, until, number; /* another mapping may be made at the address once this one is gone */
     int fd;
     dev_t dev;
     ino_t ino;
@@ -31,14 +32,14 @@ unsigned xp_forks_begun;
 uint64_t xp_kept_ns = 5000000000u;
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER; /* innermost */
-static kept items[MOST];                                 /* the oldest first; mu, as for all below */
+static kept items[MOST];                                 /* the oldest first; protected by mu, like all that follow */
 static unsigned count;
 static uint64_t total, most, look_at, numbers;
 static uint64_t due = XP_FOREVER; /* when the warden comes next */
 
 /* --- how much is free --------------------------------------------------------------------------------------------- */
 
-/* A file's content; an empty string where it cannot be read. */
+/* Read a file's content; an empty string if it cannot be read. */
 static void read_file(const char *path, char *text, size_t size)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -48,7 +49,8 @@ static void read_file(const char *path, char *text, size_t size)
         close(fd);
 }
 
-/* The number behind `name`, or the whole number if that is empty; XP_FOREVER for anything but a number. */
+/* Read the number after `name`, or the whole number if `name` is empty. XP_FOREVER for anything that is not a
+ * number. */
 static uint64_t number_in(const char *text, const char *name)
 {
     const char *at = strstr(text, name);
@@ -59,7 +61,7 @@ static uint64_t number_in(const char *text, const char *name)
     return end == at ? XP_FOREVER : value;
 }
 
-/* The bytes that a control group has left: its limit less its usage. */
+/* The bytes that a control group has left: its limit minus its usage. */
 static uint64_t left_in(const char *folder, const char *limit, const char *used)
 {
     char path[512], text[64];
@@ -74,7 +76,7 @@ static uint64_t left_in(const char *folder, const char *limit, const char *used)
 
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-/* Bytes that can still be had, here and in the control groups above. */
+/* The bytes that are still available, here and in the control groups above. */
 static uint64_t room(void)
 {
     char text[4096], folder[384];
@@ -98,7 +100,7 @@ static uint64_t room(void)
 
 /* --- what is kept ------------------------------------------------------------------------------------------------- */
 
-/* With mu: take out the items from `first` to before `last`; `out` gets them. */
+/* Called with mu. Move the items from `first` to before `last` into `out`. */
 static unsigned take_out(unsigned first, unsigned last, kept *out)
 {
     unsigned n = last - first;
@@ -110,7 +112,7 @@ static unsigned take_out(unsigned first, unsigned last, kept *out)
     return n;
 }
 
-/* Whether its number is still that of its file: something may have closed fds that are not its own. */
+/* Whether its number is still that of its file: somebody may have closed fds that they do not own. */
 static bool stands(const kept *k)
 {
     struct stat st;
@@ -129,7 +131,7 @@ static uint64_t give_back(kept *gone, unsigned n)
     return nbytes;
 }
 
-/* With mu: how many of the oldest have to go, so that `more` bytes and `another` item fit. */
+/* Called with mu. Return how many of the oldest items have to go, so that `more` bytes and `another` item fit. */
 static unsigned too_many(uint64_t more, unsigned another)
 {
     unsigned n = count + another > MOST ? count + another - MOST : 0;
@@ -141,7 +143,7 @@ static unsigned too_many(uint64_t more, unsigned another)
     return n;
 }
 
-/* With mu, which it gives up meanwhile. */
+/* Called with mu, which is released in between. */
 static void look_around(uint64_t now)
 {
     if (now < look_at)
@@ -180,7 +182,7 @@ uint64_t xp_keep(char *base, uint64_t nbytes, int fd, unsigned forks, bool owned
     return new.number;
 }
 
-/* Return whether memory that was taken out can be reused; otherwise it is given back. */
+/* Return whether memory that was taken out can be reused. If not, give it back. */
 static bool usable(kept *found)
 {
     if (stands(found))
@@ -245,7 +247,7 @@ uint64_t xp_trim_old(uint64_t now)
     kept gone[MOST];
     pthread_mutex_lock(&mu);
     if (count == 0) {
-        /* What was kept and taken since the last look is soon kept again: do not have each time wake the warden. */
+        /* Items that were taken since the last check are soon cached again, so do not wake the warden each time. */
         due = due > now ? due : XP_FOREVER;
         uint64_t next = due;
         pthread_mutex_unlock(&mu);
@@ -267,7 +269,7 @@ uint64_t xp_trim_old(uint64_t now)
 void xp_kept_fork_prepare(void)
 {
     pthread_mutex_lock(&mu);
-    XP_STORE(&xp_forks_begun, xp_forks_begun + 1); /* before there is a child that sees what is mapped */
+    XP_STORE(&xp_forks_begun, xp_forks_begun + 1); /* before there is a child that sees the mappings */
     for (unsigned i = 0; i < count; i++)
         items[i].until = 0; /* never used again */
 }

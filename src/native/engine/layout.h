@@ -54,20 +54,20 @@
 #define XP_ROSTER_CANDIDATE 1u /* the low two bits of `roster` in a slot: who died, if not 0 */
 #define XP_ROSTER_SIGNALLER 2u
 #define XP_ROSTER_LOSS 3u
-#define XP_ROSTER_EVER 4u       /* somebody has been a signaller */
-#define XP_ROSTER_JOINED_BIT 4u /* 1 + the only member that joined since, or 0 */
+#define XP_ROSTER_EVER 4u       /* a process has been a signaller */
+#define XP_ROSTER_JOINED_BIT 4u /* 1 + the only member that joined since then, or 0 */
 #define XP_ROSTER_JOINED 0xffff0u
 #define XP_ROSTER_CHANGE 0x100000u /* counts changes */
 
-#define XP_PICKLES_COUNT 0x1fffffu /* the low bits of a slot's word of pickles: how many wait for their first open */
-#define XP_PICKLES_OPENED 0x200000u /* somebody else has opened the event since the newest was made */
-#define XP_PICKLES_UNTIL_BIT 22u    /* above: when the newest one's time is over, CLOCK_MONOTONIC milliseconds */
+#define XP_PICKLES_COUNT 0x1fffffu /* the low bits of a slot's word of pickles: how many still wait for their first open */
+#define XP_PICKLES_OPENED 0x200000u /* another process has opened the event since the newest pickle was made */
+#define XP_PICKLES_UNTIL_BIT 22u    /* the bits above: when the newest pickle expires, CLOCK_MONOTONIC milliseconds */
 
 #define XP_CAUSE_DEATH 1u
 #define XP_CAUSE_QUEUE 2u
 #define XP_CAUSE_EXIT 3u
 #define XP_CAUSE_ABANDONED 4u /* it exited, or dropped the event, without a signal */
-#define XP_CAUSE_UNOPENED 5u  /* the time of its last pickle is over, and nobody has opened it */
+#define XP_CAUSE_UNOPENED 5u  /* its last pickle has expired, and nobody has opened it */
 #define XP_EXITING 2u /* a member's state */
 
 #define XP_REASON_PUT 1u /* why an entry ended */
@@ -84,13 +84,13 @@
 #define XP_STATUS_NOT_LIVE 3u
 #define XP_STATUS_BUSY 4u
 #define XP_STATUS_DRIVER_ERROR 5u
-#define XP_FDS_AT_ONCE 253u /* how many one packet carries: the kernel's SCM_MAX_FD */
+#define XP_FDS_AT_ONCE 253u /* how many fds one packet carries: the kernel's SCM_MAX_FD */
 
 #define XP_ENTRY_READ_ONLY 1u /* in handles, too */
 #define XP_ENTRY_COUNTED 2u   /* likewise */
 #define XP_ENTRY_ON_DEMAND 4u
 #define XP_ENTRY_FORM_BIT 3u
-#define XP_ENTRY_FORM 0x38u /* what the fds are: 1 (XP_ENTRY_MEMFD) to 4, or 0, the driver's own */
+#define XP_ENTRY_FORM 0x38u /* the form of the fds: 1 (XP_ENTRY_MEMFD) to 4, or 0 for the driver's own */
 #define XP_ENTRY_MEMFD 8u
 #define XP_ENTRY_FORM_LAST 0x20u
 #define XP_ENTRY_PICKLED 0x40u /* in handles, too */
@@ -98,8 +98,8 @@
 #define XP_ENTRY_FLAGS (XP_HANDLE_FLAGS | XP_ENTRY_ON_DEMAND | XP_ENTRY_FORM)
 #define XP_ENTRY_FDS 6u
 
-#define XP_MARK_FOREVER 1u /* somebody may reach the memory for longer than any mask tells */
-#define XP_MARK_OWNED 2u   /* a process has it open that hands it out, too */
+#define XP_MARK_FOREVER 1u /* somebody may reach the memory for longer than any mask shows */
+#define XP_MARK_OWNED 2u   /* a process that has it open passes it on */
 
 #define XP_KIND_MEMORY 1u
 #define XP_KIND_PHYSICAL_MEMORY 2u
@@ -120,9 +120,9 @@ typedef struct {
     uint8_t reserved1[56], seal[XP_SEAL];
 } xp_handle;
 
-/* The beginning of a message, which is the handle of an array or of a tree of arrays. Behind it are the handles of the
- * memory, those of the events, each with its point, an xp_leaf for each array, their lengths and strides, the text and
- * the seal. */
+/* The beginning of a message, which is the handle of an array or of a tree of arrays. After it come the handles of
+ * the memory, the handles of the events, each with its point, an xp_leaf for each array, their lengths and strides,
+ * the text, and the seal. */
 typedef struct {
     uint8_t magic[8]; /* XPUSHARR */
     uint16_t version, reserved0;
@@ -156,13 +156,13 @@ typedef struct {
     uint64_t object, nbytes, exposed_nbytes, inode;
     uint32_t fd_count, payload_nbytes;
     int32_t fds[XP_ENTRY_FDS];
-    uint64_t offset; /* of the object in what the fds are of */
+    uint64_t offset; /* offset of the object in the memory of the fds */
     uint32_t device, since;
     uint8_t payload[128];
 } xp_entry;
 
-typedef struct { /* what people call an export */
-    uint64_t generation; /* of the export; with another one there is no label */
+typedef struct { /* the user's label of an export */
+    uint64_t generation; /* of the export; if it differs, there is no label */
     char text[56];       /* UTF-8 */
 } xp_label;
 
@@ -176,7 +176,7 @@ typedef struct {
 typedef struct {
     uint32_t state, pid; /* state: 0 free, 1 attached, or XP_EXITING */
     uint64_t pid_namespace, attached_ns;
-    char text[40]; /* why its queue failed, for people */
+    char text[40]; /* why its queue failed, for people to read */
 } xp_member;
 
 typedef struct {
@@ -188,13 +188,13 @@ typedef struct {
     uint64_t attached[XP_MASK_WORDS];
 } xp_words;
 
-typedef struct { /* of a table's entry, written by whoever has it open, too */
-    int32_t left; /* counted: opens that are left; pickled: pickles that are yet to be opened */
+typedef struct { /* of a table's entry, also written by processes that have it open */
+    int32_t left; /* counted: the opens that are left; pickled: the pickles that are still to be opened */
     uint32_t marks; /* XP_MARK_…; an export begins with none */
-    uint64_t renewed; /* pickled: the deadline of whoever passed it on */
+    uint64_t renewed; /* pickled: the deadline that the process that passed it on has set */
 } xp_opens;
 
-typedef struct { /* who may signal a slot's future points, as far as `roster` does not say otherwise */
+typedef struct { /* which members may signal a slot's future points, as far as `roster` does not say otherwise */
     uint64_t signallers[XP_MASK_WORDS];
     uint64_t candidates[XP_MASK_WORDS];
 } xp_roles;
@@ -205,7 +205,7 @@ typedef struct {
     uint8_t nonce[16];
 } xp_wanted;
 
-typedef struct { /* of a packet, as many of `wanted` as it has bytes for */
+typedef struct { /* of a packet: as many of `wanted` as fit in its bytes */
     char magic[4]; /* XPSQ */
     uint32_t op;
     uint8_t cookie[XP_COOKIE];
@@ -216,7 +216,7 @@ typedef struct {
     uint32_t status, count, total;
 } xp_given;
 
-typedef struct { /* likewise; the fds of each come after those of the one before */
+typedef struct { /* likewise; each entry's fds follow those of the entry before */
     char magic[4]; /* XPSR */
     xp_given given[XP_FDS_AT_ONCE];
 } xp_reply;
@@ -233,7 +233,7 @@ _Static_assert(sizeof(xp_roles) == 256, "roles");
 _Static_assert(XP_MEMBERS < XP_ROSTER_JOINED >> XP_ROSTER_JOINED_BIT, "a member fits in a roster");
 _Static_assert(offsetof(xp_request, wanted) == 24 && sizeof(xp_wanted) == 32, "requests");
 _Static_assert(offsetof(xp_reply, given) == 4 && sizeof(xp_given) == 12, "replies");
-/* Pages have up to 64 KiB. Table and commons are each mapped as a whole; drivers also map the slots alone. */
+/* Pages have up to 64 KiB. Table and commons are each mapped as a whole. Drivers also map the slots alone. */
 _Static_assert(XP_COMMONS_SLOTS % 0x10000 == 0 && XP_COMMONS_USERS % 0x10000 == 0 &&
                    XP_COMMONS_SIZE % 0x10000 == 0, "whole pages");
 _Static_assert(XP_COMMONS_MEMBERS + XP_MEMBERS * sizeof(xp_member) <= XP_COMMONS_HOLDERS, "members fit");

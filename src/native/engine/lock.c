@@ -2,7 +2,7 @@
 #include "lock.h"
 
 #define SPIN_NS 20000u
-#define TRIES 1000 /* a peer that changes a word without end is not waited for */
+#define TRIES 1000 /* a peer that never stops changing a word is not waited for */
 
 uint64_t xp_lock_ticket(uint32_t m)
 {
@@ -26,7 +26,8 @@ int xp_lock_try(xp_lock_words *w, uint32_t m, uint64_t ticket)
     return XP_LOCK_BUSY;
 }
 
-/* `m`, which is gone, as these words had it. They change with each turn, so a successor with its index is left alone. */
+/* Remove `m`, which is gone, as these words had it. They change with each turn, so a successor with the same index
+ * is left alone. */
 static void sweep(xp_lock_words *w, uint64_t owner, uint64_t heir, uint32_t m)
 {
     bool changed = false;

@@ -57,9 +57,9 @@ void xp_loop_kick(void)
     struct stat found;
     pthread_mutex_lock(&loop_mu);
     if (L.running && (fstat(L.wake, &found) < 0 || found.st_dev != L.dev || found.st_ino != L.ino)) {
-        XP_STORE(&L.robbed, 1); /* and never write into somebody's file */
+        XP_STORE(&L.robbed, 1); /* and never write into somebody else's file */
     } else if (L.running && write(L.wake, &one, sizeof one) < 0) {
-        /* EAGAIN: it is woken already */
+        /* EAGAIN: it has been woken already */
     }
     pthread_mutex_unlock(&loop_mu);
 }
@@ -74,7 +74,7 @@ static int wait_events(struct epoll_event *events, int most, uint64_t ns)
         int n = (int)syscall(SYS_epoll_pwait2, L.epoll, events, most, &t, NULL, 0);
         if (n >= 0 || (errno != ENOSYS && errno != EPERM))
             return n;
-        no_pwait2 = 1; /* an old kernel, or a container that hides it */
+        no_pwait2 = 1; /* an old kernel, or a container that hides the call */
     }
     return epoll_wait(L.epoll, events, most, (int)((ns + 999999u) / 1000000u));
 }
@@ -97,7 +97,7 @@ static void *run(void *arg)
         struct epoll_event events[32];
         int n = wait_events(events, 32, until == XP_FOREVER ? XP_FOREVER : until > now ? until - now : 0);
         kicked = false;
-        if (n < 0 && errno != EINTR) /* EBADF, EINVAL: the number is another file's, or nobody's */
+        if (n < 0 && errno != EINTR) /* EBADF, EINVAL: the number belongs to another file, or to nobody */
             return lose_fds();
         for (int i = 0; i < n; i++) {
             uint64_t name = events[i].data.u64;
@@ -164,7 +164,7 @@ void xp_loop_stop(void)
     if (L.running) {
         XP_STORE(&L.stop, 1);
         xp_loop_kick();
-        if (XP_LOAD(&L.robbed)) /* it may sleep at fds that are gone, for ever */
+        if (XP_LOAD(&L.robbed)) /* it may sleep for ever on fds that are gone */
             pthread_detach(L.thread);
         else
             pthread_join(L.thread, NULL);

@@ -1,7 +1,7 @@
-/* Marks of entries: somebody may reach what was exported there for longer than the masks of holders and users tell. */
+/* Marks of entries: somebody may reach what was exported there for longer than the masks of holders and users show. */
 #include "events.h"
 
-static unsigned forking; /* forks under way: whoever opens something now may have it in the child, too */
+static unsigned forking; /* forks under way: what is opened now may also be open in the child */
 
 void xp_mark(xp_domain *d, uint32_t entry)
 {
@@ -32,7 +32,7 @@ static void mark_counted(xp_domain *d, const xp_counts *counts)
             xp_mark(d, i);
 }
 
-/* Before the fork: this process may die right after it, and nobody would know that there is a child. */
+/* Called before the fork: this process may die right after it, and then nobody would know of the child. */
 void xp_marks_fork_prepare(void)
 {
     __atomic_fetch_add(&forking, 1, __ATOMIC_SEQ_CST);

@@ -1,4 +1,4 @@
-/* The domains of this process, one for each commons that it is a member of, and which of their members live. */
+/* The domains of this process, one for each commons that it belongs to, and which of their members live. */
 #include "events.h"
 
 #include <stdlib.h>
@@ -6,9 +6,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The kernel drops the locks of a dying process before it closes the process's driver fds; the pidfd says when the
- * process has ended. Wait for that, but not for ever: an exec drops the lock, too, and the pid in the member record may
- * be a lie. */
+/* The kernel drops the locks of a dying process before it closes the process's driver fds. The pidfd shows when the
+ * process has ended. Wait for that, but not for ever: an exec drops the lock, too, and the pid in the member record
+ * may be wrong. */
 #define DYING_NS 300000000u
 #define FIRST_COUNTS 256u
 
@@ -92,7 +92,8 @@ bool xp_stands(xp_domain *d)
     return false;
 }
 
-/* In a child: the commons' fds at once, since closing one later would drop the locks that the child takes by its own fd. */
+/* In a child: close the commons' fds at once, since closing one later would drop the locks that the child takes by
+ * its own fd. */
 void xp_domains_forked(void)
 {
     for (xp_domain *d = xp_domains; d; d = d->next) {
@@ -110,7 +111,7 @@ void xp_domains_forked(void)
     xp_domains = NULL;
 }
 
-/* They grow as they are needed: making a whole MiB at the first contact with an exporter took much of its time. */
+/* They grow as needed: making a whole MiB at the first contact with an exporter would take much of the time. */
 bool xp_counts_reach(xp_counts *counts, uint32_t i)
 {
     uint32_t length = counts->length ? counts->length : FIRST_COUNTS;
@@ -123,13 +124,13 @@ bool xp_counts_reach(xp_counts *counts, uint32_t i)
         return false;
     if (before)
         memcpy(at, before, counts->length * sizeof *at);
-    counts->at = at; /* in this order: a child may be forked at any moment, and finds what was allocated */
+    counts->at = at; /* in this order: a fork may come at any moment, and the child must find what was allocated */
     counts->length = length;
     free(before);
     return true;
 }
 
-/* Each process counts its own holds and attachments, so that one bit stands for all its opens of an entry or slot. */
+/* Each process counts its own holds and attachments, so that one bit covers all its opens of an entry or slot. */
 bool xp_count_in(xp_domain *d, xp_counts *counts, uint32_t i, uint64_t *mask)
 {
     pthread_mutex_lock(&d->mu);
@@ -152,7 +153,7 @@ void xp_count_out(xp_domain *d, xp_counts *counts, uint32_t i, uint64_t *mask)
     pthread_mutex_unlock(&d->mu);
 }
 
-/* The owner knows, whatever the others have made of what it told them. */
+/* The owner knows its own state, whatever the others have made of its records. */
 uint32_t xp_slots_used(const xp_domain *d)
 {
     uint32_t used = XP_LOAD(d->owner ? &d->next_slot : &((xp_commons *)d->base)->slots_used);
@@ -161,8 +162,8 @@ uint32_t xp_slots_used(const xp_domain *d)
 
 /* --- alive or dead ------------------------------------------------------------------------------------------------ */
 
-/* For so long whoever is not living is taken for what it was found to be: waiters look again and again, and a peer can
- * make up a thousand members. */
+/* How long the last result is used for a member that does not live: waiters check again and again, and a peer can
+ * fake a thousand members. */
 #define VERDICT_NS 50000000u
 
 static int judged(xp_domain *d, uint32_t m, int life, uint64_t since, uint64_t now)
@@ -183,7 +184,7 @@ int xp_life(xp_domain *d, uint32_t m, int *pid)
     bool nobody = XP_LOAD(&record->state) == 0;
     uint64_t now = xp_now(), since = XP_RELAXED(&record->attached_ns);
     if (now < last->until && since == last->since && nobody == (last->life == XP_NOBODY))
-        return last->life; /* nobody else has come to the index */
+        return last->life; /* no other process has got the index */
     if (xp_lock_holder(d->fd, XP_LIFE_BYTE + (int64_t)m, pid) != 0) {
         d->dying_since[m] = 0;
         return XP_LIVING;
@@ -194,7 +195,7 @@ int xp_life(xp_domain *d, uint32_t m, int *pid)
     int declared = (int)XP_RELAXED(&record->pid);
     if (pidfd < 0 && declared > 0 && XP_RELAXED(&record->pid_namespace) == xp_pid_namespace())
         pidfd = mine = xp_pidfd_open(declared);
-    bool lie = mine >= 0 && !xp_pid_ours(declared); /* the record is a peer's to write */
+    bool lie = mine >= 0 && !xp_pid_ours(declared); /* a peer writes the record */
     bool ended = pidfd < 0 || lie || xp_pidfd_readable(pidfd);
     if (mine >= 0)
         close(mine);

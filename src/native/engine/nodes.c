@@ -1,5 +1,5 @@
-/* What the warden looks after: tokens to report, waits of devices to guard, late stores to mend, and waits for which a
- * queue holds work. All of it with xp_mu. */
+/* What the warden tends: tokens to report, waits of devices to guard, late stores to correct, and waits for which a
+ * queue holds work. All functions are called with xp_mu. */
 #include "events.h"
 #include "loop.h"
 
@@ -8,17 +8,17 @@
 #include <unistd.h>
 
 #define GRACE_NS 200000000u /* gives other processes time to lose what their devices have queued behind a lost point */
-#define LOOK_MOST_NS 20000000u /* of it between two looks: what stopped us for longer has stopped the others, too */
+#define LOOK_MOST_NS 20000000u /* the most that counts between two checks: what stopped us for longer has stopped the others, too */
 
 static xp_node *nodes, *due_first, **due_last = &due_first;
 static int notify_fd = -1;
-static bool polling_nodes; /* the warden will look at the nodes of devices soon anyway */
+static bool polling_nodes; /* the warden will soon check the nodes of devices anyway */
 
 static const xp_queue_ops *ops_of(const xp_queue *queue) { return *(const xp_queue_ops *const *)queue; }
 
 #define IS_TOKEN(kind) ((kind) == XP_TOKEN || (kind) == XP_RECOVERY)
 
-/* How what a node is for stands: not pending once it is over. */
+/* The state of what a node waits for. It is not pending once that has ended. */
 static int state_for(xp_slot *s, uint64_t point, int kind, bool deaths)
 {
     if (kind != XP_RECOVERY)
@@ -70,8 +70,9 @@ xp_node *xp_due(void)
 
 /* --- guards ------------------------------------------------------------------------------------------------------- */
 
-/* A slot counts the processes that have a guard on it: whoever loses its points leaves it to them to release the
- * devices. Count before looking at the state: then either the loser sees the guard, or the guard sees the loss. */
+/* A slot counts the processes that have a guard on it: a process that loses its points lets these processes release
+ * their devices. Count before reading the state: then either the losing process sees the guard, or the guard sees
+ * the loss. */
 static void guards_in(xp_slot *s)
 {
     if (s->guards++ == 0)
@@ -86,7 +87,7 @@ static void guards_out(xp_slot *s)
     xp_finish(s->w);
 }
 
-/* The point of a guard is lost. From now on that is told, also if a later signal heals the loss. */
+/* The point of a guard is lost. From now on the guard reports that, even if a later signal ends the loss. */
 static void see_lost(xp_node *node)
 {
     node->lost = true;
@@ -101,7 +102,7 @@ static void serve_guard(xp_node *node)
     if (!node->served && node->queue)
         left = ops_of(node->queue)->lose(node->queue, node->token, cause ? cause : XP_CAUSE_DEATH,
                                          XP_RELAXED(&s->w->blame), !node->met);
-    node->met = true; /* a loss that is put off comes again and again */
+    node->met = true; /* a postponed loss is tried again and again */
     node->served = left == XP_ALL_LOST;
     s->held = s->held || !node->served;
     s->reached = s->reached || left != XP_PUT_OFF;
@@ -109,7 +110,7 @@ static void serve_guard(xp_node *node)
 
 /* --- adding and dropping ------------------------------------------------------------------------------------------ */
 
-/* Take it out of the list, too. */
+/* Also remove it from the list. */
 static void finish_node(xp_node **at)
 {
     xp_node *node = *at;
@@ -150,7 +151,7 @@ void xp_nodes_drop(xp_domain *d, xp_slot *s)
         }
         for (p = &nodes; *p != node; p = &(*p)->next) /* serving may have added nodes */
             ;
-        finish_node(p); /* whoever waits for the token finds the slot detached */
+        finish_node(p); /* waiters for the token find the slot detached */
     }
 }
 
@@ -203,7 +204,7 @@ int xp_node_add(xp_slot *s, uint64_t point, uint64_t token, int kind, xp_queue *
     } else if (guard) {
         guards_out(s);
     }
-    bool soon = guard && polling_nodes; /* a guard only has to know when it may end */
+    bool soon = guard && polling_nodes; /* a guard only needs to know when it may end */
     pthread_mutex_unlock(&xp_mu);
     if (state != XP_PENDING) {
         free(node);
@@ -265,7 +266,7 @@ void xp_mend(xp_slot *s, xp_queue *queue)
 {
     xp_node *node = !xp_usable(s->d) || XP_LOAD(&s->gone) || xp_mending(s, queue, false) ? NULL : malloc(sizeof *node);
     if (node == NULL)
-        return; /* without memory a device that waits here for a completed point may have to wait for the next one */
+        return; /* without memory, a device that waits here for a completed point may have to wait for the next one */
     *node = (xp_node){.next = nodes, .slot = s, .token = xp_now(), .kind = XP_MEND, .queue = queue};
     xp_view v;
     xp_read(s->w, &v);
@@ -300,10 +301,10 @@ static void mend(const xp_node *node)
         xp_raise_value(node->slot->w, node->point);
 }
 
-/* For guards whose point is lost: first the queues lose what is queued behind, then the devices are released, at once
- * if no other process has guards on the slot. A queue that has to complete an earlier point of its own first has not come
- * to its wait: while that is so of all, nobody waits to be released, and the grace does not count. True: call it again
- * later. */
+/* For guards whose point is lost: first the queues lose what is queued behind it, then the devices are released, at
+ * once if no other process has guards on the slot. A queue that has to complete an earlier point of its own has not
+ * reached its wait yet. While that holds for all queues, no device waits to be released, and the grace period does
+ * not run. Returns true if it has to be called again later. */
 static bool serve_losses(void)
 {
     bool again = false;
@@ -313,7 +314,7 @@ static bool serve_losses(void)
             xp_view v;
             xp_read(node->slot->w, &v);
             xp_slot *s = node->slot;
-            if (s->lost_at == 0 || XP_LOAD(&s->w->value) >= s->lost_hi) { /* else an earlier loss is being served */
+            if (s->lost_at == 0 || XP_LOAD(&s->w->value) >= s->lost_hi) { /* else an earlier loss is being handled */
                 s->grace = 0;
                 s->lost_hi = v.hi;
             } else {
@@ -326,7 +327,7 @@ static bool serve_losses(void)
         xp_slot *s = node->slot;
         if (node->kind != XP_GUARD || s->lost_at == 0 || node->point > s->lost_hi)
             continue;
-        xp_view v; /* look again: the point may have been lost since */
+        xp_view v; /* check again: the point may have been lost in the meantime */
         xp_read(s->w, &v);
         if (!node->lost && xp_state(&v, node->point) == XP_LOST)
             see_lost(node);
@@ -400,14 +401,15 @@ int xp_nodes_look(void)
                     XP_STORE(&s->w->async_waiters, 1);
                 __atomic_thread_fence(__ATOMIC_SEQ_CST);
                 pthread_mutex_lock(&s->d->mu);
-                xp_watch_bell(s->d); /* a warden before may have been stopped */
+                xp_watch_bell(s->d); /* an earlier warden may have been stopped */
                 pthread_mutex_unlock(&s->d->mu);
                 xp_watch_relied(s);
             }
             if (node->kind == XP_MEND) {
                 mend(node);
             } else if (!node->lost) {
-                /* A guard's wait ends with the recorded loss, and where nobody can reap, that is for us to record. */
+                /* A guard's wait ends with the recorded loss. If no other process can reap, this one has to record
+                 * it. */
                 bool unreaped = scan && xp_next(s->d->retry, 0) < XP_MEMBERS;
                 bool deaths = IS_TOKEN(node->kind) || node->kind == XP_HOLD || unreaped;
                 state = state_for(s, node->point, node->kind, deaths);
@@ -444,7 +446,7 @@ bool xp_nodes_wait(const xp_domain *d)
     return found;
 }
 
-void xp_nodes_forked(void) /* they are the parent's; what they refer to stays mapped */
+void xp_nodes_forked(void) /* they belong to the parent; what they refer to stays mapped */
 {
     if (notify_fd >= 0)
         close(notify_fd);

@@ -101,7 +101,7 @@ int xp_thread(pthread_t *thread, void *(*run)(void *))
 /* close-on-exec by itself */
 int xp_pidfd_open(int pid) { return xp_above_stdio((int)syscall(SYS_pidfd_open, pid, 0), close); }
 
-/* A process stays in its own for ever; asking /proc is slow. */
+/* A process never changes its PID namespace, and asking /proc is slow. */
 uint64_t xp_pid_namespace(void)
 {
     static uint64_t known;
@@ -117,9 +117,9 @@ uint64_t xp_pid_namespace(void)
 
 /* --- bells -------------------------------------------------------------------------------------------------------- */
 
-/* An eventfd that all members have, and whose file status flags each of them can change: so nobody writes to it, which a
- * peer that filled it up could make block. It is a semaphore with a count that nobody ever uses up, and rung by reading
- * it: that wakes whoever polls it for EPOLLOUT, edge-triggered. */
+/* An eventfd that all members have, and whose file status flags each of them can change. A write could block if a
+ * peer fills it up, so nobody writes to it. It is a semaphore whose count is never used up, and reading it rings it:
+ * that wakes every poller of EPOLLOUT, edge-triggered. */
 int xp_make_bell(void)
 {
     uint64_t count = 1ull << 62;
@@ -133,7 +133,7 @@ int xp_make_bell(void)
     return bell;
 }
 
-static bool no_nowait; /* Linux 5.6 and 5.7 cannot read an eventfd so */
+static bool no_nowait; /* Linux 5.6 and 5.7 cannot read an eventfd this way */
 
 static void try_nowait(void)
 {
@@ -152,7 +152,7 @@ void xp_ring_bell(int bell)
     struct iovec part = {&one, sizeof one};
     pthread_once(&once, try_nowait);
     ssize_t n = no_nowait && !xp_pidfd_readable(bell) ? 0 : preadv2(bell, &part, 1, -1, no_nowait ? 0 : RWF_NOWAIT);
-    (void)n; /* EAGAIN: somebody has used it up, who can as well take its sleepers' flags */
+    (void)n; /* EAGAIN: a peer has used the count up, which could as well clear its sleepers' flags */
 }
 
 bool xp_pid_ours(int pid)

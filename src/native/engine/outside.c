@@ -1,13 +1,13 @@
-/* Functions that libraries beside this one may call, from any thread and without Python. queue.c has more of them. */
+/* Functions that other libraries may call, from any thread and without Python. queue.c has more of them. */
 #include "events.h"
 #include "outside.h"
 
 #define SPIN_NS 50000
 
-/* 0 where the slot may not be used any more. */
+/* 0 if the slot may not be used any more. */
 XP_OUTSIDE uint64_t xp_newest_point(xp_slot *s) { return xp_slot_wrong(s) ? 0 : XP_LOAD(&s->w->pending) >> 21; }
 
-/* A state, or -1 where the slot may not be used any more. */
+/* A state, or -1 if the slot may not be used any more. */
 XP_OUTSIDE int xp_state_at(xp_slot *s, uint64_t point)
 {
     if (xp_slot_wrong(s))
@@ -16,10 +16,10 @@ XP_OUTSIDE int xp_state_at(xp_slot *s, uint64_t point)
     if (state != XP_PENDING)
         return state;
     uint64_t now = xp_now();
-    return xp_sleep(s, point, now, now, &rc); /* does not sleep, but sees deaths, and has them noticed from now on */
+    return xp_sleep(s, point, now, now, &rc); /* does not sleep, but detects deaths, and has later ones detected */
 }
 
-/* The same once it is pending no more. */
+/* The same, once it is no longer pending. */
 XP_OUTSIDE int xp_wait_at(xp_slot *s, uint64_t point)
 {
     if (xp_slot_wrong(s))

@@ -1,4 +1,4 @@
-/* A peer: how its fds are fetched and closed, and how this process meets it. */
+/* A peer: how its fds are fetched and closed, and how this process connects to it. */
 #include "events.h"
 
 #include <fcntl.h>
@@ -15,9 +15,9 @@
 #define SYS_pidfd_getfd 438
 #endif
 
-/* A peer may send us any file, even a commons that we are a member of. Closing that drops our lock, so we take it
- * again. Nobody reaps us in between: a member without the lock counts as dying for a while, as long as its process
- * lives. */
+/* A peer may send us any file, even that of a commons to which we belong. Closing that one drops our lock, so we
+ * take the lock again. Nobody reaps us in between: a member without the lock counts as dying for a while, as long as
+ * its process lives. */
 static void close_file(int fd, const struct stat *found)
 {
     xp_domain *d = NULL;
@@ -109,7 +109,7 @@ char *xp_fetch_mapping(const char *base, int pidfd, const xp_handle *h, const xp
     return mapped;
 }
 
-/* The commons of a mapped table, joined. What the table says is read once: its owner may change it meanwhile. */
+/* Join the commons of a mapped table. The table is read once: its owner may change it at any time. */
 static xp_domain *join_commons(int pidfd, const xp_table *table, const uint8_t *cookie)
 {
     xp_table found;

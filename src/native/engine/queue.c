@@ -1,5 +1,5 @@
-/* What a stream queue does with points: it submits them, and has its device store them and wait for them. Submitting a
- * point and queueing its store are one step. */
+/* What a stream queue does with points: it submits them, and has its device store them and wait for them. Submitting
+ * a point and queueing its store are one step. */
 #include "held.h"
 
 #include <stdlib.h>
@@ -75,7 +75,7 @@ int xp_queue_wait(xp_queue *q, xp_slot *s, uint64_t address, uint64_t point, int
     return rc;
 }
 
-/* With q->mu: what is signalled behind a loss must not heal it. */
+/* Called with q->mu. A signal behind a loss must not end the loss. */
 static bool is_spent(const xp_queue *q)
 {
     xp_view v;
@@ -97,7 +97,7 @@ static void signal_now(xp_queue *q, xp_slot *s, uint64_t address, xp_signalled *
     bool holds = q->first != NULL || (limited && q->calls->budget == 0);
     xp_completion *c = NULL;
     bool alone = q->first == NULL;
-    pthread_mutex_lock(&q->mu); /* a loss finds every point of ours that is submitted in the list */
+    pthread_mutex_lock(&q->mu); /* a loss finds in the list every point that we have submitted */
     uint32_t lost = q->lost_at > q->told ? q->lost : 0;
     bool listed = lost || XP_LOAD(&q->waits) != 0;
     done->memory = (!holds || xp_have_spares(q)) && (!listed || xp_make_room(q));
@@ -120,7 +120,7 @@ static void signal_now(xp_queue *q, xp_slot *s, uint64_t address, xp_signalled *
             op->lost = lost;
             op->pid = q->lost_pid;
             xp_append(q, op);
-            done->after = 0; /* the queue sees to it */
+            done->after = 0; /* the queue takes care of it */
         } else if (host && (c = xp_completion_new(s, point)) == NULL) {
             xp_lose_late(s, 0, XP_CAUSE_QUEUE, (uint64_t)getpid());
             done->memory = false;
@@ -244,13 +244,14 @@ bool xp_queue_spent(xp_queue *q)
     return spent;
 }
 
-/* With q->order: the driver has refused to store the point. Were it lost, those before it would be lost with it. */
+/* Called with q->order: the driver has refused to store the point. If it were lost, the points before it would be
+ * lost, too. */
 static bool complete_by_host(xp_queue *q, xp_slot *s, uint64_t point)
 {
     xp_completion *c = xp_completion_new(s, point);
     if (c == NULL)
         return false;
-    note_host(s, point); /* what the device stores later must not come first */
+    note_host(s, point); /* a later store of the device must not come first */
     pthread_mutex_lock(&q->mu);
     for (uint32_t i = q->record_count; i--;) {
         xp_record *r = xp_record_at(q, i);

@@ -1,4 +1,4 @@
-/* Calling the functions of a vendor's driver by their addresses, without the GIL, as its recipes say. */
+/* Calls the functions of a vendor's driver by their addresses, without the GIL, as its recipes say. */
 #include "recipes.h"
 
 #include "events.h"
@@ -39,7 +39,7 @@ int xp_invoke_all(const xp_call *calls, uint32_t count, uint64_t *done)
     return code;
 }
 
-/* A call as its step says. */
+/* Make the call that a step describes. */
 static xp_call filled_in(const xp_step *step, const uint64_t *values)
 {
     xp_call call = {.function = step->call.function, .count = step->call.count};
@@ -48,7 +48,8 @@ static xp_call filled_in(const xp_step *step, const uint64_t *values)
     return call;
 }
 
-/* The driver's code. `values` by the kind of argument. `given`: NULL, or whether the driver will call FUNCTION. */
+/* Returns the driver's code. `values`: by the kind of argument. `given`: NULL, or whether the driver will call
+ * FUNCTION. */
 static int perform(const xp_recipe *recipe, uint64_t *values, bool *given)
 {
     uint64_t made = 0;
@@ -105,7 +106,7 @@ static void run_calls(xp_job *job)
 {
     calls_job *j = (calls_job *)job;
     for (uint32_t i = 0; i < j->count; i++)
-        invoke(&j->calls[i]); /* nothing can be done about a release that fails */
+        invoke(&j->calls[i]); /* nothing can be done about a failing release */
     free(j);
 }
 
@@ -142,13 +143,13 @@ xp_completion *xp_completion_new(xp_slot *s, uint64_t point)
     return c;
 }
 
-/* The stream has come here, so everything before the point is complete or lost. A driver whose context is broken never
- * runs this; then the completion is never freed. */
+/* The stream has come here, so everything before the point is complete or lost. A driver whose context is broken
+ * never runs this, and the completion is never freed. */
 static void complete(xp_completion *c, bool failed)
 {
     xp_slot *s = c->s;
     xp_view v;
-    if (xp_usable(s->d)) { /* else this process has left, and lost what it owed */
+    if (xp_usable(s->d)) { /* otherwise this process has left, and has lost the points that it owed */
         xp_read(s->w, &v);
         uint32_t lost = XP_LOAD(&c->lost);
         if (xp_state(&v, c->point) != XP_PENDING || c->point > v.top) {
@@ -201,7 +202,7 @@ __attribute__((constructor)) static void set_bytes(void)
         bytes[i] = (uint8_t)i;
 }
 
-/* False: the driver has no such call, or there is no memory. */
+/* Returns false if the driver has no such call, or there is no memory. */
 static bool add_call(call_list *list, const xp_recipe *recipe, uint64_t to, uint64_t from, uint64_t value, uint64_t number)
 {
     if (recipe->count == 0)
@@ -226,7 +227,7 @@ static bool add_copy(call_list *list, uint64_t to, uint64_t from, uint64_t nbyte
     return add_call(list, &list->recipes->copy, to, from, 0, nbytes);
 }
 
-/* `times` patterns whose size has a fill of its own. */
+/* `times` patterns, with the fill for their size. */
 static bool add_fill(call_list *list, uint64_t to, const char *pattern, unsigned size, uint64_t times)
 {
     uint64_t value = 0;

@@ -5,7 +5,7 @@
 #include <sys/prctl.h>
 #include <time.h>
 
-#define MOST_THREADS 32 /* each driver that stalls blocks one */
+#define MOST_THREADS 32 /* each stalling driver blocks one */
 #define IDLE_NS 1000000000u
 
 static pthread_mutex_t relay_mu = PTHREAD_MUTEX_INITIALIZER; /* innermost: nothing is called with it */
@@ -40,7 +40,7 @@ static void *relay(void *unused)
     (void)unused;
     prctl(PR_SET_NAME, "xpushare-relay");
     pthread_mutex_lock(&relay_mu);
-    while (!stopping || first) { /* what was posted before the stop is done: queues wait for it */
+    while (!stopping || first) { /* jobs posted before the stop are done, since queues wait for them */
         xp_job *job = first;
         if (job) {
             first = job->next;
@@ -95,7 +95,7 @@ void xp_relay_post(xp_job *job)
     last = &job->next;
     jobs++;
     if (!stopping && jobs > idle && threads && threads < MOST_THREADS)
-        spawn(); /* the others may be stalled; without memory for one more they do the job later */
+        spawn(); /* the others may be stalled; without memory for another thread, they do the job later */
     if (threads)
         pthread_cond_signal(&work);
     pthread_mutex_unlock(&relay_mu);
@@ -119,7 +119,7 @@ bool xp_relay_stop(uint64_t ns)
 void xp_relay_fork_prepare(void) { pthread_mutex_lock(&relay_mu); }
 void xp_relay_fork_parent(void) { pthread_mutex_unlock(&relay_mu); }
 
-/* In the child, with relay_mu: the threads and the jobs are the parent's. */
+/* In the child, with relay_mu: the threads and the jobs belong to the parent. */
 void xp_relay_forked(void)
 {
     first = NULL;

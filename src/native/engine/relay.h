@@ -1,4 +1,4 @@
-/* The relay: native threads that call drivers for those whom a driver must not hold up. They never take the GIL. */
+/* The relay: native threads that call drivers on behalf of threads that must not block. They never take the GIL. */
 #ifndef XP_RELAY_H
 #define XP_RELAY_H
 
@@ -10,9 +10,9 @@ typedef struct xp_job {
     void (*run)(struct xp_job *job);
 } xp_job;
 
-int xp_relay_start(void);          /* 0: from here on there is a thread; else errno */
+int xp_relay_start(void);          /* 0: from now on there is a thread; otherwise errno */
 void xp_relay_post(xp_job *job);   /* does not block; earlier jobs run once there is a thread */
-bool xp_relay_stop(uint64_t ns);   /* does the posted jobs first; false: a driver blocks a thread for longer */
+bool xp_relay_stop(uint64_t ns);   /* does the posted jobs first; false if a driver blocks a thread for longer */
 void xp_relay_fork_prepare(void);
 void xp_relay_fork_parent(void);
 void xp_relay_forked(void);

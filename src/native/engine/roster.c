@@ -9,14 +9,14 @@ static inline uint64_t with(uint64_t roster, uint64_t loss, uint32_t joined)
     return (roster | loss | (uint64_t)joined << XP_ROSTER_JOINED_BIT) + XP_ROSTER_CHANGE;
 }
 
-/* Is anybody but `m` in the mask? */
+/* Return whether the mask has anybody but `m`. */
 static bool anybody_but(const uint64_t *mask, uint32_t m)
 {
     uint32_t first = xp_next(mask, 0);
     return (first == m ? xp_next(mask, m + 1) : first) < XP_MEMBERS;
 }
 
-/* With d->mu. The bit again once its member is seen alive: else somebody new has the index. */
+/* Called with d->mu. Set the bit again if its member is seen alive: another member has got the index. */
 static bool others_alive(xp_domain *d, const uint64_t *mask)
 {
     XP_EACH(mask, m)
@@ -25,7 +25,7 @@ static bool others_alive(xp_domain *d, const uint64_t *mask)
     return false;
 }
 
-/* At one moment: somebody may have come while the last one died, after the mask was read. */
+/* At one moment: a process may have joined while the last one died, after the mask was read. */
 static bool nobody_alive(xp_domain *d, const uint64_t *mask)
 {
     return !others_alive(d, mask) && !others_alive(d, mask);
@@ -53,7 +53,8 @@ void xp_pickle_taken(xp_slot *s)
 
 bool xp_pickles_wait(const xp_slot *s) { return XP_LOAD(xp_pickles_at(s->d, s->index)) & XP_PICKLES_COUNT; }
 
-/* Is there a pickle whose opener may come yet? If the time of the last is over, that is noted now. With d->mu. */
+/* Return whether there is a pickle that may still be opened. If the last one has expired, note that now. Called with
+ * d->mu. */
 static bool opener_may_come(xp_slot *s)
 {
     uint64_t *pickles = xp_pickles_at(s->d, s->index), found = XP_LOAD(pickles);
@@ -61,7 +62,7 @@ static bool opener_may_come(xp_slot *s)
         return found & XP_PICKLES_COUNT;
     if (!(found & XP_PICKLES_OPENED))
         xp_roster_leave(s->d, s->index, XP_NO_MEMBER, XP_CAUSE_UNOPENED, false);
-    XP_CAS(pickles, &found, 0); /* last: until then whoever looks does it again */
+    XP_CAS(pickles, &found, 0); /* last: until then, the next process to check does it again */
     return false;
 }
 
@@ -83,7 +84,7 @@ bool xp_future_lost(xp_slot *s, const xp_view *v)
     else if (lost && loss != XP_ROSTER_SIGNALLER && !(gone && (roster & XP_ROSTER_EVER)))
         lost = (gone || !awaited) && nobody_alive(d, r->candidates);
     pthread_mutex_unlock(&d->mu);
-    /* Somebody may have come, signalled and gone in between. */
+    /* A process may have joined, signalled and left in between. */
     return lost && XP_LOAD(&s->w->roster) == roster && XP_LOAD(&s->w->pending) == v->pending;
 }
 
@@ -113,8 +114,8 @@ void xp_roster_join(xp_slot *s, bool signaller)
         uint64_t loss = old & XP_ROSTER_LOSS;
         uint32_t joined = joined_in(old);
         if (loss && (signaller || (loss == XP_ROSTER_CANDIDATE && !anybody_but(r->signallers, XP_NO_MEMBER)))) {
-            /* The loss ends for all but this process, and for that once another one joins. A candidate's death that has
-             * lost nothing is forgotten when it turns out who signals. */
+            /* The loss ends for all but this process, and for this process once another one joins. A candidate's
+             * death that has lost nothing is forgotten when it turns out who signals. */
             if ((joined && joined != me + 1) ||
                 (signaller && loss == XP_ROSTER_CANDIDATE && others_alive(d, r->candidates)))
                 loss = joined = 0;
@@ -151,14 +152,14 @@ void xp_roster_leave(xp_domain *d, uint32_t index, uint32_t m, uint32_t cause, b
     if (cause == XP_CAUSE_EXIT && !owed)
         xp_roster_close(d, r, m);
     bool died = cause == XP_CAUSE_DEATH || cause == XP_CAUSE_ABANDONED;
-    bool pickle = cause == XP_CAUSE_UNOPENED; /* of no member: it counts as a candidate */
+    bool pickle = cause == XP_CAUSE_UNOPENED; /* of a process that is not a member: it counts as a candidate */
     uint64_t old = XP_LOAD(&w->roster);
     for (int i = 0; i < XP_TRIES; i++) {
         if (pickle && XP_LOAD(xp_pickles_at(d, index)) & XP_PICKLES_OPENED)
             break; /* since, and before `old` was read */
         uint64_t loss = old & XP_ROSTER_LOSS;
         uint32_t joined = joined_in(old);
-        if (!pickle && joined == m + 1) /* somebody else may have its index next */
+        if (!pickle && joined == m + 1) /* another member may get its index next */
             loss = joined = 0;
         bool counts = !anybody_but(r->signallers, m) && (loss != XP_ROSTER_SIGNALLER || joined);
         if (owed || (died && xp_bit(r->signallers, m))) {
@@ -168,7 +169,7 @@ void xp_roster_leave(xp_domain *d, uint32_t index, uint32_t m, uint32_t cause, b
             loss = XP_ROSTER_CANDIDATE;
             joined = 0;
         } else if (joined == joined_in(old)) {
-            break; /* it was of no matter */
+            break; /* it did not matter */
         }
         if (loss) {
             XP_STORE_RELAXED(&w->cause, cause);

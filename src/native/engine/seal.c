@@ -1,6 +1,6 @@
 #include "seal.h"
 
-#if defined __x86_64__ && !defined XP_WORDS /* for tests: what machines without AVX2 do */
+#if defined __x86_64__ && !defined XP_WORDS /* for tests: the code for machines without AVX2 */
 #define XP_ROWS __attribute__((target("avx2")))
 #include <immintrin.h>
 #endif
@@ -23,7 +23,7 @@ static const uint64_t start[8] = {
     c += d;                                                                                                           \
     b = ROTATE(b ^ c, 63);
 
-/* Which words of the message each round takes; the first two rounds come again at the end. */
+/* Which words of the message each round takes. The first two rounds are repeated at the end. */
 static const uint8_t order[12][16] = {
     {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, {14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3},
     {11, 8, 12, 0, 5, 2, 15, 13, 10, 14, 3, 6, 7, 1, 9, 4}, {7, 9, 3, 1, 13, 12, 11, 14, 2, 6, 5, 10, 4, 0, 15, 8},
@@ -33,11 +33,11 @@ static const uint8_t order[12][16] = {
     {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, {14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3},
 };
 
-/* `total`: bytes so far, the key's block and these included */
+/* `total`: bytes so far, including the key's block and these */
 static void compress_words(uint64_t h[8], const uint8_t *block, uint64_t total, bool last)
 {
     uint64_t m[16];
-    memcpy(m, block, sizeof m); /* little-endian, as the rest of the layout */
+    memcpy(m, block, sizeof m); /* little-endian, like the rest of the layout */
     uint64_t v[16] = {h[0],     h[1],     h[2],     h[3],     h[4],             h[5],     h[6],     h[7],
                       start[0], start[1], start[2], start[3], start[4] ^ total, start[5], start[6], start[7]};
     if (last)
@@ -123,7 +123,7 @@ void xp_make_key(xp_key *k, const void *key, size_t nbytes)
     compress(k->keyed, k->block, sizeof k->block, false);
 }
 
-/* A hash that is being made of one piece after the other. */
+/* A hash that is computed piece by piece. */
 typedef struct {
     const xp_key *k;
     uint64_t h[8], total;
@@ -142,7 +142,7 @@ static void begin(hasher *s, const xp_key *k)
 static void add(hasher *s, const void *data, size_t nbytes)
 {
     for (size_t at = 0, n; at < nbytes; at += n, s->used += n) {
-        if (s->used == sizeof s->block) { /* the last one is another matter */
+        if (s->used == sizeof s->block) { /* the last one is handled separately */
             compress(s->h, s->block, s->total += sizeof s->block, false);
             s->used = 0;
         }
@@ -171,7 +171,7 @@ void xp_hash(const xp_key *k, const void *data, size_t nbytes, uint8_t out[XP_SE
     end(&s, out);
 }
 
-/* Takes as long for any wrong seal: nobody finds out how much of a forged one is right. */
+/* Takes the same time for any wrong seal, so that nobody learns how much of a forged seal is right. */
 static bool same(const uint8_t *seal, const uint8_t *right)
 {
     uint8_t wrong = 0;
@@ -229,7 +229,7 @@ bool xp_extent(const void *dims, unsigned ndim, uint64_t itemsize, int64_t *low,
     return true;
 }
 
-/* Whether an array of these lengths and strides can be, and lies in so many bytes. */
+/* Return whether an array of these lengths and strides is possible, and fits in so many bytes. */
 static bool fits(const void *dims, unsigned ndim, uint64_t itemsize, uint64_t offset, uint64_t nbytes)
 {
     int64_t low, high, total = (int64_t)itemsize, first, last;
@@ -277,7 +277,7 @@ void xp_hash_message(const xp_key *k, const xp_parts *m, uint8_t out[XP_SEAL])
     end(&s, out);
 }
 
-/* Whether a handle of that kind is there, of the exporter that `first` is of. */
+/* Return whether there is a handle of that kind from the exporter of `first`. */
 static bool part_good(const xp_key *k, const uint8_t *at, uint16_t kind, const xp_handle *first)
 {
     xp_handle h;

@@ -1,4 +1,5 @@
-/* Serving importers: the sockets, and the fds of live entries, made on demand if there are too many to be kept open. */
+/* Serving importers: the sockets, and the fds of live entries, which are made on demand if there are too many to
+ * keep open. */
 #include "events.h"
 #include "loop.h"
 
@@ -15,7 +16,7 @@
 #define BACKLOG 128
 #define CONNECTION_NS 1000000000u
 #define PAUSE_NS 200000000u
-#define ANSWER_NS 5000000u /* for the fds that are made for one answer: the warden has other work */
+#define ANSWER_NS 5000000u /* the limit for making fds for one answer: the warden has other work */
 
 static pthread_mutex_t send_mu = PTHREAD_MUTEX_INITIALIZER; /* held while fds of an entry are being sent */
 static struct {
@@ -25,9 +26,9 @@ static struct {
     xp_offer *offers[OFFER_BUCKETS];
 } serving;
 
-/* With xp_mu, so that no fork leaves a child with a socket. The loop's thread may read them without. */
+/* Called with xp_mu, so that no fork leaves a child with a socket. The loop's thread may read them without. */
 static int listening[LISTENERS] = {-1, -1};
-static uint64_t paused; /* until when nobody is let in, for want of fds; 0 not */
+static uint64_t paused; /* until when nobody is accepted, for lack of fds; 0 if that is not so */
 static struct {
     int fd;
     uint64_t serial, deadline;
@@ -38,7 +39,7 @@ static struct {
 typedef struct {
     xp_reply r;
     uint32_t given, fds, made; /* how many of each of these */
-    int fd[XP_FDS_AT_ONCE], own[XP_FDS_AT_ONCE]; /* `own`: those of `fd` that were made for this answer */
+    int fd[XP_FDS_AT_ONCE], own[XP_FDS_AT_ONCE]; /* `own`: the fds in `fd` that were made for this answer */
 } xp_answers;
 
 static xp_given *add(xp_answers *a, uint32_t status)
@@ -48,7 +49,7 @@ static xp_given *add(xp_answers *a, uint32_t status)
     return g;
 }
 
-/* False: the connection is of no further use. */
+/* False if the connection is of no further use. */
 static bool reply(int fd, xp_answers *a)
 {
     memcpy(a->r.magic, XP_REPLY_MAGIC, sizeof a->r.magic);
@@ -73,7 +74,7 @@ static bool reply(int fd, xp_answers *a)
     if (a->fds == 0 || (errno != EBADF && errno != EINVAL && errno != ETOOMANYREFS))
         return false;
     uint32_t status = errno == ETOOMANYREFS ? XP_STATUS_BUSY : XP_STATUS_DRIVER_ERROR;
-    for (uint32_t i = 0; i < a->given; i++) /* the kernel does not say which of them it refuses */
+    for (uint32_t i = 0; i < a->given; i++) /* the kernel does not report which one it refuses */
         if (a->r.given[i].count)
             a->r.given[i] = (xp_given){.status = status};
     a->fds = 0;
@@ -99,8 +100,8 @@ static bool send_hello(int fd)
 {
     xp_domain *d = serving.domain;
     int self = xp_pidfd_open(getpid());
-    bool refused = self < 0 && (errno == EPERM || errno == ENOSYS); /* by seccomp: the life lock shows deaths, too */
-    pthread_mutex_lock(&d->mu); /* meanwhile nobody may close the commons' fd, whose number could be used again */
+    bool refused = self < 0 && (errno == EPERM || errno == ENOSYS); /* blocked by seccomp; the life lock shows deaths, too */
+    pthread_mutex_lock(&d->mu); /* until then nobody may close the commons' fd, whose number could be used again */
     bool good = d->fd >= 0 && (refused || self >= 0);
     xp_answers a = {.fds = refused ? 3 : 4, .fd = {serving.table_fd, d->fd, d->bell, self}};
     if (good) {
@@ -145,7 +146,7 @@ static bool make(xp_answers *a, const xp_offer *o, uint32_t first, uint32_t want
     return true;
 }
 
-/* Answer for one entry. False: what comes after it is for another request. */
+/* Answer for one entry. Returns false if the following entries need another request. */
 static bool give(xp_answers *a, const uint8_t *cookie, const xp_wanted *w)
 {
     xp_given *g = add(a, XP_STATUS_NOT_LIVE);
@@ -222,7 +223,7 @@ static void drop_connection(int i)
     pthread_mutex_unlock(&xp_mu);
 }
 
-/* With xp_mu: one connection; false when there is no more to do. */
+/* Called with xp_mu. Accept one connection. Returns false if there is none left. */
 static bool accept_one(int listening, uint64_t now)
 {
     static uint64_t serials;
@@ -236,7 +237,7 @@ static bool accept_one(int listening, uint64_t now)
     int fd = xp_above_stdio(accept4(listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK), close);
     if (fd < 0) {
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-            let_in(false); /* else we would be woken again and again */
+            let_in(false); /* otherwise we would be woken again and again */
             paused = now + PAUSE_NS;
         }
         return errno == EINTR || errno == ECONNABORTED;
@@ -246,7 +247,7 @@ static bool accept_one(int listening, uint64_t now)
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0 || peer.uid != geteuid()) {
         char request; /* an unread request would turn the reply into a reset; an honest client sends one */
         if (recv(fd, &request, sizeof request, MSG_DONTWAIT) < 0) {
-            /* the request is not there yet */
+            /* the request has not arrived yet */
         }
         refuse(fd, XP_STATUS_OTHER_USER);
         close(fd);
@@ -304,7 +305,7 @@ uint64_t xp_connections_check(uint64_t now)
     return paused && paused < earliest ? paused : earliest;
 }
 
-/* With xp_mu, so that no fork in between leaves a child with the socket. -1 and errno. */
+/* Called with xp_mu, so that no fork in between leaves a child with the socket. Returns -1 and errno on failure. */
 static int listen_at(const struct sockaddr_un *name, size_t size, uint32_t i)
 {
     int fd = xp_above_stdio(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), close);
@@ -317,7 +318,7 @@ static int listen_at(const struct sockaddr_un *name, size_t size, uint32_t i)
     return -1;
 }
 
-/* Listen at that name, and if that can be at `file`, when it is not NULL: 0 or errno and who says so. */
+/* Listen at that name and, if possible, at `file` when it is not NULL. Returns 0, or errno and the failing call. */
 static int start_listening(const struct sockaddr_un *name, size_t size, const char *file, const char **call)
 {
     struct sockaddr_un there = {.sun_family = AF_UNIX};
@@ -339,7 +340,7 @@ static int start_listening(const struct sockaddr_un *name, size_t size, const ch
 
 static void close_socket(int *fd)
 {
-    if (*fd >= 0 && !xp_loop_robbed()) /* which takes it out of the epoll */
+    if (*fd >= 0 && !xp_loop_robbed()) /* which removes it from the epoll */
         close(*fd);
     *fd = -1;
 }
@@ -367,7 +368,7 @@ bool xp_serve(xp_table *table, int table_fd, xp_domain *d, const char *file, xp_
     const char *call = "serve (this process does already)";
     pthread_mutex_lock(&send_mu);
     size_t size = offsetof(struct sockaddr_un, sun_path) + (size_t)at;
-    rc = serving.table == table && serving.domain == d ? 0 /* one whose caller was interrupted, and asks again */
+    rc = serving.table == table && serving.domain == d ? 0 /* one whose caller was interrupted and asks again */
          : serving.table                               ? EALREADY
                                                        : start_listening(&name, size, file, &call);
     if (rc == 0 && serving.table == NULL) {

@@ -1,4 +1,4 @@
-/* Event slots in this process: signalling, submitting and waiting, as docs/events-protocol.md says, step by step. */
+/* Event slots in this process: signalling, submitting and waiting, step by step as in docs/events-protocol.md. */
 #include "events.h"
 #include "loop.h"
 
@@ -6,12 +6,12 @@
 #include <unistd.h>
 
 #define FIRST_CREDIT_NS 200000
-#define LEAST_BACKOFF 4u /* a spin in 16 waits */
+#define LEAST_BACKOFF 4u /* one spin in 16 waits */
 
 /* --- states ------------------------------------------------------------------------------------------------------- */
 
-/* Does a dead member owe `point` or an earlier one? Then `point` is lost, even if the loss is put off because a living
- * member's earlier point is outstanding. */
+/* Return whether a dead member owes `point` or an earlier one. Then `point` is lost, even if the loss is postponed
+ * because a living member's earlier point is outstanding. */
 static bool owner_dead(xp_slot *s, uint64_t point)
 {
     uint64_t facts[XP_FACTS], from = 0, last = 0, owed = 0;
@@ -21,11 +21,12 @@ static bool owner_dead(xp_slot *s, uint64_t point)
     pthread_mutex_lock(&s->d->mu);
     if (xp_read_facts(s->w, &v, facts))
         while (!dead && xp_next_run(&v, facts, &from, &last, &owner) && from <= point)
-            if (owner < XP_MEMBERS && !xp_alive(s->d, owner)) { /* it may have completed the point, and died then */
+            if (owner < XP_MEMBERS && !xp_alive(s->d, owner)) { /* it may have completed the point before it died */
                 owed = xp_lowest_owed(s->w, &now, owner);
                 dead = owed && owed <= point;
             }
-    /* Record the loss, if that is possible yet, before the caller learns of it; also if others keep us from reaping. */
+    /* Record the loss, if that is possible yet, before the caller learns of it. This also happens if others prevent
+     * us from reaping. */
     if (dead && xp_reap(s->d, owner, false) < 0 && owed == now.effective + 1) {
         xp_roster_lose(s->w);
         xp_lose(s->w, s->d->bell, XP_CAUSE_DEATH, XP_RELAXED(&xp_member_at(s->d, owner)->pid), owed);
@@ -58,7 +59,7 @@ void xp_complete(xp_slot *s, uint64_t point)
 {
     xp_view v;
     xp_read(s->w, &v);
-    if (xp_state(&v, point) != XP_LOST) /* else it would release devices before their processes do */
+    if (xp_state(&v, point) != XP_LOST) /* otherwise it would release devices before their processes do */
         xp_reach(s->w, point);
     xp_wake(s->w, s->d->bell);
 }
@@ -72,7 +73,7 @@ bool xp_abandon(xp_slot *s, uint64_t point)
         int state = xp_state(&v, point);
         if (state != XP_PENDING)
             return state == XP_LOST;
-        /* Submitted since, by somebody new: its own business. Outstanding: our own queue may still complete it. */
+        /* Submitted since, by a new member: not our business. Outstanding: our own queue may still complete it. */
         if (v.top >= point || v.top > v.effective || !xp_future_lost(s, &v))
             return false;
         if (v.pending & XP_INSTANT)
@@ -90,8 +91,8 @@ bool xp_abandon(xp_slot *s, uint64_t point)
 
 /* --- this process as a signaller ---------------------------------------------------------------------------------- */
 
-/* This process may signal, or does. Who died before is told first, so that their loss ends now; then the bit, so that
- * this process's own death counts from here on. With d->mu. */
+/* This process may signal, or does signal. First report earlier deaths, so that their loss ends now. Then set the
+ * bit, so that this process's own death counts from here on. Called with d->mu. */
 static void join(xp_slot *s, bool signaller)
 {
     const uint64_t *relied = xp_relied(s->roles);
@@ -100,7 +101,7 @@ static void join(xp_slot *s, bool signaller)
     xp_roster_join(s, signaller);
 }
 
-/* After `attached` says so; false: no memory. Takes d->mu. */
+/* After `attached` says so. Returns false if there is no memory. Takes d->mu. */
 static bool take_role(xp_slot *s)
 {
     xp_domain *d = s->d;
@@ -122,8 +123,8 @@ static bool take_role(xp_slot *s)
     return ok;
 }
 
-/* Before this process signals: it is a signaller from now on. True: it was none, and its waits for the very point to come
- * would find no other signaller, so nobody here may look before d->mu is given up. */
+/* Before this process signals: it is a signaller from now on. Returns true if it was none, and its waits for the
+ * next point would find no other signaller. Then nobody here may check until d->mu is released. */
 static bool become_signaller(xp_slot *s)
 {
     xp_domain *d = s->d;
@@ -258,7 +259,8 @@ const char *xp_signal(xp_slot *s, uint64_t *point)
     return wrong;
 }
 
-/* Record that the member in `pending` submitted that point, before another member's point hides it. False: no room. */
+/* Record that the member in `pending` submitted that point, before another member's point hides it. Returns false if
+ * there is no room. */
 static bool record(xp_words *w, const xp_view *v)
 {
     uint64_t fact = v->top << 20 | XP_MEMBER_IN(v->pending);
@@ -295,8 +297,7 @@ static const char *submit(xp_slot *s, uint64_t queue, uint64_t *point, uint64_t 
         *after = outstanding && !(mine && s->last_point == v.top && s->last_queue == queue) ? v.top : 0;
         s->last_point = *point;
         s->last_queue = queue;
-        /* If the point were lost first, a device's store would come all the same, and lower the value under a later
-         * point. */
+        /* If the point were lost first, a device's store would still come, and lower the value under a later point. */
         *host = *after || s->last_host > v.effective || (XP_LOAD(&w->device) & XP_LATE);
         if (*host)
             s->last_host = *point;
@@ -326,7 +327,7 @@ void xp_fail(xp_slot *s, uint32_t cause)
 {
     if (!xp_owes(s->w, s->d->member))
         return;
-    if (XP_LOAD(&s->w->device)) /* a device that still works may store some of them */
+    if (XP_LOAD(&s->w->device)) /* a device that is still working may store some of them */
         xp_lose_late(s, 0, cause, (uint64_t)getpid());
     else
         xp_lose(s->w, s->d->bell, cause, (uint64_t)getpid(), 0);
@@ -334,8 +335,8 @@ void xp_fail(xp_slot *s, uint32_t cause)
 
 /* --- waiting ------------------------------------------------------------------------------------------------------ */
 
-/* A Unix signal that comes just before the futex call does not interrupt it, and one that another thread takes never
- * does: so look now and then. */
+/* A Unix signal that comes just before the futex call does not interrupt it, and a signal that another thread takes
+ * never does. So check from time to time. */
 #define LONGEST_SLEEP_NS 500000000u
 #define RETRY_NS 10000000u
 #define POLL_NS 200000000u
@@ -359,10 +360,10 @@ int xp_sleep(xp_slot *s, uint64_t point, uint64_t start, uint64_t end, int *rc)
 {
     xp_words *w = s->w;
     *rc = 0;
-    uint32_t seq = XP_LOAD(&w->seq); /* first: a wake that resets the flag must not go unseen */
+    uint32_t seq = XP_LOAD(&w->seq); /* first: a wake that resets the flag must not be missed */
     XP_STORE(&w->waiters, 1);
-    __atomic_thread_fence(__ATOMIC_SEQ_CST); /* the reads of the state that follow are acquire only */
-    xp_loop_start(); /* where no thread can be had, members count as polled */
+    __atomic_thread_fence(__ATOMIC_SEQ_CST); /* the following reads of the state are only acquire */
+    xp_loop_start(); /* if no thread can be started, members count as polled */
     int watch = xp_watch_relied(s);
     int state = xp_full_state(s, point, true);
     uint64_t now = xp_now();
@@ -382,11 +383,11 @@ int xp_sleep(xp_slot *s, uint64_t point, uint64_t start, uint64_t end, int *rc)
     return xp_state(&v, point);
 }
 
-/* A spin that sees the point saves a sleep and a wake. One that does not has burnt time, on a crowded machine that of the
- * process that is to signal. So what spins burn must not exceed what they save. A slot without credit sleeps at once, and
- * probes ever more rarely whether spins pay again. Both sides may sleep, so a probe is as long as a spin. */
+/* A spin that sees the point saves a sleep and a wake. A spin that does not has wasted time, on a busy machine even
+ * that of the process that is to signal. So spins must not cost more than they save. A slot without credit sleeps at
+ * once, and probes ever more rarely whether spins pay again. Both sides may sleep, so a probe is as long as a spin. */
 #define SAVED_NS 8000
-#define SLICE_NS 1000000u /* who was away for so long had to share the CPU */
+#define SLICE_NS 1000000u /* a thread that was away for so long had to share the CPU */
 #define MOST_BACKOFF 10u
 
 static uint64_t spin_budget(xp_slot *s, uint64_t full)
@@ -402,7 +403,7 @@ static uint64_t spin_budget(xp_slot *s, uint64_t full)
     return probe ? full : 0;
 }
 
-/* Threads that wait at the same time may overwrite each other's sums: that changes how long spins are, nothing else. */
+/* Threads that wait at the same time may overwrite each other's sums. That only changes how long spins are. */
 int xp_spin(xp_slot *s, uint64_t point, uint64_t start, uint64_t end, uint64_t full)
 {
     uint64_t budget = full && xp_may_spin() ? spin_budget(s, full) : 0;
@@ -412,9 +413,9 @@ int xp_spin(xp_slot *s, uint64_t point, uint64_t start, uint64_t end, uint64_t f
     int64_t spent = (int64_t)(xp_now() - start), most = 4 * (int64_t)full, credit = XP_RELAXED(&s->credit);
     if (state != XP_PENDING && spent <= (int64_t)budget) {
         credit += SAVED_NS;
-        credit = credit > 2 * spent ? credit : 2 * spent; /* enough for another one as long */
+        credit = credit > 2 * spent ? credit : 2 * spent; /* enough for another one of that length */
         XP_STORE_RELAXED(&s->backoff, credit < most ? XP_RELAXED(&s->backoff) : LEAST_BACKOFF);
-    } else { /* or it was seen after another process had its turn, as after a sleep */
+    } else { /* or it was seen only after another process had its turn, as after a sleep */
         credit -= spent;
         XP_STORE_RELAXED(&s->backoff, spent < SLICE_NS ? XP_RELAXED(&s->backoff) : MOST_BACKOFF);
     }
@@ -422,7 +423,7 @@ int xp_spin(xp_slot *s, uint64_t point, uint64_t start, uint64_t end, uint64_t f
     return state;
 }
 
-/* A later signal may heal the loss before anybody asks, so remember which points were seen lost. */
+/* A later signal may end the loss before anybody asks, so remember which points were seen lost. */
 void xp_note_released(xp_slot *s, uint64_t point)
 {
     if (s->released_count == s->released_room) {

@@ -15,10 +15,10 @@ static bool check(int fd, const xp_memfd *wanted, struct stat *found, xp_error *
     if (fstat(fd, found) < 0)
         return xp_failed(error, errno, "fstat");
     if ((seals = fcntl(fd, F_GET_SEALS)) < 0)
-        return errno == EINVAL ? xp_failed(error, 0, "the file descriptor is no memfd that can be sealed")
+        return errno == EINVAL ? xp_failed(error, 0, "the file descriptor is not a memfd that can be sealed")
                                : xp_failed(error, errno, "fcntl(F_GET_SEALS)");
-    /* With huge pages, whose size is the block size then, touching a hole is a SIGBUS when the pool is empty. In tmpfs,
-     * too, blocks can be larger than pages. */
+    /* With huge pages, whose size is then the block size, touching a hole is a SIGBUS when the pool is empty. In
+     * tmpfs, too, blocks can be larger than pages. */
     if (found->st_blksize > sysconf(_SC_PAGESIZE)) {
         if (fstatfs(fd, &where) < 0)
             return xp_failed(error, errno, "fstatfs");
@@ -91,8 +91,8 @@ int xp_read_entry(const char *base, const xp_handle *h, xp_entry *e)
     if (state != XP_LIVE)
         return state;
     const xp_entry *theirs = xp_entry_at(base, h->entry);
-    memcpy(e, theirs, sizeof *e);          /* the peer may change its table while we read: */
-    __asm__ __volatile__("" ::: "memory"); /* what is checked is what is used */
+    memcpy(e, theirs, sizeof *e);          /* the peer may change its table while we read, */
+    __asm__ __volatile__("" ::: "memory"); /* so copy first: the checked values are the used ones */
     if (XP_LOAD(&theirs->generation) != h->generation)
         return XP_EXPIRED;
     bool fits = e->generation == h->generation && e->kind == h->kind && e->object == h->object &&
@@ -102,7 +102,7 @@ int xp_read_entry(const char *base, const xp_handle *h, xp_entry *e)
                 e->offset <= e->exposed_nbytes - e->nbytes && e->payload_nbytes <= sizeof e->payload &&
                 (e->flags & ~XP_ENTRY_FLAGS) == 0 && (e->flags & XP_ENTRY_FORM) <= XP_ENTRY_FORM_LAST &&
                 (e->fd_count <= XP_ENTRY_FDS || (e->flags & XP_ENTRY_ON_DEMAND));
-    if (fits && (e->flags & XP_ENTRY_FORM) == XP_ENTRY_MEMFD) /* one file, with the object at its beginning */
+    if (fits && (e->flags & XP_ENTRY_FORM) == XP_ENTRY_MEMFD) /* a single file, with the object at its beginning */
         fits = e->fd_count == 1 && e->offset == 0 && (e->flags & XP_ENTRY_ON_DEMAND) == 0;
     return fits ? XP_LIVE : XP_MISFIT;
 }
@@ -145,7 +145,7 @@ int xp_read_reply(const void *packet, size_t size, uint32_t asked, uint32_t fds,
         return XP_REPLY_NONSENSE;
     for (size_t i = 0; i < answers; i++) {
         if (r->given[i].status != XP_STATUS_OK)
-            r->given[i].count = 0; /* what it says means nothing */
+            r->given[i].count = 0; /* its other fields mean nothing */
         sum += r->given[i].count;
     }
     if (sum != fds)

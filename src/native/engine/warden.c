@@ -1,5 +1,5 @@
-/* The warden: what the loop of a process does. It serves importers, sees members die, polls for points that devices
- * complete, reports tokens, and gives kept memory back. */
+/* The warden: the work of a process's loop. It serves importers, detects deaths of members, polls for points that
+ * devices complete, reports tokens, and gives cached memory back. */
 #include "crew.h"
 #include "events.h"
 #include "loop.h"
@@ -7,7 +7,7 @@
 
 #define POLL_FIRST_NS 20000u
 #define POLL_LAST_NS 1000000u
-#define GUARD_LAST_NS 50000000u /* a guard alone only has to know when it may end: deaths are reported anyway */
+#define GUARD_LAST_NS 50000000u /* a guard alone only needs to know when it may end: deaths are reported anyway */
 #define RETRY_NS 10000000u
 #define LOCKS_NS 200000000u
 
@@ -22,7 +22,7 @@ static void on_pidfd(xp_domain *d, uint32_t m)
     if (d->pidfds[m] >= 0 && xp_pidfd_readable(d->pidfds[m])) {
         xp_unwatch(d, m);
         xp_reap(d, m, true);
-        if (xp_alive(d, m)) /* somebody new has the index by now */
+        if (xp_alive(d, m)) /* another member has the index by now */
             xp_watch(d, m);
     }
     pthread_mutex_unlock(&d->mu);
@@ -31,12 +31,12 @@ static void on_pidfd(xp_domain *d, uint32_t m)
 
 static uint64_t sooner(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-/* Check the members whose death no pidfd can tell, and dead members that are not reaped yet. Returns when to check
+/* Check the members whose death no pidfd can show, and dead members that are not reaped yet. Returns when to check
  * again. */
 static uint64_t check_locks(bool act, uint64_t retry_ns)
 {
     uint64_t again = XP_FOREVER, after = 0;
-    for (;;) { /* one domain at a time, by their serials, so that xp_mu is not held while members are reaped */
+    for (;;) { /* one domain at a time, by serial number, so that xp_mu is not held while members are reaped */
         xp_domain *d = NULL;
         pthread_mutex_lock(&xp_mu);
         for (xp_domain *o = xp_domains; o; o = o->next)
@@ -51,7 +51,7 @@ static uint64_t check_locks(bool act, uint64_t retry_ns)
         after = d->serial;
         bool unopened = waited && XP_LOAD(&d->unopened);
         if (act && unopened) {
-            XP_STORE(&d->unopened, 0); /* whoever still waits for that sets it again */
+            XP_STORE(&d->unopened, 0); /* a process that still waits for that sets it again */
             XP_STORE(&d->rescan, 1);
         }
         uint64_t looked[XP_MASK_WORDS];
@@ -59,7 +59,7 @@ static uint64_t check_locks(bool act, uint64_t retry_ns)
             looked[i] = act ? XP_LOAD(&d->retry[i]) | (waited ? XP_LOAD(&d->polled[i]) : 0) : 0;
         XP_EACH(looked, m) {
             pthread_mutex_lock(&d->mu);
-            if (xp_reap_by_steps(d, m)) /* also if it cannot be reaped: its death counts all the same */
+            if (xp_reap_by_steps(d, m)) /* even if it cannot be reaped: its death counts all the same */
                 XP_STORE(&d->rescan, 1);
             else if (!xp_alive(d, m))
                 xp_clear(d->polled, m);
@@ -128,7 +128,7 @@ static void end(void)
             xp_unwatch(d, m);
         xp_unwatch_bell(d);
         pthread_mutex_unlock(&d->mu);
-        XP_STORE(&d->rescan, 1); /* for the next warden, and what is left over from this one */
+        XP_STORE(&d->rescan, 1); /* for the next warden, and the remains of this one */
     }
     xp_crews_end();
     pthread_mutex_unlock(&xp_mu);

@@ -1,4 +1,4 @@
-/* Who owes points, and how they are lost. */
+/* Which processes owe points, and how the points are lost. */
 #include "words.h"
 
 bool xp_next_run(const xp_view *v, const uint64_t *facts, uint64_t *from, uint64_t *last, uint32_t *owner)

@@ -1,4 +1,4 @@
-/* The common part of every file of the engine: system calls, atomics, errors. It has no Python. */
+/* The common part of every file of the engine: system calls, atomics, errors. It contains no Python. */
 #ifndef XP_H
 #define XP_H
 
@@ -20,7 +20,7 @@
 #define XP_STORE(p, v) __atomic_store_n((p), (v), __ATOMIC_SEQ_CST)
 #define XP_STORE_RELAXED(p, v) __atomic_store_n((p), (v), __ATOMIC_RELAXED)
 #define XP_EXCHANGE(p, v) __atomic_exchange_n((p), (v), __ATOMIC_SEQ_CST)
-/* `e` is a pointer; when this fails, it points to what was found. */
+/* `e` is a pointer; on failure, it points to the value that was found. */
 #define XP_CAS(p, e, v) __atomic_compare_exchange_n((p), (e), (v), false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
 #define XP_LIKELY(x) __builtin_expect(!!(x), 1)
 #define XP_UNLIKELY(x) __builtin_expect(!!(x), 0)
@@ -33,8 +33,8 @@
 #define xp_pause() __asm__ __volatile__("" ::: "memory")
 #endif
 
-/* An error: the call `what` failed with errno `code` (NULL: no memory). Where `code` is 0, `what` says what is wrong
- * with the arguments. */
+/* An error: the call `what` failed with errno `code`. `what` NULL means that there was no memory. If `code` is 0,
+ * `what` says what is wrong with the arguments. */
 typedef struct {
     int code;
     const char *what;
@@ -57,15 +57,15 @@ void xp_fill(char *to, const char *pattern, uint64_t unit, uint64_t nbytes); /* 
     "this process has left, as it does at its exit: register atexit functions after the first use of xpushare"
 extern unsigned xp_fork_count; /* read with XP_RELAXED */
 uint64_t xp_now(void);         /* CLOCK_MONOTONIC in ns */
-int xp_thread(pthread_t *thread, void *(*run)(void *)); /* that takes no signals: 0 or errno */
-bool xp_may_spin(void);        /* somebody may run on another CPU meanwhile */
-/* How this process can reach all of these bytes: 2 read and write them, 1 read them, 0 some are not there; -1 and errno.
- * `ours`: some lie in memory that this package shares. */
+int xp_thread(pthread_t *thread, void *(*run)(void *)); /* one that takes no signals; returns 0 or errno */
+bool xp_may_spin(void);        /* whether another thread may run on another CPU meanwhile */
+/* How this process can reach all of these bytes: 2 if it can read and write them, 1 if it can read them, 0 if some
+ * do not exist; -1 and errno on failure. `ours`: some lie in memory that this package shares. */
 int xp_mapped(uint64_t address, uint64_t nbytes, bool *ours);
 int xp_futex_wait(uint32_t *word, uint32_t expected, uint64_t timeout_ns); /* 0 or errno: EAGAIN, EINTR, ETIMEDOUT */
 int xp_futex_wake(uint32_t *word, int count);
-/* `fd`, or -1 with its errno kept, above 2: where a process began without stdio, anybody's print goes to 0, 1 and 2.
- * `end` closes an fd that is not. */
+/* Returns `fd`, or -1 with its errno kept. The fd is above 2: if a process began without stdio, anybody's output
+ * goes to 0, 1 and 2. If the fd is not above 2, `end` closes it. */
 int xp_above_stdio(int fd, int (*end)(int fd));
 int xp_make_bell(void); /* or -1 and errno */
 void xp_ring_bell(int bell);

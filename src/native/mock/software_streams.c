@@ -1,6 +1,6 @@
-/* A driver without hardware: in-order streams that run on threads, for tests of what is above a driver. Two devices.
- * Its functions return 0 or a code. Streams may share a hardware queue, where a wait of one holds up the other. A test
- * decides which calls fail or stall, and asks how many objects are alive. */
+/* A driver without hardware: in-order streams that run on threads, for tests of the layers above a driver. It has
+ * two devices. Its functions return 0 or a code. Streams may share a hardware queue, in which a wait of one stream
+ * delays the other. A test chooses the calls that fail or stall, and asks how many objects are alive. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@ enum { OK, INVALID, NOT_READY = 600, DEVICES = 2, NAMES = 64 };
 typedef struct { int device, streams, paused; struct op *first, **last; } hardware; /* a hardware queue: a thread */
 typedef struct { int unfinished, capturing; hardware *hw; } stream;
 
-typedef struct { /* a mark that is recorded anew, as CUDA's events, or a marker with a callback, as OpenCL's */
+typedef struct { /* a mark that can be recorded again, like CUDA's events, or a marker with a callback, like OpenCL's */
     int refs, recorded, done;
     stream *stream; /* that recorded it last */
 } event;
@@ -25,11 +25,11 @@ typedef struct op {
     event *event; int epoch; /* see ss_device_synchronize */
 } op;
 
-static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER; /* all that follows, and all objects */
+static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER; /* protects all that follows, and all objects */
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static int streams, events, registrations, names, working, stopped;
 static int epoch[DEVICES], unfinished[DEVICES][2]; /* operations of each device, of this epoch and of the one before */
-static struct { char name[24]; int calls, at, code, stall; } books[NAMES]; /* the last two of call `at`; 0: of each */
+static struct { char name[24]; int calls, at, code, stall; } books[NAMES]; /* the last two belong to call `at`; 0 for all calls */
 
 static void lock(void) { pthread_mutex_lock(&mu); }
 static int unlock(int result) { return pthread_cond_broadcast(&changed), pthread_mutex_unlock(&mu), result; }
@@ -50,7 +50,7 @@ static int book(const char *name)
     return i;
 }
 
-static int enter(const char *name) /* leaves with mu, whatever it returns */
+static int enter(const char *name) /* releases mu, whatever it returns */
 {
     lock();
     int i = book(name);
@@ -61,7 +61,8 @@ static int enter(const char *name) /* leaves with mu, whatever it returns */
     return books[i].code;
 }
 
-/* The nth call of that name from now on (1: the next, 0: each) returns `code`; with `stall`, not before ss_go. */
+/* The nth call of that name from now on (1: the next, 0: each) returns `code`. With `stall`, it does not return
+ * before ss_go. */
 void ss_rule(const char *name, int nth, int code, int stall)
 {
     lock();
@@ -80,7 +81,7 @@ void ss_capture(stream *s, int yes) { lock(), s->capturing = yes, unlock(OK); }
 
 #define LOAD(type, at) __atomic_load_n((type *)(at), __ATOMIC_SEQ_CST)
 #define STORE(type, at, value) __atomic_store_n((type *)(at), (type)(value), __ATOMIC_SEQ_CST)
-static int rest(int *looks) { return usleep(++*looks < 200 ? 50 : 1000); } /* who waits for long uses little of a CPU */
+static int rest(int *looks) { return usleep(++*looks < 200 ? 50 : 1000); } /* long waits use little CPU time */
 static void carry_out(const op *o)
 {
     int looks = 0;
@@ -176,9 +177,9 @@ int ss_mark_destroy(event *e) ASK("mark_destroy", (event_unref(e), OK))
 int ss_mark_query(event *e) ASK("mark_query", e->recorded == e->done ? OK : NOT_READY) /* never recorded: complete */
 int ss_register(uint64_t at) ASK("register", ((void)at, registrations++, OK)) /* pages of the host, for all devices */
 int ss_unregister(uint64_t at) ASK("unregister", ((void)at, registrations--, OK))
-int ss_device_check(int device) ASK("device_check", ((void)device, OK)) /* what a broken device answers */
+int ss_device_check(int device) ASK("device_check", ((void)device, OK)) /* the code that a broken device returns */
 
-int ss_device_synchronize(int device) /* once all that was queued before has finished, whatever comes behind */
+int ss_device_synchronize(int device) /* once everything queued before has finished, whatever comes after it */
 {
     int code = enter("device_synchronize");
     for (int begun = 0; !code && begun < 2; begun++) {
@@ -194,7 +195,8 @@ void ss_exit(void) /* nothing runs any more, and nothing uses memory of the proc
     unlock(OK);
 }
 
-/* OpenCL's: a mark, made and recorded; f(event, status, data) after it, with what the rule of "status" says. */
+/* OpenCL's: make and record a mark; f(event, status, data) is called after it, with the status that the rule of
+ * "status" sets. */
 int ss_marker(stream *s, event **made) { return ss_mark_create(made) ? INVALID : ss_mark_record(*made, s); }
 int ss_callback(event *e, uint64_t f, uint64_t data)
 {

@@ -10,7 +10,7 @@ typedef struct {
     PyObject_HEAD
     place *places; /* sorted by their starts; of those with one start, the newest last */
     size_t count, room;
-    size_t looked; /* where `add` has looked for what has died */
+    size_t looked; /* where `add` has looked for dead allocations */
 } xp_addresses;
 
 static int traverse(PyObject *object, visitproc visit, void *arg)
@@ -41,7 +41,7 @@ static PyObject *new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return PyType_GenericAlloc(type, 0);
 }
 
-/* How many begin at that address, or before it. */
+/* Return how many begin at that address, or before it. */
 static size_t up_to(const xp_addresses *self, uint64_t address)
 {
     size_t low = 0, high = self->count;
@@ -55,7 +55,7 @@ static size_t up_to(const xp_addresses *self, uint64_t address)
     return low;
 }
 
-/* A copy of the place at an index, if there is one, with a reference of its own. */
+/* Copy the place at an index, if there is one, with its own reference. */
 static bool copy_of(PyObject *object, size_t index, place *copy)
 {
     const xp_addresses *self = (const xp_addresses *)object;
@@ -67,7 +67,7 @@ static bool copy_of(PyObject *object, size_t index, place *copy)
     return there;
 }
 
-/* What a weak reference still has: a new reference, or NULL. */
+/* Return the object of a weak reference: a new reference, or NULL. */
 static PyObject *living(PyObject *reference)
 {
     PyObject *found;
@@ -80,7 +80,8 @@ static PyObject *living(PyObject *reference)
     return found;
 }
 
-/* What a place has: a new reference, or NULL: it has died, and the place is forgotten. Takes the copy over. */
+/* Return the object of a place: a new reference, or NULL if it has died, and then the place is forgotten. Takes over
+ * the copy. */
 static PyObject *taken(PyObject *object, place *copy)
 {
     xp_addresses *self = (xp_addresses *)object;
@@ -132,7 +133,7 @@ static PyObject *addresses_find(PyObject *object, PyObject *arg)
     return found ? found : Py_NewRef(Py_None);
 }
 
-/* Forget the place at an index if what it had has died. */
+/* Forget the place at an index if its object has died. */
 static void look_at(PyObject *object, size_t index)
 {
     place one;
@@ -143,8 +144,8 @@ static void look_at(PyObject *object, size_t index)
     Py_XDECREF(there ? taken(object, &one) : NULL);
 }
 
-/* Look at the newest one that began there, or at two others, in turn: nobody may ask for them, and they have to go as fast
- * as new ones come. */
+/* Look at the newest allocation that began there, or at two others in turn. Dead ones that nobody asks for must go
+ * as fast as new ones come. */
 static void look_around(PyObject *object, uint64_t start)
 {
     xp_addresses *self = (xp_addresses *)object;
@@ -160,7 +161,7 @@ static void look_around(PyObject *object, uint64_t start)
         look_at(object, first);
 }
 
-/* Takes the reference over. false with an exception set */
+/* Takes over the reference. Returns false with an exception set. */
 static bool insert(xp_addresses *self, uint64_t start, uint64_t nbytes, PyObject *reference)
 {
     if (self->count == self->room) {
@@ -199,7 +200,7 @@ static PyObject *addresses_add(PyObject *object, PyObject *made)
     return good ? Py_NewRef(Py_None) : NULL;
 }
 
-/* all(): those that live, by their addresses */
+/* all(): the living ones, by their addresses */
 static PyObject *addresses_all(PyObject *object, PyObject *Py_UNUSED(none))
 {
     const xp_addresses *self = (const xp_addresses *)object;

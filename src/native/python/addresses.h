@@ -6,7 +6,7 @@
 
 bool xp_is_addresses(const xp_types *types, PyObject *object);
 
-/* What lives at that address, in such a map: a new reference, or NULL without an exception. */
+/* Return the living allocation at that address: a new reference, or NULL without an exception. */
 PyObject *xp_address_find(PyObject *map, uint64_t address);
 
 #endif

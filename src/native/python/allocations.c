@@ -1,5 +1,5 @@
-/* A driver's calls about allocations, by the addresses of its functions; those for many allocations at one go: between
- * two of them no Python runs. */
+/* A driver's calls about allocations, by the addresses of its functions. The calls for many allocations run no
+ * Python in between. */
 #include "objects.h"
 
 #define XP_DRIVER_HANDLE 64 /* bytes of a driver's handle of an allocation, which its calls take by value */

@@ -1,5 +1,6 @@
-/* ObjectBase: the base of all objects that are closed, such as `Event`. BufferBase: of those with a buffer, such as `Memory`,
- * whose buffers are those of the Span that the method `_span` returns. ArrayState: of `SharedArray`. */
+/* ObjectBase: the base of all objects that can be closed, such as `Event`. BufferBase: the base of objects with a
+ * buffer, such as `Memory`. Their buffers are those of the Span that the method `_span` returns. ArrayState: the
+ * base of `SharedArray`. */
 #include "array.h"
 
 /* --- ObjectBase --------------------------------------------------------------------------------------------------- */
@@ -41,7 +42,7 @@ XP_READS(held_by, xp_object_state, held, T_OBJECT)
 XP_READS(pickle_of, xp_object_state, pickled, T_OBJECT)
 XP_WRITES(set_pickle, xp_object_state, pickled, T_OBJECT)
 
-/* usable(object): what it holds; None if it is closed, or there was a fork since */
+/* usable(object): its resource, or None if it is closed or the process has forked since */
 static PyObject *usable(PyObject *self, PyObject *none)
 {
     return ((xp_object_state *)self)->forks == XP_RELAXED(&xp_fork_count) ? held_by(self, none) : Py_NewRef(Py_None);
@@ -57,7 +58,7 @@ static PyObject *hold(PyObject *self, PyObject *const *args, Py_ssize_t n)
     return set_held(self, args[0]);
 }
 
-/* give_up(object): it holds nothing from now on */
+/* give_up(object): it has no resource from now on */
 static PyObject *give_up(PyObject *self, PyObject *Py_UNUSED(none))
 {
     PyObject *done = set_held(self, Py_None);
@@ -103,8 +104,8 @@ static int state_getbuffer(PyObject *self, Py_buffer *view, int flags)
     return rc;
 }
 
-/* Never called: the exporter that a view names is the Span. Without this slot, NumPy's frombuffer would drop the view
- * and keep this object. */
+/* Never called: the exporter of a view is the Span. Without this slot, NumPy's frombuffer would drop the view and
+ * keep this object. */
 static void state_releasebuffer(PyObject *Py_UNUSED(self), Py_buffer *Py_UNUSED(view)) {}
 
 static PyObject *state_span(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(none))
@@ -213,7 +214,7 @@ static PyMethodDef on_arrays[] = {
 
 static PyObject *given(PyObject *value) { return value == Py_None ? NULL : Py_NewRef(value); }
 
-/* array(held, forks, shape, strides, dtype, offset, message, order): a SharedArray, whose arguments are not checked */
+/* array(held, forks, shape, strides, dtype, offset, message, order): a SharedArray. The arguments are not checked. */
 static PyObject *array(PyObject *module, PyObject *const *args, Py_ssize_t n)
 {
     uint32_t forks;

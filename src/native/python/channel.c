@@ -56,7 +56,7 @@ static PyObject *channel_begin(PyObject *Py_UNUSED(m), PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* The crew of a channel that somebody else has begun; ValueError: its words are not as they have to be. */
+/* The crew of a channel that another process has begun. ValueError: its words are invalid. */
 static xp_crew *begun(PyObject *o_crew, xp_geometry *g)
 {
     xp_crew *c = xp_crew_of(o_crew, KIND_CHANNEL);
@@ -67,7 +67,7 @@ static xp_crew *begun(PyObject *o_crew, xp_geometry *g)
     return c;
 }
 
-/* (geometry, text) of a channel that somebody else has begun. */
+/* (geometry, text) of a channel that another process has begun. */
 static PyObject *channel_geometry(PyObject *Py_UNUSED(m), PyObject *o_crew)
 {
     xp_geometry g;
@@ -161,7 +161,7 @@ static PyObject *end_leave(PyObject *self, PyObject *Py_UNUSED(a))
     Py_RETURN_NONE;
 }
 
-/* A loan of any slot, which is chosen when its block is entered. */
+/* A loan of any slot. The slot is chosen when the loan's block is entered. */
 static PyObject *end_loan(PyObject *self, PyObject *timeout) { return xp_loan_new(self, timeout); }
 
 static int try_receive(xp_end *e, void *argument) { return xp_end_receive(e, argument, true); }
@@ -179,7 +179,7 @@ static PyObject *end_receive(PyObject *self, PyObject *timeout)
     return got < 0 ? NULL : got == XP_GOT ? xp_frame_new(self, &f) : xp_end_refused(self, got, "frame", timeout);
 }
 
-/* The result that `receive` would have now. The file shows the next change. */
+/* The result that `receive` would have now. The file reports the next change. */
 static PyObject *end_peek(PyObject *self, PyObject *Py_UNUSED(a))
 {
     xp_end *e = xp_end_of(self);
@@ -237,7 +237,7 @@ static PyObject *end_reads(PyObject *self, PyObject *arg)
     const xp_slot_words *s = &e->w->slots[slot];
     for (uint32_t m = 0; list && m < XP_CREW_MEMBERS; m++) {
         uint64_t point = XP_LOAD(&s->reads[m]);
-        /* The writer before, if it lives: nobody may have read its frame. */
+        /* The earlier writer, if it lives: perhaps nobody has read its frame. */
         if (s->point_by == m && s->since == xp_crew_head_of(e->c)->members[m].since_ns && s->point > point)
             point = s->point;
         PyObject *v = point ? Py_BuildValue("(IK)", m, (unsigned long long)point) : NULL;
@@ -248,7 +248,8 @@ static PyObject *end_reads(PyObject *self, PyObject *arg)
     return list;
 }
 
-/* For people: [(member, pid, role, cursor, missed, got, holding, label)], and the seq of the next frame. Without the lock. */
+/* For people: [(member, pid, role, cursor, missed, got, holding, label)], and the seq of the next frame. Reads
+ * without the lock. */
 static PyObject *channel_survey(PyObject *Py_UNUSED(module), PyObject *o_crew)
 {
     xp_geometry g;
@@ -279,7 +280,7 @@ static PyObject *channel_survey(PyObject *Py_UNUSED(module), PyObject *o_crew)
     return list ? Py_BuildValue("(NK)", list, (unsigned long long)XP_LOAD(&w->next_seq)) : NULL;
 }
 
-/* When a member joined: by that it is told from others with its index. */
+/* When a member joined, which tells it from others with the same index. */
 static PyObject *end_since(PyObject *self, PyObject *arg)
 {
     xp_end *e = xp_end_of(self);

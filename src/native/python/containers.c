@@ -1,4 +1,5 @@
-/* flatten, unflatten: a tree of arrays in terms of JSON, and back. What they do not know they leave to Python. */
+/* flatten, unflatten: convert a tree of arrays to JSON's types, and back. Objects that they do not know are left to
+ * Python. */
 #include "objects.h"
 
 #define DEPTH_MOST 64
@@ -21,13 +22,13 @@ static bool stands_for_itself(PyObject *x)
 }
 
 typedef struct {
-    PyObject *arrays, *indices; /* a list; by the addresses of the arrays and containers: their number */
-    PyObject *kept;             /* a list of the containers: an address stands for one only while it lives */
+    PyObject *arrays, *indices; /* a list; number by address of the arrays and containers */
+    PyObject *kept;             /* a list of the containers, since an address is unique only while its object lives */
     PyTypeObject *scalar;       /* of NumPy's scalars, borrowed; NULL: not loaded */
-    Py_ssize_t left;            /* bytes that the message may still have */
+    Py_ssize_t left;            /* how many bytes the message may still have */
 } walk;
 
-/* Its number, or -1 with an exception set. `number`: of one that is new */
+/* Return its number, or -1 with an exception set. `number`: the next free one */
 static Py_ssize_t number_of(walk *w, PyObject *x, Py_ssize_t number)
 {
     PyObject *key = PyLong_FromVoidPtr(x), *known = key ? PyDict_GetItemWithError(w->indices, key) : NULL;
@@ -108,8 +109,8 @@ static PyObject *flat(walk *w, PyObject *x, int depth)
     return PyLong_FromSsize_t(index);
 }
 
-/* flatten(tree, most, type of NumPy's scalars or None): (the arrays, the tree in terms of JSON); NotImplemented where
- * Python has to look */
+/* flatten(tree, most, type of NumPy's scalars or None): (the arrays, the tree in JSON's types), or NotImplemented if
+ * Python has to look at it */
 static PyObject *flatten(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t n)
 {
     if (xp_arity("flatten", n, 3, 3) < 0)
@@ -193,7 +194,7 @@ static PyObject *built(PyObject *x, PyObject *arrays, Py_ssize_t n, int depth)
     return made;
 }
 
-/* unflatten(described, arrays): the tree; NotImplemented where Python has to look */
+/* unflatten(described, arrays): the tree, or NotImplemented if Python has to look at it */
 static PyObject *unflatten(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t n)
 {
     Py_ssize_t size = xp_arity("unflatten", n, 2, 2) < 0 ? -1 : PySequence_Size(args[1]);

@@ -139,7 +139,7 @@ static PyType_Spec crew_spec = {"xpushare._native.Crew", sizeof(xp_crew_object),
 typedef struct {
     PyObject_HEAD
     PyObject *crew, *held, *died; /* `held` and `died`: what a Lock returns */
-    PyObject *why;                /* NULL, or the error that each use raises: it could not be opened */
+    PyObject *why;                /* NULL, or the error that each use raises because it could not be opened */
     xp_crew *c;
     void *words;
     uint32_t m;
@@ -187,7 +187,7 @@ static void leave(xp_member_object *o, bool lock)
     if (o->c == NULL || XP_EXCHANGE(&o->closed, 1) || xp_crew_wrong(o->c))
         return;
     if (lock) {
-        xp_lock_sweep(o->words, o->m); /* to go while holding it is its owner's death */
+        xp_lock_sweep(o->words, o->m); /* leaving while holding it is its owner's death */
         xp_ring(&((xp_lock_words *)o->words)->bell);
     } else {
         xp_ring(&((xp_atomic_words *)o->words)->bell);
@@ -361,7 +361,7 @@ static int as_i64(PyObject *obj, int64_t *out)
         xp_unusable("an Atomic holds 64 bits, from -2**63 to 2**63 - 1: the number given is beyond that");
     } else if (PyErr_ExceptionMatches(PyExc_TypeError)) {
         PyErr_Clear();
-        xp_unusable("an Atomic holds an int of 64 bits: what was given is no int");
+        xp_unusable("an Atomic holds an int of 64 bits: what was given is not an int");
     }
     return -1;
 }

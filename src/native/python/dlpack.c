@@ -21,7 +21,7 @@ typedef struct {
     int64_t dims[]; /* shape, then strides */
 } xp_export;
 
-/* From any thread, also after the interpreter's end. */
+/* From any thread, even after the interpreter's end. */
 static void drop_owner(PyObject *owner)
 {
     if (!Py_IsInitialized())
@@ -52,7 +52,7 @@ static void delete_versioned(dl_versioned *m)
         export_free(m->context);
 }
 
-/* A capsule that nobody took still has its first name. */
+/* A capsule that no consumer took still has its first name. */
 static void capsule_plain(PyObject *capsule)
 {
     if (PyCapsule_IsValid(capsule, DL_NAME))
@@ -110,7 +110,7 @@ static PyObject *dlpack_capsule(PyObject *Py_UNUSED(m), PyObject *args, PyObject
         .ndim = ndim,
         .dtype = {(uint8_t)code, (uint8_t)bits, (uint16_t)lanes},
         .shape = e->dims,
-        .strides = e->dims + ndim, /* never null: DLPack 1.2 and later ask for it, all versions take it */
+        .strides = e->dims + ndim, /* never null: DLPack 1.2 and later require it, and all versions accept it */
     };
     PyObject *capsule;
     if (versioned) {
@@ -201,11 +201,11 @@ PyObject *xp_tensor(const dl_exchange *api, xp_holder *held, uint64_t offset, un
     __atomic_add_fetch(&held->references, 1, __ATOMIC_RELAXED);
     void *made = NULL;
     if (api->to_object(&leaf->as, &made) == 0) {
-        if (!gone) /* a consumer that copies has let it go already */
+        if (!gone) /* a consumer that copies has released it already */
             leaf->gone = NULL;
         return made;
     }
-    if (!gone) /* by DLPack it is taken over also where this fails; not every library does */
+    if (!gone) /* according to DLPack it is taken over even if this fails, but not every library does that */
         delete_held(&leaf->as);
     return NULL;
 }

@@ -40,7 +40,7 @@ typedef struct dl_versioned {
     dl_tensor tensor;
 } dl_versioned;
 
-/* The table of DLPack 1.3. A newer version leads to the older ones by `previous`. */
+/* The table of DLPack 1.3. A newer version links to the older ones by `previous`. */
 typedef struct dl_exchange {
     uint32_t major, minor;
     const struct dl_exchange *previous;
@@ -52,19 +52,20 @@ typedef struct dl_exchange {
 
 #define DL_EXCHANGE "dlpack_exchange_api"
 
-#define DL_COMPLEX 5 /* may be conjugated when it is read, which a view does not say */
+#define DL_COMPLEX 5 /* may be conjugated when it is read, which a view cannot express */
 
-/* dlpack.c: shape and strides in bytes of what was viewed, and the bytes that its elements span, relative to the first;
- * false: it spans none, or no array can be so */
+/* dlpack.c: shape and strides in bytes of what was viewed, and the bytes that its elements span, relative to the
+ * first. Returns false if it spans none, or the array is impossible. */
 bool xp_viewed_dims(const dl_tensor *t, int64_t itemsize, int64_t *dims, int64_t *low, int64_t *high);
-const dl_exchange *xp_exchange_of(PyObject *capsule); /* dlpack.c; NULL where it has no version that we know */
+const dl_exchange *xp_exchange_of(PyObject *capsule); /* dlpack.c; NULL if it has no version that we know */
 
-/* Tensors of the exchange's library. What all those of one memory hold is an `xp_holder`. */
+/* Tensors of the exchange's library. Tensors of one memory share an `xp_holder`. */
 typedef struct xp_holder xp_holder;
 xp_holder *xp_held_by(PyObject *owner, uint64_t address, dl_device device); /* NULL with an exception */
 void xp_let_go(xp_holder *held); /* from any thread, with or without Python's lock */
-bool xp_whole_steps(unsigned ndim, const int64_t *dims, uint32_t itemsize); /* whether DLPack can say its strides */
-/* At `offset` from the holder's address; `dims` are the shape, then the strides in bytes. NULL with an exception. */
+bool xp_whole_steps(unsigned ndim, const int64_t *dims, uint32_t itemsize); /* whether DLPack can express its strides */
+/* Make a tensor at `offset` from the holder's address. `dims`: the shape, then the strides in bytes. Returns NULL
+ * with an exception. */
 PyObject *xp_tensor(const dl_exchange *api, xp_holder *held, uint64_t offset, unsigned ndim, const int64_t *dims,
                     dl_dtype dtype, uint32_t itemsize);
 

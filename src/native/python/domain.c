@@ -203,7 +203,7 @@ static PyObject *domain_stands(PyObject *self, PyObject *Py_UNUSED(a))
 typedef struct {
     PyObject_HEAD
     PyObject *domain, *peer;
-    PyObject *uses; /* NULL, or the list that gets a use in its place */
+    PyObject *uses; /* NULL, or the list to which a use is added when the lease ends */
     uint32_t entry;
     bool use; /* no hold, but a use */
 } xp_lease;
@@ -249,8 +249,8 @@ PyObject *xp_lease_new(PyTypeObject *type, PyObject *domain, uint32_t entry, PyO
     return lease_make(type, domain, entry, peer, false);
 }
 
-/* End a hold of what devices may still use: the use first, so that the exporter always sees one of both. Where there is no
- * memory for it, the hold stays. */
+/* End a hold of memory that devices may still use. Set the use first, so that the exporter always sees one of the
+ * two. If there is no memory for the use, the hold stays. */
 static void hold_to_use(xp_lease *self, xp_domain *d)
 {
     PyObject *type, *value, *trace, *done = NULL;

@@ -1,4 +1,4 @@
-/* How the ends of channels, their loans and their frames wait: attempts in the engine, sleeps without the GIL. */
+/* How the ends of channels, their loans and their frames wait: attempts in the engine, and sleeps without the GIL. */
 #include "ends.h"
 
 int xp_end_until(PyObject *self, xp_end *e, xp_attempt try, void *argument, PyObject *timeout)
@@ -10,12 +10,12 @@ int xp_end_until(PyObject *self, xp_end *e, xp_attempt try, void *argument, PyOb
         xp_end_hurry = true;
         int got = try(e, argument);
         xp_end_hurry = false;
-        if (got == XP_UNUSABLE) { /* seldom: the lock is not free, and is not waited for with the GIL */
+        if (got == XP_UNUSABLE) { /* rare: the lock is taken, and this thread must not wait for it with the GIL */
             Py_BEGIN_ALLOW_THREADS
             got = try(e, argument);
             Py_END_ALLOW_THREADS
         }
-        if (got == XP_NO_ROOM && !looked) { /* whoever holds the slots may be dead, and nobody else may look */
+        if (got == XP_NO_ROOM && !looked) { /* the holders of the slots may be dead, and perhaps no other process checks */
             int watch;
             looked = true;
             Py_BEGIN_ALLOW_THREADS

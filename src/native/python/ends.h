@@ -1,4 +1,4 @@
-/* ChannelEnd, and the loans and frames that it gives out: channel.c, frames.c. */
+/* ChannelEnd, and the loans and frames that it returns: channel.c, frames.c. */
 #ifndef XP_ENDS_H
 #define XP_ENDS_H
 
@@ -13,11 +13,11 @@ typedef struct {
     PyObject *refuse, *encode, *signal; /* functions of the end: see _native.pyi */
     PyObject *arrays;           /* NULL, or a list: NumPy's array over each slot */
     uint64_t lost;              /* frames whose writer's device had not finished when it died */
-    bool joined, buffers;       /* buffers: those arrays say their dtype in a buffer's format */
+    bool joined, buffers;       /* buffers: those arrays export their dtype as a buffer's format */
     xp_end e;
 } xp_end_object;
 
-/* NULL with an exception if it is closed, or another process's. */
+/* NULL with an exception if it is closed, or belongs to another process. */
 static inline xp_end *xp_end_of(PyObject *self)
 {
     xp_end *e = &((xp_end_object *)self)->e;
@@ -29,13 +29,13 @@ static inline xp_end *xp_end_of(PyObject *self)
     return NULL;
 }
 
-#define XP_LOCK_MOST 10000000000u /* ns that a process waits for the lock, which is held for microseconds */
+#define XP_LOCK_MOST 10000000000u /* how many ns a process waits for the lock, which is held for microseconds */
 
-/* One attempt, and more of them while it has to wait: XP_GOT …, XP_WAIT when the time is over, or -1 with an exception.
- * `timeout` NULL: for attempts that wait for nothing but the lock. */
+/* Try once, and again while it has to wait. Returns XP_GOT …, XP_WAIT when the time has run out, or -1 with an
+ * exception. `timeout` NULL: for attempts that wait for nothing but the lock. */
 typedef int (*xp_attempt)(xp_end *e, void *argument);
 int xp_end_until(PyObject *self, xp_end *e, xp_attempt attempt, void *argument, PyObject *timeout);
-/* NULL: has Python raise what `got` means. `wanted`: "slot" or "frame" */
+/* Has Python raise the error for `got`, and returns NULL. `wanted`: "slot" or "frame" */
 PyObject *xp_end_refused(PyObject *self, int got, const char *wanted, PyObject *timeout);
 
 bool xp_is_loan(PyTypeObject *class);

@@ -1,5 +1,5 @@
-/* OwnTable: the table of this process's exports. Exported: one of them. Template: what those of one object have in
- * common. */
+/* OwnTable: the table of this process's exports. Exported: one export. Template: what the exports of one object have
+ * in common. */
 #include "exports.h"
 #include "resources.h"
 
@@ -9,7 +9,7 @@
 
 #define BODY_NBYTES offsetof(xp_handle, seal)
 #define RECYCLE_TRIES 8
-#define NAMED 4096 /* other libraries' objects, whose numbers are remembered: so many at least, and twice as many at most */
+#define NAMED 4096 /* how many numbers of other libraries' objects are remembered: at least this many, at most twice as many */
 
 /* --- Template ----------------------------------------------------------------------------------------------------- */
 
@@ -233,7 +233,7 @@ static PyObject *own_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     uint64_t nbytes;
     const char *base = xp_mapping_base(mapping, &nbytes);
     if (nbytes < XP_TABLE_SIZE || size != BODY_NBYTES) {
-        PyErr_SetString(PyExc_ValueError, "that is no mapping of a table, or not what its handles have in common");
+        PyErr_SetString(PyExc_ValueError, "that is not a mapping of a table, or not what its handles have in common");
         return NULL;
     }
     uint32_t *room = PyMem_Calloc(XP_ENTRIES, sizeof *room);
@@ -265,7 +265,7 @@ static int own_traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(self->domain);
     Py_VISIT(self->named);
     Py_VISIT(self->named_before);
-    for (uint32_t i = 0; i < self->used; i++) /* without the lock: no thread can be inside it now */
+    for (uint32_t i = 0; i < self->used; i++) /* without the lock: no thread can be inside the table now */
         Py_VISIT(self->exports[i]);
     return 0;
 }
@@ -309,8 +309,8 @@ static PyObject *own_prepare(PyObject *object, PyObject *const *args, Py_ssize_t
     return xp_prepare(PyType_GetModuleState(Py_TYPE(object)), object, args[2], args[9], args[10], &e, offer);
 }
 
-/* What all exports of an allocation say, if this process may export the range and Python need not look first: a new
- * reference, or NULL without an exception. */
+/* Return the template of all exports of an allocation, if this process may export the range and Python need not look
+ * at it first: a new reference, or NULL without an exception. */
 static PyObject *prepared_of(const xp_range *r, xp_allocation *m)
 {
     bool ours = m->resource.forks == XP_RELAXED(&xp_fork_count) && (r->handle == Py_None || m->owned);
@@ -320,8 +320,8 @@ static PyObject *prepared_of(const xp_range *r, xp_allocation *m)
     return prepared;
 }
 
-/* of_range(range, template, read_only, implicit): what exports a range of an allocation. None if there is no template, and
- * the allocation has none that serves */
+/* of_range(range, template, read_only, implicit): the Exported of a range. None if there is no template, and the
+ * allocation has no usable one. */
 static PyObject *own_of_range(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
@@ -355,7 +355,7 @@ static PyObject *own_new_object(PyObject *object, PyObject *Py_UNUSED(a))
     return PyLong_FromUnsignedLongLong(xp_new_object(object));
 }
 
-/* With `fresh`, an empty dict, the names that nobody has asked for meanwhile are forgotten. No Python runs here. */
+/* `fresh`: an empty dict, to forget the names that nobody has asked for since. Runs no Python. */
 static uint64_t number_of(xp_own_table *self, PyObject *name, PyObject **fresh)
 {
     PyObject *found = PyDict_GetItemWithError(self->named, name), *made = NULL;
@@ -395,7 +395,7 @@ uint64_t xp_object_named(PyObject *own, PyObject *name)
     return number;
 }
 
-/* object_named(name): the number of another library's object, the same one each time */
+/* object_named(name): the number of another library's object, always the same one */
 static PyObject *own_object_named(PyObject *object, PyObject *name)
 {
     uint64_t number = xp_object_named(object, name);
@@ -439,11 +439,11 @@ static bool held(xp_domain *d, uint32_t entry)
     return n > 0;
 }
 
-/* false: there is none, or failed with an exception set. */
+/* Returns false if there is none, or if it failed with an exception set. */
 static bool take_entry(xp_own_table *self, uint32_t *entry)
 {
     uint32_t found;
-    /* An entry that a living importer still holds stays where it is: its bit would count for another export. */
+    /* An entry that a living importer still holds is not reused: the importer's bit would count for another export. */
     for (int i = 0; i < RECYCLE_TRIES && take_free(self, &found); i++) {
         bool usable = xp_domain_of(self->domain) != NULL;
         if (usable && !held(self->d, found)) {
@@ -464,7 +464,8 @@ static bool take_entry(xp_own_table *self, uint32_t *entry)
 
 /* --- exporting --- */
 
-/* Random bytes that nothing else gets. Many come at once, since a system call takes long. false with an exception set */
+/* Random bytes that are used only once. Many are fetched at a time, since a system call takes long. Returns false
+ * with an exception set. */
 static bool take_nonce(xp_own_table *self, uint8_t *nonce)
 {
     lock(self);
@@ -479,8 +480,8 @@ static bool take_nonce(xp_own_table *self, uint8_t *nonce)
     return got;
 }
 
-/* Fill in an entry, dead as yet: the generation is stored last, and what ended the one before stays to be told. false
- * with an exception set */
+/* Fill in an entry, which stays dead for now: the generation is stored last, and the reason for the end of its last
+ * export can still be reported. Returns false with an exception set. */
 static bool enter(xp_own_table *self, const xp_key *key, const xp_exported *e, uint32_t flags, xp_handle *made)
 {
     const xp_template *t = (const xp_template *)e->template;
@@ -506,7 +507,7 @@ static bool enter(xp_own_table *self, const xp_key *key, const xp_exported *e, u
     return true;
 }
 
-/* A copy for one export. false with an exception set */
+/* Make a copy for one export. Returns false with an exception set. */
 static bool copy_offer(xp_exported *e)
 {
     const xp_offer *from = ((const xp_template *)e->template)->offer;
@@ -611,7 +612,7 @@ bool xp_export(const xp_types *types, PyObject *own, const xp_key *key, PyObject
     return begun == n;
 }
 
-/* export(seal, exports, opens, deadline): their handles; None, and no export, where the table is full */
+/* export(seal, exports, opens, deadline): their handles; None, and no export, if the table is full */
 static PyObject *own_export(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
@@ -624,7 +625,7 @@ static PyObject *own_export(PyObject *object, PyObject *const *args, Py_ssize_t 
         PyErr_SetString(PyExc_ValueError, "opens are a number that is not negative");
         return NULL;
     }
-    PyObject *held = PySequence_Tuple(args[1]), *made = NULL, *few[8]; /* held: a list may lose its items meanwhile */
+    PyObject *held = PySequence_Tuple(args[1]), *made = NULL, *few[8]; /* held: a list may lose its items in between */
     Py_ssize_t count = held ? PyTuple_Size(held) : 0;
     PyObject **exports = count <= 8 ? few : PyMem_Calloc((size_t)count, sizeof *exports);
     bool good = held && (exports || PyErr_NoMemory());
@@ -645,7 +646,7 @@ static PyObject *own_export(PyObject *object, PyObject *const *args, Py_ssize_t 
 
 /* --- what is exported --- */
 
-/* The live export behind a handle, borrowed; with the lock. */
+/* The live export of a handle, borrowed. Called with the lock. */
 static xp_exported *export_of(const xp_own_table *self, const xp_handle *h)
 {
     xp_exported *e = h->entry < XP_ENTRIES ? self->exports[h->entry] : NULL;
@@ -661,13 +662,13 @@ PyObject *xp_export_of(PyObject *own, const xp_handle *h)
     return found;
 }
 
-/* true: it is in the table. */
+/* true if it is in the table. */
 static bool has(const xp_own_table *self, const xp_exported *e)
 {
     return e->entry < XP_ENTRIES && self->exports[e->entry] == e;
 }
 
-/* The exposure of memory that may be reused; NULL for any other memory. */
+/* The exposure of memory that may be reused, or NULL for any other memory. */
 static PyObject *exposure_of(PyObject *own, const xp_exported *e)
 {
     const xp_types *types = PyType_GetModuleState(Py_TYPE(own));
@@ -768,7 +769,7 @@ static PyObject *own_set_deadline(PyObject *object, PyObject *const *args, Py_ss
     Py_RETURN_NONE;
 }
 
-/* give_open(fields[, until]): one open more, and with `until` time until then. False: it has ended */
+/* give_open(fields[, until]): allow one more open and, with `until`, extend the time. Returns False if it has ended. */
 static PyObject *own_give_open(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     xp_own_table *self = (xp_own_table *)object;
@@ -780,7 +781,7 @@ static PyObject *own_give_open(PyObject *object, PyObject *const *args, Py_ssize
     bool live = e != NULL, usable = e == NULL || xp_domain_of(self->domain);
     if (e && usable) {
         lock(self);
-        live = e->live; /* else the entry may be another's by now */
+        live = e->live; /* otherwise the entry may belong to another export by now */
         if (live && n == 2)
             xp_renew(self->d, e->entry, until);
         else if (live)
@@ -797,7 +798,7 @@ static int by_generation(const void *a, const void *b)
     return one < other ? -1 : one > other;
 }
 
-/* exports(): those that are live, the oldest first */
+/* exports(): the live exports, the oldest first */
 static PyObject *own_exports(PyObject *object, PyObject *Py_UNUSED(a))
 {
     xp_own_table *self = (xp_own_table *)object;

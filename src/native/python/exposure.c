@@ -1,4 +1,4 @@
-/* Exposure: which other processes may have memory of this process that was exported, and whether it may serve again. */
+/* Exposure: which other processes may have memory that this process exported, and whether the memory may be reused. */
 #include "exports.h"
 #include "resources.h"
 
@@ -45,14 +45,15 @@ static void exposure_dealloc(PyObject *self)
     xp_free(self);
 }
 
-/* With the mutex: the memory never serves again, so nobody asks who has it. */
+/* Called with the mutex. The memory is never reused, so nobody asks who has it. */
 static void spoil(xp_exposure *x)
 {
     x->never = true;
     give_back(x);
 }
 
-/* With the mutex: give back the entries that nobody has any more. `reap`: dead ones have them no more; blocks. */
+/* Called with the mutex. Give back the entries that nobody has any more. `reap`: remove dead processes first;
+ * blocks. */
 static void settle(xp_exposure *x, bool reap)
 {
     xp_own_table *own = (xp_own_table *)x->own;
@@ -61,11 +62,11 @@ static void settle(xp_exposure *x, bool reap)
         uint32_t entry = x->entries[i];
         if (xp_may_reach(own->d, entry) && (!reap || xp_reached(own->d, entry)))
             x->entries[left++] = entry;
-        else if (xp_marked(own->d, entry)) /* asked last: a mark is set before a bit is cleared */
+        else if (xp_marked(own->d, entry)) /* asked last, since a mark is set before a bit is cleared */
             x->never = true;
         else
             xp_give_entry(own, entry);
-        if (x->never) { /* this one, and those that were not looked at */
+        if (x->never) { /* this one, and those that were not checked */
             for (; i < x->count; i++)
                 x->entries[left++] = x->entries[i];
         }

@@ -1,4 +1,4 @@
-/* OwnedFd: a file descriptor with one owner from its first moment on, so that no interrupt can come in between. */
+/* OwnedFd: a file descriptor that has one owner from the start, so that no interrupt can leak it. */
 #include "objects.h"
 
 #include <fcntl.h>
@@ -29,7 +29,7 @@ static void fd_dealloc(PyObject *self)
     xp_free(self);
 }
 
-/* Takes `number` over, also where it fails; one below 0 is an error of `call`. */
+/* Takes over `number`, even if it fails. A number below 0 is an error of `call`. */
 PyObject *xp_own_fd(PyTypeObject *type, int number, const char *call)
 {
     number = xp_above_stdio(number, xp_close_received);

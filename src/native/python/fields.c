@@ -84,7 +84,7 @@ PyObject *xp_import_key(const xp_handle *h, uint64_t opener)
     return PyBytes_FromStringAndSize((const char *)&key, sizeof key);
 }
 
-/* key(opener): what tells imports apart, by the opener's number. It begins with the cookie. */
+/* key(opener): the bytes that identify an import, by the opener's number. They begin with the cookie. */
 static PyObject *fields_key(PyObject *self, PyObject *number)
 {
     uint64_t opener;

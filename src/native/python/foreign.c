@@ -1,5 +1,5 @@
-/* Recogniser: what an adapter looks for at an address. It asks the driver what `ask_all` and `ask` in allocations.c ask,
- * once for each hand-over: of what it knows already, only for the number. */
+/* Recogniser: finds an adapter's allocation at an address. It asks the driver as `ask_all` and `ask` in
+ * allocations.c do, once for each hand-over. For an allocation that it knows already, it only asks for the number. */
 #include "foreign.h"
 #include "exports.h"
 #include "resources.h"
@@ -7,9 +7,9 @@
 
 #include <pthread.h>
 
-#define KNOWN 8192       /* allocations that are remembered, each at its number's place; a power of two */
-#define HINTS 8192       /* addresses of which the number is guessed; a power of two */
-#define HINT_SHIFT 21    /* allocators take 2 MiB and more from the driver */
+#define KNOWN 8192       /* how many allocations are remembered, each at its number's place; a power of two */
+#define HINTS 8192       /* for how many addresses the number is guessed; a power of two */
+#define HINT_SHIFT 21    /* allocators get 2 MiB and more from the driver */
 #define MOST_DEVICES 64
 #define XP_PAYLOAD sizeof(((xp_entry *)0)->payload)
 #define MOST_ASKED 16
@@ -18,8 +18,8 @@
 typedef struct {
     uint64_t number, start, nbytes; /* of the allocation */
     uint64_t ordinal;               /* of its device */
-    PyObject *allocation;           /* owned: what is known of it already; NULL: it is new */
-    char payload[XP_PAYLOAD];       /* of its exports, where it is new */
+    PyObject *allocation;           /* owned: its known state; NULL if it is new */
+    char payload[XP_PAYLOAD];       /* the template of its exports, if it is new */
 } xp_foreign;
 
 enum { NUMBER, START, NBYTES, ORDINAL, FIRST_WANTED }; /* the attributes' order */
@@ -30,12 +30,12 @@ typedef int (*names)(char *handle, uint64_t address);
 
 typedef struct {
     uint64_t number, start, nbytes;
-    PyObject *info, *allocation; /* owned; NULL: nothing is known */
+    PyObject *info, *allocation; /* owned; NULL if nothing is known */
 } known;
 
 typedef struct {
-    PyObject *info, *scopes, *place; /* owned; NULL: the device is not known yet */
-    PyObject *first; /* owned: the first allocation there, whose exports say what those of all others do; NULL: none yet */
+    PyObject *info, *scopes, *place; /* owned; NULL if the device is not known yet */
+    PyObject *first; /* owned: the first allocation on the device, whose template serves all others; NULL if there is none yet */
 } device;
 
 typedef struct {
@@ -49,7 +49,7 @@ typedef struct {
     uint64_t wanted[MOST_ASKED];
     char payload[XP_PAYLOAD];
     unsigned size_at, handle_at;
-    pthread_mutex_t mu; /* for what follows; no Python runs with it */
+    pthread_mutex_t mu; /* protects the following; no Python runs with it */
     known *known;
     uint64_t hints[HINTS]; /* numbers */
     device devices[MOST_DEVICES];
@@ -183,7 +183,7 @@ static bool covers(uint64_t start, uint64_t size, uint64_t address, uint64_t nby
     return address >= start && address - start <= size && nbytes <= size - (address - start);
 }
 
-/* The allocation that is known by that number, if it has those bytes on that device. */
+/* Return the allocation with that number, if it has those bytes on that device. */
 static bool find(xp_recogniser *self, PyObject *info, uint64_t address, uint64_t nbytes, uint64_t number, xp_foreign *f)
 {
     pthread_mutex_lock(&self->mu);
@@ -200,7 +200,7 @@ static bool find(xp_recogniser *self, PyObject *info, uint64_t address, uint64_t
     return found;
 }
 
-/* The same by the address alone. The driver must say that it has that number still. */
+/* The same by the address alone. The driver must confirm that the number is still the same. */
 static uint64_t guessed(xp_recogniser *self, uint64_t address)
 {
     pthread_mutex_lock(&self->mu);
@@ -228,7 +228,7 @@ static bool ask_all(const xp_recogniser *self, uint64_t address, xp_foreign *f)
     return good;
 }
 
-/* Its payload. Without the GIL, as all that blocks in the driver. */
+/* Make its payload. Runs without the GIL, like everything that blocks in the driver. */
 static bool name(const xp_recogniser *self, const xp_scope *scope, xp_foreign *f)
 {
     int before, step;
@@ -259,8 +259,8 @@ PyObject *xp_recognised(PyObject *recogniser, PyObject *info, uint64_t address, 
     return f.allocation;
 }
 
-/* Whether `nbytes` at `address` are of an allocation that can be shared, on the device that `info` describes. False
- * without an exception: Python has to look. */
+/* Return whether `nbytes` at `address` belong to an allocation that can be shared, on the device that `info`
+ * describes. False without an exception: Python has to look at it. */
 static bool recognise(xp_recogniser *self, const xp_types *types, PyObject *info, uint64_t address, uint64_t nbytes,
                       xp_foreign *f)
 {
@@ -276,7 +276,7 @@ static bool recognise(xp_recogniser *self, const xp_types *types, PyObject *info
         return true;
     const device *on = &self->devices[f->ordinal];
     pthread_mutex_lock(&self->mu);
-    good = on->info == info; /* what is there stays, and so does its scope */
+    good = on->info == info; /* an existing entry stays, and so does its scope */
     pthread_mutex_unlock(&self->mu);
     const xp_scope *scope = good ? xp_scope_of(types, on->scopes) : NULL;
     if (scope == NULL)
@@ -289,7 +289,7 @@ static bool recognise(xp_recogniser *self, const xp_types *types, PyObject *info
 
 /* --- new allocations ---------------------------------------------------------------------------------------------- */
 
-/* From now on that allocation is known. */
+/* Remember that allocation from now on. */
 static void remember(xp_recogniser *self, const xp_foreign *f, PyObject *allocation)
 {
     device *on = &self->devices[f->ordinal];
@@ -305,14 +305,14 @@ static void remember(xp_recogniser *self, const xp_foreign *f, PyObject *allocat
         self->hints[a % HINTS] = f->number;
     pthread_mutex_unlock(&self->mu);
     Py_XDECREF(before.info);
-    Py_XDECREF(before.allocation); /* outside the lock: what it holds may be whatever */
+    Py_XDECREF(before.allocation); /* outside the lock, since dropping it may run any code */
 }
 
-/* The template of its exports: NULL, with or without an exception, where none was made on that device. */
+/* The template of its exports. NULL, with or without an exception, if none was made on that device. */
 static PyObject *template_of(xp_recogniser *self, const xp_types *types, PyObject *own, const xp_foreign *f, uint64_t serial)
 {
     pthread_mutex_lock(&self->mu);
-    xp_allocation *first = (xp_allocation *)self->devices[f->ordinal].first; /* for good, once it is there */
+    xp_allocation *first = (xp_allocation *)self->devices[f->ordinal].first; /* once set, it never changes */
     pthread_mutex_unlock(&self->mu);
     PyObject *like = first ? xp_field(first, &first->prepared) : NULL;
     PyObject *made =
@@ -321,7 +321,7 @@ static PyObject *template_of(xp_recogniser *self, const xp_types *types, PyObjec
     return made;
 }
 
-/* The Allocation, which `add` may know already. NULL with an exception set */
+/* Return the Allocation, which `add` may know already. NULL with an exception set. */
 static PyObject *made(xp_recogniser *self, const xp_types *types, const xp_foreign *f, PyObject *device, PyObject *add_,
                       PyObject *own)
 {
@@ -334,7 +334,7 @@ static PyObject *made(xp_recogniser *self, const xp_types *types, const xp_forei
     PyObject *template = NULL, *fresh = NULL, *kept = NULL;
     if (name && payload) {
         PyObject *place = self->devices[f->ordinal].place;
-        given = PyTuple_Pack(5, place, what[1], what[2], what[3], payload); /* the identity has references to them */
+        given = PyTuple_Pack(5, place, what[1], what[2], what[3], payload); /* the identity holds references to them */
         memory = given ? PyObject_Call(self->make, given, NULL) : NULL;
     }
     if (memory && own && (serial = xp_object_named(own, name)))

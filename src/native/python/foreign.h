@@ -6,13 +6,13 @@
 
 bool xp_is_recogniser(const xp_types *types, PyObject *object);
 
-/* The allocation on that device that has those bytes, which it calls `info`, as `find` returns it: a new reference, or
- * NULL, perhaps with an exception set. `own`: an OwnTable, or NULL */
+/* Return the allocation that has those bytes on the device that it calls `info`, as `find` does: a new reference, or
+ * NULL, perhaps with an exception set. `own`: an OwnTable, or NULL. */
 PyObject *xp_recognise(const xp_types *types, PyObject *recogniser, PyObject *device, PyObject *info, uint64_t address,
                        uint64_t nbytes, PyObject *add, PyObject *own);
 
-/* What is remembered of the allocation that has those bytes, on the device that `info` describes, if the driver says that
- * its number is still the same: a new reference, or NULL without an exception. */
+/* Return the remembered allocation that has those bytes, on the device that `info` describes, if the driver confirms
+ * its number: a new reference, or NULL without an exception. */
 PyObject *xp_recognised(PyObject *recogniser, PyObject *info, uint64_t address, uint64_t nbytes);
 
 #endif

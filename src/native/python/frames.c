@@ -1,5 +1,5 @@
-/* LoanBase and FrameBase: a slot that a writer fills, and one that a reader holds. Their subclasses in Python make arrays over
- * it; loan, send, receive and release never leave C. */
+/* LoanBase and FrameBase: a slot that a writer fills, and a slot that a reader holds. Their Python subclasses make
+ * arrays over it. loan, send, receive and release never leave C. */
 #include "ends.h"
 
 typedef struct {
@@ -23,14 +23,14 @@ static PyObject *held_new(PyTypeObject *class, PyObject *end)
     return self;
 }
 
-/* Its end, if the slot may be given back by it: else there is nothing to give. */
+/* Its end, if the slot has to be given back to it; otherwise there is nothing to give back. */
 static xp_end *usable(const xp_held_object *o)
 {
     xp_end *e = &((xp_end_object *)o->end)->e;
     return !XP_RELAXED(&e->closed) && xp_crew_usable(e->c) ? e : NULL;
 }
 
-/* The point after which this side's device work on the slot is done; 0: there was none. -1 with an exception. */
+/* The point after which this side's device work on the slot is done, or 0 if there was none. -1 with an exception. */
 static int point_of(xp_held_object *o, uint64_t *point)
 {
     *point = 0;
@@ -62,7 +62,7 @@ static int try_release(xp_end *e, void *argument)
     return xp_end_release(e, r->slot, r->done, r->point);
 }
 
-/* While an object is deallocated: no signal handler runs, and nobody gets an error. */
+/* While an object is deallocated: no signal handler runs, and nobody receives an error. */
 static void quietly(xp_held_object *o, xp_attempt attempt, request *r)
 {
     xp_end *e = usable(o);
@@ -115,11 +115,12 @@ static PyObject *held_array(PyObject *self, PyObject *const *args, Py_ssize_t n,
     }
     PyObject *arrays = ((xp_end_object *)o->end)->arrays;
     if (XP_LIKELY(XP_RELAXED(&o->open) && arrays && dtype == Py_None && copy != Py_True && usable(o)))
-        return PyObject_GetItem(PyList_GetItem(arrays, o->f.slot), Py_Ellipsis); /* a view: its shape and flags are the user's */
+        return PyObject_GetItem(PyList_GetItem(arrays, o->f.slot), Py_Ellipsis); /* a view, since its shape and flags belong to the user */
     return PyObject_CallMethod(self, "_converted", "OO", dtype, copy);
 }
 
-/* NumPy tries this first, and takes half of the time. What is exported is the array: the view outlives the frame as others do. */
+/* NumPy tries this first, and then takes half the time. The array itself is exported: like other views, this one
+ * outlives the frame. */
 static int held_getbuffer(PyObject *self, Py_buffer *view, int flags)
 {
     const xp_held_object *o = held(self);
@@ -188,7 +189,8 @@ static PyObject *loan_enter(PyObject *self, PyObject *Py_UNUSED(a))
     return Py_NewRef(self);
 }
 
-/* The metadata as bytes, or NULL; -1 with an exception. Another thread may set it meanwhile, so it is taken first. */
+/* Return the metadata as bytes, or NULL; -1 with an exception. Another thread may set it in between, so it is taken
+ * first. */
 static int encoded(xp_held_object *o, PyObject **text)
 {
     PyObject *meta = o->meta ? XP_EXCHANGE(&o->meta, NULL) : NULL;
@@ -254,7 +256,7 @@ static PyObject *loan_exit(PyObject *self, PyObject *const *args, Py_ssize_t n)
         PyObject *type, *value, *trace;
         PyErr_Fetch(&type, &value, &trace);
         if (drop(o) < 0)
-            PyErr_Clear(); /* why it was not sent matters more */
+            PyErr_Clear(); /* the reason why it was not sent matters more */
         PyErr_Restore(type, value, trace);
         return NULL;
     }

@@ -1,7 +1,7 @@
 /* HandleState: the base of `Handle`. */
 #include "handle.h"
 
-/* The bytes of a handle. false with an exception set */
+/* The bytes of a handle. Returns false with an exception set. */
 static bool as_handle(PyObject *raw, xp_handle *h)
 {
     char *bytes;
@@ -50,7 +50,7 @@ static PyObject *handle_bytes(PyObject *object, PyObject *Py_UNUSED(none))
                : xp_set_once(&self->raw, PyBytes_FromStringAndSize((const char *)&self->h, sizeof self->h));
 }
 
-/* fields_of(handle): raises why it is none here */
+/* fields_of(handle): raises the reason if it is not a handle here */
 static PyObject *fields_of(PyObject *module, PyObject *object)
 {
     if (Py_TYPE(object) != xp_types_of(module)->handle) {
@@ -100,7 +100,8 @@ static PyType_Spec handle_spec = {"xpushare._native.HandleState", sizeof(xp_hand
 
 /* --- functions ---------------------------------------------------------------------------------------------------- */
 
-/* handle(raw, newest): what 256 bytes say, which are not checked. newest: of a handle that was looked up by a name */
+/* handle(raw, newest): the handle of 256 bytes, which are not checked. newest: of a handle that was looked up by
+ * name */
 static PyObject *handle(PyObject *module, PyObject *const *args, Py_ssize_t n)
 {
     xp_handle h;

@@ -1,10 +1,11 @@
-/* Importer: maps a peer's memory whose handle is in the payload of its export, by the addresses of a driver's functions. */
+/* Importer: maps a peer's memory whose handle is in the payload of its export, through the addresses of a driver's
+ * functions. */
 #include "peer.h"
 #include "resources.h"
 #include "scope.h"
 
 #define HANDLE_NBYTES 64 /* of a driver's handle of an allocation, which its calls take by value */
-#define PATIENCE 64      /* calls between two looks at the signals */
+#define PATIENCE 64      /* how many calls to make between two checks for signals */
 #define PAYLOAD_NBYTES sizeof(((xp_entry *)0)->payload)
 
 typedef struct {
@@ -16,7 +17,7 @@ typedef int (*tells)(void *value, int attribute, uint64_t address);
 
 /* What the driver has mapped. */
 typedef struct {
-    uint64_t address, nbytes; /* nbytes: the greatest number where the driver does not say it */
+    uint64_t address, nbytes; /* nbytes: the greatest number if the driver does not report it */
 } mapped;
 
 typedef struct {
@@ -28,7 +29,7 @@ typedef struct {
     unsigned flags;
     int attribute;
     size_t head_nbytes;
-    char head[PAYLOAD_NBYTES]; /* how a payload begins, in front of the size and the handle */
+    char head[PAYLOAD_NBYTES]; /* how a payload begins, before the size and the handle */
 } xp_importer;
 
 static PyObject *new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -88,7 +89,8 @@ static void dealloc(PyObject *object)
     xp_free(object);
 }
 
-/* The handle in a payload of `size` bytes, for an export of which `nbytes` are exposed. false: it is of another kind */
+/* Return the handle in a payload of `size` bytes, for an export of which `nbytes` are exposed. Returns false if it
+ * is of another kind. */
 static bool handle_in(const xp_importer *self, const void *payload, size_t size, uint64_t nbytes, driver_handle *handle)
 {
     const char *at = (const char *)payload + self->head_nbytes;
@@ -100,7 +102,7 @@ static bool handle_in(const xp_importer *self, const void *payload, size_t size,
     return said == nbytes;
 }
 
-/* The driver's code; it may block. */
+/* Returns the driver's code. May block. */
 static int map_one(const xp_importer *self, driver_handle handle, mapped *found)
 {
     *found = (mapped){0, UINT64_MAX};
@@ -137,7 +139,7 @@ static void unmap_in_scope(const xp_importer *self, const xp_scope *scope, uint6
     xp_scope_leave(scope, before);
 }
 
-/* The Allocation of what is mapped. NULL with an exception set, and nothing is mapped */
+/* Return the Allocation of the mapping. NULL with an exception set, and nothing is mapped. */
 static PyObject *owner_of(const xp_importer *self, const xp_types *types, const xp_scope *scope, PyObject *device,
                           PyObject *release, uint64_t address, uint64_t nbytes)
 {
@@ -189,7 +191,7 @@ static PyObject *open_one(PyObject *object, PyObject *const *args, Py_ssize_t n)
     Py_END_ALLOW_THREADS
     if (good)
         made = owner_of(self, types, scope, args[0], args[1], found.address, e.nbytes);
-    if (made && !xp_peer_stands(args[3], h)) /* the driver may have taken it for something else */
+    if (made && !xp_peer_stands(args[3], h)) /* the driver may have mistaken it for something else */
         Py_CLEAR(made);
     PyObject *both = made ? PyTuple_Pack(2, made, lease) : NULL;
     Py_XDECREF(made);
@@ -199,7 +201,7 @@ static PyObject *open_one(PyObject *object, PyObject *const *args, Py_ssize_t n)
 
 /* --- several ------------------------------------------------------------------------------------------------------ */
 
-/* The handles of all payloads. The caller frees them; NULL, without an exception where one is of another kind. */
+/* Return the handles of all payloads, which the caller frees. NULL, without an exception if one is of another kind. */
 static driver_handle *handles_in(const xp_importer *self, PyObject *payloads, PyObject *sizes)
 {
     Py_ssize_t count = PyList_Check(payloads) && PyList_Check(sizes) ? PyList_Size(payloads) : -1, size;

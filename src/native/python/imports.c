@@ -1,9 +1,10 @@
-/* Imports: what this process has open of others, and who opens the memory of a device. It keeps nothing of that open. */
+/* Imports: what this process has open from other processes, and what opens the memory of a device. It keeps nothing
+ * open. */
 #include "handle.h"
 #include "peer.h"
 #include "resources.h"
 
-/* Who opens what handles of a device name. */
+/* What opens handles of a device. */
 typedef struct decision decision;
 struct decision {
     const decision *next;
@@ -14,8 +15,8 @@ struct decision {
 
 typedef struct {
     PyObject_HEAD
-    PyObject *peers;           /* a dict of Python's: those that it has met, by cookie */
-    PyObject *living;          /* a dict of weak references, by `xp_import_key`, or by keys of Python's */
+    PyObject *peers;           /* a Python dict: the exporters met so far, by cookie */
+    PyObject *living;          /* a dict of weak references, by `xp_import_key` or Python's keys */
     const decision *decisions; /* grows at its beginning */
 } xp_imports;
 
@@ -63,7 +64,7 @@ static void imports_dealloc(PyObject *object)
 
 /* --- what is open ------------------------------------------------------------------------------------------------- */
 
-/* What a key has, a new reference; NULL, perhaps with an exception set. */
+/* Return the object of a key, a new reference. NULL, perhaps with an exception set. */
 static PyObject *item_of(PyObject *dict, PyObject *key)
 {
     PyObject *found;
@@ -75,7 +76,7 @@ static PyObject *item_of(PyObject *dict, PyObject *key)
     return found;
 }
 
-/* What a weak reference still has. It takes the reference over, which may be NULL. */
+/* Return the object of a weak reference. Takes over the reference, which may be NULL. */
 static PyObject *living_of(PyObject *reference)
 {
     PyObject *found = NULL;
@@ -96,7 +97,7 @@ static PyObject *imports_get(PyObject *object, PyObject *key)
     return found || PyErr_Occurred() ? found : Py_NewRef(Py_None);
 }
 
-/* add(key, made): what is open under the key, from now on `made` unless something else is */
+/* add(key, made): what is open under the key: from now on `made`, unless there is something else */
 static PyObject *imports_add(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     PyObject *living = ((xp_imports *)object)->living, *found = NULL;
@@ -112,7 +113,7 @@ static PyObject *imports_add(PyObject *object, PyObject *const *args, Py_ssize_t
     return found;
 }
 
-/* forget(key): what was open under it has died, unless something newer is */
+/* forget(key): the object under the key has died, unless there is something newer */
 static PyObject *imports_forget(PyObject *object, PyObject *key)
 {
     PyObject *living = ((xp_imports *)object)->living, *found, *reference;
@@ -127,7 +128,7 @@ static PyObject *imports_forget(PyObject *object, PyObject *key)
     return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
-/* objects(): all that is open */
+/* objects(): everything that is open */
 static PyObject *imports_objects(PyObject *object, PyObject *Py_UNUSED(none))
 {
     PyObject *all = PyDict_Values(((xp_imports *)object)->living), *found = all ? PyList_New(0) : NULL;
@@ -143,7 +144,8 @@ static PyObject *imports_objects(PyObject *object, PyObject *Py_UNUSED(none))
 
 /* --- opening it again --------------------------------------------------------------------------------------------- */
 
-/* The exporter that a handle names, if it has been met: a new reference. NULL, perhaps with an exception set. */
+/* Return the exporter that a handle names, if this process has met it: a new reference. NULL, perhaps with an
+ * exception set. */
 static PyObject *peer_of(const xp_imports *self, const xp_handle *h)
 {
     PyObject *cookie = PyBytes_FromStringAndSize((const char *)h->cookie, sizeof h->cookie);
@@ -152,8 +154,8 @@ static PyObject *peer_of(const xp_imports *self, const xp_handle *h)
     return peer;
 }
 
-/* What is open already under a key, and a hold of it at its exporter: new references. false: neither, perhaps with an
- * exception set. */
+/* Return what is open already under a key, and a hold of it at its exporter: new references. Returns false with
+ * neither, perhaps with an exception set. */
 static bool held(const xp_imports *self, const xp_types *types, const xp_handle *h, PyObject *key, PyObject **made,
                  PyObject **lease)
 {
@@ -187,8 +189,8 @@ static const decision *decision_for(const xp_imports *self, const xp_handle *h)
     return d;
 }
 
-/* The range of a handle whose allocation is open already. NULL, perhaps with an exception set: Python has to open it, or to
- * count the open. */
+/* Return the range of a handle whose allocation is open already. NULL, perhaps with an exception set, if Python has
+ * to open it or to count the open. */
 static PyObject *open_again(const xp_imports *self, const xp_types *types, PyObject *handle, const decision *d)
 {
     const xp_handle *h = xp_handle_of(types, handle);
@@ -203,7 +205,7 @@ static PyObject *open_again(const xp_imports *self, const xp_types *types, PyObj
     return range;
 }
 
-/* Add what a caller needs to open a handle to a list. false: it does not know that, perhaps with an exception set. */
+/* Append what a caller needs to open a handle. Returns false if that is not known, perhaps with an exception set. */
 static bool leave(const xp_imports *self, PyObject *handle, const xp_handle *h, const decision *d, PyObject *left)
 {
     PyObject *peer = peer_of(self, h), *all[] = {Py_NewRef(handle), Py_NewRef(d->opener), Py_NewRef(d->device),
@@ -215,9 +217,9 @@ static bool leave(const xp_imports *self, PyObject *handle, const xp_handle *h, 
     return good;
 }
 
-/* open(handles, opened): append the ranges of handles to a list, up to the first whose allocation is not open already, or
- * which Python has to look at. From there on, who opens each: (handle, opener, device, context); None where one is of no
- * exporter that has been met, or of a device for which nobody has decided. */
+/* open(handles, opened): append the ranges of handles to a list, up to the first whose allocation is not open yet,
+ * or which Python has to look at. Returns for each of the rest (handle, opener, device, context), or None if its
+ * exporter has not been met, or nothing was decided for its device. */
 static PyObject *imports_open(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     const xp_imports *self = (xp_imports *)object;
@@ -246,7 +248,8 @@ static PyObject *imports_open(PyObject *object, PyObject *const *args, Py_ssize_
     return left || PyErr_Occurred() ? left : Py_NewRef(Py_None);
 }
 
-/* decide(handle, opener, number, device, context): who opens handles of that device, if nobody asks for another one */
+/* decide(handle, opener, number, device, context): set what opens handles of that device if no other device is
+ * requested */
 static PyObject *imports_decide(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     xp_imports *self = (xp_imports *)object;
@@ -272,7 +275,7 @@ static PyObject *imports_decide(PyObject *object, PyObject *const *args, Py_ssiz
     Py_RETURN_NONE;
 }
 
-/* decided(handle): what `decide` was told, (opener, device, context), or None */
+/* decided(handle): what `decide` has set, (opener, device, context), or None */
 static PyObject *imports_decided(PyObject *object, PyObject *handle)
 {
     const xp_handle *h = xp_handle_of(PyType_GetModuleState(Py_TYPE(object)), handle);

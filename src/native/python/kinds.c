@@ -1,4 +1,4 @@
-/* Kinds: what Python has said of kinds of arrays, so that it need not be asked at every `share`. */
+/* Kinds: Python's answers about kinds of arrays, so that it need not be asked at every `share`. */
 #include "kinds.h"
 
 #include <pthread.h>
@@ -12,7 +12,7 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    pthread_mutex_t mu; /* no Python runs with it */
+    pthread_mutex_t mu; /* no Python runs while it is held */
     known *all;
     uint32_t count;
 } xp_kinds;
@@ -111,7 +111,7 @@ void xp_learn_kind(PyObject *kinds, const xp_kind_key *key, const xp_kind *said)
     }
     if (at == NULL && self->all)
         at = &self->all[self->count++];
-    if (at) { /* what was there is dropped outside the lock */
+    if (at) { /* the old entry is dropped outside the lock */
         known before = *at;
         *at = made;
         made = before;
@@ -141,7 +141,7 @@ static int traverse(PyObject *object, visitproc visit, void *arg)
 {
     const xp_kinds *self = (const xp_kinds *)object;
     Py_VISIT(Py_TYPE(object));
-    for (uint32_t i = 0; i < self->count; i++) { /* without the lock: no thread can be inside it now */
+    for (uint32_t i = 0; i < self->count; i++) { /* without the lock: no thread can be inside now */
         Py_VISIT(self->all[i].key.type);
         Py_VISIT(self->all[i].key.device);
         Py_VISIT(self->all[i].key.dtype);

@@ -1,4 +1,4 @@
-/* Kinds of arrays: those that are described alike, and what Python has said of them once. */
+/* Kinds of arrays: arrays that are described alike, and Python's answers about them. */
 #ifndef XP_KINDS_H
 #define XP_KINDS_H
 
@@ -17,17 +17,17 @@ typedef enum {
     XP_STREAM_UNKNOWN,  /* Python has to be asked each time */
     XP_STREAM_NONE,     /* nobody waits for these arrays */
     XP_STREAM_ALWAYS,   /* always the same */
-    XP_STREAM_NUMBERED, /* that of a number of its library, which lives as long as the process */
+    XP_STREAM_NUMBERED, /* the queue of a number of its library, which lives as long as the process */
 } xp_stream_kind;
 
 /* All references are owned, or NULL. */
 typedef struct {
     PyObject *dtype, *device, *context; /* of another library's kind */
-    PyObject *finder, *info;            /* the Recogniser that finds their memory, and what it calls the device */
-    PyObject *work;                     /* over the stream that they are produced on */
+    PyObject *finder, *info;            /* the Recogniser that finds their memory, and its name for the device */
+    PyObject *work;                     /* over the stream that produces them */
     xp_stream_kind stream;
     uint64_t number;        /* of the stream */
-    const dl_exchange *api; /* of another library; its type has it, for good */
+    const dl_exchange *api; /* of another library; its type keeps it for good */
 } xp_kind;
 
 void xp_kind_copy(xp_kind *to, const xp_kind *from); /* with references of its own */

@@ -1,5 +1,5 @@
-/* Leaves: the base of `Placing`. The arrays of one `share`, until they are sealed as a message. It looks at arrays of
- * ours, and at those whose library has DLPack's exchange API; Python places the others. */
+/* Leaves: the base of `Placing`. The arrays of one `share`, until they are sealed as a message. It handles this
+ * package's arrays, and arrays whose library has DLPack's exchange API. Python places the others. */
 #include "addresses.h"
 #include "array.h"
 #include "foreign.h"
@@ -9,37 +9,37 @@
 
 #include <stdlib.h>
 
-#define KINDS_MOST 64u /* kinds that are told apart here; Python has the numbers from there on */
+#define KINDS_MOST 64u /* kinds that are distinguished here; Python's numbers begin after them */
 #define AHEAD_GAP 4096u /* bytes between arrays that lie end to end: fewer than a page of any device */
-#define BEHIND_MOST 1024 /* how many arrays that lie before another are looked at */
-#define AHEAD_MOST (500u << 20) /* with pages of 2 MiB about as many as one answer of an exporter has descriptors */
+#define BEHIND_MOST 1024 /* how many arrays that lie before another one are examined */
+#define AHEAD_MOST (500u << 20) /* with pages of 2 MiB, about as many as one answer of an exporter has descriptors */
 #define EXCHANGE_NAME "__dlpack_c_exchange_api__"
-#define DIFFERS_NAME "requires_grad" /* torch's: the view of a tensor does not say it, and `__dlpack__` refuses it */
+#define DIFFERS_NAME "requires_grad" /* torch's: a tensor's view does not show it, and `__dlpack__` refuses it */
 
 /* Arrays that are described alike. */
 typedef struct {
     xp_kind_key key; /* borrowed from `first` */
     const dl_exchange *api;
     uint32_t itemsize;
-    uint32_t number;        /* of its dtype in the message, once it is settled */
+    uint32_t number;        /* the number of its dtype in the message, once it is settled */
     PyObject *first;        /* the first array of the kind; borrowed from `arrays` */
-    PyObject *on, *context; /* on which device, and its context; borrowed from `first` or `said`; NULL: not settled */
+    PyObject *on, *context; /* on which device, and its context; borrowed from `first` or `said`; NULL if not settled */
     xp_kind said;
 } leaf_kind;
 
-/* An allocation in which arrays lie, and the access to it; or what a handle of another process's covers, which is passed
+/* An allocation in which arrays lie, and the access to it. Or the range of another process's handle that is passed
  * on. */
 typedef struct {
     uint64_t start, end, low, high; /* low, high: of the arrays that were placed here */
     PyObject *allocation, *device, *context, *handle; /* owned; handle: the one that is passed on, or NULL */
-    PyObject *keep; /* owned: a list of what the export has to hold besides; NULL: nothing */
+    PyObject *keep; /* owned: a list of further objects that the export has to hold; NULL for none */
     bool read_only, foreign, numbered;
     uint32_t number; /* of the message's memory */
 } leaf_place;
 
 typedef struct {
     uint64_t address; /* of the first element */
-    uint64_t start;   /* of its place, whose index changes */
+    uint64_t start;   /* the number of its place, whose index changes */
     PyObject *handle; /* of its place; borrowed */
     int64_t low, high;
     size_t dims; /* where lengths and strides begin in the pool; strides in bytes */
@@ -58,21 +58,21 @@ typedef struct {
     PyObject_HEAD
     const xp_types *types;
     PyObject *arrays; /* a tuple */
-    PyObject *known;  /* Kinds, or NULL: nothing is known */
-    Py_ssize_t n, at; /* at: the first that is not placed */
-    Py_ssize_t asked; /* one more than the index of the array whose finder was asked last whether it knows the memory */
+    PyObject *known;  /* Kinds, or NULL if nothing is known */
+    Py_ssize_t n, at; /* at: the first array that is not placed */
+    Py_ssize_t asked; /* one more than the index of the array whose finder was last asked whether it knows the memory */
     leaf *leaves, one;
     PyObject *dtypes; /* a list, by their numbers in the message */
     leaf_kind *kinds;
     uint32_t kind_count, kind_room, place_count, place_room;
-    leaf_place *places; /* sorted by their starts, those of one start by the access, and of one access by the handle */
-    leaf_span *spans; /* NULL until they are needed: of the arrays that are viewed, sorted by `first` */
+    leaf_place *places; /* sorted by their starts, then by the access, then by the handle */
+    leaf_span *spans; /* NULL until needed: the viewed arrays, sorted by `first` */
     Py_ssize_t span_count, ahead; /* ahead: the span that `first_of` found */
     uint64_t chain_first, chain_last; /* what `ahead_of` found last */
     int64_t *pool;
     size_t pool_used, pool_room;
     uint64_t copied;  /* bytes that Python has copied */
-    bool read_only, grouped; /* read_only: all of it is shared so, however it may be used here */
+    bool read_only, grouped; /* read_only: all of it is shared read-only, whatever this process may do with it */
     bool unknown;            /* the finder does not find the array at `at` */
 } xp_leaves;
 
@@ -95,7 +95,7 @@ static int leaves_traverse(PyObject *object, visitproc visit, void *arg)
     return 0;
 }
 
-/* No tp_clear: what it holds never holds it, since nobody but a call of `share` has it. */
+/* No tp_clear: its objects never refer to it, since only a call of `share` has it. */
 static void leaves_dealloc(PyObject *object)
 {
     xp_leaves *self = (xp_leaves *)object;
@@ -138,7 +138,7 @@ static PyObject *leaves_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     self->types = types;
     self->read_only = read_only != 0;
     self->known = Py_XNewRef(known);
-    self->arrays = PyList_AsTuple(arrays); /* nobody changes it while we look at it */
+    self->arrays = PyList_AsTuple(arrays); /* nobody changes it during this */
     self->n = self->arrays ? PyTuple_Size(self->arrays) : 0;
     self->dtypes = PyList_New(0);
     self->leaves = self->n <= 1 ? &self->one : PyMem_Calloc((size_t)self->n, sizeof *self->leaves);
@@ -149,7 +149,7 @@ static PyObject *leaves_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     return (PyObject *)self;
 }
 
-/* Room for one more of `count` items. false with an exception set */
+/* Make room for one more of `count` items. Returns false with an exception set. */
 static bool grow(void *items, uint32_t count, uint32_t *room, size_t nbytes)
 {
     if (count < *room)
@@ -165,7 +165,7 @@ static bool grow(void *items, uint32_t count, uint32_t *room, size_t nbytes)
     return true;
 }
 
-/* Room for so many lengths and strides. NULL with an exception set */
+/* Make room for so many lengths and strides. NULL with an exception set. */
 static int64_t *room_for(xp_leaves *self, size_t n)
 {
     if (self->pool == NULL || self->pool_used + n > self->pool_room) {
@@ -185,7 +185,7 @@ static int64_t *room_for(xp_leaves *self, size_t n)
 
 /* --- places ------------------------------------------------------------------------------------------------------- */
 
-/* The index at which the place of that start, access and handle is, or belongs. */
+/* Return the index of the place with that start, access and handle, or the index at which to insert it. */
 static uint32_t index_of(const xp_leaves *self, uint64_t start, bool read_only, const PyObject *handle)
 {
     uint32_t low = 0, high = self->place_count;
@@ -209,19 +209,19 @@ static leaf_place *place_at(const xp_leaves *self, uint64_t start, bool read_onl
     return at < self->place_count && p->start == start && p->read_only == read_only && p->handle == handle ? p : NULL;
 }
 
-/* The place, now or from now on. NULL with an exception set */
+/* Return the place, which is made if necessary. NULL with an exception set. */
 static leaf_place *learn(xp_leaves *self, uint64_t start, uint64_t nbytes, bool read_only, bool foreign,
                          PyObject *allocation, PyObject *device, PyObject *context, PyObject *handle)
 {
     leaf_place *known = place_at(self, start, read_only, handle);
     if (known && start + nbytes <= known->end)
         return known;
-    if (known) { /* a longer run of allocations: it has what was placed there, too */
+    if (known) { /* a longer run of allocations, which includes the arrays placed there */
         PyObject *before = known->allocation;
         known->allocation = Py_NewRef(allocation);
         known->end = start + nbytes;
         Py_DECREF(before);
-        return place_at(self, start, read_only, handle); /* its end may have run anything */
+        return place_at(self, start, read_only, handle); /* dropping it may have run any code */
     }
     if (!grow(&self->places, self->place_count, &self->place_room, sizeof *self->places))
         return NULL;
@@ -234,7 +234,7 @@ static leaf_place *learn(xp_leaves *self, uint64_t start, uint64_t nbytes, bool 
     return at;
 }
 
-/* The writable place that has these bytes and is exported from here, or NULL. */
+/* Return the writable place that has these bytes and is exported from here, or NULL. */
 static leaf_place *place_of(const xp_leaves *self, uint64_t first, uint64_t last)
 {
     uint32_t at = index_of(self, first + 1, false, NULL);
@@ -244,7 +244,7 @@ static leaf_place *place_of(const xp_leaves *self, uint64_t first, uint64_t last
     return p && first >= p->start && last <= p->end ? p : NULL;
 }
 
-/* The array lies there, and its bytes are these. false with an exception set */
+/* Record that the array lies there, with these bytes. Returns false with an exception set. */
 static bool put_into(leaf_place *p, leaf *l, uint64_t first, uint64_t last, PyObject *keep)
 {
     if (keep) {
@@ -264,7 +264,7 @@ static bool put_into(leaf_place *p, leaf *l, uint64_t first, uint64_t last, PyOb
 
 /* --- looking at arrays -------------------------------------------------------------------------------------------- */
 
-/* The kind like this one, now or from now on; NULL where there are too many, or with an exception set. */
+/* Return the kind like this one, which is made if necessary. NULL if there are too many, or with an exception set. */
 static leaf_kind *kind_like(xp_leaves *self, const leaf_kind *wanted)
 {
     for (uint32_t i = 0; i < self->kind_count; i++)
@@ -280,7 +280,8 @@ static leaf_kind *kind_like(xp_leaves *self, const leaf_kind *wanted)
     return made;
 }
 
-/* The number of a dtype in the message, by identity: structures that compare equal may differ. -1 with an exception set */
+/* Return the number of a dtype in the message, by identity: structures that compare equal may differ. -1 with an
+ * exception set. */
 static int dtype_number(const xp_leaves *self, PyObject *dtype, uint32_t *number)
 {
     uint32_t n = (uint32_t)PyList_Size(self->dtypes);
@@ -290,8 +291,8 @@ static int dtype_number(const xp_leaves *self, PyObject *dtype, uint32_t *number
     return PyList_Append(self->dtypes, dtype);
 }
 
-/* Whether the array is one of ours, in memory that this process made, or owns, and may write; and nobody has to wait
- * for its content. -1 with an exception set */
+/* Return whether the array is one of ours, in memory that this process made or owns and may write, with content that
+ * nobody has to wait for. -1 with an exception set. */
 static int view_own(xp_leaves *self, const xp_types *types, leaf *l, PyObject *array)
 {
     const xp_array_state *a = xp_array_of(types, array);
@@ -338,7 +339,7 @@ static int view_own(xp_leaves *self, const xp_types *types, leaf *l, PyObject *a
     return p && put_into(p, l, base + (uint64_t)l->low, base + (uint64_t)l->high, keep) ? 1 : -1;
 }
 
-/* Look at another library's array by its exchange API. -1 with an exception set */
+/* Look at another library's array through its exchange API. -1 with an exception set. */
 static int view_other(xp_leaves *self, leaf *l, PyObject *array, const dl_exchange *api)
 {
     dl_tensor t = {0};
@@ -371,8 +372,8 @@ static int view_other(xp_leaves *self, leaf *l, PyObject *array, const dl_exchan
     return 0;
 }
 
-/* The exchange API that a type itself has, or NULL, perhaps with an exception set. A sub-class may have another
- * `__dlpack__`, and gets none. */
+/* Return the exchange API that a type itself has, or NULL, perhaps with an exception set. A subclass may have
+ * another `__dlpack__`, and gets none. */
 static const dl_exchange *exchange_of(PyTypeObject *type)
 {
     PyObject *base = PyType_GetSlot(type, Py_tp_base), *theirs = NULL;
@@ -382,13 +383,13 @@ static const dl_exchange *exchange_of(PyTypeObject *type)
     if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_AttributeError))
         PyErr_Clear();
     const dl_exchange *api = own && own != theirs && !PyErr_Occurred() ? xp_exchange_of(own) : NULL;
-    Py_XDECREF(own); /* the type has it, for good */
+    Py_XDECREF(own); /* the type keeps it for good */
     Py_XDECREF(theirs);
     return api && api->view ? api : NULL;
 }
 
-/* The stream that the kind's library works on now, by its number. false: it has none that it tells, perhaps with an
- * exception set */
+/* Get the number of the stream that the kind's library works on now. Returns false if it reports none, perhaps with
+ * an exception set. */
 static bool stream_of(const leaf_kind *k, uint64_t *number)
 {
     void *stream = NULL;
@@ -401,8 +402,8 @@ static bool stream_of(const leaf_kind *k, uint64_t *number)
     return true;
 }
 
-/* Whether Python need not be asked about a kind: what it said before is settled. `ordered`: somebody waits for what
- * produces the arrays. -1 with an exception set */
+/* Return whether Python need not be asked about a kind, because its earlier answer is still valid. `ordered`:
+ * somebody waits for the stream that produces the arrays. -1 with an exception set. */
 static int is_decided(xp_leaves *self, leaf_kind *k, bool ordered)
 {
     uint64_t number;
@@ -483,7 +484,7 @@ static PyObject *leaves_view(PyObject *object, PyObject *const *args, Py_ssize_t
     return undecided(self, ordered);
 }
 
-/* The kind of that number. NULL with an exception set */
+/* Return the kind of that number. NULL with an exception set. */
 static leaf_kind *kind_arg(const xp_leaves *self, PyObject *number)
 {
     uint32_t at;
@@ -551,8 +552,8 @@ static PyObject *leaves_finds(PyObject *object, PyObject *const *args, Py_ssize_
     Py_RETURN_NONE;
 }
 
-/* produce(kind, work, number, lasting): a queue over the stream that produces the kind's arrays, or None, and the number of
- * the stream in its library, or None. lasting: it is the same whenever that is the number */
+/* produce(kind, work, number, lasting): set the queue over the stream that produces the kind's arrays, or None, and
+ * the stream's number in its library, or None. lasting: the number always means this queue. */
 static PyObject *leaves_produce(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     xp_leaves *self = (xp_leaves *)object;
@@ -561,7 +562,7 @@ static PyObject *leaves_produce(PyObject *object, PyObject *const *args, Py_ssiz
     if (k == NULL || (args[2] != Py_None && xp_as_u64(args[2], &k->said.number) < 0))
         return NULL;
     if (args[1] != Py_None && !xp_is_resource(types, args[1])) {
-        PyErr_SetString(PyExc_TypeError, "that is no Resource");
+        PyErr_SetString(PyExc_TypeError, "that is not a Resource");
         return NULL;
     }
     PyObject *before = k->said.work;
@@ -578,7 +579,7 @@ static PyObject *leaves_produce(PyObject *object, PyObject *const *args, Py_ssiz
     Py_RETURN_NONE;
 }
 
-/* producers(): by kind, what produces its arrays: the same object for each queue. None: nothing does */
+/* producers(): by kind, the producer of its arrays, the same object for each queue; None if there is none */
 static PyObject *leaves_producers(PyObject *object, PyObject *Py_UNUSED(none))
 {
     const xp_leaves *self = (xp_leaves *)object;
@@ -604,12 +605,12 @@ static PyObject *leaves_producers(PyObject *object, PyObject *Py_UNUSED(none))
 
 /* --- placing them ------------------------------------------------------------------------------------------------- */
 
-/* What makes it possible to find new memory: see `next`. */
+/* What is needed to find new memory: see `next`. */
 typedef struct {
     PyObject *maps, *add, *own; /* borrowed; own: NULL if there is none */
 } finding;
 
-/* Whether memory of ours, or that is open here, lies at that address. */
+/* Return whether memory of ours, or memory that is open here, lies at that address. */
 static bool is_mapped(const finding *with, uint64_t address)
 {
     PyObject *found = NULL;
@@ -619,8 +620,8 @@ static bool is_mapped(const finding *with, uint64_t address)
     return found != NULL;
 }
 
-/* The place of bytes that are of another library's allocation which its finder knows, or finds now, from now on. NULL with
- * or without an exception */
+/* Return the place of bytes in another library's allocation that its finder knows, or finds now; the place is made
+ * if necessary. NULL with or without an exception. */
 static leaf_place *found_place(xp_leaves *self, const xp_types *types, uint32_t kind, uint64_t first, uint64_t last,
                                const finding *with)
 {
@@ -641,7 +642,7 @@ static leaf_place *found_place(xp_leaves *self, const xp_types *types, uint32_t 
     return p;
 }
 
-/* The arguments of `next`: false with an exception set */
+/* The arguments of `next`. Returns false with an exception set. */
 static bool as_finding(const xp_types *types, PyObject *const *args, Py_ssize_t n, finding *with)
 {
     bool good = n == 3 && PyTuple_Check(args[0]) && (args[2] == Py_None || Py_TYPE(args[2]) == types->own_table);
@@ -703,8 +704,8 @@ static bool sort_spans(xp_leaves *self)
     return true;
 }
 
-/* Whether the arrays lie end to end, as far as one export goes. No page lies between such arrays, and so no allocation
- * either. `s`: of the array that is looked at, which has to be of that device, and nobody may know where it lies. */
+/* Return whether the arrays lie end to end, as far as one export goes. No page lies between such arrays, and so no
+ * other allocation does. `s`: of the array in question, which must be of that device and in no known place. */
 static bool adjoins(const xp_leaves *self, const leaf_span *s, const PyObject *device, uint64_t first, uint64_t last)
 {
     return s->first < last + AHEAD_GAP && s->last + AHEAD_GAP > first && self->kinds[s->kind].on == device &&
@@ -712,8 +713,8 @@ static bool adjoins(const xp_leaves *self, const leaf_span *s, const PyObject *d
            place_of(self, s->first, s->last) == NULL;
 }
 
-/* The first of the arrays that lie end to end with this one. If they lie in a run of allocations, that is exported from
- * there on. */
+/* Return the first of the arrays that lie end to end with this one. If they lie in a run of allocations, the run is
+ * exported from there on. */
 static leaf_span first_of(xp_leaves *self, leaf_span own, const PyObject *device)
 {
     Py_ssize_t low = 0, high = self->span_count;
@@ -736,7 +737,7 @@ static leaf_span first_of(xp_leaves *self, leaf_span own, const PyObject *device
     return found;
 }
 
-/* How many bytes from there on have arrays end to end. */
+/* Return how many bytes from there on have arrays end to end. */
 static uint64_t ahead_of(xp_leaves *self, leaf_span own, const PyObject *device)
 {
     if (own.first < self->chain_first || own.last > self->chain_last) {
@@ -753,9 +754,9 @@ static uint64_t ahead_of(xp_leaves *self, leaf_span own, const PyObject *device)
     return self->chain_last - own.first;
 }
 
-/* where(): (kind, address of the lowest byte, bytes, device, context, finder or None if it has none that may know it, its
- * name of the device, `ahead_of`)
- * of the array that `next` named, or of the first one that it lies end to end with, if its kind is settled; else None */
+/* where(): (kind, address of the lowest byte, bytes, device, context, finder or None if it has none that may know
+ * it, its name of the device, `ahead_of`) of the array that `next` named, or of the first one that it lies end to
+ * end with, if its kind is settled; else None */
 static PyObject *leaves_where(PyObject *object, PyObject *Py_UNUSED(none))
 {
     xp_leaves *self = (xp_leaves *)object;
@@ -785,7 +786,7 @@ static PyObject *leaves_learn(PyObject *object, PyObject *const *args, Py_ssize_
     const xp_allocation *m = xp_arity("learn", n, 2, 2) < 0 ? NULL : xp_allocation_of(types, args[0]);
     if (m == NULL) {
         if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "that is no Allocation");
+            PyErr_SetString(PyExc_TypeError, "that is not an Allocation");
         return NULL;
     }
     bool kept = m->foreign || m->imported; /* the arrays there hold it */
@@ -794,7 +795,7 @@ static PyObject *leaves_learn(PyObject *object, PyObject *const *args, Py_ssize_
     Py_RETURN_NONE;
 }
 
-/* skip(): the array that `next` named is put somewhere later */
+/* skip(): the array that `next` named is placed later */
 static PyObject *leaves_skip(PyObject *object, PyObject *Py_UNUSED(none))
 {
     xp_leaves *self = (xp_leaves *)object;
@@ -802,8 +803,8 @@ static PyObject *leaves_skip(PyObject *object, PyObject *Py_UNUSED(none))
     Py_RETURN_NONE;
 }
 
-/* put(index, range, first, shape, strides, dtype, kind): an array covers that range, and its first element is `first`
- * bytes into it. kind: a number of Python's, from KINDS_MOST on */
+/* put(index, range, first, shape, strides, dtype, kind): an array covers that range, and its first element is
+ * `first` bytes into it. kind: a number of Python's, from KINDS_MOST on */
 static PyObject *leaves_put(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     xp_leaves *self = (xp_leaves *)object;
@@ -819,7 +820,7 @@ static PyObject *leaves_put(PyObject *object, PyObject *const *args, Py_ssize_t 
     const xp_range *r = xp_range_of(types, args[1]);
     const xp_allocation *m = r ? xp_allocation_of(types, r->allocation) : NULL;
     if (m == NULL || index >= (uint64_t)self->n || ndim < 0 || nsteps != ndim || kind < KINDS_MOST) {
-        PyErr_SetString(PyExc_ValueError, "that is no range of an allocation, or shape and strides differ in length");
+        PyErr_SetString(PyExc_ValueError, "that is not a range of an allocation, or shape and strides differ in length");
         return NULL;
     }
     leaf *l = &self->leaves[index];
@@ -848,21 +849,22 @@ static PyObject *leaves_put(PyObject *object, PyObject *const *args, Py_ssize_t 
 
 /* --- describing them ---------------------------------------------------------------------------------------------- */
 
-/* The part of a place to export: the bytes that its arrays span, or all of it. NULL with an exception set */
+/* Return the part of a place to export: the bytes that its arrays span, or all of it. NULL with an exception set. */
 static PyObject *range_of(const xp_leaves *self, const xp_types *types, const leaf_place *p, bool whole)
 {
     const xp_allocation *m = xp_allocation_of(types, p->allocation);
     uint64_t low = whole ? p->start : p->low, high = whole ? p->end : p->high;
     if (m == NULL) {
-        PyErr_SetString(PyExc_TypeError, "that is no Allocation");
+        PyErr_SetString(PyExc_TypeError, "that is not an Allocation");
         return NULL;
     }
     return xp_range_new(types, p->allocation, low - m->address, high - low, p->device, p->context,
                         self->read_only || p->read_only, p->handle ? p->handle : Py_None, p->keep ? p->keep : Py_None);
 }
 
-/* groups(events={}, event=-1, whole=False): a range for each place in which arrays lie: what they span, or, with `whole`, all of the
- * allocation. events: by kind, the number of the event that orders its arrays (-1: none); event: of all other kinds */
+/* groups(events={}, event=-1, whole=False): a range for each place in which arrays lie: the bytes that they span,
+ * or, with `whole`, all of the allocation. events: by kind, the number of the event that orders its arrays (-1:
+ * none); event: of all other kinds */
 static PyObject *leaves_groups(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     xp_leaves *self = (xp_leaves *)object;
@@ -912,8 +914,8 @@ static PyObject *leaves_groups(PyObject *object, PyObject *const *args, Py_ssize
     return found;
 }
 
-/* The bytes of all handles of a tuple, or with points those of a tuple of (handle, point). NULL with an exception set.
- * It runs no Python, which could place arrays anew. */
+/* Return the bytes of all handles of a tuple, or with points those of a tuple of (handle, point). NULL with an
+ * exception set. Runs no Python, which could place more arrays. */
 static char *copy_handles(const xp_types *types, char *at, PyObject *handles, bool points)
 {
     for (Py_ssize_t i = 0; i < PyTuple_Size(handles); i++) {
@@ -923,7 +925,7 @@ static char *copy_handles(const xp_types *types, char *at, PyObject *handles, bo
             return NULL;
         const xp_handle *h = xp_handle_of(types, handle);
         if (h == NULL) {
-            PyErr_SetString(PyExc_TypeError, "that is no handle");
+            PyErr_SetString(PyExc_TypeError, "that is not a handle");
             return NULL;
         }
         at = (char *)memcpy(at, h, sizeof *h) + sizeof *h;
@@ -933,7 +935,7 @@ static char *copy_handles(const xp_types *types, char *at, PyObject *handles, bo
     return at;
 }
 
-/* The message of a tuple of handles and one of (handle, point); None where it would be too large. */
+/* Return the message of a tuple of handles and one of (handle, point), or None if it would be too large. */
 static PyObject *sealed(const xp_leaves *self, const xp_types *types, const xp_key *key, PyObject *handles,
                         PyObject *events, const char *text, uint64_t text_nbytes)
 {
@@ -974,8 +976,8 @@ static PyObject *sealed(const xp_leaves *self, const xp_types *types, const xp_k
     return made;
 }
 
-/* seal(seal, memory, events, text): the message; None where it would be too large. Tuples of handles, of
- * (handle, point). */
+/* seal(seal, memory, events, text): the message, or None if it would be too large. Tuples of handles, of (handle,
+ * point). */
 static PyObject *leaves_seal(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     const xp_leaves *self = (xp_leaves *)object;

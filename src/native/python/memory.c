@@ -65,14 +65,14 @@ static PyObject *mapped(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_
     return found < 0 ? xp_oserror_of(errno, "/proc/self/maps") : PyUnicode_FromString(answers[found]);
 }
 
-/* --- Mapping and Reservation: the same object but for the methods ------------------------------------------------- */
+/* --- Mapping and Reservation: the same object with different methods ---------------------------------------------- */
 
 typedef struct {
     PyObject_HEAD
     PyObject *weakrefs;
     char *base;
     uint64_t nbytes;
-    unsigned forks; /* begun before it was made */
+    unsigned forks; /* begun before the mapping was made */
 } xp_range;
 
 static void range_dealloc(PyObject *self)
@@ -298,7 +298,7 @@ static PyObject *mapping_keep(PyObject *self, PyObject *const *args, Py_ssize_t 
     return PyLong_FromUnsignedLongLong(number);
 }
 
-/* (mapping, fd), which take over both. */
+/* Return (mapping, fd), which take over both. */
 static PyObject *with_fd(PyTypeObject *cls, char *base, uint64_t nbytes, int number)
 {
     PyObject *fd = number < 0 ? Py_NewRef(Py_None)

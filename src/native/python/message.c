@@ -1,4 +1,5 @@
-/* MessageState: the base of `ArrayHandle`. What a message says of its arrays becomes arrays, or another library's. */
+/* MessageState: the base of `ArrayHandle`. Turns the descriptions in a message into arrays of this package or
+ * another library's. */
 #include "message.h"
 #include "array.h"
 #include "dlpack.h"
@@ -17,7 +18,7 @@ PyObject *xp_message_new(const xp_types *types, PyObject *raw, const xp_parts *p
     return (PyObject *)self;
 }
 
-/* Python hears of one that dies and owned its exports. */
+/* Python is notified when an object that owned its exports dies. */
 static void message_finalize(PyObject *object)
 {
     xp_message_object *self = (xp_message_object *)object;
@@ -44,7 +45,7 @@ static void message_dealloc(PyObject *object)
 
 /* --- its handles -------------------------------------------------------------------------------------------------- */
 
-/* Whether it is a message here; else raises why it is none. */
+/* Return whether it is a message here. If it is not, raise the reason. */
 static bool is_read(const xp_message_object *self, const char *name)
 {
     if (self->parts.head.memory == 0)
@@ -114,7 +115,7 @@ static PyObject *message_count(PyObject *object, PyObject *Py_UNUSED(none))
     return is_read(self, "count") ? PyLong_FromUnsignedLong(self->parts.head.arrays) : NULL;
 }
 
-/* good(item sizes): whether the arrays can be, and lie in their memory, with dtypes of these sizes */
+/* good(item sizes): whether the arrays are possible, and lie in their memory, with dtypes of these sizes */
 static PyObject *message_good(PyObject *object, PyObject *sizes)
 {
     const xp_message_object *self = (xp_message_object *)object;
@@ -135,7 +136,8 @@ static PyObject *message_good(PyObject *object, PyObject *sizes)
     return found;
 }
 
-/* The next array, and its lengths and strides: false once there is none, or where it names what is not there. */
+/* Read the next array, and its lengths and strides. Returns false after the last one, or if it names something that
+ * does not exist. */
 static bool next_leaf(const xp_parts *m, uint32_t at, uint64_t *step, xp_leaf *l, int64_t *dims)
 {
     if (at >= m->head.arrays)
@@ -185,7 +187,8 @@ static PyObject *message_marks(PyObject *object, PyObject *Py_UNUSED(none))
 
 /* --- its arrays --------------------------------------------------------------------------------------------------- */
 
-/* The point that the readers of an array wait for, or NULL, with or without an exception. orders: by (memory, event) */
+/* Return the point that the readers of an array wait for, or NULL, with or without an exception. orders: by (memory,
+ * event) */
 static PyObject *order_of(PyObject *orders, const xp_leaf *l)
 {
     PyObject *key = l->event && PyDict_Size(orders) ? Py_BuildValue("(II)", l->memory, l->event - 1) : NULL;
@@ -194,8 +197,9 @@ static PyObject *order_of(PyObject *orders, const xp_leaf *l)
     return found;
 }
 
-/* arrays(ranges, dtypes, orders): a SharedArray for each; `good` has been asked. ranges: of each memory, or None for
- * memory that was not opened, whose arrays are None; orders: what the readers wait for, by (memory, event) */
+/* arrays(ranges, dtypes, orders): a SharedArray for each; call `good` before. ranges: of each memory, or None for
+ * memory that was not opened, whose arrays are None; orders: the points that the readers wait for, by (memory,
+ * event) */
 static PyObject *message_arrays(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     const xp_parts *m = &((xp_message_object *)object)->parts;
@@ -236,7 +240,7 @@ typedef struct {
     uint32_t itemsize;
 } element;
 
-/* For each dtype DLPack's (code, bits, lanes) and the item size. NULL with an exception set */
+/* For each dtype, DLPack's (code, bits, lanes) and the item size. NULL with an exception set. */
 static element *elements_of(PyObject *dtypes, uint32_t n)
 {
     element *kinds = PyMem_Calloc((size_t)n + 1, sizeof *kinds);
@@ -253,7 +257,8 @@ static element *elements_of(PyObject *dtypes, uint32_t n)
     return kinds ? kinds : (void *)PyErr_NoMemory();
 }
 
-/* For each memory (owner, address, (device type, id)). NULL with an exception set; what was made then is let go of. */
+/* For each memory, (owner, address, (device type, id)). NULL with an exception set, after releasing everything made
+ * so far. */
 static xp_holder **holders_of(PyObject *places, uint32_t n)
 {
     xp_holder **held = PyMem_Calloc((size_t)n + 1, sizeof *held);
@@ -272,8 +277,8 @@ static xp_holder **holders_of(PyObject *places, uint32_t n)
     return held ? held : (void *)PyErr_NoMemory();
 }
 
-/* tensors(exchange, places, dtypes): see `holders_of` and `elements_of`. A list of the exchange's tensors; None where it
- * has none for one of the arrays. */
+/* tensors(exchange, places, dtypes): see `holders_of` and `elements_of`. A list of the exchange's tensors, or None
+ * if it has none for one of the arrays. */
 static PyObject *message_tensors(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     const xp_parts *m = &((xp_message_object *)object)->parts;
@@ -304,7 +309,7 @@ static PyObject *message_tensors(PyObject *object, PyObject *const *args, Py_ssi
             if (!PyErr_ExceptionMatches(PyExc_Exception))
                 Py_CLEAR(found); /* an interrupt */
             else
-                PyErr_Clear(); /* the consumer's own way says what is wrong */
+                PyErr_Clear(); /* the consumer's own function says what is wrong */
             known = false;
         }
         Py_XDECREF(tensor);
@@ -332,7 +337,7 @@ static PyObject *message_own(PyObject *object, PyObject *Py_UNUSED(none))
     Py_RETURN_NONE;
 }
 
-/* end(): it is closed from now on; whether it owned its exports, in this process */
+/* end(): close it, and return whether it owned its exports in this process */
 static PyObject *message_end(PyObject *object, PyObject *Py_UNUSED(none))
 {
     xp_message_object *self = (xp_message_object *)object;
@@ -376,7 +381,7 @@ static bool of_boot(const uint8_t *at, const char *boot)
     return memcmp(at + offsetof(xp_handle, boot_id), boot, sizeof(((xp_handle *)0)->boot_id)) == 0;
 }
 
-/* read_message(seal, raw, boot_id): the ArrayHandle; None where these bytes are none of this key and boot */
+/* read_message(seal, raw, boot_id): the ArrayHandle, or None if these bytes are not of this key and boot */
 static PyObject *read_message(PyObject *module, PyObject *const *args, Py_ssize_t n)
 {
     const xp_types *types = xp_types_of(module);
@@ -406,7 +411,7 @@ static PyObject *unread_message(PyObject *module, PyObject *const *args, Py_ssiz
     return made;
 }
 
-/* following_message(message, newest): the same, as an object of its own that was looked up by a name */
+/* following_message(message, newest): the same, as a separate object that was looked up by a name */
 static PyObject *following_message(PyObject *module, PyObject *const *args, Py_ssize_t n)
 {
     const xp_types *types = xp_types_of(module);
@@ -414,7 +419,7 @@ static PyObject *following_message(PyObject *module, PyObject *const *args, Py_s
         return NULL;
     const xp_message_object *found = (const xp_message_object *)args[0];
     if (Py_TYPE(args[0]) != types->array_handle || found->raw == NULL) { /* made by its base's `__new__` alone */
-        PyErr_SetString(PyExc_TypeError, "that is no message");
+        PyErr_SetString(PyExc_TypeError, "that is not a message");
         return NULL;
     }
     PyObject *made = xp_message_new(types, found->raw, &found->parts, found->handles, found->events);

@@ -10,13 +10,13 @@ typedef struct {
     PyObject *weakrefs;
     PyObject *raw;              /* its bytes */
     PyObject *unread, *newest;  /* as of a handle */
-    PyObject *handles, *events; /* tuples, made when somebody asks: of handles; of handles and points */
-    xp_parts parts;             /* what the bytes say, in these bytes; nothing where they are no message here */
+    PyObject *handles, *events; /* tuples, made on demand: of handles; of handles and points */
+    xp_parts parts;             /* the description, in these bytes; empty if they are not a message here */
     uint32_t owner;             /* the fork in which it owns the exports, */
     bool owns, closed;          /* if it owns them */
 } xp_message_object;
 
-/* A verified message. `handles` and `events`, or NULL: if somebody has made them already. */
+/* Make the object of a verified message. `handles` and `events`: NULL, unless somebody has made them already. */
 PyObject *xp_message_new(const xp_types *types, PyObject *raw, const xp_parts *parts, PyObject *handles,
                          PyObject *events);
 

@@ -1,4 +1,4 @@
-/* The module: puts the parts together, and gives Python the layout and the numbers of the protocol. */
+/* The module: combines the parts, and gives Python the layout and the numbers of the protocol. */
 #include "objects.h"
 
 #include <stdio.h>
@@ -62,7 +62,7 @@ typedef struct {
     unsigned long long value;
 } number;
 
-/* Places and sizes that belong to no field. */
+/* Positions and sizes that belong to no field. */
 static const number places[] = {
     {"handle.size", sizeof(xp_handle)},
     {"table.devices", XP_TABLE_DEVICES}, {"table.header", XP_TABLE_HEADER}, {"table.entries", XP_ENTRIES},

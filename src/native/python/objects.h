@@ -1,4 +1,4 @@
-/* The common part of the Python types: Python itself, and the helpers between it and the engine. */
+/* The common part of the Python types: Python itself, and the helpers between Python and the engine. */
 #ifndef XP_OBJECTS_H
 #define XP_OBJECTS_H
 
@@ -34,65 +34,67 @@
 #define XP_LEAST_ADDRESS 4096 /* a smaller address is a mistake: nothing is ever mapped there, whatever the page size */
 
 /* support.c */
-/* Set once: another thread may be first. Takes `made` over, which may be NULL with an exception set. A new reference */
+/* Set once: another thread may be first. Takes over `made`, which may be NULL with an exception set. Returns a new
+ * reference. */
 PyObject *xp_set_once(PyObject **place, PyObject *made);
 PyObject *xp_oserror(const char *call);
 PyObject *xp_oserror_of(int error, const char *call);
 PyObject *xp_raise(const xp_error *error); /* OSError, MemoryError or ValueError */
-/* InvalidArgumentError: this process, not a peer, is why the object cannot be used. NULL: ForkError, it is the parent's */
+/* Raise InvalidArgumentError if this process, and not a peer, is the reason that the object cannot be used. NULL:
+ * raise ForkError, since the object belongs to the parent. */
 void xp_unusable(const char *why);
 int xp_seconds(PyObject *obj, uint64_t *ns); /* None: XP_FOREVER; -1 with an exception set */
 void xp_free(PyObject *self);                /* tp_free and the type's reference */
 void xp_no_such(PyObject *unread, const char *name); /* raise why there is no such attribute; unread: see xp_handle_object */
 void xp_clear_weakrefs(PyObject *self, PyObject *list);
 int xp_add_type(PyObject *module, PyType_Spec *spec);
-/* Add the base of public classes. `on`: functions of the module that take an object of it first. They are no methods, since
- * editors show whatever a public class inherits. `base` and `kept` may be NULL. */
+/* Add the base of public classes. `on`: functions of the module whose first argument is such an object. They are not
+ * methods, since editors show all that a public class inherits. `base` and `kept` may be NULL. */
 int xp_add_base(PyObject *module, PyType_Spec *spec, PyTypeObject *base, PyMethodDef *on, PyTypeObject **kept);
 int xp_keep_type(PyObject *module, PyType_Spec *spec, PyTypeObject **kept); /* and keep it in the module's state */
-PyObject *xp_tuple_of(PyObject **items, size_t n); /* takes them over; NULL if one is NULL */
+PyObject *xp_tuple_of(PyObject **items, size_t n); /* takes over both; NULL if one is NULL */
 int xp_arity(const char *name, Py_ssize_t got, Py_ssize_t least, Py_ssize_t most);
 int xp_as_u64(PyObject *obj, uint64_t *out);
 int xp_as_u32(PyObject *obj, uint32_t *out);
 int xp_as_int(PyObject *obj, int *out);
-/* shape or strides: a tuple of at most 64 ints; *n = -1 where obj is None */
+/* shape or strides: a tuple of at most 64 ints; *n = -1 if obj is None */
 #define XP_MAX_DIMS 64
 int xp_as_dims(PyObject *obj, const char *what, int64_t *out, int *n);
 PyObject *xp_dims_tuple(const int64_t *values, int n);
 
-const xp_types *xp_types_by(PyTypeObject *type, destructor of); /* of a sub-class: the base has that destructor */
+const xp_types *xp_types_by(PyTypeObject *type, destructor of); /* of a subclass whose base has that destructor */
 
 /* fds.c */
-PyObject *xp_own_fd(PyTypeObject *type, int number, const char *call); /* takes it over, also where this fails */
-int xp_take_fd(PyObject *owned_fd); /* its number, which the caller owns from now on; -1 if it has none */
+PyObject *xp_own_fd(PyTypeObject *type, int number, const char *call); /* takes it over, even if this fails */
+int xp_take_fd(PyObject *owned_fd); /* its number, which the caller owns from now on, or -1 if it has none */
 
 /* fields.c, seal.c */
 PyObject *xp_fields_new(PyTypeObject *type, const xp_handle *h);
-const xp_handle *xp_fields_of(const xp_types *types, PyObject *fields); /* borrowed; NULL: they are no Fields */
+const xp_handle *xp_fields_of(const xp_types *types, PyObject *fields); /* borrowed; NULL: they are not Fields */
 const xp_key *xp_key_of(const xp_types *types, PyObject *seal); /* borrowed; NULL with TypeError */
-/* What tells imports apart, in the cache of those that are open: bytes. What a pickle opened may have to be exported from
- * here later, so it is another import. */
+/* The bytes that identify an import in the cache of open imports. An import that a pickle opened may have to be
+ * exported from here later, so it has a key of its own. */
 PyObject *xp_import_key(const xp_handle *h, uint64_t opener);
 
 /* span.c */
-int xp_span_buffer(PyObject *span, Py_buffer *view, int flags); /* TypeError if it is no Span */
+int xp_span_buffer(PyObject *span, Py_buffer *view, int flags); /* TypeError if it is not a Span */
 
 /* memory.c */
 PyObject *xp_mapping_new(PyTypeObject *type, char *base, uint64_t nbytes); /* takes over the mapped bytes */
 const char *xp_mapping_base(PyObject *mapping, uint64_t *nbytes);
 
-/* domain.c, slot.c: borrowed; NULL with TypeError, or ValueError where it is not usable */
+/* domain.c, slot.c: borrowed; NULL with TypeError, or with ValueError if it is not usable */
 xp_domain *xp_domain_of(PyObject *object);
 xp_slot *xp_slot_of(PyObject *object);
 PyObject *xp_lease_new(PyTypeObject *type, PyObject *domain, uint32_t entry, PyObject *peer);
-/* Have a hold end as a use, which that list gets; NULL or None: not so. `lease` may be no Lease. */
+/* Have a hold end as a use, which is appended to that list. NULL or None: not so. `lease` need not be a Lease. */
 void xp_lease_uses(const xp_types *types, PyObject *lease, PyObject *uses);
 int xp_as_point(PyObject *arg, uint64_t *point);
 int xp_guarded(int rc); /* of xp_guard: 0, or -1 with an exception set */
 
-/* crew.c: borrowed; NULL with TypeError, or with InvalidArgumentError if it is of no use any more */
+/* crew.c: borrowed; NULL with TypeError, or with InvalidArgumentError if it is of no more use */
 xp_crew *xp_crew_of(PyObject *object, uint32_t kind);
-void xp_crew_unusable(const xp_crew *c, const char *wrong); /* raise why it may not be used; NULL: its lock or atomic is closed */
+void xp_crew_unusable(const xp_crew *c, const char *wrong); /* raise why it may not be used; NULL if its lock or atomic is closed */
 
 /* register.c: an object of a class that Python registers; NULL with an exception set */
 PyObject *xp_made(PyTypeObject *class, const char *name);

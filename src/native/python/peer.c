@@ -33,7 +33,7 @@ static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     uint64_t nbytes;
     const char *base = xp_mapping_base(mapping, &nbytes);
     if (nbytes < XP_TABLE_SIZE) {
-        PyErr_SetString(PyExc_ValueError, "that is no mapping of a table");
+        PyErr_SetString(PyExc_ValueError, "that is not a mapping of a table");
         return NULL;
     }
     xp_peer_table *self = (xp_peer_table *)PyType_GenericAlloc(type, 0);
@@ -53,7 +53,7 @@ static bool overdue(const xp_peer_table *self, const xp_handle *h)
     return xp_overdue(self->base, h, d ? xp_renewed(d, h->entry) : 0, d && !xp_opens_left(d, h->entry));
 }
 
-/* The entry, if one native call may open it. */
+/* Return the entry if one native call may open it. */
 static bool look_up(const xp_peer_table *self, const xp_handle *h, xp_entry *e)
 {
     return self->pidfd >= 0 && !(h->flags & XP_ENTRY_COUNTED) && xp_read_entry(self->base, h, e) == XP_LIVE &&
@@ -72,11 +72,11 @@ static PyObject *lease_of(PyObject *self, const xp_handle *h)
 {
     PyObject *lease = xp_lease_new(types_of(self)->lease, ((xp_peer_table *)self)->domain, h->entry, self);
     if (lease == NULL)
-        PyErr_Clear(); /* the caller tries again the long way, which says what is wrong */
+        PyErr_Clear(); /* the caller tries again step by step, which shows what is wrong */
     return lease;
 }
 
-/* A hold of the entry, for what is open already, if it is live and its process, too. */
+/* Hold the entry, for an object that is open already, if the entry and its process are live. */
 static PyObject *hold_live(PyObject *object, const xp_handle *h, xp_entry *e)
 {
     const xp_peer_table *self = (xp_peer_table *)object;
@@ -108,7 +108,7 @@ static PyObject *table_hold(PyObject *object, PyObject *fields)
 
 static bool is_memfd(const xp_entry *e) { return (e->flags & XP_ENTRY_FORM) == XP_ENTRY_MEMFD; }
 
-/* A list of OwnedFds, which takes all of them over, also where it fails. */
+/* Make a list of OwnedFds, which takes over all of them, even if it fails. */
 static PyObject *own_fds(const xp_types *types, const int *fds, uint32_t count)
 {
     PyObject *numbers = PyList_New(0);
@@ -133,8 +133,8 @@ static void close_opened(opened *o)
     Py_CLEAR(o->fds);
 }
 
-/* The entry, a hold of it, and its fds, or with `maps` its memfd mapped. false: declined, or failed with an exception
- * set. */
+/* Get the entry, a hold of it, and its fds, or with `maps` its mapped memfd. Returns false if the caller has to take
+ * the generic path, or if this failed with an exception set. */
 static bool open_entry(const xp_types *types, PyObject *table, const xp_handle *h, bool maps, opened *o)
 {
     const xp_peer_table *self = (const xp_peer_table *)table;

@@ -56,7 +56,7 @@ static int take_argument(PyObject *o, uint64_t *value, uint8_t *kind)
     return -1;
 }
 
-/* (function, (argument, ...)), and True behind where it is a clean-up */
+/* (function, (argument, ...)), with True at the end if it is a clean-up */
 static int take_step(PyObject *o, xp_step *step, unsigned *seen)
 {
     PyObject *arguments;
@@ -79,7 +79,7 @@ static int take_step(PyObject *o, xp_step *step, unsigned *seen)
     return take_function(PyTuple_GetItem(o, 0), &step->call);
 }
 
-/* One step, or a tuple of steps; None: the driver has no such call. */
+/* One step, or a tuple of steps. None if the driver has no such call. */
 static int take_recipe(PyObject *o, xp_recipe *recipe, unsigned allowed, unsigned wanted)
 {
     unsigned seen = 0;
@@ -112,7 +112,8 @@ static int take_bits(unsigned bits)
     return bits == 32 || bits == 64 ? 0 : invalid("a device's words have 32 or 64 bits");
 }
 
-/* The call that copies, and those that fill with patterns of 1, 2 and 4 bytes: a step each, as held ones are kept as calls. */
+/* The call that copies, and the calls that fill with patterns of 1, 2 and 4 bytes. Each is a single step, since held
+ * operations are stored as calls. */
 static int take_work(PyObject *copy, PyObject *fills, xp_queue_calls *calls)
 {
     Py_ssize_t n = fills ? PyTuple_Size(fills) : 0;
@@ -315,7 +316,7 @@ static PyObject *queue_wait(PyObject *self, PyObject *const *args, Py_ssize_t n)
         return NULL;
     int rc;
     int64_t code;
-    Py_BEGIN_ALLOW_THREADS /* a full stream blocks whoever queues more */
+    Py_BEGIN_ALLOW_THREADS /* a full stream blocks every thread that queues more */
     rc = xp_queue_wait(queue, s, address, point, &code);
     Py_END_ALLOW_THREADS
     return xp_guarded(rc) < 0 ? NULL : PyLong_FromLongLong(code);
@@ -375,7 +376,7 @@ static PyObject *queue_submit(PyObject *self, PyObject *o)
     return memory ? Py_BuildValue("(KL)", (unsigned long long)at, (long long)code) : PyErr_NoMemory();
 }
 
-#define LONGEST_SLEEP_NS 500000000u /* a signal that another thread takes does not wake us */
+#define LONGEST_SLEEP_NS 500000000u /* a signal that another thread takes does not wake this one */
 
 static PyObject *queue_drain(PyObject *self, PyObject *args)
 {
@@ -471,7 +472,7 @@ static PyObject *mending(PyObject *self, PyObject *slot, bool end)
 {
     xp_queue *queue = queue_of(self);
     xp_slot *s = queue ? xp_slot_of(slot) : NULL;
-    if (queue && s == NULL && PyErr_ExceptionMatches(PyExc_ValueError)) { /* a detached slot needs no mending */
+    if (queue && s == NULL && PyErr_ExceptionMatches(PyExc_ValueError)) { /* a detached slot needs no correction */
         PyErr_Clear();
         Py_RETURN_FALSE;
     }
@@ -496,7 +497,7 @@ static PyObject *queue_unsure(PyObject *self, PyObject *more)
     if (yes)
         xp_queue_unsure(queue);
     else
-        xp_queue_sure(queue); /* in a forked child, too: finalisers come here */
+        xp_queue_sure(queue); /* even in a forked child, since finalisers come here */
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
@@ -567,7 +568,7 @@ static PyObject *close_relay(PyObject *Py_UNUSED(m), PyObject *args)
     uint64_t ns = 1000000000u;
     if (!PyArg_ParseTuple(args, "|O", &timeout) || (timeout && xp_seconds(timeout, &ns) < 0))
         return NULL;
-    bool all = true, main = PyInterpreterState_GetID(PyInterpreterState_Get()) == 0; /* the relay is of the process */
+    bool all = true, main = PyInterpreterState_GetID(PyInterpreterState_Get()) == 0; /* the relay belongs to the process */
     Py_BEGIN_ALLOW_THREADS
     all = !main || xp_relay_stop(ns == XP_FOREVER ? 1000000000000000000u : ns);
     Py_END_ALLOW_THREADS

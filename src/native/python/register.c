@@ -1,4 +1,4 @@
-/* register: Python's classes of which C makes objects, each a subclass of its native base. */
+/* register: the Python classes whose objects C makes. Each is a subclass of its native base. */
 #include "objects.h"
 
 static const struct {
@@ -12,8 +12,8 @@ static const struct {
     {"SharedArray", offsetof(xp_types, array_base), offsetof(xp_types, shared_array)},
 };
 
-/* Whether a module that makes this class was executed again, as one is whose import an interrupt has ended. Negative on
- * error. */
+/* Return whether a module that makes this class was executed again, which happens if an interrupt ended its import.
+ * Negative on error. */
 static int is_made_again(PyObject *before, PyObject *class)
 {
     static const char *const names[] = {"__module__", "__qualname__"};
@@ -35,7 +35,7 @@ static int register_class(xp_types *types, const char *name, PyObject *class)
         PyTypeObject *base = *(PyTypeObject **)((char *)types + registrable[i].base), *before = NULL;
         PyTypeObject **place = (PyTypeObject **)((char *)types + registrable[i].class);
         if (!PyType_Check(class) || !PyType_IsSubtype((PyTypeObject *)class, base)) {
-            PyErr_Format(PyExc_TypeError, "%R is no subclass of %R", class, base);
+            PyErr_Format(PyExc_TypeError, "%R is not a subclass of %R", class, base);
             return -1;
         }
         Py_INCREF(class);
@@ -43,7 +43,7 @@ static int register_class(xp_types *types, const char *name, PyObject *class)
             return 0;
         int again = is_made_again((PyObject *)before, class);
         if (again == 1) {
-            __atomic_store_n(place, (PyTypeObject *)class, __ATOMIC_SEQ_CST); /* the earlier one may be in use: kept */
+            __atomic_store_n(place, (PyTypeObject *)class, __ATOMIC_SEQ_CST); /* the earlier one may be in use, so it is kept */
             return 0;
         }
         Py_DECREF(class);
@@ -55,7 +55,7 @@ static int register_class(xp_types *types, const char *name, PyObject *class)
     return -1;
 }
 
-/* register(Name=class, ...): each once, but for a module that is executed again */
+/* register(Name=class, ...): each once, except for a module that is executed again */
 static PyObject *register_classes(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     PyObject *name, *class;

@@ -1,17 +1,19 @@
-/* End, Resource, Timeline, AllocationBase, PagesBase, RangeBase: the owners of driver resources, and pieces of memory.
+/* End, Resource, Timeline, AllocationBase, PagesBase, RangeBase: the owners of driver resources, and pieces of
+ * memory.
  *
- * An object gets all its state when it is made, so that no method ever meets half an object. What cannot change has no
- * tp_clear, like a tuple's items: every cycle passes through something that was set later, which the collector clears. */
+ * An object gets all its state when it is made, so no method ever sees half an object. Fields that cannot change
+ * have no tp_clear, like a tuple's items: every cycle passes through a field that was set later, which the collector
+ * clears. */
 #include "handle.h"
 #include "resources.h"
 
-#define EARLIER 64 /* handles by which an import was opened before: of so many those that ended are forgotten */
+#define EARLIER 64 /* how many handles by which an import was opened before are kept until the ended ones are removed */
 
 #define OBJECT(type, field) {#field, T_OBJECT_EX, offsetof(type, field), READONLY, NULL}
 #define NUMBER(type, field) {#field, T_ULONGLONG, offsetof(type, field), READONLY, NULL}
 #define FLAG(type, field) {#field, T_BOOL, offsetof(type, field), READONLY, NULL}
 
-/* The module's types, of one of these types or of a subclass in Python: the last base before `object` is ours. */
+/* The module's types that match one of these types or a Python subclass: the last base before `object` is ours. */
 static const xp_types *types_of(PyTypeObject *type)
 {
     PyTypeObject *base;
@@ -20,7 +22,7 @@ static const xp_types *types_of(PyTypeObject *type)
     return PyType_GetModuleState(type);
 }
 
-/* The class that Python registered as `name`, or NULL with an exception set. */
+/* Return the class that Python registered as `name`, or NULL with an exception set. */
 static PyTypeObject *registered(PyTypeObject *class, const char *name)
 {
     if (class == NULL)
@@ -28,7 +30,7 @@ static PyTypeObject *registered(PyTypeObject *class, const char *name)
     return class;
 }
 
-/* Whether a constructor was called with `n` arguments, or `more`, and no keywords. */
+/* Check that a constructor was called with `n` arguments, or `more`, and no keywords. */
 static bool takes(const char *name, PyObject *args, PyObject *kwargs, Py_ssize_t n, bool more)
 {
     Py_ssize_t got = PyTuple_Size(args);
@@ -51,7 +53,7 @@ static PyObject *end_make(PyTypeObject *type, PyObject *release, PyObject *argum
     return (PyObject *)end;
 }
 
-/* Of a constructor's arguments: the function to call at `at`, and what to call it with behind that. */
+/* Split a constructor's arguments: the function to call is at `at`, and its arguments follow. */
 static PyObject *end_from(PyTypeObject *type, PyObject *args, Py_ssize_t at)
 {
     PyObject *release = PyTuple_GetItem(args, at), *end = NULL;
@@ -81,7 +83,7 @@ static void on_death(PyObject *object, PyObject *forget, PyObject *key, PyObject
         Py_XDECREF(before[i]);
 }
 
-/* Whether the function may be called: in the process that made the end, before that process leaves. */
+/* Return whether the function may be called: only in the process that made the end, and before that process leaves. */
 static bool is_ours(PyTypeObject *type, uint32_t forks)
 {
     const xp_types *types = PyType_GetModuleState(type);
@@ -89,7 +91,7 @@ static bool is_ours(PyTypeObject *type, uint32_t forks)
     return types && !XP_RELAXED(&types->left) && forks == XP_RELAXED(&xp_fork_count);
 }
 
-/* Release the resource, or give it to `keep` as a new end. false with an exception set. */
+/* Release the resource, or pass it to `keep` as a new end. Returns false with an exception set. */
 static bool end_call(PyTypeObject *type, PyObject *release, PyObject *arguments, PyObject *forget, PyObject *key,
                      PyObject *keep)
 {
@@ -106,8 +108,8 @@ static bool end_call(PyTypeObject *type, PyObject *release, PyObject *arguments,
     return good;
 }
 
-/* Whoever takes `release` out is the only one to call it. The end itself is given to nobody, since tp_dealloc comes
- * here, too. */
+/* The thread that takes `release` out is the only one to call it. The end itself is passed to nobody, since
+ * tp_dealloc comes here, too. */
 static void end_finalize(PyObject *object)
 {
     xp_end *end = (xp_end *)object;
@@ -206,7 +208,7 @@ static int resource_traverse(PyObject *self, visitproc visit, void *arg)
     return 0;
 }
 
-/* First: nobody finds it any more. */
+/* First, so that nobody finds it any more. */
 static void resource_hide(PyObject *self)
 {
     PyObject_GC_UnTrack(self);
@@ -304,7 +306,7 @@ PyObject *xp_imported_allocation(const xp_types *types, PyObject *device, PyObje
     PyObject *end = class ? end_make(types->end, Py_None, arguments) : NULL, *made = NULL;
     if (end && (rest.kind = PyUnicode_FromString("device")))
         made = allocation_make(class, device, driver, end, &rest);
-    if (made) /* only now: nothing is released of what was not made */
+    if (made) /* only now: a resource that was not made is not released */
         Py_XDECREF(xp_exchange(end, &((xp_end *)end)->release, Py_NewRef(release)));
     Py_XDECREF(rest.kind);
     Py_XDECREF(end);
@@ -322,7 +324,7 @@ static bool is_end(const xp_types *types, PyObject *end)
 {
     if (Py_TYPE(end) == types->end)
         return true;
-    PyErr_Format(PyExc_TypeError, "this is no End: %R", end);
+    PyErr_Format(PyExc_TypeError, "this is not an End: %R", end);
     return false;
 }
 
@@ -378,7 +380,7 @@ static void allocation_dealloc(PyObject *self)
     resource_free(self);
 }
 
-/* Equal for handles of which the newer one does for the other: see `xp_does_for`. */
+/* Equal for handles of which the newer one can replace the other: see `xp_does_for`. */
 static PyObject *told_apart(const xp_handle *h)
 {
     if (h->flags & XP_ENTRY_PICKLED)
@@ -387,11 +389,11 @@ static PyObject *told_apart(const xp_handle *h)
     return xp_tuple_of(all, 2);
 }
 
-/* Whether those of so many earlier handles that ended should be forgotten: now and then, since it looks at all of them. */
+/* Return whether to remove earlier handles that have ended. Only from time to time, since that looks at all of them. */
 static bool are_many(Py_ssize_t n) { return n >= EARLIER && (n & (n - 1)) == 0; }
 
-/* Note the handle by which an import was opened, and the one before, unless the new one does for that, too. -1 with an
- * exception set */
+/* Record the handle by which an import was opened, and keep the one before unless the new one can replace it. -1
+ * with an exception set. */
 static int note(const xp_types *types, xp_allocation *a, PyObject *handle, const xp_handle *h)
 {
     PyObject *before = xp_exchange(a, &a->handle, Py_NewRef(handle));
@@ -408,7 +410,8 @@ static int note(const xp_types *types, xp_allocation *a, PyObject *handle, const
     return rc;
 }
 
-/* opened_by(handle): note the handle by which an import was opened. Whether it is time to forget earlier ones that ended */
+/* opened_by(handle): record the handle by which an import was opened; returns whether it is time to remove earlier
+ * ones that ended */
 static PyObject *allocation_opened_by(PyObject *self, PyObject *handle)
 {
     xp_allocation *a = (xp_allocation *)self;
@@ -615,7 +618,7 @@ static PyObject *range_replace(PyObject *self, PyObject *args, PyObject *kwargs)
     return range_make(Py_TYPE(self), allocation, offset, nbytes, device, context, read_only != 0, handle, lease);
 }
 
-/* Whether what a handle names lies in the allocation. */
+/* Return whether the handle's range lies in the allocation. */
 static bool covers(const xp_allocation *a, const xp_handle *h)
 {
     return h->offset <= a->nbytes && h->nbytes <= a->nbytes - h->offset;
@@ -637,8 +640,8 @@ PyObject *xp_open_again(const xp_types *types, PyObject *handle, PyObject *alloc
     return range;
 }
 
-/* opened(handle, allocation, device, context, lease): the range of a handle that was opened; None if it does not lie in
- * the allocation */
+/* opened(handle, allocation, device, context, lease): the range of a handle that was opened, or None if it does not
+ * lie in the allocation */
 static PyObject *range_opened(PyObject *type, PyObject *const *args, Py_ssize_t n)
 {
     const xp_types *types = types_of((PyTypeObject *)type);

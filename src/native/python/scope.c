@@ -1,4 +1,4 @@
-/* Scopes: what a driver's calls need around them, made and taken back by the addresses of its functions. */
+/* Scopes: the calls that surround a driver's calls, made and undone through the addresses of its functions. */
 #include "objects.h"
 #include "scope.h"
 

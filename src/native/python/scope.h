@@ -1,12 +1,12 @@
-/* The scope that a driver's calls need: this thread's capture mode, a current context. */
+/* The scope around a driver's calls: this thread's capture mode, and a current context. */
 #ifndef XP_SCOPE_H
 #define XP_SCOPE_H
 
 #include "objects.h"
 
 typedef struct {
-    int (*exchange)(int *mode); /* of this thread, with what is there; NULL: captures may be disturbed */
-    int (*push)(uint64_t context); /* NULL: none is made current */
+    int (*exchange)(int *mode); /* sets this thread's mode to the value there; NULL if captures may be disturbed */
+    int (*push)(uint64_t context); /* NULL if no context is made current */
     int (*pop)(uint64_t *context);
     uint64_t context;
     int mode;
@@ -14,10 +14,10 @@ typedef struct {
 
 enum { XP_SCOPE_MODE, XP_SCOPE_CONTEXT }; /* which step failed */
 
-/* The driver's code, and then nothing is to be left. Both may block in the driver. */
+/* Returns the driver's code; if it is an error, there is nothing to leave. Both may block in the driver. */
 int xp_scope_enter(const xp_scope *scope, int *before, int *step);
 void xp_scope_leave(const xp_scope *scope, int before);
 
-const xp_scope *xp_scope_of(const xp_types *types, PyObject *object); /* borrowed; NULL: they are no Scopes */
+const xp_scope *xp_scope_of(const xp_types *types, PyObject *object); /* borrowed; NULL: they are not Scopes */
 
 #endif

@@ -1,4 +1,4 @@
-/* Seal: the user's key. It hashes under it, and reads handles. */
+/* Seal: the user's key. It hashes under that key, and reads handles. */
 #include "handle.h"
 
 typedef struct {
@@ -27,7 +27,7 @@ const xp_key *xp_key_of(const xp_types *types, PyObject *seal)
 {
     if (Py_TYPE(seal) == types->seal)
         return &((const xp_seal *)seal)->key;
-    PyErr_SetString(PyExc_TypeError, "that is no Seal");
+    PyErr_SetString(PyExc_TypeError, "that is not a Seal");
     return NULL;
 }
 
@@ -57,7 +57,7 @@ static PyObject *seal_read(PyObject *self, PyObject *arg)
     return xp_handle_new(PyType_GetModuleState(Py_TYPE(self)), &h);
 }
 
-/* moved(raw, handles): the message of these bytes over other memory handles, as many as it has */
+/* moved(raw, handles): the message of these bytes over the same number of other memory handles */
 static PyObject *seal_moved(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
     const xp_key *key = &((xp_seal *)self)->key;
@@ -68,7 +68,7 @@ static PyObject *seal_moved(PyObject *self, PyObject *const *args, Py_ssize_t n)
         PyBytes_AsStringAndSize(args[1], &handles, &handles_nbytes) < 0)
         return NULL;
     if (!xp_read_message(key, raw, (size_t)nbytes, &m) || m.head.memory * sizeof(xp_handle) != (size_t)handles_nbytes) {
-        PyErr_SetString(PyExc_ValueError, "that is no message of this user, or not of so many handles");
+        PyErr_SetString(PyExc_ValueError, "that is not a message of this user, or not of so many handles");
         return NULL;
     }
     PyObject *made = PyBytes_FromStringAndSize(raw, nbytes);
@@ -78,7 +78,7 @@ static PyObject *seal_moved(PyObject *self, PyObject *const *args, Py_ssize_t n)
     memcpy(begin + sizeof(xp_message), handles, (size_t)handles_nbytes);
     if (!xp_parts_of(begin, (size_t)nbytes, &m)) {
         Py_DECREF(made);
-        PyErr_SetString(PyExc_ValueError, "that is no message");
+        PyErr_SetString(PyExc_ValueError, "that is not a message");
         return NULL;
     }
     xp_hash_message(key, &m, (uint8_t *)begin + nbytes - XP_SEAL);

@@ -95,8 +95,8 @@ static PyObject *exhausted(const char *what)
     return NULL;
 }
 
-/* Who polls or signals does not wait, so perhaps nobody has noticed the death of one who owes: look now, and watch the
- * living. False: no other process owes. */
+/* A process that polls or signals does not wait, so perhaps nobody has noticed the death of a process that owes
+ * points. Check now, and watch the living ones. Returns false if no other process owes points. */
 static bool look_at_owners(xp_slot *s)
 {
     uint64_t owing[XP_MASK_WORDS] = {0}, me = 1ull << s->d->member % 64, others = 0;
@@ -106,7 +106,7 @@ static bool look_at_owners(xp_slot *s)
     if (others == 0)
         return false;
     Py_BEGIN_ALLOW_THREADS
-    xp_loop_start(); /* where no thread can be had, the next call looks again */
+    xp_loop_start(); /* if no thread can be started, the next call checks again */
     xp_watch_relied(s);
     xp_full_state(s, XP_RELAXED(&s->w->pending) >> 21, true);
     Py_END_ALLOW_THREADS
@@ -246,7 +246,7 @@ static PyObject *wait_slow(PyObject *self, xp_slot *s, uint64_t point, uint64_t 
     uint64_t start = xp_now(), end = timeout == XP_FOREVER ? XP_FOREVER : start + timeout;
     uint64_t full = spin > 0 ? (uint64_t)(spin < 1 ? spin * 1e9 : 1e9) : 0;
     int state = XP_PENDING;
-    for (bool first = true; state == XP_PENDING; first = false) { /* even if no time is left to sleep, so that deaths are seen */
+    for (bool first = true; state == XP_PENDING; first = false) { /* even if no time is left to sleep, so that deaths are noticed */
         int rc = 0;
         Py_BEGIN_ALLOW_THREADS
         if (first)
@@ -390,7 +390,7 @@ static PyObject *slot_cancel(PyObject *self, PyObject *arg)
     uint64_t token;
     if (xp_as_u64(arg, &token) < 0)
         return NULL;
-    xp_slot *s = ((xp_slot_object *)self)->s; /* works on a detached slot, too: its tokens are due */
+    xp_slot *s = ((xp_slot_object *)self)->s; /* also works on a detached slot: its tokens are due */
     Py_BEGIN_ALLOW_THREADS
     xp_node_cancel(s, token);
     Py_END_ALLOW_THREADS

@@ -27,7 +27,7 @@ static bool contiguous(const xp_span *s, bool fortran)
     return true;
 }
 
-/* Fill in dims and len. Everything that the shape reaches must lie inside the span. */
+/* Fill in dims and len. Every element of the shape must lie inside the span. */
 static int span_dims(xp_span *s, const int64_t *shape, int ndim, const int64_t *strides)
 {
     int64_t flat = s->nbytes / s->itemsize;
@@ -140,7 +140,7 @@ static void span_dealloc(PyObject *self)
     xp_free(self);
 }
 
-/* No tp_clear: like a tuple, a span never releases its owner while a view may look at the memory. */
+/* No tp_clear: like a tuple, a span never releases its owner while a view may use the memory. */
 static int span_traverse(PyObject *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
@@ -220,7 +220,7 @@ int xp_span_buffer(PyObject *span, Py_buffer *view, int flags)
 {
     if (PyType_GetSlot(Py_TYPE(span), Py_bf_getbuffer) == (void *)span_getbuffer)
         return span_getbuffer(span, view, flags);
-    PyErr_SetString(PyExc_TypeError, "that is no Span");
+    PyErr_SetString(PyExc_TypeError, "that is not a Span");
     return -1;
 }
 

@@ -1,4 +1,4 @@
-/* The state of the module: the types that the other files register, and make objects of. */
+/* The state of the module: the types that the other files register, and whose objects they make. */
 #include "objects.h"
 
 xp_types *xp_types_of(PyObject *module) { return PyModule_GetState(module); }

@@ -1,4 +1,4 @@
-/* The types of which C makes objects. Each interpreter has its own: they are the state of the module. */
+/* The types whose objects C makes. Each interpreter has its own, in the state of the module. */
 #ifndef XP_TYPES_H
 #define XP_TYPES_H
 
@@ -8,7 +8,7 @@
     X(fields) X(lease) X(mapping) X(span) X(queue_calls) X(owned_fd) X(seal) X(template) X(exported) X(exposure) X(own_table) X(peer_table)    \
     X(domain) X(slot) X(stream_queue) X(scopes) X(with) X(recogniser) X(addresses) X(kinds) X(end) X(resource)     \
     X(timeline) X(allocation_base) X(range_base) X(handle_base) X(message_base) X(array_base) X(allocation) X(range)   \
-    X(handle) X(array_handle) X(shared_array) /* the last five: subclasses that Python registers; NULL before */
+    X(handle) X(array_handle) X(shared_array) /* the last five: subclasses that Python registers; NULL before that */
 
 typedef struct {
 #define XP_TYPE(name) PyTypeObject *name;

@@ -32,7 +32,7 @@ static PyObject *due(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
     return tokens;
 }
 
-/* The warden is of the process: it goes on when a sub-interpreter ends. */
+/* The warden belongs to the process: it continues when a sub-interpreter ends. */
 static PyObject *close_warden(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
 {
     bool main = PyInterpreterState_GetID(PyInterpreterState_Get()) == 0;

@@ -1,4 +1,4 @@
-/* The entry points: what the loader asks for its tables, and what it calls through them. */
+/* The entry points: the functions by which the loader gets its tables, and those in the tables. */
 #include "parts.h"
 
 #include <dlfcn.h>
@@ -29,7 +29,7 @@ static uint32_t unsupported(void) { return XP_UNSUPPORTED_FEATURE; }
 
 #define XP_VERSION 12 /* 0.12 */
 
-/* The build that calls from `code`, NULL if it is not known. */
+/* The build of the loader that calls from `code`, or NULL if it is unknown. */
 static const xp_build *build_of(const void *code)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -88,7 +88,7 @@ XP_GETTERS(XP_GETTER)
 
 /* --- without Python ----------------------------------------------------------------------------------------------- */
 
-/* For an event that is not owed: whether it has succeeded, once it is no longer pending. */
+/* For an event whose command was carried out: whether it has succeeded, once it is no longer pending. */
 static bool is_well(const xp_box *event)
 {
     uint64_t point;
@@ -114,7 +114,7 @@ static bool status(const xp_box *box, const uint64_t *words)
     return true;
 }
 
-/* Wait for those that it may wait for. What became of them is Python's to tell, unless all is well. */
+/* Wait for the events that it may wait for. Unless all succeeded, Python reports the result. */
 static bool wait_for(unsigned kind, uint32_t count, xp_box *const *events)
 {
     uint32_t done = 0;
@@ -133,7 +133,7 @@ static bool wait_for(unsigned kind, uint32_t count, xp_box *const *events)
     return good;
 }
 
-/* Behind everything in the queue is a point of ours. */
+/* The last command of the queue is a point of ours. */
 static bool finish_device(const xp_box *queue)
 {
     xp_box *event = NULL;
@@ -146,8 +146,8 @@ static bool finish_device(const xp_box *queue)
     return good;
 }
 
-/* Answer without Python: true where it succeeded, else nothing was done. A program that holds a lock of its own in such a
- * call cannot deadlock with a thread that has Python's lock and wants the program's. */
+/* Answer without Python. Returns true if that succeeded; otherwise nothing was done. A program that holds its own
+ * lock in such a call cannot deadlock with a thread that has Python's lock and wants the program's. */
 static bool natively(unsigned how, unsigned kind, const uint64_t *words)
 {
     xp_box *box = (xp_box *)words[0];
@@ -164,7 +164,7 @@ static bool natively(unsigned how, unsigned kind, const uint64_t *words)
     }
 }
 
-/* True where it was enqueued, or has failed after that: `*result`. */
+/* True if it was enqueued, or failed after that: `*result`. */
 static bool enqueue(unsigned function, const uint64_t *words, unsigned count, uint32_t *result)
 {
     const xp_command_form *form = &xp_command_forms[function];
@@ -180,7 +180,7 @@ static bool enqueue(unsigned function, const uint64_t *words, unsigned count, ui
     return true;
 }
 
-/* Nobody can be asked; what gives something back is done, as all of it is gone. */
+/* Nobody can be asked. Functions that release something succeed, since everything is gone. */
 static uint32_t over(unsigned function, uint32_t result) { return xp_ends[function] ? XP_SUCCESS : result; }
 
 uint32_t xp_answer(unsigned function, const uint64_t *words, unsigned count)

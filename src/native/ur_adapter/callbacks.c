@@ -1,4 +1,4 @@
-/* Functions of the program that it wants called: by a thread of their own, which holds no lock, Python's least of all. */
+/* Calls functions of the program on a separate thread, which holds no lock, least of all Python's. */
 #include "parts.h"
 
 #include <pthread.h>
@@ -9,7 +9,7 @@ typedef struct xp_call {
     struct xp_call *next;
     void *function, *handle, *data;
     uint32_t number;
-    bool logs; /* a text is called with (number, text, data), an event with (handle, number, data) */
+    bool logs; /* a text is passed to (number, text, data), an event to (handle, number, data) */
     char text[];
 } xp_call;
 

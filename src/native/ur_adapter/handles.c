@@ -1,4 +1,4 @@
-/* Handles: the boxes that they point to, who refers to them, and the state of events. */
+/* Handles: the boxes that they point to, their references, and the state of events. */
 #include "parts.h"
 
 #include <pthread.h>
@@ -16,7 +16,7 @@ typedef struct chunk {
 
 static chunk *chunks;
 
-static xp_box *spare; /* boxes that no program has seen; lock */
+static xp_box *spare; /* boxes that no program has seen; protected by the lock */
 
 xp_slot xp_dispatch[XP_MOST_SLOTS];
 void (*xp_close_lane)(xp_lane *lane);

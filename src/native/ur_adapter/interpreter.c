@@ -1,5 +1,6 @@
-/* The interpreter: the one that runs in this process, or the one that the package is installed for. One library serves
- * all versions of Python, so it is linked with none: what it calls is in the stable ABI and is looked up. */
+/* The interpreter: the one that runs in this process, or the one for which the package is installed. One library
+ * serves all versions of Python, so it is linked with none. The functions that it calls are in the stable ABI, and
+ * are looked up. */
 #include "parts.h"
 
 #include <dlfcn.h>
@@ -16,7 +17,7 @@
 
 typedef struct PyObject PyObject;
 
-/* Result, name, parameters, what it is called there, whether a version may lack it. */
+/* Result, name, parameters, its name in libpython, and whether a version may lack it. */
 #define EVERY_FUNCTION(X)                                                                                              \
     X(int, IsInitialized, (void), "Py_IsInitialized", false)                                                           \
     X(void, InitializeEx, (int), "Py_InitializeEx", false)                                                             \
@@ -81,7 +82,7 @@ typedef struct {
 
 static bool is_file(const char *path) { return access(path, F_OK) == 0; }
 
-/* Shorten a path by its last `parts`. */
+/* Remove the last `parts` of a path. */
 static void up(char *path, int parts)
 {
     for (; parts; parts--) {
@@ -91,7 +92,7 @@ static void up(char *path, int parts)
     }
 }
 
-/* A text that does not fit is no path: false. */
+/* Returns false if the text does not fit. */
 __attribute__((format(printf, 2, 3))) static bool put(char *to, const char *format, ...)
 {
     va_list arguments;
@@ -115,7 +116,7 @@ static bool in_path(char *found, const char *name)
     return false;
 }
 
-/* `python3.11` in …/lib/python3.11/site-packages, else empty; the prefix before it. */
+/* Find `python3.11` in …/lib/python3.11/site-packages, or "", and the prefix before it. */
 static void version_of_site(const char *site, char *version, char *prefix)
 {
     char path[PATH_MAX];
@@ -177,7 +178,7 @@ static void find_executable(xp_python *p, const char *version, const char *prefi
     const char *chosen = getenv("XPUSHARE_PYTHON");
     if (chosen && *chosen) {
         if (!is_file(chosen))
-            put(p->wrong, "XPUSHARE_PYTHON names %.1000s, which is no file", chosen);
+            put(p->wrong, "XPUSHARE_PYTHON names %.1000s, which is not a file", chosen);
         put(p->executable, "%s", chosen);
     } else if (!(*version && put(p->executable, "%s/bin/%s", prefix, version) && is_file(p->executable)) &&
                !in_path(p->executable, *version ? version : "python3"))
@@ -199,7 +200,7 @@ static void find_library(xp_python *p, const char *home, const char *version)
         p->executable, version, version);
 }
 
-/* Find the interpreter that the package is installed for, and its libpython. */
+/* Find the interpreter for which the package is installed, and its libpython. */
 static bool find(xp_python *p)
 {
     char version[NAME_MAX] = "", prefix[PATH_MAX], home[PATH_MAX];
@@ -232,8 +233,8 @@ XP_EXPORT void xpushare_ur_interpreter(char *executable, char *library, char *wr
 
 static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
 static enum { NOT_STARTED, STARTED, FAILED } state;
-static int over; /* 0, or what is answered from now on */
-static unsigned within; /* calls that may ask it */
+static int over; /* 0, or the code that every call gets from now on */
+static unsigned within; /* how many calls may ask it */
 static PyObject **functions, *leaving, *ending, *carrying, *asking;
 
 static int loaded_locally(struct dl_phdr_info *info, size_t size, void *found)
@@ -257,7 +258,7 @@ static bool look_up(void *where)
     return true;
 }
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* what was released for the last time */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* the handles that were released for the last time */
 static pthread_cond_t some = PTHREAD_COND_INITIALIZER;
 static xp_box *first, **last = &first;
 
@@ -273,7 +274,7 @@ static xp_box *take_ended(void)
     return found;
 }
 
-/* With the GIL: end what the program has released for the last time. */
+/* Called with the GIL. End the objects that the program has released for the last time. */
 static void end_boxes(void)
 {
     for (xp_box *box = take_ended(), *next; box; box = next) {
@@ -312,7 +313,7 @@ void xp_python_end(xp_box *box)
     box->next = NULL;
     *last = box;
     last = &box->next;
-    if (!running && pthread_create(&thread, NULL, end_them, NULL) == 0) { /* else the next call of Python ends it */
+    if (!running && pthread_create(&thread, NULL, end_them, NULL) == 0) { /* otherwise the next call of Python ends it */
         pthread_detach(thread);
         running = true;
     }
@@ -331,7 +332,7 @@ static void (*flush)(double seconds);
 
 static void forked(void) { over = XP_INVALID_OPERATION; }
 
-/* A clean exit of a program that knows nothing of Python: others shall not take it for a death. */
+/* A clean exit of a program that knows nothing of Python: other processes must not take it for a death. */
 static void *leave(void *seconds)
 {
     flush(*(double *)seconds);
@@ -356,14 +357,14 @@ static void at_exit(void)
     seconds = xp_linger();
     if (pthread_create(&thread, NULL, leave, &seconds))
         return;
-    /* Somebody may hold the GIL for ever; what leaves ends in time by itself. */
+    /* Another thread may hold the GIL for ever. The functions that leave end in time by themselves. */
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += (time_t)seconds + 2;
     if (pthread_timedjoin_np(thread, NULL, &until))
         xp_log("this process could not leave cleanly: a thread of it keeps Python's lock");
 }
 
-/* Have our own package be found: first in an interpreter of ours, last in a program's own. */
+/* Make our own package importable: first in an interpreter of ours, last in a program's own. */
 static void add_site(const char *site, bool first)
 {
     PyObject *path = py.SysGetObject("path"), *folder = py.DecodeFS(site);
@@ -373,7 +374,7 @@ static void add_site(const char *site, bool first)
         py.DecRef(folder);
 }
 
-/* With Python: what the bridge has for each function. */
+/* With Python: the bridge's objects for each function. */
 static bool ask_bridge(const char *site, bool own, unsigned count)
 {
     add_site(site, own);
@@ -476,7 +477,7 @@ static PyObject *tuple_of(const uint64_t *numbers, unsigned count)
     return tuple;
 }
 
-/* With the GIL: the number that a function answers, or -1. */
+/* Called with the GIL. The number that a function returns, or -1. */
 static long ask(PyObject *function, const uint64_t *numbers, unsigned count)
 {
     PyObject *arguments = tuple_of(numbers, count), *answer = NULL;
@@ -497,7 +498,7 @@ static long ask(PyObject *function, const uint64_t *numbers, unsigned count)
 uint32_t xp_python_call(unsigned function, const uint64_t *words, unsigned count)
 {
     int held = py.GILState_Ensure();
-    end_boxes(); /* in the order in which the program called */
+    end_boxes(); /* in the order of the program's calls */
     long result = ask(functions[function], words, count);
     py.GILState_Release(held);
     return result < 0 ? XP_UNKNOWN : (uint32_t)result;

@@ -1,11 +1,13 @@
-/* Commands that are enqueued without Python. Each queue has a lane: what is enqueued goes into it at once, with an event whose
- * handle the program has from then on, and a thread of the lane's takes it out, in order. So nobody who enqueues waits for
- * Python's lock. A command whose arguments a rule might refuse never comes here: Python answers it.
+/* Commands that are enqueued without Python. Each queue has a lane. A command goes into the lane at once, with an
+ * event whose handle the program has from then on. A thread of the lane takes the commands out, in order. So no
+ * thread that enqueues waits for Python's lock. A command whose arguments a rule might refuse never comes here:
+ * Python answers it.
  *
- * The thread carries out what a queue of the host can do at once, as long as the queue's other half in Python has no work and
- * nothing to report (`by_python` is 0). To a device it hands a command by the package's engine, where the device reaches the
- * memory and waits for nothing, or for commands of its own queues. Anything else it gives to Python, which enqueues it: what
- * waits for events of others, what has times, and what the driver has refused, so that Python tells of that. */
+ * The thread itself carries out what a queue of the host can do at once, as long as the queue's other half in Python
+ * has no work and nothing to report (`by_python` is 0). It passes a command to a device through the package's
+ * engine, if the device reaches the memory, and waits for nothing or for commands of its own queues. It gives
+ * anything else to Python, which enqueues it: commands that wait for events of others, commands with profiling
+ * times, and commands that the driver has refused, so that Python reports the error. */
 #include "parts.h"
 
 #include <errno.h>
@@ -15,7 +17,7 @@
 #include <time.h>
 
 enum { MOST_WAITS = 1024, MOST_PATTERN = 4096, LITTLE = 16384 /* bytes */ };
-#define NEWEST UINT64_MAX /* the point of an event that Python had not made when somebody was to wait for it */
+#define NEWEST UINT64_MAX /* the point of an event that Python had not made when another command began to wait for it */
 
 typedef struct command {
     struct command *next;
@@ -28,7 +30,7 @@ typedef struct command {
     uint64_t words[XP_MOST_WORDS];
     uint64_t *points; /* those of `events` that it waits for */
     xp_box **events;
-} command; /* then what `words` point to */
+} command; /* then the data that `words` point to */
 
 struct xp_lane {
     xp_lane *next;
@@ -37,7 +39,7 @@ struct xp_lane {
     uint64_t oldest;       /* the serial number of the first that is not done, if there is one */
     bool runs, sleeps, closed;
     pthread_cond_t some;
-    void *device_queue; /* the engine's queue, of a device's; else NULL */
+    void *device_queue; /* the engine's queue, for a queue of a device; otherwise NULL */
     uint32_t device;
 };
 
@@ -68,7 +70,7 @@ bool xp_has_been_made(const xp_box *event)
     return !xp_is_owed(event);
 }
 
-/* With the lock: whether none of the commands up to that one is in a lane any more. */
+/* Called with the lock. Return whether all commands up to that one have left their lanes. */
 static bool all_done(uint64_t serial)
 {
     for (const xp_lane *each = lanes; each; each = each->next)
@@ -83,7 +85,7 @@ static xp_box *queue_of(const xp_order *order, const uint64_t *words)
     return xp_is(queue, XP_QUEUE_KIND) ? queue : NULL;
 }
 
-/* With the lock: whether a call has to wait for lanes, up to a command. */
+/* Called with the lock. Return whether a call has to wait for lanes, up to a command. */
 static bool is_late(const xp_order *order, const uint64_t *words, const xp_box *queue, uint64_t serial)
 {
     const xp_box *event = order->event ? (xp_box *)words[order->event - 1] : NULL;
@@ -106,7 +108,7 @@ void xp_catch_up(const xp_order *order, const uint64_t *words)
     xp_box *queue = queue_of(order, words);
     pthread_mutex_lock(&lock);
     uint64_t serial = newest;
-    if (queue) { /* what is in its lane is given to Python, and what comes after that */
+    if (queue) { /* the commands in its lane go to Python, and so do later ones */
         queue->callers++;
         queue->by_python = 1;
     }
@@ -135,7 +137,7 @@ void xp_caught_up(const xp_order *order, const uint64_t *words)
     if (!queue)
         return;
     bool clean = false;
-    int held = is_of_device(queue) && !xp_python_enter() ? xp_python_hold() : -1; /* who makes it unclean has Python's lock */
+    int held = is_of_device(queue) && !xp_python_enter() ? xp_python_hold() : -1; /* the thread that makes it unclean has Python's lock */
     if (held >= 0)
         clean = xp_python_is_clean(queue);
     pthread_mutex_lock(&lock);
@@ -202,8 +204,8 @@ static void wake_lanes(void)
     pthread_mutex_unlock(&lock);
 }
 
-/* Python ends: it gets what was enqueued; then wait for the calls that have begun, and begin no more. Called without the
- * GIL. */
+/* Python ends: give it all enqueued commands, then wait for the calls that have begun, and begin no more. Called
+ * without the GIL. */
 XP_EXPORT void xpushare_ur_end(void)
 {
     if (xp_python_over()) /* a forked child: its lanes have no threads, and their lock may be held for ever */
@@ -214,7 +216,7 @@ XP_EXPORT void xpushare_ur_end(void)
 
 /* --- a lane's thread ---------------------------------------------------------------------------------------------- */
 
-/* The next command; NULL: none is to come. */
+/* The next command, or NULL if none will come. */
 static command *take(xp_lane *lane)
 {
     pthread_mutex_lock(&lock);
@@ -266,7 +268,7 @@ static void settle(xp_lane *lane, command *c)
     drop(c);
 }
 
-/* Python gets it: (function, event, when, how many points, the points, the arguments). */
+/* Give the command to Python: (function, event, when, how many points, the points, the arguments). */
 static void carry(const command *c)
 {
     uint64_t numbers[4 + MOST_WAITS + XP_MOST_WORDS] = {c->function, (uintptr_t)c->event, c->queued, c->waits};
@@ -282,7 +284,7 @@ static void copy(const xp_command_form *form, const uint64_t *a, uint64_t rows)
                 a[form->width]);
 }
 
-/* The pattern runs on from row to row. */
+/* The pattern continues from row to row. */
 static void fill(const xp_command_form *form, const uint64_t *a, uint64_t rows)
 {
     const char *pattern = (char *)a[form->pattern];
@@ -306,7 +308,7 @@ static void carry_out(const xp_command_form *form, const uint64_t *a)
         fill(form, a, rows_of(form, a));
 }
 
-/* Whether it can be carried out here and now, if Python does nothing with the queue. */
+/* Return whether it can be carried out here and now, if Python does nothing with the queue. */
 static bool is_ready(const xp_command_form *form, const xp_box *queue, xp_box *const *events, unsigned waits)
 {
     bool ready = (queue->traits & XP_HOST_TRAIT) && !form->needs;
@@ -315,7 +317,7 @@ static bool is_ready(const xp_command_form *form, const xp_box *queue, xp_box *c
     return ready;
 }
 
-/* False: it is Python's, as is what comes after it. */
+/* Returns false if the command goes to Python, as do those after it. */
 static bool is_ours(const command *c, bool ready)
 {
     pthread_mutex_lock(&lock);
@@ -326,20 +328,20 @@ static bool is_ours(const command *c, bool ready)
     return ours;
 }
 
-/* Attached: whether Python has nothing to do with the queue any more. */
+/* Attached. Return whether Python has nothing more to do with the queue. */
 static bool is_ours_again(const command *c)
 {
     if (!xp_python_is_clean(c->queue))
         return false;
     pthread_mutex_lock(&lock);
-    bool ours = !c->queue->callers; /* else somebody enqueues in Python, who waits for this lane */
+    bool ours = !c->queue->callers; /* otherwise another thread enqueues in Python, and waits for this lane */
     if (ours)
         c->queue->by_python = 0;
     pthread_mutex_unlock(&lock);
     return ours;
 }
 
-/* Whether a device does that to memory without more ado. */
+/* Return whether a device can do that to memory directly. */
 static bool is_here(const xp_lane *lane, const xp_command_form *form, const uint64_t *a)
 {
     bool good = true;
@@ -350,7 +352,8 @@ static bool is_here(const xp_lane *lane, const xp_command_form *form, const uint
     return good;
 }
 
-/* Have the device wait for what a command waits for. False: it cannot be sure that this ends. */
+/* Have the device wait for the commands that a command waits for. Returns false if it is not certain that these
+ * waits end. */
 static bool comes_after(const xp_lane *lane, const command *c)
 {
     for (unsigned i = 0; i < c->waits; i++) {
@@ -366,7 +369,7 @@ static bool comes_after(const xp_lane *lane, const command *c)
     return true;
 }
 
-/* False: it is Python's, also where some of it was done. */
+/* Returns false if the command goes to Python, even if a part of it was done. */
 static bool hand_over(const xp_lane *lane, const command *c)
 {
     const xp_command_form *form = c->form;
@@ -440,13 +443,13 @@ static xp_lane *lane_new(void *device_queue, uint32_t device)
     return made;
 }
 
-/* A queue of a device, whose handle nobody has yet. Where there is no memory, Python hands all its commands over. */
+/* Make the lane of a device's queue, whose handle nobody has yet. Without memory, Python takes all its commands. */
 XP_EXPORT void xpushare_ur_device_queue(xp_box *queue, void *engine, uint32_t device)
 {
     queue->lane = lane_new(engine, device);
 }
 
-/* With the lock: the queue's, which runs; NULL: it cannot be had. */
+/* Called with the lock. Return the queue's running lane, or NULL if there can be none. */
 static xp_lane *lane_of(xp_box *queue)
 {
     pthread_t thread;
@@ -509,7 +512,8 @@ static command *command_new(const xp_command_form *form, const uint64_t *words, 
     return c;
 }
 
-/* Hold what it needs, and note for which point of each event it waits. False: it is not known that all is well. */
+/* Hold the objects that it needs, and record for which point of each event it waits. Returns false if it is
+ * uncertain whether all is well. */
 static bool hold(command *c, xp_box *queue, xp_box *const *events, unsigned waits)
 {
     if (!xp_hold(queue))
@@ -545,7 +549,7 @@ static xp_box *event_of(xp_box *queue, unsigned function)
     return event;
 }
 
-/* Carry out little work, where nothing is before it: nobody needs to be woken for that. */
+/* Carry out small commands with no command before them, so that no thread has to be woken. */
 static bool at_once(const xp_command_form *form, const uint64_t *a, const xp_box *queue)
 {
     uint64_t rows = rows_of(form, a);
@@ -559,7 +563,7 @@ static bool at_once(const xp_command_form *form, const uint64_t *a, const xp_box
     return now;
 }
 
-/* Into the lane. False: nothing was done. */
+/* Put the command into the lane. Returns false if nothing was done. */
 static bool post(unsigned function, const xp_command_form *form, const uint64_t *words, unsigned count, xp_box *event)
 {
     uint32_t waits = form->waits ? (uint32_t)words[form->waits] : 0;

@@ -1,6 +1,6 @@
-/* Which build of the loader calls. Its tables grew while its version stayed the same, and SYCL's runtime has the loader
- * linked in, so a build is told by the names of Unified Runtime's functions that stand in what calls: the loader and its
- * layers name each function of each table. */
+/* Which build of the loader calls. Its tables grew while its version stayed the same, and SYCL's runtime is linked
+ * with the loader. So a build is recognised by the names of Unified Runtime's functions in the calling library: the
+ * loader and its layers name each function of each table. */
 #include "parts.h"
 
 #include <dlfcn.h>
@@ -40,7 +40,7 @@ static void collect(xp_names *to, const char *begin, const char *end)
     }
 }
 
-/* Collect from what has `code` in it, where it may only be read. */
+/* Collect the names from the read-only parts of the library that contains `code`. */
 static int look(struct dl_phdr_info *info, size_t size, void *into)
 {
     (void)size;

@@ -1,4 +1,4 @@
-/* Properties that a handle keeps as long as it lives: what Python answered once is answered without it from then on. */
+/* Properties that a handle keeps as long as it lives: Python's first answer is repeated without Python. */
 #include "parts.h"
 
 #include <pthread.h>
@@ -18,7 +18,7 @@ typedef struct xp_property {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static xp_property *buckets[BUCKETS];
 
-/* Those of a handle are together, as they go together: a device has some 160. */
+/* The properties of a handle are stored together, and removed together: a device has about 160. */
 static xp_property **bucket_of(const xp_box *box) { return &buckets[(uintptr_t)box / sizeof *box % BUCKETS]; }
 
 static const xp_property *find(const xp_box *box, uint32_t kind, uint32_t query)

@@ -1,5 +1,5 @@
-/* The memory that commands may use, as far as it is known without Python: what functions of the library gave out, and what
- * is nobody's. */
+/* The memory that commands may use, as far as it is known without Python: memory that functions of the library
+ * returned, and memory that belongs to nobody. */
 #include "parts.h"
 
 #include <pthread.h>
@@ -16,7 +16,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static range *ranges; /* by their begins */
 static size_t count, room;
 
-/* How many begin at or before an address. With the lock. */
+/* Return how many begin at or before an address. Called with the lock. */
 static size_t up_to(uint64_t address)
 {
     size_t low = 0, high = count;
@@ -30,7 +30,7 @@ static size_t up_to(uint64_t address)
     return low;
 }
 
-/* Replaces a range that began there. If there is no memory for it, Python handles the range. */
+/* Replace a range that began there. Without memory for it, Python handles the range. */
 XP_EXPORT void xpushare_ur_range(uint64_t begin, uint64_t nbytes, uint16_t backend, uint16_t device, bool writable)
 {
     pthread_mutex_lock(&lock);
@@ -72,7 +72,7 @@ static bool is_ordinary(uint64_t address, uint64_t nbytes, bool write)
     return xp_engine.mapped(address, nbytes, &ours) >= (write ? 2 : 1) && !ours;
 }
 
-/* With the lock: what the address lies in, or NULL. */
+/* Called with the lock. Return the range that contains the address, or NULL. */
 static const range *range_at(uint64_t address)
 {
     size_t at = up_to(address);

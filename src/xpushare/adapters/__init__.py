@@ -146,7 +146,7 @@ def _load(point: EntryPoint) -> Vendor | None:
         _report(point, f"its record cannot be loaded ({type(error).__name__}: {error})")
         return None
     if not isinstance(record, Vendor):
-        _report(point, f"{point.value} is no xpushare.adapters.vendor.Vendor")
+        _report(point, f"{point.value} is not an xpushare.adapters.vendor.Vendor")
     elif record.backend != point.name:
         _report(point, f"its record is for backend {record.backend!r}, whose name the entry point must have")
     else:

@@ -404,7 +404,7 @@ class DriverQueue(abc.ABC):
 
     def native(self) -> int:
         """Return the driver's handle of the queue's stream."""
-        raise FeatureNotSupportedError("this device's queues are no streams of a driver")
+        raise FeatureNotSupportedError("this device's queues are not streams of a driver")
 
     @abc.abstractmethod
     def synchronize(self, timeout: float | None) -> None:

@@ -120,7 +120,7 @@ def _inotify(folder: Path, events: int) -> OwnedFd | None:
         fd = own_fd(libc.inotify_init1, os.O_CLOEXEC | os.O_NONBLOCK)
         if libc.inotify_add_watch(fd.number, os.fsencode(folder), events) >= 0:
             return fd
-    except ValueError:  # -1 is no fd
+    except ValueError:  # -1 is not an fd
         pass
     why = os.strerror(ctypes.get_errno())
     logging.getLogger("xpushare").info("no inotify to watch %s (%s): looking every %g s", folder, why, NAP_MAX)

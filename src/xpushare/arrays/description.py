@@ -45,7 +45,7 @@ _address: Final = operator.attrgetter("address")
 _DLPACK_NAMES: Final = {(6, 8): "bool", **{number: name for name, number in DLPACK_NAMED.items()}}
 
 
-# Advice for objects that are no arrays, by their library.
+# Advice for objects that are not arrays, by their library.
 _ADVICE: Final = {
     "pandas": ": share its columns (xs.array(df['x'].to_numpy()))",
     "polars": ": share its columns (xs.array(df['x'].to_numpy()))",

@@ -198,8 +198,9 @@ def lookup(name: str, *, timeout: float | None = None, version: int | None = Non
         >>> xs.unpublish("frames")
     """
     naming.check_name(name)
+    timeout = event.timeout_argument(timeout)
     if version is not None:
-        return _lookup_version(name, event.timeout_argument(timeout), version)
+        return _lookup_version(name, timeout, version)
     folder = naming.names_folder()
     with naming.lock:
         naming.reap(folder)
@@ -332,7 +333,7 @@ def _content(fd: OwnedFd, name: str, version: int | None) -> tuple[bytes, int | 
         count = naming.HEAD.unpack_from(head)[1]
         at = naming.HEAD.size + count * naming.ENTRY.size
         if not 1 <= count <= naming.VERSIONS_MOST or at > len(head):
-            raise InvalidHandleError(f"what is published as {name!r} is no list of versions: remove the file")
+            raise InvalidHandleError(f"what is published as {name!r} is not a list of versions: remove the file")
         entries = list(naming.ENTRY.iter_unpack(head[naming.HEAD.size : at]))
         for number, nbytes in entries:
             if version in (None, number):
@@ -534,7 +535,7 @@ class _Publisher:
     def ended(self) -> bool:
         if self.pidfd is not None:
             return bool(_native.dead([self.pidfd.number]))
-        # A process that has let go of this file has replaced it, which is no end, if there is another one.
+        # A process that has let go of this file has replaced it, which is not an end, if there is another one.
         return naming.holder_of(self._file) is None and naming.inode_at(self._path) in (None, self._inode)
 
 

@@ -375,7 +375,7 @@ class Placing(Leaves):
             return busy
         if self.named and not self.streams and self._current:
             device = next(iter(self._current))
-            work_on(device, self._stream)  # raises what says why it is no stream
+            work_on(device, self._stream)  # raises what says why it is not a stream
         return list(filter(self._busy, self.streams))
 
     def _busy(self, work: Work) -> bool:

@@ -293,5 +293,5 @@ def _ttl_argument(ttl: float) -> int:
     except (TypeError, ValueError):
         raise InvalidArgumentError(f"ttl is a number of seconds, not {type(ttl).__name__}") from None
     if not 0 < nanoseconds < 1 << 62:
-        raise InvalidArgumentError(f"ttl is a number of seconds, more than 0, not {ttl}")
+        raise InvalidArgumentError(f"ttl is a number of seconds above 0, not {ttl}")
     return max(int(nanoseconds), 1)

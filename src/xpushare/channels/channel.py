@@ -580,7 +580,7 @@ def _name_of(name_or_handle: str | bytes) -> str:
         name = raw[len(CHANNEL_MAGIC) :].decode(errors="replace")
         if not raw.startswith(CHANNEL_MAGIC) or not (name[1:].isalnum() if name[:1] == "." else True):
             raise InvalidHandleError(
-                "these bytes are no handle of a channel: `Channel.open` takes a name or `channel.handle`"
+                "these bytes are not a handle of a channel: `Channel.open` takes a name or `channel.handle`"
             )
         return name if name.startswith(".") else crews.check_name(name)
     return crews.check_name(str(name_or_handle) if isinstance(name_or_handle, str) else name_or_handle)

@@ -262,7 +262,7 @@ def _opened(path: Path, create: bool) -> OwnedFd | None:
     except OSError as error:
         raise from_os_error(error, f"opening {path}") from error
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-        raise InvalidHandleError(f"{path} is no file of this user")
+        raise InvalidHandleError(f"{path} is not a file of this user")
     return fd
 
 

@@ -50,7 +50,7 @@ def decode_meta(text: bytes | None) -> Any:
     try:
         found: Any = json.loads(text.decode("utf-8", "surrogatepass"))
     except (ValueError, RecursionError) as error:
-        raise InvalidHandleError(f"the frame's metadata is no JSON: {error}") from None
+        raise InvalidHandleError(f"the frame's metadata is not JSON: {error}") from None
     return unflatten(found, ())
 
 

@@ -23,7 +23,17 @@ import xpushare
 from xpushare import FeatureNotSupportedError
 from xpushare.cli.screen import Help
 
-__all__ = ["COMMANDS", "main", "misused", "module_of", "native_part_missing", "parser", "seconds", "write_file"]
+__all__ = [
+    "COMMANDS",
+    "main",
+    "misused",
+    "module_of",
+    "native_part_missing",
+    "parser",
+    "pid_argument",
+    "seconds",
+    "write_file",
+]
 
 _WITHOUT_NATIVE_PART: Final = ("info",)
 COMMANDS: Final = (
@@ -75,8 +85,15 @@ def seconds(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is no number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds above 0")
     return value
+
+
+def pid_argument(text: str) -> int:
+    """Parse an argument that is the number of a process."""
+    if not (text.isascii() and text.isdecimal() and 0 < int(text) < 1 << 31):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a pid")
+    return int(text)
 
 
 def module_of(command: str) -> str:

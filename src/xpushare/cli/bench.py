@@ -33,7 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--only", metavar="SCENARIO", nargs="+", help="run only these scenarios (see --list)")
     parser.add_argument("--list", action="store_true", help="list the scenarios and exit")
-    parser.add_argument("--device", metavar="DEVICE", default="native_cpu:0", help="a native_cpu device (default)")
+    parser.add_argument(
+        "--device", metavar="DEVICE", default="native_cpu:0", help="a native_cpu device (default: %(default)s)"
+    )
     parser.add_argument(
         "--json",
         metavar="FILE",

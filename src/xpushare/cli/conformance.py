@@ -1,8 +1,8 @@
 """Check a device against every rule of the contract, across real processes.
 
-For each rule it prints passed, failed, or not supported with the aspect and the reason. The exit status is 0 only if
-nothing failed. It needs pytest: pip install '.[conformance]' in a checkout of xpushare.
-`--list` and docs/conformance.md list the rules.
+For each rule, the command prints passed, failed, or not supported, the last with the aspect and the reason. The exit
+status is 0 if nothing failed. The command needs pytest: pip install '.[conformance]' in a checkout of xpushare.
+docs/conformance.md explains the rules.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--device", metavar="SELECTOR", help="device of the exporting process (default: the first gpu, else the cpu)"
+        "--device",
+        help="the exporting process's device: cpu, gpu, cuda:0 or a uuid (default: the first GPU, else native_cpu:0)",
     )
     parser.add_argument(
-        "--importer-device", metavar="SELECTOR", help="device of the importing process (default: the same)"
+        "--importer-device", metavar="DEVICE", help="the importing process's device (default: the same)"
     )
     parser.add_argument(
         "--rules", default="", metavar="LIST", help="check only these rules or sections, such as 3.5b,4"
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout", type=seconds, default=600.0, metavar="SECONDS", help="time limit for the whole run (default: 600)"
     )
-    parser.add_argument("--list", action="store_true", help="list the rules and exit")
+    parser.add_argument("--list", action="store_true", help="list the rules (with --rules, only these) and exit")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
@@ -61,20 +62,18 @@ def run(arguments: argparse.Namespace) -> int:
     from xpushare.conformance import runner
     from xpushare.conformance.rules import RULES, select
 
-    if arguments.list:
-        if arguments.json:
-            print(
-                json.dumps(
-                    [{"rule": each.number, "text": each.text, "aspects": list(each.aspects)} for each in RULES.values()]
-                )
-            )
-        else:
-            print("\n".join(f"{each.number:<5}  {each.text}" for each in RULES.values()))
-        return 0
     try:
+        wanted = select(number for number in arguments.rules.split(",") if number)
+        if arguments.list:
+            rules = [RULES[number] for number in wanted or RULES]
+            if arguments.json:
+                found = [{"rule": each.number, "text": each.text, "aspects": list(each.aspects)} for each in rules]
+                print(json.dumps(found))
+            else:
+                print("\n".join(f"{each.number:<5}  {each.text}" for each in rules))
+            return 0
         device = str(Device(arguments.device) if arguments.device else default_device())
         importer = str(Device(arguments.importer_device)) if arguments.importer_device else None
-        wanted = select(number for number in arguments.rules.split(",") if number)
     except InvalidArgumentError as error:
         misused(arguments, str(error))
     report = runner.run(

@@ -593,19 +593,19 @@ def _default_file() -> Path:
 def _file(text: str) -> Path:
     path = Path(text)
     if not path.is_file():
-        raise argparse.ArgumentTypeError(f"{text} is no file")
+        raise argparse.ArgumentTypeError(f"{text} is not a file")
     if not path.stat().st_size:
         raise argparse.ArgumentTypeError(f"{text} is empty: there is nothing to share")
     return path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--file", type=_file, help="the file to share (default: one that comes with the package)")
+    parser.add_argument("--file", type=_file, help="the file to share (default: a file of the package)")
     parser.add_argument(
-        "--device", help="native_cpu:0, gpu or cpu, for example (default: the first gpu, else native_cpu:0)"
+        "--device", help="the device to use: cpu, gpu, cuda:0 or a uuid (default: the first GPU, else native_cpu:0)"
     )
     parser.add_argument(
-        "--timeout", type=seconds, default=30.0, metavar="S", help="time limit for each step, in seconds (default: 30)"
+        "--timeout", type=seconds, default=30.0, metavar="SECONDS", help="time limit for each step (default: 30)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 

@@ -1,4 +1,4 @@
-"""List devices, their aspects and the reasons, driver versions, and your runtime folder and key.
+"""List devices, their aspects with the reasons, driver versions, and your runtime folder and key.
 
 The command changes nothing. It reports a missing folder or key, and does not make one. Asking a device for its aspects
 may start its driver. The exit status is 0 if there is a device, 1 if there is none, and 2 if the selector is invalid.
@@ -18,6 +18,7 @@ from typing import Any
 
 import xpushare
 from xpushare import Aspect, Device, adapters
+from xpushare._device import devices_named
 from xpushare.cli import native_part_missing
 from xpushare.cli.screen import coloured, wrapped
 
@@ -45,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device",
         metavar="SELECTOR",
-        help="use only these devices, in the syntax of ONEAPI_DEVICE_SELECTOR, such as native_cpu:0",
+        help="list only these devices: cpu, gpu, cuda:0, a uuid, or a selector as in ONEAPI_DEVICE_SELECTOR",
     )
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="print every query of Unified Runtime, as urinfo -v does"
@@ -58,7 +59,7 @@ def collect(selector: str | None = None, verbose: bool = False) -> dict[str, Any
     invalid.
     """
     why = native_part_missing()
-    found = xpushare.devices(selector) if why is None else []
+    found = devices_named(selector) if why is None else []
     return {
         "package": _package(),
         "host": {

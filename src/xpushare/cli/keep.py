@@ -13,6 +13,7 @@ import sys
 import time
 from typing import Any, Final
 
+from xpushare.cli import misused, seconds
 from xpushare.common.sizes import readable
 from xpushare.keeper.process import serve
 from xpushare.sharing import identity, keeping
@@ -20,7 +21,7 @@ from xpushare.sharing import identity, keeping
 __all__ = ["add_arguments", "age", "kept_lines", "kept_rows", "run"]
 
 _UNIT: Final = """\
-# systemd keeps what the keeper has in its file-descriptor store, also when the keeper is restarted or killed.
+# systemd keeps what the keeper has in its file-descriptor store, even when the keeper is restarted or killed.
 [Unit]
 Description=Memory that xpushare keeps for this user
 Documentation=man:sd_notify(3)
@@ -51,10 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--ttl",
-        type=float,
+        type=seconds,
         default=0.0,
-        metavar="S",
-        help="keep each name for S seconds (default: until it is dropped)",
+        metavar="SECONDS",
+        help="how long to keep each name (default: until it is dropped)",
     )
     parser.add_argument("--json", action="store_true", help="with --list, print JSON instead of text")
 
@@ -68,20 +69,20 @@ def _options(arguments: argparse.Namespace) -> str:
 def _bytes(text: str) -> int:
     """Parse a number of bytes, such as 1000000, 64M or 2G."""
     factor = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}.get(text[-1:].upper(), 1)
-    try:
-        return int(text[:-1] if factor > 1 else text) * factor
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes such as 1000000, 64M or 2G") from None
+    digits = text[:-1] if factor > 1 else text
+    if not (digits.isascii() and digits.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes, such as 1000000, 64M or 2G")
+    return int(digits) * factor
 
 
-def age(seconds: int | None) -> str:
-    """Format a time for people."""
-    if seconds is None:
+def age(passed: int | None) -> str:
+    """Format a number of seconds for people."""
+    if passed is None:
         return "?"
     for length, unit in _TIMES:
-        if seconds >= length:
-            return f"{seconds // length} {unit}"
-    return f"{seconds} s"
+        if passed >= length:
+            return f"{passed // length} {unit}"
+    return f"{passed} s"
 
 
 def kept_rows() -> list[dict[str, Any]]:
@@ -101,14 +102,15 @@ def kept_lines(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command. Returns 0, or 1 if there is no keeper to ask or another keeper is in the way."""
+    """Run the command. Returns 0, or 1 if no keeper runs or another one is already running. Wrong usage exits with
+    2.
+    """
+    if arguments.json and not arguments.list:
+        misused(arguments, "--json goes with --list")
     if arguments.unit:
         print(_UNIT.format(python=sys.executable, options=_options(arguments)), end="")
         return 0
     if not (arguments.list or arguments.drop or arguments.stop):
-        if arguments.max_bytes < 0 or arguments.ttl < 0:
-            print("--max-bytes and --ttl are not negative", file=sys.stderr)
-            return 2
         print(f"keeping in {identity.runtime_dir()}", file=sys.stderr, flush=True)
         status = serve(-1, arguments.max_bytes, arguments.ttl, arguments.replace)
         if status:

@@ -1,9 +1,9 @@
 """List what the processes of this user share: objects, sizes, devices, exporters, importers and ages.
 
-The command looks into every process of this user through /proc, and changes nothing. The state `shared` means that
-handles can open the object. `withdrawn` means that no handle opens it any more, but importers have it open. `LEFT`
-means that its exporter has died; the object is freed when its last importer closes it or ends. The exit status is 1 if
-a dead process left something, or if no process has the pid of --pid.
+The command looks into every process of this user through /proc, and changes nothing. An object is `shared` if a handle
+can open it. It is `withdrawn` if no handle opens it any more, but importers still have it open. It is `LEFT` if its
+exporter has died. Such an object is freed when its last importer closes it or ends. The exit status is 1 if a dead
+process left something, or if no process has the pid of --pid.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any, Final
 import xpushare
 from xpushare.arrays.names import survey_named
 from xpushare.channels.survey import channels
+from xpushare.cli import pid_argument
 from xpushare.cli.keep import age, kept_lines, kept_rows
 from xpushare.cli.screen import coloured, narrow, wrapped
 from xpushare.common.sizes import counted, readable
@@ -32,7 +33,7 @@ _LINE: Final = 120  # the length of a command line, in characters
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--pid", type=int, help="list only what this process exports or has open")
+    parser.add_argument("--pid", type=pid_argument, help="list only what this process exports or has open")
     parser.add_argument("--name", help="list only what is published under this name (* and ? are wildcards)")
     parser.add_argument(
         "--all", action="store_true", help="print a line for each object, even if a process exports many"

@@ -28,7 +28,7 @@ _END: Final = "channel", "pid", "label", "does", "device"
 def _address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is no HOST:PORT such as 127.0.0.1:9464")
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:9464")
     return host.strip("[]") or "127.0.0.1", int(port)
 
 

@@ -1,8 +1,8 @@
 """Run a program and write a timeline of its processes that Perfetto opens.
 
 The timeline has every operation of xpushare in the program and in the Python processes that it starts: when the
-operation ran, how long, in which thread, with what arguments, and its error. Arrows lead from the making of a handle to
-its opening, and from a signal to the wait that it ended. The operations of killed processes are included. The exit
+operation ran, how long, in which thread, with what arguments, and its error. Arrows lead from the creation of a handle
+to its opening, and from a signal to the wait that it ended. The operations of killed processes are included. The exit
 status is the program's, or 128 plus the signal if a signal killed it. The file is Chrome trace-event JSON. Open it in
 https://ui.perfetto.dev (it stays on your machine).
 
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-m", dest="module", action="store_true", help="the program is a module, as in python -m")
     parser.add_argument("--json", action="store_true", help="report what was written, as one JSON object on stderr")
-    parser.add_argument("program")
+    parser.add_argument("program", help="the Python program to run")
     own = parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the program's own arguments")
     own.required = False
 

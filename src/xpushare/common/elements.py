@@ -86,7 +86,7 @@ def in_elements(strides: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     for stride in strides:  # a loop, since a generator is slower and this is on the hot path
         step, rest = divmod(stride, itemsize or 1)
         if rest:
-            raise BufferError("DLPack counts strides in elements; these are no multiples of the item size")
+            raise BufferError("DLPack counts strides in elements; these are not multiples of the item size")
         found.append(step)
     return tuple(found)
 

@@ -34,7 +34,7 @@ def dma_buf_of(source: Range) -> tuple[OwnedFd, int]:
     _device, export = said_by(source.allocation)
     begin = export.offset + source.address - driver.address
     if export.form is Form.DMA_BUF and len(export.fds) == 1:
-        dma_buf_nbytes(export.fds[0])  # raises if the driver's fd is no dma-buf
+        dma_buf_nbytes(export.fds[0])  # raises if the driver's fd is not a dma-buf
         return OwnedFd.copied(export.fds[0]), begin
     if export.form is not Form.MEMFD:
         raise FeatureNotSupportedError(f"{doing}: it is shared as {FORM_NAMES[export.form]}, of which none can be made")

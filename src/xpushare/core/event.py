@@ -150,7 +150,7 @@ def point_argument(at_least: int | None, slot: Slot) -> int:
 
 
 def timeout_argument(timeout: float | None) -> float | None:
-    """Return `timeout` as a number of seconds, which may be infinite; None means to wait without a limit."""
+    """Return `timeout` as a number of seconds, 0 or more. It may be infinite. None means to wait without a limit."""
     if timeout is None:
         return None
     try:
@@ -161,8 +161,8 @@ def timeout_argument(timeout: float | None) -> float | None:
         seconds = math.inf if timeout > 0 else -math.inf
     except ValueError:  # Decimal's signalling NaN
         seconds = math.nan
-    if math.isnan(seconds):
-        raise InvalidArgumentError(f"timeout must be a number, not {timeout}")
+    if not seconds >= 0:  # NaN is neither
+        raise InvalidArgumentError(f"timeout is a number of seconds, 0 or more, not {timeout}")
     return seconds
 
 

@@ -67,7 +67,7 @@ class Logger:
         for part in filter(None, text.split(";")):
             key, colon, value = part.partition(":")
             if not colon or not value or key in found:
-                raise ValueError(f"{part!r} is no key:value, or the second of its key")
+                raise ValueError(f"{part!r} is not a key:value, or the second of its key")
             if key not in _KEYS:
                 raise ValueError(f"it has no key {key!r}; the keys are {', '.join(_KEYS)}")
             found[key] = value

@@ -40,7 +40,7 @@ def work_on(device: Device, stream: object, array: object = None) -> Work | None
         native = stream
     found = adapter_of(device).adopt_queue(native)
     if found is None:
-        raise InvalidArgumentError(f"{type(native).__name__} is no stream that {device} knows")
+        raise InvalidArgumentError(f"{type(native).__name__} is not a stream that {device} knows")
     info, driver = found
     return Work(device if info == info_of(device) else _other(device, info), device.context, driver)
 

@@ -187,7 +187,7 @@ def adopt(native: object) -> Work:
         if found is not None:
             return found
     known = "; ".join(f"{record.backend}: {record.streams}" for record in adapters.vendors() if record.streams)
-    raise FeatureNotSupportedError(f"{type(native).__name__} is no stream that an adapter here knows ({known})")
+    raise FeatureNotSupportedError(f"{type(native).__name__} is not a stream that an adapter here knows ({known})")
 
 
 def _adopted(native: object, vendors: Iterable[Vendor]) -> Work | None:
@@ -250,7 +250,9 @@ def fill(queue: Work, dst: tuple[Range, int, int], pattern: bytes, nbytes: int |
     if not pattern:
         raise InvalidArgumentError("the pattern is empty")
     if target.nbytes % len(pattern):
-        raise InvalidArgumentError(f"the {target.nbytes} bytes to fill are no multiple of the pattern's {len(pattern)}")
+        raise InvalidArgumentError(
+            f"the {target.nbytes} bytes to fill are not a multiple of the pattern's {len(pattern)}"
+        )
     if target.nbytes:
         queue.driver.fill(target.address, pattern, target.nbytes, target.keep)
 
@@ -293,8 +295,6 @@ def wait(queue: Work, event: Opened, at_least: int | None) -> None:
 def synchronize(queue: Work, timeout: float | None) -> None:
     """Wait on the host until everything queued has finished. Raises the errors since the last call."""
     timeout = timeout_argument(timeout)
-    if timeout is not None and timeout < 0:
-        raise InvalidArgumentError("timeout is not negative")
     try:
         queue.driver.synchronize(timeout)
     except Exception:

@@ -38,7 +38,7 @@ def support(device: DeviceLike = "cuda:0") -> Support:
     """
     chosen = device if isinstance(device, Device) else Device(device)
     if chosen.backend != _BACKEND:
-        return Support("no", f"{chosen} is no CUDA device")
+        return Support("no", f"{chosen} is not a CUDA device")
     adapter: Any = adapter_of(chosen)
     found: Support = adapter.fabric(info_of(chosen))
     return found

@@ -263,7 +263,7 @@ class Keeper:
         head, _, message = keeping.body_of(fds[0]).partition(b"\n")
         name, replace, versions, mine, told = json.loads(head)
         if not isinstance(name, str) or type(versions) is not int or not 1 <= versions <= naming.VERSIONS_MOST:
-            raise InvalidArgumentError("that is no name, or no number of versions")
+            raise InvalidArgumentError("that is not a name, or not a number of versions")
         parts = [(None, message)] if told is None else list(_parts([Earlier(*each) for each in told], message))
         version = self._keep(client, name, bool(replace), versions, parts, client.pid if mine else None)
         return str(version).encode()
@@ -465,7 +465,7 @@ def _owned(fact: Fact, fds: list[OwnedFd]) -> Owned:
     form = Form(fact.form)
     expect_lasting(form, len(fds))
     if fact.kind not in _KINDS or len(fact.backend.encode()) > 15:
-        raise InvalidArgumentError("that is no export of memory")
+        raise InvalidArgumentError("that is not an export of memory")
     if not (0 < fact.nbytes <= fact.exposed_nbytes and 0 <= fact.offset <= fact.offset + fact.length <= fact.nbytes):
         raise InvalidArgumentError("an export's sizes contradict each other")
     inode = 0

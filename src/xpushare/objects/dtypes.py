@@ -71,7 +71,7 @@ def named_dtype(name: str) -> Any:
     kind = getattr(ml_dtypes, name, None)
     found = numpy.dtype(kind) if isinstance(kind, type) else None
     if found is None or found.type is not kind:
-        raise InvalidHandleError(f"the array handle's dtype is no dtype: {name!r}")
+        raise InvalidHandleError(f"the array handle's dtype is not a dtype: {name!r}")
     return found
 
 
@@ -97,5 +97,5 @@ def _built(described: Any, depth: int) -> Any:
     except InvalidArgumentError:  # this includes nested dtypes
         raise
     except Exception as error:  # whatever NumPy raises for a description that makes no sense
-        raise InvalidHandleError(f"the array handle's dtype is no dtype: {error}") from None
-    raise InvalidHandleError(f"the array handle's dtype is no dtype: {described!r:.200}")
+        raise InvalidHandleError(f"the array handle's dtype is not a dtype: {error}") from None
+    raise InvalidHandleError(f"the array handle's dtype is not a dtype: {described!r:.200}")

@@ -88,10 +88,15 @@ class Event(Exportable[Opened]):
             FeatureNotSupportedError: No adapter knows such an event.
 
         Examples:
-            >>> xs.Event.from_native(object())
-            Traceback (most recent call last):
-            ...
-            xpushare.common.errors.FeatureNotSupportedError: ...
+            `recorded` stands for what `torch.cuda.Event().record()` makes. The mock device runs without
+            a GPU.
+
+            >>> from xpushare.adapters.mock import MockEvent
+            >>> recorded = MockEvent(lambda: None)
+            >>> with xs.Event.from_native(recorded) as event:
+            ...     event.wait(60)
+            ...     event.done, event.pending
+            (True, 1)
         """
         from xpushare.core import interop
 

@@ -118,7 +118,7 @@ def read_text(text: bytes) -> Content:
     try:
         found: Any = json.loads(text.decode("utf-8", "surrogatepass"))
     except (ValueError, RecursionError) as error:
-        raise InvalidHandleError(f"the array handle's text is no JSON: {error}") from None
+        raise InvalidHandleError(f"the array handle's text is not JSON: {error}") from None
     if not (type(found) is list and len(found) == 2 and type(found[0]) is list):
         raise InvalidHandleError(f"the array handle's text says no dtypes and tree: {found!r:.200}")
     described, tree = found
@@ -138,7 +138,7 @@ def read_text(text: bytes) -> Content:
 
 
 def _why_bad(raw: bytes) -> str:
-    """Return why these bytes are no message of this user and boot. Raises if a handle in them is bad."""
+    """Return why these bytes are not a message of this user and boot. Raises if a handle in them is bad."""
     if len(raw) == Handle.NBYTES and raw[:8] != MAGIC:
         found = Handle(raw)
         return f"this is a handle of {found.kind}, not of an array: open it with ipc.{found.kind}.open"

@@ -130,7 +130,7 @@ def decode_text(text: str) -> bytes:
     if text.startswith("<") and text.endswith(">"):
         raise InvalidHandleError("this is the repr of a handle: send bytes(handle) or str(handle)")
     if len(text) <= NAME_LENGTH_MAX:
-        raise InvalidHandleError(f"{text!r} is no handle. If it is a published name, attach(xs.lookup({text!r}))")
+        raise InvalidHandleError(f"{text!r} is not a handle. If it is a published name, attach(xs.lookup({text!r}))")
     try:
         raw = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (UnicodeEncodeError, binascii.Error):
@@ -364,7 +364,7 @@ def _why_bad(raw: bytes) -> str:
         return f"a handle has {Handle.NBYTES} bytes, this has {len(raw)}"
     fields = Fields(raw)
     if fields.magic != MAGIC:
-        return "these bytes are no handle (they do not begin with XPUSHARE)"
+        return "these bytes are not a handle (they do not begin with XPUSHARE)"
     if fields.version != VERSION:
         return f"the handle has format version {fields.version}, this package reads version {VERSION}"
     if keyed_hash(raw[:-SEAL_NBYTES]) != raw[-SEAL_NBYTES:]:

@@ -196,7 +196,7 @@ def urContextCreate(phDevices: Sequence[Device], pProperties: ContextProperties 
     `URError` with the result:
 
     - `ERROR_INVALID_NULL_POINTER`: `phDevices` is null
-    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffffffe, which are no `ContextFlags`
+    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffffffe, which are not `ContextFlags`
     - `ERROR_INVALID_SIZE`: `phDevices` is empty
     - `ERROR_INVALID_NULL_HANDLE`: an element of `phDevices` is null
     - `ERROR_INVALID_NULL_HANDLE`: an element of `phDevices` is not a valid device
@@ -654,7 +654,7 @@ def urEnqueueEventsWaitWithBarrierExt(
     `URError` with the result:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
-    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffff7ff, which are no `ExpEnqueueExtFlags`
+    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffff7ff, which are not `ExpEnqueueExtFlags`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
     - `ERROR_INVALID_QUEUE`
     - `ERROR_INVALID_EVENT`
@@ -680,7 +680,7 @@ def urEnqueueHostTaskExp(
 
     - `ERROR_INVALID_NULL_POINTER`: `pfnHostTask` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
-    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffffffe, which are no `ExpHostTaskFlags`
+    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffffffe, which are not `ExpHostTaskFlags`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_UNSUPPORTED_FEATURE`: the device answers false to `DeviceInfo.ENQUEUE_HOST_TASK_SUPPORT_EXP`
@@ -727,9 +727,9 @@ def urEnqueueMemBufferCopyRect(
     - `ERROR_INVALID_SIZE`: `srcRowPitch` is not 0 and less than `region.width`
     - `ERROR_INVALID_SIZE`: `dstRowPitch` is not 0 and less than `region.width`
     - `ERROR_INVALID_SIZE`: `srcSlicePitch` is not 0 and less than `region.height` rows of `srcRowPitch`, or `region.width` if that is 0
-    - `ERROR_INVALID_SIZE`: `srcSlicePitch` is no multiple of rows of `srcRowPitch`, or `region.width` if that is 0
+    - `ERROR_INVALID_SIZE`: `srcSlicePitch` is not a multiple of rows of `srcRowPitch`, or `region.width` if that is 0
     - `ERROR_INVALID_SIZE`: `dstSlicePitch` is not 0 and less than `region.height` rows of `dstRowPitch`, or `region.width` if that is 0
-    - `ERROR_INVALID_SIZE`: `dstSlicePitch` is no multiple of rows of `dstRowPitch`, or `region.width` if that is 0
+    - `ERROR_INVALID_SIZE`: `dstSlicePitch` is not a multiple of rows of `dstRowPitch`, or `region.width` if that is 0
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
     - `ERROR_INVALID_QUEUE`
     - `ERROR_INVALID_EVENT`
@@ -756,9 +756,9 @@ def urEnqueueMemBufferFill(
     - `ERROR_INVALID_NULL_HANDLE`: `hBuffer` is null
     - `ERROR_INVALID_SIZE`: `pPattern` is empty or `size` is 0
     - `ERROR_INVALID_SIZE`: `pPattern` is longer than `size`
-    - `ERROR_INVALID_SIZE`: the length of `pPattern` is no power of two
-    - `ERROR_INVALID_SIZE`: `size` is no multiple of the length of `pPattern`
-    - `ERROR_INVALID_SIZE`: `offset` is no multiple of the length of `pPattern`
+    - `ERROR_INVALID_SIZE`: the length of `pPattern` is not a power of two
+    - `ERROR_INVALID_SIZE`: `size` is not a multiple of the length of `pPattern`
+    - `ERROR_INVALID_SIZE`: `offset` is not a multiple of the length of `pPattern`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
     - `ERROR_INVALID_QUEUE`
     - `ERROR_INVALID_EVENT`
@@ -784,7 +784,7 @@ def urEnqueueMemBufferMap(
 
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hBuffer` is null
-    - `ERROR_INVALID_ENUMERATION`: `mapFlags` has a bit of 0xfffffff8, which are no `MapFlags`
+    - `ERROR_INVALID_ENUMERATION`: `mapFlags` has a bit of 0xfffffff8, which are not `MapFlags`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
     - `ERROR_INVALID_QUEUE`
     - `ERROR_INVALID_EVENT`
@@ -837,9 +837,9 @@ def urEnqueueMemBufferReadRect(
     - `ERROR_INVALID_SIZE`: `bufferRowPitch` is not 0 and less than `region.width`
     - `ERROR_INVALID_SIZE`: `hostRowPitch` is not 0 and less than `region.width`
     - `ERROR_INVALID_SIZE`: `bufferSlicePitch` is not 0 and less than `region.height` rows of `bufferRowPitch`, or `region.width` if that is 0
-    - `ERROR_INVALID_SIZE`: `bufferSlicePitch` is no multiple of rows of `bufferRowPitch`, or `region.width` if that is 0
+    - `ERROR_INVALID_SIZE`: `bufferSlicePitch` is not a multiple of rows of `bufferRowPitch`, or `region.width` if that is 0
     - `ERROR_INVALID_SIZE`: `hostSlicePitch` is not 0 and less than `region.height` rows of `hostRowPitch`, or `region.width` if that is 0
-    - `ERROR_INVALID_SIZE`: `hostSlicePitch` is no multiple of rows of `hostRowPitch`, or `region.width` if that is 0
+    - `ERROR_INVALID_SIZE`: `hostSlicePitch` is not a multiple of rows of `hostRowPitch`, or `region.width` if that is 0
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
     - `ERROR_INVALID_QUEUE`
     - `ERROR_INVALID_EVENT`
@@ -892,9 +892,9 @@ def urEnqueueMemBufferWriteRect(
     - `ERROR_INVALID_SIZE`: `bufferRowPitch` is not 0 and less than `region.width`
     - `ERROR_INVALID_SIZE`: `hostRowPitch` is not 0 and less than `region.width`
     - `ERROR_INVALID_SIZE`: `bufferSlicePitch` is not 0 and less than `region.height` rows of `bufferRowPitch`, or `region.width` if that is 0
-    - `ERROR_INVALID_SIZE`: `bufferSlicePitch` is no multiple of rows of `bufferRowPitch`, or `region.width` if that is 0
+    - `ERROR_INVALID_SIZE`: `bufferSlicePitch` is not a multiple of rows of `bufferRowPitch`, or `region.width` if that is 0
     - `ERROR_INVALID_SIZE`: `hostSlicePitch` is not 0 and less than `region.height` rows of `hostRowPitch`, or `region.width` if that is 0
-    - `ERROR_INVALID_SIZE`: `hostSlicePitch` is no multiple of rows of `hostRowPitch`, or `region.width` if that is 0
+    - `ERROR_INVALID_SIZE`: `hostSlicePitch` is not a multiple of rows of `hostRowPitch`, or `region.width` if that is 0
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
     - `ERROR_INVALID_QUEUE`
     - `ERROR_INVALID_EVENT`
@@ -951,7 +951,7 @@ def urEnqueueUSMAdvise(hQueue: Queue, pMem: int, size: int, advice: USMAdviceFla
 
     - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
-    - `ERROR_INVALID_ENUMERATION`: `advice` has a bit of 0xfffe0000, which are no `USMAdviceFlags`
+    - `ERROR_INVALID_ENUMERATION`: `advice` has a bit of 0xfffe0000, which are not `USMAdviceFlags`
     - `ERROR_INVALID_SIZE`: `size` is 0
     - `ERROR_INVALID_QUEUE`
     - `ERROR_INVALID_EVENT`
@@ -974,7 +974,7 @@ def urEnqueueUSMDeviceAllocExp(
     `URError` with the result:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
-    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffffffe, which are no `ExpAsyncUSMAllocFlags`
+    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffffffe, which are not `ExpAsyncUSMAllocFlags`
     - `ERROR_INVALID_USM_SIZE`: `size` is 0
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
     - `ERROR_INVALID_USM_SIZE`: `size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE`
@@ -1002,7 +1002,7 @@ def urEnqueueUSMFill(
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
     - `ERROR_INVALID_SIZE`: `pPattern` is empty or `size` is 0
     - `ERROR_INVALID_SIZE`: `pPattern` is longer than `size`
-    - `ERROR_INVALID_SIZE`: `size` is no multiple of the length of `pPattern`
+    - `ERROR_INVALID_SIZE`: `size` is not a multiple of the length of `pPattern`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
     - `ERROR_INVALID_QUEUE`
     - `ERROR_INVALID_EVENT`
@@ -1030,9 +1030,9 @@ def urEnqueueUSMFill2D(
     - `ERROR_INVALID_SIZE`: `pitch` is 0 or less than `width`
     - `ERROR_INVALID_SIZE`: `pPattern` is empty
     - `ERROR_INVALID_SIZE`: `pPattern` is longer than `width * height`
-    - `ERROR_INVALID_SIZE`: the length of `pPattern` is no power of two
+    - `ERROR_INVALID_SIZE`: the length of `pPattern` is not a power of two
     - `ERROR_INVALID_SIZE`: `width` or `height` is 0
-    - `ERROR_INVALID_SIZE`: `width * height` is no multiple of that length
+    - `ERROR_INVALID_SIZE`: `width * height` is not a multiple of that length
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
     - `ERROR_INVALID_SIZE`: `pitch * height` exceeds the allocation of `pMem`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
@@ -1073,7 +1073,7 @@ def urEnqueueUSMHostAllocExp(
     `URError` with the result:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
-    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffffffe, which are no `ExpAsyncUSMAllocFlags`
+    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffffffe, which are not `ExpAsyncUSMAllocFlags`
     - `ERROR_INVALID_USM_SIZE`: `size` is 0
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
     - `ERROR_INVALID_USM_SIZE`: `size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE`
@@ -1148,7 +1148,7 @@ def urEnqueueUSMPrefetch(
 
     - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
-    - `ERROR_INVALID_ENUMERATION`: `flags` has a bit of 0xfffffffc, which are no `USMMigrationFlags`
+    - `ERROR_INVALID_ENUMERATION`: `flags` has a bit of 0xfffffffc, which are not `USMMigrationFlags`
     - `ERROR_INVALID_SIZE`: `size` is 0
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
     - `ERROR_INVALID_QUEUE`
@@ -1172,7 +1172,7 @@ def urEnqueueUSMSharedAllocExp(
     `URError` with the result:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
-    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffffffe, which are no `ExpAsyncUSMAllocFlags`
+    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffffffe, which are not `ExpAsyncUSMAllocFlags`
     - `ERROR_INVALID_USM_SIZE`: `size` is 0
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
     - `ERROR_INVALID_USM_SIZE`: `size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE`
@@ -1194,7 +1194,7 @@ def urEventCreateExp(hContext: Context, hDevice: Device, pEventDesc: ExpEventDes
     - `ERROR_INVALID_NULL_POINTER`: `pEventDesc` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
-    - `ERROR_INVALID_ENUMERATION`: `pEventDesc.flags` has a bit of 0xfffffffc, which are no `ExpEventFlags`
+    - `ERROR_INVALID_ENUMERATION`: `pEventDesc.flags` has a bit of 0xfffffffc, which are not `ExpEventFlags`
     - `ERROR_INVALID_VALUE`: `pEventDesc.flags` has both `IPC_EXP` and `ENABLE_PROFILING`
     - `ERROR_INVALID_CONTEXT`
     - `ERROR_UNSUPPORTED_FEATURE`: `pEventDesc.flags` has `ENABLE_PROFILING` and the platform cannot profile single events
@@ -1213,7 +1213,7 @@ def urEventCreateWithNativeHandle(
     `URError` with the result:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_INVALID_VALUE`: `hNativeEvent` is no event
+    - `ERROR_INVALID_VALUE`: `hNativeEvent` is not an event
     - `ERROR_UNSUPPORTED_FEATURE`: the adapter takes no events of others
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
@@ -1549,7 +1549,7 @@ def urMemBufferCreate(
     `URError` with the result:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_INVALID_ENUMERATION`: `flags` has a bit of 0xffffffc0, which are no `MemFlags`
+    - `ERROR_INVALID_ENUMERATION`: `flags` has a bit of 0xffffffc0, which are not `MemFlags`
     - `ERROR_INVALID_BUFFER_SIZE`: `size` is 0
     - `ERROR_INVALID_HOST_PTR`: `flags` has `USE_HOST_POINTER` or `ALLOC_COPY_HOST_POINTER`, and there is no `pProperties.pHost`
     - `ERROR_INVALID_HOST_PTR`: `flags` has neither, and there is a `pProperties.pHost`
@@ -1573,7 +1573,7 @@ def urMemBufferPartition(
 
     - `ERROR_INVALID_NULL_POINTER`: `pRegion` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hBuffer` is null
-    - `ERROR_INVALID_ENUMERATION`: `flags` has a bit of 0xffffffc0, which are no `MemFlags`
+    - `ERROR_INVALID_ENUMERATION`: `flags` has a bit of 0xffffffc0, which are not `MemFlags`
     - `ERROR_INVALID_ENUMERATION`: `bufferCreateType` is not in the range up to `BufferCreateType.REGION`
     - `ERROR_INVALID_BUFFER_SIZE`: `pRegion.size` is 0
     - `ERROR_INVALID_MEM_OBJECT`: `hBuffer` is a part of a buffer
@@ -1715,8 +1715,8 @@ def urPhysicalMemCreate(
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
-    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffffffd, which are no `PhysicalMemFlags`
-    - `ERROR_INVALID_SIZE`: `size` is no multiple of `VirtualMemGranularityInfo.MINIMUM`
+    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffffffd, which are not `PhysicalMemFlags`
+    - `ERROR_INVALID_SIZE`: `size` is not a multiple of `VirtualMemGranularityInfo.MINIMUM`
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
@@ -1821,7 +1821,7 @@ def urPlatformGetBackendOption(hPlatform: Platform, pFrontendOption: str) -> str
 
     - `ERROR_INVALID_NULL_POINTER`: `pFrontendOption` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hPlatform` is null
-    - `ERROR_INVALID_VALUE`: `pFrontendOption` is no option of a compiler's frontend
+    - `ERROR_INVALID_VALUE`: `pFrontendOption` is not an option of a compiler's frontend
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
@@ -1881,7 +1881,7 @@ def urQueueCreate(hContext: Context, hDevice: Device, pProperties: QueueProperti
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
-    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffff000, which are no `QueueFlags`
+    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffff000, which are not `QueueFlags`
     - `ERROR_INVALID_QUEUE_PROPERTIES`: `pProperties.flags` has both `PRIORITY_HIGH` and `PRIORITY_LOW`
     - `ERROR_INVALID_QUEUE_PROPERTIES`: `pProperties.flags` has both `SUBMISSION_BATCHED` and `SUBMISSION_IMMEDIATE`
     - `ERROR_INVALID_CONTEXT`
@@ -2051,7 +2051,7 @@ def urUSMDeviceAlloc(
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
-    - `ERROR_INVALID_ENUMERATION`: `pUSMDesc.hints` has a bit of 0xfffe0000, which are no `USMAdviceFlags`
+    - `ERROR_INVALID_ENUMERATION`: `pUSMDesc.hints` has a bit of 0xfffe0000, which are not `USMAdviceFlags`
     - `ERROR_INVALID_VALUE`: `pUSMDesc.align` is neither 0 nor a power of two
     - `ERROR_INVALID_USM_SIZE`: `size` is 0
     - `ERROR_INVALID_CONTEXT`
@@ -2124,7 +2124,7 @@ def urUSMHostAlloc(hContext: Context, pUSMDesc: USMDesc | None, pool: USMPool | 
     `URError` with the result:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_INVALID_ENUMERATION`: `pUSMDesc.hints` has a bit of 0xfffe0000, which are no `USMAdviceFlags`
+    - `ERROR_INVALID_ENUMERATION`: `pUSMDesc.hints` has a bit of 0xfffe0000, which are not `USMAdviceFlags`
     - `ERROR_INVALID_VALUE`: `pUSMDesc.align` is neither 0 nor a power of two
     - `ERROR_INVALID_USM_SIZE`: `size` is 0
     - `ERROR_INVALID_CONTEXT`
@@ -2148,7 +2148,7 @@ def urUSMHostAllocRegisterExp(
 
     - `ERROR_INVALID_NULL_POINTER`: `pHostMem` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffffffe, which are no `ExpUSMHostAllocRegisterFlags`
+    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffffffe, which are not `ExpUSMHostAllocRegisterFlags`
     - `ERROR_INVALID_VALUE`: `size` is 0
     - `ERROR_INVALID_CONTEXT`
     - `ERROR_INVALID_VALUE`: this process does not have that memory, or it is USM memory, or was registered before
@@ -2196,7 +2196,7 @@ def urUSMPoolCreate(hContext: Context, pPoolDesc: USMPoolDesc) -> USMPool:
 
     - `ERROR_INVALID_NULL_POINTER`: `pPoolDesc` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_INVALID_ENUMERATION`: `pPoolDesc.flags` has a bit of 0xfffffff8, which are no `USMPoolFlags`
+    - `ERROR_INVALID_ENUMERATION`: `pPoolDesc.flags` has a bit of 0xfffffff8, which are not `USMPoolFlags`
     - `ERROR_INVALID_VALUE`
     - `ERROR_OUT_OF_HOST_MEMORY`
     - `ERROR_UNINITIALIZED`
@@ -2212,7 +2212,7 @@ def urUSMPoolCreateExp(hContext: Context, hDevice: Device, pPoolDesc: USMPoolDes
     - `ERROR_INVALID_NULL_POINTER`: `pPoolDesc` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
-    - `ERROR_INVALID_ENUMERATION`: `pPoolDesc.flags` has a bit of 0xfffffff8, which are no `USMPoolFlags`
+    - `ERROR_INVALID_ENUMERATION`: `pPoolDesc.flags` has a bit of 0xfffffff8, which are not `USMPoolFlags`
     - `ERROR_INVALID_VALUE`
     - `ERROR_OUT_OF_HOST_MEMORY`
     - `ERROR_UNINITIALIZED`
@@ -2410,7 +2410,7 @@ def urUSMSharedAlloc(
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
-    - `ERROR_INVALID_ENUMERATION`: `pUSMDesc.hints` has a bit of 0xfffe0000, which are no `USMAdviceFlags`
+    - `ERROR_INVALID_ENUMERATION`: `pUSMDesc.hints` has a bit of 0xfffe0000, which are not `USMAdviceFlags`
     - `ERROR_INVALID_VALUE`: `pUSMDesc.align` is neither 0 nor a power of two
     - `ERROR_INVALID_USM_SIZE`: `size` is 0
     - `ERROR_INVALID_CONTEXT`
@@ -2524,7 +2524,7 @@ def urVirtualMemMap(
     - `ERROR_INVALID_NULL_POINTER`: `pStart` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hPhysicalMem` is null
-    - `ERROR_INVALID_ENUMERATION`: `flags` has a bit of 0xfffffff8, which are no `VirtualMemAccessFlags`
+    - `ERROR_INVALID_ENUMERATION`: `flags` has a bit of 0xfffffff8, which are not `VirtualMemAccessFlags`
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
@@ -2548,7 +2548,7 @@ def urVirtualMemSetAccess(hContext: Context, pStart: int, size: int, flags: Virt
 
     - `ERROR_INVALID_NULL_POINTER`: `pStart` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_INVALID_ENUMERATION`: `flags` has a bit of 0xfffffff8, which are no `VirtualMemAccessFlags`
+    - `ERROR_INVALID_ENUMERATION`: `flags` has a bit of 0xfffffff8, which are not `VirtualMemAccessFlags`
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`

@@ -291,7 +291,7 @@ def _value_rules(arg: Arg) -> Iterable[Rule]:
         yield rule(
             "INVALID_ENUMERATION",
             f"invalid_bits({name}, {arg.name})",
-            f"`{arg.name}` has a bit of {_mask(name)}, which are no `{name}`",
+            f"`{arg.name}` has a bit of {_mask(name)}, which are not `{name}`",
         )
     elif family == "struct":
         guard = f"{arg.name} is not None and " if arg.optional else ""
@@ -301,7 +301,7 @@ def _value_rules(arg: Arg) -> Iterable[Rule]:
                 yield rule(
                     "INVALID_ENUMERATION",
                     f"{guard}invalid_bits({flags}, {arg.name}.{field})",
-                    f"`{arg.name}.{field}` has a bit of {_mask(flags)}, which are no `{flags}`",
+                    f"`{arg.name}.{field}` has a bit of {_mask(flags)}, which are not `{flags}`",
                 )
 
 

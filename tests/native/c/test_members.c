@@ -118,7 +118,7 @@ static void test_reach(void)
         process other = start(bodies[i], d, 0);
         CHECK(hear(&other));
         CHECK(xp_reached(d, 7) && xp_reached(d, 9) && xp_may_use(d, 9) && !xp_may_use(d, 7) && !xp_reached(d, 10));
-        EQUAL(xp_holders(d, 9, found), 0); /* a use is no hold */
+        EQUAL(xp_holders(d, 9, found), 0); /* a use is not a hold */
         EQUAL(xp_marked(d, 7), i == 2);
         reap_process(&other, SIGKILL);
         UNTIL(!xp_reached(d, 7) && !xp_reached(d, 9));

@@ -237,7 +237,7 @@ static void test_replies(void)
     r.given[1] = (xp_given){XP_STATUS_NOT_LIVE, UINT32_MAX, 0};
     EQUAL(xp_read_reply(&r, two, 2, 2, &got, &given), XP_REPLY_GOOD);
     EQUAL(got.given[1].count, 0);
-    r.given[1] = (xp_given){XP_STATUS_OK, UINT32_MAX, 0}; /* the sum is no 1 */
+    r.given[1] = (xp_given){XP_STATUS_OK, UINT32_MAX, 0}; /* the sum is not a 1 */
     EQUAL(xp_read_reply(&r, two, 2, 1, &got, &given), XP_REPLY_FDS_LOST);
     r.magic[0] = 'Y';
     EQUAL(xp_read_reply(&r, one, 1, 2, &got, &given), XP_REPLY_NONSENSE);

@@ -25,7 +25,8 @@ def examine() -> Iterable[Check]:
 vendor = Vendor(
     backend="example",
     make=make,
-    dlpack=(DLPackType(1, kinds=("device", "host", "shared"), foreign=False, host=True),),  # kDLCPU
+    # kDLCPU
+    dlpack=(DLPackType(1, kinds=("device", "host", "shared"), foreign=False, host=True),),
     interfaces=(ArrayInterface("__array_interface__"),),
     examine=examine,
 )

@@ -42,7 +42,7 @@ def dma_buf_nbytes(fd: int) -> int:
     try:
         what = _name(fd)
         if not what.startswith("/dmabuf:"):
-            raise InvalidArgumentError(f"file descriptor {fd} is no dma-buf, but {what}")
+            raise InvalidArgumentError(f"file descriptor {fd} is not a dma-buf, but {what}")
         return os.lseek(fd, 0, os.SEEK_END)
     except FileNotFoundError:
         raise InvalidArgumentError(f"file descriptor {fd} is not open") from None

@@ -126,7 +126,7 @@ class Mock(HostStreamAdapter):
         stream = stream_by_handle(handle)
         found = None if stream is None else self.adopt_queue(stream)
         if stream is None or found is None:
-            raise InvalidArgumentError(f"{handle:#x} is no stream")
+            raise InvalidArgumentError(f"{handle:#x} is not a stream")
         if owned:
             stream.close()  # it is destroyed with its last user
         return found
@@ -134,7 +134,7 @@ class Mock(HostStreamAdapter):
     def native_event(self, device: DeviceInfo, handle: int, owned: bool) -> tuple[MockEvent, object]:
         event = event_by_handle(handle)
         if event is None:
-            raise InvalidArgumentError(f"{handle:#x} is no event")
+            raise InvalidArgumentError(f"{handle:#x} is not an event")
         return event, _Owned(event) if owned else event
 
     def samples(self) -> MockSamples:

@@ -40,7 +40,9 @@ def ordinal_of(native: object) -> int | None:
 
 
 def stream_of(native: object) -> tuple[int, int | None] | None:
-    """Return (raw stream, device ordinal if known) of another library's stream object; None if it is no stream."""
+    """Return (raw stream, device ordinal if known) of another library's stream object, or None if it is not a
+    stream.
+    """
     if isinstance(native, int) and not isinstance(native, bool):
         return native, None
     raw = getattr(native, "cuda_stream", None)  # torch
@@ -63,7 +65,9 @@ def stream_of(native: object) -> tuple[int, int | None] | None:
 
 
 def event_of(native: object) -> int | None:
-    """Return the raw event of another library's event object; None if it is no event, 0 if it was never recorded."""
+    """Return the raw event of another library's event object. None if it is not an event, 0 if it was never
+    recorded.
+    """
     raw = getattr(native, "cuda_event", None)  # torch
     if isinstance(raw, int):
         return raw

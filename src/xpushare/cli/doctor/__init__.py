@@ -21,7 +21,7 @@ from collections.abc import Iterator
 
 import xpushare as xs
 from xpushare.adapters.vendor import Check
-from xpushare.cli import seconds
+from xpushare.cli import pid_argument, seconds
 from xpushare.cli.doctor import containers, devices, folder, keeper, kernel, routes
 from xpushare.cli.doctor.sharing import Trial
 from xpushare.cli.screen import coloured, wrapped
@@ -70,13 +70,6 @@ def _text(check: Check) -> str:
     return f"{line}\n{wrapped(f'{chr(32):33}→ ', check.fix)}" if check.fix else line
 
 
-def _pid(text: str) -> int:
-    value = int(text)
-    if not 0 < value < 1 << 31:
-        raise argparse.ArgumentTypeError(f"{text} is no pid")
-    return value
-
-
 def _exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -91,17 +84,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device",
         metavar="SELECTOR",
-        help="use only these devices, in the syntax of ONEAPI_DEVICE_SELECTOR, such as native_cpu:0",
+        help="check only these devices: cpu, gpu, cuda:0, a uuid, or a selector as in ONEAPI_DEVICE_SELECTOR",
     )
     parser.add_argument(
-        "--pid", type=_pid, help="check instead whether this process can reach what the running process PID shares"
+        "--pid",
+        type=pid_argument,
+        help="check instead whether this process can reach what the running process PID shares",
     )
     parser.add_argument(
         "--timeout",
         type=seconds,
         default=30.0,
-        metavar="S",
-        help="time limit for each step, in seconds (default: 30)",
+        metavar="SECONDS",
+        help="time limit for each step (default: 30)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 

@@ -8,6 +8,7 @@ from typing import Final
 
 import xpushare as xs
 from xpushare import adapters
+from xpushare._device import devices_named
 from xpushare.adapters.vendor import Check, Vendor
 
 __all__ = ["examine"]
@@ -59,7 +60,7 @@ def examine(selector: str | None) -> tuple[list[xs.Device], list[Check]]:
     checks += [Check(group, f"adapter {each.name}", "limited", each.why, each.fix) for each in adapters.problems()]
     variable = os.environ.get("ONEAPI_DEVICE_SELECTOR")
     try:
-        found = xs.devices(selector)
+        found = devices_named(selector)
     except xs.InvalidArgumentError as error:
         fix = "unset ONEAPI_DEVICE_SELECTOR" if repr(variable) in str(error) else "another --device"
         return [], [*checks, Check(group, "selector", "fails", str(error), fix)]

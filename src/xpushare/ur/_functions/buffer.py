@@ -118,9 +118,9 @@ def urEnqueueMemBufferCopy(
     "`offset + size` exceeds `hBuffer`",
     rule("INVALID_SIZE", "len(pPattern) == 0 or size == 0", "`pPattern` is empty or `size` is 0"),
     rule("INVALID_SIZE", "len(pPattern) > size", "`pPattern` is longer than `size`"),
-    rule("INVALID_SIZE", "len(pPattern) & (len(pPattern) - 1)", "the length of `pPattern` is no power of two"),
-    rule("INVALID_SIZE", "size % len(pPattern)", "`size` is no multiple of the length of `pPattern`"),
-    rule("INVALID_SIZE", "offset % len(pPattern)", "`offset` is no multiple of the length of `pPattern`"),
+    rule("INVALID_SIZE", "len(pPattern) & (len(pPattern) - 1)", "the length of `pPattern` is not a power of two"),
+    rule("INVALID_SIZE", "size % len(pPattern)", "`size` is not a multiple of the length of `pPattern`"),
+    rule("INVALID_SIZE", "offset % len(pPattern)", "`offset` is not a multiple of the length of `pPattern`"),
     WAIT_LIST_RULE,
     operation="Queue.fill",
 )
@@ -206,7 +206,7 @@ def _box_rules(first: str, second: str) -> tuple[Rule, ...]:
                 f"0 < {name}SlicePitch < region.height * {row(name)}",
                 f"`{name}SlicePitch` is not 0 and less than `region.height` {words}",
             ),
-            rule("INVALID_SIZE", f"{name}SlicePitch % {row(name)}", f"`{name}SlicePitch` is no multiple of {words}"),
+            rule("INVALID_SIZE", f"{name}SlicePitch % {row(name)}", f"`{name}SlicePitch` is not a multiple of {words}"),
         )
 
     return (
@@ -348,7 +348,7 @@ def urEnqueueMemUnmap(hQueue: Queue, hMem: Mem, pMappedPtr: Pointer, phEventWait
     with _objects.places.lock:
         mapped = hMem.maps.get(pMappedPtr)
         if not mapped:
-            raise URError(f"{pMappedPtr:#x} is no mapped part of {hMem!r}", result=Result.ERROR_INVALID_MEM_OBJECT)
+            raise URError(f"{pMappedPtr:#x} is not a mapped part of {hMem!r}", result=Result.ERROR_INVALID_MEM_OBJECT)
         found = mapped.pop()
         if not mapped:
             del hMem.maps[pMappedPtr]

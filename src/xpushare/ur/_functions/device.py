@@ -157,7 +157,7 @@ def _sub_groups(device: Device) -> int:
 def _pci(device: Device) -> str:
     address: str = info_of(device.shared).pci
     if not address:
-        raise URError(f"{device!r} is no device of the PCI bus", result=Result.ERROR_UNSUPPORTED_ENUMERATION)
+        raise URError(f"{device!r} is not a device of the PCI bus", result=Result.ERROR_UNSUPPORTED_ENUMERATION)
     return address
 
 
@@ -493,7 +493,7 @@ def urPlatformGetApiVersion(hPlatform: Platform) -> ApiVersion:
 _OPTIONS: Final = frozenset(("", "-O0", "-O1", "-O2", "-O3", "-ftarget-compile-fast"))
 
 
-@function(114, ("INVALID_VALUE", "`pFrontendOption` is no option of a compiler's frontend"))
+@function(114, ("INVALID_VALUE", "`pFrontendOption` is not an option of a compiler's frontend"))
 def urPlatformGetBackendOption(hPlatform: Platform, pFrontendOption: String) -> String:
     """Returns the platform's compiler option for an option of a frontend. Always answers that there is none, since
     xpushare has no compiler.

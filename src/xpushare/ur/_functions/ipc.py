@@ -51,7 +51,7 @@ def urIPCGetMemHandleExp(hContext: Context, pMem: Pointer) -> bytes:
     allocation: Any = found.allocation  # the reservation, if it is a virtual range
     if not isinstance(allocation, Allocation) or allocation.imported:
         raise URError(
-            f"{pMem:#x} is no USM memory of this process: opened and virtual memory cannot be exported by address",
+            f"{pMem:#x} is not USM memory of this process: opened and virtual memory cannot be exported by address",
             result=Result.ERROR_INVALID_ARGUMENT,
         )
     return bytes(core_memory.get(found))

@@ -57,7 +57,7 @@ def urPlatformCreateWithNativeHandle(
 ) -> Platform:
     """Returns the platform of a driver's handle. The platform does not own the handle."""
     if _platform(hAdapter) != hNativePlatform:
-        raise URError(f"{hNativePlatform:#x} is no platform of {hAdapter!r}", result=Result.ERROR_INVALID_VALUE)
+        raise URError(f"{hNativePlatform:#x} is not a platform of {hAdapter!r}", result=Result.ERROR_INVALID_VALUE)
     return hAdapter.platform
 
 
@@ -81,7 +81,7 @@ def urDeviceCreateWithNativeHandle(
         if _native(device, "device") == hNativeDevice:
             device.take()
             return device
-    raise URError(f"{hNativeDevice:#x} is no device of {hAdapter!r}", result=Result.ERROR_INVALID_DEVICE)
+    raise URError(f"{hNativeDevice:#x} is not a device of {hAdapter!r}", result=Result.ERROR_INVALID_DEVICE)
 
 
 @function(5, _NONE)
@@ -177,7 +177,7 @@ def urEventGetNativeHandle(hEvent: Event) -> NativeHandle:
 
 @function(
     46,
-    ("INVALID_VALUE", "`hNativeEvent` is no event"),
+    ("INVALID_VALUE", "`hNativeEvent` is not an event"),
     ("UNSUPPORTED_FEATURE", "the adapter takes no events of others"),
     invalid=Result.ERROR_INVALID_VALUE,
     makes="event",

@@ -35,7 +35,7 @@ _PHYSICAL_MEM: Final = Info(
 
 @function(
     160,
-    ("INVALID_SIZE", "`size` is no multiple of `VirtualMemGranularityInfo.MINIMUM`"),
+    ("INVALID_SIZE", "`size` is not a multiple of `VirtualMemGranularityInfo.MINIMUM`"),
     operations=("PhysicalMemory",),
     invalid=Result.ERROR_INVALID_SIZE,
     makes="physical_mem",

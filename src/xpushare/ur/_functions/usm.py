@@ -506,7 +506,7 @@ def urUSMHostAllocRegisterExp(
         there = mapped(pHostMem, size) in (("rw", "r") if read_only else ("rw",))
         if not there or places.locate(pHostMem) or places.locate(last):
             raise URError(
-                f"{size} bytes at {pHostMem:#x} are no memory of this process, or USM memory already",
+                f"{size} bytes at {pHostMem:#x} are not memory of this process, or USM memory already",
                 result=Result.ERROR_INVALID_VALUE,
             )
         found = core_memory.HostBytes(pHostMem, size, hContext.devices[0].shared)

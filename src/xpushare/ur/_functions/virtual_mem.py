@@ -92,7 +92,7 @@ def urVirtualMemFree(hContext: Context, pStart: Pointer, size: Size) -> None:
         found, at = _range_of(hContext, pStart)
         if at or size != found.nbytes:
             raise URError(
-                f"{size} bytes at {pStart:#x} are no whole reserved range: that is {found!r}",
+                f"{size} bytes at {pStart:#x} are not a whole reserved range: that is {found!r}",
                 result=Result.ERROR_INVALID_VALUE,
             )
         if found.mapped():

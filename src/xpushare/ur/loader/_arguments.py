@@ -111,7 +111,7 @@ class _Handles(_Word):
     def __init__(self, call: Call, name: str) -> None:
         super().__init__(call, name)
         count = _before(call, name)
-        assert count not in {arg.name for arg in call.function.args}, f"{call.function.name}: {count} is no count"
+        assert count not in {arg.name for arg in call.function.args}, f"{call.function.name}: {count} is not a count"
         self.uses = (count, name)
 
     def read(self, words: Words) -> tuple[Any, ...] | None:
