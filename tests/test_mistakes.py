@@ -255,10 +255,7 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
         ("signal 1", "within 0.01 s", "nobody has submitted it", "look for its traceback"),
     ),
     "a negative number": (lambda s: s.event.wait(at_least=-1), xs.InvalidArgumentError, ("number of a signal", "-1")),
-    "a time below 0": (
-        lambda s: s.event.wait(-1, at_least=1), xs.InvalidArgumentError,
-        ("timeout is a number of seconds, 0 or more, not -1",),
-    ),
+    "a time below 0": (lambda s: s.event.wait(-1, at_least=1), TimeoutError, ("within 0 s",)),
     "a time as text": (lambda s: s.event.wait("1"), xs.InvalidArgumentError, ("number of seconds", "not str")),
     "a private event": (
         lambda _: pickle.dumps(xs.Event(HOST)), xs.InvalidArgumentError,

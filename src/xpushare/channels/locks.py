@@ -139,9 +139,10 @@ class Lock(_native.LockMember, _Shared):
             >>> lock.release()
             >>> lock.close()
         """
-        found: Held | None = _native.lock_acquire(self, events.timeout_argument(timeout))
+        seconds = events.timeout_argument(timeout)
+        found: Held | None = _native.lock_acquire(self, seconds)
         if found is None:
-            raise TimeoutError(f"another process or thread held the lock for {timeout:g} s")
+            raise TimeoutError(f"another process or thread held the lock for {seconds:g} s")
         return found
 
     _leave = _native.lock_leave
@@ -221,8 +222,9 @@ class Atomic(_native.AtomicMember, _Shared):
             ...     number.load()
             1
         """
-        if not _native.atomic_wait(self, value, events.timeout_argument(timeout)):
-            raise TimeoutError(f"the number was {value} for {timeout:g} s")
+        seconds = events.timeout_argument(timeout)
+        if not _native.atomic_wait(self, value, seconds):
+            raise TimeoutError(f"the number was {value} for {seconds:g} s")
 
     _leave = _native.atomic_leave
 

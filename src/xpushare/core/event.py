@@ -150,7 +150,10 @@ def point_argument(at_least: int | None, slot: Slot) -> int:
 
 
 def timeout_argument(timeout: float | None) -> float | None:
-    """Return `timeout` as a number of seconds, 0 or more. It may be infinite. None means to wait without a limit."""
+    """Return `timeout` as a number of seconds, 0 or more. It may be infinite. None means to wait without a limit.
+
+    A time below 0, such as what is left until a deadline that has passed, counts as 0.
+    """
     if timeout is None:
         return None
     try:
@@ -161,9 +164,9 @@ def timeout_argument(timeout: float | None) -> float | None:
         seconds = math.inf if timeout > 0 else -math.inf
     except ValueError:  # Decimal's signalling NaN
         seconds = math.nan
-    if not seconds >= 0:  # NaN is neither
-        raise InvalidArgumentError(f"timeout is a number of seconds, 0 or more, not {timeout}")
-    return seconds
+    if math.isnan(seconds):
+        raise InvalidArgumentError(f"timeout is a number of seconds, not {timeout}")
+    return max(seconds, 0.0)
 
 
 @operation("Event", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))

@@ -294,9 +294,11 @@ def wait(queue: Work, event: Opened, at_least: int | None) -> None:
 )
 def synchronize(queue: Work, timeout: float | None) -> None:
     """Wait on the host until everything queued has finished. Raises the errors since the last call."""
-    timeout = timeout_argument(timeout)
+    seconds = timeout_argument(timeout)
+    if timeout is not None and timeout < 0:
+        raise InvalidArgumentError(f"timeout is a number of seconds, 0 or more, not {timeout}")
     try:
-        queue.driver.synchronize(timeout)
+        queue.driver.synchronize(seconds)
     except Exception:
         quiet_if_leaving()
         raise
