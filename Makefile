@@ -32,7 +32,7 @@ PYTEST = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --b
 test: $(VENV)/installed $(VENV)/test ## the tests, without the exhaustive ones: a little over two minutes on two idle CPUs
 	OPENBLAS_NUM_THREADS=1 $(PYTEST) -n 3 -m "not soak and not exhaustive" $(TESTS) $(ARGS)
 
-test-all: $(VENV)/installed $(VENV)/test ## all tests
+test-all: $(VENV)/installed $(VENV)/test $(VENV)/lint ## all tests, some of which ask mypy and pyright
 	$(PYTEST) -m "not soak" $(TESTS) $(ARGS)
 
 coverage: $(VENV)/installed $(VENV)/test ## lines and branches of the package that `make test-all` runs, and `make test` alone

@@ -1,9 +1,10 @@
-"""What editors and type checkers know of the package: the stub is current, and two language servers are asked."""
+"""What editors and type checkers know of the package: the stub is current, and Jedi, pyright and mypy are asked."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import runpy
 import subprocess
@@ -13,11 +14,18 @@ from typing import Any
 
 import pytest
 
+import documented
 import xpushare as xs
 from xpushare.channels.ends import Frame, Loan
 
 ROOT = Path(__file__).parent.parent
 CALLS = Path(__file__).with_name("typed_calls.py")
+
+
+needs_libraries = pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, ("jax", "torch"))),
+    reason="asks for the types of JAX's and torch's arrays, too",
+)
 
 
 def test_stub_is_current() -> None:
@@ -36,13 +44,26 @@ def completions(source: str) -> set[str]:
 def test_jedi_knows_every_public_name() -> None:
     found = completions("import xpushare as xs\nxs.")
     assert found >= {*xs.__all__, "__version__"}
-    assert not found & {"import_module", "importlib", "annotations", "TYPE_CHECKING"}
+    # Jedi lists the folders of every package, whatever its `__all__` or stub says (`ModuleMixin.get_filters`).
+    folders = {each.parent.name for each in Path(xs.__file__).parent.glob("[!_]*/__init__.py")}
+    assert {name for name in found if not name.startswith("_")} == {*xs.__all__, *folders}
 
 
-@pytest.mark.parametrize("handle", ["xs.share([])", "b''"])
-def test_jedi_knows_an_attached_array_alone(handle: str) -> None:
+@pytest.mark.parametrize(
+    "program",
+    [
+        "handle = xs.share([])",
+        "handle = b''",
+        "handle = xs.share(xs.zeros(3))",
+        "handle = xs.lookup('frames')",
+        "def attached(handle: xs.ArrayHandle):",
+    ],
+)
+def test_jedi_knows_an_attached_array_alone(program: str) -> None:
     """Nothing of the other libraries whose arrays `like=` gives."""
-    assert not completions(f"import xpushare as xs\nhandle = {handle}\nxs.attach(handle).") & {"abs_", "sum", "numpy"}
+    indent = "    " if program.endswith(":") else ""
+    found = completions(f"import xpushare as xs\n{program}\n{indent}xs.attach(handle).")
+    assert {name for name in found if not name.startswith("_")} == OFFERED["xs.zeros(3)"]
 
 
 @pytest.mark.parametrize(
@@ -129,8 +150,10 @@ def test_dir_of_a_module_has_its_functions_alone(module: Any) -> None:
     assert set(dir(module)) <= {"close", "get", "open", "put"}
 
 
-def test_jedi_knows_modules() -> None:
-    assert completions("import xpushare as xs\nxs.ipc.memory.") >= {"get", "open", "put", "close"}
+@pytest.mark.parametrize("module", ["ipc", "ipc.memory", "ipc.physical_memory", "ipc.event", "ur"])
+def test_jedi_knows_modules(module: str) -> None:
+    found = {name for name in completions(f"import xpushare as xs\nxs.{module}.") if not name.startswith("_")}
+    assert found - {"loader"} == set(importlib.import_module(f"xpushare.{module}").__all__)
 
 
 def wanted() -> dict[int, str]:
@@ -139,15 +162,62 @@ def wanted() -> dict[int, str]:
     return {at: match[1] for at, match in found.items() if match}
 
 
-def test_pyright_knows_types() -> None:
+def check_calls(revealed: dict[int, str]) -> None:
+    assert {at: revealed[at][: len(name)] for at, name in wanted().items()} == wanted()
+
+
+def pyright(*arguments: str) -> list[dict[str, Any]]:
     pytest.importorskip("pyright")
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("asks for the type of tensors, too: needs torch")
-    command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "--outputjson", str(CALLS)]
+    command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "--outputjson", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300, check=False)
     found: list[dict[str, Any]] = json.loads(done.stdout)["generalDiagnostics"]
+    return found
+
+
+@needs_libraries
+def test_pyright_knows_types() -> None:
     types: dict[int, str] = {}
-    for each in found:
+    for each in pyright(str(CALLS)):
         assert each["severity"] == "information", each
         types[each["range"]["start"]["line"]] = re.search(r' is "(.*)"$', each["message"])[1]  # type: ignore[index]
-    assert {at: types[at][: len(name)] for at, name in wanted().items()} == wanted()
+    check_calls(types)
+
+
+@needs_libraries
+@pytest.mark.exhaustive
+def test_mypy_knows_types() -> None:
+    pytest.importorskip("mypy")
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(CALLS)]
+    environment = {**os.environ, "MYPYPATH": str(ROOT / "src")}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300, env=environment, check=False)
+    types: dict[int, str] = {}
+    for line in done.stdout.splitlines():
+        match = re.search(r':(\d+): note: Revealed type is "(.*)"$', line)
+        assert match, line
+        types[int(match[1]) - 1] = re.sub(r"\b[\w.]+\.(?=\w)", "", match[2])
+    check_calls(types)
+
+
+REFUSED = "<!-- Type checkers refuse this program. -->"  # before a block that shows a mistake
+
+
+@pytest.mark.exhaustive
+def test_pyright_accepts_documented_programs(tmp_path: Path) -> None:
+    """For Python 3.12: before that version NumPy's stubs take no buffers of other libraries."""
+    settings = {"extraPaths": [str(ROOT / "src"), str(ROOT / "tests")], "pythonVersion": "3.12"}
+    settings |= {"typeCheckingMode": "standard", "reportMissingImports": False}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
+    refused: set[str] = set()
+    for block in documented.blocks():
+        if block.file or block.libraries & documented.LONG:  # pyright does not know what Ray's and Dask's decorators do
+            continue
+        name = f"{block.page}:{block.line}"
+        (tmp_path / f"{name.replace('/', '+')}.py").write_text(block.source)
+        if (ROOT / block.page).read_text().split("\n")[block.line - 4] == REFUSED:
+            refused.add(name)
+    wrong: dict[str, list[str]] = {}
+    for each in pyright("--project", str(tmp_path)):
+        name = Path(each["file"]).stem.replace("+", "/")
+        wrong.setdefault(name, []).append(f"{each['range']['start']['line']}: {each['message']}")
+    assert {name: texts for name, texts in wrong.items() if name not in refused} == {}
+    assert refused == wrong.keys()

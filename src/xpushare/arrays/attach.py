@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Union, overload
 
 from xpushare import adapters
 from xpushare._device import dlpack_of
@@ -28,72 +28,96 @@ if TYPE_CHECKING:
     import jax  # type: ignore[import-not-found, unused-ignore]  # unless it is installed
     import torch  # type: ignore[import-not-found, unused-ignore]
     from numpy.typing import NDArray
+    from typing_extensions import TypeVar
 
     from xpushare._device import DeviceLike
+    from xpushare.adapters.array_types import Tree
     from xpushare.arrays.consumers import Consumer, Library
     from xpushare.arrays.containers import Only
     from xpushare.core.memory import Range
     from xpushare.core.queue import Work
     from xpushare.objects.array import SharedArray
     from xpushare.objects.message import Content
+    from xpushare.objects.physical_memory import VirtualRange
+
+    # Anything. Jedi takes the bound for the type, and picks the first overload, since it resolves no generic alias.
+    T = TypeVar("T", bound=Union[SharedArray, Any], default=Any)  # noqa: UP007
+    ArrayHandleLike = Union[ArrayHandle[T], Handle]  # noqa: UP007
+    V = TypeVar("V")
+    Attached = TypeVar("Attached", bound=SharedArray | VirtualRange | Tree, default=SharedArray)
 
 __all__ = ["attach", "attach_message"]
 
-_T = TypeVar("_T")
-# Not any buffer: an array is one, too, and a checker shall refuse it.
-_Handle = ArrayHandle | Handle | bytes | bytearray | memoryview | str
-_Types = Iterable[type[tuple[Any, ...]]]
-_Only = str | Iterable[str] | Callable[[str], bool] | None
 
-
+# With `like`, trees come before arrays, so that a handle which may be either, an `ArrayHandle[Any]`, gives Any.
 @overload
 def attach(
-    h: _Handle, *, device: DeviceLike | None = None, stream: Any = None,
-    like: None = None, types: _Types = (), only: _Only = None, own: bool = False,
-) -> SharedArray: ...  # fmt: skip
+    h: ArrayHandleLike[T], *, device: DeviceLike | None = None, stream: Any = None,
+    like: None = None, types: Iterable[type[tuple[Any, ...]]] = (),
+    only: str | Iterable[str] | Callable[[str], bool] | None = None, own: bool = False,
+) -> T: ...  # fmt: skip
 @overload
 def attach(
-    h: _Handle, *, device: DeviceLike | None = None, stream: Any = None,
-    like: Literal["numpy"], types: _Types = (), only: _Only = None, own: bool = False,
-) -> NDArray[Any]: ...  # fmt: skip
-@overload
-def attach(  # pyright: ignore[reportUnknownParameterType]  # unless the library is installed
-    h: _Handle, *, device: DeviceLike | None = None, stream: Any = None,
-    like: Literal["torch"], types: _Types = (), only: _Only = None, own: bool = False,
-) -> torch.Tensor: ...  # fmt: skip
-@overload
-def attach(  # pyright: ignore[reportUnknownParameterType]  # unless the library is installed
-    h: _Handle, *, device: DeviceLike | None = None, stream: Any = None,
-    like: Literal["jax"], types: _Types = (), only: _Only = None, own: bool = False,
-) -> jax.Array: ...  # fmt: skip
+    h: bytes | bytearray | memoryview | str, *, device: DeviceLike | None = None, stream: Any = None,
+    like: None = None, types: Iterable[type[tuple[Any, ...]]] = (),
+    only: str | Iterable[str] | Callable[[str], bool] | None = None, own: bool = False,
+) -> Attached: ...  # type: ignore[type-var]  # what the caller declares, else an array  # fmt: skip
 @overload
 def attach(
-    h: _Handle, *, device: DeviceLike | None = None, stream: Any = None,
-    like: Literal["cupy"], types: _Types = (), only: _Only = None, own: bool = False,
+    h: ArrayHandle[Tree] | Handle, *, device: DeviceLike | None = None, stream: Any = None,
+    like: Literal["numpy", "torch", "cupy", "jax"] | Library[Any] | Callable[[SharedArray], Any],
+    types: Iterable[type[tuple[Any, ...]]] = (),
+    only: str | Iterable[str] | Callable[[str], bool] | None = None, own: bool = False,
 ) -> Any: ...  # fmt: skip
 @overload
 def attach(
-    h: _Handle, *, device: DeviceLike | None = None, stream: Any = None,
-    like: Library[_T] | Callable[[SharedArray], _T], types: _Types = (), only: _Only = None, own: bool = False,
-) -> _T: ...  # fmt: skip
+    h: ArrayHandle | Handle | bytes | bytearray | memoryview | str, *, device: DeviceLike | None = None,
+    stream: Any = None, like: Literal["numpy"], types: Iterable[type[tuple[Any, ...]]] = (),
+    only: str | Iterable[str] | Callable[[str], bool] | None = None, own: bool = False,
+) -> NDArray[Any]: ...  # fmt: skip
+@overload
+def attach(  # pyright: ignore[reportUnknownParameterType]  # unless the library is installed
+    h: ArrayHandle | Handle | bytes | bytearray | memoryview | str, *, device: DeviceLike | None = None,
+    stream: Any = None, like: Literal["torch"], types: Iterable[type[tuple[Any, ...]]] = (),
+    only: str | Iterable[str] | Callable[[str], bool] | None = None, own: bool = False,
+) -> torch.Tensor: ...  # fmt: skip
+@overload
+def attach(  # pyright: ignore[reportUnknownParameterType]  # unless the library is installed
+    h: ArrayHandle | Handle | bytes | bytearray | memoryview | str, *, device: DeviceLike | None = None,
+    stream: Any = None, like: Literal["jax"], types: Iterable[type[tuple[Any, ...]]] = (),
+    only: str | Iterable[str] | Callable[[str], bool] | None = None, own: bool = False,
+) -> jax.Array: ...  # fmt: skip
+@overload
 def attach(
-    h: _Handle,
+    h: ArrayHandle | Handle | bytes | bytearray | memoryview | str, *, device: DeviceLike | None = None,
+    stream: Any = None, like: Literal["cupy"], types: Iterable[type[tuple[Any, ...]]] = (),
+    only: str | Iterable[str] | Callable[[str], bool] | None = None, own: bool = False,
+) -> Any: ...  # fmt: skip
+@overload
+def attach(
+    h: ArrayHandle | Handle | bytes | bytearray | memoryview | str, *, device: DeviceLike | None = None,
+    stream: Any = None, like: Library[V] | Callable[[SharedArray], V],
+    types: Iterable[type[tuple[Any, ...]]] = (),
+    only: str | Iterable[str] | Callable[[str], bool] | None = None, own: bool = False,
+) -> V: ...  # fmt: skip
+def attach(
+    h: ArrayHandle[Any] | Handle | bytes | bytearray | memoryview | str,
     *,
     device: DeviceLike | None = None,
     stream: Any = None,
-    like: Any = None,
-    types: _Types = (),
-    only: _Only = None,
+    like: Library[Any] | Callable[[SharedArray], Any] | str | None = None,
+    types: Iterable[type[tuple[Any, ...]]] = (),
+    only: str | Iterable[str] | Callable[[str], bool] | None = None,
     own: bool = False,
-) -> Any:
+) -> SharedArray | Any:
     """Open an array that `share` exported, in any process of this user.
 
     The elements are the same bytes, not a copy. They are writable unless the array was shared
     read-only. The result keeps the memory mapped, and so do NumPy arrays and tensors made from it.
 
-    The handle of a tree gives the tree. Its type is known only at run time:
-    `tree = typing.cast("dict[str, xs.SharedArray]", xs.attach(handle))`. The handle of a growable
-    `VirtualRange` gives a range that follows it.
+    The handle of a tree gives the tree. Type checkers know its type from the handle that `share`
+    returned. For bytes, text and names, declare it: `tree: dict[str, xs.SharedArray] = xs.attach(raw)`.
+    The handle of a growable `VirtualRange` gives a range that follows it.
 
     Args:
         h: What `share` or `lookup` returned, or its bytes or text. If the handle was looked up and
@@ -149,7 +173,7 @@ def attach(
 
 
 def attach_message(
-    message: ArrayHandle,
+    message: ArrayHandle[Any],
     device: DeviceLike | None = None,
     stream: Any = None,
     consumer: Consumer | None = None,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Generic, Literal, NoReturn, Self, TypeVar, final, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, Self, TypeVar, final, overload
 
 from xpushare import _native
 from xpushare.arrays.changes import Awaitable, Changes
@@ -41,6 +41,11 @@ from xpushare.sharing import identity, naming, node
 from xpushare.sharing.handle import Handle, fields_of, following
 from xpushare.sharing.survey import Row, Survey, survey
 
+if TYPE_CHECKING:
+    from xpushare.adapters.array_types import AnyArray, Tree
+    from xpushare.arrays.attach import Attached
+    from xpushare.objects.physical_memory import VirtualRange
+
 __all__ = ["Lost", "Watch", "lookup", "publish", "published", "shares", "survey_named", "unpublish", "watch"]
 
 WARN_AFTER: Final = 10.0  # seconds of waiting for a name that nobody has
@@ -59,11 +64,18 @@ class Lost:
     """Its pid as seen from here, 0 if it cannot be seen."""
 
 
-_V = TypeVar("_V", bound="Handle | ArrayHandle | Lost")
+_V = TypeVar("_V", bound="Handle | ArrayHandle[Any] | Lost")
 
 
 @doing("publishing a name")
-def publish(name: str, obj: Any, *, replace: bool = False, versions: int = 1, keep: bool = False) -> int:
+def publish(
+    name: str,
+    obj: AnyArray | Tree | VirtualRange | PhysicalMemory | Event | Handle | ArrayHandle[Any],
+    *,
+    replace: bool = False,
+    versions: int = 1,
+    keep: bool = False,
+) -> int:
     """Give something a name by which every process of this user finds it with `lookup`.
 
     The name lasts until `unpublish` or the end of this process, and so does the export that
@@ -137,7 +149,7 @@ def unpublish(name: str) -> None:
 
 
 @doing("looking for names")
-def published() -> dict[str, Handle | ArrayHandle]:
+def published() -> dict[str, Handle | ArrayHandle[Any]]:
     """List the names that living processes of this user have published.
 
     Handles of another version of the package are left out; `lookup` says why.
@@ -155,7 +167,7 @@ def published() -> dict[str, Handle | ArrayHandle]:
         >>> xs.unpublish("frames")
     """
     folder = naming.names_folder()
-    found: dict[str, Handle | ArrayHandle] = {}
+    found: dict[str, Handle | ArrayHandle[Any]] = {}
     with naming.lock:
         naming.reap(folder)
         for name in sorted(naming.listed(folder)):
@@ -170,7 +182,7 @@ def published() -> dict[str, Handle | ArrayHandle]:
 
 
 @doing("looking for a name")
-def lookup(name: str, *, timeout: float | None = None, version: int | None = None) -> Handle | ArrayHandle:
+def lookup(name: str, *, timeout: float | None = None, version: int | None = None) -> Handle | ArrayHandle[Attached]:
     """Find an object that a living process has published, and wait until there is one.
 
     `attach` or `ipc.*.open` takes the result. If the name was replaced meanwhile, they open its
@@ -211,12 +223,12 @@ def lookup(name: str, *, timeout: float | None = None, version: int | None = Non
         return next(versions)
 
 
-def _lookup_version(name: str, timeout: float | None, version: int) -> Handle | ArrayHandle:
+def _lookup_version(name: str, timeout: float | None, version: int) -> Handle | ArrayHandle[Any]:
     if type(version) is not int or version < 0:
         raise InvalidArgumentError(f"version is a number that publish returned, not {version!r:.200}")
     end = None if timeout is None else time.monotonic() + timeout
     folder = naming.names_folder()
-    versions: Watch[Handle | ArrayHandle]
+    versions: Watch[Handle | ArrayHandle[Any]]
     with Watch(name, timeout, False) as versions:
         while True:
             with naming.lock:
@@ -231,9 +243,11 @@ def _lookup_version(name: str, timeout: float | None, version: int) -> Handle | 
 
 
 @overload
-def watch(name: str, *, timeout: float | None = None, lost: Literal[False] = False) -> Watch[Handle | ArrayHandle]: ...
+def watch(
+    name: str, *, timeout: float | None = None, lost: Literal[False] = False
+) -> Watch[Handle | ArrayHandle[Any]]: ...
 @overload
-def watch(name: str, *, timeout: float | None = None, lost: bool) -> Watch[Handle | ArrayHandle | Lost]: ...
+def watch(name: str, *, timeout: float | None = None, lost: bool) -> Watch[Handle | ArrayHandle[Any] | Lost]: ...
 def watch(name: str, *, timeout: float | None = None, lost: bool = False) -> Watch[Any]:
     """Iterate over the versions of a name: the newest at once, then each new one as it comes.
 
@@ -365,7 +379,7 @@ def _own_content(own: naming.Published, name: str, version: int | None) -> tuple
 
 def _read(
     folder: Path, name: str, publishers: list[_Publisher] | None = None, version: int | None = None
-) -> Handle | ArrayHandle | None:
+) -> Handle | ArrayHandle[Any] | None:
     """Return the handle under a name if its publisher lives. `publishers` collects that process, unless it is this one.
     `version` is as for `_content`.
     """
@@ -401,7 +415,7 @@ def _read(
     return _following(raw, name, lambda: _pinned(folder, name, version), number)
 
 
-def _pinned(folder: Path, name: str, version: int) -> Handle | ArrayHandle | None:
+def _pinned(folder: Path, name: str, version: int) -> Handle | ArrayHandle[Any] | None:
     """Return the handle that replaces an expired handle of that version: a handle of the same version, as long as the
     version is kept.
     """
@@ -409,7 +423,7 @@ def _pinned(folder: Path, name: str, version: int) -> Handle | ArrayHandle | Non
         return _read(folder, name, version=version)
 
 
-def _newest(folder: Path, name: str) -> Handle | ArrayHandle | None:
+def _newest(folder: Path, name: str) -> Handle | ArrayHandle[Any] | None:
     with naming.lock:
         return _read(folder, name)
 
@@ -420,23 +434,23 @@ class _Look:
 
     __slots__ = ("_look", "version")
 
-    def __init__(self, look: Callable[[], Handle | ArrayHandle], version: int | None) -> None:
+    def __init__(self, look: Callable[[], Handle | ArrayHandle[Any]], version: int | None) -> None:
         self._look = look
         self.version = version
 
-    def __call__(self) -> Handle | ArrayHandle:
+    def __call__(self) -> Handle | ArrayHandle[Any]:
         return self._look()
 
 
 def _following(
-    raw: bytes, name: str, look: Callable[[], Handle | ArrayHandle | None], version: int | None
-) -> Handle | ArrayHandle:
+    raw: bytes, name: str, look: Callable[[], Handle | ArrayHandle[Any] | None], version: int | None
+) -> Handle | ArrayHandle[Any]:
     """Return the handle with these bytes. `look` lets the handle follow its name."""
     handle = Handle(raw) if len(raw) == Handle.NBYTES else ArrayHandle(raw)
     exporter = _handles_of(handle)[0].exporter
     pid = exporter.pid if exporter.pid_namespace == identity.namespace("pid") else 0
 
-    def newest() -> Handle | ArrayHandle:
+    def newest() -> Handle | ArrayHandle[Any]:
         found = look()
         if found is None:
             raise _expired(name, pid)
@@ -483,7 +497,7 @@ def _export(obj: Any, new: naming.Published) -> None:
             raise InvalidArgumentError(f"only the exporter publishes a handle: this is of process {fields.pid}")
         new.handle = obj
         return
-    export: Callable[[Any], Handle | ArrayHandle]
+    export: Callable[[Any], Handle | ArrayHandle[Any]]
     if isinstance(obj, Memory):
         export, obj = memory.get, use(obj)
         if obj.borrowed:
@@ -498,12 +512,12 @@ def _export(obj: Any, new: naming.Published) -> None:
     new.handle = new.exports[0]
 
 
-def _handles_of(handle: Handle | ArrayHandle) -> tuple[Handle, ...]:
+def _handles_of(handle: Handle | ArrayHandle[Any]) -> tuple[Handle, ...]:
     """Return the handles of the exports behind a handle."""
     return (handle,) if isinstance(handle, Handle) else handle.handles
 
 
-def _withdraw(handle: Handle | ArrayHandle) -> None:
+def _withdraw(handle: Handle | ArrayHandle[Any]) -> None:
     if isinstance(handle, ArrayHandle):
         handle.close()
     else:
@@ -628,7 +642,7 @@ class Watch(Awaitable, Generic[_V]):
         version: _V | None = found
         return version
 
-    def _newest(self) -> Handle | ArrayHandle | None:
+    def _newest(self) -> Handle | ArrayHandle[Any] | None:
         """Return the newest version of the name. If a version is replaced before it is opened, the newest is opened
         instead, and is not yielded again.
         """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, final, overload
 
 from xpushare._native import message_own
 from xpushare.arrays.containers import flatten, path_of, too_large, warn_of_numbers
@@ -29,12 +29,18 @@ from xpushare.sharing.handle import fields_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from typing_extensions import TypeVar
+
     from xpushare._device import Device
+    from xpushare.adapters.array_types import AnyArray, ArrayOfTree, Tree
     from xpushare.core.memory import Range
     from xpushare.core.ordering import Mark
     from xpushare.core.queue import Work
     from xpushare.core.resources import Allocation
     from xpushare.sharing.handle import Handle
+
+    K = TypeVar("K", bound=str | int)
+    A = TypeVar("A", bound=ArrayOfTree)
 
 __all__ = ["Placed", "opens_argument", "pickle_arrays", "placed_for_others", "share", "shared"]
 
@@ -42,8 +48,33 @@ _CONTAINERS: Final = dict, list, tuple
 _OPENS_MAX: Final = (1 << 31) - 1
 
 
+@overload
 def share(
-    array: Any,
+    array: VirtualRange, *, read_only: bool = False, copy: bool = False, stream: Any = None, opens: int | None = None,
+    ttl: float | None = None, label: str | None = None,
+) -> ArrayHandle[Any]: ...  # fmt: skip
+@overload
+def share(
+    array: AnyArray, *, read_only: bool = False, copy: bool = False, stream: Any = None, opens: int | None = None,
+    ttl: float | None = None, label: str | None = None,
+) -> ArrayHandle: ...  # fmt: skip
+@overload
+def share(
+    array: dict[K, A], *, read_only: bool = False, copy: bool = False, stream: Any = None, opens: int | None = None,
+    ttl: float | None = None, label: str | None = None,
+) -> ArrayHandle[dict[K, SharedArray]]: ...  # fmt: skip
+@overload
+def share(
+    array: list[A], *, read_only: bool = False, copy: bool = False, stream: Any = None, opens: int | None = None,
+    ttl: float | None = None, label: str | None = None,
+) -> ArrayHandle[list[SharedArray]]: ...  # fmt: skip
+@overload
+def share(
+    array: Tree, *, read_only: bool = False, copy: bool = False, stream: Any = None, opens: int | None = None,
+    ttl: float | None = None, label: str | None = None,
+) -> ArrayHandle[Any]: ...  # fmt: skip
+def share(
+    array: AnyArray | VirtualRange | Tree,
     *,
     read_only: bool = False,
     copy: bool = False,
@@ -51,7 +82,7 @@ def share(
     opens: int | None = None,
     ttl: float | None = None,
     label: str | None = None,
-) -> ArrayHandle:
+) -> ArrayHandle[Any]:
     """Export an array, or a tree of arrays, without copying it.
 
     Memory can be shared if it was made by `empty`, `array`, `zeros` or `malloc_*`, or by a library
@@ -104,7 +135,7 @@ def share(
     return handle
 
 
-def _label(handle: ArrayHandle, text: str) -> None:
+def _label(handle: ArrayHandle[Any], text: str) -> None:
     here = node.current()
     if not all(here.is_own(fields_of(each).cookie) for each in handle.handles):
         handle.close()

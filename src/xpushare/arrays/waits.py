@@ -18,12 +18,12 @@ from xpushare.timeline.waiting import Told, readable
 
 __all__ = ["any_of", "wait_any"]
 
-_T = TypeVar("_T")
+Waitable = TypeVar("Waitable")  # Event | tuple[Event, int] | Channel | Watch, which this room does not know
 
 _LOOK: Final = 1.0  # seconds between checks for an object that was closed meanwhile, of which nobody is notified
 
 
-def wait_any(objects: Iterable[_T], timeout: float | None = None) -> list[_T]:
+def wait_any(objects: Iterable[Waitable], timeout: float | None = None) -> list[Waitable]:
     """Wait for the first of several events, channels and watches.
 
     It takes nothing: call `receive` or `next` afterwards.
@@ -60,7 +60,7 @@ def wait_any(objects: Iterable[_T], timeout: float | None = None) -> list[_T]:
     return found
 
 
-async def any_of(objects: Iterable[_T]) -> list[_T]:
+async def any_of(objects: Iterable[Waitable]) -> list[Waitable]:
     """Wait in an event loop for the first of several events, channels and watches.
 
     It can be cancelled and needs no thread. For time-outs use `asyncio.timeout` or

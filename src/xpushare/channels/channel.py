@@ -84,7 +84,7 @@ class Channel(Advised, Awaitable):
     _mode: int
     _watched: Crew | None  # the crew whose file `_changes` watches; None if it watches the folder
 
-    def __init__(self, *_arguments: Never, **_options: Never) -> None:
+    def __init__(self, *args: Never, **options: Never) -> None:  # noqa: ARG002
         raise TypeError("a Channel is made by Channel.create and Channel.open")
 
     # --- making

@@ -135,7 +135,7 @@ class Batch:
 
     def __init__(self) -> None:
         self.flats: list[Any] = []
-        self.handle: xs.ArrayHandle | None = None
+        self.handle: xs.ArrayHandle[Any] | None = None
 
     def exported(self) -> bytes:
         if self.handle is None:

@@ -2,8 +2,6 @@
 kind of object.
 """
 
-from __future__ import annotations
-
 from xpushare.ipc import event as event
 from xpushare.ipc import memory as memory
 from xpushare.ipc import physical_memory as physical_memory

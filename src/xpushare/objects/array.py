@@ -127,7 +127,7 @@ class Memory(BufferBase, Exportable[Range]):
     _kind = "memory"
     _copy_advice = "it is the memory. Use slice(), or Queue.copy into a new allocation"
 
-    def __new__(cls, *_args: Never, **_options: Never) -> Self:
+    def __new__(cls, *args: Never, **options: Never) -> Self:  # noqa: ARG004
         raise TypeError("Memory is made by malloc_device, malloc_host, malloc_shared and ipc.memory.open")
 
     if not TYPE_CHECKING:  # to type checkers there is no index
@@ -305,7 +305,7 @@ class SharedArray(ArrayState, Holder[Range]):
 
     _copy_advice = "it is the memory. numpy.array(a) makes a private copy"
 
-    def __new__(cls, *_args: Never, **_options: Never) -> Self:
+    def __new__(cls, *args: Never, **options: Never) -> Self:  # noqa: ARG004
         raise TypeError("a SharedArray is made by Memory.as_array, VirtualRange.as_array, empty and attach")
 
     def _before_host(self) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn
 
 from xpushare import _native
 from xpushare._native import (
@@ -27,17 +27,27 @@ from xpushare.core.declare import closing, misused, watchers
 from xpushare.objects.lifecycle import Closable, advise
 from xpushare.objects.message import ONE_ARRAY, content_of, read_message
 from xpushare.sharing import layout, node
-from xpushare.sharing.handle import Handle, HandleLike, Named, bytes_of, decode_text, encode_text, fields_of
+from xpushare.sharing.handle import Handle, Named, bytes_of, decode_text, encode_text, fields_of
 
 if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+    from typing_extensions import TypeVar
+
+    from xpushare.objects.array import SharedArray
     from xpushare.objects.message import Content
+
+    T_co = TypeVar("T_co", covariant=True, default="SharedArray")
+else:
+    from typing import TypeVar  # before Python 3.13 it takes no default
+
+    T_co = TypeVar("T_co", covariant=True)
 
 __all__ = ["ArrayHandle", "expect_open", "is_tree"]
 
 _NO_ARRAY: Final = "this is a handle, not an array: np.asarray(xs.attach(handle))"
 
 
-class ArrayHandle(MessageState, Named, Closable):
+class ArrayHandle(MessageState, Named, Closable, Generic[T_co]):
     """A handle of an array, or of a tree of arrays, which `share` makes and `attach` opens.
 
     `bytes(h)` and `str(h)` are the whole handle. They may be sent through any channel, and
@@ -48,6 +58,9 @@ class ArrayHandle(MessageState, Named, Closable):
 
     The handle of a tree has `handles`, one for each allocation, and no `handle`, `event`, `shape`,
     `strides` and `dtype`.
+
+    To type checkers, `ArrayHandle[T]` is the handle of what `attach` returns as a `T`, by default a
+    `SharedArray`. `xs.ArrayHandle[dict[str, xs.SharedArray]](raw)` says it of bytes or text.
 
     Args:
         handle (ArrayHandle | bytes | str): An array handle, its bytes or its text.
@@ -65,7 +78,7 @@ class ArrayHandle(MessageState, Named, Closable):
 
     _copy_advice = "it owns its export. ArrayHandle(bytes(h)) parses it anew"
 
-    def __new__(cls, handle: HandleLike, /) -> ArrayHandle:
+    def __new__(cls, handle: ArrayHandle[T_co] | Handle | ReadableBuffer | str, /) -> ArrayHandle[T_co]:
         if type(handle) is bytes:
             raw = handle
         elif isinstance(handle, ArrayHandle):
@@ -80,7 +93,7 @@ class ArrayHandle(MessageState, Named, Closable):
                 "`attach` takes what `xs.share` returned (ArrayHandle, bytes or str)",
                 "this is the array itself: use `np.asarray(a)`. `attach` takes what `xs.share(a)` returned",
             )
-        found: ArrayHandle = read_message(raw)
+        found: ArrayHandle[T_co] = read_message(raw)
         return found
 
     def _one(self, name: str) -> Content:
@@ -185,7 +198,7 @@ class ArrayHandle(MessageState, Named, Closable):
                 source=self,
             )
 
-    def _use(self) -> ArrayHandle:
+    def _use(self) -> ArrayHandle[T_co]:
         """Check the handle as `use` does, but allow forked children, since a handle is just bytes."""
         expect_open(self)
         unread = unread_of(self)
@@ -266,7 +279,7 @@ advise(
 )  # fmt: skip
 
 
-def _array_count(handle: ArrayHandle) -> int:
+def _array_count(handle: ArrayHandle[Any]) -> int:
     """Return the number of arrays in the tree. A tree without arrays counts as 0, although its message contains one."""
     left: list[Any] = [content_of(handle).tree]
     while left:
@@ -288,13 +301,13 @@ def _refuse(name: str) -> NoReturn:
     raise AttributeError(f"this is the handle of a tree, which has no {name}: `handles` has those of its memory")
 
 
-def is_tree(handle: ArrayHandle) -> bool:
+def is_tree(handle: ArrayHandle[Any]) -> bool:
     """Return whether the handle names a tree of arrays and not one array."""
     tree: Any = content_of(handle).tree
     return tree is not ONE_ARRAY
 
 
-def expect_open(handle: ArrayHandle) -> None:
+def expect_open(handle: ArrayHandle[Any]) -> None:
     """Raise `InvalidArgumentError` if the object is closed."""
     if handle.closed:
         raise misused(

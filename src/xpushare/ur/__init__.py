@@ -12,26 +12,24 @@ a struct is a dataclass, and an enumeration is an `IntEnum` or any int. Outputs 
 generated from the declarations in `_functions` (`python -m xpushare.ur._generate`).
 """
 
-from __future__ import annotations
-
-from typing import Any
-
+# Underscores hide from editors what `__all__` lacks.
 from xpushare.common.result import Result
 from xpushare.ur import _enums, _layers, _structs
-from xpushare.ur._derived import build, unsupported
+from xpushare.ur._derived import build as _build
+from xpushare.ur._derived import unsupported as _unsupported
 from xpushare.ur._error import URError
-from xpushare.ur._objects import HANDLES
+from xpushare.ur._objects import HANDLES as _HANDLES
 
 _NUMBERS = [name for name in _enums.__all__ if name not in ("INVALID_BITS", "invalid_bits")]
 _STRUCTS = [name for name in _structs.__all__ if name not in ("BY_VALUE", "FIELD_KINDS", "STRUCTURE_TYPES")]
-_built = build()
+_built = _build()
 _layers.attach({name: point for name, (_function, point) in _built.items()})
-_public: dict[str, Any] = {
+_public: dict[str, object] = {
     **{name: getattr(_enums, name) for name in _NUMBERS},
     **{name: getattr(_structs, name) for name in _STRUCTS},
-    **{each.__name__: each for each in (*HANDLES.values(), Result, URError)},
+    **{each.__name__: each for each in (*_HANDLES.values(), Result, URError)},
     **{name: function for name, (function, _point) in _built.items()},
-    **unsupported(),
+    **_unsupported(),
 }
 globals().update(_public)
 

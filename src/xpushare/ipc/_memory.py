@@ -1,0 +1,145 @@
+"""The functions of `xpushare.ipc.memory`, which has no other names: editors offer every name of a module."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from xpushare._device import Context, DeviceLike
+from xpushare.common.errors import HandleExpiredError, InvalidArgumentError
+from xpushare.core import memory as _core
+from xpushare.objects.lifecycle import use
+from xpushare.objects.memory import Memory, memory_over
+from xpushare.sharing.handle import Handle, HandleLike, newest
+
+if TYPE_CHECKING:
+    from xpushare.adapters.array_types import AnyArray
+
+__all__ = ["close", "get", "open", "put"]
+
+
+def get(obj: Memory | AnyArray, *, context: Context | None = None, read_only: bool = False) -> Handle:
+    """Export memory, and return a handle of it.
+
+    The export holds the memory until `put` or the end of this process, whether or not the object is
+    garbage-collected. (urIPCGetMemHandleExp)
+
+    Args:
+        obj: A `Memory`, or an array of any library whose memory a driver can export. It may cover
+            a part of an allocation; importers get exactly that range.
+        context: The context of the memory, by default the device's own.
+        read_only: Lets importers map the memory without write access, as a safeguard against
+            accidents.
+
+    Returns:
+        A new handle, even of memory that was exported before.
+
+    Raises:
+        InvalidArgumentError: The memory is closed, or was opened from a handle.
+        FeatureNotSupportedError: The memory cannot be shared. The message names its allocator.
+        OutOfMemoryError: Memory or file descriptors ran out.
+        ForkError: The memory belongs to the parent of this process.
+
+    Examples:
+        >>> with xs.malloc_host(64, "native_cpu:0") as memory:
+        ...     handle = xs.ipc.memory.get(memory)
+        >>> handle.kind, handle.nbytes
+        ('memory', 64)
+        >>> xs.ipc.memory.put(handle)
+    """
+    return _core.get(_range_of(obj), context, read_only)
+
+
+def _range_of(obj: Any) -> _core.Range:
+    if isinstance(obj, Memory):
+        return use(obj)
+    from xpushare.arrays.description import range_of
+
+    return range_of(obj)
+
+
+def open(h: HandleLike, *, device: DeviceLike | None = None, context: Context | None = None) -> Memory:
+    """Open a handle of memory, in any process of this user.
+
+    Repeated opens are cheap. An open that fails leaves nothing behind. (urIPCOpenMemHandleExp)
+
+    Args:
+        h: A handle, its bytes or its text.
+        device: Where to open it. None means the device that the handle names.
+        context: The context to open it in, by default the device's own.
+
+    Returns:
+        A new `Memory` over exactly the exported range. It has a `close` of its own.
+
+    Raises:
+        InvalidHandleError: The bytes are not a handle of memory of this user and boot.
+        HandleExpiredError: The handle was put, the memory was freed, or the exporter has exited.
+        RouteError: Every way to the exporter's memory is blocked. `reasons` lists how to unblock each.
+        FeatureNotSupportedError: The device cannot open this memory.
+        OutOfMemoryError: Memory or file descriptors ran out.
+
+    Examples:
+        >>> memory = xs.malloc_host(4, "native_cpu:0")
+        >>> memoryview(memory)[:] = b"data"
+        >>> handle = xs.ipc.memory.get(memory)
+        >>> with xs.ipc.memory.open(handle) as opened:
+        ...     bytes(opened)
+        b'data'
+        >>> xs.ipc.memory.put(handle)
+    """
+    while True:
+        try:
+            return memory_over(_core.open_(h, device, context))
+        except HandleExpiredError:
+            again = newest(h)
+            if again is None:
+                raise
+            h = again
+
+
+def close(memory: Memory) -> None:
+    """Close memory that was opened from a handle. (urIPCCloseMemHandleExp)
+
+    Args:
+        memory: What `open` returned.
+
+    Raises:
+        InvalidArgumentError: The memory is closed, or was not opened from a handle. Unlike this
+            function, `memory.close()` accepts both.
+
+    Examples:
+        >>> memory = xs.malloc_host(4, "native_cpu:0")
+        >>> handle = xs.ipc.memory.get(memory)
+        >>> opened = xs.ipc.memory.open(handle)
+        >>> xs.ipc.memory.close(opened)
+        >>> opened.closed
+        True
+        >>> xs.ipc.memory.put(handle)
+    """
+    if not isinstance(memory, Memory):
+        raise InvalidArgumentError(f"close takes an opened Memory, not {type(memory).__name__}")
+    if not memory.is_imported:
+        raise InvalidArgumentError("this Memory was allocated here, not opened from a handle: use its own close()")
+    memory.close()
+
+
+def put(h: Handle | bytes | str) -> None:
+    """Withdraw a handle of this process. (urIPCPutMemHandleExp)
+
+    New opens fail, and opened objects stay open. The call is optional, and is allowed after the memory
+    was freed.
+
+    Args:
+        h: A handle that `get` made here, its bytes or its text.
+
+    Raises:
+        InvalidArgumentError: Another process made the handle, or it was put before.
+
+    Examples:
+        >>> handle = xs.ipc.memory.get(xs.malloc_host(4, "native_cpu:0"))
+        >>> xs.ipc.memory.put(handle)
+        >>> xs.ipc.memory.open(handle)
+        Traceback (most recent call last):
+        ...
+        xpushare.common.errors.HandleExpiredError: the handle has expired...
+    """
+    _core.put(h)
