@@ -1141,6 +1141,8 @@ class Lease:
     """
 
     def __init__(self, domain: Domain, entry: int, peer: Any, /) -> None: ...
+    def end(self) -> None:
+        """End it now, whoever still refers to the object. Only the first call has an effect."""
     @property
     def peer(self) -> Any: ...
 

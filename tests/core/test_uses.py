@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -263,20 +262,28 @@ def test_many_closes_ask_the_device_seldom(importer: Child) -> None:
 class Use:
     """In the place of a lease."""
 
+    def __init__(self, ended: list[bool]) -> None:
+        self._ended = ended
 
-def closed(uses: Any, count: int) -> list[weakref.ref[Use]]:
+    def end(self) -> None:
+        self._ended[:] = [True]
+
+    def __del__(self) -> None:
+        self.end()
+
+
+def closed(uses: Any, count: int) -> list[list[bool]]:
     """Close so many objects. Returns what tells whether their uses have ended."""
     made = []
     for _ in range(count):
-        use = Use()
-        made.append(weakref.ref(use))
-        uses.append(use)
+        made.append([False])
+        uses.append(Use(made[-1]))
         uses()
     return made
 
 
-def living(made: list[weakref.ref[Use]]) -> list[bool]:
-    return [each() is not None for each in made]
+def living(made: list[list[bool]]) -> list[bool]:
+    return [not ended for [ended] in made]
 
 
 def test_a_call_serves_what_was_closed_before_it() -> None:
@@ -310,6 +317,20 @@ def test_a_call_that_a_broken_device_never_makes_ends_its_uses() -> None:
     assert not calls
 
 
+def test_uses_end_and_the_next_call_is_made_whoever_still_refers_to_them() -> None:
+    """Without the GIL, objects may die late."""
+    calls: list[Callable[[], object]] = []
+    uses = Uses(calls.append)
+    made = closed(uses, 2)
+    kept_alive = [*calls, *calls[0].uses]  # type: ignore[attr-defined]
+    calls.pop()()
+    assert living(made) == [False, True]
+    calls.pop()()
+    assert not any(living(made))
+    kept_alive.clear()
+    assert not calls
+
+
 def test_an_interrupt_ends_no_use() -> None:
     calls: list[Callable[[], object]] = []
     fail = True
@@ -319,10 +340,8 @@ def test_an_interrupt_ends_no_use() -> None:
             raise KeyboardInterrupt
         calls.append(then)
 
-    uses, use = Uses(after_work), Use()
-    uses.append(use)  # type: ignore[arg-type]
-    made = [weakref.ref(use)]
-    del use
+    uses, made = Uses(after_work), [[False]]
+    uses.append(Use(made[0]))  # type: ignore[arg-type]
     with pytest.raises(KeyboardInterrupt):
         uses()
     assert living(made) == [True]

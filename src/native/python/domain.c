@@ -206,6 +206,7 @@ typedef struct {
     PyObject *uses; /* NULL, or the list to which a use is added when the lease ends */
     uint32_t entry;
     bool use; /* no hold, but a use */
+    bool lasts;
 } xp_lease;
 
 static PyObject *lease_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -241,6 +242,7 @@ static PyObject *lease_make(PyTypeObject *type, PyObject *o_domain, uint32_t ent
     self->peer = Py_NewRef(peer);
     self->entry = entry;
     self->use = use;
+    self->lasts = true;
     return (PyObject *)self;
 }
 
@@ -267,16 +269,27 @@ static void hold_to_use(xp_lease *self, xp_domain *d)
     PyErr_Restore(type, value, trace);
 }
 
+static void end_lease(xp_lease *self)
+{
+    if (!__atomic_exchange_n(&self->lasts, false, __ATOMIC_ACQ_REL))
+        return;
+    xp_domain *d = domain(self->domain);
+    if (xp_usable(d) && self->uses)
+        hold_to_use(self, d);
+    else if (xp_usable(d))
+        (self->use ? xp_unuse : xp_drop)(d, self->entry);
+}
+
+static PyObject *lease_end(PyObject *object, PyObject *Py_UNUSED(none))
+{
+    end_lease((xp_lease *)object);
+    Py_RETURN_NONE;
+}
+
 static void lease_dealloc(PyObject *object)
 {
     xp_lease *self = (xp_lease *)object;
-    xp_domain *d = self->domain ? domain(self->domain) : NULL;
-    if (d && xp_usable(d)) {
-        if (self->uses)
-            hold_to_use(self, d);
-        else
-            (self->use ? xp_unuse : xp_drop)(d, self->entry);
-    }
+    end_lease(self);
     Py_XDECREF(self->domain);
     Py_XDECREF(self->peer);
     Py_XDECREF(self->uses);
@@ -294,8 +307,10 @@ static PyMemberDef lease_members[] = {
     {"peer", T_OBJECT_EX, offsetof(xp_lease, peer), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
+static PyMethodDef lease_methods[] = {{"end", lease_end, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};
 static PyType_Slot lease_slots[] = {
-    {Py_tp_new, lease_new}, {Py_tp_dealloc, lease_dealloc}, {Py_tp_members, lease_members}, {0, NULL},
+    {Py_tp_new, lease_new},         {Py_tp_dealloc, lease_dealloc}, {Py_tp_members, lease_members},
+    {Py_tp_methods, lease_methods}, {0, NULL},
 };
 static PyType_Spec lease_spec = {"xpushare._native.Lease", sizeof(xp_lease), 0, Py_TPFLAGS_DEFAULT, lease_slots};
 

@@ -32,16 +32,25 @@ def _no_call() -> None:
 
 
 class _Call:
-    """A call of `after_work`. When it has been dropped, the next one is made."""
+    """A call of `after_work`. When it is over, or has been dropped because the device is broken, the next one is made.
 
-    __slots__ = ("__weakref__", "next", "uses")
+    A call that is over does not rely on the death of objects. On a free-threaded build, an object whose last reference
+    another thread has dropped may live until the thread that made it runs again.
+    """
 
-    def __init__(self) -> None:
-        self.next: End | None = None
+    __slots__ = ("__weakref__", "_then", "next", "over", "uses")
+
+    def __init__(self, then: Callable[[], object]) -> None:
+        self._then = then
+        self.next: End | None = None  # does the same as `_then`
+        self.over = False
         self.uses: list[Lease] = []
 
     def __call__(self) -> None:
-        self.uses.clear()
+        for use in self.uses:
+            use.end()
+        self.over = True
+        self._then()
 
 
 @final
@@ -59,9 +68,10 @@ class Uses(list[Lease]):
 
     def __call__(self) -> None:
         """Take care of what was appended. After an interrupt, the next call does."""
-        if not self or self._under_way() is not None:
+        before = self._under_way()
+        if not self or (before is not None and not before.over):
             return
-        call = _Call()
+        call = _Call(self)
         self._under_way = ref(call)
         try:
             # One C call, so that no interrupt can come between. The lists may be appended to meanwhile.
