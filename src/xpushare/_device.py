@@ -596,7 +596,7 @@ def device_for_handle(backend: str, device_uuid: bytes) -> Device:
 class Context:
     """Devices of one backend that share objects, SYCL's context.
 
-    Contexts are equal if their devices are. Where a call takes `context=`, None means the device's own.
+    Contexts are equal if their devices are. For every argument `context=`, None means the device's own.
 
     Args:
         devices: One device or several.

@@ -248,10 +248,10 @@ def watch(name: str, *, timeout: float | None = None, lost: bool = False) -> Wat
             The next item is then a version of the next publisher.
 
     Returns:
-        An iterator of handles, as from `lookup`. It may be closed, also by `with`.
+        An iterator of handles, as from `lookup`. It can be closed, and used in a `with` block.
 
     Raises:
-        TimeoutError: No version came in time. You may go on with the watch.
+        TimeoutError: No version came in time. You may continue with the same watch.
         InvalidArgumentError: The name is invalid, or another thread closed the watch.
 
     Examples:
@@ -535,7 +535,7 @@ class _Publisher:
     def ended(self) -> bool:
         if self.pidfd is not None:
             return bool(_native.dead([self.pidfd.number]))
-        # A process that has let go of this file has replaced it, which is not an end, if there is another one.
+        # A process that has released this file has replaced it, if there is another file. That is not an end.
         return naming.holder_of(self._file) is None and naming.inode_at(self._path) in (None, self._inode)
 
 
@@ -736,7 +736,7 @@ class _Wait:
 
     def left(self, name: str, seen: bool) -> float | None:
         """Return the seconds to wait at most before the next look. `seen` says that there was a version before. Raises
-        `TimeoutError` if the time is over.
+        `TimeoutError` if the time has run out.
         """
         waited = time.monotonic() - self._start
         if self._timeout is not None:

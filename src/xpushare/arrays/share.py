@@ -109,7 +109,7 @@ def _label(handle: ArrayHandle, text: str) -> None:
     if not all(here.is_own(fields_of(each).cookie) for each in handle.handles):
         handle.close()
         raise InvalidArgumentError(
-            "label is for what this process exports: this is passed on by the handle that it came by"
+            "label is for exports of this process, and this memory is passed on by its original handle"
         )
     for each in handle.handles:
         here.table().label(each, text)

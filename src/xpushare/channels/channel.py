@@ -174,7 +174,7 @@ class Channel(Advised, Awaitable):
     ) -> Self:
         """Open a channel as a reader, and wait until somebody has created it.
 
-        Whoever opens a channel may write, too, if there is room for another writer.
+        A process that opens a channel may write, too, if there is room for another writer.
 
         Args:
             name_or_handle: The name, or the `handle` of a channel.

@@ -34,7 +34,7 @@ __all__ = ["TIMEOUT", "Child", "ChildDied", "HarnessError", "Pending", "children
 TIMEOUT: Final = 30.0  # of a child on a busy machine
 _SETUP: Final = "XPUSHARE_CONFORMANCE_SETUP"
 
-kept: dict[str, Any] = {}  # what must live in this process until it is dropped
+kept: dict[str, Any] = {}  # objects that must live in this process until they are dropped
 children: set[Child] = set()  # those not ended yet
 
 

@@ -424,7 +424,7 @@ async def reached(event: Opened, at_least: int | None) -> None:
 
 
 def _recovered(event: Opened) -> bool:
-    """Return whether the event has no loss at the moment. Raises `PeerLostError` if the loss is final because the
+    """Return whether the event is free of a loss now. Raises `PeerLostError` if the loss is final because the
     exporter is gone.
     """
     slot = waited_by(event)

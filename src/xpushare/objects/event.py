@@ -126,9 +126,9 @@ class Event(Exportable[Opened]):
     def times(self) -> Times:
         """When the newest signal of a profiling event was queued, submitted, started and complete.
 
-        In nanoseconds of the device's clock. (urEventGetProfilingInfo) It raises `InvalidArgumentError` if
-        the event was made without `enable_profiling=True` or the signal is not complete, and `PeerLostError`
-        if it was lost.
+        The times are nanoseconds of the device's clock. (urEventGetProfilingInfo) Raises
+        `InvalidArgumentError` if the event was made without `enable_profiling=True` or the signal
+        is not complete, and `PeerLostError` if it was lost.
         """
         return core.times(use(self))
 

@@ -201,8 +201,8 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
 
         Args:
             pm: The memory.
-            at: Byte of the range at which it begins.
-            offset: First byte of the memory that is mapped.
+            at: Offset in the range, in bytes, at which the mapping begins.
+            offset: Offset of the mapped part in the memory, in bytes.
             nbytes: How many bytes, by default all that follow.
             access: "rw", "r" or "none".
 

@@ -129,7 +129,7 @@ class DeviceQueue(DriverQueue):
         return self._judged(self._device.error(doing, call, code))
 
     def _break(self, error: DeviceError) -> None:
-        """Lose all pending points, because the device is gone."""
+        """Mark all pending points as lost, because the device is gone."""
         with self._state:
             if self._broken is None:
                 self._broken = error
