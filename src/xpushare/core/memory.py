@@ -149,6 +149,8 @@ def piece(what: str, total: int, offset: int, nbytes: int | None) -> tuple[int, 
         raise InvalidArgumentError(f"offset and nbytes of {what} are integers") from None
     if offset < 0 or nbytes < 0 or offset + nbytes > total:
         text = f"bytes {offset} to {offset + nbytes} do not lie in {what} of {total} bytes"
+        if offset < 0 or nbytes < 0:
+            text = f"offset and nbytes of {what} are 0 or more, not {offset} and {nbytes}"
         raise misused("bounds", InvalidArgumentError(text))
     return offset, nbytes
 

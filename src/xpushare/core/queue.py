@@ -251,7 +251,7 @@ def fill(queue: Work, dst: tuple[Range, int, int], pattern: bytes, nbytes: int |
         raise InvalidArgumentError("the pattern is empty")
     if target.nbytes % len(pattern):
         raise InvalidArgumentError(
-            f"the {target.nbytes} bytes to fill are not a multiple of the pattern's {len(pattern)}"
+            f"the {target.nbytes} bytes to fill are not a multiple of the pattern's {len(pattern)} bytes"
         )
     if target.nbytes:
         queue.driver.fill(target.address, pattern, target.nbytes, target.keep)

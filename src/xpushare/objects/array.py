@@ -692,7 +692,7 @@ advise(
     SharedArray,
     **dict.fromkeys((
         "numpy", "copy", "fill", "tolist", "reshape", "item", "sum", "mean", "max", "min", "astype", "T", "buf", "cpu",
-        "to", "ndarray",
+        "cuda", "to", "ndarray",
     ), _VIEW),
     unlink="close() gives up this object's hold, and the memory is freed with the last one",
 )  # fmt: skip

@@ -460,7 +460,7 @@ def growth_of(addresses: VirtualRange) -> tuple[Reserved, Growth]:
     """Return the addresses and the growth of a growable range. Raises `InvalidArgumentError` for any other."""
     found, growth = use(addresses), addresses._growth  # pyright: ignore[reportPrivateUsage]
     if growth is None:
-        raise InvalidArgumentError("this range does not grow: VirtualRange(…, growable=True) does")
+        raise InvalidArgumentError("this range cannot grow: make it with xs.VirtualRange(nbytes, growable=True)")
     return found, growth
 
 
