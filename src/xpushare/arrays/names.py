@@ -68,7 +68,7 @@ def publish(name: str, obj: Any, *, replace: bool = False, versions: int = 1, ke
 
     The name lasts until `unpublish` or the end of this process, and so does the export that
     `publish` makes. A process that looks the name up during a replacement sees the old or the new
-    version, and whatever is open stays open.
+    version, and open objects stay open.
 
     Args:
         name: 1 to 128 of the characters `A-Z a-z 0-9 . _ -`, not beginning with a dot.
@@ -89,7 +89,7 @@ def publish(name: str, obj: Any, *, replace: bool = False, versions: int = 1, ke
         InvalidArgumentError: The name is invalid, or a living process has published it, or `obj`
             cannot be shared under a name.
         FeatureNotSupportedError: The memory cannot be shared, or cannot be kept (`cudaMalloc`, say).
-        OutOfMemoryError: The keeper may not keep so much, or memory ran out.
+        OutOfMemoryError: The keeper's limit is reached, or memory ran out.
 
     Examples:
         >>> version = xs.publish("weights", xs.array([1.0, 2.0]))
@@ -140,7 +140,7 @@ def unpublish(name: str) -> None:
 def published() -> dict[str, Handle | ArrayHandle]:
     """List the names that living processes of this user have published.
 
-    Handles of another version of the package are left out; `lookup` says why.
+    Handles of another version of the package are left out. `lookup` reports the reason.
 
     Returns:
         The handles by name.
@@ -178,8 +178,8 @@ def lookup(name: str, *, timeout: float | None = None, version: int | None = Non
 
     Args:
         name: The name that was given to `publish`.
-        timeout: Seconds to wait. None waits as long as it takes and says so in the log after a
-            while; 0 does not wait.
+        timeout: Seconds to wait. None waits as long as it takes, and logs that after a while. 0 does
+            not wait.
         version: Finds that version and no other. It waits for a version that is still to come.
 
     Returns:

@@ -61,7 +61,7 @@ def share(
 
     A tree is a dict, list, tuple or named tuple, up to 64 levels deep. Its keys are str or int. Besides
     arrays it may hold None, bool, int of 64 bits, float, complex, str, bytes and NumPy scalars, and
-    each comes back as its own type. One handle stands for the whole tree.
+    each comes back as its own type. The whole tree has one handle.
 
     An array that this process attached is passed on by its original handle, as long as its
     exporter lives and has not withdrawn that handle. Closing the new handle then withdraws nothing. After

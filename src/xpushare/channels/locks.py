@@ -71,7 +71,7 @@ class _Shared:
         return self._pickle
 
     def close(self) -> None:
-        """Close this object. If it holds the lock, the next owner finds the lock abandoned, as
+        """Close this object. A lock that it holds goes to the next owner, which finds it abandoned as
         after a death. Idempotent.
 
         Examples:
