@@ -824,9 +824,7 @@ class Leaves:
     """
 
     def __new__(cls, arrays: list[Any], read_only: bool, known: Kinds = ..., /) -> Self:
-        """Begin with these arrays. `read_only` makes all of them read-only. `known` has kinds that need not be asked
-        about.
-        """
+        """Start with these arrays. `read_only` makes all of them read-only. `known` has kinds with cached results."""
 
     arrays: tuple[Any, ...]
     dtypes: list[Any]  # by their numbers in the message

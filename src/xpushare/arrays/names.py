@@ -474,7 +474,7 @@ def _ended_by_now(pid: int) -> bool:
 
 
 def _export(obj: Any, new: naming.Published) -> None:
-    """Make `new` the version that stands for `obj`. If `obj` is not a handle, it is exported."""
+    """Make `new` the version of `obj`. If `obj` is not a handle, it is exported."""
     if isinstance(obj, Handle | ArrayHandle):
         if isinstance(obj, ArrayHandle):
             expect_open(obj)

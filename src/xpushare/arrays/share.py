@@ -1,4 +1,6 @@
-"""`share` exports an array or a tree of arrays: one message, one export an allocation, one event mark a stream."""
+"""`share` exports an array or a tree of arrays as one message, with one export for each allocation, and one event mark
+for each stream.
+"""
 
 from __future__ import annotations
 

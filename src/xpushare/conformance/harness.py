@@ -154,7 +154,7 @@ class Child:
         return self.start(function, *args, **options).result()
 
     def receive(self, wanted: Pending, timeout: float) -> None:
-        """Receive answers until the answer to `wanted` has come or the time is over."""
+        """Receive answers until the answer to `wanted` has come or the time has run out."""
         end = time.monotonic() + timeout
         with self._lock:
             while wanted.reply is None:

@@ -166,7 +166,7 @@ class Table:
 
     def export(self, exports: Sequence[Exported], opens: int | None = None, ttl: int | None = None) -> list[Handle]:
         """Publish these exports and return their handles: all of them, or none. Each export keeps its source alive
-        until the export is withdrawn, was opened `opens` times, or `ttl` nanoseconds are over.
+        until the export is withdrawn, was opened `opens` times, or `ttl` nanoseconds have passed.
         """
         if not self._serving or self._lingering or self._ending:
             self.ready(len(exports))

@@ -615,7 +615,7 @@ class DeviceQueue(DriverQueue):
         return wait is not None and (wait.slot, wait.point)
 
     def look_after(self) -> bool:
-        """Look after pending points and operands; the watch calls this. Returns False when none are left."""
+        """Tend pending points and operands. The watch calls this. Returns False if none are left."""
         self._sort_waits()
         self._notice_refusal()
         if self._order.acquire(blocking=False):  # otherwise somebody is queueing an operation: check next time
