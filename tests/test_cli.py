@@ -319,7 +319,7 @@ def fails_at_exit(peer: demo.Peer) -> bytes:
             ({"_answer": wrong_answer}, 3, "does not see what the reader wrote"),
             ({"_open_and_hash": changed_content}, 3, "does not see what the reader wrote"),
             ({"_answer": dies}, 3, "ended, exit status 7"),
-            ({"_open_again": stays_open}, 8, "was opened anew"),
+            ({"_open_again": stays_open}, 8, "was opened again"),
             ({"_hash_and_close": fails_at_exit}, 9, "ended with 9"),
         ],
         [

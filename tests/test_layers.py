@@ -1001,5 +1001,5 @@ def test_the_plugin_fails_tests_that_layers_tell_of(tmp_path: Path) -> None:
         timeout=TIMEOUT * 2,
     )
     assert "4 passed, 2 errors" in done.stdout, done.stdout
-    assert "the layers tell of ['bytes 0 to 9 do not lie in memory of 8 bytes']" in done.stdout
+    assert "the layers report ['bytes 0 to 9 do not lie in memory of 8 bytes']" in done.stdout
     assert "the test has not given back ['memory handle <Handle memory 8 bytes" in done.stdout

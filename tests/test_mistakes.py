@@ -236,6 +236,7 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
     "a length": (lambda s: len(s.array), TypeError, VIEW),
     "a loop": (lambda s: list(s.array), TypeError, VIEW),
     "numpy()": (lambda s: s.array.numpy(), AttributeError, VIEW),
+    "cuda()": (lambda s: s.array.cuda(), AttributeError, VIEW),
     "fill()": (lambda s: s.array.fill(3), AttributeError, VIEW),
     "unlink()": (lambda s: s.array.unlink(), AttributeError, ("close()", "freed with the last one")),
     "a view of a closed array": (
@@ -249,6 +250,17 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
         lambda s: xs.Queue(HOST).fill(s.array, 0), xs.InvalidArgumentError,
         ("a pattern is bytes such as b'\\0'", "not int"),
     ),
+    "a pattern that does not fit": (
+        lambda s: xs.Queue(HOST).fill(s.memory, b"abc"), xs.InvalidArgumentError,
+        ("the 64 bytes to fill are not a multiple of the pattern's 3 bytes",),
+    ),
+    "a negative size": (
+        lambda s: s.memory.slice(0, -1), xs.InvalidArgumentError, ("are 0 or more, not 0 and -1",),
+    ),
+    "a range that cannot grow": (
+        lambda _: xs.VirtualRange(1 << 20, HOST).grow(1), xs.InvalidArgumentError,
+        ("cannot grow", "growable=True"),
+    ),
     # events
     "a wait for nobody": (
         lambda s: s.event.wait(0.01, at_least=1), TimeoutError,
@@ -260,6 +272,16 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
     "a private event": (
         lambda _: pickle.dumps(xs.Event(HOST)), xs.InvalidArgumentError,
         ("not made for sharing", "xs.Event(enable_ipc=True)"),
+    ),
+    "a signal of an event that only waits": (
+        lambda s: xs.ipc.event.open(xs.ipc.event.get(s.event), signals=False).signal(), xs.InvalidArgumentError,
+        ("only waits", "open it without signals=False"),
+    ),
+    "the times of an event without them": (
+        lambda s: s.event.times, xs.InvalidArgumentError, ("not profiled", "xs.Event(enable_profiling=True)"),
+    ),
+    "an event of no library": (
+        lambda _: xs.Event.from_native(3), xs.FeatureNotSupportedError, ("int is not an event",),
     ),
     "set()": (lambda s: s.event.set(), AttributeError, ("signal()",)),
     "is_set()": (lambda s: s.event.is_set(), AttributeError, ("done",)),
@@ -287,6 +309,10 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
     ),
     "a loan without with": (
         lambda s: s.channel.loan().array, xs.InvalidArgumentError, ("not on loan", "`with ch.loan() as frame:`"),
+    ),
+    "a channel of one slot": (
+        lambda _: xs.Channel.create("few", 3, slots=1), xs.InvalidArgumentError,
+        ("slots is a number from 3 to", "not 1"),
     ),
     "a frame of None": (lambda s: s.channel.send(None), xs.InvalidArgumentError, ("(2,) float64, not NoneType",)),
     "a closed channel": (
@@ -321,6 +347,10 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
         lambda _: xs.Atomic("hits"), xs.InvalidArgumentError, ("not 'hits'", "xs.Atomic(0, 'hits')"),
     ),
     "a text added": (lambda _: xs.Atomic().add("x"), xs.InvalidArgumentError, ("an int of 64 bits", "not an int")),
+    "a number beyond 64 bits": (
+        lambda _: xs.Atomic().store(1 << 70), xs.InvalidArgumentError,
+        ("from -2**63 to 2**63 - 1", "outside this range"),
+    ),
     "an atomic in a sum": (lambda _: xs.Atomic() + 1, TypeError, ("load() returns the number", "add(n) changes it")),
     "an atomic as a number": (lambda _: int(xs.Atomic()), TypeError, ("load() returns the number",)),
     # names

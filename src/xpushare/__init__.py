@@ -61,7 +61,7 @@ _MODULES = ("ipc", "ur")
 __all__ = [*sorted(_WHERE), *_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
-# Names that other libraries have for what is meant.
+# Names that other libraries use for the same.
 _ADVICE = {
     "SharedMemory": "xs.empty makes memory that can be shared, as an array",
     "from_numpy": "xs.array(x) makes a shared copy, and xs.share(x, copy=True) shares one",

@@ -80,7 +80,7 @@ def _parse(text: str) -> _Selector:
     """`term(;term)*`, where a term is `[!]backend:filter(,filter)*` and a filter
     `*|number|cpu|gpu|fpga[.sub[.subsub]]`. Case does not matter.
 
-    As Unified Runtime's loader reads it: a last `;` or `,` ends nothing new, the terms that discard may stand anywhere,
+    This follows Unified Runtime's loader: a trailing `;` or `,` is ignored, terms that discard may come in any order,
     and a filter that is neither a number nor a type (`**`, `acc`, `-1`) means every device.
     """
 
@@ -596,7 +596,7 @@ def device_for_handle(backend: str, device_uuid: bytes) -> Device:
 class Context:
     """Devices of one backend that share objects, SYCL's context.
 
-    Contexts are equal if their devices are. Where a call takes `context=`, None means the device's own.
+    Contexts are equal if their devices are. For every argument `context=`, None means the device's own.
 
     Args:
         devices: One device or several.

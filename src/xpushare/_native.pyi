@@ -33,7 +33,7 @@ def forks() -> int:
     """Return how many forks led to this process (pthread_atfork). The number differs between a parent and its child."""
 
 def left() -> bool:
-    """Return whether this process has left. After that, the kernel cleans up whatever dies."""
+    """Return whether this process has left. From then on, nothing is released any more; the kernel cleans up."""
 
 def set_left(left: bool, /) -> None: ...
 def pidfd_getfd(pidfd: int, fd: int) -> int:
@@ -41,7 +41,7 @@ def pidfd_getfd(pidfd: int, fd: int) -> int:
 
 @final
 class OwnedFd:
-    """One file descriptor with one owner. It is closed when this object dies, unless `take` has given it away.
+    """One file descriptor with one owner. It is closed when this object dies, unless `take` has transferred it.
 
     The number is always above 2, so nobody mistakes it for stdin, stdout or stderr. Each class method makes its
     descriptor in one C call, so no interrupt can leak it.
@@ -50,7 +50,7 @@ class OwnedFd:
     number: int  # read-only; -1 once it is closed or taken
 
     def __init__(self, number: int) -> None:
-        """Take `number` over. A number below 3 is replaced by a copy above 2."""
+        """Take over `number`. A number below 3 is replaced by a copy above 2."""
 
     @classmethod
     def memfd(cls, name: str) -> OwnedFd:
@@ -75,7 +75,7 @@ class OwnedFd:
         """Receive one packet of at most 256 bytes from a socket, and the fds that came with it."""
 
     def take(self) -> int:
-        """Give the ownership to the caller."""
+        """Transfer the descriptor to the caller."""
 
     def close(self) -> None:
         """Close the descriptor. It may be one that a peer sent: if it is a commons in which this process is a member,
@@ -124,7 +124,7 @@ def futex_wake(address: int, count: int = 2**31 - 1) -> int: ...
 
 # --- memory -----------------------------------------------------------------------------------------------------------
 def trim() -> int:
-    """Free all memory that `Mapping.keep` has kept. Returns its size in bytes."""
+    """Free all memory that `Mapping.keep` has cached. Returns its size in bytes."""
 
 def kept_nbytes() -> int: ...
 def copy(dst: int, src: int, nbytes: int) -> None:
@@ -156,8 +156,8 @@ def query(function: int, handle: int, /) -> int:
 
 @final
 class Importer:
-    """Maps memory of other processes by a driver's handle of 64 bytes, which a payload has behind `head` and 8 bytes
-    for its size. `int open(uint64 *address, handle, unsigned flags)` takes the handle by value, `int close(uint64
+    """Maps memory of other processes by a driver's handle of 64 bytes. In a payload, the handle follows `head` and 8
+    bytes for the size. `int open(uint64 *address, handle, unsigned flags)` takes the handle by value, `int close(uint64
     address)` undoes that, and `int ask(void *value, int attribute, uint64 address)` says how many bytes were mapped.
     """
 
@@ -179,13 +179,13 @@ class Importer:
         """Check a handle's entry, hold it, and map its memory within a scope. Return its `Allocation`, whose end calls
         `release(made)`, and the hold; `made` is `make(address, nbytes, unmap, address)`.
 
-        None, with nothing left behind, if that cannot be done in one call. Then the caller finds out elsewhere what is
-        wrong.
+        Returns None, and leaves nothing behind, if that cannot be done in one call. The caller then takes the generic
+        path, which finds the reason.
         """
 
     def open_all(self, payloads: list[bytes], sizes: list[int], into: memoryview, /) -> int | None:
-        """Map the memory of each payload, in a scope of the caller's, until one fails. Returns the driver's code, or 0.
-        If a payload is of another kind, or its size is not as `sizes` says, nothing is mapped, and the result is None.
+        """Map the memory of each payload, in the caller's scope, until one fails. Returns the driver's code, or 0.
+        If a payload is of another kind, or its size differs from `sizes`, nothing is mapped, and the result is None.
         `into` has two numbers of 64 bits for each payload, which are written even if an interrupt is raised: the
         address (untouched if it was not mapped), and the bytes that were mapped (the greatest uint64 if `ask` fails).
         """
@@ -250,21 +250,21 @@ class Mapping:
         """
 
     def keep(self, fd: OwnedFd | None, owned: bool, /) -> int:
-        """Give up the mapping and its fd, if it has one, for reuse. Nothing may use the mapping any more.
+        """Offer the mapping, and its fd if it has one, for reuse. Nothing may use the mapping any more.
 
-        Both are kept unless the process has forked since or memory is scarce: for `owned`, or for `kept` if the memory
-        was never exported. Returns the number under which they are kept, or 0 if they were freed.
+        Both are cached for `owned`, or for `kept` if the memory was never exported. They are freed if the process has
+        forked since, or memory is scarce. Returns their number in the cache, or 0 if they were freed.
         """
 
     @classmethod
     def owned(cls, number: int, /) -> tuple[Mapping, OwnedFd | None] | None:
-        """Return the mapping, with its content, and the fd that were kept as `owned` under that number. None if they
-        were freed.
+        """Return the mapping, with its content, and the fd that were cached as `owned` under that number. Return None
+        if they were freed.
         """
 
     @classmethod
     def kept(cls, nbytes: int, /) -> tuple[Mapping, OwnedFd] | None:
-        """Return a kept mapping of exactly `nbytes`, zeroed, and its fd."""
+        """Return a cached mapping of exactly `nbytes`, zeroed, and its fd."""
 
     @property
     def address(self) -> int: ...
@@ -290,7 +290,7 @@ class Reservation:
         """
 
     def unmap(self, at: int, nbytes: int, /) -> None:
-        """Return the piece to the mere reservation, by one mmap (PROT_NONE, MAP_FIXED)."""
+        """Turn the piece into a plain reservation again, by one mmap (PROT_NONE, MAP_FIXED)."""
 
     def protect(self, at: int, nbytes: int, access: int) -> None: ...
 
@@ -304,8 +304,8 @@ class Fields:
     def __init__(self, raw: bytes, /) -> None: ...
     def key(self, opener: int, /) -> bytes:
         """Return the key that distinguishes imports: the exporter's cookie, the numbers of its object and of the
-        opener, and the flags READ_ONLY and PICKLED. A pickle gets an import of its own, because that may have to be
-        exported from here later.
+        opener, and the flags READ_ONLY and PICKLED. A pickle gets a separate import, which may have to be exported from
+        here later.
         """
 
     @property
@@ -369,8 +369,8 @@ class Seal:
         """
 
     def moved(self, raw: bytes, handles: bytes, /) -> bytes:
-        """Return a copy of a message that names other memory handles, as many as before, sealed anew. Raises ValueError
-        unless the message was sealed under the key.
+        """Return a copy of a message that names other memory handles, as many as before, under a new seal. Raises
+        ValueError unless the message was sealed under the key.
         """
 
 class HandleState:
@@ -384,10 +384,10 @@ class HandleState:
 # write their fields.
 
 def unread_of(handle: HandleState | MessageState, /) -> Unread | None:
-    """Return what raises why a pickle's bytes are not a handle here. None for a handle."""
+    """Return the callable that raises why a pickle's bytes are not a handle here, or None for a handle."""
 
 def newest_of(handle: HandleState | MessageState, /) -> Callable[[], Any] | None:
-    """Return what `handle` or `following_message` was given."""
+    """Return the `newest` that was passed to `handle` or `following_message`."""
 
 def handle(raw: bytes, newest: Callable[[], Any] | None = None, /) -> Handle:
     """Make a handle of 256 verified bytes. For `newest`, see `sharing.handle.following`."""
@@ -398,8 +398,8 @@ def unread_handle(raw: bytes, why: Unread, /) -> Handle:
 def fields_of(handle: Handle, /) -> Fields: ...
 
 class PeerTable:
-    """The base of `Peer`: its mapped table, which opens an export in one call. It does not keep the pidfd (-1: there
-    is none).
+    """The base of `Peer`: its mapped table, which opens an export in one call. It does not own the pidfd, which is -1
+    if there is none.
     """
 
     def __new__(cls, mapping: Mapping, domain: Domain, pidfd: int) -> Self: ...
@@ -409,7 +409,7 @@ class PeerTable:
         """
 
     def stands(self, fields: Fields, /) -> bool:
-        """Return whether the entry still belongs to the handle. It may be overdue."""
+        """Return whether the entry still belongs to the handle. Its deadline may have passed."""
 
     def copy(self, fields: Fields, /) -> bytes | None:
         """Return a copy of the handle's entry, checked against the handle. None unless the entry is live and fits."""
@@ -451,8 +451,8 @@ class Imports:
         """Return all open objects."""
 
     def hold(self, fields: Fields, key: Any, /) -> tuple[Any, Lease] | None:
-        """Return the object that is open under the key, and a hold of it. None if there is none, or as in
-        `PeerTable.open`.
+        """Return the object that is open under the key, and a hold of it. Return None if there is none, or for the
+        reasons of `PeerTable.open`.
         """
 
     def open(self, handles: tuple[Handle, ...], opened: list[Any], /) -> list[tuple[Handle, Any, Any, Any]] | None:
@@ -464,7 +464,7 @@ class Imports:
         """
 
     def decide(self, handle: Handle, opener: Any, number: int, device: Any, context: Any, /) -> None:
-        """Set the opener, and its number, of that device's handles, for opens that ask for no other device."""
+        """Set the opener of that device's handles, and its number, for opens that request no other device."""
 
     def decided(self, handle: Handle, /) -> tuple[Any, Any, Any] | None:
         """Return the decision for the handle's device, (opener, device, context), or None."""
@@ -499,7 +499,7 @@ class Exported:
     outlives: bool  # made by pickling, and its object has died
 
 class Exposure:
-    """Tracks which other processes may have exported memory of this process, and so whether that memory can be reused.
+    """Tracks which other processes may have exported memory of this process, and whether that memory can be reused.
 
     It is the `exposure` of an allocation, whose exports report their end to it. Any thread may call any method.
     """
@@ -528,8 +528,8 @@ class OwnTable:
         self, kind: int, flags: int, names: bytes, device: int, object: int, nbytes: int, exposed_nbytes: int,
         inode: int, within: int, fds: tuple[int, ...], payload: bytes, /,
     ) -> Template:  # fmt: skip
-        """Return what the exports of one object have in common. `names` are the backend and uuid of the device, 32
-        bytes, and `device` is its number in the table; `within` is where the object begins in what the `fds` stand for.
+        """Return the template of the exports of one object. `names` are the backend and uuid of the device, 32
+        bytes, and `device` is its number in the table. `within` is the offset of the object in the memory of the `fds`.
 
         With `function`, the fds are made on demand. For fd i the warden calls
         `int function(int *fd, uint64_t objects[i], int64_t a, uint64_t b)`, for which 0 is success, and closes the fd
@@ -579,7 +579,7 @@ class OwnTable:
 
     @property
     def used(self) -> int:
-        """How many entries have ever been taken; these are the first ones."""
+        """How many entries have ever been used, from the first one on."""
 
     @property
     def live(self) -> int:
@@ -646,7 +646,7 @@ class Timeline(Resource):
     prepared: Template | None  # for exports by this process
 
 class AllocationBase(Resource):
-    """USM memory. `newest` is the handle by which an import was opened last, `earlier` has those before it."""
+    """USM memory. `newest` is the handle by which an import was last opened. `earlier` has the handles before it."""
 
     def __new__(
         cls, device: Any, driver: Any, end: End, kind: str, address: int, nbytes: int, host_accessible: bool,
@@ -688,7 +688,7 @@ def imported(
     keepable: bool = False, /,
 ) -> Any:  # fmt: skip
     """Make the `Allocation` of memory that another process exported. `owned` is the object by which this process can
-    export it, or None. `keepable` means that its `End` is worth keeping for a moment.
+    export it, or None. `keepable` means that it is worth caching for a moment after it was closed.
     """
 
 @final
@@ -697,7 +697,7 @@ class AddressMap:
 
     def __init__(self) -> None: ...
     def add(self, made: object, /) -> None:
-        """Take an `AllocationBase` up. Other objects have no address."""
+        """Add an `AllocationBase`. Other objects have no address."""
 
     def find(self, address: int, /) -> Any | None:
         """Return the live allocation that contains `address`; of several that begin at one address, the newest."""
@@ -744,7 +744,7 @@ class MessageState:
     """The base of `objects.array_handle.ArrayHandle`: the handle of an array, or of a tree of arrays. If a pickle's
     bytes are not a message here, the object has only these bytes and `unread_of`.
 
-    If an object that owns its exports dies, `_abandoned` is called, at the time at which `__del__` would be.
+    If an object that owns its exports dies, `_abandoned` is called at the time of `__del__`.
     """
 
     @property
@@ -772,7 +772,7 @@ def message_good(message: MessageState, itemsizes: tuple[int, ...], /) -> bool:
 
 def message_elements(message: MessageState, /) -> list[tuple[int, int, tuple[int, ...], tuple[int, ...], int, int]]:
     """Return for each array the index of its memory, that of its event (-1: none), shape, strides, the dtype's index,
-    and where the first element is in the memory's range.
+    and the offset of the first element in the memory's range.
     """
 
 def message_marks(message: MessageState, /) -> set[tuple[int, int]]:
@@ -824,9 +824,7 @@ class Leaves:
     """
 
     def __new__(cls, arrays: list[Any], read_only: bool, known: Kinds = ..., /) -> Self:
-        """Begin with these arrays. `read_only` makes all of them read-only. `known` has kinds that need not be asked
-        about.
-        """
+        """Start with these arrays. `read_only` makes all of them read-only. `known` has kinds with cached results."""
 
     arrays: tuple[Any, ...]
     dtypes: list[Any]  # by their numbers in the message
@@ -850,7 +848,7 @@ class Leaves:
 
     def produce(self, kind: int, work: Resource | None, number: int | None, lasting: bool, /) -> None:
         """Set the queue over the stream that produces the kind's arrays, and the result of `stream` at that time.
-        `lasting` means that the same number always stands for this queue.
+        `lasting` means that the number always belongs to this queue.
         """
 
     def producers(self) -> dict[int, Any] | None:
@@ -921,8 +919,8 @@ class Span:
     """A buffer, of format "B" by default, over memory that `owner` keeps alive. Every view of it keeps the span, and so
     the owner, alive.
 
-    `shape`, `strides` (in bytes) and `format` give the buffer a shape. PEP 3118's flags are honoured: a request for
-    contiguous or writable memory that this memory is not raises BufferError.
+    `shape`, `strides` (in bytes) and `format` give the buffer a shape. PEP 3118's flags are honoured: requesting
+    contiguous or writable memory raises BufferError if this memory is not.
     """
 
     def __init__(
@@ -950,19 +948,19 @@ class ObjectBase:
     """The base of classes whose objects hold a resource until they are closed. The class has a weak-reference list."""
 
 def hold(object: ObjectBase, held: object, forks: int, /) -> None:
-    """Make the object hold its resource, which was made after that many `forks`."""
+    """Give the object its resource, which was made after that many `forks`."""
 
 def held_by(object: ObjectBase, /) -> Any:
-    """Return what the object holds, or None if it is closed."""
+    """Return the object's resource, or None if it is closed."""
 
 def usable(object: ObjectBase, /) -> Any:
-    """Return what the object holds. None if it is closed, or the process has forked since the resource was made."""
+    """Return the object's resource, or None if it is closed or the process has forked since the resource was made."""
 
 def give_up(object: ObjectBase, /) -> None:
-    """Make the object hold nothing, nor what pickling it has exported."""
+    """Take the resource from the object, and the exports of its pickles."""
 
 def pickle_of(object: ObjectBase, /) -> Any:
-    """Return what pickling the object has exported, or None."""
+    """Return the exports of the object's pickles, or None."""
 
 def set_pickle(object: ObjectBase, exported: object, /) -> None: ...
 
@@ -975,7 +973,7 @@ class BufferBase(ObjectBase):
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 def pin(buffer: BufferBase, needed: object, /) -> None:
-    """Keep what the consumer of an array interface needs, as long as the object lives."""
+    """Keep a reference for the consumer of an array interface, as long as the object lives."""
 
 class ArrayState(BufferBase):
     """The base of `objects.array.SharedArray`."""
@@ -986,7 +984,7 @@ def array_dtype(array: ArrayState, /) -> Any:
     """Return the dtype. None if the array came from a pickle that could not be opened."""
 
 def array_offset(array: ArrayState, /) -> int:
-    """Return where the first element is in the range."""
+    """Return the offset of the first element in the range."""
 
 def array_message(array: ArrayState, /) -> ArrayHandle | None:
     """Return the handle that `attach` opened for the array."""
@@ -1075,7 +1073,7 @@ class Domain:
         """
 
     def reap(self) -> int:
-        """Advance the reaping of each dead member by one step of 4,096 slots and entries. Returns how many sweeps that
+        """Advance the reaping of each dead member by one step of 4,096 slots and entries. Returns how many sweeps this
         has completed.
         """
 
@@ -1102,7 +1100,7 @@ class Domain:
         """
 
     def set_opens(self, entry: int, count: int) -> None:
-        """Begin with that many opens, and without a renewal."""
+        """Start with that many opens, and without a renewal."""
 
     def take_open(self, entry: int) -> bool:
         """Use up one open of a counted or pickled export. Returns False if none is left."""
@@ -1189,11 +1187,11 @@ class Slot:
 
     def complete(self, point: int) -> None: ...
     def fail(self, cause: int) -> None:
-        """Lose all outstanding points that this process owes (cause 2 or 3 of the protocol)."""
+        """Mark all outstanding points that this process owes as lost (cause 2 or 3 of the protocol)."""
 
     def lose(self, point: int, cause: int) -> bool:
-        """Lose a point of this process, which no device will store, and all points behind it. Returns False while an
-        earlier point is outstanding.
+        """Mark a point of this process, which no device will store, and all points behind it as lost. Returns False
+        while an earlier point is outstanding.
         """
 
     def owes(self) -> bool:
@@ -1229,7 +1227,9 @@ class Slot:
         """
 
     def notify_recovery(self, token: int) -> bool:
-        """Do as `notify`, for the moment at which a signal that nobody has submitted yet is not lost any more."""
+        """Register a token as `notify` does. It is due once a signal that nobody has submitted yet is not lost any
+        more.
+        """
 
     def cancel(self, token: int) -> None: ...
     def guard(self, point: int) -> None:
@@ -1242,15 +1242,15 @@ class Slot:
 
     def released(self, point: int) -> bool:
         """Return whether a guard for `point` has seen its loss. True once for each guard, even if a later signal has
-        healed the loss.
+        ended the loss.
         """
 
     def watch(self) -> None:
         """Have the deaths of all attached members noticed, for callers that poll `state`."""
 
     def detach(self) -> None:
-        """Detach from the event. Waits of other threads end with ValueError, tokens become due, and guards are dropped;
-        what is owed stays owed. Idempotent.
+        """Detach from the event. Waits of other threads end with ValueError, tokens become due, and guards are dropped.
+        Points that this process owes stay outstanding. Idempotent.
         """
 
 # --- scopes -----------------------------------------------------------------------------------------------------------
@@ -1259,7 +1259,7 @@ class Scopes:
     """`with scopes():` makes pairs of driver calls around the block, by the functions' addresses.
 
     `int exchange(int *mode)` exchanges this thread's capture mode for `mode`. `int push(context)` makes a context
-    current, and `int pop(context *)` undoes that. An address of 0 stands for no function. If a call fails, the calls
+    current, and `int pop(context *)` undoes that. An address of 0 means no function. If a call fails, the calls
     before it are undone, and the exception that `failed(step, code)` returns is raised. Step 0 is the exchange, 1 the
     push.
     """
@@ -1355,10 +1355,10 @@ class StreamQueue:
     `ordering` says which waits the device does. "device": all of them. "held": none. "shared" is for queues that share
     hardware, so that a wait blocks other queues. Then the device waits for certain points, which a queue of this
     process has handed to the driver behind nothing that may never come. It waits for any other point only if this queue
-    already waits so, or fewer than `budget` queues do.
+    already has such a wait, or fewer than `budget` queues have one.
 
     The queue holds all other waits, and every operation after them. A relay thread hands them to the driver once the
-    point is done or lost. Points are submitted at once nevertheless. Signals behind a lost wait never reach the driver:
+    point is done or lost. Points are still submitted at once. Signals behind a lost wait never reach the driver:
     they are lost, with the same cause.
 
     `adopted` means that another library also uses the queue. Then the queue holds nothing.
@@ -1382,8 +1382,9 @@ class StreamQueue:
         """Return CAPTURED while the adopted queue is being captured."""
 
     def idle(self, function: int, unfinished: int, handle: int, scopes: Scopes, /) -> bool | None:
-        """Return whether the queue holds nothing and has no work, which `int function(uint64 handle)` tells by 0, or
-        `unfinished` if it has some. None if that, `check` or the scope around both fails: ask step by step.
+        """Return whether the queue holds nothing and has no work. `int function(uint64 handle)` returns 0 if there is
+        no work, and `unfinished` if there is some. Return None if the function, `check` or the scope around both fails:
+        then ask step by step.
         """
 
     def wait(self, slot: Slot, address: int, point: int) -> int:
@@ -1395,12 +1396,12 @@ class StreamQueue:
         """
 
     def lost(self, slot: Slot) -> None:
-        """Note a wait for a point that was lost before. Signals are lost from now until `told`, with the cause of that
-        slot's newest loss. An adopted queue ignores this, since users of the other library cannot ask for losses.
+        """Record a wait for a point that was lost before. Signals are lost from now until `told`, with the cause of
+        that slot's newest loss. An adopted queue ignores this, since users of the other library cannot ask for losses.
         """
 
     def told(self, place: int) -> None:
-        """Note that the user has been told of the lost waits up to that place."""
+        """Record that the lost waits up to that place have been reported to the user."""
 
     def signal(self, slot: Slot, address: int) -> tuple[int, int, int]:
         """Do `check` and `Slot.submit` for this queue's number as a device. Then queue the `store` of the point, or a
@@ -1417,10 +1418,10 @@ class StreamQueue:
     def submit(self, calls: Sequence[tuple[int, ...]]) -> tuple[int, int]:
         """Queue other work, and marks behind it: calls `(address of the function, argument, ...)`, made in order until
         one fails. Returns the place in the queue and 0, or the number of the call that failed and its code. The calls
-        are held while anything is held. The memory behind their arguments must stay valid until the driver has got the
-        call (`handed`), or longer if the driver requires it.
+        are held while anything is held. The memory behind their arguments must stay valid until the driver has received
+        the call (`handed`), or longer if the driver requires it.
 
-        This still works after the queue has failed, so that a mark can tell when earlier work has finished.
+        This still works after the queue has failed, so a mark can still show when earlier work has finished.
         """
 
     def own(self, slot: Slot, address: int) -> None:
@@ -1441,14 +1442,14 @@ class StreamQueue:
         """The place of the newest operation."""
 
     def unsure(self, more: bool) -> None:
-        """Note that later work waits for something that is not a point and may never come. Until the same call with
+        """Record that later work waits for something that is not a point and may never come. Until the same call with
         False, this queue counts in the `budget`, and its signals are not certain.
         """
 
     @property
     def handed(self) -> int:
-        """The place up to which the driver has got the operations, or they were dropped (`failure`). A mark means
-        nothing before the driver has it.
+        """The place up to which the driver has received the operations, or they were dropped (`failure`). A mark means
+        nothing until the driver has received it.
         """
 
     @property
@@ -1572,7 +1573,7 @@ class AtomicMember:
         """Add to the number.
 
         Args:
-            n: What to add.
+            n: The number to add.
 
         Returns:
             The number before.
@@ -1590,7 +1591,7 @@ class AtomicMember:
         """Return the number.
 
         Returns:
-            What the last change of any process left.
+            The value after the last change by any process.
 
         Raises:
             InvalidArgumentError: The object is closed.
@@ -1709,9 +1710,7 @@ class ChannelEnd:
     def finish(self) -> int: ...
     def write(self) -> int: ...
     def reads(self, slot: int, /) -> list[tuple[int, int]]:
-        """Return the (member, point) pairs after which the slot can be written, since devices of readers use it until
-        then.
-        """
+        """Return the (member, point) pairs after which the slot can be written: until then, readers' devices use it."""
 
     def since(self, member: int, /) -> int:
         """Return when a member joined, or 0 if there is no such member."""
@@ -1724,7 +1723,7 @@ class ChannelEnd:
 _Held = TypeVar("_Held", bound="HeldBase")
 
 class HeldBase:
-    """The base of loans and frames: a slot that somebody holds."""
+    """The base of loans and frames: a slot that a writer or a reader holds."""
 
     @property
     def seq(self) -> int:
@@ -1761,7 +1760,7 @@ def frame_meta(frame: FrameBase, /) -> bytes | None: ...
 def frame_text(frame: FrameBase, /) -> bytes | None: ...
 def frame_nbytes(frame: FrameBase, /) -> int: ...
 def frame_point(frame: FrameBase, /) -> int:
-    """Return the point of its writer's event at which the content is complete; 0 if it is."""
+    """Return the point of its writer's event at which the content is complete, or 0 if it already is."""
 
 def frame_point_by(frame: FrameBase, /) -> int:
     """Return the member whose event that is."""

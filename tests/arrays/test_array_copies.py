@@ -135,7 +135,7 @@ def test_the_array_of_a_parent() -> None:
     ids=["list", "ndarray", "structured", "too large"],
 )
 def test_what_the_dtype_has_no_place_for(x: Any, dtype: str) -> None:
-    with pytest.raises(xs.InvalidArgumentError, match="NumPy makes no array of this"):
+    with pytest.raises(xs.InvalidArgumentError, match="NumPy cannot make an array of this"):
         xs.array(x, dtype=dtype)
 
 

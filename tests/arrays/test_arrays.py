@@ -457,13 +457,13 @@ def test_a_ttl_ends_the_export(peer: Child) -> None:
     while time.monotonic() < made + 0.5:
         time.sleep(0.01)
     for attach in (peer.call, lambda _looked_at, handle: xs.attach(handle)):
-        with pytest.raises(xs.HandleExpiredError, match="ttl is over"):
+        with pytest.raises(xs.HandleExpiredError, match="ttl has passed"):
             attach(looked_at, handle)
     with pytest.raises(xs.HandleExpiredError, match="opens are used up"):
         peer.call(looked_at, counted)
     table.sweep(everything=True)
     assert table.statistics()["exports"] == before
-    with pytest.raises(xs.HandleExpiredError, match="ttl is over"):
+    with pytest.raises(xs.HandleExpiredError, match="ttl has passed"):
         xs.attach(handle)
     handle.close()
 

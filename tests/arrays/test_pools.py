@@ -314,7 +314,7 @@ def test_what_cannot_be_exported_anew_is_passed_on_as_it_came(peer: Child, caplo
         pickle.dumps(sent)
         with pytest.raises(xs.HandleExpiredError, match="has exited"):
             peer.call(_use, pickle.dumps(sent))
-        assert caplog.text.count(f"{sent!r} is gone, and it cannot be exported anew from here: ") == 1, caplog.text
+        assert caplog.text.count(f"{sent!r} is gone, and it cannot be exported from here: ") == 1, caplog.text
 
 
 def _export() -> bytes:

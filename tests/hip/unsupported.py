@@ -14,7 +14,7 @@ __all__ = ["EXPECTED"]
 
 _ALWAYS = {
     "3.11b": "HIP has no working flag for read-only pages of the host",
-    "3.11c": "whoever holds the file descriptor of an allocation can map it writable",
+    "3.11c": "a process that holds the file descriptor of an allocation can also map it writable",
     "4.7": "hipMemMap takes no offset",
     "5.19": "nothing here breaks a device in a way that the suite could use",
     "5.29": "a wait on another library's stream would hold up its hardware queue: the host waits for it",

@@ -358,10 +358,10 @@ static int as_i64(PyObject *obj, int64_t *out)
         return 0;
     if (PyErr_ExceptionMatches(PyExc_OverflowError)) {
         PyErr_Clear();
-        xp_unusable("an Atomic holds 64 bits, from -2**63 to 2**63 - 1: the number given is beyond that");
+        xp_unusable("an Atomic holds 64 bits, from -2**63 to 2**63 - 1: the given number is outside this range");
     } else if (PyErr_ExceptionMatches(PyExc_TypeError)) {
         PyErr_Clear();
-        xp_unusable("an Atomic holds an int of 64 bits: what was given is not an int");
+        xp_unusable("an Atomic holds an int of 64 bits: the given value is not an int");
     }
     return -1;
 }

@@ -184,11 +184,11 @@ class DriverMemory(abc.ABC):
     address: int
     nbytes: int
     host_accessible: bool  # plain loads and stores of this process reach it
-    lasting_export: bool = False  # `export(False)` says the same as long as the memory lives, and is asked once
-    # Of an import: opening it anew costs so much that it may stay mapped for a moment. See `Adapter.look_after`.
+    lasting_export: bool = False  # the result of `export(False)` never changes, and is requested once
+    # Of an import: opening it again is so expensive that it may stay mapped for a moment. See `Adapter.look_after`.
     keepable: bool = False
     descriptors: int = 1  # of this process, that an import holds at most: a cache of closed imports counts them
-    # Of an allocation: it may serve again, with whatever content, and be exported from the same `export` as before. The
+    # Of an allocation: it may be reused, with any content, and be exported by the same `export` as before. The
     # host's own waits for that in `rest`; an adapter's that has `look_after`, as it is.
     reusable: bool = False
 
@@ -235,10 +235,10 @@ class Foreign(NamedTuple):
     offset: int  # of the address inside it
     device: DeviceInfo  # that the memory is on
     kind: UsmKind
-    # Names the allocation for ever: no other one of this process has the same, also not later. It is remembered, so it
-    # holds nothing.
+    # Names the allocation for ever: no other allocation of this process has the same name, even later. It is
+    # remembered, so it holds no reference.
     identity: Hashable
-    keep: object = None  # what exports hold
+    keep: object = None  # an object that exports keep alive
 
 
 class DriverPhysical(abc.ABC):
@@ -364,7 +364,7 @@ class NativeEvent(Protocol):
 class DriverQueue(abc.ABC):
     """An in-order queue of device work. Operations return once they are queued; `synchronize` raises their failures."""
 
-    lasting: bool = False  # it is over another library's stream that lives as long as the process, and so does it
+    lasting: bool = False  # it lives as long as the process, like the stream of another library below it
     signalled: Any = None  # the core's: the event that it signals for other libraries
 
     @abc.abstractmethod
@@ -412,8 +412,8 @@ class DriverQueue(abc.ABC):
 
     @abc.abstractmethod
     def told(self) -> None:
-        """Record that an event has told the program of this queue's failures. They do not affect work queued from now
-        on. `synchronize` still reports them, once.
+        """Record that an event has reported this queue's failures to the program. They do not affect work queued from
+        now on. `synchronize` still reports them, once.
         """
 
     @abc.abstractmethod
@@ -438,21 +438,20 @@ class Adapter(abc.ABC):
     backend: str
     maps_memfds: bool  # memory in a memfd comes to `import_memory` as a mapping of it, else as its fd
     has_streams: bool = True  # False: `stream` always returns None for no number
-    stream_kind: int | None = (
-        None  # what Unified Runtime tells with a stream's handle, where streams are of several kinds
-    )
+    # The number that Unified Runtime returns with a stream's handle, if there are several kinds of streams.
+    stream_kind: int | None = None
     runs_functions: bool = False  # its queues run functions of this process
-    recogniser: Recogniser | None = None  # what `foreign` finds most, for native code
-    least_per_fd: int = 0  # bytes that each of several fds stands for, at least; 0: what is imported has one fd
-    # Has a function called every 50 ms until it returns False, on the thread that unmaps what was closed, and returns
-    # whether there is that thread. Finalisers may call it. None: no import of this adapter's is `keepable`.
+    recogniser: Recogniser | None = None  # finds most allocations that `foreign` finds, in native code
+    least_per_fd: int = 0  # the least bytes behind each of several fds; 0 if imports have one fd
+    # Has a function called every 50 ms until it returns False, on the thread that unmaps closed imports. Returns
+    # whether that thread exists. Finalisers may call it. None: no import of this adapter is `keepable`.
     look_after: Callable[[Callable[[], bool]], bool] | None = None
     # Has a function called once the work that was submitted to the device before has finished, off the caller's thread.
-    # Finalisers may call it. None: there is no work but that of the host's own threads, which hold what they use. Who
-    # has it has `look_after`, too.
+    # Finalisers may call it. None: all work is that of the host's own threads, which hold what they
+    # use. An adapter with this function also has `look_after`.
     after_work: Callable[[DeviceInfo, Callable[[], object]], object] | None = None
 
-    # Returns the native object that maps most of what `import_memory` maps, once that has mapped something. None:
+    # Returns the native object that does most of the work of `import_memory`, once that has mapped something. None:
     # there is none.
     importer: Callable[[DeviceInfo], Importer] | None = None
 

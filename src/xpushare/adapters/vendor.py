@@ -104,9 +104,11 @@ class ArrayInterface(NamedTuple):
     name: str
     layout: Literal["numpy", "sycl_usm"] = "numpy"  # NumPy's version 3, or version 1 of SYCL's USM array interface
     given: bool = True
-    stream: int | None = None  # the default stream, as the interface numbers it, where it has a stream at all
-    mine: Callable[[Mapping[str, Any]], bool] | None = None  # tells whose array it is, where vendors share the name
-    syclobj: Callable[[DeviceInfo], object] = _filter_string  # what says the device, in SYCL's
+    stream: int | None = None  # the interface's number of the default stream, if it has streams
+    mine: Callable[[Mapping[str, Any]], bool] | None = (
+        None  # whether an array is this vendor's, if vendors share the name
+    )
+    syclobj: Callable[[DeviceInfo], object] = _filter_string  # the object that names the device, in SYCL's
 
 
 def _yes() -> bool:
@@ -137,9 +139,11 @@ class Vendor:
     torch_type: str | None = None  # what torch (and with it Ray) calls this type of device
     dlpack: tuple[DLPackType, ...] = ()
     interfaces: tuple[ArrayInterface, ...] = ()
-    streams: str = ""  # what `stream_of` recognises, in words
+    streams: str = ""  # the streams that `stream_of` recognises, in words
     stream_methods: tuple[str, ...] = ()  # the methods by which an array or a stream object hands out its stream
-    stream_of: Callable[[object], object | None] = _nothing  # what another library's stream contains; None: no stream
+    stream_of: Callable[[object], object | None] = (
+        _nothing  # the driver's stream in another library's object; None: not a stream
+    )
     event_of: Callable[[object], object | None] = _nothing  # the same for an event
     examine: Callable[[], Iterable[Check]] = _no_checks  # what `xpushare doctor` reports; may ask the adapter
 

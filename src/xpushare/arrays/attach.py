@@ -120,18 +120,18 @@ def attach(
     The handle of a growable `VirtualRange` gives a range that follows it.
 
     Args:
-        h: What `share` or `lookup` returned, or its bytes or text. If the handle was looked up and
+        h: The handle that `share` or `lookup` returned, or its bytes or text. If the handle was looked up and
             its name has a newer version by now, that version is opened.
         device: Where to open the memory. None means the device that the handle names.
         stream: A `Queue`, another library's stream or a raw one, which waits on the device for the
-            producer's work. By default whoever first uses the array waits: the consumer's stream,
-            the queue, or the host. -1 waits for nothing.
+            producer's work. By default the first user of the array waits: the consumer's stream, the
+            queue, or the host. -1 waits for nothing.
         like: `numpy`, `torch`, `cupy` or `jax` (the module or its name), or a function of a
             `SharedArray`. The result then consists of that library's arrays, or of what the
             function returns.
         types: Classes of the named tuples in a tree. Others come back as new classes.
         only: Opens a part of a tree: paths such as `"layers.0"`, or a function that returns
-            whether a path is wanted. A path joins keys and indices by dots, and stands for everything
+            whether a path is wanted. A path joins keys and indices by dots, and selects everything
             below it. Other arrays are absent from dicts, and None in lists and tuples.
         own: Makes this process an owner of the memory. It can then share, publish and pickle the
             array even after the process that made it has ended.

@@ -405,7 +405,7 @@ def _converted(x: Any, values: Any, dtype: Any) -> Any:
     try:
         return numpy.asarray(values, dtype)
     except (ValueError, TypeError, OverflowError) as error:
-        raise InvalidArgumentError(f"NumPy makes no array of this {type(x).__name__}: {error}") from error
+        raise InvalidArgumentError(f"NumPy cannot make an array of this {type(x).__name__}: {error}") from error
 
 
 def _copied_there(array: Any, found: description.Described | None) -> SharedArray:

@@ -31,7 +31,7 @@ def described(source: VirtualRange, read_only: bool) -> tuple[SharedArray, Any]:
     """
     reserved, growing = growth_of(source)
     if growing.follows:
-        raise InvalidArgumentError("this range follows one of another process: send on the handle that it came by")
+        raise InvalidArgumentError("this range follows one of another process: send its original handle")
     directory = array_over(growing.directory.replace(lease=growing), (growth.DIRECTORY_NBYTES,), as_dtype("uint8"))
     device = reserved.device
     names = device.backend, device.uuid

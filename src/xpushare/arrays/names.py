@@ -80,7 +80,7 @@ def publish(
 
     The name lasts until `unpublish` or the end of this process, and so does the export that
     `publish` makes. A process that looks the name up during a replacement sees the old or the new
-    version, and whatever is open stays open.
+    version, and open objects stay open.
 
     Args:
         name: 1 to 128 of the characters `A-Z a-z 0-9 . _ -`, not beginning with a dot.
@@ -101,7 +101,7 @@ def publish(
         InvalidArgumentError: The name is invalid, or a living process has published it, or `obj`
             cannot be shared under a name.
         FeatureNotSupportedError: The memory cannot be shared, or cannot be kept (`cudaMalloc`, say).
-        OutOfMemoryError: The keeper may not keep so much, or memory ran out.
+        OutOfMemoryError: The keeper's limit is reached, or memory ran out.
 
     Examples:
         >>> version = xs.publish("weights", xs.array([1.0, 2.0]))
@@ -152,7 +152,7 @@ def unpublish(name: str) -> None:
 def published() -> dict[str, Handle | ArrayHandle[Any]]:
     """List the names that living processes of this user have published.
 
-    Handles of another version of the package are left out; `lookup` says why.
+    Handles of another version of the package are left out. `lookup` reports the reason.
 
     Returns:
         The handles by name.
@@ -190,8 +190,8 @@ def lookup(name: str, *, timeout: float | None = None, version: int | None = Non
 
     Args:
         name: The name that was given to `publish`.
-        timeout: Seconds to wait. None waits as long as it takes and says so in the log after a
-            while; 0 does not wait.
+        timeout: Seconds to wait. None waits as long as it takes, and logs that after a while. 0 does
+            not wait.
         version: Finds that version and no other. It waits for a version that is still to come.
 
     Returns:
@@ -262,10 +262,10 @@ def watch(name: str, *, timeout: float | None = None, lost: bool = False) -> Wat
             The next item is then a version of the next publisher.
 
     Returns:
-        An iterator of handles, as from `lookup`. It may be closed, also by `with`.
+        An iterator of handles, as from `lookup`. It can be closed, and used in a `with` block.
 
     Raises:
-        TimeoutError: No version came in time. You may go on with the watch.
+        TimeoutError: No version came in time. You may continue with the same watch.
         InvalidArgumentError: The name is invalid, or another thread closed the watch.
 
     Examples:
@@ -488,7 +488,7 @@ def _ended_by_now(pid: int) -> bool:
 
 
 def _export(obj: Any, new: naming.Published) -> None:
-    """Make `new` the version that stands for `obj`. If `obj` is not a handle, it is exported."""
+    """Make `new` the version of `obj`. If `obj` is not a handle, it is exported."""
     if isinstance(obj, Handle | ArrayHandle):
         if isinstance(obj, ArrayHandle):
             expect_open(obj)
@@ -549,7 +549,7 @@ class _Publisher:
     def ended(self) -> bool:
         if self.pidfd is not None:
             return bool(_native.dead([self.pidfd.number]))
-        # A process that has let go of this file has replaced it, which is not an end, if there is another one.
+        # A process that has released this file has replaced it, if there is another file. That is not an end.
         return naming.holder_of(self._file) is None and naming.inode_at(self._path) in (None, self._inode)
 
 
@@ -750,7 +750,7 @@ class _Wait:
 
     def left(self, name: str, seen: bool) -> float | None:
         """Return the seconds to wait at most before the next look. `seen` says that there was a version before. Raises
-        `TimeoutError` if the time is over.
+        `TimeoutError` if the time has run out.
         """
         waited = time.monotonic() - self._start
         if self._timeout is not None:

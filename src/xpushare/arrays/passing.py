@@ -34,7 +34,7 @@ def passed_on(place: Range, read_only: bool, lasting: bool) -> Range:
     _expect_live(handle)
     if read_only and not handle.read_only:
         raise InvalidArgumentError(
-            f"memory of another process is passed on by the handle that it came by, which is not read-only: {OWN}"
+            f"memory of another process is passed on by its original handle, which is not read-only: {OWN}"
         )
     fields, device = fields_of(handle), place.device
     return Range(

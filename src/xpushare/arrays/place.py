@@ -146,8 +146,8 @@ class Placing(Leaves):
     _lasting = False
     _stream: Any = None
     _ordered = True
-    _produced = _NO_WORK  # by kind: what produces its arrays
-    _copying: tuple[Work, ...] = ()  # streams that copy what is shared
+    _produced = _NO_WORK  # by kind: the producer of its arrays
+    _copying: tuple[Work, ...] = ()  # streams that copy shared arrays
     _at = 0
     _known: Sequence[Allocation] = ()
 
@@ -264,7 +264,7 @@ class Placing(Leaves):
                 memory.expect_exportable(place, place.borrowed)
             work = self._work(array, None, place.device)
             if place.handle is not None and self._ordered and (order := unsettled(own)) is not None:
-                order.before_host()  # what is exported, or passed on, names no event of another process
+                order.before_host()  # neither exports nor passed-on handles name an event of another process
             return self._pass_on(source, work)
         if self._copy:
             array = description.without_gradient(array)

@@ -1,4 +1,6 @@
-"""`share` exports an array or a tree of arrays: one message, one export an allocation, one event mark a stream."""
+"""`share` exports an array or a tree of arrays as one message, with one export for each allocation, and one event mark
+for each stream.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +94,7 @@ def share(
 
     A tree is a dict, list, tuple or named tuple, up to 64 levels deep. Its keys are str or int. Besides
     arrays it may hold None, bool, int of 64 bits, float, complex, str, bytes and NumPy scalars, and
-    each comes back as its own type. One handle stands for the whole tree.
+    each comes back as its own type. The whole tree has one handle.
 
     An array that this process attached is passed on by its original handle, as long as its
     exporter lives and has not withdrawn that handle. Closing the new handle then withdraws nothing. After
@@ -140,7 +142,7 @@ def _label(handle: ArrayHandle[Any], text: str) -> None:
     if not all(here.is_own(fields_of(each).cookie) for each in handle.handles):
         handle.close()
         raise InvalidArgumentError(
-            "label is for what this process exports: this is passed on by the handle that it came by"
+            "label is for exports of this process, and this memory is passed on by its original handle"
         )
     for each in handle.handles:
         here.table().label(each, text)

@@ -61,7 +61,7 @@ class Channel(Advised, Awaitable):
     until they close it; all together hold at most `slots - 1 - writers`.
 
     The stream ends when all writers that are left have said `finish()`: iteration stops, and `receive`
-    raises `EOFError`. If the last writer goes without that, readers get what was sent, and then
+    raises `EOFError`. If the last writer ends without that, readers get the frames that were sent, and then
     `PeerLostError`.
 
     Examples:
@@ -75,7 +75,7 @@ class Channel(Advised, Awaitable):
     __slots__ = ("__weakref__", "_changes", "_end", "_label", "_mode", "_watched", "closed", "name")
 
     name: str
-    """The name. A channel that was given none has a dot and a number."""
+    """The name. A channel without one is named by a dot and a number."""
     closed: bool
     """Whether `close` was called."""
     _changes: Changes | None
@@ -115,7 +115,7 @@ class Channel(Advised, Awaitable):
                 channel that is found by its `handle` only.
             shape: Shape of every frame.
             dtype: Type of the elements of every frame, by default float64.
-            nbytes: Instead of `shape`: frames are arrays or trees of at most so many bytes.
+            nbytes: Instead of `shape`: frames are arrays or trees of at most this many bytes.
             device: Where the slots lie. The default is the host, even if there is a GPU.
             slots: How many frames there are at a time, at least `writers` + 2.
             on_full: What a writer does if readers in mode "all" or "one" have yet to read, or hold, all
@@ -123,7 +123,7 @@ class Channel(Advised, Awaitable):
             history: How many of the last frames are kept for readers opened with `start="oldest"`.
             writers: How many processes may write at a time.
             meta_nbytes: Room for the metadata of a frame.
-            redeliver: After so many deliveries without an acknowledgement, a frame goes to `failed()`.
+            redeliver: After this many deliveries without an acknowledgement, a frame goes to `failed()`.
                 0 delivers it without end.
             label: The name of this writer in `ls`.
 
@@ -131,7 +131,7 @@ class Channel(Advised, Awaitable):
             The writer. It may receive, too, once it is opened.
 
         Raises:
-            InvalidArgumentError: As many writers live as there may be, the channel has other frames or
+            InvalidArgumentError: The channel has no room for another writer, it has other frames or
                 slots, or an option does not fit.
             OutOfMemoryError: There is not enough memory for the slots.
 
@@ -174,7 +174,7 @@ class Channel(Advised, Awaitable):
     ) -> Self:
         """Open a channel as a reader, and wait until somebody has created it.
 
-        Whoever opens a channel may write, too, if there is room for another writer.
+        A process that opens a channel may write, too, if there is room for another writer.
 
         Args:
             name_or_handle: The name, or the `handle` of a channel.
@@ -290,7 +290,7 @@ class Channel(Advised, Awaitable):
             The slot, for `with`. Entering raises `TimeoutError`, or `ChannelFull` under `on_full="raise"`.
 
         Raises:
-            InvalidArgumentError: The channel is closed, or as many others write as there may be.
+            InvalidArgumentError: The channel is closed, or has no room for another writer.
 
         Examples:
             >>> with xs.Channel.create("frames", 3) as writer, xs.Channel.open("frames") as reader:
@@ -340,7 +340,7 @@ class Channel(Advised, Awaitable):
         Once all writers have, readers get the remaining frames, and then the end of the stream.
 
         Raises:
-            InvalidArgumentError: The channel is closed, or as many others write as there may be.
+            InvalidArgumentError: The channel is closed, or has no room for another writer.
 
         Examples:
             >>> with xs.Channel.create("frames", 3) as writer, xs.Channel.open("frames") as reader:
@@ -370,7 +370,7 @@ class Channel(Advised, Awaitable):
         Raises:
             TimeoutError: No frame came in time.
             EOFError: The stream has ended.
-            PeerLostError: The last writer has gone without `finish()`.
+            PeerLostError: The last writer has ended without `finish()`.
             InvalidArgumentError: The channel is closed.
 
         Examples:
@@ -443,7 +443,7 @@ class Channel(Advised, Awaitable):
         """Return whether `receive` would return or raise at once.
 
         Returns:
-            True if there is a frame, or the stream is over.
+            True if there is a frame, or the stream has ended.
 
         Raises:
             InvalidArgumentError: The object was made by `create`, to write, or is closed.

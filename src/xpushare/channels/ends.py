@@ -58,7 +58,7 @@ def too_many_writers(name: str, writers: int) -> InvalidArgumentError:
 
 @final
 class End(ChannelEnd):
-    """A member of a channel's crew. The member exists as long as one of its loans and frames."""
+    """A member of a channel's crew. The member exists as long as any of its loans and frames."""
 
     __slots__ = ("crew", "geometry", "places", "points")
 

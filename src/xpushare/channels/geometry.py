@@ -28,7 +28,7 @@ def _count(name: str, value: int, least: int, most: int) -> int:
     except TypeError:
         raise InvalidArgumentError(f"{name} is an integer, not {type(value).__name__}") from None
     if not least <= found <= most:
-        raise InvalidArgumentError(f"{name} is from {least} to {most}, not {found}")
+        raise InvalidArgumentError(f"{name} is a number from {least} to {most}, not {found}")
     return found
 
 

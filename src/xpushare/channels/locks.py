@@ -27,8 +27,8 @@ class Held:
 
     def __init__(self, owner_died: bool) -> None:
         self.owner_died: Final = owner_died
-        """Whether the last owner died, exited or closed its object while it held the lock: what the lock guards may be
-        half done.
+        """Whether the last owner died, exited or closed its object while it held the lock: the data that it guards may
+        be inconsistent.
         """
 
     def __repr__(self) -> str:
@@ -71,7 +71,7 @@ class _Shared:
         return self._pickle
 
     def close(self) -> None:
-        """Close this object. If it holds the lock, the next owner finds the lock abandoned, as
+        """Close this object. A lock that it holds goes to the next owner, which finds it abandoned as
         after a death. Idempotent.
 
         Examples:

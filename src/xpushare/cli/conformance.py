@@ -25,7 +25,7 @@ __all__ = ["add_arguments", "run"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device",
-        help="the exporting process's device: cpu, gpu, cuda:0 or a uuid (default: the first GPU, else native_cpu:0)",
+        help="the exporting process's device: cpu, gpu, native_cpu:0 or a uuid (default: the first GPU, else cpu)",
     )
     parser.add_argument(
         "--importer-device", metavar="DEVICE", help="the importing process's device (default: the same)"

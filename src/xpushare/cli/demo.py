@@ -277,7 +277,7 @@ def _open_again(peer: Peer) -> str:
     try:
         xs.ipc.memory.open(peer.kept["handle"])
     except xs.HandleExpiredError as error:
-        peer.say(f"opening the handle anew is refused: {error}")
+        peer.say(f"opening the handle again is refused: {error}")
         return "refused"
     return "opened"
 
@@ -441,7 +441,7 @@ def _step_kill(demo: Demo) -> None:
 
 def _step_dead(demo: Demo) -> None:
     found = demo.reader.call(_open_again)
-    demo.check(found == "refused", "a dead process's handle was opened anew")
+    demo.check(found == "refused", "a dead process's handle was opened again")
 
 
 def _step_close(demo: Demo) -> None:
@@ -602,7 +602,7 @@ def _file(text: str) -> Path:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--file", type=_file, help="the file to share (default: a file of the package)")
     parser.add_argument(
-        "--device", help="the device to use: cpu, gpu, cuda:0 or a uuid (default: the first GPU, else native_cpu:0)"
+        "--device", help="the device to use: cpu, gpu, native_cpu:0 or a uuid (default: the first GPU, else cpu)"
     )
     parser.add_argument(
         "--timeout", type=seconds, default=30.0, metavar="SECONDS", help="time limit for each step (default: 30)"

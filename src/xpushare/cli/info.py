@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device",
         metavar="SELECTOR",
-        help="list only these devices: cpu, gpu, cuda:0, a uuid, or a selector as in ONEAPI_DEVICE_SELECTOR",
+        help="list only these devices: cpu, gpu, native_cpu:0, a uuid, or a selector as in ONEAPI_DEVICE_SELECTOR",
     )
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="print every query of Unified Runtime, as urinfo -v does"

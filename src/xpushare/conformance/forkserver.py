@@ -25,7 +25,7 @@ from typing import Any, Final
 
 __all__ = ["Forkserver", "die_with", "run"]
 
-# What a process imports that shares memory and an event. No adapter: each child asks for the drivers that it needs.
+# The imports of a process that shares memory and an event. No adapter: each child asks for the drivers that it needs.
 IMPORTS: Final = (
     "encodings.ascii", "hashlib", "importlib.util", "pkgutil", "numpy", "xpushare.ipc", "xpushare.arrays.attach",
     "xpushare.arrays.consumers", "xpushare.arrays.share", "xpushare.objects.event", "xpushare.objects.physical_memory",

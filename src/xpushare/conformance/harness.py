@@ -34,7 +34,7 @@ __all__ = ["TIMEOUT", "Child", "ChildDied", "HarnessError", "Pending", "children
 TIMEOUT: Final = 30.0  # of a child on a busy machine
 _SETUP: Final = "XPUSHARE_CONFORMANCE_SETUP"
 
-kept: dict[str, Any] = {}  # what must live in this process until it is dropped
+kept: dict[str, Any] = {}  # objects that must live in this process until they are dropped
 children: set[Child] = set()  # those not ended yet
 
 
@@ -154,7 +154,7 @@ class Child:
         return self.start(function, *args, **options).result()
 
     def receive(self, wanted: Pending, timeout: float) -> None:
-        """Receive answers until the answer to `wanted` has come or the time is over."""
+        """Receive answers until the answer to `wanted` has come or the time has run out."""
         end = time.monotonic() + timeout
         with self._lock:
             while wanted.reply is None:

@@ -281,7 +281,7 @@ class Counts(tuple[int, ...]):
 
 def counts() -> Counts:
     """File descriptors, mappings of files, live exports of this process. `XPUSHARE_CONFORMANCE_KEPT` names files whose
-    mappings do not count, since a driver keeps them for later: for a kernel driver that is only pretended.
+    mappings do not count, because a driver on an emulated kernel interface caches them.
     """
     xs.trim()
     kept = os.environ.get(_KEPT)

@@ -111,7 +111,7 @@ _TABLE: Final = (
     Rule("3.8b", "A failed get or map leaves no fd, mapping or entry behind"),
     Rule("3.9a", "A forked child may not use the parent's objects; ForkError names the alternatives"),
     Rule("3.9b", "Closing in a forked child never touches the parent's objects"),
-    Rule("3.9c", "A forked child may open handles anew if the driver permits it, and gets an error that says so if not",
+    Rule("3.9c", "A forked child may open handles if the driver permits it, otherwise gets an error with the reason",
          (MEMORY,)),
     Rule("3.10a", "Many threads may open, use and close at once"),
     Rule("3.10b", "Many threads may export and put at once; exactly one of several puts of a handle succeeds"),

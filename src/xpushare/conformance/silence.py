@@ -16,7 +16,7 @@ import pytest
 
 __all__ = ["MISUSE"]
 
-MISUSE: Final = "misuse: misuses the package on purpose, which the validation layers tell of"
+MISUSE: Final = "misuse: misuses the package on purpose, which the validation layers report"
 
 
 class Silence:
@@ -70,5 +70,5 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[Any]:
     silence = item.stash[_KEY]
     left = silence.end()
     assert not left, f"the test has not given back {left}"
-    assert item.get_closest_marker("misuse") or not silence.told, f"the layers tell of {silence.told}"
+    assert item.get_closest_marker("misuse") or not silence.told, f"the layers report {silence.told}"
     return result

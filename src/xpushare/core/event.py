@@ -133,7 +133,9 @@ def may_signal(event: Opened) -> None:
     signals of such an object.
     """
     if event.signals is False:
-        raise InvalidArgumentError("this event was opened with signals=False: it only waits")
+        raise InvalidArgumentError(
+            "this event was opened with signals=False and only waits: open it without signals=False to signal"
+        )
 
 
 def point_argument(at_least: int | None, slot: Slot) -> int:
@@ -331,7 +333,7 @@ def times(event: Opened) -> Times:
     """Return the times of a profiling event's newest signal."""
     profile = event.profile
     if profile is None:
-        raise InvalidArgumentError("this event is not profiled: Event(enable_profiling=True)")
+        raise InvalidArgumentError("this event is not profiled: make it with xs.Event(enable_profiling=True)")
     if not done(event) or not profile.known().end:
         raise InvalidArgumentError("no signal of this event is complete: wait for one")
     return Times(profile.queued, profile.submit, profile.start, profile.end)
@@ -427,7 +429,7 @@ async def reached(event: Opened, at_least: int | None) -> None:
 
 
 def _recovered(event: Opened) -> bool:
-    """Return whether the event has no loss at the moment. Raises `PeerLostError` if the loss is final because the
+    """Return whether the event is free of a loss now. Raises `PeerLostError` if the loss is final because the
     exporter is gone.
     """
     slot = waited_by(event)

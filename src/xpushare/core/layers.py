@@ -103,9 +103,9 @@ def _apply() -> None:
 def enable_layers(*names: str) -> None:
     """Switch these layers on, and all others off.
 
-    The environment variable `UR_ENABLE_LAYERS` switches layers on, too; it has their names, separated
-    by commas. What the layers find goes to stderr, or where `UR_LOG_VALIDATION` and `UR_LOG_TRACING`
-    say. Leak checking reports what is left when it is switched off and when the process exits.
+    The environment variable `UR_ENABLE_LAYERS` switches layers on, too. It has their names, separated
+    by commas. Messages go to stderr, unless `UR_LOG_VALIDATION` and `UR_LOG_TRACING` redirect them. Leak
+    checking reports remaining objects when it is switched off and when the process exits.
     Parameter validation is always on.
 
     Args:

@@ -149,6 +149,8 @@ def piece(what: str, total: int, offset: int, nbytes: int | None) -> tuple[int, 
         raise InvalidArgumentError(f"offset and nbytes of {what} are integers") from None
     if offset < 0 or nbytes < 0 or offset + nbytes > total:
         text = f"bytes {offset} to {offset + nbytes} do not lie in {what} of {total} bytes"
+        if offset < 0 or nbytes < 0:
+            text = f"offset and nbytes of {what} are 0 or more, not {offset} and {nbytes}"
         raise misused("bounds", InvalidArgumentError(text))
     return offset, nbytes
 
@@ -198,7 +200,7 @@ def _after_fork() -> None:
     _arenas_lock = threading.RLock()
     _arenas.clear()  # these are the parent's
     _owning.forget()
-    _openers.forget()  # what they cache belongs to threads of the parent
+    _openers.forget()  # their caches belong to threads of the parent
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -239,7 +241,7 @@ def allocate(
             begin = arena.take(nbytes)
             _arenas[chosen, kind] = arena
     part = Range(arena.allocation, begin, nbytes, chosen, chosen_context, False, None, None)
-    if not is_zero(part):  # whoever opens an array can reach its neighbours
+    if not is_zero(part):  # a process that opens an array can reach its neighbours
         _native.fill(part.address, b"\0", _aligned(nbytes))
     return part
 
@@ -277,7 +279,7 @@ def _spoil(allocation: Allocation) -> None:
 
 
 def with_trim(take: Callable[[], T], table: Table | None = None) -> T:
-    """Return `take()`. If memory or descriptors run out, give up cached memory and try once more."""
+    """Return `take()`. If memory or descriptors run out, release cached memory and try once more."""
     try:
         return take()
     except OutOfMemoryError:
@@ -353,7 +355,8 @@ def expect_exportable(source: Range, implicit: bool = False) -> Allocation:
     if source.handle is not None and not allocation.owned and not implicit:
         raise InvalidArgumentError(
             "imported memory cannot be exported again: attach it with xs.attach(…, own=True), which makes this process "
-            "an owner, or pass on what it was opened from (`.handle`), which is good while its exporter lives"
+            "an owner, or pass on the handle that it was opened from (`.handle`), which is valid while its exporter "
+            "lives"
         )
     if not isinstance(allocation, Allocation):  # memory that is mapped at reserved addresses
         raise FeatureNotSupportedError(
@@ -516,7 +519,7 @@ _Wanted = tuple[Handle, Opener, Device, Context]
 
 def _open_others(wanted: list[_Wanted], opened: list[Range]) -> None:
     """Open handles of other processes in order, and append their ranges to `opened` until one fails. If memory or
-    descriptors run out, give up cached memory and try the rest once more.
+    descriptors run out, release cached memory and try the rest once more.
     """
     peers, again = node.here[0].peers, False
     taken: list[tuple[Any, Lease]] = []

@@ -41,7 +41,7 @@ _GRACE: Final = "XPUSHARE_PICKLE_GRACE"
 _BYTES: Final = "XPUSHARE_PICKLE_BYTES"
 _NANOSECONDS: Final = 1_000_000_000
 _log: Final = logging.getLogger("xpushare")
-_warned: Final[WeakSet[object]] = WeakSet()  # objects that cannot be exported anew; guarded by `Pickled.lock`
+_warned: Final[WeakSet[object]] = WeakSet()  # objects that cannot be exported again; guarded by `Pickled.lock`
 
 
 def _grace() -> int:
@@ -115,7 +115,7 @@ def _outlive(handle: Handle, limits: list[int]) -> None:
 
 
 def hope_for(slot: Slot) -> None:
-    """Record that a pickle of an event was made. While it is valid, whoever opens it may signal the event."""
+    """Record that a pickle of an event was made. While it is valid, a process that opens it may signal the event."""
     if not node.left():
         slot.pickled(deadline_in(_grace()))
 
@@ -170,8 +170,8 @@ def anew(source: object, device: Device, get: Callable[[], Handle]) -> Pickled |
         if source not in _warned:
             _warned.add(source)
             _log.warning(
-                "the process that exported %r is gone, and it cannot be exported anew from here: %s; its pickle "
-                "carries the handle that it came by, which has expired",
+                "the process that exported %r is gone, and it cannot be exported from here: %s; its pickle "
+                "carries the original handle, which has expired",
                 source,
                 error,
             )

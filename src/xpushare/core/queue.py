@@ -199,8 +199,8 @@ def _adopted(native: object, vendors: Iterable[Vendor]) -> Work | None:
         if len(rivals) > 1:
             names = " or of ".join(each.backend for each in rivals)
             raise InvalidArgumentError(
-                f"this {type(native).__name__} may be a stream of {names}, which all have devices here: give the "
-                "stream object of its library, or name it where memory tells the device, as in share(array, stream=…)"
+                f"this {type(native).__name__} may be a stream of {names}, which all have devices here: pass "
+                "its library's stream object, or pass it with memory of the device, as in share(array, stream=…)"
             )
         claims = rivals or claims
     for record in claims:
@@ -251,7 +251,7 @@ def fill(queue: Work, dst: tuple[Range, int, int], pattern: bytes, nbytes: int |
         raise InvalidArgumentError("the pattern is empty")
     if target.nbytes % len(pattern):
         raise InvalidArgumentError(
-            f"the {target.nbytes} bytes to fill are not a multiple of the pattern's {len(pattern)}"
+            f"the {target.nbytes} bytes to fill are not a multiple of the pattern's {len(pattern)} bytes"
         )
     if target.nbytes:
         queue.driver.fill(target.address, pattern, target.nbytes, target.keep)

@@ -144,7 +144,7 @@ def brief(value: Any) -> Any:
         return int(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)  # JSON has no infinity
-    if isinstance(value, str):  # never record a whole handle: whoever has it can open the memory
+    if isinstance(value, str):  # never record a whole handle, with which anybody could open the memory
         return value if len(value) <= _NAME_MAX else f"{len(value)} characters"
     if isinstance(value, bytes | bytearray | memoryview):
         return f"{len(value)} bytes"

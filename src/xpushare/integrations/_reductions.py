@@ -216,7 +216,7 @@ class Received:
     def __init__(self, library: str, raw: bytes) -> None:
         handle = xs.ArrayHandle(raw)
         if not is_tree(handle):
-            raise xs.InvalidHandleError("this is the handle of an array, where that of a list of arrays is due")
+            raise xs.InvalidHandleError("this is the handle of a single array, not of a list of arrays")
         self.arrays: Any = attach_message(handle, consumer=consumer_of(library))
 
 

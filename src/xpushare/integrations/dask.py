@@ -155,7 +155,7 @@ class Leases:
             lease.handle.close()
             if why in ("expired", "lost"):
                 _log.warning(
-                    "a handle of %d bytes was not opened (%s): its memory is given up", lease.handle.nbytes, why
+                    "a handle of %d bytes was never opened (%s); releasing its memory", lease.handle.nbytes, why
                 )
 
     def memory(self, nbytes: int) -> xs.Memory:

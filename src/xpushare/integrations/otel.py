@@ -51,7 +51,7 @@ def install(provider: Any = None) -> None:
 
 
 def uninstall() -> None:
-    """Make no more spans. Idempotent.
+    """Stop making spans. Idempotent.
 
     Examples:
         >>> from xpushare.integrations import otel

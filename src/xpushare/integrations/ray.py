@@ -129,7 +129,7 @@ class Transport(TensorTransportManager):  # type: ignore[misc,unused-ignore]
         return True
 
     def extract_tensor_transport_metadata(self, obj_id: str, rdt_object: list[Any]) -> Metadata:
-        """Share an object's arrays, with the content that the work queued on their library's current stream leaves.
+        """Share an object's arrays, with their content after the work queued on their library's current stream.
 
         Memory that cannot be shared in place (allocated by NumPy or torch on the host) is copied once. Raises the
         errors of `share`, and `InvalidArgumentError` for arrays on devices of several kinds.

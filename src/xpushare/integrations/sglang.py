@@ -92,8 +92,8 @@ def _init(
     original: Callable[..., None], self: Any, named_tensors: Any = None, flattened_tensor: Any = None,
     metadata: Any = None,
 ) -> None:  # fmt: skip
-    """Concatenate the tensors of a new bucket, as SGLang does, into memory of this package. Buckets on devices without
-    a backend go SGLang's way. A receiver unmaps the buckets that it has closed.
+    """Concatenate the tensors of a new bucket, as SGLang does, into memory of this package. SGLang's own code
+    handles buckets on devices without a backend. A receiver unmaps the buckets that it has closed.
     """
     if flattened_tensor is not None:  # while one is still mapped here, its memory cannot serve the trainer again
         node.current().peers.kept.give_up()

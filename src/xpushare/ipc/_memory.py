@@ -100,7 +100,7 @@ def close(memory: Memory) -> None:
     """Close memory that was opened from a handle. (urIPCCloseMemHandleExp)
 
     Args:
-        memory: What `open` returned.
+        memory: The memory that `open` returned.
 
     Raises:
         InvalidArgumentError: The memory is closed, or was not opened from a handle. Unlike this

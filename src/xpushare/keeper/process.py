@@ -496,7 +496,7 @@ def _exports_of(message: bytes, held: dict[bytes, Exported]) -> list[Exported]:
     found = [held.get(handles[at : at + size]) for at in range(0, len(handles), size)]
     exports = [each for each in found if each is not None]
     if len(exports) < len(found) or not found or len({each.generation for each in exports}) < len(found):
-        raise InvalidHandleError("the message is not of what was handed over")
+        raise InvalidHandleError("the message does not fit the memory that was handed over")
     return exports
 
 

@@ -655,7 +655,7 @@ class SharedArray(ArrayState, Holder[Range]):
         if imported is not None and pickle_of(self) is None and forwards(imported):
             return self._received(found, imported)
         if found.handle is not None:
-            self._before_host()  # nobody else can wait for what a process that may be gone had queued
+            self._before_host()  # only its own process, which may be gone, could wait for its queued work
         covered, first = covered_by(self)
         writer = self if producer is None else producer
         order = _marked(found.device, writer, {} if marks is None else marks)  # asks other libraries: without the lock
@@ -692,7 +692,7 @@ advise(
     SharedArray,
     **dict.fromkeys((
         "numpy", "copy", "fill", "tolist", "reshape", "item", "sum", "mean", "max", "min", "astype", "T", "buf", "cpu",
-        "to", "ndarray",
+        "cuda", "to", "ndarray",
     ), _VIEW),
     unlink="close() gives up this object's hold, and the memory is freed with the last one",
 )  # fmt: skip
@@ -869,8 +869,8 @@ def order_before(array: SharedArray, work: Work) -> None:
 
 
 def pickled_by(array: SharedArray, producer: object, marks: Marks | None = None) -> bytes:
-    """Return the bytes of a pickle of the array. Whoever opens it waits for the work that the library of `producer` has
-    queued.
+    """Return the bytes of a pickle of the array. A process that opens it waits for the work that
+    the library of `producer` has queued.
     """
     return array._pickled(producer, marks)  # pyright: ignore[reportPrivateUsage]
 
@@ -880,7 +880,7 @@ def _reopen_array(raw: bytes) -> SharedArray:
     message = ArrayHandle(raw)
     content = content_of(message)
     if content.tree is not ONE_ARRAY:
-        raise InvalidHandleError("this is the handle of a tree, where that of an array is due")
+        raise InvalidHandleError("this is the handle of a tree, not of a single array")
     opened: list[Range] = []
     array: SharedArray
     try:

@@ -76,7 +76,7 @@ class ArrayHandle(MessageState, Named, Closable, Generic[T_co]):
 
     __slots__ = ()
 
-    _copy_advice = "it owns its export. ArrayHandle(bytes(h)) parses it anew"
+    _copy_advice = "it owns its export. ArrayHandle(bytes(h)) parses a copy"
 
     def __new__(cls, handle: ArrayHandle[T_co] | Handle | ReadableBuffer | str, /) -> ArrayHandle[T_co]:
         if type(handle) is bytes:
@@ -255,7 +255,7 @@ class ArrayHandle(MessageState, Named, Closable, Generic[T_co]):
             tree = is_tree(self)
             what = "" if tree else f"{self.shape} {self.dtype} "
         except XpuShareError as error:
-            return f"<ArrayHandle of what cannot be attached here: {error}{more}>"
+            return f"<ArrayHandle that cannot be attached here: {error}{more}>"
         if tree:
             what = f"of {_tree(_array_count(self), len(self.handles))}, by pid {fields_of(first).pid}"
             return f"<ArrayHandle {what}{more}>"

@@ -29,8 +29,8 @@ class Event(Exportable[Opened]):
     `value` the number up to which every signal has completed. With `enable_ipc=True` other processes
     open the event by handle, and signal, wait and query it as its maker does.
 
-    Waits mean the newest signal known at the call, or `at_least`, which may lie in the future. Between
-    processes use `at_least`. A wait never hangs on a dead process: it raises `PeerLostError`.
+    A wait is for the newest signal known at the call, or for `at_least`, which may lie in the future.
+    Between processes use `at_least`. A wait never hangs on a dead process: it raises `PeerLostError`.
 
     With `signals=True`, a process that exits with the event open and without having signalled is
     treated as dead, and waits raise `PeerLostError`. Without the argument, a process that has only
@@ -88,8 +88,7 @@ class Event(Exportable[Opened]):
             FeatureNotSupportedError: No adapter knows such an event.
 
         Examples:
-            `recorded` stands for what `torch.cuda.Event().record()` makes. The mock device runs without
-            a GPU.
+            `recorded` stands for a recorded `torch.cuda.Event`. The mock device runs without a GPU.
 
             >>> from xpushare.adapters.mock import MockEvent
             >>> recorded = MockEvent(lambda: None)
@@ -126,9 +125,9 @@ class Event(Exportable[Opened]):
     def times(self) -> Times:
         """When the newest signal of a profiling event was queued, submitted, started and complete.
 
-        In nanoseconds of the device's clock. (urEventGetProfilingInfo) It raises `InvalidArgumentError` if
-        the event was made without `enable_profiling=True` or the signal is not complete, and `PeerLostError`
-        if it was lost.
+        The times are nanoseconds of the device's clock. (urEventGetProfilingInfo) Raises
+        `InvalidArgumentError` if the event was made without `enable_profiling=True` or the signal
+        is not complete, and `PeerLostError` if it was lost.
         """
         return core.times(use(self))
 
@@ -205,7 +204,7 @@ class Event(Exportable[Opened]):
         """Wait until a loss has ended: another process has opened the event to signal it, or has
         signalled it.
 
-        For programs that go on after `PeerLostError`, since each wait for a lost signal raises at once. A
+        For programs that continue after `PeerLostError`, since each wait for a lost signal raises at once. A
         lost signal stays lost until a later one is complete: wait for `pending + 1` next.
 
         Args:

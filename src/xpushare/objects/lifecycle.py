@@ -58,7 +58,7 @@ C = TypeVar("C", bound="Closable")
 
 
 class Advised:
-    """An object of a class with advice in the place of missing attributes. See `advise`."""
+    """An object whose class gives advice for missing attributes. See `advise`."""
 
     __slots__ = ()
 

@@ -208,7 +208,7 @@ def _why_unfit(raw: bytes, content: Content) -> str:
         second, end = first + ndim, first + 2 * ndim
         known = place < places and event <= events and kind < len(content.dtypes)
         if not known or ndim > NDIM_MAX or reserved or end > steps:
-            return "the array handle has an array of what it does not have"
+            return "an array of the array handle refers to memory that the handle does not have"
         shape, itemsize = dimensions[first:second], content.itemsizes[kind]
         low, high = extent(shape, dimensions[second:end], itemsize)
         nonzero = math.prod(length for length in shape if length) * itemsize

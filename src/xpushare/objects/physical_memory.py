@@ -201,8 +201,8 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
 
         Args:
             pm: The memory.
-            at: Byte of the range at which it begins.
-            offset: First byte of the memory that is mapped.
+            at: Offset in the range, in bytes, at which the mapping begins.
+            offset: Offset of the mapped part in the memory, in bytes.
             nbytes: How many bytes, by default all that follow.
             access: "rw", "r" or "none".
 
@@ -460,7 +460,7 @@ def growth_of(addresses: VirtualRange) -> tuple[Reserved, Growth]:
     """Return the addresses and the growth of a growable range. Raises `InvalidArgumentError` for any other."""
     found, growth = use(addresses), addresses._growth  # pyright: ignore[reportPrivateUsage]
     if growth is None:
-        raise InvalidArgumentError("this range does not grow: VirtualRange(…, growable=True) does")
+        raise InvalidArgumentError("this range cannot grow: make it with xs.VirtualRange(nbytes, growable=True)")
     return found, growth
 
 

@@ -101,10 +101,15 @@ class Queue(DeviceObject[Work]):
             FeatureNotSupportedError: No adapter knows such a stream.
 
         Examples:
-            >>> xs.Queue.from_native(object())
-            Traceback (most recent call last):
-            ...
-            xpushare.common.errors.FeatureNotSupportedError: ...
+            `stream` stands for a stream of torch. The mock device runs without a GPU.
+
+            >>> from xpushare.adapters.mock import MockStream
+            >>> stream = MockStream()
+            >>> with xs.Queue.from_native(stream) as queue, xs.Event("native_cpu:0") as event:
+            ...     number = queue.signal(event)
+            ...     event.wait(60, at_least=number)
+            ...     event.value
+            1
         """
         return queue_over(core.adopt(native))
 

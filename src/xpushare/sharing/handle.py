@@ -174,8 +174,8 @@ HandleLike: TypeAlias = "Named | ReadableBuffer | str"  # of what `lookup` gives
 
 
 def bytes_of(handle: object, meant: str, advice: str = "") -> bytes:
-    """Return the bytes of a handle given as any buffer. Raises `InvalidArgumentError` for anything else; the message
-    says what is `meant`. `advice` is for an object of this package whose memory can be read as bytes but which is no
+    """Return the bytes of a handle given as any buffer. Raises `InvalidArgumentError`, which names what is `meant`,
+    for anything else. `advice` is for an object of this package whose memory can be read as bytes but which is not a
     handle.
     """
     kind = type(handle)

@@ -303,8 +303,8 @@ class Connection:
         return [raw[at : at + HANDLE_NBYTES] for at in range(0, len(raw), HANDLE_NBYTES)]
 
     def publish(self, name: str, message: bytes, replace: bool, versions: int, mine: bool) -> int:
-        """Publish what was handed over. With `mine`, this process is the name's current publisher, and stops publishing
-        it.
+        """Publish the memory that was handed over. With `mine`, this process is the name's current publisher, and stops
+        publishing it.
         """
         head = json.dumps([name, replace, versions, mine, None]).encode()
         return int(self._ask(PUBLISH, head + b"\n" + message))

@@ -67,7 +67,7 @@ class Uses(list[Lease]):
         self._under_way: Callable[[], _Call | None] = _no_call
 
     def __call__(self) -> None:
-        """Take care of what was appended. After an interrupt, the next call does."""
+        """Process the appended items. After an interrupt, the next call does this."""
         before = self._under_way()
         if not self or (before is not None and not before.over):
             return
@@ -275,7 +275,7 @@ class Kept:
                     self.give_up(lambda item: item.room is room)
         except Exception:  # a driver failed: without checks, nothing may stay cached
             if not self._ended:
-                _log.exception("looking after what stays mapped for a moment")
+                _log.exception("releasing cached mappings failed")
             self.give_up()
         with self._lock:
             room.looked_after = False  # first, since the garbage collector may add imports at any moment

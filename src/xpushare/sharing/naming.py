@@ -150,9 +150,7 @@ class Published:
 
 names: dict[str, Published] = {}
 _highest = 0  # the highest version that this process has published
-_unsettled: list[
-    Published
-] = []  # what calls are about to change; what is left of one that was interrupted is ended later
+_unsettled: list[Published] = []  # what calls are about to change; the rest of an interrupted call is ended later
 _ended: list[Published] = []  # at the end of the process, which ends their exports: nobody has lost those
 lock = threading.RLock()  # POSIX locks do not exclude threads of one process
 
@@ -454,7 +452,9 @@ def _remove_dead(path: Path, *, wait: bool) -> None:
     if not _alone(fd, path, _REAPER_MOST if wait else 0.0):
         if wait:
             holder = holder_of(fd, _REAPER)
-            raise InvalidArgumentError(f"process {holder} keeps what a dead publisher left as {path}: end it")
+            raise InvalidArgumentError(
+                f"process {holder} holds the file {path} that a dead publisher left: end that process"
+            )
         return
     # A file that was dead stays so. Under its name there may be another by now: only this one is removed.
     if inode_at(path) == inode_of(stat_of(fd)):

@@ -328,9 +328,9 @@ class Turn(_RLock):  # type: ignore[misc]
     """
 
     keys: frozenset[Hashable] = frozenset()  # of the objects that are made together
-    over = False  # what was made together, or natively, is made: each key has a turn of its own again
-    # What the last `RouteError` says. Not the error: its traceback holds what failed, and so may that of a copy
-    # (tblib, which Dask imports, has copies keep theirs).
+    over = False  # the objects are made, together or natively, and each key has its own turn again
+    # The text of the last `RouteError`. Not the error itself: its traceback holds the objects that failed, and so may
+    # that of a copy (tblib, which Dask imports, has copies keep theirs).
     refusal: tuple[str, tuple[str, ...]] | None = None
 
 
@@ -377,7 +377,7 @@ class Peers:
         self.imports: Final = Imports()
         self._peers: dict[bytes, Peer] = self.imports.peers
         self._imported: dict[Hashable, None] = {}  # of the host's memory that was imported before
-        self._resting: dict[Any, tuple[Any, ...]] = {}  # what remakes what is closed, and its end
+        self._resting: dict[Any, tuple[Any, ...]] = {}  # the function that remakes a closed import, and its end
         self._turns: dict[Hashable, ref[Turn]] = {}
         self._together: tuple[ref[Turn], ...] = ()  # those for several keys, which are not in `_turns`, either
         self._pidfds: list[int] = []  # of the peers that have one
@@ -640,7 +640,7 @@ class Peers:
                     raise HandleExpiredError(f"the handle has expired: {layout.REASONS[layout.REASON_OPENS]}")
             peer.entry(handle)  # first: a handle that is refused renews nothing that is kept
             made = self.cached(key, lambda: self._import(peer, handle, opener), opener.room)
-            peer.entry(handle)  # it is still live; what another handle has cached was not compared with this handle
+            peer.entry(handle)  # still live? An import cached for another handle was not compared with this one
         except BaseException:
             if any(counted) and lease is not None:
                 lease.peer.domain.give_open(fields.entry)

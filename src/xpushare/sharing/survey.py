@@ -87,7 +87,7 @@ class _Open(NamedTuple):
 
 
 _Found = dict[int, list[_Open]]  # by inode
-# Names and how many bytes they stand for, by the cookie of the table, the entry's number and its generation.
+# Names and the sizes of their objects in bytes, by the cookie of the table, the entry's number and its generation.
 _Names = Mapping[tuple[bytes, int, int], tuple[str, int]]
 
 

@@ -94,7 +94,7 @@ class Table:
         self._lock = threading.RLock()
         self._ending: OrderedDict[int, Exported] = (
             OrderedDict()
-        )  # what ends by itself: counted, with a ttl, and those of dead objects
+        )  # exports that end by themselves: counted, with a ttl, or of dead objects
         self._waiting: dict[bytes, _Waiting] = {}  # by device
         self._lost: set[int] = set()  # generations
         self._lost_told = False
@@ -166,7 +166,7 @@ class Table:
 
     def export(self, exports: Sequence[Exported], opens: int | None = None, ttl: int | None = None) -> list[Handle]:
         """Publish these exports and return their handles: all of them, or none. Each export keeps its source alive
-        until the export is withdrawn, was opened `opens` times, or `ttl` nanoseconds are over.
+        until the export is withdrawn, was opened `opens` times, or `ttl` nanoseconds have passed.
         """
         if not self._serving or self._lingering or self._ending:
             self.ready(len(exports))
@@ -359,7 +359,7 @@ class Table:
             raise InvalidArgumentError("this handle has been put already")
 
     def withdraw(self, handle: Handle, reason: int) -> bool:
-        """End the export. Returns False if it had ended before, except for the first `put` of a freed object."""
+        """End the export. Returns False if it had already ended, but True for the first `put` of a freed object."""
         ended: list[Any] | None = None
         with self._lock:
             found = self._withdrawn(handle, reason)
@@ -547,8 +547,9 @@ class Table:
         return self._entries.exports()
 
     def users(self, wanted: Callable[[Any], bool]) -> list[int | None]:
-        """Return the processes that still have exported memory open, from sources that are `wanted`: pids, 0 for a
-        process that is not visible here, None for an unknown one that an owner may have passed the memory to.
+        """Return the processes that still have exported memory open, as pids. A pid of 0 means a process that is
+        not visible here, and None an unknown process to which an owner may have passed the memory. `wanted` selects the
+        sources.
         """
         self.sweep(everything=True)
         pids = {index: pid for index, pid, _since, alive in self.domain.members() if alive}

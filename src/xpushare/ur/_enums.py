@@ -566,7 +566,7 @@ class ContextFlags(IntFlag, boundary=KEEP):
 
 
 class QueueFlags(IntFlag, boundary=KEEP):
-    """`ur_queue_flags_t`: Flags of `QueueProperties`, also answered by `DeviceInfo.QUEUE_PROPERTIES`."""
+    """`ur_queue_flags_t`: Flags of `QueueProperties`, which `DeviceInfo.QUEUE_PROPERTIES` returns as well."""
 
     OUT_OF_ORDER_EXEC_MODE_ENABLE = 1 << 0
     PROFILING_ENABLE = 1 << 1

@@ -157,11 +157,12 @@ def _check_lifetime(function: Function, given: Mapping[str, Any]) -> bool:
                     continue
                 found = True
                 verb = _RELEASE if function.ends == kind else _USE
+                wanted = f"{'an' if kind[0] in 'ae' else 'a'} {kind}"
                 if isinstance(each, Counted):
-                    wrong = "" if type(each) is HANDLES[kind] else f", which is no {kind}"
+                    wrong = "" if type(each) is HANDLES[kind] else f", which is not {wanted}"
                     tell(f"{verb} {_name(each)}{wrong}", books.of(each))
                 else:
-                    tell(f"{verb} `{arg.name}`, a {type(each).__name__}, which is no {kind}")
+                    tell(f"{verb} `{arg.name}`, a {type(each).__name__}, which is not {wanted}")
         elif family == "pointer" and isinstance(value, int) and value:
             found |= _check_release(function, value) if function.ends in _addresses() else _check_gone(value)
     return found

@@ -102,7 +102,8 @@ class Example(base.Adapter):
             return []
         # the same in every process of this host
         identity = str(uuid.uuid5(uuid.NAMESPACE_OID, f"xpushare-example/{boot}"))
-        return [base.DeviceInfo(self.backend, 0, "Example device", identity, "accelerator", "0.1.0")]
+        name = "Example device"
+        return [base.DeviceInfo(self.backend, 0, name, identity, "accelerator", "0.1.0")]
 
     def why_none(self) -> str:
         return f"{BOOT_ID} cannot be read, which tells this host from others: mount /proc"

@@ -66,7 +66,7 @@ _NEEDS: Final = {
 _MISSING: Final = {
     Aspect.ext_oneapi_per_event_profiling: "this adapter does not time its signals",
     Aspect.partial_map: "cuMemMap takes no offset into physical memory",
-    Aspect.enforced_read_only: "whoever holds the file descriptor of an allocation can map it writable as well",
+    Aspect.enforced_read_only: "a process that holds the file descriptor of an allocation can also map it writable",
 }
 # cuStreamCreate may block while other streams wait for a value (seen in a process that had ended many such waits
 # before).

@@ -49,7 +49,7 @@ class Stream(RuntimeStream):
             return cls(context, context.driver(doing, "cuStreamCreate", n.STREAM_NON_BLOCKING), None)
 
     def identity(self) -> Hashable | None:
-        """Name the stream. Its handle may be used again after the stream is destroyed, its id is not.
+        """Name the stream. After the stream is destroyed, its handle may be reused, but its id is not.
 
         None while the stream is being captured: asking for its id would end the capture (measured).
         """

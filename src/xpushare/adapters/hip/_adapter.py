@@ -29,7 +29,7 @@ __all__ = ["Hip"]
 _MISSING: Final = {
     Aspect.ext_oneapi_per_event_profiling: "this adapter does not time its signals",
     Aspect.partial_map: "hipMemMap takes no offset into physical memory",
-    Aspect.enforced_read_only: "whoever holds the file descriptor of an allocation can map it writable as well",
+    Aspect.enforced_read_only: "a process that holds the file descriptor of an allocation can also map it writable",
     Aspect.device_ordering: (
         "its streams share four hardware queues, so queues hold their operations until the point comes, unless this "
         "process has submitted it"

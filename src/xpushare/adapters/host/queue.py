@@ -29,7 +29,7 @@ class HostQueue(DriverQueue):
     """Runs operations in order, on a thread that starts with the first operation and ends with the queue.
 
     After a failure, later work still runs, but its signals are lost until `synchronize` has reported the failure, or
-    `told` records that the program knows of it.
+    `told` records that the program knows about it.
     """
 
     def __init__(self) -> None:

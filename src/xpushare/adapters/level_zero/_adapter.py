@@ -36,7 +36,7 @@ __all__ = ["LevelZero"]
 
 _MISSING: Final = {
     Aspect.partial_map: "mappings here are of whole physical memory",
-    Aspect.enforced_read_only: "whoever holds the file descriptor of an allocation can map it writable as well",
+    Aspect.enforced_read_only: "a process that holds the file descriptor of an allocation can also map it writable",
     Aspect.adopted_queues: (
         "SYCL's queues take no work of ours: Queue.from_native orders ours before and after theirs by waits of the host"
     ),

@@ -185,7 +185,7 @@ class Gpu(CountedMemory):
         return ""
 
     def lacks_physical_ipc(self) -> str:
-        """Return what the driver lacks to share physical memory, or ""."""
+        """Return the feature that the driver lacks to share physical memory, or ""."""
         if not self.platform.has("zePhysicalMemGetProperties"):
             return f"zePhysicalMemGetProperties (it is of API {self.platform.version}, 1.15 has it)"
         return self.lacking("shareable memory")
@@ -247,8 +247,8 @@ class Gpu(CountedMemory):
 
     @cached_property
     def untimed(self) -> str:
-        """What the driver lacks to time signals, or "" if it lacks nothing. Found by a trial: the time that a list
-        writes must lie between two readings of the clock.
+        """The feature that the driver lacks to time signals, or "" if it lacks none. Found by a trial: the time that a
+        list writes must lie between two readings of the clock.
         """
         doing = f"trying the clock of {self}"
         try:

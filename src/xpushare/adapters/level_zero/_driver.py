@@ -38,7 +38,7 @@ _IMPORTS: Final = ("zexDriverImportExternalPointer", "zexDriverReleaseImportedPo
 
 @final
 class Platform:
-    """A driver of the loader's, and its context, to which memory belongs. Unified Runtime uses the driver's default
+    """One of the loader's drivers, and its context, to which memory belongs. Unified Runtime uses the driver's default
     context, too.
     """
 

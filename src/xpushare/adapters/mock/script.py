@@ -131,7 +131,7 @@ class ScriptedDriver(Calls):
 
     def fail(self, name: str, error: BaseException | None = None, *, nth: int = 1) -> None:
         """Make the `nth` call of `name` from now on (0: every call) raise `error`. By default, it raises `DeviceError`
-        with mock's code 1. A call on streams answers with the error's code.
+        with mock's code 1. Calls on streams return the error's code.
         """
         failure = error or DeviceError(f"{name}: MOCK_ERROR (1), as the script says", native=1)
         if name in STREAM_CALLS:

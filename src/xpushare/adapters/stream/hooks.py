@@ -66,8 +66,8 @@ class QueueCalls(NamedTuple):
     captured: str = ""
     others: Mapping[int, str] = MappingProxyType({})  # the functions of `Calls`, by address
     host_runs_late: bool = False  # whether a mark may be reached before earlier host functions have run
-    # The function that tells of a stream's handle whether there is work, and its answer if there is. Then
-    # `Stream.current` makes Scopes. None: `Stream.busy` tells.
+    # The function that returns whether a stream's handle has work, and its result if there is some. Then
+    # `Stream.current` makes Scopes. None: ask `Stream.busy`.
     busy: tuple[int, int] | None = None
 
 

@@ -129,7 +129,7 @@ class DeviceQueue(DriverQueue):
         return self._judged(self._device.error(doing, call, code))
 
     def _break(self, error: DeviceError) -> None:
-        """Lose all pending points, because the device is gone."""
+        """Mark all pending points as lost, because the device is gone."""
         with self._state:
             if self._broken is None:
                 self._broken = error
@@ -615,7 +615,7 @@ class DeviceQueue(DriverQueue):
         return wait is not None and (wait.slot, wait.point)
 
     def look_after(self) -> bool:
-        """Look after pending points and operands; the watch calls this. Returns False when none are left."""
+        """Tend pending points and operands. The watch calls this. Returns False if none are left."""
         self._sort_waits()
         self._notice_refusal()
         if self._order.acquire(blocking=False):  # otherwise somebody is queueing an operation: check next time

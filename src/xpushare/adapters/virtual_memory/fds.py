@@ -16,7 +16,9 @@ from xpushare.common.errors import DeviceError, InvalidHandleError, from_os_erro
 __all__ = ["DriverFds", "duplicate", "fd_nbytes", "file_of"]
 
 _HIGHEST: Final = 4096  # higher numbers would make the kernel's table of them large
-_numbers: Final = threading.RLock()  # of what drivers have: nobody else gets one of them while it may be closed
+_numbers: Final = (
+    threading.RLock()
+)  # of the drivers' descriptors: nobody else gets such a number while it may be closed
 
 
 def duplicate(doing: str, fd: int, lowest: int = 0) -> int:

@@ -19,7 +19,7 @@ class VirtualMemory(Device, Protocol):
     """
 
     form: Form  # of the file descriptors of allocations
-    origin: bytes  # tells importers whose memory it is, where their driver cannot; else empty
+    origin: bytes  # tells importers the owner of the memory if their driver cannot; else empty
     one_access: bool  # whether one call of `set_access` is enough for several mappings side by side
 
     # The number of bytes of which the sizes of allocations and mappings are multiples. Cheap; needs nothing current.

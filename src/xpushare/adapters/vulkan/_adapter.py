@@ -75,7 +75,7 @@ class Vulkan(base.Adapter):
 
     def support(self, device: DeviceInfo, aspect: Aspect) -> Support:
         if aspect is Aspect.enforced_read_only:
-            return Support("no", "whoever holds the file descriptor of an allocation can write to it")
+            return Support("no", "a process that holds the file descriptor of an allocation can write to it")
         return Support("yes", _SUPPORT[aspect]) if aspect in _SUPPORT else Support("no", _WHY)
 
     def properties(self, device: DeviceInfo) -> base.Properties:

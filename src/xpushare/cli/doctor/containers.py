@@ -38,7 +38,7 @@ def _seccomp() -> Iterator[Check]:
     except OSError:
         return
     if mode == "2":
-        yield Check("machine", "seccomp", "note", "a filter is on; what it blocks shows below")
+        yield Check("machine", "seccomp", "note", "a filter is on; the checks below show what it blocks")
 
 
 def yama() -> str:

@@ -70,7 +70,7 @@ def _mapped(physical: xs.PhysicalMemory) -> xs.VirtualRange:
 
 
 class _Side:
-    """The requests that the processes can serve. It runs in them."""
+    """Serves the requests, inside each of the processes."""
 
     def __init__(self) -> None:
         self._kept: dict[str, Any] = {}

@@ -84,7 +84,7 @@ def why_no_getfd(
         if number:
             return f"{call}: {os.strerror(number)}", "ulimit -n 4096" if number == errno.EMFILE else "see errno(3)"
     if found["get"] != errno.EPERM:
-        return f"pidfd_getfd: {os.strerror(found['get'])}", "start the exporter anew"
+        return f"pidfd_getfd: {os.strerror(found['get'])}", "restart the exporter"
     mine, theirs = importer.get("Uid", "?").split(), exporter.get("Uid", "?").split()
     if mine[0] not in theirs[:3] or len(set(theirs[:3])) > 1:
         return (

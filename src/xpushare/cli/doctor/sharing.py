@@ -176,7 +176,7 @@ class Trial:
             if found:
                 yield Check("processes", name, "limited", f"a forked child cannot open handles: {found}", fix)
             else:
-                yield Check("processes", name, "works", "a forked child opens handles anew")
+                yield Check("processes", name, "works", "a forked child opens handles itself")
 
     def _results(self, device: str) -> Iterator[Check]:
         for kind in KINDS:

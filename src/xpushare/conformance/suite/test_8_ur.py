@@ -94,7 +94,7 @@ class Face:
 
     @contextmanager
     def held(self, queue: ur.Queue) -> Generator[Callable[[], None], None, None]:
-        """Hold the queue: it runs nothing of what is enqueued inside, until the yielded function is called."""
+        """Hold the queue: commands that are enqueued inside do not run until the yielded function is called."""
         gate = self.event(IPC_EVENT)
         data = ur.urIPCGetEventHandleExp(gate)
         opened = xs.ipc.event.open(data)

@@ -47,6 +47,6 @@ class Met:
 
     mapping: Mapping
     domain: Domain
-    table: OwnedFd  # stays open with the rest: by it `xpushare ls` tells what a dead exporter left here
+    table: OwnedFd  # stays open with the rest, so that `xpushare ls` finds what a dead exporter left here
     direct: bool
     pidfd: OwnedFd | None

@@ -21,7 +21,7 @@ _TEXT: Final = 4096
 
 
 class Interpreter(NamedTuple):
-    """What the library starts in a program that runs no Python."""
+    """The interpreter that the library starts in a program that runs no Python."""
 
     executable: str
     library: str

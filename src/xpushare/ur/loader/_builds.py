@@ -6,10 +6,10 @@ from typing import Final
 
 __all__ = ["BUILDS", "OF_THE_LOADER", "ORDER", "PROTOTYPES", "TABLES"]
 
-# From the newest on; a build is told by the functions that its loader names.
+# The newest first. A build is recognised by the functions that its loader names.
 BUILDS: Final = ("2026.2", "2026.1.2", "2026.0")
 
-# What every loader exports that is in no table.
+# The functions that every loader exports and that are in no table.
 OF_THE_LOADER: Final = """
 urDeviceGetSelected urLoaderConfigCreate urLoaderConfigEnableLayer urLoaderConfigGetInfo urLoaderConfigRelease
 urLoaderConfigRetain urLoaderConfigSetCodeLocationCallback urLoaderConfigSetMockingEnabled urLoaderInit
@@ -47,7 +47,7 @@ urGetDeviceProcAddrTable urGetDeviceExpProcAddrTable
 """,
 }
 
-# What is in a table, in order, and in which builds.
+# The functions of each table, in order, and the builds that have them.
 TABLES: Final[dict[str, dict[str, str]]] = {
     "urGetAdapterProcAddrTable": {
         "2026.2 2026.1.2 2026.0": """
