@@ -242,6 +242,24 @@ def test_copy(peer: Child, private: Any, caplog: pytest.LogCaptureFixture) -> No
     assert (found["shape"], found["dtype"], found["content"]) == (wanted.shape, wanted.dtype, wanted.tobytes())
 
 
+class Fleeting:
+    """An array whose memory nothing owns but what its protocol gives out, as NumPy's scalars do."""
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        values = np.arange(1000.0)
+        owner = type("Owner", (), {"__del__": lambda _self: values.fill(-1)})()
+        return {**values.__array_interface__, "owner": owner}
+
+
+def test_a_copy_is_made_of_memory_that_its_description_owns() -> None:
+    with xs.share({"one": Fleeting(), "two": Fleeting()}, copy=True) as handle:
+        tree = xs.attach(handle)
+        for each in tree.values():
+            assert np.array_equal(np.asarray(each), np.arange(1000.0))
+    assert np.array_equal(np.asarray(xs.array(Fleeting())), np.arange(1000.0))
+
+
 def test_copy_copies_nothing_that_is_shared() -> None:
     array = xs.empty(3)
     for one in (array, np.asarray(array), array.memory):

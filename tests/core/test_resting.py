@@ -195,6 +195,34 @@ def test_what_a_dead_exporter_had_is_given_up(peer: Child) -> None:
         assert peer.call(mapped) == 0
 
 
+def test_a_process_that_opens_only_what_is_open_knows_few_of_the_dead(peer: Child) -> None:
+    """Nothing of such an open looks at other exporters. The next one that is met does, so there is at most the last."""
+
+    def make() -> bytes:
+        return kept.setdefault("fresh", Fresh(5)).raw  # type: ignore[no-any-return]
+
+    def holds(raw: bytes) -> None:
+        kept["open"] = xs.attach(raw)
+
+    def opens_again(raw: bytes) -> tuple[int, int, int]:
+        for _ in range(100):
+            xs.attach(raw).close()
+        return len(node.current().peers._peers), mapped(), fd_count()
+
+    fresh = Fresh(1)
+    peer.call(holds, fresh.raw)
+    found = []
+    for _ in range(4):
+        with Child() as exporter:
+            assert peer.call(look, exporter.call(make))[0] == 5
+            exporter.kill()
+        found.append(peer.call(opens_again, fresh.raw))
+    assert [(peers, nbytes) for peers, nbytes, _fds in found] == [(2, NBYTES)] * 4
+    assert len({fds for _peers, _nbytes, fds in found}) == 1
+    peer.call(kept.clear)
+    fresh.end()
+
+
 def test_many_at_rest_are_few(peer: Child) -> None:
     """The oldest give way, as for all that waits to be used again."""
 

@@ -124,6 +124,34 @@ def calls_for_many_closes(handles: list[bytes]) -> int:
     return len(calls)
 
 
+def goes_on_while_the_device_works(handles: list[bytes]) -> list[bool]:
+    """Return whether each thing that a program does ends while the teardown waits for another library's long work."""
+    first, second = (xs.attach(handle) for handle in handles[:2])
+    queue, foreign, fresh = xs.Queue("mock:0"), ForeignArray(NBYTES), xs.empty(NBYTES, "uint8", device="mock:0")
+    begins_work()
+    before = driver().counts["device_synchronize"]
+    first.close()
+    wait_until(lambda: driver().counts["device_synchronize"] > before)
+    work: list[Callable[[], object]] = [
+        lambda: xs.share(foreign).close(),
+        lambda: xs.attach(handles[2]).close(),
+        second.close,
+        fresh.close,
+        xs.trim,
+        lambda: xs.empty(NBYTES, "uint8", device="mock:0").close(),
+        lambda: queue.signal(xs.Event("mock:0")),
+        queue.close,
+    ]
+    threads = [threading.Thread(target=each, daemon=True) for each in work]
+    for thread in threads:
+        thread.start()
+        thread.join(10)
+    ended = [not thread.is_alive() for thread in threads]
+    finishes_work()
+    foreign.free()
+    return ended
+
+
 # --- tests ----------------------------------------------------------------------------------------
 
 
@@ -247,6 +275,15 @@ def test_our_own_memory_serves_again_when_the_device_has_finished(importer: Chil
     importer.call(finishes_work)
     wait_until(block.free)
     assert importer.call(kept_nbytes) == NBYTES
+
+
+def test_work_that_takes_long_holds_nothing_else_up(importer: Child) -> None:
+    arrays = [ForeignArray(NBYTES) for _ in range(3)]
+    handles = [xs.share(each) for each in arrays]
+    assert all(importer.call(goes_on_while_the_device_works, [bytes(each) for each in handles]))
+    for handle, each in zip(handles, arrays, strict=True):
+        handle.close()
+        each.free()
 
 
 def test_many_closes_ask_the_device_seldom(importer: Child) -> None:

@@ -168,6 +168,26 @@ def test_a_teardown_waits_for_the_device(driver: ScriptedDriver, device: str, un
     until(lambda: books(driver)[2] == before - 1)
 
 
+def test_a_queue_begins_to_wait_for_no_longer_than_the_point_takes(driver: ScriptedDriver, until: Until) -> None:
+    """Also while a teardown waits for work that takes long, during which no queue may begin to wait in its device."""
+    memory = xs.malloc_device(4096, "mock:0")
+    assert settle()
+    driver.reset()  # the counts
+    with xs.Queue("mock:0") as queue, xs.Event("mock:0") as event, driver.stall("device_synchronize"):
+        memory.close()
+        until(lambda: driver.counts["device_synchronize"])
+        thread = threading.Thread(target=queue.wait, args=(event,), kwargs={"at_least": 1})
+        thread.start()
+        thread.join(0.1)
+        assert thread.is_alive(), "a wait may not begin now"
+        event.signal()
+        thread.join(10)
+        assert not thread.is_alive()
+        assert queue.signal(event) == 2
+        event.wait(10)
+    assert settle()
+
+
 def test_no_teardown_waits_for_a_device_that_waits_for_another_librarys_event(
     driver: ScriptedDriver, device: str, until: Until
 ) -> None:

@@ -82,6 +82,8 @@ class Described(NamedTuple):
     backend: str | None  # as in `Located`
     ordinal: int | None  # of the device, with a backend; None: the array has to be asked, see `device_of`
     stream: Any  # on which the content is ordered, if the protocol says so
+    # What the protocol gave out. It may own the memory: NumPy's scalars give out a copy that nothing else refers to.
+    keep: object
 
     def located(self) -> Located:
         low, high = extent(self.shape, self.strides, self.itemsize)
@@ -169,8 +171,9 @@ def described(array: Any, ordered: bool = False) -> Described | None:
 
     buffer = numpy.asarray(view)
     return Described(
-        buffer.ctypes.data, buffer.shape, buffer.strides, buffer.itemsize, buffer.dtype, view.readonly, None, 0, None
-    )
+        buffer.ctypes.data, buffer.shape, buffer.strides, buffer.itemsize, buffer.dtype, view.readonly, None, 0, None,
+        buffer,
+    )  # fmt: skip
 
 
 def _interfaced(array: Any) -> Described | None:
@@ -275,7 +278,7 @@ def _viewed(array: Any) -> Described | None:
     itemsize = (kind[1] * kind[2] + 7) // 8
     strides = c_strides(shape, itemsize) if steps is None else tuple([step * itemsize for step in steps])
     found: Described = tuple.__new__(  # faster than the named tuple's own `__new__`
-        Described, (address, shape, strides, itemsize, kind, False, _backend(array, record), ordinal, None)
+        Described, (address, shape, strides, itemsize, kind, False, _backend(array, record), ordinal, None, None)
     )
     return found
 
@@ -358,7 +361,7 @@ def _from_interface(
     if len(strides) != len(shape):
         raise ValueError(f"it has {len(shape)} lengths and {len(strides)} strides")
     backend = _backend(array, record)
-    return Described(address, shape, strides, itemsize, kind, bool(read_only), backend, None, stream)
+    return Described(address, shape, strides, itemsize, kind, bool(read_only), backend, None, stream, interface)
 
 
 def _from_dlpack(array: Any, ordered: bool) -> Described:
@@ -392,6 +395,7 @@ def _from_dlpack(array: Any, ordered: bool) -> Described:
         _backend(array, record),
         ordinal,
         None,
+        tensor,
     )
 
 

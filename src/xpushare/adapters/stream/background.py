@@ -125,6 +125,7 @@ class Teardown(_Worker):
         # Held during teardowns, and while a queue begins to wait. A wait that began during a teardown would delay the
         # teardown, and with it the allocations of the thread that is to signal the point.
         self.wait_lock = threading.RLock()
+        self.busy = False  # whether `wait_lock` is held or about to be, by this thread
         self._waiters: weakref.WeakSet[Waiter] = weakref.WeakSet()
         self._hurried = threading.Event()  # set while somebody waits in `settle`
         self._settling = 0
@@ -204,12 +205,14 @@ class Teardown(_Worker):
             patience = _NAP_FIRST
             while batch:
                 self._pass_waits()
+                self.busy = True
                 with self.wait_lock:
                     if self._pass_waits(patience):
                         if drained:
                             self._drain()
                         while batch:
                             self._try(*batch.pop(0))
+                self.busy = False
                 if batch:
                     # Another queue has begun to wait. The thread that is to signal its point may need the lock.
                     time.sleep(_REST * patience)
