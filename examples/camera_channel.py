@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from multiprocessing.synchronize import Barrier
+from typing import Literal
 
 import numpy as np
 
@@ -24,7 +25,7 @@ def camera(ready: Barrier, first: int, dies_after: int) -> None:
         ch.finish()
 
 
-def reader(ready: Barrier, mode: str, seconds: float) -> None:
+def reader(ready: Barrier, mode: Literal["all", "newest"], seconds: float) -> None:
     with xs.Channel.open("camera", mode=mode, reconnect=True) as ch:
         ready.wait()
         for frame in ch:

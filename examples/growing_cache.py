@@ -9,7 +9,7 @@ import xpushare as xs
 BLOCK, BLOCKS, DEVICE = 1 << 20, 32, "native_cpu:0"
 
 
-def decode(handle: xs.ArrayHandle, seen: xs.Event) -> None:
+def decode(handle: xs.ArrayHandle[xs.VirtualRange], seen: xs.Event) -> None:
     with xs.attach(handle) as cache:
         address = cache.ptr
         for number in range(1, BLOCKS + 1):

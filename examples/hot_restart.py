@@ -36,7 +36,7 @@ def load(device: str, layers: int) -> dict[str, Any]:
 def serve_kept(name: str, device: str, layers: int, ready: Any) -> None:
     """Serve the weights that are kept, or load them and have them kept."""
     if name in xs.published():
-        weights = xs.attach(xs.lookup(name, timeout=30))
+        weights: dict[str, xs.SharedArray] = xs.attach(xs.lookup(name, timeout=30))
     else:
         weights = load(device, layers)
         xs.publish(name, weights, keep=True)
@@ -50,7 +50,9 @@ def serve(name: str, device: str, layers: int, ready: Any, predecessor: Any) -> 
         weights = load(device, layers)
     else:
         with xs.watch(name, timeout=60, lost=True) as versions:
-            weights = xs.attach(next(versions), own=True)
+            handle = next(versions)
+            assert not isinstance(handle, xs.Lost)
+            weights = xs.attach(handle, own=True)
             ready.send(os.getpid())
             assert isinstance(next(versions), xs.Lost)  # waits for that
     xs.publish(name, weights, replace=True)
@@ -62,7 +64,7 @@ def first_values(name: str, device: str) -> list[float]:
     """What a client reads."""
     while True:
         try:
-            tree = xs.attach(xs.lookup(name, timeout=30))
+            tree: dict[str, xs.SharedArray] = xs.attach(xs.lookup(name, timeout=30))
         except xs.HandleExpiredError:  # the server died in between
             continue
         with xs.malloc_host(4, device) as host, xs.Queue(device) as queue:

@@ -110,7 +110,7 @@ def work(path: Path, device: str, pipe: Connection) -> None:
     pipe.recv()  # until then all of them hold the weights
 
 
-def in_use(device: xs.Device, pids: list[int]) -> int:
+def in_use(device: xs.Device, pids: list[int | None]) -> int:
     """Bytes: what the processes have of the host's memory, shared pages counted once; or what the GPU has given out."""
     if device.type == "gpu":
         import torch

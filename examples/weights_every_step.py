@@ -11,7 +11,7 @@ import contextlib
 import multiprocessing
 import os
 import time
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -49,7 +49,7 @@ def train(name: str, device: str, first: int) -> None:
         time.sleep(0.005)
 
 
-def infer(name: str, like: str, last: int, results: Any) -> None:
+def infer(name: str, like: Literal["numpy", "torch"], last: int, results: Any) -> None:
     versions, lost = 0, 0
     for handle in xs.watch(name):
         try:

@@ -39,7 +39,7 @@ class Worker:
     """Computes with the weights where they lie."""
 
     def load(self, name: str, version: int) -> float:
-        self.weights = xs.attach(xs.lookup(name, timeout=60, version=version))
+        self.weights: dict[str, xs.SharedArray] = xs.attach(xs.lookup(name, timeout=60, version=version))
         return sum(float(np.asarray(each)[0, 0]) for each in self.weights.values())
 
     def copies(self) -> int:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import doctest
 import importlib.util
+import inspect
 import json
 import os
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +18,7 @@ from typing import Any
 import pytest
 
 import documented
+import test_reference
 import xpushare as xs
 from xpushare.channels.ends import Frame, Loan
 
@@ -198,18 +202,27 @@ def test_mypy_knows_types() -> None:
     check_calls(types)
 
 
+UNKNOWN = {"dask", "distributed", "pyarrow", "ray"}  # libraries whose functions pyright does not know
 REFUSED = "<!-- Type checkers refuse this program. -->"  # before a block that shows a mistake
 
 
 @pytest.mark.exhaustive
 def test_pyright_accepts_documented_programs(tmp_path: Path) -> None:
     """For Python 3.12: before that version NumPy's stubs take no buffers of other libraries."""
-    settings = {"extraPaths": [str(ROOT / "src"), str(ROOT / "tests")], "pythonVersion": "3.12"}
-    settings |= {"typeCheckingMode": "standard", "reportMissingImports": False}
+    settings: dict[str, Any] = {"extraPaths": [str(ROOT / "src"), str(ROOT / "tests")], "pythonVersion": "3.12"}
+    for rule in "MissingImports", "PossiblyUnboundVariable", "UnusedExpression":
+        settings[f"report{rule}"] = False
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
+    for example in (ROOT / "examples").glob("*.py"):
+        if not UNKNOWN & set(re.findall(r"^ *(?:import|from) (\w+)", example.read_text(), re.MULTILINE)):
+            shutil.copy(example, tmp_path)
+    for name, found in {**test_reference.CALLABLES, **test_reference.CLASSES}.items():
+        examples = doctest.DocTestParser().get_examples(inspect.getdoc(found) or "", name)
+        lines = ["import numpy as np\n", "import xpushare as xs\n", *(example.source for example in examples)]
+        (tmp_path / f"xs.{name}.py").write_text("".join(lines))
     refused: set[str] = set()
     for block in documented.blocks():
-        if block.file or block.libraries & documented.LONG:  # pyright does not know what Ray's and Dask's decorators do
+        if block.file or block.libraries & UNKNOWN:
             continue
         name = f"{block.page}:{block.line}"
         (tmp_path / f"{name.replace('/', '+')}.py").write_text(block.source)

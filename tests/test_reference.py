@@ -85,12 +85,21 @@ def native_methods() -> dict[str, str]:
     }
 
 
+SIGNATURES = {  # as `help` shows them
+    "LockMember.release": "(self, /)", "FrameBase.close": "(self, /)",
+    "AtomicMember.add": "(self, n, /)", "AtomicMember.load": "(self, /)", "AtomicMember.store": "(self, value, /)",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("name", sorted(native_methods()))
 def test_native_methods(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     text = native_methods()[name]
     assert "Examples" in sections(text)
     if name != "FrameBase.close":
         assert "Raises" in sections(text)
+    owner, _, method = name.partition(".")
+    found = getattr({"LockMember": xs.Lock, "AtomicMember": xs.Atomic, "FrameBase": Frame}[owner], method)
+    assert str(inspect.signature(found)) == SIGNATURES[name]
     run(name, text, monkeypatch)
 
 
@@ -113,6 +122,11 @@ def test_sections(name: str) -> None:
     if name.rpartition(".")[2] not in RAISE_NOTHING:
         assert "Raises" in there
     assert "Examples" in there
+
+
+@pytest.mark.parametrize("name", sorted({**CALLABLES, **CLASSES}))
+def test_signature_has_no_internal_names(name: str) -> None:
+    assert not re.findall(r"\b_[A-Za-z]\w*", str(inspect.signature({**CALLABLES, **CLASSES}[name])))
 
 
 @pytest.mark.parametrize("name", sorted({**CALLABLES, **CLASSES}))

@@ -317,7 +317,7 @@ static PyObject *lock_owner(PyObject *self, PyObject *Py_UNUSED(none))
 }
 
 static PyMethodDef lock_methods[] = {
-    {"release", lock_release, METH_NOARGS, PyDoc_STR("Release the lock.")},
+    {"release", lock_release, METH_NOARGS, PyDoc_STR("release($self, /)\n--\n\nRelease the lock.")},
     {"__enter__", lock_enter, METH_NOARGS, NULL},
     {"__exit__", XP_FAST(lock_exit), METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
@@ -425,9 +425,9 @@ static PyObject *atomic_wait(PyObject *self, PyObject *const *args, Py_ssize_t n
 }
 
 static PyMethodDef atomic_methods[] = {
-    {"add", atomic_add, METH_O, PyDoc_STR("Add to the number, and return the number before.")},
-    {"load", atomic_load, METH_NOARGS, PyDoc_STR("Return the number.")},
-    {"store", atomic_store, METH_O, PyDoc_STR("Replace the number.")},
+    {"add", atomic_add, METH_O, PyDoc_STR("add($self, n, /)\n--\n\nAdd to the number, and return the number before.")},
+    {"load", atomic_load, METH_NOARGS, PyDoc_STR("load($self, /)\n--\n\nReturn the number.")},
+    {"store", atomic_store, METH_O, PyDoc_STR("store($self, value, /)\n--\n\nReplace the number.")},
     {NULL, NULL, 0, NULL},
 };
 static PyMethodDef on_atomics[] = {

@@ -347,7 +347,7 @@ static PyMethodDef frame_methods[] = {
     {"__enter__", frame_enter, METH_NOARGS, NULL},
     {"__exit__", XP_FAST(frame_exit), METH_FASTCALL, NULL},
     {"__array__", XP_FAST(held_array), METH_FASTCALL | METH_KEYWORDS, NULL},
-    {"close", frame_close, METH_NOARGS, NULL},
+    {"close", frame_close, METH_NOARGS, PyDoc_STR("close($self, /)\n--\n\nGive the slot back. In mode \"one\" that acknowledges the frame. Idempotent.")},
     {NULL, NULL, 0, NULL},
 };
 

@@ -64,7 +64,7 @@ class Lost:
     """Its pid as seen from here, 0 if it cannot be seen."""
 
 
-_V = TypeVar("_V", bound="Handle | ArrayHandle[Any] | Lost")
+Item = TypeVar("Item", bound="Handle | ArrayHandle[Any] | Lost")
 
 
 @doing("publishing a name")
@@ -162,8 +162,8 @@ def published() -> dict[str, Handle | ArrayHandle[Any]]:
 
     Examples:
         >>> version = xs.publish("frames", xs.zeros(3))
-        >>> xs.published()["frames"].shape
-        (3,)
+        >>> xs.published()["frames"].version == version
+        True
         >>> xs.unpublish("frames")
     """
     folder = naming.names_folder()
@@ -205,7 +205,7 @@ def lookup(name: str, *, timeout: float | None = None, version: int | None = Non
     Examples:
         >>> version = xs.publish("frames", xs.zeros((2, 2)))
         >>> handle = xs.lookup("frames", timeout=5)
-        >>> handle.version == version, handle.shape
+        >>> handle.version == version, xs.attach(handle).shape
         (True, (2, 2))
         >>> xs.unpublish("frames")
     """
@@ -554,7 +554,7 @@ class _Publisher:
 
 
 @final
-class Watch(Awaitable, Generic[_V]):
+class Watch(Awaitable, Generic[Item]):
     """The versions of a name, as `watch` returns them. If several threads iterate over this object,
     each version goes to one of them.
 
@@ -581,7 +581,7 @@ class Watch(Awaitable, Generic[_V]):
         self._awaited = False
         self._forks = _native.forks()
 
-    def next(self, timeout: float | None = None) -> _V:
+    def next(self, timeout: float | None = None) -> Item:
         """Wait for the next item.
 
         Args:
@@ -597,8 +597,8 @@ class Watch(Awaitable, Generic[_V]):
         Examples:
             >>> version = xs.publish("weights", xs.zeros(3))
             >>> with xs.watch("weights") as versions:
-            ...     versions.next(timeout=5).shape
-            (3,)
+            ...     versions.next(timeout=5).version == version
+            True
             >>> xs.unpublish("weights")
         """
         wait = _Wait(self._timeout if timeout is None else event.timeout_argument(timeout))
@@ -606,7 +606,7 @@ class Watch(Awaitable, Generic[_V]):
             self._watching().wait(wait.left(self._name, self._seen is not None), *self._end())
         return found
 
-    async def _next(self) -> _V:
+    async def _next(self) -> Item:
         wait = _Wait(self._timeout)
         while (found := self._newer()) is None:
             if self._awaited:
@@ -625,7 +625,7 @@ class Watch(Awaitable, Generic[_V]):
         if self._closed:
             raise InvalidArgumentError("this watch is closed")
 
-    def _newer(self) -> _V | None:
+    def _newer(self) -> Item | None:
         """Return a version that was not yielded before, or None. A first call that finds none also counts as the start
         of the watch.
         """
@@ -639,7 +639,7 @@ class Watch(Awaitable, Generic[_V]):
             else:
                 newest = self._newest()
                 found = None if self._seen == seen else newest
-        version: _V | None = found
+        version: Item | None = found
         return version
 
     def _newest(self) -> Handle | ArrayHandle[Any] | None:
@@ -716,13 +716,13 @@ class Watch(Awaitable, Generic[_V]):
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> _V:
+    def __next__(self) -> Item:
         return self.next()
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> _V:
+    async def __anext__(self) -> Item:
         return await self._next()
 
     def __enter__(self) -> Self:
