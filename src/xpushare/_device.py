@@ -463,7 +463,7 @@ def _choice(*texts: str | None) -> tuple[list[_Selector], list[str]]:
     return selectors, backends
 
 
-# By a name and what was selected then: the device, and where it is known. No device ever goes.
+# By a name and what was selected then: the device, and where it is known. Devices are never removed.
 _found: dict[tuple[str, str | None], tuple[Device, tuple[str, str]]] = {}
 _FOUND_MOST = 256
 

@@ -277,7 +277,7 @@ def test_misuse(grown: xs.VirtualRange) -> None:
         for each in (lambda: follower.grow(1), lambda: follower.shrink(1)):
             with pytest.raises(xs.InvalidArgumentError, match="follows"):
                 each()
-        with pytest.raises(xs.InvalidArgumentError, match="came by"):
+        with pytest.raises(xs.InvalidArgumentError, match="original handle"):
             xs.share(follower)
         with pytest.raises(xs.InvalidArgumentError, match="like="):
             xs.attach(handle, like="numpy")

@@ -681,7 +681,7 @@ def test_leaves_refuse_what_makes_no_message() -> None:
         (0, covered, (1,), (8,), 0),
         (0, slab, (1,), (8,), KINDS_MOST),
     ):
-        with pytest.raises(ValueError, match="no range of an allocation, or shape and strides differ"):
+        with pytest.raises(ValueError, match="not a range of an allocation, or shape and strides differ"):
             leaves.put(index, what, 0, shape, strides, array.dtype, kind)
     leaves.put(0, covered, 0, (1,), (8,), array.dtype, KINDS_MOST)
     with pytest.raises(TypeError, match="once all arrays are placed"):
@@ -695,7 +695,7 @@ def test_leaves_refuse_what_makes_no_message() -> None:
         leaves.groups({KINDS_MOST + 1: "0"}, -1, False)  # type: ignore[dict-item]
     assert len(leaves.groups({KINDS_MOST: 0}, -1, False)) == 1
     handle = xs.ipc.memory.get(slab)
-    with pytest.raises(TypeError, match="no handle"):
+    with pytest.raises(TypeError, match="not a handle"):
         leaves.seal(seal, (b"short",), (), b"")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at least one memory"):
         leaves.seal(seal, (), ((handle, 1),), b"")

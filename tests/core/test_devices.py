@@ -235,7 +235,7 @@ def test_aspects() -> None:
             )
         assert device.aspects <= set(xs.Aspect)
         for wrong in ("nosuch", "", None, 3):
-            with pytest.raises(xs.InvalidArgumentError, match="no aspect"):
+            with pytest.raises(xs.InvalidArgumentError, match="not an aspect"):
                 device.has(wrong)  # type: ignore[arg-type]
     cpu = xs.Device("native_cpu:0")
     assert {

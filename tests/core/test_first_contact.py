@@ -54,7 +54,7 @@ def test_arguments_are_refused_before_the_exporter_is_met() -> None:
         with pytest.raises(xs.InvalidArgumentError, match="signals is None"):
             xs.ipc.event.open(event, signals=5)  # type: ignore[arg-type]
         for device in None, "native_cpu:0":
-            with pytest.raises(xs.InvalidArgumentError, match="no stream"):
+            with pytest.raises(xs.InvalidArgumentError, match="not a stream"):
                 xs.attach(tree, device=device, stream="x")
         assert fields_of(event).cookie not in node.current().peers._peers
         assert harness.fd_count() <= before

@@ -156,7 +156,7 @@ def test_access_is_ended_and_tried_again(kernel: SoftwareKernel, fd: int) -> Non
 
 def test_what_is_no_dma_buf(fd: int) -> None:
     before = fd_count()
-    with pytest.raises(xs.InvalidArgumentError, match="no dma-buf, but /memfd:stand-in"):
+    with pytest.raises(xs.InvalidArgumentError, match="not a dma-buf, but /memfd:stand-in"):
         dma_buf.adopt(fd)
     with pytest.raises(xs.InvalidArgumentError, match="file descriptor 99999 is not open"):
         dma_buf.adopt(99999)
@@ -206,7 +206,7 @@ def test_an_importer_looks_at_what_it_gets(fd: int, honest: str) -> None:
             child.call(pretend)
             os.ftruncate(fd, 4096)
         found = child.call(attempt, bytes(xs.ipc.memory.get(memory)))
-    assert ("its dma-buf has 4096" if honest == "a dma-buf" else "no dma-buf, but /memfd:stand-in") in found
+    assert ("its dma-buf has 4096" if honest == "a dma-buf" else "not a dma-buf, but /memfd:stand-in") in found
 
 
 # --- out --------------------------------------------------------------------------------------------------------

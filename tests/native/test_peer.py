@@ -287,7 +287,7 @@ def test_what_may_be_mapped():
     os.close(fd)
     with pytest.raises(OSError, match="fstat"):
         n.check_memfd(fd, SIZE)
-    for make, why in ((lambda: memfd(0), "SHRINK"), (lambda: os.eventfd(0), "no memfd")):
+    for make, why in ((lambda: memfd(0), "SHRINK"), (lambda: os.eventfd(0), "not a memfd")):
         fd = make()
         with pytest.raises(ValueError, match=why):
             n.check_memfd(fd, SIZE)

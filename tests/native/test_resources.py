@@ -275,9 +275,9 @@ def test_a_constructor_makes_only_its_own_type():
 
 
 def test_an_end_is_wanted():
-    with pytest.raises(TypeError, match="no End"):
+    with pytest.raises(TypeError, match="not an End"):
         allocation(print)
-    with pytest.raises(TypeError, match="no End"):
+    with pytest.raises(TypeError, match="not an End"):
         Pages("device", "driver", None, 1, True, True)
     with pytest.raises(TypeError, match="callable"):
         n.End(1)

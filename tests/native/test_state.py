@@ -138,7 +138,7 @@ def test_what_is_half_made_cannot_be_used():
         for use in xs.attach, xs.ipc.memory.open, xs.ipc.memory.put:
             with pytest.raises((xs.XpuShareError, AttributeError)):
                 use(each)
-    with pytest.raises(TypeError, match="no message"):
+    with pytest.raises(TypeError, match="not a message"):
         _native.following_message(message, list)
     _native.message_own(message)
     assert _native.message_end(message)

@@ -91,7 +91,7 @@ def _own(name: str) -> Vendor:
 def _elsewhere() -> dict[str, Vendor]:
     """Return the vendors of other packages. A broken one is only recorded as a `Problem`, and logged as a warning."""
     global _others
-    if _others is None:  # no lock: whoever comes at the same time finds the same, and imports under a lock can deadlock
+    if _others is None:  # no lock: a concurrent caller finds the same, and imports under a lock can deadlock
         found: dict[str, Vendor] = {}
         for point in _entry_points():
             if point.name in _own_names() or point.name in found:

@@ -406,7 +406,7 @@ def _read(
                 break
             if naming.inode_at(folder / name) == naming.inode_of(naming.stat_of(fd)):
                 return None
-            # A publisher that replaced the file has let this one go: look again.
+            # A publisher that replaced the file has released this one: look again.
     if found is None:
         return None
     raw, number = found

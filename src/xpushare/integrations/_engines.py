@@ -102,7 +102,7 @@ class Publisher:
     def __init__(self, name: str, *, keep: bool = False) -> None:
         self._name = name
         self._keep = keep
-        self.tree: Any = None  # the device, name and version of what is published
+        self.tree: Any = None  # device, name and version of the published tree
 
     def publish(self, weights: Iterable[tuple[str, Any]]) -> int:
         """Publish one version as one tree and return its number, by which readers look it up."""

@@ -149,7 +149,7 @@ class WorkerExtension(_worker.VllmColocateWorkerExtension):
         models = [self.model_runner.model, *([] if drafter is None else [drafter])]
 
         def load(weights: list[tuple[str, Any]]) -> None:
-            mine = [(name, tensor.clone()) for name, tensor in weights]  # vLLM holds what is not a whole layer yet
+            mine = [(name, tensor.clone()) for name, tensor in weights]  # vLLM keeps the parts of an incomplete layer
             for model in models:
                 model.load_weights(mine)
 

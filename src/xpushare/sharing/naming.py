@@ -456,7 +456,7 @@ def _remove_dead(path: Path, *, wait: bool) -> None:
                 f"process {holder} holds the file {path} that a dead publisher left: end that process"
             )
         return
-    # A file that was dead stays so. Under its name there may be another by now: only this one is removed.
+    # A dead file stays dead. Another file may have its name by now, so only this one is removed.
     if inode_at(path) == inode_of(stat_of(fd)):
         with doing(f"removing {path}"), contextlib.suppress(FileNotFoundError):
             os.unlink(path)  # a temporary file that its maker had not locked yet is removed by that

@@ -100,7 +100,7 @@ class Table:
         self._lost_told = False
         self._expired_pickles = 0
         self._devices: dict[tuple[str, str], tuple[bytes, int]] = {}
-        # Ordered dicts: the first item of a plain one is found the slower, the more before it have gone.
+        # Ordered dicts, since finding the first item of a plain dict gets slower with each item removed before it.
         self._put: OrderedDict[int, int] = OrderedDict()  # generation -> reason, for the exporter's own message
         self._lingering: OrderedDict[int, Exported] = OrderedDict()  # ended, but importers may use it; by entry
         self._serving = False

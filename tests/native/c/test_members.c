@@ -20,7 +20,7 @@ static void test_refusals(void)
     refuse(memfd(4096, F_SEAL_SHRINK), "size");
     refuse(memfd(XP_COMMONS_SIZE + 4096, F_SEAL_SHRINK), "size");
     refuse(memfd(XP_COMMONS_SIZE, F_SEAL_SHRINK), "not a commons");
-    refuse(eventfd(0, EFD_CLOEXEC), "no memfd");
+    refuse(eventfd(0, EFD_CLOEXEC), "not a memfd");
     xp_error error;
     CHECK(xp_join(d->fd, d->bell, cookie, false, &error) == NULL && strstr(error.what, "already"));
     leave(d);

@@ -121,7 +121,7 @@ static void test_files(void)
     refused(memfd(8193, F_SEAL_SHRINK), (xp_memfd){.nbytes = 8192, .exact = true}, "size");
     refused(memfd(8192, F_SEAL_SHRINK), (xp_memfd){.nbytes = 8192, .inode = 1}, "another file");
     refused(memfd(8192, F_SEAL_SHRINK), (xp_memfd){.nbytes = 8192, .seals = F_SEAL_FUTURE_WRITE}, "FUTURE_WRITE");
-    refused(eventfd(0, 0), wanted, "no memfd");
+    refused(eventfd(0, 0), wanted, "not a memfd");
     CHECK(!xp_check_memfd(-1, &wanted, &error) && error.code == EBADF);
     fd = memfd_create("huge", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
     if (fd < 0) { /* a kernel without huge pages */

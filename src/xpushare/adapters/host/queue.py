@@ -34,7 +34,7 @@ class HostQueue(DriverQueue):
 
     def __init__(self) -> None:
         self.number = next(queue_numbers)
-        # Of C, as are the locks: nobody who is frozen at the interpreter's end, or interrupted, holds it.
+        # In C, like the locks: no thread that is frozen at the interpreter's end, or interrupted, holds it.
         self._todo: SimpleQueue[tuple[Callable[..., object], tuple[Any, ...]] | None] = SimpleQueue()
         self._order = threading.RLock()  # of those who queue; re-entrant: for the handlers of signals
         self._pending: deque[None] = deque()  # one for each operation that has not finished

@@ -93,7 +93,7 @@ class PeerAccess(OperandAccess):
             for start in self._within(address, nbytes):
                 granted = self._granted.pop(start)
                 self._starts.remove(start)
-                # Keep what sticks out on either side.
+                # Keep the parts that extend beyond it on either side.
                 for low, high in ((start, address), (address + nbytes, start + granted.nbytes)):
                     if low < high:
                         bisect.insort(self._starts, low)
