@@ -206,13 +206,15 @@ class Teardown(_Worker):
             while batch:
                 self._pass_waits()
                 self.busy = True
-                with self.wait_lock:
-                    if self._pass_waits(patience):
-                        if drained:
-                            self._drain()
-                        while batch:
-                            self._try(*batch.pop(0))
-                self.busy = False
+                try:
+                    with self.wait_lock:
+                        if self._pass_waits(patience):
+                            if drained:
+                                self._drain()
+                            while batch:
+                                self._try(*batch.pop(0))
+                finally:
+                    self.busy = False
                 if batch:
                     # Another queue has begun to wait. The thread that is to signal its point may need the lock.
                     time.sleep(_REST * patience)
