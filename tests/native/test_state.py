@@ -490,3 +490,52 @@ def test_what_tells_imports_apart():
             xs.ipc.memory.put(handle)
     with pytest.raises(TypeError):
         _native.fields_of("no handle")
+
+
+def test_threads_read_what_others_change():
+    """Without the GIL, an object that is read may be dropped by whoever sets another one."""
+    with xs.empty(4) as array:
+        begin = threading.Barrier(5)
+        found = []
+
+        def writes():
+            begin.wait()
+            for _ in range(20_000):
+                _native.set_pickle(array, [object()])
+
+        def reads():
+            begin.wait()
+            found.append({len(_native.pickle_of(array) or [None]) for _ in range(20_000)})
+
+        threads = [threading.Thread(target=each) for each in (writes, writes, reads, reads, reads)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert found == [{1}] * 3
+        _native.set_pickle(array, None)
+
+
+def test_threads_share_arrays_that_others_close():
+    """A share finds the array open, or says that it is closed."""
+
+    def shares():
+        for each in arrays:
+            try:
+                xs.share(each).close()
+            except xs.InvalidArgumentError as error:
+                told.add(str(error))
+
+    def closes():
+        for each in arrays:
+            each.close()
+
+    told = set()
+    for _ in range(20):
+        arrays = [xs.empty(4) for _ in range(50)]
+        threads = [threading.Thread(target=each) for each in (shares, shares, closes)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert all("closed" in each for each in told), told

@@ -38,8 +38,8 @@ static PyType_Slot object_slots[] = {
 static PyType_Spec object_spec = {"xpushare._native.ObjectBase", sizeof(xp_object_state), 0,
                                   Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, object_slots};
 
-XP_READS(held_by, xp_object_state, held, T_OBJECT)
-XP_READS(pickle_of, xp_object_state, pickled, T_OBJECT)
+XP_READS_OBJECT(held_by, xp_object_state, held)
+XP_READS_OBJECT(pickle_of, xp_object_state, pickled)
 XP_WRITES(set_pickle, xp_object_state, pickled, T_OBJECT)
 
 /* usable(object): its resource, or None if it is closed or the process has forked since */
@@ -195,12 +195,12 @@ static PyType_Slot array_slots[] = {
 static PyType_Spec array_spec = {"xpushare._native.ArrayState", sizeof(xp_array_state), 0,
                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, array_slots};
 
-XP_READS(array_shape, xp_array_state, shape, T_OBJECT)
-XP_READS(array_strides, xp_array_state, strides, T_OBJECT)
-XP_READS(array_dtype, xp_array_state, dtype, T_OBJECT)
+XP_READS_OBJECT(array_shape, xp_array_state, shape)
+XP_READS_OBJECT(array_strides, xp_array_state, strides)
+XP_READS_OBJECT(array_dtype, xp_array_state, dtype)
 XP_READS(array_offset, xp_array_state, offset, T_LONGLONG)
-XP_READS(array_message, xp_array_state, message, T_OBJECT)
-XP_READS(array_order, xp_array_state, order, T_OBJECT)
+XP_READS_OBJECT(array_message, xp_array_state, message)
+XP_READS_OBJECT(array_order, xp_array_state, order)
 XP_WRITES(set_array_order, xp_array_state, order, T_OBJECT)
 
 static PyMethodDef on_arrays[] = {

@@ -140,11 +140,11 @@ static PyType_Slot held_slots[] = {{Py_bf_getbuffer, held_getbuffer}, {Py_tp_mem
 static PyType_Spec held_spec = {"xpushare._native.HeldBase", sizeof(xp_held_object), 0,
                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION, held_slots};
 
-XP_READS(held_end, xp_held_object, end, T_OBJECT)
+XP_READS_OBJECT(held_end, xp_held_object, end)
 XP_READS(held_slot, xp_held_object, f.slot, T_UINT)
-XP_READS(held_made, xp_held_object, made, T_OBJECT)
+XP_READS_OBJECT(held_made, xp_held_object, made)
 XP_WRITES(set_held_made, xp_held_object, made, T_OBJECT)
-XP_READS(held_order, xp_held_object, order, T_OBJECT)
+XP_READS_OBJECT(held_order, xp_held_object, order)
 XP_WRITES(set_held_order, xp_held_object, order, T_OBJECT)
 
 static PyMethodDef on_held[] = {
@@ -368,8 +368,8 @@ static PyType_Slot frame_slots[] = {
 static PyType_Spec frame_spec = {"xpushare._native.FrameBase", sizeof(xp_held_object), 0,
                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION, frame_slots};
 
-XP_READS(frame_meta, xp_held_object, meta, T_OBJECT)
-XP_READS(frame_text, xp_held_object, text, T_OBJECT)
+XP_READS_OBJECT(frame_meta, xp_held_object, meta)
+XP_READS_OBJECT(frame_text, xp_held_object, text)
 XP_READS(frame_nbytes, xp_held_object, f.nbytes, T_ULONGLONG)
 XP_READS(frame_point, xp_held_object, f.point, T_ULONGLONG)
 XP_READS(frame_point_by, xp_held_object, f.point_by, T_UINT)

@@ -201,11 +201,13 @@ static PyObject *open_one(PyObject *object, PyObject *const *args, Py_ssize_t n)
 
 /* --- several ------------------------------------------------------------------------------------------------------ */
 
-/* Return the handles of all payloads, which the caller frees. NULL, without an exception if one is of another kind. */
-static driver_handle *handles_in(const xp_importer *self, PyObject *payloads, PyObject *sizes)
+/* Return the handles of all payloads, which the caller frees, and how many there are. NULL, without an exception if one is of
+ * another kind. */
+static driver_handle *handles_in(const xp_importer *self, PyObject *payloads, PyObject *sizes, Py_ssize_t *number)
 {
     Py_ssize_t count = PyList_Check(payloads) && PyList_Check(sizes) ? PyList_Size(payloads) : -1, size;
     char *raw;
+    *number = count;
     if (count < 0 || PyList_Size(sizes) != count) {
         PyErr_SetString(PyExc_TypeError, "open_all() takes a list of payloads, and one of their sizes");
         return NULL;
@@ -231,10 +233,10 @@ static PyObject *open_all(PyObject *object, PyObject *const *args, Py_ssize_t n)
     const xp_importer *self = (const xp_importer *)object;
     int code = 0;
     Py_buffer into;
-    driver_handle *handles = xp_arity("open_all", n, 3, 3) < 0 ? NULL : handles_in(self, args[0], args[1]);
+    Py_ssize_t count, done = 0;
+    driver_handle *handles = xp_arity("open_all", n, 3, 3) < 0 ? NULL : handles_in(self, args[0], args[1], &count);
     if (handles == NULL)
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
-    Py_ssize_t count = PyList_Size(args[0]), done = 0;
     bool going = PyObject_GetBuffer(args[2], &into, PyBUF_WRITABLE) == 0;
     if (going && into.len != count * (Py_ssize_t)sizeof(mapped)) {
         PyErr_SetString(PyExc_ValueError, "open_all(): two numbers of 64 bits for each payload");

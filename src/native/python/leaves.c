@@ -291,12 +291,9 @@ static int dtype_number(const xp_leaves *self, PyObject *dtype, uint32_t *number
     return PyList_Append(self->dtypes, dtype);
 }
 
-/* Return whether the array is one of ours, in memory that this process made or owns and may write, with content that
- * nobody has to wait for. -1 with an exception set. */
-static int view_own(xp_leaves *self, const xp_types *types, leaf *l, PyObject *array)
+static int view_range(xp_leaves *self, const xp_types *types, leaf *l, PyObject *array, const xp_array_state *a,
+                      const xp_range *r)
 {
-    const xp_array_state *a = xp_array_of(types, array);
-    const xp_range *r = a ? xp_range_of(types, a->base.base.held) : NULL;
     const xp_allocation *m = r ? xp_allocation_of(types, r->allocation) : NULL;
     if (m == NULL || m->resource.forks != XP_RELAXED(&xp_fork_count) || r->read_only ||
         (m->owned ? a->order && a->order != Py_None : m->imported || r->handle != Py_None || r->lease != Py_None))
@@ -337,6 +334,18 @@ static int view_own(xp_leaves *self, const xp_types *types, leaf *l, PyObject *a
     p = learn(self, m->address, m->nbytes, false, m->foreign || m->imported, r->allocation, r->device, r->context, NULL);
     PyObject *keep = m->owned ? (PyObject *)(uintptr_t)r : NULL; /* the array may be closed */
     return p && put_into(p, l, base + (uint64_t)l->low, base + (uint64_t)l->high, keep) ? 1 : -1;
+}
+
+/* Return whether the array is one of ours, in memory that this process made or owns and may write, with content that
+ * nobody has to wait for. -1 with an exception set. Another thread may close it meanwhile. */
+static int view_own(xp_leaves *self, const xp_types *types, leaf *l, PyObject *array)
+{
+    xp_array_state *a = xp_array_of(types, array);
+    PyObject *held = a ? xp_field(array, &a->base.base.held) : NULL;
+    const xp_range *r = held ? xp_range_of(types, held) : NULL;
+    int viewed = r ? view_range(self, types, l, array, a, r) : 0;
+    Py_XDECREF(held);
+    return viewed;
 }
 
 /* Look at another library's array through its exchange API. -1 with an exception set. */

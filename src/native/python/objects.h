@@ -15,6 +15,22 @@
 #include "../engine/seal.h"
 #include "types.h"
 
+#ifndef Py_BEGIN_CRITICAL_SECTION /* then the GIL is held */
+#define Py_BEGIN_CRITICAL_SECTION(object) {
+#define Py_END_CRITICAL_SECTION() }
+#endif
+
+/* The value of a field that may change: a new reference, or NULL without an exception. */
+static inline PyObject *xp_field(void *object, PyObject **field)
+{
+    PyObject *value;
+    (void)object;
+    Py_BEGIN_CRITICAL_SECTION((PyObject *)object);
+    value = Py_XNewRef(*field);
+    Py_END_CRITICAL_SECTION();
+    return value;
+}
+
 #define XP_FAST(f) ((PyCFunction)(void (*)(void))(f))
 /* Functions for `xp_add_base` that read and write a field */
 #define XP_READS(function, type, field, code)                                                                          \
@@ -22,6 +38,13 @@
     {                                                                                                                  \
         static PyMemberDef member = {#field, code, offsetof(type, field), READONLY, NULL};                             \
         return PyMember_GetOne((const char *)self, &member);                                                           \
+    }
+/* The same for an object, None for NULL: other threads may set the field meanwhile, which T_OBJECT does not bear */
+#define XP_READS_OBJECT(function, type, field)                                                                         \
+    static PyObject *function(PyObject *self, PyObject *Py_UNUSED(none))                                               \
+    {                                                                                                                  \
+        PyObject *value = xp_field(self, &((type *)self)->field);                                                      \
+        return value ? value : Py_NewRef(Py_None);                                                                     \
     }
 #define XP_WRITES(function, type, field, code)                                                                         \
     static PyObject *function(PyObject *self, PyObject *value)                                                         \

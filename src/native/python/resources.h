@@ -97,22 +97,6 @@ static inline xp_range *xp_range_of(const xp_types *types, PyObject *object)
     return Py_TYPE(object) == types->range ? (xp_range *)object : NULL;
 }
 
-#ifndef Py_BEGIN_CRITICAL_SECTION /* then the GIL is held */
-#define Py_BEGIN_CRITICAL_SECTION(object) {
-#define Py_END_CRITICAL_SECTION() }
-#endif
-
-/* Return the value of a field that may change: a new reference, or NULL without an exception. */
-static inline PyObject *xp_field(void *object, PyObject **field)
-{
-    PyObject *value;
-    (void)object;
-    Py_BEGIN_CRITICAL_SECTION((PyObject *)object);
-    value = Py_XNewRef(*field);
-    Py_END_CRITICAL_SECTION();
-    return value;
-}
-
 /* Set such a field, taking over the reference, and return the old value. */
 static inline PyObject *xp_exchange(void *object, PyObject **field, PyObject *value)
 {
