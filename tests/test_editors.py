@@ -6,6 +6,7 @@ import doctest
 import importlib.util
 import inspect
 import json
+import operator
 import os
 import re
 import runpy
@@ -20,6 +21,7 @@ import pytest
 import documented
 import test_reference
 import xpushare as xs
+from language_server import LanguageServer
 from xpushare.channels.ends import Frame, Loan
 
 ROOT = Path(__file__).parent.parent
@@ -37,12 +39,15 @@ def test_stub_is_current() -> None:
     assert (ROOT / "src" / "xpushare" / "__init__.pyi").read_text() == stub, "run scripts/stub"
 
 
+def jedi_script(source: str) -> Any:
+    jedi = pytest.importorskip("jedi")
+    return jedi.Script(source, project=jedi.Project(ROOT, sys_path=[str(Path(xs.__file__).parent.parent), *sys.path]))
+
+
 def completions(source: str) -> set[str]:
     """What Jedi offers at the end of a program."""
-    jedi = pytest.importorskip("jedi")
-    script = jedi.Script(source, project=jedi.Project(ROOT, sys_path=[str(Path(xs.__file__).parent.parent), *sys.path]))
     lines = source.split("\n")
-    return {each.name for each in script.complete(len(lines), len(lines[-1]))}
+    return {each.name for each in jedi_script(source).complete(len(lines), len(lines[-1]))}
 
 
 def test_jedi_knows_every_public_name() -> None:
@@ -158,6 +163,33 @@ def test_dir_of_a_module_has_its_functions_alone(module: Any) -> None:
 def test_jedi_knows_modules(module: str) -> None:
     found = {name for name in completions(f"import xpushare as xs\nxs.{module}.") if not name.startswith("_")}
     assert found - {"loader"} == set(importlib.import_module(f"xpushare.{module}").__all__)
+
+
+@pytest.mark.exhaustive
+def test_pyright_offers_public_names_alone(tmp_path: Path) -> None:
+    pytest.importorskip("pyright")
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps({"extraPaths": [str(ROOT / "src")]}))
+    with LanguageServer(tmp_path) as server:
+
+        def offered(made: str) -> set[str]:
+            found = server.offered(f"import xpushare as xs\n{made}.")
+            return {name for name in found if not name.startswith("_")}
+
+        assert offered("xs") == set(xs.__all__)
+        for module in "ipc", "ipc.memory", "ipc.physical_memory", "ipc.event", "ur":
+            assert offered(f"xs.{module}") == set(importlib.import_module(f"xpushare.{module}").__all__)
+        assert {made: offered(made) for made in OFFERED} == OFFERED
+
+
+CONSTRUCTED = ["ArrayHandle", "Atomic", "Context", "Device", "Event", "Lock", "PhysicalMemory", "Queue", "VirtualRange"]
+
+
+@pytest.mark.parametrize(
+    "name", [*CONSTRUCTED, "Channel.create", "Channel.open", "Event.from_native", "publish", "empty"]
+)
+def test_jedi_knows_parameters(name: str) -> None:
+    (found,) = jedi_script(f"import xpushare as xs\nxs.{name}(").get_signatures()
+    assert [each.name for each in found.params] == list(inspect.signature(operator.attrgetter(name)(xs)).parameters)
 
 
 def wanted() -> dict[int, str]:

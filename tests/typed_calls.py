@@ -126,6 +126,8 @@ def published(array: xs.SharedArray, pages: xs.PhysicalMemory, cache: xs.Virtual
 def others() -> None:
     reveal_type(xs.empty(3).device.name)  # str
     reveal_type(xs.empty(3).shape)  # tuple[int, ...]
+    reveal_type(xs.empty(3).dtype)  # dtype[Any]
+    reveal_type(xs.share(np.ones(3)).dtype)  # dtype[Any]
     reveal_type(xs.empty(3).handle)  # ArrayHandle[SharedArray]
     reveal_type(xs.shares())  # Shares
     reveal_type(xs.Event().signal())  # int
@@ -138,6 +140,17 @@ def others() -> None:
     reveal_type(xs.ipc.memory.get(np.ones(3)))  # Handle
     reveal_type(xs.ipc.memory.get(xs.malloc_host(8)))  # Handle
     reveal_type(np.frombuffer(memoryview(xs.malloc_host(8)), np.int32).size)  # int
+
+
+async def awaited(event: xs.Event, frames: xs.Channel) -> None:
+    reveal_type(await event)  # None
+    reveal_type(await event.reached(1))  # None
+    reveal_type(await xs.any_of([event]))  # list[Event]
+    await event.recovered()
+    async for frame in frames:
+        reveal_type(frame)  # Frame
+    async for handle in xs.watch("weights", lost=True):
+        reveal_type(handle)  # Handle | ArrayHandle[Any] | Lost
 
 
 def refused(array: xs.SharedArray, raw: bytes) -> None:

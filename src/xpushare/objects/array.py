@@ -58,6 +58,7 @@ from xpushare.sharing import identity
 from xpushare.sharing.handle import fields_of
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import DTypeLike
 
     from xpushare._device import Device
@@ -337,10 +338,11 @@ class SharedArray(ArrayState, Holder[Range]):
         return array_shape(self)
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype[Any]:
         """NumPy dtype of the elements."""
         self._expect_opened()
-        return array_dtype(self)
+        dtype: np.dtype[Any] = array_dtype(self)
+        return dtype
 
     @property
     def strides(self) -> tuple[int, ...]:

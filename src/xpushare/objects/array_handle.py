@@ -30,6 +30,7 @@ from xpushare.sharing import layout, node
 from xpushare.sharing.handle import Handle, Named, bytes_of, decode_text, encode_text, fields_of
 
 if TYPE_CHECKING:
+    import numpy as np
     from _typeshed import ReadableBuffer
     from typing_extensions import TypeVar
 
@@ -135,9 +136,10 @@ class ArrayHandle(MessageState, Named, Closable, Generic[T_co]):
         return message_elements(self)[0][3]
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype[Any]:
         """NumPy dtype of the elements. bfloat16 and the like need `ml_dtypes`."""
-        return self._one("dtype").dtypes[0]
+        dtype: np.dtype[Any] = self._one("dtype").dtypes[0]
+        return dtype
 
     @property
     def nbytes(self) -> int:

@@ -200,7 +200,8 @@ class Event(Exportable[Opened]):
         """
         await core.reached(use(self), at_least)
 
-    def recovered(self, timeout: float | None = None) -> Awaitable[None] | None:
+    # Any: None, of which type checkers would say that it cannot be awaited.
+    def recovered(self, timeout: float | None = None) -> Awaitable[None] | Any:
         """Wait until a loss has ended: another process has opened the event to signal it, or has
         signalled it.
 
