@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from soak.common import add_arguments, end_on_sigterm
+from xpushare.cli import seconds
 
 PROGRAMS = (
     "handles", "kills", "channel_kills", "cycles", "many_events", "lost_peers", "schedules", "hostile", "arenas",
@@ -71,7 +72,7 @@ def main() -> int:
     parser.add_argument("--together", action="store_true", help="side by side")
     parser.add_argument("--results", type=Path, default=Path("build/results"), metavar="FOLDER",
                         help="where --together leaves what the programs print (default: build/results)")  # fmt: skip
-    parser.add_argument("--limit", type=float, metavar="SECONDS",
+    parser.add_argument("--limit", type=seconds, metavar="SECONDS",
                         help="for one program: a hang must end (default: an hour more than --seconds)")  # fmt: skip
     parser.add_argument("programs", nargs="*", metavar="PROGRAM", help=f"of {', '.join(PROGRAMS)} (default: all)")
     arguments = parser.parse_args()

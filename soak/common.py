@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 
 from xpushare.bench.measure import Settings
 from xpushare.bench.worker import Worker
+from xpushare.cli import seconds
 
 __all__ = ["DEVICE", "Failure", "Held", "Skipped", "Soak", "add_arguments", "end_on_sigterm", "held", "main",
            "wait_until"]  # fmt: skip
@@ -183,7 +184,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="the short form, for every change")
     parser.add_argument("--seed", type=int, help="of the random numbers (default: a new one, printed)")
     parser.add_argument(
-        "--seconds", type=float, help="how long at least: a program that is done earlier repeats its short form"
+        "--seconds", type=seconds, help="how long at least: a program that is done earlier repeats its short form"
     )
 
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import xpushare as xs
+from xpushare.cli import seconds
 
 torch: Any = importlib.import_module("torch")
 data: Any = importlib.import_module("torch.utils.data")
@@ -186,7 +187,7 @@ def descriptors(device: str, count: int, workers: int) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--seconds", type=float, default=5)
+    parser.add_argument("--seconds", type=seconds, default=5.0)
     parser.add_argument("--batches", type=int, default=60)
     parser.add_argument("--mib", type=int, default=64)
     parser.add_argument("--workers", type=int, default=4)
