@@ -234,6 +234,25 @@ def test_mypy_knows_types() -> None:
     check_calls(types)
 
 
+@pytest.mark.exhaustive
+def test_pyright_verifies_public_types(tmp_path: Path) -> None:
+    """No public name has a type that is unknown, or that type checkers infer differently."""
+    pytest.importorskip("pyright")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "--outputjson"]
+    command += ["--verifytypes", "xpushare", "--ignoreexternal"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=300, check=False
+    )
+    found: dict[str, bool] = {}
+    for each in json.loads(done.stdout)["typeCompleteness"]["symbols"]:
+        name = each["name"].removeprefix("xpushare.")
+        if re.fullmatch(r"\w+|(?:ipc|objects|ur)\.\w+(?:\.\w+)*", name):
+            found[name] = each["isTypeKnown"] and not each["isTypeAmbiguous"]
+    assert set(xs.__all__) - {"ipc", "ur"} <= found.keys()
+    assert [name for name, known in found.items() if not known] == []
+
+
 UNKNOWN = {"dask", "distributed", "pyarrow", "ray"}  # libraries whose functions pyright does not know
 REFUSED = "<!-- Type checkers refuse this program. -->"  # before a block that shows a mistake
 

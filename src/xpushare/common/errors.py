@@ -62,9 +62,9 @@ class XpuShareError(Exception):
     ) -> None:
         super().__init__(message)
         self.message = message
-        self.result = self.default_result if result is None else result
+        self.result: Result = self.default_result if result is None else result
         self.native = native
-        self.reasons = tuple(reasons)
+        self.reasons: tuple[str, ...] = tuple(reasons)
 
     def __str__(self) -> str:
         return self.message

@@ -64,7 +64,7 @@ class Growth:
         owner, fixed = directory.hold()
         self._bytes: Final = memoryview(Span(directory.address, directory.nbytes, fixed, owner))
         self.pieces: list[_Piece] = []
-        self.nbytes = 0
+        self.nbytes: int = 0
         self.lock: Final = threading.RLock()
 
     def told_by(self) -> Handle:

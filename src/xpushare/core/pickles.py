@@ -61,7 +61,7 @@ class Implicit:
     __slots__ = ("__weakref__", "_end", "handle")
 
     def __init__(self, handle: Handle) -> None:
-        self.handle = handle
+        self.handle: Handle = handle
         self._end = End(_withdraw, handle)
 
 
@@ -98,7 +98,7 @@ class Pickled:
     __slots__ = ("_end", "_limits", "handle")
 
     def __init__(self, handle: Handle) -> None:
-        self.handle = handle
+        self.handle: Handle = handle
         self._limits = [0, 0]
         self._end = End(_outlive, handle, self._limits)
 

@@ -69,7 +69,7 @@ class Allocation(AllocationBase):
         """The number that names this allocation in importers' caches; assigned at the first export."""
         if not self.known_serial:
             table = node.here[0].table_if_any or node.here[0].table()
-            self.known_serial = table.new_object() if self.name is None else table.object_named(self.name)
+            self.known_serial: int = table.new_object() if self.name is None else table.object_named(self.name)
         return self.known_serial
 
     def forget_ended(self) -> None:
@@ -168,7 +168,7 @@ class Pages(PagesBase):
     def serial(self) -> int:
         """The number that names this memory in importers' caches; assigned at the first export."""
         if not self.known_serial:
-            self.known_serial = node.current().table().new_object()
+            self.known_serial: int = node.current().table().new_object()
         return self.known_serial
 
 

@@ -38,7 +38,7 @@ class Pool(abc.ABC):
     """
 
     def __init__(self, device: Any) -> None:
-        self.device = xs.Device(str(device))
+        self.device: xs.Device = xs.Device(str(device))
         for aspect in xs.Aspect.ext_oneapi_virtual_mem, xs.Aspect.ext_oneapi_ipc_memory:
             require(self.device, aspect)
         self._driver: DriverPool = adapter_of(self.device).pool(info_of(self.device))

@@ -151,9 +151,9 @@ class TimelineSemaphore:
 
     def __init__(self, fd: int, *, device: Device) -> None:
         _is_vulkan(device)
-        self.fd = _copied(fd, "a timeline semaphore")
+        self.fd: OwnedFd = _copied(fd, "a timeline semaphore")
         self.device = device
-        self.device_uuid = device.uuid
+        self.device_uuid: str = device.uuid
 
     def wait(self, queue: Queue, value: int) -> None:
         """Hold back later operations of the queue until the semaphore has reached `value`
