@@ -209,7 +209,7 @@ def _both_ways() -> None:
         description.dlpack_view = lambda array, api: seen.append(array) or view(array, api)  # type: ignore[attr-defined,func-returns-value]
         short = description.describe(tensor)
         description.dlpack_view = lambda _array, _api: None  # type: ignore[attr-defined]
-        assert description.describe(tensor) == short
+        assert description.describe(tensor)._replace(keep=None) == short  # a capsule may own the memory
     assert len(seen) == len(same)
     description.dlpack_view = view  # type: ignore[attr-defined]
 

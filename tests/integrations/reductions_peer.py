@@ -51,10 +51,12 @@ def serve(inbox: Any, answers: Any, library: str | None) -> None:
         name, thing = asked
         del asked
         try:
-            answers.put(globals()[name](thing, kept))
+            found = globals()[name](thing, kept)
         except Exception as error:
-            answers.put(error)
-        del thing
+            found = error.with_traceback(None)
+        del thing  # before the answer: whoever gets that counts what is open here
+        answers.put(found)
+        del found
 
 
 def add_one(thing: Any, _kept: Any) -> list[float]:

@@ -50,7 +50,8 @@ def tensor(*shape: int) -> Any:
 
 
 def exports() -> int:
-    """How many there are once those whose receivers have closed have gone: a sweep of its own may come at any time."""
+    """How many there are once those that nobody has any more have gone: a sweep of its own may come at any time."""
+    gc.collect()
     table = node.current().table()
     table.sweep(everything=True)
     return len(table.exports())

@@ -30,7 +30,7 @@ def adopt_event(native: object) -> Opened:
             opened = core_event.create(known_device(adapter, info), None, enable_ipc=True, enable_profiling=False)
             _complete_with(opened, raw, (native, raw))
             return opened
-    raise FeatureNotSupportedError(f"{type(native).__name__} is not an event that an adapter here knows")
+    raise FeatureNotSupportedError(f"no adapter here takes events of {type(native).__name__}")
 
 
 def _complete_with(opened: Opened, raw: Any, keep: object) -> None:

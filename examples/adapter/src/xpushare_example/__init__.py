@@ -25,8 +25,7 @@ def examine() -> Iterable[Check]:
 vendor = Vendor(
     backend="example",
     make=make,
-    # kDLCPU
-    dlpack=(DLPackType(1, kinds=("device", "host", "shared"), foreign=False, host=True),),
+    dlpack=(DLPackType(1, kinds=("device", "host", "shared"), foreign=False, host=True),),  # kDLCPU
     interfaces=(ArrayInterface("__array_interface__"),),
     examine=examine,
 )

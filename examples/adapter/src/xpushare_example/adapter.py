@@ -73,7 +73,7 @@ os.register_at_fork(after_in_child=BUDGET.renew)
 
 
 class Memory(HostMemory):
-    """An allocation. An import is a plain `HostMemory`: its bytes are the exporter's."""
+    """An allocation; an import is a plain `HostMemory`, for its bytes are the exporter's."""
 
     def release(self) -> None:
         super().release()
@@ -100,10 +100,8 @@ class Example(base.Adapter):
             boot = BOOT_ID.read_text().strip()
         except OSError:
             return []
-        # the same in every process of this host
-        identity = str(uuid.uuid5(uuid.NAMESPACE_OID, f"xpushare-example/{boot}"))
-        name = "Example device"
-        return [base.DeviceInfo(self.backend, 0, name, identity, "accelerator", "0.1.0")]
+        identity = uuid.uuid5(uuid.NAMESPACE_OID, f"xpushare-example/{boot}")  # in every process of this host
+        return [base.DeviceInfo(self.backend, 0, "Example device", str(identity), "accelerator", "0.1.0")]
 
     def why_none(self) -> str:
         return f"{BOOT_ID} cannot be read, which tells this host from others: mount /proc"
@@ -119,27 +117,14 @@ class Example(base.Adapter):
     def granularity(self, device: base.DeviceInfo, recommended: bool) -> int:
         return 1 << 16
 
-    def allocate(
-        self,
-        device: base.DeviceInfo,
-        kind: base.UsmKind,
-        nbytes: int,
-    ) -> base.DriverMemory:
+    def allocate(self, device: base.DeviceInfo, kind: base.UsmKind, nbytes: int) -> base.DriverMemory:
         with BUDGET.spending(nbytes):
             return Memory.allocate(self.calls, nbytes)
 
-    def import_memory(
-        self,
-        device: base.DeviceInfo,
-        what: base.Import,
-    ) -> base.DriverMemory:
+    def import_memory(self, device: base.DeviceInfo, what: base.Import) -> base.DriverMemory:
         return HostMemory.imported(self.calls, what)
 
-    def imports(
-        self,
-        device: base.DeviceInfo,
-        physical: bool,
-    ) -> dict[base.Form, base.Same]:
+    def imports(self, device: base.DeviceInfo, physical: bool) -> dict[base.Form, base.Same]:
         return {base.Form.MEMFD: base.Same.HOST}
 
     def foreign(self, address: int, nbytes: int | None = None) -> None:
@@ -152,12 +137,7 @@ class Example(base.Adapter):
     def import_physical(self, device: base.DeviceInfo, what: base.Import) -> base.DriverPhysical:
         return HostPhysical.imported(self.calls, what)
 
-    def reserve(
-        self,
-        device: base.DeviceInfo,
-        nbytes: int,
-        address: int,
-    ) -> base.DriverRange:
+    def reserve(self, device: base.DeviceInfo, nbytes: int, address: int) -> base.DriverRange:
         return HostRange(self.calls, nbytes, address, self.granularity(device, False))
 
     def reaches(self, device: base.DeviceInfo, peer: base.DeviceInfo) -> bool:
