@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 SOAK = (
     "handles", "kills", "cycles", "many_events", "lost_peers", "schedules", "hostile", "arenas", "reuse", "interrupts",
 )  # fmt: skip
-LONG = ("eight_workers", "fresh_array", "hand_over", "read_once", "new_handle")  # of those that measure alike
+LONG = ("eight_workers", "read_once")
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
