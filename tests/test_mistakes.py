@@ -281,7 +281,7 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
         lambda s: s.event.times, xs.InvalidArgumentError, ("not profiled", "xs.Event(enable_profiling=True)"),
     ),
     "an event of no library": (
-        lambda _: xs.Event.from_native(3), xs.FeatureNotSupportedError, ("int is not an event",),
+        lambda _: xs.Event.from_native(3), xs.FeatureNotSupportedError, ("events of int",),
     ),
     "set()": (lambda s: s.event.set(), AttributeError, ("signal()",)),
     "is_set()": (lambda s: s.event.is_set(), AttributeError, ("done",)),
