@@ -68,10 +68,12 @@ class World(Protocol):
     def end(self) -> None: ...
 
 
-def play(soak: Soak, world: World, steps_a_look: int) -> str:
-    """Step for five minutes, or as long as the program is told, and look now and then. Returns what was done."""
+def play(soak: Soak, world: World, steps_a_look: int, enough: Callable[[], object] = lambda: True) -> str:
+    """Step for five minutes, or as long as the program is told, and look now and then. Returns what was done. At least
+    100 steps are made, and more, up to 2,000, until there is `enough`.
+    """
     end, steps, compared = time.monotonic() + soak.lasting(300, 3), 0, 0
-    while time.monotonic() < end or steps < 100:
+    while time.monotonic() < end or steps < 100 or (steps < 2000 and not enough()):
         world.step(soak.random)
         steps += 1
         if steps % steps_a_look == 0:

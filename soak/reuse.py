@@ -169,7 +169,7 @@ class _World:
 
 def run(soak: Soak) -> None:
     world = _World(soak)
-    done = play(soak, world, 5)
+    done = play(soak, world, 5, lambda: world.again)
     soak.say(f"{done}, {world.again} arrays in memory that served before")
     soak.check(world.again, "no memory ever served again")
 
