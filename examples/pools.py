@@ -3,7 +3,6 @@ bytes.
 """
 
 import multiprocessing
-import pickle
 from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
@@ -41,9 +40,9 @@ def main() -> None:
             assert other.map(mean, parts) == [row * row for row in range(ROWS)]
         assert sums == [row * row * COLUMNS for row in range(ROWS)]
         assert (values[:, -1] == np.arange(ROWS) ** 2).all(), "the workers wrote to a copy"
-        print(
-            f"{method}: {array.nbytes >> 20} MiB worked on in place, {len(pickle.dumps(array))} bytes pickled per task"
-        )
+        with xs.share(array) as handle:
+            size = len(bytes(handle))
+        print(f"{method}: {array.nbytes >> 20} MiB worked on in place, by a handle of {size} bytes")
 
 
 if __name__ == "__main__":

@@ -260,7 +260,7 @@ def exchange_of(kind: type) -> object | None:
 
 def _viewed(array: Any) -> Described | None:
     """Describe an array by DLPack's C exchange API. This is the fast path for arrays that the other protocols describe
-    in the same way: those of the host, and those of a vendor whose array interface leaves the stream open, too.
+    in the same way: those of the host, and those of a vendor whose array interface names no stream.
     """
     own: Any = type(array)
     api = exchange_of(own)

@@ -124,7 +124,7 @@ class Crew:
         self.native: Final = _native.Crew(fd, memoryview(memory_over(ranges[0])), kind, fresh, initial)
 
     def ended(self) -> bool:
-        """Return whether memory of the crew has ended with its maker, so that nobody can join any more."""
+        """Return whether slots were freed when their maker exited, so that nobody can join any more."""
         return any(map(_ended, self.ranges))
 
     def handles(self) -> list[Handle]:

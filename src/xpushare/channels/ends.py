@@ -148,7 +148,10 @@ class End(ChannelEnd):
                     "the channel again: create or open it again, too"
                 )
             case _native.CHANNEL_NO_ROOM:
-                raise ChannelFull(f"readers of {name!r} have yet to read, or hold, all of its slots")
+                raise ChannelFull(
+                    f"readers of {name!r} have yet to read, or hold, all of its slots: close frames, create the "
+                    "channel with more slots, or with on_full='overwrite'"
+                )
             case _native.CHANNEL_TWICE:
                 raise InvalidArgumentError("this thread has a loan of this object already: send or drop that first")
             case _native.CHANNEL_SAID_END:

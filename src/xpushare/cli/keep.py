@@ -14,7 +14,7 @@ import time
 from typing import Any, Final
 
 from xpushare.cli import misused, seconds
-from xpushare.common.sizes import readable
+from xpushare.common.sizes import counted, readable
 from xpushare.keeper.process import serve
 from xpushare.sharing import identity, keeping
 
@@ -94,8 +94,9 @@ def kept_rows() -> list[dict[str, Any]]:
 def kept_lines(rows: list[dict[str, Any]]) -> list[str]:
     """Format the kept names for people."""
     return [
-        f"{each['name']}  version {each['version']}, {readable(each['nbytes'])} in {each['objects']} allocations, for "
-        f"{age(max(int(time.time()) - each['since'], 0))}, published by {each['publisher']} "
+        f"{each['name']}  version {each['version']}, {readable(each['nbytes'])} in "
+        f"{counted(each['objects'], 'allocation')}, for {age(max(int(time.time()) - each['since'], 0))}, "
+        f"published by {each['publisher']} "
         f"{each['command'][:_COMMAND]}".rstrip()
         for each in rows
     ]

@@ -238,7 +238,7 @@ def _text(value: Any) -> str:
 
 def _draw(screen: _Screen, shown: dict[str, Table], seen: Look) -> None:
     width, height = shutil.get_terminal_size()
-    keys = "p processes  o objects  c channels  < > sort  r reverse  / filter  space stop  q quit"
+    keys = "p processes  o objects  c channels  q quit  < > sort  r reverse  / filter  space pause"
     body = [screen.status(seen), *screen.lines(shown)][: height - 1]
     text = "".join(f"{line[:width]}\x1b[K\r\n" for line in body)
     sys.stdout.write(f"\x1b[H{text}\x1b[J\x1b[{height};1H{keys[: width - 1]}\x1b[K")

@@ -101,7 +101,8 @@ class Pool(abc.ABC):
         """Give the memory back to the device, while all arrays keep their addresses.
 
         This withdraws the handles of everything in the pool, and waits for all work that was submitted to the
-        device. Until `wake`, work on the arrays, or a replay of a graph that uses them, is a device fault.
+        device. Until `wake`, work on the arrays, or a replay of a graph that uses them, causes a device
+        fault.
 
         Args:
             keep: Copies the content to page-locked host memory. Without it the content is lost.

@@ -205,8 +205,8 @@ class Event(Exportable[Opened]):
         """Wait until a loss has ended: another process has opened the event to signal it, or has
         signalled it.
 
-        For programs that continue after `PeerLostError`, since each wait for a lost signal raises at once. A
-        lost signal stays lost until a later one is complete: wait for `pending + 1` next.
+        Use this to continue after `PeerLostError`. Until the loss has ended, each wait for a lost signal
+        raises at once. A lost signal stays lost until a later one is complete: wait for `pending + 1` next.
 
         Args:
             timeout: Seconds to wait. None waits as long as it takes. In a running event loop it does

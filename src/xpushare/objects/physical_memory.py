@@ -322,7 +322,7 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
 
         Raises:
             InvalidArgumentError: A view reaches the removed memory, or this range follows no other.
-            HandleExpiredError: The process that has the range closed it, or has exited.
+            HandleExpiredError: The process that owns the range has closed it, or has exited.
 
         Examples:
             >>> log = xs.VirtualRange(1 << 30, "native_cpu:0", growable=True)

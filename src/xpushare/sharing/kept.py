@@ -159,7 +159,7 @@ class Kept:
     def __init__(self, sweep: Callable[[], object]) -> None:
         self._sweep = sweep  # calls `give_up` for the exporters that have died
         self._lock = threading.RLock()  # re-entrant, since the garbage collector may close an import while it is held
-        self.items: OrderedDict[Hashable, _Item] = OrderedDict()  # the oldest first, which `popitem` takes at one go
+        self.items: OrderedDict[Hashable, _Item] = OrderedDict()  # the oldest first, which `popitem` takes atomically
         self._of: dict[Room, _OfRoom] = {}
         self._descriptors = 0  # how many descriptors the cache may use
         self._held = 0  # how many descriptors the cache uses
@@ -221,7 +221,7 @@ class Kept:
 
     def _all(self) -> list[tuple[Hashable, _Item]]:
         """Return what is cached now. The caller holds the lock, but a garbage collection may close and cache imports
-        in between. A list of the keys alone is made at one go; a copy of an `OrderedDict` is not.
+        in between. A list of the keys alone is made atomically. A copy of an `OrderedDict` is not.
         """
         return [(key, item) for key in list(self.items) if (item := self.items.get(key)) is not None]
 

@@ -1,7 +1,7 @@
 """The driver of the software stream device, and its script, which says which call fails and which stalls.
 
-Memory is system calls, made through `Calls`. Streams are threads of `software_streams.c`, whose functions have the
-names of `STREAM_CALLS`.
+Memory operations are system calls, made through `Calls`. Streams are threads of `software_streams.c`, whose functions
+have the names of `STREAM_CALLS`.
 """
 
 from __future__ import annotations
