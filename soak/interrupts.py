@@ -209,8 +209,11 @@ class _Interrupt(KeyboardInterrupt):
 
 
 def _caused(error: BaseException | None, raised: list[BaseException]) -> bool:
-    """Whether one of these is behind it: Python makes another error of one in some places, such as `__set_name__`."""
-    while error is not None and error not in raised:
+    """Whether one of these is behind it. Python makes another error of one in some places: `__set_name__` chains it,
+    and `enum` (3.12) makes one of the same type and text.
+    """
+    known = {(type(each), str(each)) for each in raised}
+    while error is not None and (type(error), str(error)) not in known:
         error = error.__cause__ or error.__context__
     return error is not None
 

@@ -79,7 +79,8 @@ def __getattr__(name: str) -> object:
         near = [] if name.startswith("_") else _importlib.import_module("difflib").get_close_matches(name, __all__, 1)
         advice = f" ({_ADVICE[name]})" if name in _ADVICE else f" (did you mean {near[0]!r}?)" if near else ""
         raise AttributeError(f"module 'xpushare' has no attribute {name!r}{advice}")
-    load = _importlib.import_module("xpushare.common.loading").load
+    from xpushare.common.loading import load  # an ImportError while that module is half-made
+
     if _WHERE.get(name) not in ("common.aspects", "_device", "common.errors"):
         load("xpushare._native")  # raises what says why it is not there, before modules of Unix are missed
     value = load(f"xpushare.{_WHERE.get(name, name)}")

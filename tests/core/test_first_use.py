@@ -65,7 +65,7 @@ def use():
         xs.ur.urAdapterGet
 try:
     use()
-except (KeyboardInterrupt, ImportError, AttributeError) as error:
+except (KeyboardInterrupt, ImportError) as error:
     print(type(error).__name__)
 assert not sys.meta_path[0].left, "the module is not loaded by this"
 use()
@@ -88,6 +88,7 @@ print(wanted, "is whole")
 MODULES = (
     "xpushare._native",
     "xpushare.adapters.native_cpu",
+    "xpushare.common.errors",
     "xpushare.core.memory",
     "xpushare.core.ordering",
     "xpushare.ipc.physical_memory",

@@ -1,4 +1,4 @@
-"""Loading the package's own modules at their first use."""
+"""Loading the package's own modules at their first use. This module imports none of them before it can guard that."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ from _thread import get_ident
 from importlib import import_module
 from types import ModuleType
 
-from xpushare.common.errors import doing
-
 __all__ = ["load"]
 
 _loading: dict[int, bool] = {}  # the threads that load a module now
 
 
-@doing("loading a module of xpushare")
 def load(name: str) -> ModuleType:
     """Return the module of that name, loading it if necessary.
 
@@ -29,6 +26,7 @@ def load(name: str) -> ModuleType:
         )
     _loading[me] = True  # the block begins without a chance for an interrupt
     try:
-        return import_module(name)
+        with import_module("xpushare.common.errors").doing("loading a module of xpushare"):
+            return import_module(name)
     finally:
         _loading.pop(me, None)
