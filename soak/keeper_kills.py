@@ -160,7 +160,9 @@ def kill_all(soak: Soak, folder: Path, publishers: int, heirs: int, keepers: int
     for _ in range(heirs):
         process, journal = run.victim(inherit)
         run.kill(process)
-        soak.check(journal[_BEGUN] == newest == run.found(), "an heir found another version, or left one")
+        owned, left = int(journal[_BEGUN]), run.found()
+        soak.check(owned == newest, f"an heir found version {owned}, not {newest}")
+        soak.check(left == newest, f"an heir left version {left}, not {newest}")
         run.expect_memory_of(1)
     soak.say(f"{heirs} heirs killed")
     for _ in range(keepers):
@@ -168,14 +170,16 @@ def kill_all(soak: Soak, folder: Path, publishers: int, heirs: int, keepers: int
         pid = keeper_pid()
         os.kill(pid, signal.SIGKILL)
         soak.check(wait_until(lambda pid=pid: _ended(pid), SECONDS), "the keeper has not ended")
-        soak.check(_value(tree) == newest, "the memory did not outlive the keeper")
+        outlived = _value(tree)
+        soak.check(outlived == newest, f"version {outlived} outlived the keeper, not {newest}")
         newest += 1
         tree["value"] = newest
         for part in tree["parts"]:
             np.asarray(part)[:] = newest
         xs.publish(NAME, tree, keep=True, replace=True)
         del tree, part
-        soak.check(run.found() == newest, "what was published again is not there")
+        found = run.found()
+        soak.check(found == newest, f"version {found} was found, not {newest}, which was published again")
         run.expect_memory_of(1)
     soak.say(f"{keepers} keepers killed; the longest wait of a reader: {run.longest * 1e3:.0f} ms")
     with keeping.connected() as keeper:
