@@ -1,7 +1,8 @@
 """Whoever takes part in keeping is killed at random moments; an oracle knows every version.
 
 First publishers are killed while they publish with `keep=True`, over and over: the name then stands for the last
-version that was done, or for the one under way, always whole. Then heirs are killed while they find, own and publish
+version that was done, or for the one under way, always whole. It may change from the first to the second until the
+keeper has read what the dead publisher sent. Then heirs are killed while they find, own and publish
 again what is kept. Then keepers are killed: a reader that owns the memory goes on, and has it kept by the next
 keeper. After each kill the keeper has the memory of one version, and at the end nobody has any.
 """
@@ -113,6 +114,17 @@ class _Run:
         self.longest = max(self.longest, time.monotonic() - begin)
         return _value(tree)
 
+    def newest(self, done: int, begun: int) -> int:
+        """The version that stays after a publisher's death. Until the keeper has read the publisher's last message, the
+        name may still change to the version under way.
+        """
+        found = self.found()
+        self.soak.check(found in (done, begun), f"version {found} was found, {done} was done and {begun} begun")
+        self.expect_memory_of(1)
+        newest = self.found()
+        self.soak.check(newest in (found, begun), f"version {newest} followed {found}, {begun} was begun")
+        return newest
+
     def expect_memory_of(self, versions: int) -> None:
         """The keeper has the memory of so many versions, once it has seen who died."""
         expected = versions * len(PARTS)
@@ -152,10 +164,7 @@ def kill_all(soak: Soak, folder: Path, publishers: int, heirs: int, keepers: int
     for _ in range(publishers):
         process, journal = run.victim(publish, newest + 1)
         run.kill(process)
-        done, begun = int(journal[_DONE]), int(journal[_BEGUN])
-        newest = run.found()
-        soak.check(newest in (done, begun), f"version {newest} was found, {done} was done and {begun} begun")
-        run.expect_memory_of(1)
+        newest = run.newest(int(journal[_DONE]), int(journal[_BEGUN]))
     soak.say(f"{publishers} publishers killed over {newest} versions")
     for _ in range(heirs):
         process, journal = run.victim(inherit)
