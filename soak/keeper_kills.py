@@ -9,6 +9,7 @@ keeper. After each kill the keeper has the memory of one version, and at the end
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -211,12 +212,23 @@ def _ended(pid: int) -> bool:
         return True
 
 
+def _end_keeper() -> None:
+    """End the keeper of a run that has failed: it would outlive this process."""
+    from xpushare.common.errors import XpuShareError
+    from xpushare.sharing import keeping
+
+    with contextlib.suppress(XpuShareError), keeping.connected() as keeper:
+        if keeper is not None:
+            keeper.stop()
+
+
 def run(soak: Soak) -> None:
     folder = Path(soak.settings.folder) / "journals"
     folder.mkdir()
     try:
         kill_all(soak, folder, soak.count(500, 8), soak.count(100, 4), soak.count(100, 4))
     finally:
+        _end_keeper()
         for each in folder.iterdir():
             each.unlink()
         folder.rmdir()
