@@ -167,8 +167,8 @@ def values(step: int) -> set[float]:
 
 
 def test_a_buckets_memory_serves_again_in_order() -> None:
-    """A rank that receives a bucket unmaps those that it has closed, once its copies have ended. From then on new
-    buckets lie in their place. The next bucket is made while the rank still copies.
+    """Once a rank has closed a bucket and its copies have ended, new buckets lie in its place, although it is still
+    mapped there. The next bucket is made while the rank still copies.
     """
     keeping: Any = {"env": {"XPUSHARE_KEEP_SECONDS": "100"}, **SLOW}  # nothing is unmapped because of its age
     with Child(started, **keeping) as trainer, Child(started, **keeping) as rank:

@@ -43,21 +43,3 @@ def test_new_memory_lies_where_earlier_did_once_the_reader_has_dropped_it(owner:
 
     for _ in range(8):
         wait_until(serves_again)
-
-
-def test_new_memory_of_sglangs_buckets_lies_where_earlier_ones_did(owner: Child, reader: Child) -> None:
-    """The reader unmaps a bucket when it receives the next one."""
-    pytest.importorskip("torch")
-    for child in owner, reader:
-        child.call(peer.keep_for, 100)
-    addresses = set()
-
-    def serves_again() -> bool:
-        raw, address = owner.call(peer.bucket)
-        reader.call(peer.take_as_sglang, raw)
-        before = len(addresses)
-        addresses.add(address)
-        return len(addresses) == before
-
-    for _ in range(5):
-        wait_until(serves_again)

@@ -17,7 +17,6 @@ from segments import Library, tensors
 import xpushare as xs
 from harness import kept, wait_until
 from xpushare import adapters
-from xpushare.integrations import sglang
 from xpushare.sharing import routes
 
 __all__ = [
@@ -37,7 +36,6 @@ __all__ = [
     "requests",
     "share_anew",
     "take_and_drop",
-    "take_as_sglang",
     "trim",
 ]
 EXPORT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.c_uint64, ctypes.c_int, ctypes.c_uint64)
@@ -144,16 +142,6 @@ def bucket() -> tuple[bytes, int]:
 
 def take_and_drop(raw: bytes) -> None:
     pickle.loads(raw).close()
-
-
-def take_as_sglang(raw: bytes) -> None:
-    """Take a message as SGLang's bucket, and drop it. Nothing else stays mapped."""
-    array = pickle.loads(raw)
-    made: list[Any] = []
-    sglang._init(lambda _self, *given: made.append(given), None, None, array, ["metadata"])
-    assert made == [(None, array, ["metadata"])]
-    wait_until(lambda: mapped()[0] == 1, what="the buckets before to be unmapped")
-    array.close()
 
 
 def few_descriptors() -> None:

@@ -16,7 +16,6 @@ from typing import Any, Final
 import xpushare as xs
 from xpushare import adapters
 from xpushare.integrations._after_import import after_import
-from xpushare.sharing import node
 
 __all__ = ["install", "plugin"]
 
@@ -93,10 +92,8 @@ def _init(
     metadata: Any = None,
 ) -> None:  # fmt: skip
     """Concatenate the tensors of a new bucket, as SGLang does, into memory of this package. SGLang's own code
-    handles buckets on devices without a backend. A receiver unmaps the buckets that it has closed.
+    handles buckets on devices without a backend.
     """
-    if flattened_tensor is not None:  # while one is still mapped here, its memory cannot serve the trainer again
-        node.current().peers.kept.give_up()
     engines = importlib.import_module("xpushare.integrations._engines")
     device = named_tensors[0][1].device if flattened_tensor is None and named_tensors else None
     if device is not None and device.type in {each.torch_type for each in adapters.vendors()}:
