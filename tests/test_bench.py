@@ -22,7 +22,8 @@ from xpushare.cli import bench
 
 ROOT = Path(__file__).parent.parent
 SOAK = (
-    "handles", "kills", "cycles", "many_events", "lost_peers", "schedules", "hostile", "arenas", "reuse", "interrupts",
+    "handles", "kills", "channel_kills", "cycles", "many_events", "lost_peers", "schedules", "hostile", "arenas",
+    "reuse", "interrupts",
 )  # fmt: skip
 LONG = ("eight_workers", "read_once")
 
@@ -182,11 +183,12 @@ def test_alternate_takes_turns() -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", SOAK)
 def test_soak_in_short(name: str) -> None:
-    """The short form passes, says its seed, and leaves no folder."""
+    """The short form passes, says its seed, leaves no folder, and runpy has nothing to warn of in the children."""
     done = command(f"soak.{name}", "--quick", "--seconds", "5", "--seed", "1")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "seed 1, quick" in done.stdout
     assert f"passed soak.{name}" in done.stdout
+    assert "RuntimeWarning" not in done.stderr
 
 
 def short_turns() -> tuple[int, list[tuple[bool, int]], float]:
