@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import re
+import stat
 import subprocess
 import sys
 import time
@@ -214,6 +215,16 @@ def test_a_soak_program_repeats_its_short_form_until_its_time_is_up() -> None:
 
 
 @pytest.mark.exhaustive
+def test_a_socket_of_a_process_killed_before_it_listened_is_not_left(tmp_path: Path) -> None:
+    """The runtime folder may have such a socket for a minute, which no soak program waits for."""
+    from soak.common import left_in
+
+    tmp_path.chmod(0o700)
+    os.mknod(tmp_path / f".socket-{'0' * 32}", stat.S_IFSOCK | 0o600)
+    assert left_in(str(tmp_path)) == []
+    assert not [*tmp_path.glob(".socket-*")]
+
+
 def test_soak_programs_run_side_by_side(tmp_path: Path) -> None:
     names = "many_events", "lost_peers"
     done = command("soak", "--together", "--quick", "--seed", "1", "--results", str(tmp_path), *names)
