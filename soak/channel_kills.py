@@ -119,7 +119,8 @@ class _Run:
         self.folder = folder
         self.random = random.Random(seed)
         self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(["soak.channel_kills", "xpushare.channels.channel", "numpy"])
+        # Each child imports this module anew, as the main one: with `-m`, runpy warns if it is there already.
+        self.context.set_forkserver_preload(["soak.common", "xpushare.channels.channel", "numpy"])
         self.members: list[Member] = []  # all that there ever were
         self.result = Result()
 

@@ -147,6 +147,9 @@ def left_in(folder: str) -> list[str]:
     """What is in a runtime folder beside the key and the sockets at which somebody listens, once other exporters have
     come: each removes some sockets of the dead.
     """
+    for name in os.listdir(folder):
+        if name.startswith(".socket-"):  # its process was killed before it listened; exporters give it a minute
+            os.utime(f"{folder}/{name}", (0, 0))
     for _ in range(4):
         environ = {**os.environ, "XPUSHARE_RUNTIME_DIR": folder}
         subprocess.run([sys.executable, "-c", _EXPORTER], env=environ, check=True, timeout=60)

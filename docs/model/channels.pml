@@ -120,6 +120,15 @@ inline reap(me)
     }
 }
 
+/* A member reaps before it sleeps, so one that does not sleep finds the dead as they were. */
+inline may_reap(me)
+{
+    if
+    :: reap(me)
+    :: skip
+    fi
+}
+
 /* Until something changes, or somebody dies whom the warden tells of. */
 #define UNREAPED ((role[0] && !alive[0]) || (role[1] && !alive[1]) || (N > 2 && role[N - 1] && !alive[N - 1]))
 inline sleep(me) { WHEN(me, changed[me] || UNREAPED || (owner != 0 && !alive[owner - 1]), skip) }
@@ -158,7 +167,11 @@ inline choose_slot(me)
         :: else -> break
         od;
         if
+#ifdef MUTANT_TAKEN
         :: k == S && j < S && ((seqs[j] < low && job[j] != QUEUED) || OVERWRITE) -> k = j
+#else
+        :: k == S && j < S && ((seqs[j] < low && job[j] != QUEUED && job[j] != TAKEN) || OVERWRITE) -> k = j
+#endif
         :: else
         fi;
         if
@@ -177,7 +190,7 @@ proctype Writer(byte me)
     :: sent < FRAMES ->
         A(me, changed[me] = false);
         lock(me);
-        reap(me);
+        may_reap(me);
         A(me, choose_slot(me));
         if
         :: k == S ->
@@ -266,7 +279,7 @@ proctype Reader(byte me)
     do
     :: A(me, changed[me] = false);
         lock(me);
-        reap(me);
+        may_reap(me);
         A(me, choose_frame(me));
         if
         :: k == S && over ->

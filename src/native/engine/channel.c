@@ -81,6 +81,8 @@ static inline bool holds(const xp_slot_words *s, uint32_t m) { return s->holders
 static inline void hold(xp_slot_words *s, uint32_t m) { s->holders[m / 64] |= 1ull << m % 64; }
 static inline void unhold(xp_slot_words *s, uint32_t m) { s->holders[m / 64] &= ~(1ull << m % 64); }
 static inline int job_of(const xp_slot_words *s) { return (int)(s->job & 0xff); }
+/* If nobody holds the frame of a taken job, the reader died in between, and its reaper will queue the job again. */
+static inline bool unfinished(const xp_slot_words *s) { return job_of(s) == XP_QUEUED || job_of(s) == XP_TAKEN; }
 static inline void commit(xp_slot_words *s, uint64_t seq, int state)
 {
     XP_STORE(&s->word, seq << 3 | (uint64_t)state);
@@ -354,7 +356,7 @@ int xp_end_loan(xp_end *e, uint32_t *slot)
             continue;
         if (over == n || s->word < slot_at(e, over)->word)
             over = i;
-        bool wanted = seq >= from || job_of(s) == XP_QUEUED || seq >= kept || (newest && seq == last);
+        bool wanted = seq >= from || unfinished(s) || seq >= kept || (newest && seq == last);
         if (!wanted && (chosen == n || s->word < slot_at(e, chosen)->word))
             chosen = i;
     }
@@ -364,7 +366,7 @@ int xp_end_loan(xp_end *e, uint32_t *slot)
             ;
     } else if (chosen == n && e->g.on_full == XP_OVERWRITE) {
         chosen = over;
-        if (chosen < n && job_of(slot_at(e, chosen)) == XP_QUEUED)
+        if (chosen < n && unfinished(slot_at(e, chosen)))
             w->group_missed++;
     }
     if (loans >= e->g.writers || chosen >= n)
@@ -503,7 +505,7 @@ int xp_end_receive(xp_end *e, xp_frame *frame, bool take)
         if (state_of(s->word) != XP_FULL)
             continue;
         in_use += held(s);
-        jobs = jobs || job_of(s) == XP_TAKEN || job_of(s) == XP_QUEUED;
+        jobs = jobs || unfinished(s);
         bool fits = e->mode == XP_MODE_ONE ? job_of(s) == XP_QUEUED : seq_of(s->word) >= mine->cursor;
         if (!fits)
             continue;

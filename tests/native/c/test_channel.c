@@ -2,6 +2,8 @@
 #include "../../../src/native/engine/channel.h"
 #include "support.h"
 
+#include <sys/ptrace.h>
+
 #define FRAMES 4000u
 #define NUMBERS 16u
 
@@ -188,6 +190,193 @@ static void test_geometries(void)
         EQUAL(xp_channel_nbytes(&bad[i]), 0);
 }
 
+/* --- a death after each store ------------------------------------------------------------------------------------- */
+
+#define MOST_STEPS 1000000u /* some processors never complete an exclusive store that is stepped through */
+#define NO_STEPS 77
+
+enum { KILLED, ENDED };
+
+static struct {
+    xp_crew *c;
+    xp_end writer, worker; /* of the process that survives */
+    char path[64], *base, *before;
+    uint64_t nbytes;
+    bool done[64]; /* by seq */
+} K;
+
+static const xp_geometry four_slots = {.nbytes = 8, .slots = 4, .writers = 2};
+
+static xp_crew *channel_crew(int fd, bool fresh)
+{
+    xp_error error;
+    xp_geometry found;
+    xp_crew *c = xp_crew_open(fd, K.base, K.nbytes, 3, fresh, &error);
+    CHECK(c != NULL);
+    if (fresh)
+        xp_channel_begin(c, &four_slots, "", 0);
+    CHECK(xp_channel_geometry(c, &found));
+    return c;
+}
+
+static int send_one(xp_end *e)
+{
+    uint32_t slot;
+    uint64_t seq;
+    int got = xp_end_loan(e, &slot);
+    if (got == XP_GOT)
+        EQUAL(xp_end_send(e, slot, 8, 0, &seq), XP_GOT);
+    return got;
+}
+
+static int take_one(xp_end *e, bool done, uint64_t *seq)
+{
+    xp_frame f;
+    int got = xp_end_receive(e, &f, true);
+    if (got == XP_GOT) {
+        *seq = f.seq;
+        EQUAL(xp_end_release(e, f.slot, done, 0), XP_GOT);
+    }
+    return got;
+}
+
+static void work(xp_crew *c)
+{
+    xp_end e;
+    xp_frame f;
+    uint64_t seq;
+    EQUAL(xp_end_join(&e, c, &four_slots, "", XP_MODE_ONE, true, false), 0);
+    EQUAL(take_one(&e, true, &seq), XP_GOT);
+    EQUAL(take_one(&e, false, &seq), XP_GOT);
+    EQUAL(xp_end_receive(&e, &f, true), XP_GOT);
+    xp_end_leave(&e);
+}
+
+static void fill(xp_crew *c)
+{
+    xp_end e;
+    uint32_t slot;
+    EQUAL(xp_end_join(&e, c, &four_slots, "", XP_MODE_NONE, false, true), 0);
+    EQUAL(send_one(&e), XP_GOT);
+    EQUAL(xp_end_loan(&e, &slot), XP_GOT);
+    EQUAL(xp_end_drop(&e, slot), XP_GOT);
+    EQUAL(xp_end_loan(&e, &slot), XP_GOT);
+    EQUAL(xp_end_finish(&e), XP_GOT);
+    xp_end_leave(&e);
+}
+
+/* Run `body` in another process, which is killed right after its `store`th change of the shared words. */
+static int kill_after(uint32_t store, void (*body)(xp_crew *c))
+{
+    int status;
+    fflush(NULL);
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        xp_crew *c = channel_crew(open(K.path, O_RDWR | O_CLOEXEC), false);
+        if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0)
+            _exit(NO_STEPS);
+        raise(SIGSTOP);
+        body(c);
+        _exit(0);
+    }
+    EQUAL(waitpid(pid, &status, 0), pid);
+    memcpy(K.before, K.base, K.nbytes);
+    for (uint32_t steps = 0, stores = 0; WIFSTOPPED(status);) {
+        CHECK(WSTOPSIG(status) == SIGTRAP || WSTOPSIG(status) == SIGSTOP);
+        if (memcmp(K.before, K.base, K.nbytes) != 0) {
+            memcpy(K.before, K.base, K.nbytes);
+            stores++;
+        }
+        if (stores == store || steps++ == MOST_STEPS)
+            CHECK(kill(pid, SIGKILL) == 0);
+        else
+            CHECK(ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL) == 0);
+        EQUAL(waitpid(pid, &status, 0), pid);
+        if (WIFSIGNALED(status) && stores != store)
+            return NO_STEPS;
+    }
+    if (WIFEXITED(status) && WEXITSTATUS(status) == NO_STEPS)
+        return NO_STEPS;
+    CHECK(WIFSIGNALED(status) ? WTERMSIG(status) == SIGKILL : WEXITSTATUS(status) == 0);
+    return WIFSIGNALED(status) ? KILLED : ENDED;
+}
+
+/* Each frame is finished once. */
+static void take_all(void)
+{
+    uint64_t seq;
+    for (;;) {
+        int got = take_one(&K.worker, true, &seq);
+        if (got == XP_GOT) {
+            CHECK(seq < sizeof K.done && !K.done[seq]);
+            K.done[seq] = true;
+        } else if (xp_end_watch(&K.worker) != XP_CREW_GONE) {
+            EQUAL(got, XP_WAIT);
+            break;
+        }
+    }
+    for (seq = 1; seq < K.worker.w->next_seq; seq++)
+        CHECK(K.done[seq] && "each frame was handed out until a reader finished it");
+}
+
+/* The frames of four slots, of which this process takes `taken` before the other one begins. */
+static int survive(uint32_t store, uint32_t taken, void (*body)(xp_crew *c))
+{
+    int fd = crew_file(K.path);
+    K.base = mapped(memfd(K.nbytes, F_SEAL_SHRINK), K.nbytes);
+    K.c = channel_crew(fd, true);
+    memset(K.done, 0, sizeof K.done);
+    EQUAL(xp_end_join(&K.worker, K.c, &four_slots, "", XP_MODE_ONE, true, false), 0);
+    EQUAL(xp_end_join(&K.writer, K.c, &four_slots, "", XP_MODE_NONE, false, true), 0);
+    for (uint32_t i = 0; i < four_slots.slots; i++)
+        EQUAL(send_one(&K.writer), XP_GOT);
+    for (uint64_t i = 0, seq; i < taken; i++) {
+        EQUAL(take_one(&K.worker, true, &seq), XP_GOT);
+        K.done[seq] = true;
+    }
+    int how = kill_after(store, body);
+    xp_channel_words *w = K.worker.w;
+    for (uint32_t i = 0; i < four_slots.slots; i++)
+        if ((w->slots[i].word & 7) == XP_FULL && w->slots[i].job % 256 == XP_FINISHED_JOB)
+            K.done[w->slots[i].word >> 3] = true;
+    send_one(&K.writer); /* the first that has the lock after that death, if there is a slot for it */
+    take_all();
+    for (uint32_t i = 0; i < four_slots.slots; i++)
+        EQUAL(send_one(&K.writer), XP_GOT); /* no slot is lost */
+    take_all();
+    xp_end_leave(&K.writer);
+    xp_end_leave(&K.worker);
+    xp_crew_unref(K.c);
+    xp_crew_unref(K.c);
+    xp_crew_close(K.c);
+    xp_crew_unref(K.c);
+    CHECK(munmap(K.base, K.nbytes) == 0 && unlink(K.path) == 0);
+    return how;
+}
+
+static void test_deaths_after_each_store(void)
+{
+#ifdef __SANITIZE_THREAD__ /* it would take ten times as long, and each process here is one thread */
+    return;
+#endif
+    K.nbytes = xp_channel_nbytes(&four_slots);
+    K.before = malloc(K.nbytes);
+    CHECK(K.before != NULL);
+    void (*const bodies[])(xp_crew *) = {work, fill};
+    for (int i = 0; i < 2; i++) {
+        uint32_t store = 1;
+        int how;
+        while ((how = survive(store, i == 0 ? 0 : 2, bodies[i])) == KILLED)
+            store++;
+        if (how == NO_STEPS)
+            printf("not run: processes may not be stepped through here\n");
+        else
+            CHECK(store > 30); /* it was in all of those places */
+    }
+    free(K.before);
+}
+
 static void *add(void *words)
 {
     for (int i = 0; i < 10000; i++)
@@ -214,6 +403,7 @@ int main(void)
     test_geometries();
     test_atomics();
     test_frames_between_threads();
+    test_deaths_after_each_store();
     xp_loop_stop();
     return 0;
 }
