@@ -155,9 +155,10 @@ class Channel(Advised, Awaitable):
             crew, fresh = found
             if fresh:
                 _native.channel_begin(crew.native, geometry.numbers, geometry.text)
-            elif not geometry.same(read_geometry(crew)):
+            elif unlike := geometry.unlike(read_geometry(crew)):
                 raise InvalidArgumentError(
-                    f"the channel {name!r} is there with other frames or slots: {describe(read_geometry(crew))}"
+                    f"the channel {name!r} is there with other frames or slots: {'; '.join(unlike)}. Create it with "
+                    "the same, or under another name"
                 )
             return cls._joined(crew, geometry, label, mode=0, oldest=False, writer=True, reconnect=False)
 

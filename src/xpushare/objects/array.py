@@ -293,7 +293,8 @@ class SharedArray(ArrayState, Holder[Range]):
     `empty`, `zeros`, `array`, `attach`, `Memory.as_array` and `VirtualRange.as_array` make it. Read
     it with `np.asarray(a)` or `memoryview(a)` on the host. On any device, use
     `torch.from_dlpack(a)`, `cupy.from_dlpack(a)` or `jax.dlpack.from_dlpack(a)`. These share the
-    memory and keep it, even after `close()`. The array itself does not calculate.
+    memory and keep it, even after `close()`. The array itself does not calculate, and `==` compares
+    objects, not elements. `np.array_equal(a, b)` compares elements.
 
     Examples:
         >>> a = xs.zeros((2, 3))
