@@ -165,6 +165,36 @@ def test_integrations(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run(name, inspect.getdoc(found) or "", monkeypatch, "cuda:*;native_cpu:*" if on_gpu else "native_cpu:*")
 
 
+def test_arguments_of_batches() -> None:
+    pytest.importorskip("torch")
+    batches = import_module("xpushare.integrations.torch").Batches
+    there = sections(inspect.getdoc(batches) or "")
+    assert described(there) == list(inspect.signature(batches).parameters)
+    assert "Raises" in there
+
+
+def keys_of(found: Any) -> set[str]:
+    """The keys of a dict, and of those in its lists."""
+    if isinstance(found, list):
+        return set().union(*map(keys_of, found))
+    return {*found, *set().union(*map(keys_of, found.values()))} if isinstance(found, dict) else set()
+
+
+def test_keys_of_statistics() -> None:
+    pages = xs.PhysicalMemory(xs.Device("cpu").memory_granularity(), "cpu", enable_ipc=True)
+    handle = xs.ipc.physical_memory.get(pages)
+    with (
+        xs.malloc_host(64, "native_cpu:0") as memory, xs.share(memory), pages,
+        xs.Channel.create("frames", 3) as channel, xs.Event("native_cpu:0", enable_ipc=True) as event,
+    ):  # fmt: skip
+        for each in memory, pages, event, channel:
+            returns = sections(inspect.getdoc(type(each).statistics) or "")["Returns"]
+            found = each.statistics()
+            assert {"exports", "processes", "members"} & found.keys()
+            assert keys_of(found) <= set(re.findall(r"`(\w+)`", returns)), type(each)
+        xs.ipc.physical_memory.put(handle)
+
+
 @pytest.mark.parametrize("name", ATTRIBUTES)
 def test_attribute(name: str) -> None:
     assert ATTRIBUTES[name].__doc__
