@@ -13,6 +13,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+import typing
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,16 @@ CONSTRUCTED = ["ArrayHandle", "Atomic", "Context", "Device", "Event", "Lock", "P
 def test_jedi_knows_parameters(name: str) -> None:
     (found,) = jedi_script(f"import xpushare as xs\nxs.{name}(").get_signatures()
     assert [each.name for each in found.params] == list(inspect.signature(operator.attrgetter(name)(xs)).parameters)
+
+
+def test_editors_show_a_single_array_first() -> None:
+    """Editors show the overloads in this order."""
+    first = typing.get_overloads(xs.share)[0]
+    assert inspect.signature(first).parameters["array"].annotation == "Array"
+    (shown, *_) = jedi_script("import xpushare as xs\nxs.share(").get_signatures()
+    assert shown.params[0].to_string() == "array: Array"
+    first = typing.get_overloads(xs.attach)[0]
+    assert inspect.signature(first).parameters["h"].annotation == "ArrayHandleLike[T]"
 
 
 def wanted() -> dict[int, str]:

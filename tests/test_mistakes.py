@@ -54,6 +54,20 @@ class Scene:
         lock.close()
         return lock
 
+    def closed_frame(self) -> Any:
+        with xs.Channel.open("frames") as reader:
+            self.channel.send([1.0, 2.0])
+            frame = reader.receive(10)
+            frame.close()
+            return frame
+
+    def ended(self, name: str) -> None:
+        xs.publish("weights", self.array)
+        try:
+            xs.unpublish(name)
+        finally:
+            xs.unpublish("weights")
+
     def assigned(self) -> None:
         with self.channel.loan() as loan:
             loan[:] = 1
@@ -106,7 +120,7 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
     ),
     "a closed array": (
         lambda s: xs.share(s.closed()), xs.InvalidArgumentError,
-        ("SharedArray is closed", "close() was called"),
+        ("SharedArray is closed", "close() was called", "Keep it open while it is used"),
     ),
     "opens=0": (lambda s: xs.share(s.array, opens=0), xs.InvalidArgumentError, ("how often", "from 1", "not 0")),
     "ttl=-1": (
@@ -314,10 +328,26 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
         lambda _: xs.Channel.create("few", 3, slots=1), xs.InvalidArgumentError,
         ("slots is a number from 3 to", "not 1"),
     ),
+    "a frame of another dtype": (
+        lambda s: s.channel.send(np.ones(2, "f4")), xs.InvalidArgumentError,
+        ("(2,) float64, not (2,) float32", "np.asarray(x, 'float64')"),
+    ),
+    "a frame of another shape": (
+        lambda s: s.channel.send(np.ones(3)), xs.InvalidArgumentError,
+        ("(2,) float64, not (3,) float64", "an array of that shape", "nbytes="),
+    ),
+    "a channel that is there with other frames": (
+        lambda _: xs.Channel.create("frames", 3, slots=4, on_full="raise"), xs.InvalidArgumentError,
+        ("'frames' is there", "(2,) float64 on native_cpu:0, not (3,) float64 on native_cpu:0; slots=3, not 4; ",
+         "on_full='block', not 'raise'. Create it with the same, or under another name"),
+    ),
+    "a closed frame": (
+        lambda s: s.closed_frame().array, xs.InvalidArgumentError, ("frame is closed", "np.array(frame)"),
+    ),
     "a frame of None": (lambda s: s.channel.send(None), xs.InvalidArgumentError, ("(2,) float64, not NoneType",)),
     "a closed channel": (
         lambda s: (s.channel.close(), s.channel.statistics()), xs.InvalidArgumentError,
-        ("Channel is closed: close() was called, or its `with` block has ended",),
+        ("Channel is closed: close() was called, or its `with` block has ended", "make or open another"),
     ),
     "a send by a closed channel": (
         lambda s: (s.channel.close(), s.channel.send([1.0, 2.0])), xs.InvalidArgumentError,
@@ -341,7 +371,15 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
         ("'Loan' object does not support item assignment: np.asarray(frame)[:] = ...",),
     ),
     "a closed lock": (
-        lambda s: s.closed_lock().acquire(), xs.InvalidArgumentError, ("this Lock or Atomic is closed: close()",),
+        lambda s: s.closed_lock().acquire(), xs.InvalidArgumentError,
+        ("this Lock or Atomic is closed: close()", "same name"),
+    ),
+    "a lock that is not held": (
+        lambda _: xs.Lock().release(), xs.InvalidArgumentError, ("does not hold the lock", "acquire()", "`with lock:`"),
+    ),
+    "a lock twice": (
+        lambda _: (lock := xs.Lock()).acquire() and lock.acquire(), xs.InvalidArgumentError,
+        ("holds the lock already", "Release it first"),
     ),
     "the name of an atomic first": (
         lambda _: xs.Atomic("hits"), xs.InvalidArgumentError, ("not 'hits'", "xs.Atomic(0, 'hits')"),
@@ -372,6 +410,14 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
     ),
     "a name last": (lambda s: xs.publish(s.array, "n"), xs.InvalidArgumentError, ("xs.publish(name, array)",)),
     "a name of another": (lambda _: xs.unpublish("zzz"), xs.InvalidArgumentError, ("has not published 'zzz'",)),
+    "a name of nobody": (
+        lambda _: xs.unpublish("zzz"), xs.InvalidArgumentError, ("nobody has", "nothing to unpublish"),
+    ),
+    "a name to end, misspelt": (lambda s: s.ended("weigths"), xs.InvalidArgumentError, ("Did you mean 'weights'?",)),
+    "a closed watch": (
+        lambda _: (watch := xs.watch("zzz")).close() or watch.next(), xs.InvalidArgumentError,
+        ("watch is closed", "xs.watch"),
+    ),
 }  # fmt: skip
 
 

@@ -165,6 +165,50 @@ def test_integrations(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run(name, inspect.getdoc(found) or "", monkeypatch, "cuda:*;native_cpu:*" if on_gpu else "native_cpu:*")
 
 
+def test_arguments_of_batches() -> None:
+    pytest.importorskip("torch")
+    batches = import_module("xpushare.integrations.torch").Batches
+    there = sections(inspect.getdoc(batches) or "")
+    assert described(there) == list(inspect.signature(batches).parameters)
+    assert "Raises" in there
+
+
+def test_types_for_annotations() -> None:
+    text = (Path(__file__).parent.parent / "docs" / "reference" / "channels.md").read_text()
+    found = re.findall(r"^    from (xpushare\.[\w.]+) import (.*)$", text, re.MULTILINE)
+    types = {name: getattr(import_module(module), name) for module, names in found for name in names.split(", ")}
+    assert types.keys() == {"Watch", "Frame", "Loan", "Held"}
+    with (
+        xs.Lock() as held, xs.Channel.create("frames", 3) as writer, xs.Channel.open("frames") as reader,
+        xs.watch("none") as watch,
+    ):  # fmt: skip
+        with writer.loan() as loan:
+            pass
+        assert {type(each) for each in (held, loan, reader.receive(), watch)} == {*types.values()}
+
+
+def keys_of(found: Any) -> set[str]:
+    """The keys of a dict, and of those in its lists."""
+    if isinstance(found, list):
+        return set().union(*map(keys_of, found))
+    return {*found, *set().union(*map(keys_of, found.values()))} if isinstance(found, dict) else set()
+
+
+def test_keys_of_statistics() -> None:
+    pages = xs.PhysicalMemory(xs.Device("cpu").memory_granularity(), "cpu", enable_ipc=True)
+    handle = xs.ipc.physical_memory.get(pages)
+    with (
+        xs.malloc_host(64, "native_cpu:0") as memory, xs.share(memory), pages,
+        xs.Channel.create("frames", 3) as channel, xs.Event("native_cpu:0", enable_ipc=True) as event,
+    ):  # fmt: skip
+        for each in memory, pages, event, channel:
+            returns = sections(inspect.getdoc(type(each).statistics) or "")["Returns"]
+            found = each.statistics()
+            assert {"exports", "processes", "members"} & found.keys()
+            assert keys_of(found) <= set(re.findall(r"`(\w+)`", returns)), type(each)
+        xs.ipc.physical_memory.put(handle)
+
+
 @pytest.mark.parametrize("name", ATTRIBUTES)
 def test_attribute(name: str) -> None:
     assert ATTRIBUTES[name].__doc__

@@ -25,7 +25,7 @@ import pytest
 
 import xpushare as xs
 from harness import Child, command, kept
-from xpushare.cli.top import Look, tables
+from xpushare.cli.top import Look, look, opens_on, tables
 
 DEADLINE = 60
 
@@ -154,7 +154,7 @@ def test_under_tmux(frames: xs.Channel, tmp_path: Path) -> None:
             assert time.monotonic() < until, screen
 
     send(frames)
-    python = [sys.executable, "-m", "xpushare", "top", "--interval", "0.1"]
+    python = [sys.executable, "-m", "xpushare", "top", "--interval", "0.1", "--view", "channels"]
     environment = [f"-e{key}={text}" for key, text in os.environ.items() if key.startswith(("XPUSHARE", "PYTHON"))]
     tmux("new-session", "-d", "-s", "top", "-x", "90", "-y", "12", *environment, "sh")
     try:
@@ -175,9 +175,36 @@ def test_under_tmux(frames: xs.Channel, tmp_path: Path) -> None:
         tmux("kill-server")
 
 
+def test_it_opens_on_what_is_shared(frames: xs.Channel) -> None:
+    """On objects; on channels if there is nothing else. Other processes may share, too."""
+    with Child() as child, xs.Lock("top-lock"), xs.Event("native_cpu:0", enable_ipc=True) as event:
+        pids = os.getpid(), child.call(open_there)
+
+        def first(text: str = "") -> str:
+            seen = look()
+            return opens_on(seen._replace(rows=[row for row in seen.rows if row["exporter"] in pids]), text)
+
+        shared = xs.ipc.event.get(event)
+        send(frames)
+        child.call(hold_there)
+        assert first() == "channels"
+        with xs.share(xs.zeros(3)):
+            assert first() == "objects"
+        with xs.share(xs.zeros(3), label="top-weights"):
+            assert (first(), first("top-weights"), first("top-frames")) == ("objects", "objects", "channels")
+            terminal = Terminal()
+            terminal.expect(r"^objects: ", r"^memory +shared .*top-weights")
+            terminal.keys("q")
+            assert terminal.end() == 0
+        assert first() == "channels"
+        assert opens_on(Look(0, [], [])) == "objects"
+        xs.ipc.event.put(shared)
+        child.call(close_there)
+
+
 @pytest.mark.usefixtures("frames")
 def test_a_signal_puts_the_terminal_back() -> None:
-    terminal = Terminal()
+    terminal = Terminal("--view", "channels")
     terminal.expect("top-frames")
     os.kill(terminal.pid, signal.SIGTERM)
     assert terminal.end() == 128 + signal.SIGTERM

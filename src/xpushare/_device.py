@@ -431,7 +431,12 @@ def devices_named(text: str | None) -> list[Device]:
         return [Device(name)]
     if name in _TYPES:
         return devices(f"*:{name}")
-    return devices(f"{name}:*" if _is_backend(name) else text)
+    try:
+        return devices(f"{name}:*" if _is_backend(name) else text)
+    except InvalidArgumentError as error:
+        if ":" not in name and repr(text) in error.message:  # not that of the environment
+            error.message += ". Names without a colon are cpu, gpu, a backend such as native_cpu, or a uuid"
+        raise
 
 
 def devices_of_backends() -> list[Device]:

@@ -144,7 +144,8 @@ def test_open_folder_is_refused() -> None:
 
 def test_unpublish_needs_the_publisher(peer: Child) -> None:
     xs.publish("here", xs.empty(1))
-    with pytest.raises(xs.InvalidArgumentError, match="has not published"):
+    advice = f"has not published 'here': process {os.getpid()} has. Unpublish it there"
+    with pytest.raises(xs.InvalidArgumentError, match=advice):
         peer.call(xs.unpublish, "here")
     assert list(peer.call(xs.published)) == ["here"]
 

@@ -352,6 +352,24 @@ def test_readers_hold_no_more_than_their_share() -> None:
         frames[1].close()
 
 
+def test_a_receive_in_vain_says_whose_frames_to_close() -> None:
+    with channel(slots=4) as ch, xs.Channel.open("test") as one, xs.Channel.open("test") as other:
+        with pytest.raises(TimeoutError, match=r"no frame of 'test' came within 0 s$"):
+            one.receive(0)
+        send(ch, 0, 1, 2)
+        first_of_other = other.receive(10)
+        assert first(one.receive(10)) == 0
+        held = [one.receive(10)]
+        with pytest.raises(TimeoutError, match=r"is there, but the readers hold 2 frames, .* slots=4\. Close frames"):
+            one.receive(0)
+        first_of_other.close()
+        held.append(one.receive(10))
+        with pytest.raises(TimeoutError, match=r"this reader holds 2 frames, as many as .* slots=4\. Close frames"):
+            one.receive(0)
+        for frame in held:
+            frame.close()
+
+
 def test_without_readers_nobody_waits() -> None:
     with channel(slots=3) as ch:
         send(ch, *range(20))

@@ -119,6 +119,8 @@ def test_a_kept_name_needs_replace(publisher: Child, peer: Child) -> None:
     advice = "keeper keeps 'weights': publish with keep=True and replace=True, or run `xpushare keep --drop weights`"
     with pytest.raises(xs.InvalidArgumentError, match=advice):
         peer.call(publish_plainly, "weights")
+    with pytest.raises(xs.InvalidArgumentError, match=r"the keeper keeps it\. Run `xpushare keep --drop weights`"):
+        peer.call(xs.unpublish, "weights")
     assert [row["name"] for row in listed()] == ["weights"]
 
 

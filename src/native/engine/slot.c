@@ -234,9 +234,9 @@ static const char *signal_once(xp_slot *s, uint64_t *point)
         xp_view v;
         xp_read(s->w, &v);
         if (v.top > v.effective)
-            return "another signaller's point is pending";
+            return "a signal of another signaller is pending";
         if (v.top >= XP_POINT_MAX)
-            return "no points left";
+            return "no signals left";
         uint64_t old = v.pending;
         *point = v.top + 1;
         if (!XP_CAS(&s->w->pending, &old, *point << 21 | XP_INSTANT | s->d->member))
@@ -289,7 +289,7 @@ static const char *submit(xp_slot *s, uint64_t queue, uint64_t *point, uint64_t 
         if (outstanding && !mine && !record(w, &v))
             return "too many signallers";
         if ((outstanding && v.top - v.effective >= XP_OUTSTANDING_MAX) || v.top >= XP_POINT_MAX)
-            return "too many points are outstanding";
+            return "too many signals are outstanding";
         uint64_t old = v.pending;
         if (!XP_CAS(&w->pending, &old, (v.top + 1) << 21 | me))
             continue;

@@ -83,7 +83,7 @@ void xp_crew_unusable(const xp_crew *c, const char *wrong)
     if (c && c->born != XP_RELAXED(&xp_fork_count))
         xp_unusable(NULL);
     else
-        xp_unusable(wrong ? wrong : "this Lock or Atomic is closed: close() was called");
+        xp_unusable(wrong ? wrong : "this Lock or Atomic is closed: close() was called. Make another of the same name");
 }
 
 static xp_crew *crew(PyObject *self)
@@ -280,7 +280,7 @@ static PyObject *acquire(PyObject *self, PyObject *timeout)
     uint64_t owner = XP_LOAD(&w->owner) & XP_LOCK_MEMBER;
     if (XP_RELAXED(&o->c->holder) == (uint64_t)pthread_self() && owner && owner <= XP_CREW_MEMBERS &&
         o->c->mine[(owner - 1) / 64] >> (owner - 1) % 64 & 1) {
-        xp_unusable("this thread holds the lock already: it is not re-entrant");
+        xp_unusable("this thread holds the lock already: it is not re-entrant. Release it first");
         return NULL;
     }
     return acquire_slow(self, o, ns);
@@ -299,7 +299,7 @@ static int release(PyObject *self)
     if (xp_lock_release(o->words, o->m))
         return 0;
     XP_STORE_RELAXED(&o->c->holder, before);
-    xp_unusable("this object does not hold the lock");
+    xp_unusable("this object does not hold the lock: acquire() it first, or write `with lock:`, which also releases it");
     return -1;
 }
 

@@ -332,7 +332,8 @@ static PyObject *frame_enter(PyObject *self, PyObject *Py_UNUSED(a))
 {
     if (XP_LIKELY(XP_RELAXED(&held(self)->open)))
         return Py_NewRef(self);
-    xp_unusable("this frame is closed: its slot may hold another one");
+    xp_unusable("this frame is closed: its slot may hold another one. An iteration closes each frame before the next. "
+                "To keep the content, copy it before: np.array(frame)");
     return NULL;
 }
 

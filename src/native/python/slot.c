@@ -149,7 +149,7 @@ static PyObject *slot_complete(PyObject *self, PyObject *arg)
     if (s == NULL || xp_as_point(arg, &point) < 0)
         return NULL;
     if (point > XP_LOAD(&s->w->pending) >> 21)
-        return exhausted("a point that nobody submitted");
+        return exhausted("a signal that nobody submitted");
     xp_complete(s, point);
     Py_RETURN_NONE;
 }
@@ -336,7 +336,7 @@ static PyObject *slot_notify_recovery(PyObject *self, PyObject *arg)
 int xp_guarded(int rc)
 {
     if (rc == XP_TOO_FAR)
-        exhausted("a device cannot wait for a point so far ahead");
+        exhausted("a device cannot wait for a signal so far ahead");
     else if (rc < 0)
         PyErr_NoMemory();
     else if (rc > 1)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["AnyArray", "ArrayOfTree", "Tree"]
+__all__ = ["AnyArray", "Array", "Tree"]
 
 
 class _DLPack(Protocol):
@@ -26,12 +26,12 @@ class _SyclArray(Protocol):
     def __sycl_usm_array_interface__(self) -> Any: ...
 
 
-class _Array(Protocol):
+class _HostArray(Protocol):
     @property
     def __array_interface__(self) -> Any: ...
 
 
-# Whatever comes back from a tree as an array. Bytes and NumPy's scalars, which `AnyArray` includes, do not.
-ArrayOfTree: TypeAlias = "_DLPack | _CudaArray | _SyclArray"
-AnyArray: TypeAlias = "ArrayOfTree | _Array | ReadableBuffer"
+# What comes back from a tree as an array. Bytes and NumPy's scalars, which `AnyArray` includes, do not.
+Array: TypeAlias = "_DLPack | _CudaArray | _SyclArray"
+AnyArray: TypeAlias = "Array | _HostArray | ReadableBuffer"
 Tree: TypeAlias = "dict[Any, Any] | list[Any] | tuple[Any, ...]"

@@ -44,12 +44,20 @@ if TYPE_CHECKING:
     T = TypeVar("T", bound=Union[SharedArray, Any], default=Any)  # noqa: UP007
     ArrayHandleLike = Union[ArrayHandle[T], Handle]  # noqa: UP007
     V = TypeVar("V")
+    K = TypeVar("K", bound=str | int)
+
+    # Handles of which nothing is known: Any alone is assignable to a class without objects. (With Never, mypy finds no
+    # common type of `attach` and another function.)
+    class Nothing: ...
+
+    Unknown = Union[ArrayHandle[Nothing], ArrayHandle[dict[Any, Nothing]], ArrayHandle[list[Nothing]]]  # noqa: UP007
     Attached = TypeVar("Attached", bound=SharedArray | VirtualRange | Tree, default=SharedArray)
 
 __all__ = ["attach", "attach_message"]
 
 
-# With `like`, trees come before arrays, so that a handle which may be either, an `ArrayHandle[Any]`, gives Any.
+# With `like`, `Unknown` comes first, because pyright takes the first overload that a handle may match, and an
+# `ArrayHandle[Any]` may match all. Dicts and lists of arrays come before other trees, and trees before arrays.
 @overload
 def attach(
     h: ArrayHandleLike[T], *, device: DeviceLike | None = None, stream: Any = None,
@@ -62,6 +70,61 @@ def attach(
     like: None = None, types: Iterable[type[tuple[Any, ...]]] = (),
     only: str | Iterable[str] | Callable[[str], bool] | None = None, own: bool = False,
 ) -> Attached: ...  # type: ignore[type-var]  # what the caller declares, else an array  # fmt: skip
+@overload
+def attach(
+    h: Unknown, *, device: DeviceLike | None = None, stream: Any = None,
+    like: Literal["numpy", "torch", "cupy", "jax"] | Library[Any] | Callable[[SharedArray], Any],
+    types: Iterable[type[tuple[Any, ...]]] = (),
+    only: str | Iterable[str] | Callable[[str], bool] | None = None, own: bool = False,
+) -> Any: ...  # fmt: skip
+@overload
+def attach(
+    h: ArrayHandle[dict[K, SharedArray]], *, device: DeviceLike | None = None, stream: Any = None,
+    like: Literal["numpy"], types: Iterable[type[tuple[Any, ...]]] = (),
+    only: str | Iterable[str] | Callable[[str], bool] | None = None, own: bool = False,
+) -> dict[K, NDArray[Any]]: ...  # fmt: skip
+@overload
+def attach(
+    h: ArrayHandle[list[SharedArray]], *, device: DeviceLike | None = None, stream: Any = None,
+    like: Literal["numpy"], types: Iterable[type[tuple[Any, ...]]] = (),
+    only: str | Iterable[str] | Callable[[str], bool] | None = None, own: bool = False,
+) -> list[NDArray[Any]]: ...  # fmt: skip
+@overload
+def attach(  # pyright: ignore[reportUnknownParameterType]  # unless the library is installed
+    h: ArrayHandle[dict[K, SharedArray]], *, device: DeviceLike | None = None, stream: Any = None,
+    like: Literal["torch"], types: Iterable[type[tuple[Any, ...]]] = (),
+    only: str | Iterable[str] | Callable[[str], bool] | None = None, own: bool = False,
+) -> dict[K, torch.Tensor]: ...  # fmt: skip
+@overload
+def attach(  # pyright: ignore[reportUnknownParameterType]  # unless the library is installed
+    h: ArrayHandle[list[SharedArray]], *, device: DeviceLike | None = None, stream: Any = None,
+    like: Literal["torch"], types: Iterable[type[tuple[Any, ...]]] = (),
+    only: str | Iterable[str] | Callable[[str], bool] | None = None, own: bool = False,
+) -> list[torch.Tensor]: ...  # fmt: skip
+@overload
+def attach(  # pyright: ignore[reportUnknownParameterType]  # unless the library is installed
+    h: ArrayHandle[dict[K, SharedArray]], *, device: DeviceLike | None = None, stream: Any = None,
+    like: Literal["jax"], types: Iterable[type[tuple[Any, ...]]] = (),
+    only: str | Iterable[str] | Callable[[str], bool] | None = None, own: bool = False,
+) -> dict[K, jax.Array]: ...  # fmt: skip
+@overload
+def attach(  # pyright: ignore[reportUnknownParameterType]  # unless the library is installed
+    h: ArrayHandle[list[SharedArray]], *, device: DeviceLike | None = None, stream: Any = None,
+    like: Literal["jax"], types: Iterable[type[tuple[Any, ...]]] = (),
+    only: str | Iterable[str] | Callable[[str], bool] | None = None, own: bool = False,
+) -> list[jax.Array]: ...  # fmt: skip
+@overload
+def attach(
+    h: ArrayHandle[dict[K, SharedArray]], *, device: DeviceLike | None = None, stream: Any = None,
+    like: Library[V] | Callable[[SharedArray], V], types: Iterable[type[tuple[Any, ...]]] = (),
+    only: str | Iterable[str] | Callable[[str], bool] | None = None, own: bool = False,
+) -> dict[K, V]: ...  # fmt: skip
+@overload
+def attach(
+    h: ArrayHandle[list[SharedArray]], *, device: DeviceLike | None = None, stream: Any = None,
+    like: Library[V] | Callable[[SharedArray], V], types: Iterable[type[tuple[Any, ...]]] = (),
+    only: str | Iterable[str] | Callable[[str], bool] | None = None, own: bool = False,
+) -> list[V]: ...  # fmt: skip
 @overload
 def attach(
     h: ArrayHandle[Tree] | Handle, *, device: DeviceLike | None = None, stream: Any = None,
@@ -116,7 +179,8 @@ def attach(
     read-only. The result keeps the memory mapped, and so do NumPy arrays and tensors made from it.
 
     The handle of a tree gives the tree. Type checkers know its type from the handle that `share`
-    returned. For bytes, text and names, declare it: `tree: dict[str, xs.SharedArray] = xs.attach(raw)`.
+    returned. With `like`, they know that of dicts and lists of arrays. For bytes, text and names,
+    declare it: `tree: dict[str, xs.SharedArray] = xs.attach(raw)`.
     The handle of a growable `VirtualRange` gives a range that follows it.
 
     Args:

@@ -623,7 +623,7 @@ class Watch(Awaitable, Generic[Item]):
         if self._forks != _native.forks():
             raise ForkError("this watch is of the process that forked: make one here")
         if self._closed:
-            raise InvalidArgumentError("this watch is closed")
+            raise InvalidArgumentError("this watch is closed: make another with xs.watch")
 
     def _newer(self) -> Item | None:
         """Return a version that was not yielded before, or None. A first call that finds none also counts as the start
@@ -685,7 +685,7 @@ class Watch(Awaitable, Generic[Item]):
     def _watching(self) -> Changes:
         with naming.lock:
             if self._closed:
-                raise InvalidArgumentError("this watch is closed")
+                raise InvalidArgumentError("this watch is closed: make another with xs.watch")
             if self._changes is None:
                 self._changes = Changes(self._folder)
             return self._changes

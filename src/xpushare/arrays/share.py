@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     from xpushare._device import Device
-    from xpushare.adapters.array_types import AnyArray, ArrayOfTree, Tree
+    from xpushare.adapters.array_types import AnyArray, Array, Tree
     from xpushare.core.memory import Range
     from xpushare.core.ordering import Mark
     from xpushare.core.queue import Work
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from xpushare.sharing.handle import Handle
 
     K = TypeVar("K", bound=str | int)
-    A = TypeVar("A", bound=ArrayOfTree)
+    A = TypeVar("A", bound=Array)
 
 __all__ = ["Placed", "opens_argument", "pickle_arrays", "placed_for_others", "share", "shared"]
 
@@ -50,6 +50,12 @@ _CONTAINERS: Final = dict, list, tuple
 _OPENS_MAX: Final = (1 << 31) - 1
 
 
+# Editors show the first. A `VirtualRange` is a buffer, too, so it comes before those.
+@overload
+def share(
+    array: Array, *, read_only: bool = False, copy: bool = False, stream: Any = None, opens: int | None = None,
+    ttl: float | None = None, label: str | None = None,
+) -> ArrayHandle: ...  # fmt: skip
 @overload
 def share(
     array: VirtualRange, *, read_only: bool = False, copy: bool = False, stream: Any = None, opens: int | None = None,

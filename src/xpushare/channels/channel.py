@@ -155,9 +155,10 @@ class Channel(Advised, Awaitable):
             crew, fresh = found
             if fresh:
                 _native.channel_begin(crew.native, geometry.numbers, geometry.text)
-            elif not geometry.same(read_geometry(crew)):
+            elif unlike := geometry.unlike(read_geometry(crew)):
                 raise InvalidArgumentError(
-                    f"the channel {name!r} is there with other frames or slots: {describe(read_geometry(crew))}"
+                    f"the channel {name!r} is there with other frames or slots: {'; '.join(unlike)}. Create it with "
+                    "the same, or under another name"
                 )
             return cls._joined(crew, geometry, label, mode=0, oldest=False, writer=True, reconnect=False)
 
@@ -257,7 +258,12 @@ class Channel(Advised, Awaitable):
         """Return the channel's counts, and its writers and readers.
 
         Returns:
-            The geometry and, for each member, its pid, label, mode, lag, missed and held frames.
+            A dict. `name` is None for a channel without one. `backend` and `device` (a uuid) are where
+            the slots lie, `slots` is their number, `nbytes` their size together and `frame_nbytes` that
+            of the largest frame. `sent` counts frames. Each of the `members` has a number (`member`),
+            `pid` and `label`, `writes` and `finished` of a writer, and of a reader its `mode`, or None,
+            its `lag` behind the newest frame, and how many frames it has `missed`, `received` and `held`
+            now.
 
         Raises:
             InvalidArgumentError: The channel is closed.

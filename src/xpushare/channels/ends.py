@@ -29,6 +29,7 @@ from xpushare._native import (
 from xpushare.adapters import HOST
 from xpushare.arrays.copies import values_of
 from xpushare.channels.frames import decode_meta, encode_meta, rebuilt
+from xpushare.channels.survey import surveyed
 from xpushare.common.elements import as_dtype, c_strides
 from xpushare.common.errors import ChannelFull, HandleExpiredError, InvalidArgumentError, PeerLostError
 from xpushare.core import memory
@@ -160,7 +161,25 @@ class End(ChannelEnd):
                 raise too_many_writers(name, self.geometry.numbers[3])
             case _:
                 came = "came" if wanted == "frame" else "became free"
-                raise TimeoutError(f"no {wanted} of {name!r} {came} within {timeout:g} s")
+                why = self._full() if wanted == "frame" else ""
+                raise TimeoutError(f"no {wanted} of {name!r} {came} within {timeout:g} s{why}")
+
+    def _full(self) -> str:
+        """Return what readers have to do if they hold as many frames as they may together, so that none can come."""
+        slots, writers = self.geometry.numbers[1], self.geometry.numbers[3]
+        most = slots - 1 - writers
+        members = surveyed(self.crew)["members"]
+        (mine,) = (each for each in members if each["member"] == self.member)
+        if mine["held"] >= most:
+            who = f"this reader holds {most} frames"
+        elif mine["lag"] and sum(each["held"] for each in members) >= most:
+            who = f"the next one is there, but the readers hold {most} frames"
+        else:
+            return ""
+        return (
+            f": {who}, as many as readers may hold together with slots={slots}. Close frames, as `with` blocks and "
+            "iteration do, or create the channel with more slots"
+        )
 
     def encoded(self, meta: object) -> bytes:
         return encode_meta(meta, self.geometry.numbers[7])
@@ -256,7 +275,13 @@ def fill(loan: Loan, array: Any) -> None:
     geometry = end.geometry
     if values.shape != geometry.shape or values.dtype != geometry.dtype:
         given = type(array).__name__ if values.dtype == object else f"{values.shape} {values.dtype}"
-        raise InvalidArgumentError(f"frames of this channel are {geometry.shape} {geometry.dtype}, not {given}")
+        if values.shape == geometry.shape and values.dtype != object:
+            advice = f"convert it by np.asarray(x, {str(geometry.dtype)!r})"
+        else:
+            advice = "pass an array of that shape, or create the channel with nbytes=, for any shape and dtype"
+        raise InvalidArgumentError(
+            f"frames of this channel are {geometry.shape} {geometry.dtype}, not {given}: {advice}"
+        )
     if end.points is not None:
         end.points.store(loan, [(values, 0)])
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import operator
+from collections.abc import Callable
 from typing import Any, Final, final
 
 from xpushare import _native
@@ -20,6 +21,10 @@ __all__ = ["Geometry", "choice", "describe", "read_geometry", "stride_of", "want
 
 _ON_FULL: Final = {"block": 0, "overwrite": 1, "raise": 2}
 _PAGE: Final = 4096
+_OPTIONS: Final[tuple[tuple[str, int, Callable[[int], object]], ...]] = (  # and their places in the numbers
+    ("slots", 1, str), ("writers", 3, str), ("history", 4, str), ("redeliver", 5, str),
+    ("on_full", 6, lambda number: repr([*_ON_FULL][number])), ("meta_nbytes", 7, str),
+)  # fmt: skip
 
 
 def _count(name: str, value: int, least: int, most: int) -> int:
@@ -71,8 +76,16 @@ class Geometry:
     def total(self) -> int:
         return self.stride * self.count
 
-    def same(self, other: Geometry) -> bool:
-        return self.numbers == other.numbers and self.text == other.text
+    def unlike(self, there: Geometry) -> list[str]:
+        """Return how a channel that exists differs from this geometry, as texts for people."""
+        found = [
+            f"{option}={shown(had)}, not {shown(asked)}"
+            for option, at, shown in _OPTIONS
+            if (had := there.numbers[at]) != (asked := self.numbers[at])
+        ]
+        if self.text != there.text or self.numbers[0] != there.numbers[0]:
+            found.insert(0, f"{_frames(there)} on {there.device}, not {_frames(self)} on {self.device}")
+        return found
 
 
 def read_geometry(crew: Crew) -> Geometry:
@@ -128,6 +141,9 @@ def wanted(
     return Geometry(numbers, lengths, kind, device)
 
 
+def _frames(found: Geometry) -> str:
+    return f"nbytes={found.numbers[0]}" if found.dtype is None else f"{found.shape} {found.dtype}"
+
+
 def describe(found: Geometry) -> str:
-    frames = f"nbytes={found.numbers[0]}" if found.dtype is None else f"{found.shape} {found.dtype}"
-    return f"of {frames}, slots={found.numbers[1]}, writers={found.numbers[3]} on {found.device}"
+    return f"of {_frames(found)}, slots={found.numbers[1]}, writers={found.numbers[3]} on {found.device}"

@@ -1,9 +1,9 @@
-"""Show live what processes share: channels, events and memory, with rates.
+"""Show live what processes share: arrays and other memory, events and channels, with rates.
 
-Rates are measured between two updates. The keys p, o and c show processes, objects and channels; < and > choose the
-column to sort by; r reverses the order; / filters the lines by a text (Enter ends it); space pauses and resumes; q
-quits. Without a terminal, and with --json, the command measures once over --interval seconds, prints the result and
-ends.
+The command opens on objects, or on channels if nothing but channels and events is shared. Rates are measured between
+two updates. The keys p, o and c show processes, objects and channels; < and > choose the column to sort by; r reverses
+the order; / filters the lines by a text (Enter ends it); space pauses and resumes; q quits. Without a terminal, and
+with --json, the command measures once over --interval seconds, prints the result and ends.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from typing import Any, Final, NamedTuple
 
 import xpushare
 from xpushare.arrays.names import survey_named
-from xpushare.channels.survey import channels
+from xpushare.channels.survey import channels, own_sizes
 from xpushare.cli import seconds
 from xpushare.common.sizes import counted
 from xpushare.sharing.survey import command_line
 
-__all__ = ["Look", "add_arguments", "look", "run", "tables"]
+__all__ = ["Look", "add_arguments", "look", "opens_on", "run", "tables"]
 
 _MIB: Final = 1 << 20
 
@@ -37,7 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--interval", type=seconds, default=1.0, metavar="SECONDS", help="seconds between updates (default: 1)"
     )
-    parser.add_argument("--view", choices=tuple(_VIEWS.values()), default="channels", help="what to show first")
+    parser.add_argument(
+        "--view",
+        choices=tuple(_VIEWS.values()),
+        help="what to show first (default: objects, or channels if nothing else is there)",
+    )
     parser.add_argument("--filter", default="", metavar="TEXT", help="show only lines that contain this text")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
@@ -154,6 +158,19 @@ _LINES: Final[dict[str, tuple[tuple[str, ...], Callable[[Look, Look], Iterator[t
 }  # fmt: skip
 
 
+def opens_on(seen: Look, text: str = "") -> str:
+    """Return the view to begin with: channels if the filter leaves nothing else, apart from events."""
+    if not seen.channels:
+        return "objects"
+    channels_own = own_sizes()
+    others = any(
+        row["kind"] != "event" and (row["names"] or row["label"] or row["nbytes"] not in channels_own)
+        for row, line in zip(seen.rows, _object_lines(seen, seen), strict=True)
+        if _has(line, text)
+    )
+    return "objects" if others else "channels"
+
+
 def tables(new: Look, old: Look) -> dict[str, Table]:
     """Return every view, with rates between two surveys."""
     return {view: Table(columns, list(lines(new, old))) for view, (columns, lines) in _LINES.items()}
@@ -165,8 +182,8 @@ def tables(new: Look, old: Look) -> dict[str, Table]:
 class _Screen:
     """The view, order and filter that the keys have chosen."""
 
-    def __init__(self, view: str, text: str) -> None:
-        self.view = view
+    def __init__(self, view: str | None, text: str) -> None:
+        self.view = view or ""
         self.text = text
         self.typing = False
         self.paused = False
@@ -200,7 +217,7 @@ class _Screen:
         """Return the table as text, sorted and filtered. A star marks the column that it is sorted by."""
         columns, found = shown[self.view]
         sort = self._sort[self.view]
-        found = [line for line in found if self.text.lower() in " ".join(map(str, line)).lower()]
+        found = [line for line in found if _has(line, self.text)]
         numbers = _is_number(found, sort)
         found.sort(
             key=lambda line: (line[sort] is None, line[sort] or 0) if numbers else str(line[sort]),
@@ -226,6 +243,11 @@ class _Screen:
             f"{counted(len(seen.channels), 'channel')}"
             f"{'  PAUSED' if self.paused else ''}  {state}"
         ).rstrip()
+
+
+def _has(line: tuple[Any, ...], text: str) -> bool:
+    """Return whether the filter keeps the line."""
+    return text.lower() in " ".join(map(str, line)).lower()
 
 
 def _is_number(lines: Sequence[tuple[Any, ...]], column: int) -> bool:
@@ -264,6 +286,7 @@ def _terminal() -> Generator[None]:
 def _live(screen: _Screen, interval: float) -> None:
     with _terminal():
         old = new = look()
+        screen.view = screen.view or opens_on(new, screen.text)
         while not screen.ended:
             _draw(screen, tables(new, old), new)
             ready, _, _ = select.select([0], [], [], max(new.at + interval - time.monotonic(), 0))
@@ -289,6 +312,7 @@ def run(arguments: argparse.Namespace) -> int:
         _live(screen, interval)
         return 0
     old = look()
+    screen.view = screen.view or opens_on(old, screen.text)
     time.sleep(interval)
     new = look()
     shown = tables(new, old)

@@ -102,10 +102,19 @@ class Batches:
             for batch in batches.of(loader, "cuda:0"):
                 train(batch)
 
-    `nbytes` is the largest size that the tensors of one batch take. `workers` and `prefetch` are the DataLoader's
-    `num_workers` and `prefetch_factor`; there are `workers * (prefetch + 1) + 6` slots. Batches are what
-    `default_collate` makes of the samples, except that named tuples arrive as channels send them. If a batch does not
-    fit, the worker raises `InvalidArgumentError`.
+    Batches are what `default_collate` makes of the samples, except that named tuples arrive as channels send them. If a
+    batch does not fit, the worker raises `InvalidArgumentError`.
+
+    Args:
+        nbytes: The largest size that the tensors of one batch take.
+        workers: The DataLoader's `num_workers`. There are `workers * (prefetch + 1) + 6` slots.
+        prefetch: The DataLoader's `prefetch_factor`.
+        device: The GPU for which the slots are page-locked. None locks none.
+        label: The name of the channel's members in `ls`.
+
+    Raises:
+        InvalidArgumentError: A number is out of range, or `device` names no device.
+        OutOfMemoryError: There is no memory for the slots.
     """
 
     def __init__(

@@ -209,8 +209,11 @@ class Memory(BufferBase, Exportable[Range]):
         """Report sizes and handles of this memory.
 
         Returns:
-            Kind, sizes, whether it is imported, the live handles made of its allocation, and how many
-            bytes of freed memory this process keeps.
+            A dict. `kind` is "device", "host" or "shared". `nbytes` is the memory's size, and
+            `allocation_nbytes` that of the allocation that it lies in. `imported` tells whether it was
+            opened from a handle. `kept_nbytes` counts freed memory that this process keeps. `exports`
+            has the live handles of the allocation, each with `generation`, `nbytes`, `read_only` and the
+            number of `importers`.
 
         Raises:
             InvalidArgumentError: The memory is closed.
@@ -293,7 +296,8 @@ class SharedArray(ArrayState, Holder[Range]):
     `empty`, `zeros`, `array`, `attach`, `Memory.as_array` and `VirtualRange.as_array` make it. Read
     it with `np.asarray(a)` or `memoryview(a)` on the host. On any device, use
     `torch.from_dlpack(a)`, `cupy.from_dlpack(a)` or `jax.dlpack.from_dlpack(a)`. These share the
-    memory and keep it, even after `close()`. The array itself does not calculate.
+    memory and keep it, even after `close()`. The array itself does not calculate, and `==` compares
+    objects, not elements. `np.array_equal(a, b)` compares elements.
 
     Examples:
         >>> a = xs.zeros((2, 3))
@@ -379,7 +383,7 @@ class SharedArray(ArrayState, Holder[Range]):
         """Report sizes and handles of the memory that the array lies in.
 
         Returns:
-            As `Memory.statistics`.
+            The dict of `Memory.statistics`.
 
         Raises:
             InvalidArgumentError: The array is closed.

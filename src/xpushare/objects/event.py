@@ -263,7 +263,9 @@ class Event(Exportable[Opened]):
         """Report the event's numbers and the processes that have it open.
 
         Returns:
-            Its numbers, and the processes that have it open.
+            A dict. `value`, `pending` and `ipc_enabled` are the attributes of these names. `imported` tells
+            whether the event was opened from a handle. `processes` are those that have it open, each with
+            `pid`, `alive`, and `self` for this process.
 
         Raises:
             InvalidArgumentError: The event is closed.

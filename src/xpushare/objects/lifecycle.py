@@ -178,7 +178,9 @@ def unpickles(kind: Any) -> Callable[[F], F]:
     return wrap
 
 
-CLOSED: Final = ": close() was called, or its `with` block has ended"
+CLOSED: Final = (
+    ": close() was called, or its `with` block has ended. Keep it open while it is used, or make or open another"
+)
 
 
 def use(thing: Holder[S]) -> S:

@@ -95,7 +95,8 @@ class PhysicalMemory(Exportable[Held]):
         """Report the size and the handles of these pages.
 
         Returns:
-            Their size, whether they are imported, and the live handles.
+            A dict with `nbytes`, `imported` and `ipc_enabled`. `exports` has the live handles, each with
+            `generation`, `nbytes`, `read_only` and the number of `importers`.
 
         Raises:
             InvalidArgumentError: The object is closed.

@@ -277,7 +277,7 @@ def unpublish(name: str) -> None:
     with lock:
         own = names.get(name)
         if own is None:
-            raise InvalidArgumentError(f"this process has not published {name!r}")
+            raise InvalidArgumentError(f"this process has not published {name!r}: {_who_has(name)}")
         call = _Call()
         try:
             _unsettle(call, own)
@@ -287,6 +287,19 @@ def unpublish(name: str) -> None:
             _settle(call)
         with contextlib.suppress(XpuShareError):  # the name is gone, even if the folder cannot be read
             reap(names_folder())
+
+
+def _who_has(name: str) -> str:
+    """Return who has a name that is not of this process, and what ends it."""
+    holder = _holder_at(names_folder() / name)
+    if holder is None:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, names, 1)
+        return "nobody has" + (f". Did you mean {near[0]!r}?" if near else ", so there is nothing to unpublish")
+    if _is_keeper(holder):
+        return f"the keeper keeps it. Run `xpushare keep --drop {name}`"
+    return f"{_process(holder)} has. Unpublish it there, or end that process"
 
 
 def check_name(name: str) -> None:
@@ -301,13 +314,20 @@ def check_name(name: str) -> None:
 def _expect_free(name: str, holder: int | None) -> None:
     """Raise `InvalidArgumentError` if that living process has published the name."""
     if holder is not None:
-        if holder and holder == _holder_at(Path(keeping.lock_path())):
+        if _is_keeper(holder):
             raise InvalidArgumentError(
                 f"the keeper keeps {name!r}: publish with keep=True and replace=True, or run "
                 f"`xpushare keep --drop {name}`"
             )
-        who = f"process {holder}" if holder else "a process of another PID namespace"
-        raise InvalidArgumentError(f"{who} has published {name!r}; only that process can replace it")
+        raise InvalidArgumentError(f"{_process(holder)} has published {name!r}; only that process can replace it")
+
+
+def _is_keeper(holder: int) -> bool:
+    return bool(holder) and holder == _holder_at(Path(keeping.lock_path()))
+
+
+def _process(holder: int) -> str:
+    return f"process {holder}" if holder else "a process of another PID namespace"
 
 
 def _holder_at(path: Path) -> int | None:

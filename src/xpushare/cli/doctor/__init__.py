@@ -5,8 +5,8 @@ tried alone, with a key and a folder made for the test. In your runtime folder, 
 write.
 
 The exit status is 0 if memory and events can be shared on every device by at least one route, and your folder and key
-are sound. Otherwise it is 1. With --pid, the command reports whether this process can reach what the process
-with that pid shares, and if not, why.
+are sound. Otherwise it is 1, and 2 if --device is no selector. With --pid, the command reports whether this process can
+reach what the process with that pid shares, and if not, why.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command. Returns 0 if memory and events can be shared on every device, else 1. With --pid, returns 0 if a
-    route reaches the process.
+    """Run the command. Returns 0 if memory and events can be shared on every device, else 1, and 2 if --device is no
+    selector. With --pid, returns 0 if a route reaches the process.
     """
     if sys.platform != "linux":
         raise xs.FeatureNotSupportedError("the native part of xpushare is built for Linux only")
@@ -111,6 +111,10 @@ def run(arguments: argparse.Namespace) -> int:
     if one and not _exists(arguments.pid):
         print(f"xpushare doctor: no process has pid {arguments.pid}", file=sys.stderr)
         return 1
+    wrong_selector = None if one else devices.wrong_selector(arguments.device)
+    if wrong_selector is not None:
+        print(f"xpushare doctor: {wrong_selector}", file=sys.stderr)
+        return 2
     source = routes.examine(arguments.pid) if one else _everything(arguments.device, arguments.timeout)
     checks: list[Check] = []
     group = ""

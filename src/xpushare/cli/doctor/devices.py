@@ -44,6 +44,18 @@ def _in_machine(record: Vendor) -> bool:
     return any(int(vendor, 16) == record.pci_vendor and kind.startswith(_ACCELERATORS) for vendor, kind in found)
 
 
+def wrong_selector(selector: str | None) -> str | None:
+    """Return why the option `--device` is no selector, or None. An error of the environment's one is for `examine`."""
+    try:
+        devices_named(selector)
+    except xs.InvalidArgumentError as error:
+        if selector is not None and repr(os.environ.get("ONEAPI_DEVICE_SELECTOR")) not in str(error):
+            return str(error)
+    except OSError:
+        pass  # `examine` reports it
+    return None
+
+
 def examine(selector: str | None) -> tuple[list[xs.Device], list[Check]]:
     """Find the devices to try, and the settings that hide others."""
     group = "devices"
@@ -62,8 +74,7 @@ def examine(selector: str | None) -> tuple[list[xs.Device], list[Check]]:
     try:
         found = devices_named(selector)
     except xs.InvalidArgumentError as error:
-        fix = "unset ONEAPI_DEVICE_SELECTOR" if repr(variable) in str(error) else "another --device"
-        return [], [*checks, Check(group, "selector", "fails", str(error), fix)]
+        return [], [*checks, Check(group, "selector", "fails", str(error), "unset ONEAPI_DEVICE_SELECTOR")]
     except OSError as error:
         return [], [*checks, Check(group, "list", "fails", str(error), "mount -t proc proc /proc")]
     if not found:
