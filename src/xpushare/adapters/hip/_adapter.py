@@ -61,7 +61,7 @@ def _list_devices() -> Found:
 
 
 class Hip(LibraryAdapter[Gpu]):
-    """AMD's GPUs."""
+    """The adapter of AMD's GPUs."""
 
     backend = BACKEND
     missing = _MISSING

@@ -194,8 +194,8 @@ class Gpu(CountedMemory):
 
     @cached_property
     def lacks_virtual_memory(self) -> str:
-        """The feature that the driver lacks to create, export and map memory, or "" if it lacks none. Found by trying
-        one export.
+        """The feature that is missing for creating, exporting and mapping memory, or "" if none is. Found by trying one
+        export.
         """
         if not self.attribute(Attribute.VirtualMemoryManagementSupported):
             return "hipDeviceAttributeVirtualMemoryManagementSupported"

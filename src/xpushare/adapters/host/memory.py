@@ -155,7 +155,7 @@ class HostMemory(DriverMemory):
 
 
 class HostPhysical(DriverPhysical):
-    """Pages of a memfd."""
+    """Physical memory: pages of a memfd."""
 
     def __init__(self, fd: OwnedFd, nbytes: int, inode: int) -> None:
         self.fd = fd
@@ -187,7 +187,7 @@ class HostPhysical(DriverPhysical):
 
 
 class HostRange(DriverRange):
-    """Reserved addresses of this process."""
+    """A reserved range of this process's addresses."""
 
     host_accessible = True
 

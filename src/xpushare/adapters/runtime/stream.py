@@ -30,7 +30,7 @@ def copy_and_fills(functions: Mapping[str, int], prefix: str, *copying: int) -> 
 
 
 class RuntimeStream:
-    """Fills in `copy`, `fill` and `wait_native` of `hooks.Stream`."""
+    """Implements `copy`, `fill` and `wait_native` of `hooks.Stream`."""
 
     fill_units: Sequence[int] = (1, 2, 4)
 
