@@ -196,7 +196,9 @@ def records(own: bool) -> Iterable[Vendor]:
 
 
 def vendors(backends: Iterable[str] | None = None) -> list[Vendor]:
-    """Return all vendors, or those of these backends that have an adapter, in the order in which devices are listed."""
+    """Return all vendors, or the vendors of these backends, in the order in which devices are listed. Leaves out
+    backends that have no adapter.
+    """
     found = search() if backends is None else filter(None, map(record, backends))
     return sorted(found, key=lambda each: (each.order, each.backend))
 
@@ -216,8 +218,8 @@ def record(backend: str) -> Vendor | None:
 
 @functools.cache
 def interfaces(own: bool) -> tuple[tuple[Vendor, ArrayInterface], ...]:
-    """Return the array interfaces to look for, those of this package's vendors first, which usually saves a search for
-    others.
+    """Return the array interfaces of this package's vendors, or with `own=False` those of other packages' vendors.
+    Looking for the former first usually saves a search for other packages.
     """
     return tuple((record, each) for record in records(own) for each in record.interfaces)
 

@@ -157,7 +157,7 @@ class Export(NamedTuple):
 
 class Import(NamedTuple):
     """An export as the importer received it, with sizes checked against the exporter's table. Descriptors that the
-    adapter does not take are closed afterwards.
+    adapter does not take over are closed afterwards.
     """
 
     nbytes: int
@@ -400,8 +400,8 @@ class DriverQueue(abc.ABC):
 
     @abc.abstractmethod
     def record_native(self) -> NativeEvent:
-        """Return the driver's own shareable event, which completes once the work queued before has finished. Raises
-        `FeatureNotSupportedError` if the driver has no shareable events.
+        """Record and return a shareable event of the driver, which completes once the work queued before has finished.
+        Raises `FeatureNotSupportedError` if the driver has no shareable events.
         """
 
     def native(self) -> int:

@@ -401,7 +401,7 @@ class Gpu:
         return self.driver(doing, "cuMemCreate", nbytes, self._properties(n.POSIX_FD if shareable else 0), 0)
 
     def create_for_fabric(self, doing: str, nbytes: int) -> Any:
-        """Make an allocation that has a fabric handle beside the file descriptor."""
+        """Make an allocation that has a fabric handle in addition to the file descriptor."""
         doing = f"{doing}, with a fabric handle ({FABRIC}=1)"
         if not self.attribute(Attribute.HANDLE_TYPE_FABRIC_SUPPORTED):
             raise FeatureNotSupportedError(

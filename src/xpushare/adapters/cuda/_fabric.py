@@ -1,5 +1,5 @@
-"""Allocations that have a fabric handle beside the file descriptor. The transports of inference engines use the fabric
-handle to reach an allocation from other nodes.
+"""Allocations that have a fabric handle in addition to the file descriptor. The transports of inference engines use the
+fabric handle to reach an allocation from other nodes.
 """
 
 from __future__ import annotations

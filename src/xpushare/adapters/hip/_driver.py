@@ -77,7 +77,7 @@ class Driver(LibraryDriver["Gpu"]):
         self._clear: Any = None
 
     def _load(self) -> Any:
-        """Return the library that this process has loaded, or else the first that exists."""
+        """Load HIP's library: the one that this process has loaded already, or else the first that can be loaded."""
         failures: list[str] = []
         for name in sorted(libraries(), key=lambda name: not library_loaded(name)):
             try:

@@ -119,7 +119,9 @@ class HostDmaBuf(DriverMemory):
         return Export(self.nbytes, self._exposed, (self.fd.number,), form=Form.DMA_BUF)
 
     def begin(self, write: bool) -> None:
-        """Begin an access by the host, and make the devices' writes visible to it. With `write`, it may write."""
+        """Begin an access by the host, and make the devices' writes visible to it. With `write`, the host may also
+        write.
+        """
         self._sync(_READ | _WRITE if write else _READ)
 
     def end(self, write: bool) -> None:

@@ -19,7 +19,7 @@ _PROTECTION = {"none": 0, "r": 1, "rw": 2}
 
 
 class Calls:
-    """Makes the driver's calls; `mock` overrides `__call__`."""
+    """Makes the system calls. The mock driver overrides `__call__`."""
 
     def __call__(self, name: str, *arguments: Any) -> Any:
         return getattr(system, name)(*arguments)

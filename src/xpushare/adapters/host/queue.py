@@ -145,7 +145,9 @@ class HostQueue(DriverQueue):
         self._put(self._know)
 
     def _know(self) -> None:
-        """Run in queue order. Earlier failures no longer fail later signals."""
+        """Record that the program knows of all failures so far, so that they do not affect later signals. Runs in queue
+        order.
+        """
         self._spoiled = None
         self._known += self._failures
         self._failures.clear()

@@ -40,8 +40,8 @@ def _counter_based(gpu: Gpu, doing: str, flags: int) -> int:
 
 @final
 class OpenedEvent:
-    """Another process's counter-based event, if the driver accepts its handle. This package never queries it: Intel's
-    driver (26.27) aborts a process that queries an event whose last signaller was killed.
+    """Another process's counter-based event, opened by its handle. This package never queries it: Intel's driver
+    (26.27) aborts a process that queries an event whose last signaller was killed.
     """
 
     def __init__(self, gpu: Gpu, handle: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The adapter of the software stream device: implements the driver contract with the other modules of this package."""
+"""Implements the driver contract for the software stream device, with the other modules of this package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The adapter: implements the driver contract with the other modules of this package."""
+"""Implements the driver contract with the other modules of this package."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class Watched(Protocol):
 
 @final
 class Watch(_Worker):
-    """Checks queues now and then, so that a broken device is noticed even if nobody asks."""
+    """Checks queues every 0.2 s, so that a broken device is noticed even if nobody calls the queue."""
 
     def __init__(self, backend: str) -> None:
         super().__init__(backend, "watch")

@@ -58,7 +58,7 @@ _NAP_MAX: Final = 1e-3
 
 @final
 class DeviceQueue(DriverQueue):
-    """A queue over a stream. The engine's watch looks after its pending points and operands until it has none."""
+    """A queue over a stream. The engine's watch checks the queue while it has pending points or operands in use."""
 
     def __init__(self, engine: Engine, stream: Stream, marks: Sequence[Any] = ()) -> None:
         self.number = next(queue_numbers)
@@ -633,7 +633,9 @@ class DeviceQueue(DriverQueue):
         return wait is not None and (wait.slot, wait.point)
 
     def look_after(self) -> bool:
-        """Tend pending points and operands. The watch calls this. Returns False if none are left."""
+        """Check pending points, and release the operands of finished operations. The watch calls this. Returns False if
+        nothing is left to check.
+        """
         self._sort_waits()
         self._notice_refusal()
         if self._order.acquire(blocking=False):  # otherwise somebody is queueing an operation: check next time
@@ -687,8 +689,8 @@ class DeviceQueue(DriverQueue):
                 del self._owed[key]
 
     def _unfinished(self) -> bool:
-        """Return whether the stream still has work that needs this object, which keeps the events alive that the stream
-        waits for.
+        """Return whether the stream still has work that needs this object. While a stream waits for events, this object
+        keeps them alive.
         """
         if self._broken is not None:
             return False
@@ -796,7 +798,7 @@ class AdoptedQueues:
 
 
 class _Dropped:
-    """Calls `hook` when it is dropped."""
+    """Calls `hook` when the last reference to this object goes away."""
 
     def __init__(self, hook: Callable[..., object], *arguments: object) -> None:
         self._hook = hook

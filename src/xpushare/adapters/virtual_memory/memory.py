@@ -73,8 +73,8 @@ class _Reserved:
 
 
 def _map(engine: Engine, device: VirtualMemory, doing: str, pieces: Sequence[_Piece], access: Access) -> int:
-    """Map allocations side by side, and return the address. Called with the device current. The caller keeps the
-    pieces.
+    """Map allocations side by side, and return the address. Called with the device current. The caller still owns the
+    pieces and releases them.
 
     If the driver supports it, one call sets the access to all allocations of a device, since each call is slow.
     """
@@ -157,7 +157,7 @@ def with_room(engine: Engine, allocate: Callable[P, T], *arguments: P.args, **ke
 
 
 class Mapped(DriverMemory):
-    """Memory that `close` releases, once no work uses it."""
+    """Memory that the function `close` releases, once no work uses it."""
 
     host_accessible = False
     keepable = True
