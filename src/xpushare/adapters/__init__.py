@@ -1,4 +1,5 @@
-"""Finds the vendors: each folder here with a module `vendor`, and the entry points of the group `xpushare.adapters`.
+"""Finds the vendors. Each folder here with a module `vendor` is a vendor, and so is each entry point of the group
+`xpushare.adapters`.
 
 Finding a vendor imports only the vendor's record. The vendor's adapter is made when it is first needed.
 """
@@ -89,7 +90,9 @@ def _own(name: str) -> Vendor:
 
 
 def _elsewhere() -> dict[str, Vendor]:
-    """Return the vendors of other packages. A broken one is only recorded as a `Problem`, and logged as a warning."""
+    """Return the vendors of other packages. Leave out those that cannot be used: each is recorded as a `Problem` and
+    logged as a warning.
+    """
     global _others
     if _others is None:  # no lock: a concurrent caller finds the same, and imports under a lock can deadlock
         found: dict[str, Vendor] = {}
@@ -113,8 +116,9 @@ def _entry_points() -> Iterable[EntryPoint]:
 
 
 def _may_be_named() -> bool:
-    """Return False if certainly no package has an entry point of the group. If so, no file of entry points contains the
-    group's name. This check looks only at folders of packages.
+    """Return whether some package may have an entry point of the group. Looks for the group's name in the
+    `entry_points.txt` files of the folders in `sys.path`. If packages can come from other places, such as archives, the
+    answer is True.
     """
     if any(hasattr(finder, "find_distributions") and finder is not PathFinder for finder in sys.meta_path):
         return True
@@ -173,7 +177,7 @@ def _is_broken(backend: str, why: str) -> None:
 
 
 def problems() -> list[Problem]:
-    """Return the problems of adapters from other packages, as far as this process knows."""
+    """Return the problems of adapters from other packages that this process has found so far."""
     _elsewhere()
     return list(_problems)
 
@@ -187,12 +191,14 @@ def search() -> Iterator[Vendor]:
 
 
 def records(own: bool) -> Iterable[Vendor]:
-    """Return the vendors of this package, or with `own=False` those of other packages, which are searched for now."""
+    """Return the vendors of this package. With `own=False`, search for other packages and return their vendors."""
     return map(_own, _own_names()) if own else _elsewhere().values()
 
 
 def vendors(backends: Iterable[str] | None = None) -> list[Vendor]:
-    """Return all vendors, or those of these backends that have an adapter, in the order in which devices are listed."""
+    """Return all vendors, or the vendors of these backends, in the order in which devices are listed. Leaves out
+    backends that have no adapter.
+    """
     found = search() if backends is None else filter(None, map(record, backends))
     return sorted(found, key=lambda each: (each.order, each.backend))
 
@@ -212,15 +218,15 @@ def record(backend: str) -> Vendor | None:
 
 @functools.cache
 def interfaces(own: bool) -> tuple[tuple[Vendor, ArrayInterface], ...]:
-    """Return the array interfaces to look for, those of this package's vendors first, which usually saves a search for
-    others.
+    """Return the array interfaces of this package's vendors, or with `own=False` those of other packages' vendors.
+    Looking for the former first usually saves a search for other packages.
     """
     return tuple((record, each) for record in records(own) for each in record.interfaces)
 
 
 def dlpack_owner(number: int) -> tuple[Vendor, DLPackType]:
     """Return the vendor of arrays with that DLPack device type. Raises `FeatureNotSupportedError` if no vendor knows
-    the type, or if its pointers are not addresses.
+    the type, or if arrays of that type contain no addresses.
     """
     found = _owners.get(number)
     if found is None:
@@ -261,8 +267,8 @@ def loaded() -> list[Adapter]:
 
 
 def adapter(backend: str) -> Adapter:
-    """Return the adapter of that name, made once per process. Raises `FeatureNotSupportedError` if there is none, or it
-    is broken.
+    """Return the adapter of that name, made once per process. Raises `FeatureNotSupportedError` if no such adapter is
+    installed, or if an adapter of another package is broken.
     """
     found = _adapters.get(backend)
     if found is None:
@@ -277,8 +283,8 @@ def adapter(backend: str) -> Adapter:
 
 
 def on_first_use(tell: Callable[[str], object]) -> None:
-    """Call `tell` with the name of each backend whose adapter this process has made, or makes from now on, before other
-    code uses the adapter.
+    """Call `tell` with the name of each backend whose adapter this process has made. From now on, also call it for each
+    adapter that is made, before other code uses that adapter.
     """
     with _lock:
         for backend in _adapters:
@@ -317,7 +323,7 @@ def why_none(backend: str) -> str:
 
 
 def refused(backend: str) -> list[str]:
-    """Return the devices of that backend that cannot be used, which `listed` leaves out: name and reason."""
+    """Return the name and reason of each device of that backend that cannot be used and that `listed` leaves out."""
     return [] if backend in _broken else adapter(backend).refused()
 
 

@@ -1,17 +1,17 @@
 """The driver contract: what one vendor's adapter provides, and what it must guarantee.
 
-An adapter translates these methods to driver calls and driver errors to the package's own. It keeps no tables, caches
-no imports, counts no references, checks no handles and knows nothing of processes: all of that is the same for every
-vendor, and is done above. Nothing here has a default that would hide a missing feature: `support` says what a device
-lacks, and the core asks it first.
+An adapter translates these methods to driver calls, and driver errors to the package's own errors. It keeps no tables,
+caches no imports, counts no references, checks no handles and knows nothing of processes. All of that is the same for
+every vendor, and the core does it. No default here hides a missing feature: `support` says what a device lacks, and the
+core asks it first.
 
 Guarantees asked of every method:
 
 1. It raises only errors of this package: `OutOfMemoryError`, `FeatureNotSupportedError`, `InvalidArgumentError`, and
    `DeviceError` with the driver's name and number for the failure, and the name of the call.
 2. When it raises, it has released everything that it acquired before.
-3. It creates no context on a device that it was not asked for, and leaves the caller's current context and captures
-   alone.
+3. It creates a context only on the device that it was asked to use. It leaves the caller's current context and stream
+   captures alone.
 4. The objects that it returns own their driver resource. Their `release` is called exactly once, from any thread, never
    in a forked child.
 5. Several threads may call it at once.
@@ -157,7 +157,7 @@ class Export(NamedTuple):
 
 class Import(NamedTuple):
     """An export as the importer received it, with sizes checked against the exporter's table. Descriptors that the
-    adapter does not take are closed afterwards.
+    adapter does not take over are closed afterwards.
     """
 
     nbytes: int
@@ -193,11 +193,11 @@ class DriverMemory(abc.ABC):
     reusable: bool = False
 
     def rest(self) -> None:
-        """Make the memory available until `wake`. Until then it may be freed at any moment."""
+        """Put the memory aside for reuse. It may be freed at any moment until `wake` is called."""
         raise NotImplementedError
 
     def wake(self) -> bool:
-        """Take the memory into use again. Returns False if it was freed."""
+        """Take the memory into use again. Returns False if it was freed in the meantime."""
         raise NotImplementedError
 
     @abc.abstractmethod
@@ -219,8 +219,8 @@ class TimelineSemaphore(Protocol):
 
 
 class TimelinePoint(NamedTuple):
-    """A value of a timeline semaphore, for `Adapter.adopt_event`. `DriverQueue.wait_native` of the result waits for
-    that value, or signals it.
+    """A value of a timeline semaphore, which `Adapter.adopt_event` converts for `DriverQueue.wait_native`. The queue
+    then waits for that value or, if `signals` is true, signals it.
     """
 
     semaphore: TimelineSemaphore
@@ -250,7 +250,7 @@ class DriverPhysical(abc.ABC):
     def export(self) -> Export: ...
     @abc.abstractmethod
     def release(self) -> None:
-        """Release this handle of the pages. Mappings keep the pages."""
+        """Release this handle of the pages. Existing mappings keep the pages alive."""
 
 
 class DriverRange(abc.ABC):
@@ -274,7 +274,7 @@ class DriverRange(abc.ABC):
 
 
 class Piece(NamedTuple):
-    """An allocation of a pool, of which a library's allocator has taken parts."""
+    """An allocation of a pool. A library's allocator has taken parts of it."""
 
     address: int
     nbytes: int
@@ -282,13 +282,13 @@ class Piece(NamedTuple):
 
 
 class DriverPool(abc.ABC):
-    """Memory for another library's allocator. `Adapter.foreign` finds it like that library's other memory. It can be
-    taken away, and given back with unspecified content at the same addresses.
+    """Memory for another library's allocator. `Adapter.foreign` finds it as it finds other memory of that library. The
+    memory can be returned to the device, and later provided again with unspecified content at the same addresses.
 
-    The allocator calls C functions, from any thread: those named `functions` in the file `library` (`void
+    The allocator calls C functions, from any thread. The file `library` contains the functions named `functions`: `void
     *malloc(ssize_t nbytes, int device, void *stream)` and `void free(void *, ssize_t nbytes, int device, void
-    *stream)`), or those at `addresses`, which have one more parameter first and no stream. They return NULL on failure:
-    while the memory is away, in a forked child, and if there is none.
+    *stream)`. The functions at `addresses` take an additional first parameter, and no stream. Each `malloc` returns
+    NULL if no memory is free, while the pool sleeps, and in a forked child.
     """
 
     library: str
@@ -299,12 +299,12 @@ class DriverPool(abc.ABC):
     def pieces(self) -> list[Piece]: ...
     @abc.abstractmethod
     def drain(self) -> None:
-        """Wait for the work that was submitted to the device."""
+        """Wait for the work that was submitted to the device so far."""
 
     @abc.abstractmethod
     def sleep(self) -> None:
-        """Return the pool's memory to the device, once the work of `drain` has finished. No export of the memory is
-        live when this is called.
+        """Return the pool's memory to the device. The caller has called `drain` before, and no export of the memory is
+        live.
         """
 
     @abc.abstractmethod
@@ -369,7 +369,9 @@ class DriverQueue(abc.ABC):
 
     @abc.abstractmethod
     def copy(self, dst: int, src: int, nbytes: int, keep: object) -> None:
-        """Queue a copy, and keep a reference to `keep` until the copy has finished. `fill` does the same."""
+        """Queue a copy, and keep a reference to `keep` until the copy has finished. `fill` keeps its `keep` in the same
+        way.
+        """
 
     @abc.abstractmethod
     def fill(self, dst: int, pattern: bytes, nbytes: int, keep: object) -> None: ...
@@ -398,8 +400,8 @@ class DriverQueue(abc.ABC):
 
     @abc.abstractmethod
     def record_native(self) -> NativeEvent:
-        """Return the driver's own shareable event, which completes once the work queued before has finished. Raises
-        `FeatureNotSupportedError` if the driver has no shareable events.
+        """Record and return a shareable event of the driver, which completes once the work queued before has finished.
+        Raises `FeatureNotSupportedError` if the driver has no shareable events.
         """
 
     def native(self) -> int:
@@ -422,9 +424,9 @@ class DriverQueue(abc.ABC):
 
     @abc.abstractmethod
     def unfinished(self) -> bool | tuple[Slot, int]:
-        """Return whether there is queued work that has not finished. If the queue only waits for a point, return that
-        point. Does not block. The process calls this at its exit, to finish what can be finished. On a broken device,
-        nothing can.
+        """Return whether queued work can still finish. If only a wait for a point holds it up, return that wait's slot
+        and point instead. Returns False for a broken device. Does not block. The process calls this at its exit, to
+        wait for work that can still finish.
         """
 
     @abc.abstractmethod
@@ -433,7 +435,7 @@ class DriverQueue(abc.ABC):
 
 
 class Adapter(abc.ABC):
-    """One vendor. Created once per process, when its devices are first needed."""
+    """The adapter of one vendor. Created once per process, when its devices are first needed."""
 
     backend: str
     maps_memfds: bool  # memory in a memfd comes to `import_memory` as a mapping of it, else as its fd
@@ -480,8 +482,8 @@ class Adapter(abc.ABC):
     @abc.abstractmethod
     def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory: ...
     def import_all(self, device: DeviceInfo, found: Sequence[Import]) -> list[DriverMemory]:
-        """Import each export as `import_memory` does: all of them, or none. All are exports of this backend, and their
-        descriptors are not mapped.
+        """Import each export as `import_memory` does: all of them, or none. All are exports of this backend, and they
+        have descriptors instead of a `mapping`.
         """
         made: list[DriverMemory] = []
         try:
@@ -513,14 +515,14 @@ class Adapter(abc.ABC):
         return None
 
     def adopt_dma_buf(self, device: DeviceInfo, doing: str, fd: OwnedFd, nbytes: int) -> DriverMemory:
-        """Import a dma-buf of that size as memory that this process exports as its own. Takes `fd` over on success."""
+        """Import a dma-buf of that size as memory that this process exports as its own. Takes over `fd` on success."""
         raise FeatureNotSupportedError(f"{doing}: {self.backend} imports no dma-bufs of other drivers")
 
     @abc.abstractmethod
     def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:
-        """Return the forms in which `import_memory` (with `physical`, `import_physical`) takes exports of another
-        backend, and what the two devices must have in common. The core requests only these imports, and checks what
-        they have in common.
+        """Return the forms in which `import_memory` accepts exports of another backend. With `physical`, return those
+        of `import_physical`. Each form comes with the properties that the two devices must have in common. The core
+        checks these properties, and requests no other imports.
         """
 
     @abc.abstractmethod
@@ -563,8 +565,8 @@ class Adapter(abc.ABC):
 
     @abc.abstractmethod
     def stream(self, device: DeviceInfo, number: int | None, array: object) -> object | None:
-        """Return a stream of the device for `adopt_queue`: the stream with DLPack's `number`. If `number` is None, it
-        is the stream that the library of `array` uses now, or else the device's default stream. Return None if the
+        """Return a stream of the device for `adopt_queue`: the stream with DLPack's `number`. If `number` is None,
+        return the stream that the library of `array` uses now, or else the device's default stream. Return None if the
         device has no streams.
         """
 
@@ -573,13 +575,15 @@ class Adapter(abc.ABC):
         """Return (device, the driver's event) of another library's event, or None if `native` is not this vendor's."""
 
     def native(self, device: DeviceInfo, what: Literal["platform", "device", "context"]) -> int:
-        """Return the driver's handle of the device, of its platform, or of the context in which this adapter's objects
-        are.
+        """Return the driver's handle of the device, of its platform, or of the context that contains this adapter's
+        objects.
         """
         raise FeatureNotSupportedError(f"{self.backend} has no native handle of a {what}")
 
     def native_queue(self, device: DeviceInfo, handle: int, owned: bool) -> tuple[DeviceInfo, DriverQueue]:
-        """Adopt a queue by the driver's handle of a stream. If `owned`, the stream is destroyed after the queue."""
+        """Adopt a stream by the driver's handle, and return a queue over it. If `owned`, the stream is destroyed after
+        the queue.
+        """
         raise FeatureNotSupportedError(
             f"{self.backend} cannot use another library's stream by its handle: use xs.Queue"
         )

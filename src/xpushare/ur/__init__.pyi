@@ -112,7 +112,7 @@ def urAdapterGetInfo(
 ) -> int: ...
 @overload
 def urAdapterGetInfo(hAdapter: Adapter, propName: int) -> Any:
-    """Asks an adapter.
+    """Returns a property of an adapter.
 
     `URError` with the result:
 
@@ -140,7 +140,7 @@ def urAdapterGetLastError(hAdapter: Adapter) -> tuple[str, int]:
     """
 
 def urAdapterRelease(hAdapter: Adapter) -> None:
-    """Releases a reference to an adapter. Its objects stay, and `urAdapterGet` still returns the adapter.
+    """Releases a reference to an adapter. Its objects stay valid, and `urAdapterGet` still returns the adapter.
 
     `URError` with the result:
 
@@ -210,7 +210,7 @@ def urContextCreate(phDevices: Sequence[Device], pProperties: ContextProperties 
 def urContextCreateWithNativeHandle(
     hNativeContext: int, hAdapter: Adapter, phDevices: Sequence[Device] | None, pProperties: ContextNativeProperties | None,
 ) -> Context:
-    """Makes a context for the driver's context in which all these devices have their objects. Any other context of the driver is refused.
+    """Makes a context for the driver's context that contains the objects of all these devices. Any other context of the driver is refused.
 
     `URError` with the result:
 
@@ -239,7 +239,7 @@ def urContextGetInfo(
 ) -> bool: ...
 @overload
 def urContextGetInfo(hContext: Context, propName: int) -> Any:
-    """Asks about a context.
+    """Returns a property of a context.
 
     `URError` with the result:
 
@@ -255,7 +255,7 @@ def urContextGetInfo(hContext: Context, propName: int) -> Any:
     """
 
 def urContextGetNativeHandle(hContext: Context) -> int:
-    """Returns the driver's handle of the context of the first device's objects (`CUcontext`, `ze_context_handle_t`).
+    """Returns the handle of the driver's context that contains the first device's objects (`CUcontext`, `ze_context_handle_t`).
 
     `URError` with the result:
 
@@ -304,7 +304,7 @@ def urDeviceCreateWithNativeHandle(
     """
 
 def urDeviceGet(hPlatform: Platform, DeviceType: DeviceType | int) -> list[Device]:
-    """Returns the devices of a platform that have a type, each with a reference taken.
+    """Returns the devices of a platform that are of the given type, each with a reference taken.
 
     `URError` with the result:
 
@@ -527,7 +527,7 @@ def urDeviceGetInfo(
 ) -> ExpDevice2DBlockArrayCapabilityFlags: ...
 @overload
 def urDeviceGetInfo(hDevice: Device, propName: int) -> Any:
-    """Asks a device.
+    """Returns a property of a device.
 
     `URError` with the result:
 
@@ -555,7 +555,7 @@ def urDeviceGetNativeHandle(hDevice: Device) -> int:
     """
 
 def urDeviceGetSelected(hPlatform: Platform, DeviceType: DeviceType | int) -> list[Device]:
-    """Returns the devices of a platform that have a type and that `ONEAPI_DEVICE_SELECTOR` selects, each with a reference taken.
+    """Returns the devices of a platform that are of the given type and that `ONEAPI_DEVICE_SELECTOR` selects, each with a reference taken.
 
     Here `urDeviceGet` returns the same: devices that the variable excludes do not exist for this process.
 
@@ -626,7 +626,7 @@ def urEnqueueEventsWait(hQueue: Queue, phEventWaitList: Sequence[Event] | None) 
     """
 
 def urEnqueueEventsWaitWithBarrier(hQueue: Queue, phEventWaitList: Sequence[Event] | None) -> Event:
-    """Works as `urEnqueueEventsWait`, and the commands after it wait for it.
+    """Works like `urEnqueueEventsWait`, but later commands in the queue also wait for it.
 
     `URError` with the result:
 
@@ -647,9 +647,9 @@ def urEnqueueEventsWaitWithBarrier(hQueue: Queue, phEventWaitList: Sequence[Even
 def urEnqueueEventsWaitWithBarrierExt(
     hQueue: Queue, pProperties: ExpEnqueueExtProperties | None, phEventWaitList: Sequence[Event] | None, phEvent: Event | None,
 ) -> Event:
-    """Works as `urEnqueueEventsWaitWithBarrier`, with properties, and can signal a reusable event.
+    """Works like `urEnqueueEventsWaitWithBarrier`, with properties, and can signal a reusable event.
 
-    `phEvent` is an event of `urEventCreateExp`, which is signalled and returned. `None` makes a new event. The event must belong to the context of `hQueue`. A queue with profiling cannot signal an event with IPC. The event must not be an element of `phEventWaitList`, and the device of `hQueue` must answer true to `DeviceInfo.REUSABLE_EVENTS_SUPPORT_EXP`. UR names no result for violations of the last two.
+    `phEvent` is an event of `urEventCreateExp`, which is signalled and returned. `None` makes a new event. The event must belong to the context of `hQueue`. A queue with profiling cannot signal an event with IPC. The event must not be an element of `phEventWaitList`, and the device of `hQueue` must answer true to `DeviceInfo.REUSABLE_EVENTS_SUPPORT_EXP`. UR names no result for violations of the last two rules.
 
     `URError` with the result:
 
@@ -776,9 +776,9 @@ def urEnqueueMemBufferFill(
 def urEnqueueMemBufferMap(
     hQueue: Queue, hBuffer: Mem, blockingMap: bool, mapFlags: MapFlags | int, offset: int, size: int, phEventWaitList: Sequence[Event] | None,
 ) -> tuple[Event, int]:
-    """Gives bytes of a buffer an address, at which the program reads and writes them once the command is complete.
+    """Gives bytes of a buffer an address. The program can read and write them there once the command is complete.
 
-    Host memory keeps its own address. For memory of a device, the address is that of a copy. `urEnqueueMemUnmap` copies it back if `mapFlags` says that it is written.
+    Host memory keeps its own address. For memory of a device, the address is that of a copy. `urEnqueueMemUnmap` copies the bytes back if `mapFlags` says that the program writes them.
 
     `URError` with the result:
 
@@ -910,7 +910,7 @@ def urEnqueueMemBufferWriteRect(
     """
 
 def urEnqueueMemUnmap(hQueue: Queue, hMem: Mem, pMappedPtr: int, phEventWaitList: Sequence[Event] | None) -> Event:
-    """Ends what `urEnqueueMemBufferMap` began. The program must not use the address any more.
+    """Ends a mapping that `urEnqueueMemBufferMap` made. The program must not use the address any more.
 
     `URError` with the result:
 
@@ -945,7 +945,7 @@ def urEnqueueTimestampRecordingExp(hQueue: Queue, blocking: bool, phEventWaitLis
     """
 
 def urEnqueueUSMAdvise(hQueue: Queue, pMem: int, size: int, advice: USMAdviceFlags | int) -> Event:
-    """Hints how memory will be used. Nothing is done, and the command completes in its order.
+    """Hints how memory will be used. The command does nothing, and completes after the commands before it.
 
     `URError` with the result:
 
@@ -1020,7 +1020,7 @@ def urEnqueueUSMFill(
 def urEnqueueUSMFill2D(
     hQueue: Queue, pMem: int, pitch: int, pPattern: bytes | bytearray | memoryview, width: int, height: int, phEventWaitList: Sequence[Event] | None,
 ) -> Event:
-    """Fills rows of memory, as `urEnqueueUSMFill` fills one. The pattern continues from row to row.
+    """Fills rows of memory, as `urEnqueueUSMFill` fills memory. The pattern continues from row to row.
 
     `URError` with the result:
 
@@ -1115,7 +1115,7 @@ def urEnqueueUSMMemcpy(
 def urEnqueueUSMMemcpy2D(
     hQueue: Queue, blocking: bool, pDst: int, dstPitch: int, pSrc: int, srcPitch: int, width: int, height: int, phEventWaitList: Sequence[Event] | None,
 ) -> Event:
-    """Copies rows of memory, as `urEnqueueUSMMemcpy` copies one.
+    """Copies rows of memory. Each row is copied as `urEnqueueUSMMemcpy` copies memory.
 
     `URError` with the result:
 
@@ -1142,7 +1142,7 @@ def urEnqueueUSMPrefetch(
 ) -> Event:
     """Hints that memory will be used on a device or on the host.
 
-    Drivers move memory when it is used. So nothing is done, and the command completes in its order.
+    Drivers move memory when it is used, so the command does nothing. It completes after the commands before it.
 
     `URError` with the result:
 
@@ -1208,7 +1208,7 @@ def urEventCreateExp(hContext: Context, hDevice: Device, pEventDesc: ExpEventDes
 def urEventCreateWithNativeHandle(
     hNativeEvent: int, hContext: Context, pProperties: EventNativeProperties | None,
 ) -> Event:
-    """Makes an event that completes when the driver's event (`CUevent`, `ze_event_handle_t`), as it is recorded now, completes. The handle 0 stands for no event of the driver, and makes a complete event.
+    """Makes an event that completes with the driver's event (`CUevent`, `ze_event_handle_t`). Later recordings of the driver's event do not matter. If the handle is 0, the new event is complete.
 
     `URError` with the result:
 
@@ -1247,7 +1247,7 @@ def urEventGetInfo(
 ) -> int: ...
 @overload
 def urEventGetInfo(hEvent: Event, propName: int) -> Any:
-    """Asks about an event.
+    """Returns a property of an event.
 
     `URError` with the result:
 
@@ -1263,7 +1263,7 @@ def urEventGetInfo(hEvent: Event, propName: int) -> Any:
     """
 
 def urEventGetNativeHandle(hEvent: Event) -> int:
-    """Returns the handle of a driver's event that completes with the newest command of an event (`CUevent`, `ze_event_handle_t`). The handle is valid as long as `hEvent`, until that is signalled again.
+    """Returns the handle of a driver's event that completes with the newest command of an event (`CUevent`, `ze_event_handle_t`). The handle is valid until `hEvent` is signalled again or released.
 
     `URError` with the result:
 
@@ -1275,7 +1275,7 @@ def urEventGetNativeHandle(hEvent: Event) -> int:
     """
 
 def urEventGetProfilingInfo(hEvent: Event, propName: ProfilingInfo | int) -> int:
-    """Asks when the command behind an event ran.
+    """Returns the time at which the command behind an event was enqueued, submitted, started or completed.
 
     QUEUED and SUBMIT are known once the command is enqueued, the others once it is complete. A reusable event made with `ExpEventFlags.ENABLE_PROFILING` has its times on any queue.
 
@@ -1324,7 +1324,7 @@ def urEventRetain(hEvent: Event) -> None:
 def urEventSetCallback(
     hEvent: Event, execStatus: ExecutionInfo | int, pfnNotify: Callable[[Event, ExecutionInfo, object], object], pUserData: object,
 ) -> None:
-    """Has a function called once the command behind an event has reached a state.
+    """Registers a function, which is called once the command behind an event has reached a state.
 
     One thread calls all such functions, as `pfnNotify(hEvent, execStatus, pUserData)`. The event is retained until then. The function is called even if the command is lost, so ask the event for its state. `RUNNING` is reported together with `COMPLETE`.
 
@@ -1495,7 +1495,7 @@ def urIPCOpenPhysMemHandleExp(
     """
 
 def urIPCPutEventHandleExp(hContext: Context, pIPCEventHandleData: bytes | bytearray | memoryview) -> None:
-    """Releases handle data. The event stays, and so do the events that were opened from the data. Only the process that got the data may release them.
+    """Releases handle data. The event stays valid, and so do events that were opened from the data. Only the process that got the data may release them.
 
     `URError` with the result:
 
@@ -1542,9 +1542,9 @@ def urIPCPutPhysMemHandleExp(hContext: Context, pIPCPhysMemHandleData: bytes | b
 def urMemBufferCreate(
     hContext: Context, flags: MemFlags | int, size: int, pProperties: BufferProperties | None,
 ) -> Mem:
-    """Makes a buffer: bytes that commands reach by a handle and an offset.
+    """Makes a buffer: bytes that commands access by a handle and an offset.
 
-    With `USE_HOST_POINTER`, the bytes are the program's own, at `pProperties.pHost`, and stay there. With `ALLOC_COPY_HOST_POINTER`, the buffer is a copy of them. Otherwise the bytes are memory of the device. They are host memory with `ALLOC_HOST_POINTER`, or if the context has several devices.
+    With `USE_HOST_POINTER`, the buffer is the program's own memory at `pProperties.pHost`. Otherwise the buffer has memory of its own. This is host memory with `ALLOC_HOST_POINTER` or if the context has several devices, else memory of the device. With `ALLOC_COPY_HOST_POINTER`, the bytes at `pProperties.pHost` are copied into it.
 
     `URError` with the result:
 
@@ -1567,7 +1567,7 @@ def urMemBufferCreate(
 def urMemBufferPartition(
     hBuffer: Mem, flags: MemFlags | int, bufferCreateType: BufferCreateType | int, pRegion: BufferRegion,
 ) -> Mem:
-    """Makes a buffer of a part of another buffer's bytes. The bytes stay as long as either buffer exists.
+    """Makes a buffer of a part of another buffer's bytes. The bytes are kept as long as either buffer exists.
 
     `URError` with the result:
 
@@ -1600,7 +1600,7 @@ def urMemGetInfo(
 ) -> Context: ...
 @overload
 def urMemGetInfo(hMemory: Mem, propName: int) -> Any:
-    """Asks about a buffer.
+    """Returns a property of a buffer.
 
     `URError` with the result:
 
@@ -1645,7 +1645,7 @@ def urMemRetain(hMem: Mem) -> None:
 def urMemoryExportAllocExportableMemoryExp(
     hContext: Context, hDevice: Device, alignment: int, size: int, handleTypeToExport: ExpExternalMemType | int,
 ) -> int:
-    """Allocates memory of a device that `urMemoryExportExportMemoryHandleExp` exports.
+    """Allocates memory of a device that can be exported by `urMemoryExportExportMemoryHandleExp`.
 
     `URError` with the result:
 
@@ -1669,7 +1669,7 @@ def urMemoryExportAllocExportableMemoryExp(
 def urMemoryExportExportMemoryHandleExp(
     hContext: Context, hDevice: Device, handleTypeToExport: ExpExternalMemType | int, pMem: int,
 ) -> int:
-    """Returns a file descriptor of an allocation, for another interface. The descriptor belongs to the caller.
+    """Returns a file descriptor of an allocation, with which another API can import it. The descriptor belongs to the caller.
 
     `URError` with the result:
 
@@ -1689,7 +1689,7 @@ def urMemoryExportExportMemoryHandleExp(
     """
 
 def urMemoryExportFreeExportableMemoryExp(hContext: Context, hDevice: Device, pMem: int) -> None:
-    """Frees memory of `urMemoryExportAllocExportableMemoryExp`.
+    """Frees memory that `urMemoryExportAllocExportableMemoryExp` allocated.
 
     `URError` with the result:
 
@@ -1744,7 +1744,7 @@ def urPhysicalMemGetInfo(
 ) -> PhysicalMemProperties: ...
 @overload
 def urPhysicalMemGetInfo(hPhysicalMem: PhysicalMem, propName: int) -> Any:
-    """Asks about physical memory.
+    """Returns a property of physical memory.
 
     `URError` with the result:
 
@@ -1847,7 +1847,7 @@ def urPlatformGetInfo(
 ) -> Adapter: ...
 @overload
 def urPlatformGetInfo(hPlatform: Platform, propName: int) -> Any:
-    """Asks a platform.
+    """Returns a property of a platform.
 
     `URError` with the result:
 
@@ -1925,7 +1925,7 @@ def urQueueFinish(hQueue: Queue) -> None:
 def urQueueFlush(hQueue: Queue) -> None:
     """Issues the commands of a queue to its device.
 
-    There is nothing to do. A command goes to the device when it is enqueued, or once the wait that holds it back has ended.
+    This does nothing, since a queue passes each command to the device at once or, if a wait holds the command back, when the wait ends.
 
     `URError` with the result:
 
@@ -1969,7 +1969,7 @@ def urQueueGetInfo(
 ) -> bool: ...
 @overload
 def urQueueGetInfo(hQueue: Queue, propName: int) -> Any:
-    """Asks about a queue.
+    """Returns a property of a queue.
 
     `URError` with the result:
 
@@ -2027,7 +2027,7 @@ def urQueueRetain(hQueue: Queue) -> None:
     """
 
 def urUSMContextMemcpyExp(hContext: Context, pDst: int, pSrc: int, size: int) -> None:
-    """Copies memory without a queue, as `urEnqueueUSMMemcpy` copies it, and waits for the copy.
+    """Copies memory as `urEnqueueUSMMemcpy` does, but without a queue, and waits for the copy.
 
     `URError` with the result:
 
@@ -2102,7 +2102,7 @@ def urUSMGetMemAllocInfo(
 ) -> USMPool | None: ...
 @overload
 def urUSMGetMemAllocInfo(hContext: Context, pMem: int, propName: int) -> Any:
-    """Asks about the allocation that an address lies in.
+    """Returns a property of the allocation that contains an address.
 
     `URError` with the result:
 
@@ -2190,7 +2190,7 @@ def urUSMImportExp(hContext: Context, pMem: int, size: int) -> None:
 def urUSMPoolCreate(hContext: Context, pPoolDesc: USMPoolDesc) -> USMPool:
     """Makes a pool from which memory can be allocated.
 
-    Each allocation has its own pages, so that it can be shared alone, and `urUSMFree` frees them. The pool caches nothing, and limits that are chained to `pPoolDesc` in C have no effect. `ZERO_INITIALIZE_BLOCK` zeroes the allocations. The other flags are permissions.
+    Each allocation has its own pages, so that it can be shared alone, and `urUSMFree` frees them. The pool caches nothing, and limits that are chained to `pPoolDesc` in C have no effect. `ZERO_INITIALIZE_BLOCK` zeroes the allocations. The other flags have no effect.
 
     `URError` with the result:
 
@@ -2205,7 +2205,7 @@ def urUSMPoolCreate(hContext: Context, pPoolDesc: USMPoolDesc) -> USMPool:
     """
 
 def urUSMPoolCreateExp(hContext: Context, hDevice: Device, pPoolDesc: USMPoolDesc) -> USMPool:
-    """Makes a pool for one device, which behaves as those of `urUSMPoolCreate`.
+    """Makes a pool for one device. The pool behaves like those of `urUSMPoolCreate`.
 
     `URError` with the result:
 
@@ -2248,7 +2248,7 @@ def urUSMPoolGetDefaultDevicePoolExp(hContext: Context, hDevice: Device) -> USMP
     """
 
 def urUSMPoolGetDevicePoolExp(hContext: Context, hDevice: Device) -> USMPool:
-    """Returns the pool that was chosen for a device, or else its default pool. The caller gets no reference.
+    """Returns the pool that `urUSMPoolSetDevicePoolExp` set for a device, or else its default pool. The caller gets no reference.
 
     `URError` with the result:
 
@@ -2276,7 +2276,7 @@ def urUSMPoolGetInfo(
 ) -> Context: ...
 @overload
 def urUSMPoolGetInfo(hPool: USMPool, propName: int) -> Any:
-    """Asks about a pool. Reserved and used sizes are equal, since a pool caches no freed memory.
+    """Returns a property of a pool. Reserved and used sizes are equal, since a pool caches no freed memory.
 
     `URError` with the result:
 
@@ -2306,7 +2306,7 @@ def urUSMPoolGetInfoExp(
 ) -> Context: ...
 @overload
 def urUSMPoolGetInfoExp(hPool: USMPool, propName: int) -> Any:
-    """Asks about a pool, as `urUSMPoolGetInfo` does.
+    """Returns a property of a pool, as `urUSMPoolGetInfo` does.
 
     `URError` with the result:
 
@@ -2321,7 +2321,7 @@ def urUSMPoolGetInfoExp(hPool: USMPool, propName: int) -> Any:
     """
 
 def urUSMPoolRelease(pPool: USMPool) -> None:
-    """Releases a reference to a pool. Allocations from the pool stay.
+    """Releases a reference to a pool. Allocations from the pool stay valid.
 
     `URError` with the result:
 
@@ -2343,7 +2343,7 @@ def urUSMPoolRetain(pPool: USMPool) -> None:
     """
 
 def urUSMPoolSetDevicePoolExp(hContext: Context, hDevice: Device, hPool: USMPool) -> None:
-    """Chooses the pool of a device that `urEnqueueUSMDeviceAllocExp` uses if the caller names none. The choice ends with the pool.
+    """Sets the pool of a device that `urEnqueueUSMDeviceAllocExp` uses if the caller names none. When that pool is destroyed, the default pool is used again.
 
     `URError` with the result:
 
@@ -2359,7 +2359,7 @@ def urUSMPoolSetDevicePoolExp(hContext: Context, hDevice: Device, hPool: USMPool
 def urUSMPoolSetInfoExp(hPool: USMPool, propName: USMPoolInfo | int, pPropValue: int) -> None:
     """Sets how much freed memory a pool may keep (`RELEASE_THRESHOLD_EXP`), or resets `USED_HIGH_EXP` and `RESERVED_HIGH_EXP`, which are equal.
 
-    A pool never uses the permission to keep memory.
+    The release threshold has no effect, since a pool never keeps freed memory.
 
     `URError` with the result:
 
@@ -2375,7 +2375,7 @@ def urUSMPoolSetInfoExp(hPool: USMPool, propName: USMPoolInfo | int, pPropValue:
     """
 
 def urUSMPoolTrimToExp(hContext: Context, hDevice: Device, hPool: USMPool, minBytesToKeep: int) -> None:
-    """Has a pool release its cache. Does nothing, since a pool has no cache.
+    """Makes a pool release its cache. Does nothing, since a pool has no cache.
 
     `URError` with the result:
 
@@ -2426,7 +2426,7 @@ def urUSMSharedAlloc(
     """
 
 def urUsmP2PDisablePeerAccessExp(commandDevice: Device, peerDevice: Device) -> None:
-    """Ends what `urUsmP2PEnablePeerAccessExp` began.
+    """Disables access that `urUsmP2PEnablePeerAccessExp` enabled.
 
     `URError` with the result:
 
@@ -2455,7 +2455,7 @@ def urUsmP2PEnablePeerAccessExp(commandDevice: Device, peerDevice: Device) -> No
     """
 
 def urUsmP2PPeerAccessGetInfoExp(commandDevice: Device, peerDevice: Device, propName: ExpPeerInfo | int) -> int:
-    """Asks whether a device can use memory of another.
+    """Returns whether a device can use memory of another device, or whether it can use atomic operations there.
 
     `URError` with the result:
 
@@ -2483,7 +2483,7 @@ def urVirtualMemFree(hContext: Context, pStart: int, size: int) -> None:
 def urVirtualMemGetInfo(
     hContext: Context, pStart: int, size: int, propName: VirtualMemInfo | int,
 ) -> VirtualMemAccessFlags:
-    """Asks about a mapped range.
+    """Returns a property of a mapped range.
 
     `URError` with the result:
 

@@ -403,5 +403,5 @@ def _answer_unsupported(name: str) -> Callable[..., NoReturn]:
 
 
 def unsupported() -> dict[str, Callable[..., NoReturn]]:
-    """Build the functions of `UNSUPPORTED`."""
+    """Build the functions that raise `ERROR_UNSUPPORTED_FEATURE` whatever their arguments are."""
     return {name: _answer_unsupported(name) for name in UNSUPPORTED}

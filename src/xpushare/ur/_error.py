@@ -25,7 +25,8 @@ def last_error() -> tuple[str, int]:
 class URError(XpuShareError):
     """A function of `xpushare.ur` failed. `.result` is Unified Runtime's code for the failure.
 
-    `__cause__` is the error of the object face, if there is one. Its `native` and `reasons` are here, too.
+    If an error of another part of `xpushare` caused the failure, it is the `__cause__`, and `native` and `reasons` are
+    copied from it.
     """
 
     def __str__(self) -> str:
@@ -37,7 +38,7 @@ class HostTaskError(Exception):
 
 
 def fail(function: str, error: XpuShareError, results: Mapping[Result, Result]) -> NoReturn:
-    """Raise `error` as the `URError` of `function`. `results` maps general errors to the function's own codes."""
+    """Raise `error` as the `URError` of `function`. `results` maps general result codes to the function's own codes."""
     if isinstance(error, URError):
         raise URError(f"{function}: {error.message}", result=error.result) from error.__cause__
     result = results.get(error.result, error.result)
@@ -52,5 +53,5 @@ def fail(function: str, error: XpuShareError, results: Mapping[Result, Result]) 
 
 
 def out_of_memory(function: str) -> NoReturn:
-    """Raise the error with which `function` answers if Python itself had no memory."""
+    """Raise the error with which `function` fails if Python runs out of memory."""
     raise URError(f"{function}: this process has no memory left", result=Result.ERROR_OUT_OF_HOST_MEMORY) from None

@@ -148,7 +148,7 @@ def _of_core(function: Function) -> list[str]:
 
 
 def _given_back(function: Function) -> list[str]:
-    """Describe what becomes of the objects that a successful call makes or takes back."""
+    """Describe which objects the caller has to release after a successful call, and which object the call releases."""
     lines = [f"Gives back: {function.ends}."] if function.ends else []
     for made in function.made:
         by = " or ".join(f"`{each.name}`" for each in FUNCTIONS.values() if each.ends == made)

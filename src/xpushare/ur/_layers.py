@@ -1,5 +1,5 @@
-"""The layers around the functions of `xpushare.ur`, derived from the declarations: what a function makes and ends, its
-arguments' names, and which of them are handles and addresses.
+"""The layers around the functions of `xpushare.ur`. They are derived from the declarations: which objects a function
+makes and ends, its arguments' names, and which of them are handles and addresses.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _ended() -> frozenset[str]:
 
 @cache
 def _addresses() -> frozenset[str]:
-    """Return the arguments that are addresses."""
+    """Return the kinds of objects that functions release by address."""
     return frozenset(kind for kind in _ended() if kind and kind not in HANDLES and not kind.endswith(" handle"))
 
 
@@ -88,7 +88,9 @@ def _name(handle: Counted) -> str:
 
 
 def _subject(function: Function, kind: str, given: Mapping[str, Any]) -> Any:
-    """Return the argument of that kind of handle, or else the first address."""
+    """Return the argument that is a handle of that kind or, for other kinds, the first address. Return None if there is
+    none.
+    """
     for arg in function.args:
         if arg.base_kind == (f"handle:{kind}" if kind in HANDLES else "pointer"):
             return given.get(arg.name)
@@ -96,14 +98,14 @@ def _subject(function: Function, kind: str, given: Mapping[str, Any]) -> Any:
 
 
 def _made_address(function: Function, given: Mapping[str, Any], result: Any) -> int:
-    """Return the address of the object that a call made: one of the call's outputs, or else an argument."""
+    """Return the address of the object that a call made, which is one of the call's outputs, or else an argument."""
     kinds = function.returns.split("+")
     outputs = dict(zip(kinds, result if len(kinds) > 1 else (result,), strict=True))
     return int(outputs["pointer"] if "pointer" in outputs else _subject(function, "", given))
 
 
 def _keep(function: Function, given: Mapping[str, Any], result: Any) -> None:
-    """Record what a successful call made and ended. The operations record handle data themselves."""
+    """Record the objects that a successful call made and ended, except handle data, which the operations record."""
     from xpushare.core.validation import books
 
     ended = function.ends

@@ -58,7 +58,7 @@ class Counted:
     """A handle with Unified Runtime's reference count. It is dead once the count is 0, even if the program still has
     the object.
 
-    In classes that have it, `shared` is the object of the object face behind the handle.
+    If a class has `shared`, this is the object of `xpushare` that the handle stands for.
     """
 
     __slots__ = ("__weakref__", "references")
@@ -87,7 +87,7 @@ class Counted:
             self.references += 1
 
     def take(self) -> None:
-        """Count a reference that a function returns, including the first."""
+        """Add a reference. Unlike `retain`, this is allowed while the count is 0."""
         with _lock:
             self.references += 1
 
@@ -141,7 +141,7 @@ class Adapter(Counted):
 
 @final
 class Platform(Counted):
-    """`ur_platform_handle_t`: the devices of one adapter; each adapter has one."""
+    """`ur_platform_handle_t`: the devices of one adapter. Each adapter has one platform."""
 
     __slots__ = ("adapter",)
 
@@ -161,7 +161,7 @@ class Platform(Counted):
 
 @final
 class Device(Counted):
-    """`ur_device_handle_t`: one device; the object face's is `xpushare.Device`."""
+    """`ur_device_handle_t`: one device. `shared` is its `xpushare.Device`."""
 
     __slots__ = ("platform", "shared")
 
@@ -220,7 +220,7 @@ class Context(Counted):
             return found
 
     def pool(self, device: Device) -> USMPool:
-        """Return the pool of a device from which commands allocate if they name none."""
+        """Return the pool of a device from which commands allocate if the caller names no pool."""
         found = self.chosen_pools.get(device)
         return found if found is not None and found.references else self.default_pool(device)
 
@@ -387,7 +387,7 @@ class Mem(Counted):
 
     @property
     def piece(self) -> Range:
-        """Return the buffer's bytes."""
+        """Return the range of memory that the buffer covers."""
         return self._bytes if isinstance(self._bytes, Range) else use(self._bytes)
 
     def _about(self) -> str:
@@ -411,7 +411,7 @@ class Mapped(NamedTuple):
 
 @final
 class USMPool(Counted):
-    """`ur_usm_pool_handle_t`: a pool, which counts its allocations."""
+    """`ur_usm_pool_handle_t`: a pool. It counts the bytes that are allocated from it."""
 
     __slots__ = ("context", "device", "flags", "most", "threshold", "used")
 
@@ -447,7 +447,7 @@ class USMPool(Counted):
             self.most = max(self.most, self.used)
 
     def begin_anew(self) -> None:
-        """Reset the pool's peak sizes."""
+        """Reset the pool's peak size to the current size."""
         with _lock:
             self.most = self.used
 
@@ -489,8 +489,8 @@ _loader_selects: Final = ContextVar("loader_selects", default=False)
 
 
 def selected_by_loader(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Make `call` for Unified Runtime's loader. The loader reads `ONEAPI_DEVICE_SELECTOR` itself, and numbers all
-    devices of a platform.
+    """Return `call` as a function for Unified Runtime's loader. In it, `ONEAPI_DEVICE_SELECTOR` hides no devices, since
+    the loader applies the variable itself to all devices of a platform.
     """
 
     def answer(*arguments: Any) -> Any:
@@ -556,8 +556,8 @@ class Places:
         return found if address < found.address + found.nbytes else None
 
     def find(self, address: int) -> Range:
-        """Return the memory from `address` to the end of its allocation or range, including memory that the object face
-        allocated.
+        """Return the memory from `address` to the end of its allocation or range, including memory that was allocated
+        without `xpushare.ur`. Raises `ERROR_INVALID_MEM_OBJECT` for an unknown address.
         """
         found = self.known(address)
         if found is None:

@@ -1,15 +1,15 @@
 """How a function of `xpushare.ur` is declared, and where the declarations are found.
 
-A function is declared once, in a module of `_functions`: `@function` and the body below it. From that derive the public
-function with its validation (`_derived`), the stub and the reference pages (`_generate`), and what a function has to do
-with the operations of `core`. A body takes the C function's inputs in their order and under their names: an array and
-its count are one sequence, sizes of info queries and outputs fall away, and so do the rules about them. Its annotations
-say what an argument is:
+A function is declared once, in a module of `_functions`: `@function` and the body below it. The public function with
+its validation (`_derived`), the stub and the reference pages (`_generate`) derive from that, and so do the links
+between functions and the operations of `core`. A body takes the C function's inputs in their order and under their
+names. An array and its count are one sequence. Outputs and the sizes of info queries are omitted, and so are the rules
+about them. Annotations give the kind of each argument:
 
 | annotation | kind | in Python |
 |---|---|---|
 | a class of `_objects` | `handle:X` | an object; `HANDLES` has the kinds |
-| `Pointer`, `NullablePointer` | `pointer`, `pointer?` | an address, `int` of 64 bits; 0 is null, as `None` is |
+| `Pointer`, `NullablePointer` | `pointer`, `pointer?` | an address, `int` of 64 bits; 0 and `None` are null |
 | `Size` | `size` | `int` of 64 bits, not negative |
 | `bool` | `bool` | `bool` |
 | `Uint32` | `uint32` | `int` of 32 bits, not negative |
@@ -29,7 +29,7 @@ say what an argument is:
 | `tuple[X, Y]` (a result) | the kinds, with `+` | a tuple: several outputs, in their order |
 
 The values of info queries have the kinds `uint32`, `int32`, `uint64`, `string` and `K[3]`, too; an `Info` says which. A
-function whose last argument is `propName` answers `info:X`: a value whose kind the `Info` of that enumeration tells.
+function whose last argument is `propName` answers `info:X`: a value whose kind the `Info` of that enumeration gives.
 
 Numbers, summaries, results and rules restate Unified Runtime (`scripts/core/*.yml` and its parameter validation, commit
 578c2a84 of 2026-08-22).
@@ -199,7 +199,7 @@ class Function:
 
     @property
     def made(self) -> tuple[str, ...]:
-        """The kinds of `makes`."""
+        """The kinds of objects in `makes`, as a tuple."""
         return tuple(self.makes.split("+")) if self.makes else ()
 
     def result_of(self, result: Result) -> Result:
@@ -222,7 +222,7 @@ UNSUPPORTED_QUERY: Final = ("UNSUPPORTED_ENUMERATION", "the adapter does not sup
 
 
 class Info:
-    """The queries of one enumeration: the kind of each value, and how it is answered."""
+    """The queries of one enumeration: the kind of each value, and how each query is answered."""
 
     def __init__(
         self,
@@ -245,7 +245,7 @@ class Info:
         INFOS[enumeration.__name__] = self
 
     def answer(self, asked: Any, about: Any) -> Any:
-        """Return the value, or raise `ERROR_UNSUPPORTED_ENUMERATION`."""
+        """Return the value of a query for an object, or raise `ERROR_UNSUPPORTED_ENUMERATION`."""
         found = self._answers.get(asked)
         if found is None:
             raise URError(f"{about!r} does not answer {asked!r}", result=Result.ERROR_UNSUPPORTED_ENUMERATION)

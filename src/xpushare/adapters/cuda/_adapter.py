@@ -1,4 +1,4 @@
-"""The adapter: implements the driver contract with the other modules of this package."""
+"""Implements the driver contract with the other modules of this package."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class _Owned:
 
 
 class Cuda(VirtualMemoryAdapter):
-    """NVIDIA GPUs."""
+    """The adapter of NVIDIA GPUs."""
 
     backend = BACKEND
     maps_memfds = False  # the driver must know their pages
@@ -109,7 +109,9 @@ class Cuda(VirtualMemoryAdapter):
     # --- devices -------------------------------------------------------------------------------------------
 
     def _list(self) -> tuple[list[DeviceInfo], str]:
-        """Return the devices, and the reason if there are none. Asks the driver only once it runs."""
+        """Return the devices, and the reason if there are none. Asks the driver only if this process has started it
+        already.
+        """
         asked = (os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("CUDA_DEVICE_ORDER"))
         if self._listed is None or (self._listed[0] != asked and not self._driver.started):
             version = driver_version()

@@ -141,14 +141,16 @@ class Driver(ProcessDriver["Gpu"]):
         return found
 
     def __call__(self, doing: str, name: str, *arguments: Any) -> Any:
-        """Call the driver. Returns the values beside the code, or raises our error."""
+        """Call the driver. Returns the values that the call returns after its result code. Raises our error if it
+        fails.
+        """
         code, *values = getattr(self.api, name)(*arguments)
         if code:
             raise self.error(doing, name, int(code))
         return values[0] if len(values) == 1 else tuple(values)
 
     def ready(self, doing: str, name: str, code: int) -> bool:
-        """Return whether the work that a call asked about has finished, from the code of the call."""
+        """Return whether work has finished, given the result code of the call that queried it."""
         if code in (0, Error.NOT_READY):
             return not code
         raise self.error(doing, name, code)
@@ -252,8 +254,9 @@ class Context:
 class Gpu:
     """One device of the driver, and the engine's hooks for it.
 
-    Its primary context is retained at first use and never released. Releasing a context waits for the context's work,
-    and waits for ever if that work is behind a wait that nobody ends (measured). The end of the process does not wait.
+    Its primary context is retained at first use and never released. Releasing a context would wait for the context's
+    work, and would hang if that work waits for a point that never comes (measured). The exit of the process does not
+    wait.
     """
 
     def __init__(self, driver: Driver, ordinal: int, handle: Any, name: str) -> None:
@@ -398,7 +401,7 @@ class Gpu:
         return self.driver(doing, "cuMemCreate", nbytes, self._properties(n.POSIX_FD if shareable else 0), 0)
 
     def create_for_fabric(self, doing: str, nbytes: int) -> Any:
-        """Make an allocation that has a fabric handle beside the file descriptor."""
+        """Make an allocation that has a fabric handle in addition to the file descriptor."""
         doing = f"{doing}, with a fabric handle ({FABRIC}=1)"
         if not self.attribute(Attribute.HANDLE_TYPE_FABRIC_SUPPORTED):
             raise FeatureNotSupportedError(

@@ -57,7 +57,7 @@ def open_opaque(engine: Engine, gpu: Gpu, what: Import) -> DriverMemory:
 
 
 def dma_buf(gpu: Gpu, address: int, nbytes: int) -> tuple[OwnedFd, int]:
-    """Make a dma-buf of the pages that contain these bytes. Returns it, and the bytes' offset in it."""
+    """Make a dma-buf of the pages that contain these bytes. Returns the dma-buf and the offset of the bytes in it."""
     doing = f"making a dma-buf of {nbytes} bytes on {gpu}"
     if not gpu.attribute(Attribute.DMA_BUF_SUPPORTED):
         raise FeatureNotSupportedError(
@@ -109,8 +109,8 @@ _imported: Final[WeakKeyDictionary[Any, _Semaphore]] = WeakKeyDictionary()
 
 @final
 class Point:
-    """A wait for a value of a timeline semaphore, or its signal. The code that queues the calls must keep this object
-    alive until they have finished.
+    """A wait for a value of a timeline semaphore, or a signal of that value. The code that queues the calls must keep
+    this object alive until they have finished.
     """
 
     def __init__(self, gpu: Gpu, point: TimelinePoint) -> None:

@@ -1,5 +1,5 @@
-"""Allocations that have a fabric handle beside the file descriptor. The transports of inference engines use the fabric
-handle to reach an allocation from other nodes.
+"""Allocations that have a fabric handle in addition to the file descriptor. The transports of inference engines use the
+fabric handle to reach an allocation from other nodes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ __all__ = ["fabric_handle", "support"]
 
 
 def support(gpu: Gpu) -> Support:
-    """Return whether allocations with both handles can be made. The driver is asked first, and then one is made."""
+    """Return whether allocations with a file descriptor and a fabric handle can be made. Found by asking the driver and
+    then making one.
+    """
     doing = "trying an allocation with a fabric handle"
     try:
         with gpu.current():

@@ -83,8 +83,8 @@ def has_binding() -> bool:
 
 
 def from_proc() -> list[Listed] | None:
-    """Return the GPUs in the order of their bus addresses. Return None if the driver has no such folder, or if its
-    files lack what is needed.
+    """Return the GPUs that the kernel driver lists and this process may open, in the order of their bus addresses.
+    Return None if the driver lists none in /proc, or if its files lack what is needed.
     """
     found = []
     try:

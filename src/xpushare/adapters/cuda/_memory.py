@@ -57,7 +57,9 @@ class ManagedMemory(Mapped):
 
 
 def open_own(engine: Engine, gpu: Gpu, kind: int, doing: str, what: Import, description: bytes) -> DriverMemory:
-    """Map a peer's pool memory, or legacy memory that `open_legacy` could not map together."""
+    """Map a peer's memory from a pool. Raises for cudaMalloc memory that `open_legacy` refused, since it is read-only
+    or invalid.
+    """
     if kind not in (_LEGACY, _POOL) or len(description) < _HANDLE_NBYTES:
         raise InvalidHandleError(f"{doing}: this version does not know the kind of the exporter's memory ({kind})")
     if what.read_only:
@@ -95,8 +97,8 @@ def importer(engine: Engine, gpu: Gpu) -> Importer:
 
 
 def open_legacy(engine: Engine, gpu: Gpu, found: Sequence[Import]) -> list[DriverMemory] | None:
-    """Map several imports of cudaMalloc memory in one native call: all of them, or none. Return None if one is of
-    another kind or invalid.
+    """Map several imports of cudaMalloc memory in one native call: all of them, or none. Return None if one of them is
+    invalid or is another kind of memory.
     """
     payloads: list[bytes] = []
     sizes: list[int] = []
@@ -227,7 +229,9 @@ class _ForeignLegacy(_ForeignMemory):
 
     @staticmethod
     def name(found: Sequence[_ForeignLegacy]) -> int:
-        """Ask for the handles of several allocations on one device. Returns the code of the call that failed, or 0."""
+        """Ask the driver for the handles of several allocations on one device. Returns the code of the call that
+        failed, or 0.
+        """
         gpu = found[0].gpu
         into = bytearray(_HANDLE_NBYTES * len(found))
         with gpu.current():

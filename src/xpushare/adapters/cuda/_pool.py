@@ -38,7 +38,7 @@ _CALLS: Final = (
 
 
 class _Piece(ctypes.Structure):
-    """xp_piece"""
+    """The C struct `xp_piece` of `device_pool.c`."""
 
     _fields_ = tuple((name, ctypes.c_uint64) for name in ("at", "nbytes", "handle", "serial", "used"))
 

@@ -20,9 +20,10 @@ __all__ = ["Stream"]
 class Stream(RuntimeStream):
     """A stream, and the engine's hooks for it. A mark is an event and its number.
 
-    Streams share hardware channels, so our streams hold operations if too many streams would wait. Another library's
-    stream cannot. Calls on words and events need no current context (measured), except on the default streams, which
-    belong to the current context. The calls that `synchronize` repeats are inlined, which saves one Python frame each.
+    Streams share hardware channels. So our own streams hold operations if too many streams would wait. Streams of other
+    libraries cannot hold operations. Calls on words and events need no current context (measured), except on the
+    default streams, which belong to the current context. The calls that `synchronize` repeats are inlined, which saves
+    one Python frame each.
     """
 
     def __init__(self, context: Context, stream: Any, owner: object | None) -> None:
@@ -49,9 +50,9 @@ class Stream(RuntimeStream):
             return cls(context, context.driver(doing, "cuStreamCreate", n.STREAM_NON_BLOCKING), None)
 
     def identity(self) -> Hashable | None:
-        """Name the stream. After the stream is destroyed, its handle may be reused, but its id is not.
+        """Return a key that no later stream has, even a stream that gets the same handle after this one is destroyed.
 
-        None while the stream is being captured: asking for its id would end the capture (measured).
+        Return None while the stream is being captured, since asking for its id would end the capture (measured).
         """
         context = self._context
         if self.lasting:

@@ -1,4 +1,4 @@
-"""The adapter: implements the driver contract with the other modules of this package."""
+"""Implements the driver contract with the other modules of this package."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _list_devices() -> Found:
 
 
 class Hip(LibraryAdapter[Gpu]):
-    """AMD's GPUs."""
+    """The adapter of AMD's GPUs."""
 
     backend = BACKEND
     missing = _MISSING
@@ -152,7 +152,7 @@ class Hip(LibraryAdapter[Gpu]):
         return info, HostOrderedQueue(self.queue(info), finish)
 
     def _gpu_of(self, ordinal: int | None) -> Gpu:
-        """Return the device that another library's object names, or else the current one."""
+        """Return the device that another library's object names, or else the current device."""
         found = self._driver.gpus()
         if ordinal is None:
             ordinal = self._driver.made("asking for the current device", "hipGetDevice")

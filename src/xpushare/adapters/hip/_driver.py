@@ -77,7 +77,7 @@ class Driver(LibraryDriver["Gpu"]):
         self._clear: Any = None
 
     def _load(self) -> Any:
-        """Return the library that this process has loaded, or else the first that exists."""
+        """Load HIP's library: the one that this process has loaded already, or else the first that can be loaded."""
         failures: list[str] = []
         for name in sorted(libraries(), key=lambda name: not library_loaded(name)):
             try:
@@ -194,8 +194,8 @@ class Gpu(CountedMemory):
 
     @cached_property
     def lacks_virtual_memory(self) -> str:
-        """The feature that the driver lacks to create, export and map memory, or "" if it lacks none. Found by trying
-        one export.
+        """The feature that is missing for creating, exporting and mapping memory, or "" if none is. Found by trying one
+        export.
         """
         if not self.attribute(Attribute.VirtualMemoryManagementSupported):
             return "hipDeviceAttributeVirtualMemoryManagementSupported"

@@ -13,7 +13,7 @@ __all__ = ["FUNCTIONS", "AccessDesc", "AllocationProp", "Attribute", "Error", "H
 
 
 class Error(IntEnum):
-    """hipError…"""
+    """Error codes: hipError…."""
 
     InvalidValue = 1
     OutOfMemory = 2
@@ -30,7 +30,7 @@ class Error(IntEnum):
 
 
 class Attribute(IntEnum):
-    """Values of hipDeviceAttribute…. HIP before release 6 lacks the last one."""
+    """Device attributes: hipDeviceAttribute…. HIP before release 6 lacks the last one."""
 
     ConcurrentManagedAccess = 9
     Integrated = 16
@@ -40,7 +40,7 @@ class Attribute(IntEnum):
 
 
 class Pointer(IntEnum):
-    """HIP_POINTER_ATTRIBUTE_…"""
+    """Attributes of addresses: HIP_POINTER_ATTRIBUTE_…."""
 
     HOST_POINTER = 4
     BUFFER_ID = 7

@@ -36,7 +36,7 @@ def in_use_here() -> bool:
 
 
 class RawStream(NamedTuple):
-    """A stream by its handle. `device` is the stream's device if the handle is a default stream."""
+    """A stream that is known only by its handle. `device` is the stream's device if the handle is a default stream."""
 
     handle: int
     device_id: int

@@ -1,6 +1,4 @@
-"""dma-bufs on the host: memory of any driver, if that driver lets the host map it, and dma-bufs that the kernel makes
-of a memfd.
-"""
+"""dma-bufs on the host: those of any driver that lets the host map them, and those that the kernel makes of memfds."""
 
 from __future__ import annotations
 
@@ -51,7 +49,7 @@ def dma_buf_nbytes(fd: int) -> int:
 
 
 def of_memfd(doing: str, memfd: int, offset: int, nbytes: int) -> OwnedFd:
-    """Make a dma-buf of whole pages of a memfd that cannot shrink (udmabuf)."""
+    """Make a dma-buf of whole pages of a memfd by udmabuf. The memfd must be sealed against shrinking."""
     try:
         device = OwnedFd(os.open(UDMABUF, os.O_RDWR | os.O_CLOEXEC))
     except OSError as error:
@@ -121,7 +119,9 @@ class HostDmaBuf(DriverMemory):
         return Export(self.nbytes, self._exposed, (self.fd.number,), form=Form.DMA_BUF)
 
     def begin(self, write: bool) -> None:
-        """Begin an access by the host, and make the devices' writes visible to it. With `write`, it may write."""
+        """Begin an access by the host, and make the devices' writes visible to it. With `write`, the host may also
+        write.
+        """
         self._sync(_READ | _WRITE if write else _READ)
 
     def end(self, write: bool) -> None:

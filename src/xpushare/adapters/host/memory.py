@@ -19,7 +19,7 @@ _PROTECTION = {"none": 0, "r": 1, "rw": 2}
 
 
 class Calls:
-    """Makes the driver's calls; `mock` overrides `__call__`."""
+    """Makes the system calls. The mock driver overrides `__call__`."""
 
     def __call__(self, name: str, *arguments: Any) -> Any:
         return getattr(system, name)(*arguments)
@@ -155,7 +155,7 @@ class HostMemory(DriverMemory):
 
 
 class HostPhysical(DriverPhysical):
-    """Pages of a memfd."""
+    """Physical memory: pages of a memfd."""
 
     def __init__(self, fd: OwnedFd, nbytes: int, inode: int) -> None:
         self.fd = fd
@@ -187,7 +187,7 @@ class HostPhysical(DriverPhysical):
 
 
 class HostRange(DriverRange):
-    """Reserved addresses of this process."""
+    """A reserved range of this process's addresses."""
 
     host_accessible = True
 

@@ -1,4 +1,4 @@
-"""An in-order queue on the host, with one Python thread each, shared by `native_cpu` and `mock`."""
+"""In-order queues on the host. Each queue runs its operations on a Python thread of its own."""
 
 from __future__ import annotations
 
@@ -145,7 +145,9 @@ class HostQueue(DriverQueue):
         self._put(self._know)
 
     def _know(self) -> None:
-        """Run in queue order. Earlier failures no longer fail later signals."""
+        """Record that the program knows of all failures so far, so that they do not affect later signals. Runs in queue
+        order.
+        """
         self._spoiled = None
         self._known += self._failures
         self._failures.clear()
@@ -154,7 +156,7 @@ class HostQueue(DriverQueue):
         return not self._pending
 
     def clean(self) -> bool:
-        """Return whether everything queued has finished and nothing is to be reported."""
+        """Return whether everything queued has finished, and `synchronize` has no failure to report."""
         return not (self._pending or self._failures or self._known or self._spoiled)
 
     def unfinished(self) -> bool | tuple[_native.Slot, int]:

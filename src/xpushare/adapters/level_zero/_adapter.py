@@ -1,4 +1,4 @@
-"""The adapter: implements the driver contract with the other modules of this package."""
+"""Implements the driver contract with the other modules of this package."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _EVENTS: Final = (Aspect.ext_oneapi_ipc_event, Aspect.two_way_events, Aspect.hos
 
 
 class LevelZero(LibraryAdapter[Gpu]):
-    """The GPUs of Level Zero's drivers."""
+    """The adapter of the GPUs of Level Zero's drivers."""
 
     backend = BACKEND
     stream_kind = 1  # an immediate command list, not a queue

@@ -56,7 +56,9 @@ class Stamp:
         return ((append, queue, self._address, 0, 0, 0),)
 
     def read(self) -> tuple[int, int] | None:
-        """Return the time. It keeps increasing from `since` after the device's clock has wrapped around."""
+        """Return the time twice, as the start and the end of the signal, or None if the device has not written it.
+        Correct even if the device's clock has wrapped around since `since`.
+        """
         noted = self._noted.value
         if not noted:
             return None
@@ -119,8 +121,8 @@ class Gpu(CountedMemory):
 
     @property
     def counter_max(self) -> int:
-        """The largest number that the hardware compares completely. A driver that does not report it compares
-        32 bits.
+        """The largest counter value that the hardware compares correctly. If the driver does not report it, 32 bits are
+        assumed.
         """
         name, found = "zeDeviceGetCounterBasedEventMaxValue", ctypes.c_uint64()
         answered = self.platform.has(name) and not self.driver.code(name, self.handle, address_of(found))
@@ -138,7 +140,7 @@ class Gpu(CountedMemory):
         return self.driver.asked(doing, *call, _LARGE, into=ctypes.c_size_t()).value
 
     def granularity(self, recommended: bool) -> int:
-        """Return the size of large pages. It is valid as the granularity of every object."""
+        """Return the size of large pages, which is a valid granularity for objects of any size."""
         return self._granularity
 
     @cached_property
@@ -185,7 +187,7 @@ class Gpu(CountedMemory):
         return ""
 
     def lacks_physical_ipc(self) -> str:
-        """Return the feature that the driver lacks to share physical memory, or ""."""
+        """Return the feature that is missing for sharing physical memory, or "" if none is."""
         if not self.platform.has("zePhysicalMemGetProperties"):
             return f"zePhysicalMemGetProperties (it is of API {self.platform.version}, 1.15 has it)"
         return self.lacking("shareable memory")
@@ -247,8 +249,8 @@ class Gpu(CountedMemory):
 
     @cached_property
     def untimed(self) -> str:
-        """The feature that the driver lacks to time signals, or "" if it lacks none. Found by a trial: the time that a
-        list writes must lie between two readings of the clock.
+        """The feature that is missing for timing signals, or "" if none is. Found by a trial: the time that a list
+        writes must lie between two readings of the clock.
         """
         doing = f"trying the clock of {self}"
         try:
@@ -320,8 +322,8 @@ class Gpu(CountedMemory):
         return Pages(self, self.driver.made(doing, *call), nbytes, fds)
 
     def import_pages(self, doing: str, nbytes: int, fd: int) -> Pages:
-        """Import physical memory. Intel's driver (26.27) keeps the descriptor that it gets, and closes that number with
-        the memory.
+        """Import physical memory. Intel's driver (26.27) keeps the descriptor that it is given. When the memory is
+        destroyed, the driver closes that descriptor number.
         """
         with DriverFds() as fds:
             given = ze.ze_external_memory_import_fd_t(flags=n.DMA_BUF, fd=fds.give(doing, fd))

@@ -14,7 +14,7 @@ __all__ = ["examine"]
 
 
 def examine() -> Iterator[Check]:
-    """Examine the loader, the drivers, and which route each device uses."""
+    """Check the loader, the drivers, and how the driver provides each feature on each device."""
     from xpushare import adapters
     from xpushare.adapters.level_zero._adapter import LevelZero
 
@@ -42,7 +42,7 @@ def examine() -> Iterator[Check]:
 
 
 def _ways(gpu: Gpu) -> Iterator[tuple[str, str, str]]:
-    """Return for each feature its name, the way that the driver provides it, and what the driver lacks."""
+    """Yield for each feature its name, how the driver provides it, and what the driver lacks for it."""
     platform, words = gpu.platform, gpu.words
     context = f"{platform.version}, the default context" if platform.context else ""
     yield "API", context, "a default context: other libraries do not know our memory" if platform.own_context else ""

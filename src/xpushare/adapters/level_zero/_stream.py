@@ -40,8 +40,8 @@ def _counter_based(gpu: Gpu, doing: str, flags: int) -> int:
 
 @final
 class OpenedEvent:
-    """Another process's counter-based event, if the driver accepts its handle. This package never queries it: Intel's
-    driver (26.27) aborts a process that queries an event whose last signaller was killed.
+    """Another process's counter-based event, opened by its handle. This package never queries it: Intel's driver
+    (26.27) aborts a process that queries an event whose last signaller was killed.
     """
 
     def __init__(self, gpu: Gpu, handle: bytes) -> None:
@@ -79,8 +79,9 @@ class GivenEvent:
 class Stream:
     """A command list that this package made, with the hooks that the queue engine calls.
 
-    Lists on one engine run one after the other. A waiting list blocks the others, and one of them may be the list that
-    is to signal. So the queues hold every operation whose points this process has not yet submitted to a device.
+    Lists on one engine run one after the other. A waiting list blocks the others, and one of them may contain the
+    signal that it waits for. So a queue holds every operation behind a wait until this process has submitted the
+    awaited point to a device.
     """
 
     fill_units: Sequence[int] = (1,)

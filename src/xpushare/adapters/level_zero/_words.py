@@ -37,7 +37,7 @@ _refused: Final = ctypes.cast(_refuse, ctypes.c_void_p).value or 0
 
 
 class Words(NamedTuple):
-    """Addresses of the driver's functions. A function that did not work on the device is 0."""
+    """Addresses of the driver's functions. The address is 0 if the function did not work on the device."""
 
     host: int = 0
     host_name: str = ""
@@ -88,8 +88,8 @@ class _Gpu(Device, Protocol):
 
 
 def try_words(gpu: _Gpu) -> Words:
-    """Try the driver's write and wait functions on a command list and a page made for the purpose. Never raises: the
-    result says why one failed.
+    """Try the driver's write and wait functions on a command list and a page made for the purpose. Never raises. If a
+    function fails, the result contains the reason.
     """
     try:
         with ExitStack() as undo:

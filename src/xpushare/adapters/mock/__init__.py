@@ -1,8 +1,8 @@
 """`mock`: a device for tests, whose streams are threads. It exists only if a selector names it.
 
 It has two devices over host memory that is really shared, on the stream engine that GPUs use. `mock:0` waits for events
-on the device. The queues of `mock:1` hold what is behind a wait. The driver follows a script. It counts every call, and
-any call can be made to fail or to stall. The script belongs to this process: `driver().fail("Mapping")`,
+on the device. The queues of `mock:1` hold the operations behind a wait. The driver follows a script. It counts every
+call, and any call can be made to fail or to stall. The script belongs to this process: `driver().fail("Mapping")`,
 `driver().stall("copy")`.
 """
 

@@ -1,4 +1,4 @@
-"""The adapter of the software stream device: implements the driver contract with the other modules of this package."""
+"""Implements the driver contract for the software stream device, with the other modules of this package."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class _Owned:
 
 
 class Mock(HostStreamAdapter):
-    """Two devices, whose streams are threads of this process."""
+    """The adapter of two devices, whose streams are threads of this process."""
 
     backend = "mock"
 

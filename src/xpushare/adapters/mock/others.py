@@ -89,7 +89,7 @@ _call: Final = ctypes.CFUNCTYPE(None, ctypes.c_uint64)(_run)
 
 
 def host_call(handle: int, function: Callable[[], object]) -> tuple[int, ...]:
-    """Return the arguments of the driver's `host` with which a stream calls a Python function."""
+    """Return the arguments with which the driver's function `host` makes a stream call a Python function."""
     number = next(_call_numbers)
     _calls[number] = function
     return handle, ctypes.cast(_call, ctypes.c_void_p).value or 0, number

@@ -83,8 +83,8 @@ class ScriptedDriver(Calls):
         return self.new_queue_calls(0)
 
     def new_queue_calls(self, budget: int) -> QueueCalls:
-        """Make the object through which queues call the driver. Its argument limits how many streams may wait at the
-        same time for points that may never come.
+        """Make the object through which queues call the driver. At most `budget` streams wait at the same time for
+        points that may never come (0: any number).
         """
         word: Final = ("queue", "address", "point")
         native = _native.QueueCalls(
@@ -141,7 +141,7 @@ class ScriptedDriver(Calls):
 
     @contextmanager
     def stall(self, name: str) -> Generator[None]:
-        """Keep calls of `name` from returning while this is open."""
+        """Keep calls of `name` from returning until the `with` block ends."""
         release = threading.Event()
         with self._lock:
             self._stalls[name] = release
@@ -159,8 +159,8 @@ class ScriptedDriver(Calls):
     def shared_hardware(
         self, ordinal: int, ordering: Literal["device", "shared", "held"] = "shared"
     ) -> Generator[None]:
-        """Let streams that are made on a device in this scope share one hardware queue, on which a waiting stream
-        blocks the others.
+        """In the `with` block, let new streams of a device share one hardware queue, on which a waiting stream blocks
+        the others.
         """
         first = self.new_stream("sharing hardware", ordinal)
         self._beside[ordinal] = first, ordering
@@ -171,7 +171,7 @@ class ScriptedDriver(Calls):
             self.library.ss_stream_destroy(ctypes.c_uint64(first))
 
     def reset(self) -> None:
-        """Forget the script and the counts."""
+        """Remove the failures from the script, and set the counts to 0."""
         with self._lock:
             self._failures.clear()
             self._counts.clear()

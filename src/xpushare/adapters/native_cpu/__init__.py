@@ -58,7 +58,7 @@ _MISSING = {
 
 
 class NativeCpu(Adapter):
-    """The host as one device: all its processors and its memory."""
+    """The adapter of the host, which is one device: all its processors and its memory."""
 
     backend = "native_cpu"
     calls = Calls()
@@ -191,8 +191,8 @@ def _read_cpu() -> _Cpu:
 
 
 def _sysfs(name: str) -> int:
-    """Return a number that the kernel lists for the first processor, or for its last cache if it has several. Return 0
-    if there is none.
+    """Return a number from a sysfs file of the first processor. If several files match the pattern, the last one
+    counts, as for caches. Return 0 if none does.
     """
     found = sorted(glob.glob(f"/sys/devices/system/cpu/cpu0/{name}"))
     if not found:

@@ -1,4 +1,4 @@
-"""The adapter: implements the driver contract with the other modules of this package."""
+"""Implements the driver contract with the other modules of this package."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _list_devices() -> Found:
 
 
 class OpenCL(Listed, HostStreamAdapter):
-    """The CPU devices of OpenCL's drivers."""
+    """The adapter of the CPU devices of OpenCL's drivers."""
 
     backend = BACKEND
     has_streams = False  # no array tells which queue it is ordered on
@@ -114,7 +114,9 @@ class OpenCL(Listed, HostStreamAdapter):
         return Stream(self.device(info), doing)
 
     def adopt_queue(self, native: object) -> tuple[DeviceInfo, DriverQueue] | None:
-        """Adopt another library's queue: make a queue of ours in its context. Events of the driver order both."""
+        """Adopt another library's queue by making a queue of ours in its context. Events of the driver order the two
+        queues.
+        """
         handle = queue_of(native)
         return None if handle is None else self._beside(handle, native)
 

@@ -85,8 +85,8 @@ class Code(IntEnum):
 @final
 class Event:
     """An event of the driver, released with this object. It is either the marker that was queued last, or a user event
-    (a gate). A marker has no handle until the driver has received it. A gate is opened in any case, since an error
-    status would end the work behind it.
+    (a gate). A marker has no handle until the driver has received it. A gate is always completed without an error,
+    since an error status would end the work behind it.
     """
 
     def __init__(self, driver: Driver, handle: int = 0, is_gate: bool = False) -> None:
@@ -127,8 +127,8 @@ class Event:
         return (marker, queue, 0, 0, self.list[1]), (flush, queue)
 
     def opened_after(self, other: Event) -> Calls:
-        """Return calls that open this gate after `other`. A user event does not wait for its queue, so the thread that
-        submits held operations waits.
+        """Return calls that open this gate after `other`. A gate is opened by the host, not by a queue, so the thread
+        that submits held operations waits for `other` first.
         """
         wait, status = map(self._driver.address, ("clWaitForEvents", "clSetUserEventStatus"))
         return (wait, *other.list), (status, self.handle, _COMPLETE)

@@ -49,8 +49,8 @@ class Theirs:
         self._keep = keep
 
     def before(self) -> None:
-        """Make operations queued on our queue from now on wait for those already in the other queue. Lost points are
-        not reported.
+        """Make operations queued on our queue from now on wait for those already in the other queue. Earlier failures
+        of our queue do not affect these operations.
         """
         self._ours.told()
         event = Event(self._driver, self._driver.made("marking", "clEnqueueMarkerWithWaitList", self._handle, 0, None))

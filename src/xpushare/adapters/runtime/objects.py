@@ -19,7 +19,9 @@ def library_of(native: object) -> str:
 
 
 def is_hip(native: object) -> bool | None:
-    """Return whether an object is HIP's and not CUDA's; None if its library does not say, as for a number."""
+    """Return whether an object is HIP's and not CUDA's. Return None if its library does not say, or if the object is a
+    number.
+    """
     library = library_of(native)
     module: Any = sys.modules.get(library)
     if library == "torch":

@@ -30,12 +30,12 @@ def copy_and_fills(functions: Mapping[str, int], prefix: str, *copying: int) -> 
 
 
 class RuntimeStream:
-    """Fills in `copy`, `fill` and `wait_native` of `hooks.Stream`."""
+    """Implements `copy`, `fill` and `wait_native` of `hooks.Stream`."""
 
     fill_units: Sequence[int] = (1, 2, 4)
 
     def __init__(self, handle: int, functions: Mapping[str, int], prefix: str, *copying: int) -> None:
-        """`functions` are addresses by name. `copying` are the arguments of a copy besides its operands."""
+        """`functions` maps names to addresses. `copying` are the arguments of a copy that follow its operands."""
         self.handle = handle
         self._copy, *fills, self.record, self._wait_event = (functions[prefix + name] for name in FUNCTIONS)
         self._fills = dict(zip(self.fill_units, fills, strict=True))

@@ -1,4 +1,4 @@
-"""The driver contract for queues, as far as the stream engine and the hooks fill it in."""
+"""The part of the driver contract that the stream engine implements over the hooks: queues and events."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class StreamAdapter(Adapter):
 
     @abc.abstractmethod
     def device(self, info: DeviceInfo) -> Device:
-        """Return the driver's device for a listed one."""
+        """Return the driver's device for a device of the listing."""
 
     @abc.abstractmethod
     def new_stream(self, info: DeviceInfo, doing: str) -> Stream:

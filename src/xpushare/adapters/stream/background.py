@@ -60,7 +60,7 @@ class Watched(Protocol):
 
 @final
 class Watch(_Worker):
-    """Checks queues now and then, so that a broken device is noticed even if nobody asks."""
+    """Checks queues every 0.2 s, so that a broken device is noticed even if nobody calls the queue."""
 
     def __init__(self, backend: str) -> None:
         super().__init__(backend, "watch")
@@ -115,8 +115,8 @@ class Teardown(_Worker):
 
     Waiting for a device (`Device.drain`) may block allocations in other threads, and one of those threads may be about
     to signal the point that the work waits for. So a device is drained only while none of our queues waits for
-    anything. If some queue always does, the lock keeps queues from starting to wait now and then, each time for a
-    little longer.
+    anything. If there is no such moment, this thread repeatedly takes `wait_lock` for a limited time, which keeps
+    queues from starting new waits. Each time, it holds the lock a little longer.
     """
 
     def __init__(self, backend: str, devices: Callable[[], Sequence[Device]]) -> None:
@@ -134,7 +134,7 @@ class Teardown(_Worker):
         self._next_look = 0.0
 
     def register(self, queue: Waiter) -> None:
-        """Make teardowns wait for the points that `queue` waits for, without blocking anybody."""
+        """Register a queue. From now on, teardowns run only while the queue waits for nothing."""
         with self._starting:
             self._waiters.add(queue)
 
@@ -165,8 +165,8 @@ class Teardown(_Worker):
         return self._submit(action, drained)
 
     def look_after(self, look: Callable[[], bool]) -> bool:
-        """Call `look` now and then, between teardowns, until it returns False. `look` must never raise. Returns False
-        if no thread could be started for this.
+        """Call `look` about every 50 ms, between teardowns, until it returns False. `look` must never raise. Returns
+        False if no thread could be started for this.
         """
         self._put(look)
         return self._thread.alive()
@@ -177,7 +177,9 @@ class Teardown(_Worker):
         return done
 
     def _look(self) -> float | None:
-        """Call the functions that are due. Returns the seconds until the next one, or None if there is none."""
+        """Call the functions of `look_after` that are due. Returns the seconds until they are due again, or None if
+        none is left.
+        """
         now = time.monotonic()
         if now >= self._next_look:
             self._looks = [look for look in self._looks if look()]
@@ -185,7 +187,9 @@ class Teardown(_Worker):
         return max(self._next_look - now, 0.0) if self._looks else None
 
     def _get(self, batch: list[Any]) -> None:
-        """Add the next task to `batch`, unless the task is a look, or a look is due before it."""
+        """Wait for the next item. Add a teardown to `batch`, and a function of `look_after` to the functions to call.
+        Return without an item if those functions are due first.
+        """
         with suppress(Empty):
             item = self._todo.get(timeout=self._look())
             to: list[Any] = self._looks if callable(item) else batch
@@ -276,7 +280,7 @@ class Teardown(_Worker):
 
 
 def quietly(hook: Callable[..., object], *arguments: object) -> None:
-    """Undo one step after a failure. Errors of the undoing are ignored, since the caller already raises the failure."""
+    """Undo one step after a failure. Errors of `hook` are ignored, since the caller is already raising the failure."""
     try:
         hook(*arguments)
     except XpuShareError:

@@ -22,8 +22,8 @@ G = TypeVar("G", bound=_Gpu)
 
 
 class ProcessDriver(abc.ABC, Generic[G]):
-    """Starts the driver once, and refuses forked children. `vendor` names it in messages. The environment variable
-    `hides` selects among its devices.
+    """Starts the driver once. Raises `ForkError` in a forked child if the parent had started it. `vendor` names the
+    driver in messages. `hides` names the environment variable that selects among its devices.
     """
 
     def __init__(self, vendor: str, hides: str) -> None:
@@ -70,7 +70,7 @@ class ProcessDriver(abc.ABC, Generic[G]):
         return self._by_uuid.get(uuid)
 
     def gpu(self, info: DeviceInfo) -> G:
-        """Return the driver's device with that uuid, whatever its ordinal was when it was listed."""
+        """Return the driver's device with the uuid of `info`. Its ordinal may differ from the one in the listing."""
         if self._forks != forks():  # usually it has started already
             self.start()
         found = self._by_uuid.get(info.uuid)

@@ -20,13 +20,13 @@ class OperandAccess(abc.ABC):
 
     @abc.abstractmethod
     def lacking(self, ordinal: int, address: int, nbytes: int) -> bool:
-        """Return whether the device has no access to the mapping yet, so that `ensure` is needed. Does not ask the
-        driver.
+        """Return whether the device lacks access to a mapping of these bytes, so that `ensure` is needed. Does not ask
+        the driver.
         """
 
     @abc.abstractmethod
     def ensure(self, ordinal: int, address: int, nbytes: int) -> None:
-        """Give a device access to the mapping at these bytes. Called with the device current."""
+        """Give a device access to the mappings that contain these bytes. Called with the device current."""
 
 
 class Engine:

@@ -57,7 +57,9 @@ class Codes:
 
 
 class QueueCalls(NamedTuple):
-    """The calls that native code makes on streams, without the GIL and inside nothing but `Stream.around_calls`."""
+    """The calls that native code makes on streams. It makes them without the GIL, and in no scope except
+    `Stream.around_calls`.
+    """
 
     native: _native.QueueCalls
     host: str  # the names of the driver's functions, for messages

@@ -1,4 +1,4 @@
-"""Asking a driver in a child process. Starting it in this process would make a later fork unsafe."""
+"""Asks a driver in a child process, since starting it in this process would make a later fork unsafe."""
 
 from __future__ import annotations
 
@@ -42,10 +42,11 @@ class Found(NamedTuple):
 
 @final
 class Listing:
-    """The devices of this process: from the driver once it runs, until then from a child.
+    """The devices of this process. They come from the driver if this process has started it, otherwise from a child
+    process.
 
     `ask` asks the child. `describe` makes a device from its ordinal and the result of its `listed()`. The child is
-    asked again when one of the environment's `variables` has changed.
+    asked again if one of the environment's `variables` has changed.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Listing:
 
 
 class Listed:
-    """The part of the driver contract that a `Listing` fills in."""
+    """Implements the part of the driver contract that a `Listing` provides."""
 
     listing: Listing
 
@@ -113,8 +114,9 @@ def trying(uuid: str) -> None:
 
 
 def ask_child(program: str, driver: str, seconds: float = _SECONDS) -> dict[str, Any]:
-    """Return the JSON object that a Python program prints as a line on either stream, whatever happens to the process
-    after that. If it prints none, return {"why": …}, and {"trying": …} with the device that it announced by `trying`.
+    """Run a Python program in a child process. Return the JSON object that it prints as a line on stdout or stderr,
+    even if the process crashes afterwards. If it prints none, return {"why": …}, and {"trying": …} with the device that
+    it announced by `trying`.
     """
     failed = f"asking the {driver} driver in a process of its own failed: "
     try:
@@ -141,7 +143,7 @@ def ask_child(program: str, driver: str, seconds: float = _SECONDS) -> dict[str,
 
 
 def _answer(stream: bytes) -> dict[str, Any] | None:
-    """Return the last line that is a JSON object, since drivers write to the same streams."""
+    """Return the last line that is a JSON object, or None. Drivers may write other lines to the same stream."""
     for line in reversed(stream.splitlines()):
         try:
             found = json.loads(line)

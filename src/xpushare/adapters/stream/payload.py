@@ -48,7 +48,9 @@ def described(
 
 
 def unsized(kind: int) -> tuple[bytes, int]:
-    """Return the head of a payload without its size, and the offset of the size: 8 bytes, the lowest first."""
+    """Return the head of a payload with 0 as its size, and the offset of the size, which has 8 bytes in little-endian
+    order.
+    """
     return _HEAD.pack(kind, 0), _HEAD.size - 8
 
 

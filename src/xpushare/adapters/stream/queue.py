@@ -58,7 +58,7 @@ _NAP_MAX: Final = 1e-3
 
 @final
 class DeviceQueue(DriverQueue):
-    """A queue over a stream. The engine's watch looks after its pending points and operands until it has none."""
+    """A queue over a stream. The engine's watch checks the queue while it has pending points or operands in use."""
 
     def __init__(self, engine: Engine, stream: Stream, marks: Sequence[Any] = ()) -> None:
         self.number = next(queue_numbers)
@@ -110,7 +110,7 @@ class DeviceQueue(DriverQueue):
             raise self._judged(error) from error.__cause__
 
     def _judged(self, error: XpuShareError) -> XpuShareError:
-        """Return the error to raise for a driver's error. A fatal one loses the pending points."""
+        """Return the error to raise for a driver's error. If the error is fatal, mark the pending points as lost."""
         codes = self._device.codes
         if error.native in codes.captured:
             return _capturing()
@@ -173,7 +173,7 @@ class DeviceQueue(DriverQueue):
     # --- queueing ------------------------------------------------------------------------------------------
 
     def _submit(self, doing: str, calls: Calls) -> int:
-        """Queue the calls that the hooks have returned instead of making them. Returns their place in the queue."""
+        """Queue calls that hooks have returned. Returns their place in the queue, or 0 if there are no calls."""
         if not calls:
             return 0
         place, code = self._native.submit(calls)
@@ -309,8 +309,8 @@ class DeviceQueue(DriverQueue):
                 self._late.popleft()
 
     def _finish_signal(self, slot: Slot, word: int, point: int, after: int, code: int) -> None:
-        """Wait for `after`, another signaller's point, and then complete `point`. Fail the slot and raise if that
-        fails.
+        """Finish a signal that native code has submitted. If `after` is not 0, wait for this point of another
+        signaller, then complete `point`. If that fails or `code` is an error, fail the slot and raise.
         """
         try:
             if after and not code:
@@ -327,8 +327,8 @@ class DeviceQueue(DriverQueue):
             raise
 
     def _must_wait(self, slot: Slot, point: int) -> bool:
-        """Return whether the point is pending once the teardown lets queues wait. The teardown may wait for work that
-        takes long, but this call takes no longer than the point.
+        """Wait until no teardown runs that keeps queues from waiting. Return False as soon as the point is complete or
+        lost, since the queue then need not wait for it. Otherwise return True.
         """
         nap = _NAP_FIRST
         while self._teardown.busy:
@@ -367,13 +367,14 @@ class DeviceQueue(DriverQueue):
                     self._meet(slot, point)
 
     def _meet(self, slot: Slot, point: int) -> None:
-        """Record that a wait was lost, once per loss. The caller holds `_state`."""
+        """Record a lost wait as a failure, once per loss. The caller holds `_state`."""
         if self._losses.new(slot, point):
             self._failures.append(peer_lost(slot, point))
 
     def _sort_waits(self, passed: bool = False) -> None:
-        """Turn lost waits into failures, one for each loss, and forget settled waits. A lost wait holds its event until
-        the device is released, which it is if the stream has `passed` the wait.
+        """Turn lost waits into failures, one for each loss, and remove waits that have ended. A lost wait stays, and
+        keeps its event alive, while the device may still be waiting. With `passed`, the stream has passed all waits, so
+        no device is.
         """
         with self._state:
             for _ in range(len(self._waits)):
@@ -400,7 +401,9 @@ class DeviceQueue(DriverQueue):
             return [*points, *(functools.partial(self._waits_native, each) for each in self._foreign)]
 
     def still_waits(self, wait: _Wait) -> bool:
-        """Return whether `wait` is pending: it has neither ended nor been lost."""
+        """Return whether the device is still waiting: `wait` has not been removed, and the device has not been
+        released.
+        """
         with self._state:
             if not any(each is wait for each in self._waits):
                 return False
@@ -507,7 +510,9 @@ class DeviceQueue(DriverQueue):
             raise self._judged(error) from error.__cause__
 
     def _reap(self) -> None:
-        """Release the operands of finished operations. The caller has relaxed captures."""
+        """Release the operands of finished operations. The caller has entered a scope of the stream that protects
+        captures.
+        """
         with self._releasing:
             # Releasing operands may call this queue, so `_state` is free. `_releasing` is held, since `settle` waits
             # for it. So no variable of this method may keep the operands alive.
@@ -525,8 +530,8 @@ class DeviceQueue(DriverQueue):
         return finished
 
     def settle(self) -> None:
-        """Release the operands of finished operations, or wait until another thread has. A broken device is
-        not asked.
+        """Release the operands of finished operations. If another thread is releasing them, wait for it. Does nothing
+        on a broken device.
         """
         with self._releasing:
             if self._broken is None and self._kept:
@@ -628,7 +633,9 @@ class DeviceQueue(DriverQueue):
         return wait is not None and (wait.slot, wait.point)
 
     def look_after(self) -> bool:
-        """Tend pending points and operands. The watch calls this. Returns False if none are left."""
+        """Check pending points, and release the operands of finished operations. The watch calls this. Returns False if
+        nothing is left to check.
+        """
         self._sort_waits()
         self._notice_refusal()
         if self._order.acquire(blocking=False):  # otherwise somebody is queueing an operation: check next time
@@ -682,8 +689,8 @@ class DeviceQueue(DriverQueue):
                 del self._owed[key]
 
     def _unfinished(self) -> bool:
-        """Return whether the stream still has work that needs this object: the events it waits for must live until
-        then.
+        """Return whether the stream still has work that needs this object. While a stream waits for events, this object
+        keeps them alive.
         """
         if self._broken is not None:
             return False
@@ -791,7 +798,7 @@ class AdoptedQueues:
 
 
 class _Dropped:
-    """Calls `hook` when it is dropped."""
+    """Calls `hook` when the last reference to this object goes away."""
 
     def __init__(self, hook: Callable[..., object], *arguments: object) -> None:
         self._hook = hook

@@ -12,17 +12,19 @@ __all__ = ["RegisteredPage"]
 
 @final
 class RegisteredPage:
-    """A page of ours that is registered with the driver at its first use, as a way to wait for a device without ending
-    captures. It is for drivers whose calls that wait for a device end captures in every capture mode, but whose
-    unregistering of any page waits for the work of all streams and does not affect captures. Other threads may be
-    unable to allocate or register memory meanwhile.
+    """A page of ours that is registered with the driver. Unregistering it is a way to wait for a device without ending
+    stream captures.
+
+    It is for drivers whose calls that wait for a device end captures in every capture mode. If such a driver
+    unregisters any page, it waits for the work of all streams, and captures go on. Other threads may be unable to
+    allocate or register memory meanwhile.
     """
 
     def __init__(self) -> None:
         self._page: Any = None
 
     def renew(self, register: Callable[[int, int], object], unregister: Callable[[int], object]) -> None:
-        """Unregister the page, and register it again. Returns (address, bytes)."""
+        """Unregister the page, which waits for the device, and register it again. `register` takes (address, bytes)."""
         page, self._page = self._page, None
         if page is None:
             page = page_of_memfd()

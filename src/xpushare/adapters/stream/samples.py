@@ -1,5 +1,5 @@
-"""Arrays of "another library" for the conformance suite. The driver alone allocates them, and this package knows them
-only by their own description.
+"""Arrays of "another library" for the conformance suite. The driver allocates them without this package, which knows
+only what the arrays report about themselves.
 """
 
 from __future__ import annotations

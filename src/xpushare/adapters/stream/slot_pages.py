@@ -127,9 +127,9 @@ class SlotPages:
 
 
 def unreach(device: Device, doing: str, mapping: Mapping) -> None:
-    """Undo `Device.reach` of a mapping, which stays mapped until then."""
+    """Undo `Device.reach` for a mapping. The argument keeps the memory mapped until this is called."""
     device.unreach(doing, mapping.address)
 
 
 def _keep(_device: Device, _doing: str, _mapping: Mapping) -> None:
-    """Do nothing. The call's arguments keep an unregistered mapping mapped until the call is made."""
+    """Do nothing. Until this is called, its arguments keep an unregistered mapping mapped."""

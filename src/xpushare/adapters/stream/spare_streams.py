@@ -40,7 +40,7 @@ class SpareStreams:
         return make(), ()
 
     def give(self, stream: Stream, marks: Sequence[Any]) -> bool:
-        """Cache the stream of a queue that has ended. Returns False if there are enough."""
+        """Cache the stream of a queue that has ended. Returns False if enough streams are cached."""
         with self._lock:
             spares = self._spares[stream.device.ordinal]
             if len(spares) >= self._kept:

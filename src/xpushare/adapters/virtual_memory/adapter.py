@@ -1,4 +1,4 @@
-"""The memory part of the driver contract, filled in by virtual memory."""
+"""The memory part of the driver contract, implemented over the hooks of `VirtualMemory`."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Pages:
 
 
 class CountedMemory(abc.ABC):
-    """Fills in `retain`, `release`, `location`, `map` and `unmap` of `VirtualMemory`."""
+    """Implements `retain`, `release`, `location`, `map` and `unmap` of `VirtualMemory`."""
 
     ordinal: int
 
@@ -116,9 +116,10 @@ class CountedMemory(abc.ABC):
             self._mapped[address] = handle
 
     def _again(self, doing: str, pages: Pages) -> Pages:
-        """Return another import of this process's pages, which takes over the caller's use of them. The driver may use
-        one kernel handle for the import and the original, and close the handle when the first of the two is destroyed.
-        So the import is kept as long as the original, and reused.
+        """Import this process's own pages once more, for a mapping at another address, and return the import. It
+        replaces `pages` as the object that the caller uses. The driver may use one kernel handle for the import and the
+        original, and close the handle when the first of the two is destroyed. So the import is kept as long as the
+        original, and reused.
         """
         with _counting:
             if pages.idle:

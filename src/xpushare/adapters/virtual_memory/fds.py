@@ -52,7 +52,9 @@ def file_of(fd: int) -> tuple[int, int]:
 
 @final
 class DriverFds:
-    """The descriptors that a driver has of one object. Use `with` around each call that may take, give or close one."""
+    """The file descriptors of one object that a driver may hold. Use `with` around each driver call that may take over,
+    return or close a descriptor.
+    """
 
     def __init__(self) -> None:
         self._files: dict[int, tuple[int, int]] = {}
@@ -82,7 +84,7 @@ class DriverFds:
         return taken
 
     def close(self) -> None:
-        """Close what the driver has left open."""
+        """Close the descriptors that the driver has not closed."""
         for fd, file in self._files.items():
             try:
                 if file_of(fd) == file:

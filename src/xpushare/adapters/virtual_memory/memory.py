@@ -73,8 +73,8 @@ class _Reserved:
 
 
 def _map(engine: Engine, device: VirtualMemory, doing: str, pieces: Sequence[_Piece], access: Access) -> int:
-    """Map allocations side by side, and return the address. Called with the device current. The caller keeps the
-    pieces.
+    """Map allocations side by side, and return the address. Called with the device current. The caller still owns the
+    pieces and releases them.
 
     If the driver supports it, one call sets the access to all allocations of a device, since each call is slow.
     """
@@ -104,7 +104,9 @@ def _map(engine: Engine, device: VirtualMemory, doing: str, pieces: Sequence[_Pi
 
 
 def _unmap(engine: Engine, place: _Reserved, address: int, sizes: Sequence[int]) -> None:
-    """Undo `_map`, or its part for one mapping, once no work uses that. Called with the device current."""
+    """Unmap one mapping that `_map` made, or one of several that share a reserved range, once no work uses it. Called
+    with the device current.
+    """
     device = place.device
     total = sum(sizes)
     doing = f"unmapping {total} bytes"
@@ -155,7 +157,7 @@ def with_room(engine: Engine, allocate: Callable[P, T], *arguments: P.args, **ke
 
 
 class Mapped(DriverMemory):
-    """Memory that `close` releases, once no work uses it."""
+    """Memory that the function `close` releases, once no work uses it."""
 
     host_accessible = False
     keepable = True
@@ -239,7 +241,7 @@ class DeviceMemory(Mapped):
         fd: OwnedFd | None = None,
         place: _Reserved | None = None,
     ) -> None:
-        """`place` is the reserved range that contains other mappings, too."""
+        """`place` is the reserved range of this mapping, if other mappings share that range."""
         place = place or _Reserved(device, address, sum(sizes))
         super().__init__(engine, device, address, nbytes, _unmap, engine, place, address, sizes)
         self._mapped = sum(sizes)
@@ -286,8 +288,8 @@ class DeviceMemory(Mapped):
 
     @classmethod
     def imported_all(cls, engine: Engine, device: VirtualMemory, found: Sequence[_Segments]) -> list[DeviceMemory]:
-        """Map memory of other processes, all with one access: all of it, or none. The mappings share reserved
-        addresses, so that the access is set once.
+        """Map memory of several exports, all of it or none, and all with the same access. The mappings share a reserved
+        range, so that the access is set once.
         """
         total = sum(what.exposed_nbytes for what, _, _ in found)
         read_only = found[0].what.read_only
@@ -394,7 +396,9 @@ class SegmentedMemory(DriverMemory):
         return payload.described(payload.SEGMENTS, nbytes, nbytes, own=self._runs, on_demand=demand, form=device.form)
 
     def release(self) -> None:
-        """Release all segments. Called by a pool that reclaims its memory, otherwise when the last reference goes."""
+        """Release all segments. A pool calls this when it reclaims its memory. Otherwise it is called when the last
+        reference is dropped.
+        """
         with self._lock:
             handles, self._handles = self._handles, []
         self._give_up("releasing memory of another library", handles)
@@ -434,7 +438,7 @@ def _segments(doing: str, what: Import) -> _Segments | None:
 
 
 def import_all(engine: Engine, device: VirtualMemory, found: Sequence[Import]) -> list[DriverMemory | None]:
-    """Map all imports that are allocations together, or none. The result is None for every other import."""
+    """Map all imports that are allocations, or none of them. In the result, every other import is None."""
     made: list[DriverMemory | None] = [None] * len(found)
     groups: dict[bool, dict[int, _Segments]] = {}  # by access and index
     for at, what in enumerate(found):
@@ -455,7 +459,9 @@ def import_all(engine: Engine, device: VirtualMemory, found: Sequence[Import]) -
 
 
 def import_memory(engine: Engine, device: VirtualMemory, what: Import, open_own: OpenOwn) -> DriverMemory:
-    """Map another process's memory, whose payload gives its kind. Memory of another backend is host memory."""
+    """Map another process's memory. The payload gives the kind of memory. Memory of another backend is mapped as host
+    memory.
+    """
     if what.exporter is not None:
         return HostMemory.imported(engine, device, what)
     doing = f"mapping {what.exposed_nbytes} bytes of another process on {device}"

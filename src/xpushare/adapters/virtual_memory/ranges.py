@@ -89,8 +89,8 @@ def _check_size(device: VirtualMemory, doing: str, handle: Any, nbytes: int) -> 
 
 @final
 class AddressRange(DriverRange):
-    """Reserved addresses. A piece that was unmapped stays mapped in the driver until no work uses it. A new mapping at
-    the same addresses waits for that.
+    """Reserved addresses. `unmap` returns at once, but the driver keeps the piece mapped until no work uses it. A new
+    mapping at the same addresses waits for that.
     """
 
     host_accessible = False

@@ -32,7 +32,7 @@ def _refuse(doing: str) -> NoReturn:
 
 @final
 class Vulkan(base.Adapter):
-    """The devices that a Vulkan program of this process has named."""
+    """The adapter of the devices that a Vulkan program of this process has named."""
 
     backend = "vulkan"
     maps_memfds = False

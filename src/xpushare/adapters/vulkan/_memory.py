@@ -31,7 +31,9 @@ def origin_of(doing: str, what: Import) -> tuple[str, str]:
 
 @final
 class OpaqueMemory(DriverMemory):
-    """An allocation by its file descriptor. The program has exported it, or can import it from another process."""
+    """An allocation behind an opaque file descriptor. Either the program has exported it, or another process has, and
+    the program can import it.
+    """
 
     host_accessible = False
     lasting_export = True

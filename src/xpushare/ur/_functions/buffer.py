@@ -31,7 +31,7 @@ def _part(buffer: Mem, offset: int, size: int) -> _Operand:
 
 
 def _ordinary(queue: Queue, address: int, size: int) -> _Operand:
-    """Return memory of the program, or USM memory."""
+    """Return the operand for bytes at an address, which may be USM memory or other memory of the program."""
     found = _objects.places.operand(address, size, queue.device.shared, queue.context.shared)
     return found, 0, size
 
@@ -39,7 +39,7 @@ def _ordinary(queue: Queue, address: int, size: int) -> _Operand:
 def _copied(
     queue: Queue, kind: Command, events: tuple[Event, ...], target: _Operand, source: _Operand, blocking: bool
 ) -> Event:
-    """Enqueue a command that copies as many bytes as both sides have."""
+    """Enqueue a command that copies all bytes of `target` from `source`. If `blocking`, wait for it."""
     size = target[2]
     event = command(queue, kind, events, lambda work: core_queue.copy(work, target, source, size))
     if blocking:
@@ -308,10 +308,10 @@ def urEnqueueMemBufferMap(
     size: Size,
     phEventWaitList: WaitList,
 ) -> tuple[Event, Pointer]:
-    """Gives bytes of a buffer an address, at which the program reads and writes them once the command is complete.
+    """Gives bytes of a buffer an address. The program can read and write them there once the command is complete.
 
     Host memory keeps its own address. For memory of a device, the address is that of a copy. `urEnqueueMemUnmap` copies
-    it back if `mapFlags` says that it is written.
+    the bytes back if `mapFlags` says that the program writes them.
     """
     if not size:
         raise URError("there are no bytes to map", result=Result.ERROR_INVALID_SIZE)
@@ -344,7 +344,7 @@ def urEnqueueMemBufferMap(
     makes="event",
 )
 def urEnqueueMemUnmap(hQueue: Queue, hMem: Mem, pMappedPtr: Pointer, phEventWaitList: WaitList) -> Event:
-    """Ends what `urEnqueueMemBufferMap` began. The program must not use the address any more."""
+    """Ends a mapping that `urEnqueueMemBufferMap` made. The program must not use the address any more."""
     with _objects.places.lock:
         mapped = hMem.maps.get(pMappedPtr)
         if not mapped:

@@ -72,5 +72,5 @@ def urContextRelease(hContext: Context) -> None:
     python="`context.devices`",
 )
 def urContextGetInfo(hContext: Context, propName: ContextInfo) -> Any:
-    """Asks about a context."""
+    """Returns a property of a context."""
     return _CONTEXT.answer(propName, hContext)

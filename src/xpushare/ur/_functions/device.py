@@ -120,7 +120,7 @@ def _properties(device: Device) -> Properties:
 
 
 def _property(name: str) -> Callable[[Device], Any]:
-    """Return the query of a property that the driver reports."""
+    """Return a function that returns a property of a device as the driver reports it."""
 
     def ask(device: Device) -> Any:
         found = getattr(_properties(device), name)
@@ -130,8 +130,8 @@ def _property(name: str) -> Callable[[Device], Any]:
 
 
 def _told(name: str) -> Callable[[Device], Any]:
-    """Return the query of a property, as `_property` does. If the driver does not report the property, the query has no
-    answer.
+    """Return a function like that of `_property`. It raises `ERROR_UNSUPPORTED_ENUMERATION` if the driver does not
+    report the property.
     """
 
     def ask(device: Device) -> Any:
@@ -144,7 +144,9 @@ def _told(name: str) -> Callable[[Device], Any]:
 
 
 def _sizes(name: str) -> Callable[[Device], list[int]]:
-    """Return the sizes along three dimensions. A size that the driver does not report is 1."""
+    """Return a function that returns a device's sizes along three dimensions, or three times 1 if the driver does not
+    report them.
+    """
     return lambda device: list(getattr(_properties(device), name)) or [1, 1, 1]
 
 
@@ -163,8 +165,8 @@ def _pci(device: Device) -> str:
 
 @functools.cache
 def _reach(device: Device, kind: UsmKind) -> int:
-    """Return the device's access to memory of this kind, found by allocating a byte. Devices other than the host get
-    plain access only.
+    """Return the device's access to memory of this kind. Found by allocating a byte. Only CPUs get more than plain
+    access.
     """
     try:
         core_memory.allocate(kind, 1, device.shared, device.shared.context)
@@ -192,7 +194,7 @@ def _memory(adapter: DriverAdapter, info: Any) -> int:
 
 
 def largest_allocation(device: Device) -> int:
-    """Return the answer of `MAX_MEM_ALLOC_SIZE`."""
+    """Return the answer of `MAX_MEM_ALLOC_SIZE`: the size of the device's memory."""
     return _memory(adapter_of(device.shared), info_of(device.shared))
 
 
@@ -421,7 +423,7 @@ def urAdapterGet() -> list[Adapter]:
 
 @function(181, UNSUPPORTED_QUERY, "OUT_OF_RESOURCES", "OUT_OF_HOST_MEMORY", python="`device.backend`")
 def urAdapterGetInfo(hAdapter: Adapter, propName: AdapterInfo) -> Any:
-    """Asks an adapter."""
+    """Returns a property of an adapter."""
     return _ADAPTER.answer(propName, hAdapter)
 
 
@@ -433,7 +435,7 @@ def urAdapterRetain(hAdapter: Adapter) -> None:
 
 @function(177, ends="adapter")
 def urAdapterRelease(hAdapter: Adapter) -> None:
-    """Releases a reference to an adapter. Its objects stay, and `urAdapterGet` still returns the adapter."""
+    """Releases a reference to an adapter. Its objects stay valid, and `urAdapterGet` still returns the adapter."""
     hAdapter.release()
 
 
@@ -480,7 +482,7 @@ def urPlatformGet(hAdapter: Adapter) -> list[Platform]:
     73, UNSUPPORTED_QUERY, "INVALID_PLATFORM", "OUT_OF_RESOURCES", "OUT_OF_HOST_MEMORY", python="`device.backend`"
 )
 def urPlatformGetInfo(hPlatform: Platform, propName: PlatformInfo) -> Any:
-    """Asks a platform."""
+    """Returns a property of a platform."""
     return _PLATFORM.answer(propName, hPlatform)
 
 
@@ -505,7 +507,7 @@ def urPlatformGetBackendOption(hPlatform: Platform, pFrontendOption: String) -> 
 
 @function(8, "INVALID_VALUE", invalid=Result.ERROR_INVALID_VALUE, makes="device", python="`xs.devices(selector)`")
 def urDeviceGet(hPlatform: Platform, DeviceType: DeviceType) -> list[Device]:
-    """Returns the devices of a platform that have a type, each with a reference taken."""
+    """Returns the devices of a platform that are of the given type, each with a reference taken."""
     found = [device for device in _objects.adapters().get(hPlatform.adapter, []) if _selects(device, DeviceType)]
     for device in found:
         device.take()
@@ -514,8 +516,8 @@ def urDeviceGet(hPlatform: Platform, DeviceType: DeviceType) -> list[Device]:
 
 @function(217, "INVALID_VALUE", invalid=Result.ERROR_INVALID_VALUE, makes="device", python="`xs.devices()`")
 def urDeviceGetSelected(hPlatform: Platform, DeviceType: DeviceType) -> list[Device]:
-    """Returns the devices of a platform that have a type and that `ONEAPI_DEVICE_SELECTOR` selects, each with a
-    reference taken.
+    """Returns the devices of a platform that are of the given type and that `ONEAPI_DEVICE_SELECTOR` selects, each with
+    a reference taken.
 
     Here `urDeviceGet` returns the same: devices that the variable excludes do not exist for this process.
     """
@@ -543,7 +545,7 @@ def urDeviceRelease(hDevice: Device) -> None:
     python="`device.name`, `device.uuid`, `device.support(aspect)` …",
 )
 def urDeviceGetInfo(hDevice: Device, propName: DeviceInfo) -> Any:
-    """Asks a device."""
+    """Returns a property of a device."""
     return _DEVICE.answer(propName, hDevice)
 
 

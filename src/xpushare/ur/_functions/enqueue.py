@@ -63,7 +63,9 @@ _current: Final = _Current()
 
 @contextmanager
 def handing_over(handover: Handover) -> Generator[None]:
-    """Enqueue commands on this thread as if at the time at which the program submitted them."""
+    """In this context, commands that this thread enqueues count as enqueued at the time at which the program submitted
+    them.
+    """
     _current.handover = handover
     try:
         yield
@@ -102,8 +104,8 @@ def handed_over(queue: Queue, command: Command, engine: int, point: int) -> Even
 
 
 def failed(queue: Queue, command: Command, error: URError) -> Event:
-    """Return the event of a command that native code accepted and that could not be enqueued. If the queue runs
-    functions, `urQueueFinish` reports the failure, too.
+    """Return the event of a command that native code accepted but that could not be enqueued. If the queue can run
+    functions of this process, `urQueueFinish` reports the failure, too.
     """
 
     def fail() -> None:
@@ -120,8 +122,8 @@ def failed(queue: Queue, command: Command, error: URError) -> Event:
 
 
 def _hold_back(work: Work, events: tuple[Event, ...]) -> None:
-    """Let the queue wait for events, none of which may be lost. For a command that native code accepted, losses were
-    checked before.
+    """Make the queue wait for events, and raise if one of them is lost. For a command that native code accepted, losses
+    were checked when the program submitted it.
     """
     opened = [(use(event.shared), event.point) for event in events]
     handover = _current.handover
@@ -246,7 +248,7 @@ def urEnqueueUSMFill(hQueue: Queue, pMem: Pointer, pPattern: Pattern, size: Size
 
 
 def _known(address: int, size: int) -> None:
-    """Refuse an address that is not USM memory, or a size beyond it."""
+    """Raise if an address is not USM memory, or if its allocation ends before `size` bytes."""
     if size > _objects.places.find(address).nbytes:
         raise URError(f"{size} bytes from {address:#x} on exceed the allocation", result=Result.ERROR_INVALID_SIZE)
 
@@ -269,7 +271,7 @@ def urEnqueueUSMPrefetch(
 ) -> Event:
     """Hints that memory will be used on a device or on the host.
 
-    Drivers move memory when it is used. So nothing is done, and the command completes in its order.
+    Drivers move memory when it is used, so the command does nothing. It completes after the commands before it.
     """
     _known(pMem, size)
     return command(hQueue, Command.USM_PREFETCH, phEventWaitList)
@@ -288,7 +290,7 @@ def urEnqueueUSMPrefetch(
     touches=(Touched("pMem", "size", "hints"),),
 )
 def urEnqueueUSMAdvise(hQueue: Queue, pMem: Pointer, size: Size, advice: Annotated[int, USMAdviceFlags]) -> Event:
-    """Hints how memory will be used. Nothing is done, and the command completes in its order."""
+    """Hints how memory will be used. The command does nothing, and completes after the commands before it."""
     _known(pMem, size)
     return command(hQueue, Command.USM_ADVISE, ())
 
@@ -323,7 +325,7 @@ def urEnqueueUSMMemcpy2D(
     height: Size,
     phEventWaitList: WaitList,
 ) -> Event:
-    """Copies rows of memory, as `urEnqueueUSMMemcpy` copies one."""
+    """Copies rows of memory. Each row is copied as `urEnqueueUSMMemcpy` copies memory."""
     target, _, _ = _operand(hQueue, pDst, dstPitch * height)
     source, _, _ = _operand(hQueue, pSrc, srcPitch * height)
 
@@ -368,7 +370,7 @@ def urEnqueueUSMFill2D(
     height: Size,
     phEventWaitList: WaitList,
 ) -> Event:
-    """Fills rows of memory, as `urEnqueueUSMFill` fills one. The pattern continues from row to row."""
+    """Fills rows of memory, as `urEnqueueUSMFill` fills memory. The pattern continues from row to row."""
     target, _, _ = _operand(hQueue, pMem, pitch * height)
 
     def submit(work: Work) -> None:
@@ -467,7 +469,7 @@ def urEnqueueEventsWait(hQueue: Queue, phEventWaitList: WaitList) -> Event:
     python="`queue.wait(event)`",
 )
 def urEnqueueEventsWaitWithBarrier(hQueue: Queue, phEventWaitList: WaitList) -> Event:
-    """Works as `urEnqueueEventsWait`, and the commands after it wait for it."""
+    """Works like `urEnqueueEventsWait`, but later commands in the queue also wait for it."""
     return command(hQueue, Command.EVENTS_WAIT_WITH_BARRIER, phEventWaitList)
 
 
@@ -494,12 +496,12 @@ def urEnqueueEventsWaitWithBarrierExt(
     phEventWaitList: WaitList,
     phEvent: Event | None,
 ) -> Event:
-    """Works as `urEnqueueEventsWaitWithBarrier`, with properties, and can signal a reusable event.
+    """Works like `urEnqueueEventsWaitWithBarrier`, with properties, and can signal a reusable event.
 
     `phEvent` is an event of `urEventCreateExp`, which is signalled and returned. `None` makes a new event. The event
     must belong to the context of `hQueue`. A queue with profiling cannot signal an event with IPC. The event must not
     be an element of `phEventWaitList`, and the device of `hQueue` must answer true to
-    `DeviceInfo.REUSABLE_EVENTS_SUPPORT_EXP`. UR names no result for violations of the last two.
+    `DeviceInfo.REUSABLE_EVENTS_SUPPORT_EXP`. UR names no result for violations of the last two rules.
     """
     if phEvent is None:
         return command(hQueue, Command.EVENTS_WAIT_WITH_BARRIER, phEventWaitList)

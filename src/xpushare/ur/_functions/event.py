@@ -65,14 +65,16 @@ def _profile(event: Event) -> Profile:
 
 
 def _started(event: Event) -> Profile:
-    """Return the profile of the command's start. A command that does nothing has only the profile of its end, which is
-    returned then.
+    """Return the profile of the command's start. If the command does nothing, return the profile of its end, the only
+    one that it has.
     """
     return event.started.known() if event.started else _profile(event)
 
 
 def _early(read: Callable[[Profile], int]) -> Callable[[Event], int]:
-    """Return the query of a time that is known once the command is enqueued. `read` takes the profile of its start."""
+    """Return a function that answers a query of a time that is known once the command is enqueued. `read` takes the
+    profile of the command's start.
+    """
 
     def ask(event: Event) -> int:
         found = read(_started(event))
@@ -84,8 +86,8 @@ def _early(read: Callable[[Profile], int]) -> Callable[[Event], int]:
 
 
 def _late(read: Callable[[Profile, Profile], int]) -> Callable[[Event], int]:
-    """Return the query of a time that is known once the command is complete. `read` takes the profiles of its start and
-    of its end.
+    """Return a function that answers a query of a time that is known once the command is complete. `read` takes the
+    profiles of the command's start and end.
     """
 
     def ask(event: Event) -> int:
@@ -158,7 +160,7 @@ def urEventCreateExp(hContext: Context, hDevice: Device, pEventDesc: ExpEventDes
     python="`event.done`",
 )
 def urEventGetInfo(hEvent: Event, propName: EventInfo) -> Any:
-    """Asks about an event."""
+    """Returns a property of an event."""
     return _EVENT.answer(propName, hEvent)
 
 
@@ -175,7 +177,7 @@ def urEventGetInfo(hEvent: Event, propName: EventInfo) -> Any:
     unchecked=("pPropValue",),
 )
 def urEventGetProfilingInfo(hEvent: Event, propName: ProfilingInfo) -> int:
-    """Asks when the command behind an event ran.
+    """Returns the time at which the command behind an event was enqueued, submitted, started or completed.
 
     QUEUED and SUBMIT are known once the command is enqueued, the others once it is complete. A reusable event made with
     `ExpEventFlags.ENABLE_PROFILING` has its times on any queue.
@@ -228,7 +230,7 @@ def urEventWait(phEventWaitList: tuple[Event, ...]) -> None:
     python="`await event`",
 )
 def urEventSetCallback(hEvent: Event, execStatus: ExecutionInfo, pfnNotify: EventCallback, pUserData: UserData) -> None:
-    """Has a function called once the command behind an event has reached a state.
+    """Registers a function, which is called once the command behind an event has reached a state.
 
     One thread calls all such functions, as `pfnNotify(hEvent, execStatus, pUserData)`. The event is retained until
     then. The function is called even if the command is lost, so ask the event for its state. `RUNNING` is reported

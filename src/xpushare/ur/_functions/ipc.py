@@ -212,8 +212,8 @@ def urIPCGetEventHandleExp(hEvent: Event) -> bytes:
     python="`xs.ipc.event.put(handle)`",
 )
 def urIPCPutEventHandleExp(hContext: Context, pIPCEventHandleData: bytes) -> None:
-    """Releases handle data. The event stays, and so do the events that were opened from the data. Only the process that
-    got the data may release them.
+    """Releases handle data. The event stays valid, and so do events that were opened from the data. Only the process
+    that got the data may release them.
     """
     core_event.put(pIPCEventHandleData)
 

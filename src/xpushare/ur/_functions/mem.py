@@ -78,11 +78,11 @@ def _allocate(context: Context, flags: int, size: int) -> Range:
 def urMemBufferCreate(
     hContext: Context, flags: Annotated[int, MemFlags], size: Size, pProperties: BufferProperties | None
 ) -> Mem:
-    """Makes a buffer: bytes that commands reach by a handle and an offset.
+    """Makes a buffer: bytes that commands access by a handle and an offset.
 
-    With `USE_HOST_POINTER`, the bytes are the program's own, at `pProperties.pHost`, and stay there. With
-    `ALLOC_COPY_HOST_POINTER`, the buffer is a copy of them. Otherwise the bytes are memory of the device. They are host
-    memory with `ALLOC_HOST_POINTER`, or if the context has several devices.
+    With `USE_HOST_POINTER`, the buffer is the program's own memory at `pProperties.pHost`. Otherwise the buffer has
+    memory of its own. This is host memory with `ALLOC_HOST_POINTER` or if the context has several devices, else memory
+    of the device. With `ALLOC_COPY_HOST_POINTER`, the bytes at `pProperties.pHost` are copied into it.
     """
     device = hContext.devices[0].shared
     given: Range | None = None
@@ -131,7 +131,7 @@ def urMemRelease(hMem: Mem) -> None:
 def urMemBufferPartition(
     hBuffer: Mem, flags: Annotated[int, MemFlags], bufferCreateType: BufferCreateType, pRegion: BufferRegion
 ) -> Mem:
-    """Makes a buffer of a part of another buffer's bytes. The bytes stay as long as either buffer exists."""
+    """Makes a buffer of a part of another buffer's bytes. The bytes are kept as long as either buffer exists."""
     if hBuffer.is_part:
         raise URError(f"{hBuffer!r} is a part of a buffer", result=Result.ERROR_INVALID_MEM_OBJECT)
     if flags & (_HOST | MemFlags.ALLOC_HOST_POINTER):
@@ -155,5 +155,5 @@ def urMemBufferPartition(
 
 @function(70, UNSUPPORTED_QUERY, "INVALID_MEM_OBJECT", "OUT_OF_RESOURCES", "OUT_OF_HOST_MEMORY")
 def urMemGetInfo(hMemory: Mem, propName: MemInfo) -> Any:
-    """Asks about a buffer."""
+    """Returns a property of a buffer."""
     return _MEM.answer(propName, hMemory)

@@ -86,7 +86,9 @@ def urDeviceCreateWithNativeHandle(
 
 @function(5, _NONE)
 def urContextGetNativeHandle(hContext: Context) -> NativeHandle:
-    """Returns the driver's handle of the context of the first device's objects (`CUcontext`, `ze_context_handle_t`)."""
+    """Returns the handle of the driver's context that contains the first device's objects (`CUcontext`,
+    `ze_context_handle_t`).
+    """
     return _native(hContext.devices[0], "context")
 
 
@@ -105,7 +107,7 @@ def urContextCreateWithNativeHandle(
     phDevices: DeviceList,
     pProperties: ContextNativeProperties | None,
 ) -> Context:
-    """Makes a context for the driver's context in which all these devices have their objects. Any other context of the
+    """Makes a context for the driver's context that contains the objects of all these devices. Any other context of the
     driver is refused.
     """
     if any(device.platform is not hAdapter.platform for device in phDevices):
@@ -165,7 +167,7 @@ def urQueueCreateWithNativeHandle(
 )
 def urEventGetNativeHandle(hEvent: Event) -> NativeHandle:
     """Returns the handle of a driver's event that completes with the newest command of an event (`CUevent`,
-    `ze_event_handle_t`). The handle is valid as long as `hEvent`, until that is signalled again.
+    `ze_event_handle_t`). The handle is valid until `hEvent` is signalled again or released.
     """
     opened = use(hEvent.shared)
     point = hEvent.point or opened.timeline.slot.pending
@@ -186,8 +188,8 @@ def urEventGetNativeHandle(hEvent: Event) -> NativeHandle:
 def urEventCreateWithNativeHandle(
     hNativeEvent: NativeHandle, hContext: Context, pProperties: EventNativeProperties | None
 ) -> Event:
-    """Makes an event that completes when the driver's event (`CUevent`, `ze_event_handle_t`), as it is recorded now,
-    completes. The handle 0 stands for no event of the driver, and makes a complete event.
+    """Makes an event that completes with the driver's event (`CUevent`, `ze_event_handle_t`). Later recordings of the
+    driver's event do not matter. If the handle is 0, the new event is complete.
     """
     if not hNativeEvent:
         complete = SharedEvent(hContext.devices[0].shared, context=hContext.shared)

@@ -52,7 +52,7 @@ def urUsmP2PEnablePeerAccessExp(commandDevice: Device, peerDevice: Device) -> No
 
 @function(166, ("INVALID_OPERATION", "the access was not enabled, or disabled before"))
 def urUsmP2PDisablePeerAccessExp(commandDevice: Device, peerDevice: Device) -> None:
-    """Ends what `urUsmP2PEnablePeerAccessExp` began."""
+    """Disables access that `urUsmP2PEnablePeerAccessExp` enabled."""
     pair = commandDevice, peerDevice
     if pair not in _enabled:
         raise URError(f"access to {peerDevice!r} is not enabled", result=Result.ERROR_INVALID_OPERATION)
@@ -61,5 +61,5 @@ def urUsmP2PDisablePeerAccessExp(commandDevice: Device, peerDevice: Device) -> N
 
 @function(167, UNSUPPORTED_QUERY)
 def urUsmP2PPeerAccessGetInfoExp(commandDevice: Device, peerDevice: Device, propName: ExpPeerInfo) -> Any:
-    """Asks whether a device can use memory of another."""
+    """Returns whether a device can use memory of another device, or whether it can use atomic operations there."""
     return _PEER.answer(propName, (commandDevice, peerDevice))

@@ -64,5 +64,5 @@ def urPhysicalMemRelease(hPhysicalMem: PhysicalMem) -> None:
 
 @function(249, python="`physical.nbytes`, `physical.device`, `physical.ipc_enabled`")
 def urPhysicalMemGetInfo(hPhysicalMem: PhysicalMem, propName: PhysicalMemInfo) -> Any:
-    """Asks about physical memory."""
+    """Returns a property of physical memory."""
     return _PHYSICAL_MEM.answer(propName, hPhysicalMem)

@@ -87,7 +87,7 @@ _QUEUE: Final = Info(
     python="`queue.context`, `queue.device`",
 )
 def urQueueGetInfo(hQueue: Queue, propName: QueueInfo) -> Any:
-    """Asks about a queue."""
+    """Returns a property of a queue."""
     if propName is QueueInfo.SIZE:
         raise URError(f"{hQueue!r} is a queue of the host", result=Result.ERROR_INVALID_QUEUE)
     return _QUEUE.answer(propName, hQueue)
@@ -120,7 +120,7 @@ def urQueueFinish(hQueue: Queue) -> None:
 def urQueueFlush(hQueue: Queue) -> None:
     """Issues the commands of a queue to its device.
 
-    There is nothing to do. A command goes to the device when it is enqueued, or once the wait that holds it back has
-    ended.
+    This does nothing, since a queue passes each command to the device at once or, if a wait holds the command back,
+    when the wait ends.
     """
     use(hQueue.shared)

@@ -216,7 +216,7 @@ def urUSMFree(hContext: Context, pMem: Pointer) -> None:
     python="`memory.ptr`, `memory.nbytes`, `memory.device`",
 )
 def urUSMGetMemAllocInfo(hContext: Context, pMem: Pointer, propName: USMAllocInfo) -> Any:
-    """Asks about the allocation that an address lies in."""
+    """Returns a property of the allocation that contains an address."""
     try:
         found = _objects.places.find(pMem)
     except URError as error:
@@ -236,7 +236,7 @@ def urUSMGetMemAllocInfo(hContext: Context, pMem: Pointer, propName: USMAllocInf
     python="`queue.copy(dst, src, nbytes)`, `queue.synchronize()`",
 )
 def urUSMContextMemcpyExp(hContext: Context, pDst: Pointer, pSrc: Pointer, size: Size) -> None:
-    """Copies memory without a queue, as `urEnqueueUSMMemcpy` copies it, and waits for the copy."""
+    """Copies memory as `urEnqueueUSMMemcpy` does, but without a queue, and waits for the copy."""
     device = hContext.devices[0].shared
     target, source = (_objects.places.operand(each, size, device, hContext.shared) for each in (pDst, pSrc))
     work = core_queue.create(device, hContext.shared)
@@ -277,7 +277,7 @@ def urUSMPoolCreate(hContext: Context, pPoolDesc: USMPoolDesc) -> USMPool:
 
     Each allocation has its own pages, so that it can be shared alone, and `urUSMFree` frees them. The pool caches
     nothing, and limits that are chained to `pPoolDesc` in C have no effect. `ZERO_INITIALIZE_BLOCK` zeroes the
-    allocations. The other flags are permissions.
+    allocations. The other flags have no effect.
     """
     return USMPool.make(hContext, pPoolDesc.flags)
 
@@ -290,13 +290,13 @@ def urUSMPoolRetain(pPool: USMPool) -> None:
 
 @function(119, ends="usm_pool")
 def urUSMPoolRelease(pPool: USMPool) -> None:
-    """Releases a reference to a pool. Allocations from the pool stay."""
+    """Releases a reference to a pool. Allocations from the pool stay valid."""
     pPool.release()
 
 
 @function(120, UNSUPPORTED_QUERY, "OUT_OF_HOST_MEMORY", "OUT_OF_RESOURCES")
 def urUSMPoolGetInfo(hPool: USMPool, propName: USMPoolInfo) -> Any:
-    """Asks about a pool. Reserved and used sizes are equal, since a pool caches no freed memory."""
+    """Returns a property of a pool. Reserved and used sizes are equal, since a pool caches no freed memory."""
     return _POOL.answer(propName, hPool)
 
 
@@ -307,7 +307,7 @@ _POOL_OF = ("INVALID_VALUE", "`hPool` is of another context, or for another devi
 
 @function(254, "INVALID_VALUE", "OUT_OF_HOST_MEMORY", makes="usm_pool")
 def urUSMPoolCreateExp(hContext: Context, hDevice: Device, pPoolDesc: USMPoolDesc) -> USMPool:
-    """Makes a pool for one device, which behaves as those of `urUSMPoolCreate`."""
+    """Makes a pool for one device. The pool behaves like those of `urUSMPoolCreate`."""
     return USMPool.make(hContext, pPoolDesc.flags, hDevice)
 
 
@@ -328,8 +328,8 @@ def urUSMPoolGetDefaultDevicePoolExp(hContext: Context, hDevice: Device) -> USMP
 
 @function(259, _POOL_OF)
 def urUSMPoolSetDevicePoolExp(hContext: Context, hDevice: Device, hPool: USMPool) -> None:
-    """Chooses the pool of a device that `urEnqueueUSMDeviceAllocExp` uses if the caller names none. The choice ends
-    with the pool.
+    """Sets the pool of a device that `urEnqueueUSMDeviceAllocExp` uses if the caller names none. When that pool is
+    destroyed, the default pool is used again.
     """
     _check_pool(hPool, hContext, hDevice)
     hContext.chosen_pools[hDevice] = hPool
@@ -337,19 +337,21 @@ def urUSMPoolSetDevicePoolExp(hContext: Context, hDevice: Device, hPool: USMPool
 
 @function(260, "INVALID_VALUE")
 def urUSMPoolGetDevicePoolExp(hContext: Context, hDevice: Device) -> USMPool:
-    """Returns the pool that was chosen for a device, or else its default pool. The caller gets no reference."""
+    """Returns the pool that `urUSMPoolSetDevicePoolExp` set for a device, or else its default pool. The caller gets no
+    reference.
+    """
     return hContext.pool(hDevice)
 
 
 @function(261, _POOL_OF)
 def urUSMPoolTrimToExp(hContext: Context, hDevice: Device, hPool: USMPool, minBytesToKeep: Size) -> None:
-    """Has a pool release its cache. Does nothing, since a pool has no cache."""
+    """Makes a pool release its cache. Does nothing, since a pool has no cache."""
     _check_pool(hPool, hContext, hDevice)
 
 
 @function(262, UNSUPPORTED_QUERY, "OUT_OF_HOST_MEMORY", "OUT_OF_RESOURCES")
 def urUSMPoolGetInfoExp(hPool: USMPool, propName: USMPoolInfo) -> Any:
-    """Asks about a pool, as `urUSMPoolGetInfo` does."""
+    """Returns a property of a pool, as `urUSMPoolGetInfo` does."""
     return _POOL.answer(propName, hPool)
 
 
@@ -364,7 +366,7 @@ def urUSMPoolSetInfoExp(hPool: USMPool, propName: USMPoolInfo, pPropValue: Size)
     """Sets how much freed memory a pool may keep (`RELEASE_THRESHOLD_EXP`), or resets `USED_HIGH_EXP` and
     `RESERVED_HIGH_EXP`, which are equal.
 
-    A pool never uses the permission to keep memory.
+    The release threshold has no effect, since a pool never keeps freed memory.
     """
     if propName is USMPoolInfo.RELEASE_THRESHOLD_EXP:
         hPool.threshold = pPropValue
@@ -379,7 +381,7 @@ def urUSMPoolSetInfoExp(hPool: USMPool, propName: USMPoolInfo, pPropValue: Size)
 def _enqueue_allocation(
     kind: UsmKind, which: Command, queue: Queue, pool: USMPool | None, size: int, events: WaitList
 ) -> tuple[int, Event]:
-    """Allocate the memory at once. The event completes in the queue's order."""
+    """Allocate the memory at once. The event completes after the earlier commands in the queue."""
     if pool is None and kind == "device":
         pool = queue.context.pool(queue.device)
     address = _allocate(kind, queue.context, queue.device, None, pool, size)
@@ -560,7 +562,7 @@ def _expect_fd(kind: ExpExternalMemType) -> None:
 def urMemoryExportAllocExportableMemoryExp(
     hContext: Context, hDevice: Device, alignment: Size, size: Size, handleTypeToExport: ExpExternalMemType
 ) -> Pointer:
-    """Allocates memory of a device that `urMemoryExportExportMemoryHandleExp` exports."""
+    """Allocates memory of a device that can be exported by `urMemoryExportExportMemoryHandleExp`."""
     _expect_fd(handleTypeToExport)
     if alignment > LARGEST_TYPE:
         raise URError(f"the largest data type has {LARGEST_TYPE} bytes", result=Result.ERROR_INVALID_VALUE)
@@ -580,7 +582,7 @@ def urMemoryExportAllocExportableMemoryExp(
     python="`memory.close()`",
 )
 def urMemoryExportFreeExportableMemoryExp(hContext: Context, hDevice: Device, pMem: Pointer) -> None:
-    """Frees memory of `urMemoryExportAllocExportableMemoryExp`."""
+    """Frees memory that `urMemoryExportAllocExportableMemoryExp` allocated."""
     _allocated(hContext, pMem)
     urUSMFree(hContext, pMem)
 
@@ -600,7 +602,9 @@ def urMemoryExportFreeExportableMemoryExp(hContext: Context, hDevice: Device, pM
 def urMemoryExportExportMemoryHandleExp(
     hContext: Context, hDevice: Device, handleTypeToExport: ExpExternalMemType, pMem: Pointer
 ) -> Int32:
-    """Returns a file descriptor of an allocation, for another interface. The descriptor belongs to the caller."""
+    """Returns a file descriptor of an allocation, with which another API can import it. The descriptor belongs to the
+    caller.
+    """
     _expect_fd(handleTypeToExport)
     memory = _allocated(hContext, pMem)
     fds = use(memory).allocation.driver.export(False).fds

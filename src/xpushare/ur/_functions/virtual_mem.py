@@ -159,7 +159,7 @@ def urVirtualMemSetAccess(
 
 @function(159, operations=("VirtualRange.access",), invalid=Result.ERROR_INVALID_VALUE, python="`range.access(at)`")
 def urVirtualMemGetInfo(hContext: Context, pStart: Pointer, size: Size, propName: VirtualMemInfo) -> int:
-    """Asks about a mapped range."""
+    """Returns a property of a mapped range."""
     found, at = _range_of(hContext, pStart)
     core_memory.piece("the range", found.nbytes, at, size)
     return _ACCESS_FLAGS[core_physical.access_of(use(found), at)]

@@ -30,11 +30,11 @@ class Answer(Protocol):
     """Passes the outputs of a function to C."""
 
     def refusal(self, words: Words, /) -> int:
-        """Check the outputs before the call. Return the result for missing outputs, or 0."""
+        """Check the outputs before the call. Return the result code if a mandatory output is missing, otherwise 0."""
         ...
 
     def hand_out(self, words: Words, value: Any, /) -> int:
-        """Write what the function has returned. Return the result of the call."""
+        """Write the function's return value to the outputs. Return the result code of the call."""
         ...
 
 
@@ -115,8 +115,8 @@ class _List:
 
 
 class _HandleData:
-    """Handle data. The program gets their address and size, or only one if the other parameter is optional and NULL.
-    Without an address, the data are released.
+    """Handle data. The program gets their address and size. If both parameters are optional, the program may pass NULL
+    for one of them. If it does not ask for the address, the data are released.
     """
 
     def __init__(self, call: Call, outputs: list[str]) -> None:
@@ -144,7 +144,7 @@ class _HandleData:
 
 
 class _Output:
-    """One value, written to an address. If the address is null, the object is released."""
+    """One value, written to an address. If the address is null, a reference-counted object is released."""
 
     def __init__(self, call: Call, name: str, kind: str) -> None:
         self.at = call.at[name]
@@ -202,8 +202,8 @@ def _text_writer(address: int, text: str) -> None:
 
 
 def answer(call: Call, outputs: list[str]) -> Answer:
-    """Return the object that passes a function's results to C, through the parameters that are not used for an
-    argument.
+    """Return the object that passes a function's results to C. `outputs` are the C parameters from which no argument is
+    made.
     """
     kinds = call.function.returns
     if kinds.startswith("info:"):

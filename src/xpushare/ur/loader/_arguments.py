@@ -60,7 +60,7 @@ class Argument(Protocol):
 
 
 class _Word:
-    """One word."""
+    """One word, which is the argument."""
 
     def __init__(self, call: Call, name: str) -> None:
         self.uses: tuple[str, ...] = (name,)
@@ -150,7 +150,9 @@ class _Three(_Word):
 
 
 class _Pattern(_Word):
-    """A pattern, as far as the checks need it."""
+    """A pattern. If it is longer than the memory to fill, its bytes are not read, since the checks refuse it by its
+    length.
+    """
 
     def __init__(self, call: Call, name: str) -> None:
         super().__init__(call, name)
@@ -297,7 +299,7 @@ _STRUCTS: Final[dict[str, type[_Struct] | type[_Three]]] = {"struct": _Struct, "
 
 
 def _by_address(call: Call, arg: Arg) -> type[_Word]:
-    """Return the class for a kind that C passes in several ways."""
+    """Return the class of an argument whose kind C passes in several ways."""
     family = arg.base_kind.partition(":")[0]
     points = next(each.passed == "ptr" for each in call.parameters if each.name == arg.name)
     after = _after(call, arg.name)

@@ -1,7 +1,7 @@
 """Maps C handles to objects of `xpushare.ur`.
 
-A handle is the address of a box in the library. The first word of a box is the loader's table. The box of a released
-handle stays for the rest of the process, as that of a stale handle.
+A handle is the address of a box in the library. The first word of a box is the loader's table. When a handle is
+released, its box stays for the rest of the process, so that later uses of the handle are recognised as stale.
 """
 
 from __future__ import annotations
@@ -93,12 +93,12 @@ _devices: Final[dict[Device, int]] = {}
 
 
 def _backend(device: Device) -> int:
-    """Return a number for the backend of a device."""
+    """Return the number that stands for a device's backend in boxes."""
     return _backends.setdefault(device.backend, len(_backends))
 
 
 def _device_number(device: Device) -> int:
-    """Return a number for a device."""
+    """Return the number that stands for a device in the library."""
     return _devices.setdefault(device, len(_devices))
 
 
@@ -119,7 +119,7 @@ class Boxes:
     """Maps handles to objects.
 
     For the kinds in `COUNTED`, the library counts the references in the box, without Python. The Python object counts
-    the references that Python knows of, and has at least one while its handle lives.
+    the references that Python knows of, at least one as long as its handle lives.
     """
 
     def __init__(
@@ -182,8 +182,8 @@ class Boxes:
             box.traits |= HOST
 
     def fill(self, handle: int, event: Event) -> Event:
-        """Make a handle that the program already has stand for `event`, unless the handle stands for another event
-        already. Return the event that the handle stands for. The program's reference is counted.
+        """Make a handle that the program already has stand for `event`, unless it stands for another event already.
+        Return the event that the handle stands for. The first reference of `event` is the program's.
         """
         with self._lock:
             known: Event | None = self.objects.get(handle)
@@ -199,7 +199,7 @@ class Boxes:
             return event
 
     def _tell(self, handle: int, found: Any) -> None:
-        """Copy the change of Python's count to the box."""
+        """Add the change of Python's count since the last call to the count in the box."""
         references: int = found.references  # read once, since a callback may release one in the meantime
         seen = self._seen.get(handle, references)
         if references != seen:
@@ -235,7 +235,7 @@ class Boxes:
                 self._seen[handle] = counted
 
     def end(self, handle: int) -> None:
-        """End the object of a box whose last reference the program has released."""
+        """End the object of a handle whose last reference the program has released."""
         with self._lock:
             found: Counted | None = self.objects.pop(handle, None)
             if found is None:
@@ -253,7 +253,7 @@ class Boxes:
         return STALE if handle in self._seen and self._released(handle) else found
 
     def _released(self, handle: int) -> bool:
-        """Return whether the handle is stale. It is not stale for the thread that carries out commands which the
+        """Return whether the handle is stale. No handle is stale for a thread that carries out commands which the
         program has submitted.
         """
         return not _Box.from_address(handle).references and threading.get_ident() not in self._carriers
@@ -271,7 +271,9 @@ class Boxes:
 
     @contextmanager
     def carrying(self) -> Generator[None]:
-        """Within this context, submitted commands run even if the program has released its references."""
+        """In this context, the thread carries out submitted commands. It may use handles whose last reference the
+        program has released.
+        """
         self._carriers.add(threading.get_ident())
         try:
             yield

@@ -95,12 +95,13 @@ _wrappers: Final[list[Callable[..., int]]] = []
 
 
 def end(handle: int) -> None:
-    """End the object of a handle whose last reference the program released some time ago."""
+    """End the object of a handle whose last reference the program has released."""
     boxes.end(handle)
 
 
 def carry(function: int, event: int, queued: int, count: int, *numbers: int) -> int:
-    """Enqueue a command that the program submitted at the time `queued`, with its event's handle, or 0.
+    """Enqueue a command that the program submitted at the time `queued`. `event` is the handle of the command's event,
+    or 0 if it has none. Return the result code.
 
     `numbers` has the `count` points that the command waits for, and then its arguments.
     """
@@ -146,7 +147,7 @@ _ASKED: Final[dict[type[Counted], str]] = {Context: "ContextInfo", Queue: "Queue
 
 
 def _ask(handle: int, found: Any) -> None:
-    """Tell the library the properties of a new handle's object."""
+    """Give the library the properties of a new handle's object that never change, so that it can cache them."""
     name = _ASKED.get(found.__class__)
     if name is not None:
         info = INFOS[name]
@@ -162,8 +163,8 @@ def _property_packer(info: str, query: int) -> Callable[[Any], bytes]:
 
 
 def start(site: str) -> list[Callable[..., int]]:
-    """Return the wrappers in the order of `NUMBERED`. The library calls this once. The library belongs to the package
-    in `site`.
+    """Return the wrappers in the order of `NUMBERED`. The library calls this once. `site` is the folder that contains
+    the library's package. Raises `ImportError` if this Python has imported the package from another folder.
     """
     if not LIBRARY.parents[3].samefile(site):
         raise ImportError(

@@ -134,7 +134,7 @@ class _OnlyPython(Exception):
 
 
 def _in_c(node: ast.expr, words: dict[str, int]) -> str:
-    """Translate the condition of a rule to C, over the words `a`."""
+    """Translate the condition of a rule to C, in which the array `a` has the words of the call."""
     match node:
         case ast.BoolOp(op, values):
             return f"({f' {_OPERATORS[type(op)]} '.join(_in_c(each, words) for each in values)})"
@@ -164,13 +164,13 @@ _PLAIN: Final = ("handle", "sequence", "size", "pointer", "pattern", "bool", "fl
 
 
 def command_of(function: str) -> Command:
-    """Return the name of the command that `function` enqueues."""
+    """Return the command that `function` enqueues."""
     words = re.findall(r"USM|2D|[A-Z][a-z]+", function.removeprefix("urEnqueue").removesuffix("Ext"))
     return Command["_".join(words).upper()]
 
 
 def words_of(function: str) -> dict[str, int]:
-    """Return the numbers of the words in which the parameters of a C function arrive."""
+    """Return for each parameter of a C function the index of the word in which it arrives."""
     found: dict[str, int] = {}
     at = 0
     for parameter in parameters(function):
@@ -180,8 +180,8 @@ def words_of(function: str) -> dict[str, int]:
 
 
 def _form(function: Function) -> tuple[str, str] | None:
-    """Return the form of a command that the library can enqueue without Python, and the C condition under which nothing
-    refuses it. All other calls go to Python.
+    """Return the form of a command that the library can enqueue without Python, and the C condition under which no rule
+    refuses the command. If the condition is false, the call goes to Python. Return None if every call does.
     """
     words = words_of(function.name)
     if function.returns != "handle:event" or not function.args or function.args[0].kind != "handle:queue":
@@ -291,7 +291,7 @@ def _commands() -> Iterator[str]:
 
 
 def _numbers() -> Iterator[str]:
-    """Return the constants that all of the library needs from the declarations."""
+    """Return the constants that all parts of the library need from the declarations."""
     yield "#ifndef XP_FUNCTIONS"
     yield f"#define XP_FUNCTIONS {len(NUMBERED)}"
     waits = [number for number, name in enumerate(NUMBERED) if (_native(FUNCTIONS[name]) or ("",))[0] == "XP_WAITS"]
