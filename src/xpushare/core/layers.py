@@ -134,7 +134,7 @@ _tracers: Final[list[Callable[[Operation, Callable[..., Any]], Callable[..., Any
 
 
 def trace_by(tracer: Callable[[Operation, Callable[..., Any]], Callable[..., Any]] | None) -> None:
-    """Wrap each operation by `tracer` from now on, besides the layers. None ends that."""
+    """Wrap each operation by `tracer` from now on, in addition to the layers' wrappers. None removes the tracer."""
     _tracers[:] = [] if tracer is None else [tracer]
     _faces_added()
     layers_changed()
@@ -142,7 +142,7 @@ def trace_by(tracer: Callable[[Operation, Callable[..., Any]], Callable[..., Any
 
 @functools.cache
 def _faces_added() -> None:
-    """Apply the layers to operations from now on. Runs once."""
+    """Have `_apply` called at every change of the active layers from now on. Only the first call has an effect."""
     add_face(_apply)
 
 

@@ -147,12 +147,12 @@ def room_of(device: Device) -> Room | None:
 
 
 class Openers:
-    """The functions that open exports of one kind on each device: `make` imports one export on a device, which the
-    adapter knows by its own description. `make_all` imports several in one call. `find_native` returns the native call
-    that opens one.
+    """Makes the opener of one kind of object for each device. `make` imports one export on a device. It gets the
+    device, the device's adapter, the adapter's description of the device, and the export. `make_all` imports several
+    exports in one call. `find_native` returns the native function that opens one.
 
-    `aspect` is what a device needs to import from its own backend; for other backends, `Adapter.imports` says what it
-    can import. With `own`, this process can export what it opens.
+    `aspect` is the aspect that a device needs to import from its own backend. For other backends, `Adapter.imports`
+    lists the forms that it can import. With `own`, this process can export the objects that it opens.
     """
 
     def __init__(

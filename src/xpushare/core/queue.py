@@ -72,7 +72,7 @@ _queues = _Queues()
 
 
 def _goes_on(unfinished: bool | tuple[Slot, int]) -> bool:
-    """Return whether a queue can progress without a signal of another process or of another queue of this process."""
+    """Return whether a queue can progress without a signal from another process or another queue of this process."""
     if isinstance(unfinished, bool):
         return unfinished
     slot, point = unfinished
@@ -105,13 +105,13 @@ def _finish(deadline: float) -> None:
 
 
 def any_unfinished() -> bool:
-    """Return whether a queue of this process has work. All queues release the operands of finished work."""
+    """Return whether a queue of this process has unfinished work. This also releases the operands of finished work."""
     unfinished = [queue.unfinished() for queue in _queues.all()]
     return any(each is not False for each in unfinished)
 
 
 def pause() -> None:
-    """Sleep for a moment between two looks at queues."""
+    """Sleep for a moment between two checks of the queues."""
     time.sleep(_PAUSE)
 
 
