@@ -67,7 +67,7 @@ _BODY_MOST: Final = 1 << 27
 
 
 class Fact(NamedTuple):
-    """An export, and the range of it that a handle covers. In a message, a list of these values."""
+    """An export, and the range of it that a handle covers. A message contains the list of its values."""
 
     kind: str  # "memory" or "physical_memory"
     backend: str
@@ -98,7 +98,7 @@ class Fact(NamedTuple):
 
 
 class Earlier(NamedTuple):
-    """The facts about a version that a keeper passes to its successor. In a message, a list of these values."""
+    """The facts about a version that a keeper passes to its successor. A message contains the list of its values."""
 
     version: int
     pid: int
@@ -139,8 +139,8 @@ def _send(connection: socket.socket, op: bytes, content: bytes | None, fds: Iter
 
 
 def receive(connection: socket.socket) -> tuple[bytes, list[OwnedFd]] | None:
-    """Receive a message's operation and descriptors, or None at the end. Raises `OutOfMemoryError` if descriptors were
-    lost.
+    """Receive a message's operation and descriptors. Returns None at the end of the connection. Raises
+    `OutOfMemoryError` if descriptors were lost.
     """
     data, fds = system.receive(connection, _HEAD.size)
     if len(data) != _HEAD.size:
@@ -239,7 +239,7 @@ def _start() -> None:
 
 @contextmanager
 def connected(start: bool = False) -> Generator[Connection | None]:
-    """Connect to the keeper, and start one if `start` is true. Returns None if none runs."""
+    """Yield a connection to the keeper. If no keeper runs, start one if `start` is true, and otherwise yield None."""
     found = connect()
     deadline = time.monotonic() + _START
     while found is None and start:
@@ -296,7 +296,7 @@ class Connection:
         return found
 
     def hold(self, facts: Sequence[Fact], fds: Sequence[OwnedFd]) -> list[bytes]:
-        """Hand memory over by its descriptors. Returns the keeper's handles of it."""
+        """Hand memory over to the keeper by its descriptors. Returns the keeper's handles for the memory."""
         for at in range(0, len(fds), _AT_ONCE):
             self._ask(FDS, None, fds[at : at + _AT_ONCE])
         raw = self._ask(HOLD, json.dumps(facts).encode())
@@ -310,7 +310,7 @@ class Connection:
         return int(self._ask(PUBLISH, head + b"\n" + message))
 
     def publish_kept(self, name: str, versions: Sequence[tuple[Earlier, bytes]]) -> None:
-        """Publish all versions of a name that this keeper holds, and their messages, the newest first."""
+        """Have the successor of this keeper publish all versions of a name, with their messages, the newest first."""
         head = json.dumps([name, True, len(versions), True, [each for each, _ in versions]]).encode()
         self._ask(PUBLISH, head + b"\n" + b"".join([message for _, message in versions]))
 

@@ -54,7 +54,7 @@ class ByName:
 
 @final
 class Node:
-    """The state that `current()` returns."""
+    """The sharing state of one process. `current()` returns the state of this process."""
 
     __slots__ = ("_lock", "allocations", "foreign", "peers", "table_if_any")
 

@@ -266,7 +266,9 @@ def _label(table: int, entry: int, generation: int) -> str:
 
 
 def _progress(commons: int, slot: int) -> tuple[int, int] | tuple[None, None]:
-    """Return an event's value and its newest submitted signal. A peer wrote the slot's number and the words."""
+    """Return an event's value and the number of its newest submitted signal, or (None, None) if there is no such slot.
+    A peer wrote the slot's number and the words, so they may be anything.
+    """
     raw = os.pread(commons, layout.SLOT.size, layout.SLOTS + slot * layout.SLOT.size)
     if slot >= layout.SLOT_COUNT or len(raw) < layout.SLOT.size:
         return None, None

@@ -377,7 +377,7 @@ class Table:
         del gone, ended  # released outside the lock
 
     def _withdrawn(self, handle: Handle, reason: int) -> Exported | bool | None:
-        """Return the objects that a withdrawal ends, or None if it had ended before. Return True for the first `put` of
+        """Return the export that a withdrawal ends, or None if it had ended before. Return True for the first `put` of
         a freed object. The caller holds the lock.
         """
         fields = fields_of(handle)
