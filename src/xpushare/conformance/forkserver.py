@@ -52,8 +52,9 @@ def _surroundings() -> tuple[dict[str, str], list[str], str]:
 class Forkserver:
     """The process that forks. Each child calls `function` of `module` with a descriptor and its parent's pid.
 
-    It serves the process that starts it, but not that process's forked children. A child has the output that its caller
-    has at that time. It is reaped only when `exit_status` is called, so until then its pid is not reused.
+    It serves the process that starts it, but not that process's forked children. A child has the stdout and stderr that
+    its caller has at the time of the fork. A child is reaped only when `exit_status` is called, so until then its pid
+    is not reused.
     """
 
     def __init__(self, module: str, function: str, imports: Sequence[str] = ()) -> None:

@@ -234,7 +234,7 @@ class Child:
 
 
 class _Reader(pickle.Unpickler):
-    """Unpickles answers. Functions of `__main__` cannot be unpickled, because calls name a module."""
+    """Unpickles calls and answers. Refuses objects of `__main__`, which is another module in the child."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module == "__main__":

@@ -37,7 +37,7 @@ supports.
 
 
 class Rule(NamedTuple):
-    """One rule, and the aspects that it concerns."""
+    """One rule. It applies to devices that have all of its `aspects`."""
 
     number: str
     text: str
