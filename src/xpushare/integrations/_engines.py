@@ -95,8 +95,8 @@ class Publisher:
     """Publishes weights under `name`. Only one process may publish under a name at a time.
 
     With `keep=True`, each version is copied and handed to the keeper, which holds the two newest versions. Engines can
-    start from them after this process has exited. Without it, tensors on a GPU are shared in place and tensors on the
-    host are copied, until `withdraw`.
+    start from them after this process has exited. Without `keep`, tensors on a GPU are shared in place and tensors on
+    the host are copied, until `withdraw`.
     """
 
     def __init__(self, name: str, *, keep: bool = False) -> None:

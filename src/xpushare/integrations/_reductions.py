@@ -62,7 +62,7 @@ _log: Final = logging.getLogger("xpushare")
 
 
 def _refused(array: Any, error: Exception) -> None:
-    """Log why an array is sent in its library's own way."""
+    """Log why an array is sent in its library's own way instead of by handle."""
     _log.debug("this %s goes through multiprocessing in its library's way: %s", type(array).__name__, error)
 
 
@@ -70,7 +70,7 @@ _told = False  # a parent's memory, which is copied
 
 
 def _tell_inherited(array: Any, address: int) -> None:
-    """Warn once per process if an array is in the parent's shared memory, since its library copies it."""
+    """Warn once per process if an array lies in shared memory of the parent, because its library sends a copy."""
     global _told
     if _told or not node.inherited(address):
         return
@@ -148,8 +148,8 @@ class _Run:
         self._ends: list[int] = []
 
     def reaches(self, address: int, nbytes: int, backend: str | None, keep: Any) -> bool:
-        """Return whether these bytes lie in an allocation that this process can export. An imported allocation is not
-        one.
+        """Return whether these bytes lie in an allocation that this process can export. False for an imported
+        allocation.
         """
         at = bisect_right(self._starts, address)
         if at and address + nbytes <= self._ends[at - 1]:

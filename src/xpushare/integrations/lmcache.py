@@ -210,8 +210,8 @@ class Events:
         return Point(self._peers(raw), raw, int.from_bytes(handle[-8:], "little"))
 
     def wait_event(self, event: Point, stream: object) -> None:
-        """Make the stream wait. If the other process dies first, the stream's next wait of this package raises
-        `PeerLostError`.
+        """Make the stream wait. If the other process dies first, the next wait that this package queues on the stream
+        raises `PeerLostError`.
         """
         if event.event is not None:
             _queue(stream).wait(event.event, at_least=event.number)

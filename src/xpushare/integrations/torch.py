@@ -124,9 +124,7 @@ _busy: Final = _Busy()
 
 
 def _reduced(tensor: Any) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
-    """Return what torch's `reduce_tensor` would, for a tensor on a type of device that torch itself copies through the
-    host.
-    """
+    """Replaces torch's `reduce_tensor` for a tensor on a type of device that torch itself copies through the host."""
     if _busy.reducing:  # asked again, for memory that has no handle
         raise xs.FeatureNotSupportedError(
             f"this tensor's memory on {tensor.device} cannot be shared: `xpushare.share(tensor)` says why"
@@ -139,7 +137,7 @@ def _reduced(tensor: Any) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
 
 
 def _plain(name: str) -> Any:
-    """Return torch's own method."""
+    """Return torch's own implementation of a method of `UntypedStorage`."""
     before = _before.get(name)
     return before if before is not None else getattr(super(torch.UntypedStorage, torch.UntypedStorage), name)
 

@@ -96,7 +96,8 @@ async def _send_weights(self: Any, weights: Any) -> None:
 
 
 def _receive_weights(self: Any, on_bucket_received: Callable[[list[tuple[str, Any]], bool], object]) -> None:
-    """Pass each frame's weights to the callback, which may use them on the current stream. The last call has none.
+    """Pass each frame's weights to the callback, which may use them on the current stream. The last call passes no
+    weights.
 
     Raises `PeerLostError` if the sender exits before the last frame.
     """
