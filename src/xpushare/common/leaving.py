@@ -77,7 +77,7 @@ def leave() -> None:
 
 
 def _hush() -> None:
-    """Make daemon threads that the exit interrupts end without a traceback of this package's errors."""
+    """Suppress the tracebacks of this package's errors in threads that the exit interrupts."""
     before = threading.excepthook
 
     def hook(args: threading.ExceptHookArgs) -> None:
