@@ -407,15 +407,15 @@ def _stop(kept: Kept) -> None:
 
 
 def _pss(worker: Worker) -> int:
-    """Return the bytes of memory, in which shared pages count in equal parts for the processes that map them. A sum
-    over all processes counts each page once.
+    """Return the bytes of memory that the worker uses, with its share of the pages that several processes map (PSS). A
+    sum over all processes counts each page once.
     """
     text = Path(f"/proc/{worker.pid}/smaps_rollup").read_text()
     return int(text.split("\nPss:")[1].split()[0]) * 1024
 
 
 def _warm_up(kept: Kept) -> None:  # noqa: ARG001
-    """Import and start what either way needs."""
+    """Import the modules and start the threads that both ways need."""
     import numpy as np
 
     import xpushare as xs
