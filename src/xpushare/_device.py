@@ -127,8 +127,8 @@ class Device:
     ordinal. A `Device` can be pickled. Making one starts no driver.
 
     Args:
-        name (str | Device): `"native_cpu:0"`, `"cuda:1"`, `"gpu"`, `"cpu"` or a uuid. If several
-            devices match, as with `"cuda"`, the first is taken.
+        name (str | Device): `"native_cpu:0"`, `"cuda:1"`, `"gpu"`, `"cpu"` or a uuid. If several devices
+            match, as with `"cuda"`, the first is taken.
 
     Raises:
         InvalidArgumentError: The name means no device that this process can see.

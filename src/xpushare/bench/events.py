@@ -166,7 +166,7 @@ class Pair:
             worker.start(_burn)
 
     def run(self, way: str, batch: int, first: Callable[[Kept, str, int], Any] = _first) -> Any:
-        """Make `batch` round trips. Returns what `first` measures, by default the microseconds of one round trip."""
+        """Make `batch` round trips. Returns the result of `first`, by default the microseconds of one round trip."""
         self._second.start(_second, way, batch)
         self.first.start(first, way, batch)
         found = self.first.result(_TIMEOUT * 2)

@@ -252,7 +252,8 @@ RULES: Final[dict[str, Rule]] = {each.number: each for each in _TABLE}
 
 
 def select(wanted: Iterable[str]) -> list[str]:
-    """Return the numbers selected by rules ("5.7", "3.5b"), all letters of a rule ("3.5") or sections ("4").
+    """Return the numbers of the wanted rules. An element of `wanted` is a rule ("5.7", "3.5b"), a rule with all its
+    letters ("3.5"), or a section ("4").
 
     Raises `InvalidArgumentError` for anything else.
     """

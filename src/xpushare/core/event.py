@@ -154,7 +154,7 @@ def point_argument(at_least: int | None, slot: Slot) -> int:
 def timeout_argument(timeout: float | None) -> float | None:
     """Return `timeout` as a number of seconds, 0 or more. It may be infinite. None means to wait without a limit.
 
-    A time below 0, such as what is left until a deadline that has passed, counts as 0.
+    A time below 0, such as the time left until a deadline that has passed, counts as 0.
     """
     if timeout is None:
         return None

@@ -224,7 +224,7 @@ def shrink(reserved: Reserved, growth: Growth, nbytes: int) -> None:
     raises=OPEN_ERRORS,
 )
 def refresh(reserved: Reserved, growth: Growth) -> None:
-    """Follow the other range: unmap the pieces it removed, map those it added."""
+    """Follow the other range: unmap the pieces that it has removed, and map the pieces that it has added."""
     if not growth.follows:
         raise InvalidArgumentError("refresh is for a range that was attached; this one is the original")
     with growth.lock:

@@ -132,7 +132,7 @@ def host_bytes(address: int, nbytes: int, device: Device, context: Context) -> R
 
 
 def size_argument(nbytes: int, name: str = "nbytes") -> int:
-    """`nbytes` as a positive int."""
+    """Return `nbytes` as an int. Raises `InvalidArgumentError` unless it is a positive integer."""
     try:
         value = operator.index(nbytes)
     except TypeError:
@@ -143,7 +143,9 @@ def size_argument(nbytes: int, name: str = "nbytes") -> int:
 
 
 def piece(what: str, total: int, offset: int, nbytes: int | None) -> tuple[int, int]:
-    """Check that `offset` and `nbytes` (None: to the end) lie in [0, total)."""
+    """Check that the `nbytes` bytes (None: to the end) from `offset` lie in [0, total). Returns the offset and the
+    size.
+    """
     try:
         offset = operator.index(offset)
         nbytes = total - offset if nbytes is None else operator.index(nbytes)
@@ -487,10 +489,10 @@ def open_(
     anew: bool = False,
     own: bool = False,
 ) -> Range:
-    """Open a handle: map exactly that range here. This is cheap if this process has the allocation open already.
+    """Open a handle: map exactly its range here. This is cheap if this process has the allocation open already.
 
     With `anew`, this process's own allocation is mapped once more, at a second address. With `own`, this process can
-    export it.
+    export the memory.
     """
     found = expect_kind(handle, "memory")
     opener, chosen, chosen_context = opener_for(found, device, context, own)

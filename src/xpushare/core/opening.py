@@ -102,7 +102,9 @@ def event_device(handle: Handle, device: DeviceLike | None, context: Context | N
 
 
 def expect_importable(device: Device, physical: bool, form: Form, exporter: Hardware) -> None:
-    """Raise `FeatureNotSupportedError` with the reason, unless `device` can import what another backend exported."""
+    """Raise `FeatureNotSupportedError`, with the reason, unless `device` can import this form of export from another
+    backend.
+    """
     here: Hardware = info_of(device).hardware
     common: Same | None = adapter_of(device).imports(info_of(device), physical).get(form)
     same_device = here.uuid == exporter.uuid or bool(here.pci and here.pci == exporter.pci)

@@ -52,7 +52,7 @@ def _padded(nbytes: int) -> int:
 
 
 def _view(slab: Any, at: int, dtype: Any, shape: Iterable[int]) -> Any:
-    """Return a tensor over some bytes of a flat one."""
+    """Return a tensor over some bytes of a flat tensor."""
     size: Any = torch.Size(shape)
     return slab[at : at + size.numel() * dtype.itemsize].view(dtype).view(size)
 

@@ -243,7 +243,7 @@ def received_array(found: Received, number: int) -> Any:
 
 def sent(array: Any, library: str) -> tuple[Any, ...] | None:
     """Return the function and the arguments that a pickle contains in place of another library's array. Return None if
-    no other process can reach the array's memory, or if it has none.
+    no other process can reach the array's memory, or if the array has no memory.
     """
     run = _current.run
     if run is None:
@@ -339,8 +339,9 @@ def _imported(address: int, nbytes: int) -> Range | None:
 
 
 def block_of(address: int, nbytes: int, keep: Any, reopen: Reopen) -> tuple[Block, int] | None:
-    """Return the run's block of an import and the offset in it, or None for other memory. `keep` keeps the memory
-    alive. The current stream of its library produces the content. `reopen` opens the block at the receiver, once.
+    """Return the run's block of an import and the offset in it, or None for other memory. `keep` is the library's
+    array. It keeps the memory alive, and its library's current stream produces the content. `reopen` opens the block at
+    the receiver, once.
     """
     run = _current.run
     if run is None or not nbytes:
@@ -461,8 +462,8 @@ def _table() -> dict[type, Reduction]:
 
 
 def install(library: str, reductions: dict[type, Callable[[Reduction | None], Reduction]], opens: int = 1) -> None:
-    """Register, for each type, the reduction that its factory makes from the previous one (None if there was none).
-    Each pickle can be opened `opens` times. Idempotent.
+    """Register a reduction for each type. The type's factory makes it from the previous reduction, or from None if
+    there was none. Each pickle can be opened `opens` times. Idempotent.
     """
     count = opens_argument(opens)
     with _lock:

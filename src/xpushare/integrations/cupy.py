@@ -59,7 +59,7 @@ def uninstall() -> None:
 
 
 class _Reduction:
-    """Reduces arrays. `before` is another package's reduction, or None."""
+    """Reduces CuPy arrays for pickles. `before` is another package's reduction, or None."""
 
     def __init__(self, before: Any) -> None:
         self._before = before

@@ -291,8 +291,7 @@ def _kind(x: Any) -> str | None:
 
 
 def _dumps(x: Any, context: dict[str, Any] | None = None) -> tuple[dict[str, Any], list[Any]]:
-    """Serialise `x` as a handle. If that is impossible, raise NotImplementedError, so that Dask tries the next family.
-    """
+    """Serialise `x` as a handle. If that is impossible, raise NotImplementedError. Dask then tries the next family."""
     kind = _kind(x)
     if kind is None or x.nbytes < max(_settings.threshold, 1):
         raise NotImplementedError
@@ -352,8 +351,8 @@ def _loads(header: dict[str, Any], _frames: list[Any]) -> Any:
 
 
 def _dask_dumps(x: Any, context: dict[str, Any] | None = None) -> Any:
-    """Replaces Dask's own family, and sends everything but handles as before. Requests do not name our family, so peers
-    need not know it.
+    """Replaces Dask's own family, and sends everything but handles as before. Requests do not name the family
+    "xpushare", so peers need not know it.
     """
     try:
         return _dumps(x, context)

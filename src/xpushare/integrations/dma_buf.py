@@ -54,8 +54,7 @@ def adopt(fd: int, *, device: DeviceLike = "native_cpu:0", offset: int = 0, nbyt
     The host maps it (`native_cpu:0`), or a Level Zero device imports it. The memory is exported as that dma-buf, which
     importers map on the same device or on `native_cpu:0`. Use `access` around the host's reads and writes. Raises
     `InvalidArgumentError` if `fd` is not a dma-buf. Raises `FeatureNotSupportedError` if the device cannot import one,
-    or if the driver that made it does not let the host map it. Also raises `DeviceError` and
-    `OutOfMemoryError`.
+    or if the driver that made it does not let the host map it. Also raises `DeviceError` and `OutOfMemoryError`.
     """
     begin, length = operator.index(offset), None if nbytes is None else operator.index(nbytes)
     chosen = device if isinstance(device, Device) else Device(device)

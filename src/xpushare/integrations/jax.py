@@ -53,7 +53,7 @@ def uninstall() -> None:
 
 
 class _Reduction:
-    """Reduces arrays. `before` is another package's reduction, or None."""
+    """Reduces JAX arrays for pickles. `before` is another package's reduction, or None."""
 
     def __init__(self, before: Any) -> None:
         self._before = before

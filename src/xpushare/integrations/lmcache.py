@@ -33,7 +33,7 @@ _opened: Final[WeakValueDictionary[bytes, Storages]] = WeakValueDictionary()  # 
 
 
 class Spec(CudaDeviceSpec):  # type: ignore[misc,unused-ignore]
-    """LMCache's CUDA devices with this package's handles and events."""
+    """A backend of LMCache: its CUDA devices, with handles and events of this package."""
 
     def __init__(self) -> None:
         self._events: Events | None = None

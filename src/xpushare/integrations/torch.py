@@ -171,7 +171,7 @@ def _lies_here(storage: Any) -> bool:
 
 
 class _Reduction:
-    """Reduces tensors. `before` is torch's own reduction."""
+    """Reduces tensors for pickles. `before` is torch's own reduction."""
 
     def __init__(self, before: Any) -> None:
         self._before = before if before is not None else _torch_reductions.reduce_tensor
@@ -259,8 +259,8 @@ def _reopened(raw: bytes) -> xs.SharedArray:
 
 
 def _only(storage: Any) -> Any:
-    """Return the storage over these bytes. The same bytes give the same object as long as it lives. Memory that is
-    opened twice has the same address, which no other memory gets while a storage keeps the mapping.
+    """Return the storage over these bytes. The same bytes give the same object as long as that object lives. Memory
+    that is opened twice has the same address, which no other memory gets while a storage keeps the mapping.
     """
     key = "xpushare", storage.data_ptr(), storage.nbytes()
     cache = _torch_reductions.shared_cache

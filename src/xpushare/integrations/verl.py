@@ -173,7 +173,9 @@ def _register(module: Any) -> None:
                 self._channel = xs.Channel.open(channel)
 
         async def send_weights(self, weights: Any, global_steps: int | None = None) -> None:  # noqa: ARG002
-            """Return when all ranks of the rollout have finished. Raises `PeerLostError` if one of them exits."""
+            """Send the weights. Returns when all ranks of the rollout have finished with them. Raises `PeerLostError`
+            if one of them exits.
+            """
             if self._channel is None:  # of another rank, which takes part in gathering each tensor
                 async for _ in importlib.import_module("verl.workers.rollout.utils").ensure_async_iterator(weights):
                     pass

@@ -171,7 +171,7 @@ class Keeper:
         self._poll.register(connection, select.POLLIN)
 
     def _serve(self, client: _Client) -> None:
-        """Answer one message. A client that sends nonsense, or does not read, is disconnected."""
+        """Answer one message. A client is disconnected if it sends no valid message or does not read the answer."""
         fds: list[OwnedFd] = []
         try:
             try:

@@ -1,5 +1,4 @@
-"""The messages between processes and the keeper, the process of this user that holds what others published with
-`keep=True`.
+"""The messages between processes and the keeper, the process of this user that holds memory published with `keep=True`.
 
 The keeper's socket is `keeper` in the runtime folder. A message is one packet, `_HEAD`: an operation, and the number of
 descriptors that come with it. If the message has content, the first descriptor is a memfd that holds it. The keeper
@@ -7,7 +6,7 @@ answers each message.
 
 A tree is handed over as a whole. A process first sends the descriptors of its memory (`FDS`, as often as needed), then
 the facts about their exports (`HOLD`), for which the keeper answers with its own handles, and last the name and the
-handle to publish under it (`PUBLISH`). Until then, everything ends with the connection.
+handle to publish under it (`PUBLISH`). If the connection ends before that, the keeper drops all that was handed over.
 """
 
 from __future__ import annotations
@@ -181,7 +180,7 @@ def _gone(error: OSError) -> XpuShareError:
 
 
 def moved(message: bytes, handles: bytes) -> bytes:
-    """Return the message or handle with its handles replaced by other handles of the same memory."""
+    """Return the message or handle, with its handles replaced by `handles`, other handles of the same memory."""
     return handles if len(message) == HANDLE_NBYTES else identity.sealing().moved(message, handles)
 
 

@@ -791,8 +791,8 @@ class Peers:
             asked.clear()
 
     def _asked(self, peer: Peer, handle: Handle, key: Any, opener: Opener) -> _Asked | None:
-        """Hold an entry whose descriptors native code does not fetch. Returns None for an entry that has to be opened
-        step by step.
+        """Take a lease of an entry whose descriptors native code does not fetch. Returns None for an entry that has to
+        be opened step by step.
         """
         fields = fields_of(handle)
         if fields.flags & COUNTED:
@@ -903,8 +903,8 @@ class Peers:
         cls, peer: Peer, handle: Handle, opener: Opener, entry: Entry, exporter: Hardware | None,
         fds: list[OwnedFd] | None,
     ) -> Import:  # fmt: skip
-        """Return the import of an entry with these descriptors. `fds` is None if they have not been fetched, which only
-        an entry that is mapped at once allows.
+        """Return the import of an entry with these descriptors. `fds` is None if they have not been fetched, which is
+        allowed only for an entry that is mapped here.
         """
         mapping = None
         try:
