@@ -15,7 +15,7 @@ _HEAD = ("scenario", "what", "ours", "theirs", "ratio")
 
 
 def _figure(found: Spread | None, unit: str) -> str:
-    """Format a median and its quartiles, with the precision of the figure."""
+    """Format a median and its quartiles, with fewer decimals for a larger median."""
     if found is None:
         return "-"
     digits = 2 if found.median < 10 else 1 if found.median < 1000 else 0

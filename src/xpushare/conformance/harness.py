@@ -138,9 +138,7 @@ class Child:
         return pickle.dumps(call)
 
     def start(self, function: Callable[..., Any], *args: Any, **options: Any) -> Pending:
-        """Send a call of `function` to the child, by the names of its module and itself. The call runs after earlier
-        calls.
-        """
+        """Send a call of `function`, which a module contains, to the child. The call runs after the earlier calls."""
         message = self._dumps((function, args, options))
         with self._lock:
             pending = Pending(self)

@@ -267,7 +267,7 @@ def select(wanted: Iterable[str]) -> list[str]:
 
 
 def rule(number: str) -> Callable[[T], T]:
-    """Mark a test as one of this rule of the table."""
+    """Mark a test as a test of the rule with this number."""
     import pytest
 
     if number not in RULES:

@@ -103,10 +103,9 @@ def _apply() -> None:
 def enable_layers(*names: str) -> None:
     """Switch these layers on, and all others off.
 
-    The environment variable `UR_ENABLE_LAYERS` switches layers on, too. It has their names, separated
-    by commas. Messages go to stderr, unless `UR_LOG_VALIDATION` and `UR_LOG_TRACING` redirect them. Leak
-    checking reports remaining objects when it is switched off and when the process exits.
-    Parameter validation is always on.
+    The environment variable `UR_ENABLE_LAYERS` switches layers on, too. It contains their names, separated by commas.
+    Messages go to stderr, unless `UR_LOG_VALIDATION` and `UR_LOG_TRACING` redirect them. Leak checking reports
+    remaining objects when it is switched off and when the process exits. Parameter validation is always on.
 
     Args:
         names: Unified Runtime's names of layers. No name switches all off.

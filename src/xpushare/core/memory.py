@@ -328,7 +328,7 @@ _trimmers: list[Callable[[], int]] = [_trim_exports, _trim_host, _trim_imports, 
 
 
 def on_trim(function: Callable[[], int]) -> None:
-    """Make `trim` call `function`, which releases its cache and returns the number of bytes."""
+    """Make `trim` call `function`, which releases its cache and returns the number of released bytes."""
     _trimmers.append(function)
 
 

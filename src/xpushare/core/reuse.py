@@ -108,7 +108,7 @@ def _ended(block: Block) -> None:
 
 
 def _finished(block: Block) -> None:
-    """Make the block available, since the device work submitted before its end has finished."""
+    """Make the block available, since the device work submitted before its last use ended has finished."""
     with _lock:
         if block not in _finishing:
             return

@@ -114,7 +114,7 @@ class Publisher:
         return version
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until all readers have finished with what they attached, including their device work.
+        """Wait until all readers have finished with the tensors that they attached, including their device work.
 
         Call this after the engine has reported that its readers ran: a reader that has not started yet is not waited
         for, and neither is a reader that died. Raises `TimeoutError` if a reader takes longer than `timeout` seconds.

@@ -121,9 +121,9 @@ class Message:
         return received, (self._token,)
 
     def ahead(self, known: list[Allocation], made: dict[Device, list[Handle]]) -> bytes:
-        """Return instructions that precede an unfinished pickle. They open the message and leave it on the stack until
-        the pickle has been read. They use no memo, since the pickle after them numbers its own, and they state no
-        protocol, since a pickle of an old protocol does not either.
+        """Return pickle instructions to put before an unfinished pickle. They open the message and leave it on the
+        stack until the pickle has been read. They use no memo, since the pickle numbers its own entries, and contain no
+        protocol number, since pickles of old protocols have none.
         """
         raw = pickle_arrays(self.arrays, known, made)
         strings = self._token, self._library.encode(), raw

@@ -88,8 +88,8 @@ class Uses(list[Lease]):
 
 @final
 class Room:
-    """A device's memory: its size, how much is free (0 if the driver does not say), the function that looks after
-    cached imports (`Adapter.look_after`), and the uses of closed ones.
+    """A device's memory: its size, how much of it is free (0 if the driver does not report that), the function that
+    looks after cached imports (`Adapter.look_after`), and the uses of closed imports.
     """
 
     def __init__(

@@ -115,8 +115,8 @@ class Opener:
         self.room = room
 
     def expect_fds(self, count: int, exposed_nbytes: int) -> None:
-        """Check the number of descriptors before they are fetched: a table that claims a million would block us for
-        long.
+        """Check the number of descriptors before they are fetched. Fetching a million descriptors, as a table may
+        claim, would block this process for a long time.
         """
         most = 2 + exposed_nbytes // self.least_per_fd if self.least_per_fd else 1
         if count > most:
@@ -204,13 +204,13 @@ class Peer(PeerTable):
         return load64(self.address + layout.TABLE_DEADLINES + entry * 8) != 0
 
     def expect_live(self, handle: Handle) -> None:
-        """Raise `HandleExpiredError` unless the handle's entry is live and its process alive."""
+        """Raise `HandleExpiredError` unless the handle's entry is live and the exporter is alive."""
         self.expect_exported(handle)
         if not self.alive():
             raise exporter_gone(self.pid, "its pidfd says so")
 
     def expect_exported(self, handle: Handle) -> None:
-        """Raise `HandleExpiredError` unless the handle's entry is live. Its process may have died."""
+        """Raise `HandleExpiredError` unless the handle's entry is live. The exporter may have died."""
         try:
             reason = self.ended(fields_of(handle))
         except ValueError as error:
