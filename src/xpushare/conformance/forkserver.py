@@ -76,8 +76,8 @@ class Forkserver:
         self._ask(None)  # it has imported: none of that happens while somebody counts or measures
 
     def changed(self, env: Mapping[str, str | None]) -> dict[str, str | None] | None:
-        """Return {name: value} for each variable in which this process's environment, with `env`, differs from the
-        children's. The value None means unset. Return None if the folder or the import path differs.
+        """Return the variables to change in the children's environment, so that it equals this process's environment
+        updated with `env`. The value None unsets a variable. Return None if the folder or the import path differs.
         """
         before, *others = self._surroundings
         now, *others_now = _surroundings()

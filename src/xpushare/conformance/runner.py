@@ -1,4 +1,4 @@
-"""Runs the suite in a process of its own and reads its results: rule by rule passed, failed, or not supported."""
+"""Runs the suite in a process of its own, and reads the result of each rule: passed, failed, or not supported."""
 
 from __future__ import annotations
 
