@@ -127,8 +127,8 @@ class Device:
     ordinal. A `Device` can be pickled. Making one starts no driver.
 
     Args:
-        name (str | Device): `"native_cpu:0"`, `"cuda:1"`, `"gpu"`, `"cpu"` or a uuid. Of several devices, as with
-            `"cuda"`, the first.
+        name (str | Device): `"native_cpu:0"`, `"cuda:1"`, `"gpu"`, `"cpu"` or a uuid. If several devices
+            match, as with `"cuda"`, the first is taken.
 
     Raises:
         InvalidArgumentError: The name means no device that this process can see.
@@ -343,9 +343,7 @@ _named_by_handles: dict[tuple[str, bytes], Device] = {}
 
 
 def adapter_of(device: Device) -> Any:
-    """Return the adapter of a device. If the device was unpickled and this process does not see it, raises the error
-    that says so.
-    """
+    """Return the adapter of a device. Raises an error if the device was unpickled and this process does not see it."""
     try:
         return device._adapter  # pyright: ignore[reportPrivateUsage]
     except AttributeError:
@@ -371,7 +369,7 @@ def require(device: Device, aspect: Aspect) -> None:
 
 
 def dlpack_of(device: Device, kind: str) -> tuple[int, int]:
-    """Return DLPack's device for memory of that kind."""
+    """Return the DLPack device, (type, id), of memory of that kind on the device."""
     found = device._dlpacks.get(kind)  # pyright: ignore[reportPrivateUsage]
     if found is None:
         found = device._dlpacks[kind] = adapter_of(device).dlpack_device(info_of(device), kind)  # pyright: ignore[reportPrivateUsage]

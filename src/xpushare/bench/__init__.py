@@ -1,4 +1,6 @@
-"""The scenarios of `xpushare bench`. Each returns rows that compare xpushare with what a user would use instead."""
+"""The scenarios of `xpushare bench`. Each returns rows that compare xpushare with the tool that a user would pick
+instead.
+"""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def _end(kept: Kept) -> None:
 
 
 def _first(kept: Kept, way: str, batch: int) -> float:
-    """Return the microseconds of one of `batch` round trips."""
+    """Make `batch` round trips, and return the microseconds that one takes on average."""
     turns = range(batch)
     clock = time.perf_counter_ns
     if way == OURS:
@@ -104,7 +104,7 @@ def _first(kept: Kept, way: str, batch: int) -> float:
 
 
 def _second(kept: Kept, way: str, batch: int) -> None:
-    """The other end. Answers `batch` times."""
+    """Answer `batch` round trips."""
     turns = range(batch)
     if way == OURS:
         ping, pong = kept["ping"], kept["pong"]
@@ -140,7 +140,7 @@ def _burn(kept: Kept) -> None:  # noqa: ARG001
 
 
 class Pair:
-    """Two processes that share every mechanism, and as many busy processes as asked for."""
+    """Two processes that are connected in each of the ways to compare, and `busy` processes that only use CPU time."""
 
     def __init__(
         self, settings: Settings, stack: contextlib.ExitStack, cpus: Cpus, *, zmq: bool, busy: int = 0
@@ -166,7 +166,7 @@ class Pair:
             worker.start(_burn)
 
     def run(self, way: str, batch: int, first: Callable[[Kept, str, int], Any] = _first) -> Any:
-        """Make `batch` round trips. Returns what `first` measures, by default the microseconds of one round trip."""
+        """Make `batch` round trips. Returns the result of `first`, by default the microseconds of one round trip."""
         self._second.start(_second, way, batch)
         self.first.start(first, way, batch)
         found = self.first.result(_TIMEOUT * 2)

@@ -19,14 +19,14 @@ _MOST_REASON: Final = 400  # characters
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How long to measure."""
+    """The options of a benchmark run."""
 
     quick: bool
     device: str
     folder: str  # private runtime folder of this run, removed at its end
 
     def count(self, full: int, quick: int) -> int:
-        """Samples to take."""
+        """Return how many samples to take."""
         return quick if self.quick else full
 
 

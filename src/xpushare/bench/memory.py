@@ -49,7 +49,9 @@ def _make_ours(kept: Kept, nbytes: int, device: str) -> bytes:
 
 
 def _make_theirs(kept: Kept, nbytes: int) -> tuple[str, float]:
-    """Make a new segment and write every page. The time includes naming the segment, not the writing."""
+    """Make a new segment and write every page. Returns its name, and the microseconds taken to make it, without the
+    writing.
+    """
     _end_theirs(kept)
     start = time.perf_counter_ns()
     segment = kept["theirs"] = SharedMemory(f"xpushare-bench-{os.getpid()}-{start}", create=True, size=nbytes)
@@ -93,7 +95,9 @@ def _open_theirs(kept: Kept, name: str) -> float:  # noqa: ARG001
 
 
 def _share(kept: Kept, device: str) -> tuple[bytes, float]:
-    """Share a new array after writing every byte. The previous array is released."""
+    """Share a new array after writing every byte, and release the previous array. Returns the handle, and the
+    microseconds that sharing took.
+    """
     import numpy
 
     import xpushare as xs
@@ -108,7 +112,7 @@ def _share(kept: Kept, device: str) -> tuple[bytes, float]:
 
 
 def _attach(kept: Kept, handle: bytes) -> float:  # noqa: ARG001
-    """Attach, read the first element, close."""
+    """Attach, read the first element and close. Returns the microseconds that this took."""
     import numpy
 
     import xpushare as xs
@@ -276,7 +280,7 @@ def read_once(settings: Settings) -> list[Row]:
 
 
 def _fresh(kept: Kept, nbytes: int, count: int, device: str, shared: bool) -> tuple[list[float], ...]:  # noqa: ARG001
-    """Make a new array each time, write every page once, and free it."""
+    """Make a new array each time, write every page once, and free it. Returns the microseconds that each way took."""
     import numpy
 
     import xpushare as xs
@@ -407,15 +411,15 @@ def _stop(kept: Kept) -> None:
 
 
 def _pss(worker: Worker) -> int:
-    """Return the bytes of memory, in which shared pages count in equal parts for the processes that map them. A sum
-    over all processes counts each page once.
+    """Return the bytes of memory that the worker uses, with its share of the pages that several processes map (PSS). A
+    sum over all processes counts each page once.
     """
     text = Path(f"/proc/{worker.pid}/smaps_rollup").read_text()
     return int(text.split("\nPss:")[1].split()[0]) * 1024
 
 
 def _warm_up(kept: Kept) -> None:  # noqa: ARG001
-    """Import and start what either way needs."""
+    """Import the modules and start the threads that both ways need."""
     import numpy as np
 
     import xpushare as xs
@@ -435,7 +439,7 @@ def _share_large(kept: Kept, nbytes: int) -> bytes:
 
 
 def _attach_and_sum(kept: Kept, handle: bytes) -> int:
-    """Attach, and read every byte. The array stays attached."""
+    """Attach, and return the sum of all bytes. The array stays attached."""
     import numpy as np
 
     import xpushare as xs

@@ -15,7 +15,7 @@ _HEAD = ("scenario", "what", "ours", "theirs", "ratio")
 
 
 def _figure(found: Spread | None, unit: str) -> str:
-    """Format a median and its quartiles, with the precision of the figure."""
+    """Format a median and its quartiles, with fewer decimals for a larger median."""
     if found is None:
         return "-"
     digits = 2 if found.median < 10 else 1 if found.median < 1000 else 0
@@ -56,8 +56,8 @@ def as_json(found: Mapping[str, Any]) -> str:
 
 
 def plot(where: Mapping[str, Any], rows: Sequence[Row], file: str) -> None:
-    """Draw ratios as bars from the line at 1, which is what a user would use instead. The colour shows on which side a
-    bar ends. Needs matplotlib.
+    """Draw ratios as bars from the line at 1, which stands for the tool that a user would pick instead. The colour
+    shows on which side a bar ends. Needs matplotlib.
     """
     import matplotlib
 

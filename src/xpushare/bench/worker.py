@@ -27,7 +27,7 @@ class WorkerError(RuntimeError):
 
 
 def _serve(connection: Connection, conductor: int, folder: str, kept: Kept) -> None:
-    """The main function of a worker. Runs what it is sent until the connection ends."""
+    """The main function of a worker. Runs the functions that it is sent until the connection ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the conductor ends us
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # if the conductor is killed, no worker remains
     if os.getppid() != conductor:

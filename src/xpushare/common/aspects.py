@@ -9,10 +9,10 @@ __all__ = ["Aspect", "Support"]
 
 
 class Aspect(StrEnum):
-    """What a device may be able to do. The `ext_oneapi_*` aspects are SYCL's.
+    """A capability that a device may have. The `ext_oneapi_*` aspects are SYCL's.
 
-    `doc` says what a device that has the aspect can do. `query` is the `ur.DeviceInfo` that asks for it,
-    empty if Unified Runtime has none.
+    `doc` says what a device that has the aspect can do. `query` is the name of the
+    `ur.DeviceInfo` that asks for the aspect, or empty if Unified Runtime has none.
 
     Examples:
         >>> xs.Aspect.two_way_events.doc

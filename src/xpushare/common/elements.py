@@ -120,7 +120,7 @@ def as_dtype(dtype: Any) -> Any:
 
 def check_dtype(dtype: Any) -> None:
     """Raise `InvalidArgumentError` for element types that hold Python objects, which are addresses of this process, and
-    for sub-arrays, whose shape NumPy makes part of the array's.
+    for sub-arrays, whose shape NumPy makes part of the array's shape.
     """
     if dtype.hasobject:
         raise InvalidArgumentError(

@@ -1,4 +1,4 @@
-"""Owned file descriptors."""
+"""File descriptors that are closed by their owner objects."""
 
 from __future__ import annotations
 

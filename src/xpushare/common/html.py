@@ -10,14 +10,14 @@ __all__ = ["bundle", "facts", "table"]
 
 
 def table(columns: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
-    """Return a table with a head."""
+    """Return an HTML table with a header row."""
     head = "".join(f"<th>{escape(each)}</th>" for each in columns)
     rows = ("".join(f"<td>{escape(str(cell))}</td>" for cell in line) for line in lines)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(f'<tr>{row}</tr>' for row in rows)}</tbody></table>"
 
 
 def facts(title: str, said: Mapping[str, object]) -> str:
-    """Return a table of the facts about one object. A fact that is None has no line."""
+    """Return an HTML table of the facts about one object. Facts that are None are left out."""
     rows = (
         f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>"
         for name, value in said.items()

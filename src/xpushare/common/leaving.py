@@ -1,7 +1,7 @@
 """The clean exit of this process: it finishes pending work, within a bounded time, before its peers see it as gone.
 
-It runs after `multiprocessing` has sent what its queues hold and joined its children. It also runs in forked children,
-which run no `atexit` before Python 3.13.
+It runs after `multiprocessing` has sent the content of its queues and joined its children. It also runs in forked
+children, which run no `atexit` before Python 3.13.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def leave() -> None:
 
 
 def _hush() -> None:
-    """Make daemon threads that the exit interrupts end without a traceback of this package's errors."""
+    """Suppress the tracebacks of this package's errors in threads that the exit interrupts."""
     before = threading.excepthook
 
     def hook(args: threading.ExceptHookArgs) -> None:

@@ -15,8 +15,8 @@ def load(name: str) -> ModuleType:
     """Return the module of that name, loading it if necessary.
 
     Modules do not call this while they are being loaded. So if this thread is already loading a module, a signal
-    handler or a finaliser has interrupted it. Going on would use half-made modules, or load the same one twice. That
-    raises `ImportError`.
+    handler or a finaliser has interrupted the load. Going on would use half-made modules, or load the same module
+    twice, so this raises `ImportError`.
     """
     me = get_ident()
     if me in _loading:

@@ -1,4 +1,4 @@
-"""Sizes and counts as people read them."""
+"""Formats sizes and counts for people."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def _nobody() -> None:
 
 @final
 class Worker:
-    """A thread that ends with the process at the latest."""
+    """A thread that does not keep the process from exiting."""
 
     __slots__ = ("_life", "_lives", "_lock", "_name")
 

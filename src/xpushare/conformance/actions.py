@@ -1,4 +1,4 @@
-"""The actions of the suite's processes, through the public API only. Objects are in `harness.kept`, by name."""
+"""The actions of the suite's processes, through the public API only. `harness.kept` contains their objects by name."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def write_bytes(thing: Any, content: bytes, offset: int = 0, device: str | None 
 
 
 class Gate:
-    """A queue whose work waits on the device until the host opens it."""
+    """A queue whose work waits on the device until the host calls `open`."""
 
     def __init__(self, device: xs.Device | str) -> None:
         self.queue = xs.Queue(device)
@@ -240,7 +240,7 @@ def signal_(name: str) -> int:
 
 
 def numbers(name: str) -> tuple[int, int]:
-    """Return (value, pending)."""
+    """Return the event's `value` and `pending`."""
     return kept[name].value, kept[name].pending
 
 
@@ -266,7 +266,7 @@ class Held:
         self.queue.wait(self._gate, at_least=1)
 
     def release(self) -> None:
-        """Release the held queue by a signal of another queue, since a signal from the host needs an aspect."""
+        """Release the queue by a signal of another queue, since not every device lets the host signal."""
         if not self._gate.pending:
             with xs.Queue(self._device) as opener:
                 opener.signal(self._gate)

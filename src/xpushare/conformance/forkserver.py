@@ -52,8 +52,9 @@ def _surroundings() -> tuple[dict[str, str], list[str], str]:
 class Forkserver:
     """The process that forks. Each child calls `function` of `module` with a descriptor and its parent's pid.
 
-    It serves the process that starts it, but not that process's forked children. A child has the output that its caller
-    has at that time. It is reaped only when `exit_status` is called, so until then its pid is not reused.
+    It serves the process that starts it, but not that process's forked children. A child has the stdout and stderr that
+    its caller has at the time of the fork. A child is reaped only when `exit_status` is called, so until then its pid
+    is not reused.
     """
 
     def __init__(self, module: str, function: str, imports: Sequence[str] = ()) -> None:
@@ -75,8 +76,8 @@ class Forkserver:
         self._ask(None)  # it has imported: none of that happens while somebody counts or measures
 
     def changed(self, env: Mapping[str, str | None]) -> dict[str, str | None] | None:
-        """Return {name: value} for each variable in which this process's environment, with `env`, differs from the
-        children's. The value None means unset. Return None if the folder or the import path differs.
+        """Return the variables to change in the children's environment, so that it equals this process's environment
+        updated with `env`. The value None unsets a variable. Return None if the folder or the import path differs.
         """
         before, *others = self._surroundings
         now, *others_now = _surroundings()

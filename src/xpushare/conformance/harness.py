@@ -39,7 +39,7 @@ children: set[Child] = set()  # those not ended yet
 
 
 class HarnessError(AssertionError):
-    """The child did not answer in time. Not a `TimeoutError`, which rules expect of the package."""
+    """The child did not answer in time. This is not a `TimeoutError`, since rules expect that error of the package."""
 
 
 class ChildDied(HarnessError):
@@ -47,7 +47,7 @@ class ChildDied(HarnessError):
 
 
 class Pending:
-    """The answer of `Child.start`."""
+    """A call that `Child.start` has sent, and its answer once that has come."""
 
     def __init__(self, child: Child) -> None:
         self._child = child
@@ -138,7 +138,7 @@ class Child:
         return pickle.dumps(call)
 
     def start(self, function: Callable[..., Any], *args: Any, **options: Any) -> Pending:
-        """Make the child call `function` (of a module, by name). It queues behind earlier calls."""
+        """Send a call of `function`, which a module contains, to the child. The call runs after the earlier calls."""
         message = self._dumps((function, args, options))
         with self._lock:
             pending = Pending(self)
@@ -234,7 +234,7 @@ class Child:
 
 
 class _Reader(pickle.Unpickler):
-    """Unpickles answers. Functions of `__main__` cannot be unpickled, because calls name a module."""
+    """Unpickles calls and answers. Refuses objects of `__main__`, which is another module in the child."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module == "__main__":
@@ -306,7 +306,7 @@ def _fork(here: Connection, there: Connection) -> int:
 
 
 def _wait_for_end(pid: int, seconds: float) -> None:
-    """Wait until the process has ended, which must not have been reaped. May return too early."""
+    """Wait until the process, which has not been reaped, has ended. May return too early."""
     try:
         fd = os.pidfd_open(pid)
     except OSError:  # no descriptor is left

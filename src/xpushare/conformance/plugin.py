@@ -106,8 +106,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Start the process that forks the children. Exclude the objects of pytest and the imports from garbage collection,
-    since they are nearly all objects and never end.
+    """Start the process that forks the children. Exclude the objects that exist now from garbage collection. Most of
+    them belong to pytest and imported modules, and are never freed.
     """
     harness.prepare()
     gc.collect()
@@ -118,7 +118,7 @@ def pytest_collection_finish() -> None:
 
 
 def _part(item: pytest.Item) -> str:
-    """Return the values that tell a rule's tests apart."""
+    """Return the text that distinguishes this test from the other tests of its rule."""
     return item.name.removeprefix("test_")
 
 
@@ -231,13 +231,13 @@ def other() -> Iterator[Child]:
 
 @pytest.fixture(params=actions.KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
-    """A kind of object. The test runs once for each."""
+    """A kind of object, such as `memory`. The test runs once for each kind."""
     return str(request.param)
 
 
 @pytest.fixture
 def nothing_left(pair: Pair, peer: Child) -> Callable[[], None]:
-    """Call the result to assert that no fd or mapping of the package was left since the test began."""
+    """Return a function that asserts that no file descriptor or mapping of the package is left over from the test."""
     for device in dict.fromkeys((pair.exporter, pair.importer)):  # what a process opens for good is open
         warm_up(device)
     for each in actions.KINDS:  # and what knowing the peer costs
@@ -273,15 +273,16 @@ def warm_up(device: str) -> None:
 
 
 class Counts(tuple[int, ...]):
-    """Counts of a process. Of two `Counts`, the later one may have no larger number than the earlier one."""
+    """Counts of a process's resources. `later <= earlier` is true if no count has grown."""
 
     def __le__(self, other: tuple[int, ...]) -> bool:
         return all(mine <= theirs for mine, theirs in zip(self, other, strict=True))
 
 
 def counts() -> Counts:
-    """File descriptors, mappings of files, live exports of this process. `XPUSHARE_CONFORMANCE_KEPT` names files whose
-    mappings do not count, because a driver on an emulated kernel interface caches them.
+    """Count the file descriptors, the mappings of files and the live exports of this process.
+    `XPUSHARE_CONFORMANCE_KEPT` names files whose mappings do not count, because a driver on an emulated kernel
+    interface caches them.
     """
     xs.trim()
     kept = os.environ.get(_KEPT)

@@ -66,7 +66,9 @@ _OTHERWISE: Final[dict[Aspect, type[Exception]]] = {
 
 
 def check_refused(aspect: Aspect, device: str) -> str:
-    """Use a feature that the device lacks, which it must refuse as the contract says. Returns the result in words."""
+    """Check that the device, which lacks the aspect, refuses its feature as the contract demands. Returns the result as
+    text.
+    """
     call = _CALLS.get(aspect)
     if call is None:
         return "it has no call of its own that could be refused"

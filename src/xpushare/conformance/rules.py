@@ -37,7 +37,7 @@ supports.
 
 
 class Rule(NamedTuple):
-    """One rule, and the aspects that it concerns."""
+    """One rule. It applies to devices that have all of its `aspects`."""
 
     number: str
     text: str
@@ -252,7 +252,8 @@ RULES: Final[dict[str, Rule]] = {each.number: each for each in _TABLE}
 
 
 def select(wanted: Iterable[str]) -> list[str]:
-    """Return the numbers selected by rules ("5.7", "3.5b"), all letters of a rule ("3.5") or sections ("4").
+    """Return the numbers of the wanted rules. An element of `wanted` is a rule ("5.7", "3.5b"), a rule with all its
+    letters ("3.5"), or a section ("4").
 
     Raises `InvalidArgumentError` for anything else.
     """
@@ -266,7 +267,7 @@ def select(wanted: Iterable[str]) -> list[str]:
 
 
 def rule(number: str) -> Callable[[T], T]:
-    """Mark a test as one of this rule of the table."""
+    """Mark a test as a test of the rule with this number."""
     import pytest
 
     if number not in RULES:

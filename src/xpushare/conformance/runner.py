@@ -1,4 +1,4 @@
-"""Runs the suite in a process of its own and reads its results: rule by rule passed, failed, or not supported."""
+"""Runs the suite in a process of its own, and reads the result of each rule: passed, failed, or not supported."""
 
 from __future__ import annotations
 
@@ -144,11 +144,11 @@ def run(
     rule_timeout: float = 60.0,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Report:
-    """Run the suite on a device, the importing process on `importer_device`.
+    """Run the suite on a device, with the importing process on `importer_device`.
 
-    `rules`: only these, as `rules.select` has them; `stop` at the first failure. `environment` changes variables of
-    the suite's processes. `progress(done, tests, rule)` is called as it goes. Raises `InvalidArgumentError` if pytest
-    is missing or a rule is unknown.
+    `rules` are rules or sections, as `rules.select` takes them; none means all. `stop` ends the run at the first
+    failure. `environment` changes variables of the suite's processes. `progress(done, tests, rule)` is called during
+    the run. Raises `InvalidArgumentError` if pytest is missing or a rule is unknown.
     """
     if importlib.util.find_spec("pytest") is None:
         raise InvalidArgumentError("the suite needs pytest: pip install '.[conformance]' in a checkout of xpushare")

@@ -17,14 +17,14 @@ __all__ = ["Samples", "samples"]
 
 
 class Samples(Protocol):
-    """What the suite needs from another library. `device` is a selector such as "vendor:0"."""
+    """The functions of another library that the suite needs. `device` is a selector such as "vendor:0"."""
 
     def array(self, device: str, content: bytes) -> Any:
         """Make an array on the device that holds these bytes."""
         ...
 
     def content(self, array: Any) -> bytes:
-        """Read the array by its own library."""
+        """Return the array's bytes, read with its own library."""
         ...
 
     def forget(self, array: Any) -> None:

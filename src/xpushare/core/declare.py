@@ -48,7 +48,7 @@ class Point:
 
     def __init__(self, names: dict[str, Any], name: str, plain: Callable[..., Any], off: object) -> None:
         """`names` are the globals that contain the name, `plain` is the function without its wrapper, and `off` is the
-        object that the name is bound to without a wrapper.
+        object that the name is bound to while there is no wrapper.
         """
         self._names = names
         self._name = name
@@ -77,7 +77,7 @@ class Operation:
 
     @property
     def function(self) -> Callable[..., Any]:
-        """The operation without layers."""
+        """The function itself, without the wrappers of layers."""
         return self.point.plain
 
     @property
@@ -115,7 +115,7 @@ def operation(
 
 
 class Watcher(Protocol):
-    """A layer that is on."""
+    """The methods that `misused`, `made` and `closing` call on each active layer."""
 
     def misused(self, layer: Literal["lifetime", "bounds"], error: Exception, subject: object, /) -> None: ...
 
@@ -153,8 +153,8 @@ _faces: Final[list[Callable[[], None]]] = []
 
 
 def add_face(apply: Callable[[], None]) -> None:
-    """Call `apply` whenever the set of active layers changes, and now if any is active. It wraps functions that are not
-    operations.
+    """Call `apply` whenever the set of active layers changes, and now if a layer is active. `apply` installs the
+    wrappers that the active layers need, and removes all others.
     """
     _faces.append(apply)
     if layers_on:

@@ -72,7 +72,7 @@ _NOT_SUBMITTED: Final = (
 
 
 class Opened(NamedTuple):
-    """An event of this process: the whole state of an `Event`."""
+    """The whole state of an `Event` object, which this process created or opened."""
 
     timeline: Timeline
     device: Device
@@ -105,8 +105,8 @@ its context, and what `_refusals` returns.
 
 
 def _refusals(device: Device) -> tuple[str, str]:
-    """Return the reasons why queues, and why the host, may not signal an event opened on that device. A reason is "" if
-    they may.
+    """Return two reasons: why queues may not signal an event opened on that device, and why the host may not. A reason
+    is "" if signalling is allowed.
     """
     one_way = refusal(device, Aspect.two_way_events)
     return one_way, one_way or refusal(device, Aspect.host_signal_events)
@@ -119,8 +119,8 @@ def check_signals(signals: object) -> None:
 
 
 def role_of(domain: Domain, index: int, signals: bool | None) -> Slot:
-    """Make the slot object of an event object. The object waits through it. Unless the object only waits, it counts as
-    a possible signaller.
+    """Return a new slot object, through which one event object waits. Unless `signals` is False, it counts as a
+    possible signaller.
     """
     try:
         return Slot(domain, index, signals)
@@ -129,7 +129,7 @@ def role_of(domain: Domain, index: int, signals: bool | None) -> Slot:
 
 
 def may_signal(event: Opened) -> None:
-    """Raise `InvalidArgumentError` if the event was opened with `signals=False`, since other processes do not wait for
+    """Raise `InvalidArgumentError` if the event was opened with `signals=False`, since other processes do not count on
     signals of such an object.
     """
     if event.signals is False:
@@ -154,7 +154,7 @@ def point_argument(at_least: int | None, slot: Slot) -> int:
 def timeout_argument(timeout: float | None) -> float | None:
     """Return `timeout` as a number of seconds, 0 or more. It may be infinite. None means to wait without a limit.
 
-    A time below 0, such as what is left until a deadline that has passed, counts as 0.
+    A time below 0, such as the time left until a deadline that has passed, counts as 0.
     """
     if timeout is None:
         return None
@@ -346,7 +346,7 @@ def quiet_if_leaving() -> None:
 
 
 def waited_by(event: Opened) -> Slot:
-    """Return the slot through which this object waits. `close` ends that wait."""
+    """Return the slot through which this event object waits. Closing the object ends that wait."""
     return event.timeline.slot if event.role is None else event.role
 
 

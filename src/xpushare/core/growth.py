@@ -51,7 +51,7 @@ class _Piece(NamedTuple):
 
 @final
 class Growth:
-    """The pieces of a growable range, or of a follower of one. The caller holds `lock`."""
+    """The pieces of a growable range, or of a range that follows one. `lock` guards them."""
 
     __slots__ = ("_bytes", "changed", "directory", "follows", "lock", "nbytes", "pieces", "read_only", "telling")
 
@@ -111,14 +111,16 @@ class Growth:
 
 
 def start(reserved: Reserved) -> Growth:
-    """Make a range growable, with no pieces yet."""
+    """Return the state of a growable range that has no pieces yet."""
     require(reserved.device, Aspect.ext_oneapi_ipc_physical_memory)
     directory = memory.allocate("host", DIRECTORY_NBYTES, HOST, None)
     return Growth(directory, event.create(HOST, None, True, False, True), False, False)
 
 
 def follow(directory: Range, changed: Opened, read_only: bool) -> Growth:
-    """Make a range follow another one, with nothing mapped yet."""
+    """Return the state of a range that follows another one, with nothing mapped yet. `directory` and `changed` were
+    opened from the range that it follows.
+    """
     if directory.nbytes != DIRECTORY_NBYTES:
         raise InvalidHandleError(f"the directory of a range has {DIRECTORY_NBYTES} bytes, not {directory.nbytes}")
     return Growth(directory, changed, True, read_only)
@@ -142,7 +144,7 @@ def _amount(nbytes: int) -> int:
     raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError),
 )
 def grow(reserved: Reserved, growth: Growth, nbytes: int) -> None:
-    """Append this many bytes."""
+    """Extend the range by `nbytes`, and map another piece if the mapped pieces are too short."""
     _own(growth, "grow")
     count = _amount(nbytes)
     with growth.lock:
@@ -201,7 +203,9 @@ def _first_beyond(growth: Growth, nbytes: int) -> int:
 
 @operation("VirtualRange.shrink", raises=(InvalidArgumentError, OutOfMemoryError, DeviceError))
 def shrink(reserved: Reserved, growth: Growth, nbytes: int) -> None:
-    """Remove this many bytes from the end, in whole pieces. Followers keep the removed pieces until they refresh."""
+    """Shorten the range by `nbytes`, and unmap the pieces that lie wholly beyond its new end. Followers keep the
+    removed pieces until they refresh.
+    """
     _own(growth, "shrink")
     count = _amount(nbytes)
     with growth.lock:
@@ -220,7 +224,7 @@ def shrink(reserved: Reserved, growth: Growth, nbytes: int) -> None:
     raises=OPEN_ERRORS,
 )
 def refresh(reserved: Reserved, growth: Growth) -> None:
-    """Follow the other range: unmap the pieces it removed, map those it added."""
+    """Follow the other range: unmap the pieces that it has removed, and map the pieces that it has added."""
     if not growth.follows:
         raise InvalidArgumentError("refresh is for a range that was attached; this one is the original")
     with growth.lock:

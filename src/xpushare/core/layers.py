@@ -103,10 +103,9 @@ def _apply() -> None:
 def enable_layers(*names: str) -> None:
     """Switch these layers on, and all others off.
 
-    The environment variable `UR_ENABLE_LAYERS` switches layers on, too. It has their names, separated
-    by commas. Messages go to stderr, unless `UR_LOG_VALIDATION` and `UR_LOG_TRACING` redirect them. Leak
-    checking reports remaining objects when it is switched off and when the process exits.
-    Parameter validation is always on.
+    The environment variable `UR_ENABLE_LAYERS` switches layers on, too. It contains their names, separated by commas.
+    Messages go to stderr, unless `UR_LOG_VALIDATION` and `UR_LOG_TRACING` redirect them. Leak checking reports
+    remaining objects when it is switched off and when the process exits. Parameter validation is always on.
 
     Args:
         names: Unified Runtime's names of layers. No name switches all off.
@@ -134,7 +133,7 @@ _tracers: Final[list[Callable[[Operation, Callable[..., Any]], Callable[..., Any
 
 
 def trace_by(tracer: Callable[[Operation, Callable[..., Any]], Callable[..., Any]] | None) -> None:
-    """Wrap each operation by `tracer` from now on, besides the layers. None ends that."""
+    """Wrap each operation by `tracer` from now on, in addition to the layers' wrappers. None removes the tracer."""
     _tracers[:] = [] if tracer is None else [tracer]
     _faces_added()
     layers_changed()
@@ -142,7 +141,7 @@ def trace_by(tracer: Callable[[Operation, Callable[..., Any]], Callable[..., Any
 
 @functools.cache
 def _faces_added() -> None:
-    """Apply the layers to operations from now on. Runs once."""
+    """Have `_apply` called at every change of the active layers from now on. Only the first call has an effect."""
     add_face(_apply)
 
 

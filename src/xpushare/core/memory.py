@@ -87,7 +87,9 @@ class Range(RangeBase):
 
     @property
     def borrowed(self) -> bool:
-        """Whether it was opened from a handle without ownership, so that only the original exporter can export it."""
+        """Whether the range was opened from a handle without ownership, so that only the original exporter can export
+        it.
+        """
         return self.handle is not None and not self.allocation.owned
 
     def hold(self) -> tuple[object, bool]:
@@ -130,7 +132,7 @@ def host_bytes(address: int, nbytes: int, device: Device, context: Context) -> R
 
 
 def size_argument(nbytes: int, name: str = "nbytes") -> int:
-    """`nbytes` as a positive int."""
+    """Return `nbytes` as an int. Raises `InvalidArgumentError` unless it is a positive integer."""
     try:
         value = operator.index(nbytes)
     except TypeError:
@@ -141,7 +143,9 @@ def size_argument(nbytes: int, name: str = "nbytes") -> int:
 
 
 def piece(what: str, total: int, offset: int, nbytes: int | None) -> tuple[int, int]:
-    """Check that `offset` and `nbytes` (None: to the end) lie in [0, total)."""
+    """Check that the `nbytes` bytes (None: to the end) from `offset` lie in [0, total). Returns the offset and the
+    size.
+    """
     try:
         offset = operator.index(offset)
         nbytes = total - offset if nbytes is None else operator.index(nbytes)
@@ -217,9 +221,9 @@ def allocate(
 ) -> Range:
     """Allocate USM memory of the given kind.
 
-    If `isolated`, its bytes are zero on the host and unspecified on other devices. Otherwise it may be memory that
-    earlier arrays used, with their content. If `small`, host memory may be part of an allocation that it shares with
-    other small arrays.
+    If `isolated`, the memory is new. Its bytes are zero on the host and unspecified on other devices. Otherwise it may
+    be memory that earlier arrays used, with their content. If `small`, host memory may be part of an allocation that it
+    shares with other small arrays.
     """
     chosen, chosen_context = resolve(device, context)
     nbytes = size_argument(nbytes)
@@ -324,7 +328,7 @@ _trimmers: list[Callable[[], int]] = [_trim_exports, _trim_host, _trim_imports, 
 
 
 def on_trim(function: Callable[[], int]) -> None:
-    """Make `trim` call `function`, which releases its cache and returns the number of bytes."""
+    """Make `trim` call `function`, which releases its cache and returns the number of released bytes."""
     _trimmers.append(function)
 
 
@@ -348,8 +352,8 @@ def slice_(source: Range, offset: int, nbytes: int) -> Range:
 
 
 def expect_exportable(source: Range, implicit: bool = False) -> Allocation:
-    """Return the allocation of a range that this process can export, or raise the reason why it cannot. `implicit` is
-    for a pickle, which can export an import anew.
+    """Return the allocation of a range, or raise the error that explains why this process cannot export it. `implicit`
+    means that the export is for a pickle. A pickle can export imported memory anew.
     """
     allocation = source.allocation
     if source.handle is not None and not allocation.owned and not implicit:
@@ -396,7 +400,7 @@ def get(
 
 
 def get_each(sources: list[Range], read_only: bool, implicit: bool = False) -> list[Handle]:
-    """Export each range with a handle of its own: all ranges, or none."""
+    """Export the ranges by one call of `get` each. If a call fails, withdraw the other exports."""
     made: list[Handle] = []
     try:
         for each in sources:
@@ -408,7 +412,7 @@ def get_each(sources: list[Range], read_only: bool, implicit: bool = False) -> l
 
 
 def get_all(sources: list[Range], read_only: bool, implicit: bool = False) -> list[Handle]:
-    """Export all ranges, or none."""
+    """Export the ranges in one step, each with a handle of its own. If one of them fails, none is exported."""
     if layers_on:
         return get_each(sources, read_only, implicit)  # the layers wrap `get`
     table = node.current().table()
@@ -436,7 +440,7 @@ _SHARED: Final = Aspect.ext_oneapi_ipc_memory  # a global, since looking up an e
 
 
 def said_by(allocation: Allocation) -> tuple[DeviceInfo | Hardware, Export]:
-    """Return the facts that an export of an allocation publishes, and the allocation's device."""
+    """Return the device that an export of an allocation names, and the facts that the export publishes."""
     require(allocation.device, _SHARED)
     owned = allocation.source
     if isinstance(owned, Owned):
@@ -485,10 +489,10 @@ def open_(
     anew: bool = False,
     own: bool = False,
 ) -> Range:
-    """Open a handle: map exactly that range here. This is cheap if this process has the allocation open already.
+    """Open a handle: map exactly its range here. This is cheap if this process has the allocation open already.
 
     With `anew`, this process's own allocation is mapped once more, at a second address. With `own`, this process can
-    export it.
+    export the memory.
     """
     found = expect_kind(handle, "memory")
     opener, chosen, chosen_context = opener_for(found, device, context, own)
@@ -553,7 +557,9 @@ def _misfit(handle: Handle) -> NoReturn:
 
 
 def open_all(handles: tuple[Handle, ...], device: DeviceLike | None, opened: list[Range], own: bool = False) -> None:
-    """Open memory handles of one process in order. Appends what `open_` returns to an empty list, until one fails."""
+    """Open memory handles of one process in order, and append their ranges to `opened`, which is empty at first. If a
+    handle fails, `opened` contains the ranges of the handles before it.
+    """
     here, wanted = node.here[0], None
     if device is None and not own and not layers_on:
         wanted = here.peers.imports.open(handles, opened)
@@ -614,7 +620,9 @@ def _import_all_on(device: Device, found: Sequence[Import]) -> list[Allocation]:
 
 
 def _native_on(device: Device) -> OpenNative:
-    """Return the native call that opens most of the memory of the device's own backend."""
+    """Return the native function that opens memory of the device's own backend, or returns None for memory that it
+    cannot open.
+    """
     return partial(adapter_of(device).importer(info_of(device)).open, device, _release)
 
 

@@ -102,7 +102,9 @@ def event_device(handle: Handle, device: DeviceLike | None, context: Context | N
 
 
 def expect_importable(device: Device, physical: bool, form: Form, exporter: Hardware) -> None:
-    """Raise `FeatureNotSupportedError` with the reason, unless `device` can import what another backend exported."""
+    """Raise `FeatureNotSupportedError`, with the reason, unless `device` can import this form of export from another
+    backend.
+    """
     here: Hardware = info_of(device).hardware
     common: Same | None = adapter_of(device).imports(info_of(device), physical).get(form)
     same_device = here.uuid == exporter.uuid or bool(here.pci and here.pci == exporter.pci)
@@ -147,12 +149,12 @@ def room_of(device: Device) -> Room | None:
 
 
 class Openers:
-    """The functions that open exports of one kind on each device: `make` imports one export on a device, which the
-    adapter knows by its own description. `make_all` imports several in one call. `find_native` returns the native call
-    that opens one.
+    """Makes the opener of one kind of object for each device. `make` imports one export on a device. It gets the
+    device, the device's adapter, the adapter's description of the device, and the export. `make_all` imports several
+    exports in one call. `find_native` returns the native function that opens one.
 
-    `aspect` is what a device needs to import from its own backend; for other backends, `Adapter.imports` says what it
-    can import. With `own`, this process can export what it opens.
+    `aspect` is the aspect that a device needs to import from its own backend. For other backends, `Adapter.imports`
+    lists the forms that it can import. With `own`, this process can export the objects that it opens.
     """
 
     def __init__(

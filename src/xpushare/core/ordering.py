@@ -53,7 +53,8 @@ os.register_at_fork(after_in_child=_lasting.clear)  # the parent's queues have n
 def current_work(device: Device, array: object, number: int | None = None) -> Work | None:
     """Return the queue over the stream that the library of `array` uses now, or None if the device has no streams.
 
-    `number` is that stream's number in the library; None for an array of ours, which uses the device's default stream.
+    `number` is that stream's number in the library. It is None for an array of this package, which uses the device's
+    default stream.
     """
     key = id(device), type(array), number  # with the type, since two libraries may number their streams alike
     known = _lasting.get(key)

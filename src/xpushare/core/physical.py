@@ -225,7 +225,9 @@ class Reserved(Resource):
         return found
 
     def hold(self, piece: Any) -> tuple[object, bool]:
-        """Pin the mappings under a piece. Every byte of it must be mapped with access."""
+        """Pin the mappings under a piece. Every byte of the piece must be mapped with read or write access. Returns the
+        pin, and whether a mapping is read-only.
+        """
         with self.lock:
             found = self.overlapping(piece.offset, max(piece.nbytes, 1))
             end = piece.offset
@@ -309,7 +311,7 @@ def map_(reserved: Reserved, source: Held, at: int, offset: int, nbytes: int | N
 
 
 def settle(reserved: Reserved, at: int, nbytes: int) -> None:
-    """Remove the pins of finished operations from these mappings. Must not be called with the range's lock, which
+    """Remove the pins of finished operations from these mappings. The caller must not hold the range's lock, which
     another thread that removes pins may need.
     """
     with reserved.lock:

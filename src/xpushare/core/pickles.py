@@ -115,7 +115,9 @@ def _outlive(handle: Handle, limits: list[int]) -> None:
 
 
 def hope_for(slot: Slot) -> None:
-    """Record that a pickle of an event was made. While it is valid, a process that opens it may signal the event."""
+    """Record that a pickle of an event was made. While the pickle is valid, a process that opens it may signal the
+    event.
+    """
     if not node.left():
         slot.pickled(deadline_in(_grace()))
 

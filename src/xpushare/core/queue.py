@@ -72,7 +72,7 @@ _queues = _Queues()
 
 
 def _goes_on(unfinished: bool | tuple[Slot, int]) -> bool:
-    """Return whether a queue can progress without a signal of another process or of another queue of this process."""
+    """Return whether a queue can progress without a signal from another process or another queue of this process."""
     if isinstance(unfinished, bool):
         return unfinished
     slot, point = unfinished
@@ -83,7 +83,7 @@ def _goes_on(unfinished: bool | tuple[Slot, int]) -> bool:
 
 
 def _finish(deadline: float) -> None:
-    """At a clean exit, wait until the queues have finished what they can finish.
+    """At a clean exit, wait until the queues have finished all work that they can finish.
 
     A queue cannot progress by itself while it waits for a point that nobody has submitted, or that another queue of
     this process has yet to signal. The wait ends once no queue can progress and none has progressed since the previous
@@ -105,13 +105,13 @@ def _finish(deadline: float) -> None:
 
 
 def any_unfinished() -> bool:
-    """Return whether a queue of this process has work. All queues release the operands of finished work."""
+    """Return whether a queue of this process has unfinished work. This also releases the operands of finished work."""
     unfinished = [queue.unfinished() for queue in _queues.all()]
     return any(each is not False for each in unfinished)
 
 
 def pause() -> None:
-    """Sleep for a moment between two looks at queues."""
+    """Sleep for a moment between two checks of the queues."""
     time.sleep(_PAUSE)
 
 

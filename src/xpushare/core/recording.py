@@ -1,7 +1,7 @@
 """The records that the tracing layer makes for `xpushare trace`. Each process appends every record to its own file at
 once, so that the records of a killed process survive. `cli/trace.py` reads the files.
 
-A file has one JSON array a line: `["process", pid, name]` first; `["thread", tid, name]` before a thread's first
+A file has one JSON array per line: `["process", pid, name]` first; `["thread", tid, name]` before a thread's first
 operation; `["begin", tid, at, operation, is_async, details]`; `["end", tid, at of the beginning, start, end, details]`.
 Times are nanoseconds of CLOCK_MONOTONIC, which all processes share.
 """
@@ -165,7 +165,7 @@ def brief(value: Any) -> Any:
 
 
 def arguments_of(operation: Operation) -> Callable[[tuple[Any, ...], dict[str, Any]], dict[str, Any]]:
-    """Return a description of a call's arguments."""
+    """Return a function that describes a call's arguments, given as a tuple and a dictionary."""
     names = tuple(inspect.signature(operation.function).parameters)
     waits = operation.name in ("Event.wait", "Event.reached")
 

@@ -29,7 +29,9 @@ __all__ = [
 
 @final
 class Allocation(AllocationBase):
-    """USM memory: allocated here, mapped from a peer, or another library's. It can be looked up by address."""
+    """USM memory: allocated here, mapped from a peer, or another library's. Except for another library's memory, it can
+    be looked up by address.
+    """
 
     __slots__ = ()
 
@@ -51,8 +53,8 @@ class Allocation(AllocationBase):
         name: Hashable = None,
         end: End | None = None,
     ) -> Self:
-        """Make the owner of memory that this process allocated or, if `foreign`, that another library did. `source`
-        keeps foreign memory alive, and its serial belongs to `name`.
+        """Make the owner of memory that this process allocated or imported or, if `foreign`, that another library
+        allocated. `source` keeps foreign memory alive. Allocations with the same `name` have the same serial number.
         """
         if end is None:
             end = End(driver.release)
@@ -94,7 +96,9 @@ class Allocation(AllocationBase):
         return newest
 
     def hold(self, piece: Any) -> tuple[object, bool]:
-        """Return the object that keeps this piece mapped, as `Range.hold` does. A piece keeps itself mapped."""
+        """Return the object that keeps this piece mapped, as `Range.hold` does. This is the piece itself, since it
+        holds the allocation.
+        """
         return piece, piece.read_only
 
 

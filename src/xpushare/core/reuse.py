@@ -24,7 +24,7 @@ _ROUGHLY = 4  # a block may be larger than requested by one part in four, and a 
 class Block(Exposure):
     """Memory of this process's arrays, from its allocation to its release, across all arrays that use it in turn.
 
-    `free()` returns whether nobody can reach any export of it.
+    `free()` returns whether no other process can have the memory any more, or None if that will never be known.
     """
 
     __slots__ = ("_waits", "after_work", "device", "driver", "kind", "nbytes", "room", "used")
@@ -93,8 +93,8 @@ def allocation_of(block: Block) -> Allocation:
 
 
 def _ended(block: Block) -> None:
-    """Make the allocation available again. Called when no view, capsule, queue or export of this process uses it any
-    more.
+    """Make the block available again, or release its memory if another process may reach it for ever. Called when no
+    view, capsule, queue or export of this process uses the memory any more.
     """
     if block.free() is None:
         block.driver.release()
@@ -108,7 +108,7 @@ def _ended(block: Block) -> None:
 
 
 def _finished(block: Block) -> None:
-    """Make the block available, since the device work submitted before its end has finished."""
+    """Make the block available, since the device work submitted before its last use ended has finished."""
     with _lock:
         if block not in _finishing:
             return
@@ -154,7 +154,7 @@ def take(device: Device, kind: UsmKind, nbytes: int) -> Block | None:
 
 
 def _leaves(blocks: list[Block], block: Block) -> bool:
-    """Remove a block. Returns False if another thread has done so."""
+    """Remove a block. Returns False if another thread has already removed it."""
     with _lock:
         try:
             blocks.remove(block)

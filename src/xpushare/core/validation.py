@@ -74,7 +74,7 @@ def shown(place: Place) -> str:
 
 @final
 class Record:
-    """The record of one object."""
+    """The source locations where one object was made and released, and its reference count."""
 
     __slots__ = ("count", "ended", "listed", "made", "nbytes", "owner", "what")
 
@@ -95,7 +95,9 @@ class _Known(NamedTuple):
 
 @final
 class Books:
-    """All records of this process, by kind and key: an address, or an export's number."""
+    """All records of this process. Python objects are looked up by identity, and everything else by its kind and a key,
+    which is an address or an export's number.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # re-entrant, since the garbage collector may call `_died` while it is held
@@ -187,8 +189,8 @@ class Books:
     # --- what is retained
 
     def retained(self, objects: bool = True) -> list[Record]:
-        """Return the objects that were made and not released. Without `objects`, return only those that do not end with
-        a Python object.
+        """Return the records of objects that were made and not released. Without `objects`, leave out Python objects
+        that are released when they die.
         """
         gc.collect()  # so that objects in reference cycles do not count as leaked
         with self._lock:
@@ -245,7 +247,7 @@ _inside = threading.local()
 
 @final
 class Call:
-    """A running function of `xpushare.ur`. It records the objects that it makes and closes itself."""
+    """A running function of `xpushare.ur`. The function itself records the objects that it makes and closes."""
 
     def __init__(self) -> None:
         self.told = False  # whether a layer has reported the mistake
@@ -284,7 +286,7 @@ def _place(title: str, place: Place) -> list[str]:
 
 
 def tell(text: str, record: Record | None = None, *, used: bool = True) -> None:
-    """Write an error message and the source locations."""
+    """Write an error message and the source locations. `used=False` leaves out the current location."""
     if (call := _call()) is not None:
         call.told = True
     lines = [text]

@@ -52,7 +52,7 @@ def _padded(nbytes: int) -> int:
 
 
 def _view(slab: Any, at: int, dtype: Any, shape: Iterable[int]) -> Any:
-    """Return a tensor over some bytes of a flat one."""
+    """Return a tensor over some bytes of a flat tensor."""
     size: Any = torch.Size(shape)
     return slab[at : at + size.numel() * dtype.itemsize].view(dtype).view(size)
 
@@ -95,8 +95,8 @@ class Publisher:
     """Publishes weights under `name`. Only one process may publish under a name at a time.
 
     With `keep=True`, each version is copied and handed to the keeper, which holds the two newest versions. Engines can
-    start from them after this process has exited. Without it, tensors on a GPU are shared in place and tensors on the
-    host are copied, until `withdraw`.
+    start from them after this process has exited. Without `keep`, tensors on a GPU are shared in place and tensors on
+    the host are copied, until `withdraw`.
     """
 
     def __init__(self, name: str, *, keep: bool = False) -> None:
@@ -114,7 +114,7 @@ class Publisher:
         return version
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until all readers have finished with what they attached, including their device work.
+        """Wait until all readers have finished with the tensors that they attached, including their device work.
 
         Call this after the engine has reported that its readers ran: a reader that has not started yet is not waited
         for, and neither is a reader that died. Raises `TimeoutError` if a reader takes longer than `timeout` seconds.

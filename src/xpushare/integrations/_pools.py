@@ -33,8 +33,8 @@ class _Copied(NamedTuple):
 
 
 class Pool(abc.ABC):
-    """Memory of a device from which a library's allocator takes parts. All of it belongs to this process. It goes back
-    to the driver as the library frees it.
+    """Memory of a device from which a library's allocator takes parts. All of the memory belongs to this process. It
+    goes back to the driver when the library frees it.
     """
 
     def __init__(self, device: Any) -> None:
@@ -129,7 +129,7 @@ class Pool(abc.ABC):
         content is restored. Otherwise it is unspecified.
 
         Raises:
-            OutOfMemoryError: The device has too little memory. The pool sleeps on.
+            OutOfMemoryError: The device has too little memory. The pool stays asleep.
             InvalidArgumentError: The pool does not sleep.
             ForkError: The pool belongs to the parent of this process.
             DeviceError: The driver failed.
@@ -145,7 +145,9 @@ class Pool(abc.ABC):
             self._content, self._asleep = [], False
 
     def _withdraw(self, pieces: list[Piece]) -> None:
-        """Withdraw all handles of the pool's memory, and check that no other process has it."""
+        """Withdraw all handles of the pool's memory. Raises `InvalidArgumentError` if the keeper has some of the
+        memory, or another process has it open.
+        """
 
         def inside(source: object) -> bool:
             if not isinstance(source, Allocation) or source.device != self.device:

@@ -62,7 +62,7 @@ _log: Final = logging.getLogger("xpushare")
 
 
 def _refused(array: Any, error: Exception) -> None:
-    """Log why an array is sent in its library's own way."""
+    """Log why an array is sent in its library's own way instead of by handle."""
     _log.debug("this %s goes through multiprocessing in its library's way: %s", type(array).__name__, error)
 
 
@@ -70,7 +70,7 @@ _told = False  # a parent's memory, which is copied
 
 
 def _tell_inherited(array: Any, address: int) -> None:
-    """Warn once per process if an array is in the parent's shared memory, since its library copies it."""
+    """Warn once per process if an array lies in shared memory of the parent, because its library sends a copy."""
     global _told
     if _told or not node.inherited(address):
         return
@@ -121,9 +121,9 @@ class Message:
         return received, (self._token,)
 
     def ahead(self, known: list[Allocation], made: dict[Device, list[Handle]]) -> bytes:
-        """Return instructions that precede an unfinished pickle. They open the message and leave it on the stack until
-        the pickle has been read. They use no memo, since the pickle after them numbers its own, and they state no
-        protocol, since a pickle of an old protocol does not either.
+        """Return pickle instructions to put before an unfinished pickle. They open the message and leave it on the
+        stack until the pickle has been read. They use no memo, since the pickle numbers its own entries, and contain no
+        protocol number, since pickles of old protocols have none.
         """
         raw = pickle_arrays(self.arrays, known, made)
         strings = self._token, self._library.encode(), raw
@@ -148,8 +148,8 @@ class _Run:
         self._ends: list[int] = []
 
     def reaches(self, address: int, nbytes: int, backend: str | None, keep: Any) -> bool:
-        """Return whether these bytes lie in an allocation that this process can export. An imported allocation is not
-        one.
+        """Return whether these bytes lie in an allocation that this process can export. False for an imported
+        allocation.
         """
         at = bisect_right(self._starts, address)
         if at and address + nbytes <= self._ends[at - 1]:
@@ -243,7 +243,7 @@ def received_array(found: Received, number: int) -> Any:
 
 def sent(array: Any, library: str) -> tuple[Any, ...] | None:
     """Return the function and the arguments that a pickle contains in place of another library's array. Return None if
-    no other process can reach the array's memory, or if it has none.
+    no other process can reach the array's memory, or if the array has no memory.
     """
     run = _current.run
     if run is None:
@@ -339,8 +339,9 @@ def _imported(address: int, nbytes: int) -> Range | None:
 
 
 def block_of(address: int, nbytes: int, keep: Any, reopen: Reopen) -> tuple[Block, int] | None:
-    """Return the run's block of an import and the offset in it, or None for other memory. `keep` keeps the memory
-    alive. The current stream of its library produces the content. `reopen` opens the block at the receiver, once.
+    """Return the run's block of an import and the offset in it, or None for other memory. `keep` is the library's
+    array. It keeps the memory alive, and its library's current stream produces the content. `reopen` opens the block at
+    the receiver, once.
     """
     run = _current.run
     if run is None or not nbytes:
@@ -461,8 +462,8 @@ def _table() -> dict[type, Reduction]:
 
 
 def install(library: str, reductions: dict[type, Callable[[Reduction | None], Reduction]], opens: int = 1) -> None:
-    """Register, for each type, the reduction that its factory makes from the previous one (None if there was none).
-    Each pickle can be opened `opens` times. Idempotent.
+    """Register a reduction for each type. The type's factory makes it from the previous reduction, or from None if
+    there was none. Each pickle can be opened `opens` times. Idempotent.
     """
     count = opens_argument(opens)
     with _lock:

@@ -238,7 +238,7 @@ class Batches:
 
 
 def _mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
-    """Return the tree with each of its arrays changed."""
+    """Return the tree with `change` applied to each of its arrays."""
     arrays, described = flatten(tree)
     return unflatten(described, [change(each) for each in arrays])
 

@@ -1,8 +1,8 @@
 """checkpoint-engine: its buckets go through a channel, and its workers answer through another.
 
-checkpoint-engine 0.4.2 has no plug-ins. A vLLM worker gets its side by vLLM's own option
-`worker_extension_cls="xpushare.integrations.checkpoint_engine.WorkerExtension"`, and the parameter server by the patch
-docs/engines/checkpoint_engine.patch.
+checkpoint-engine 0.4.2 has no plug-ins. vLLM's option
+`worker_extension_cls="xpushare.integrations.checkpoint_engine.WorkerExtension"` loads the worker's side. The patch
+docs/engines/checkpoint_engine.patch changes the parameter server.
 """
 
 # mypy: disable-error-code="misc,no-any-unimported"

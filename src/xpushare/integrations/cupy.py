@@ -59,7 +59,7 @@ def uninstall() -> None:
 
 
 class _Reduction:
-    """Reduces arrays. `before` is another package's reduction, or None."""
+    """Reduces CuPy arrays for pickles. `before` is another package's reduction, or None."""
 
     def __init__(self, before: Any) -> None:
         self._before = before
@@ -85,7 +85,9 @@ class Pool(_pools.Pool):
         weakref.finalize(self, self._memory_pool.free_all_blocks).atexit = False  # CuPy's object may be part of a cycle
 
     def malloc(self, nbytes: int) -> Any:
-        """Allocate, for `cupy.cuda.set_allocator`. With this allocator, all arrays of this process are in the pool."""
+        """Allocate memory in the pool. `cupy.cuda.set_allocator(pool.malloc)` puts all arrays of this process into the
+        pool.
+        """
         self._expect_awake()
         return self._memory_pool.malloc(nbytes)
 

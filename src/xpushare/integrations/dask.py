@@ -291,7 +291,7 @@ def _kind(x: Any) -> str | None:
 
 
 def _dumps(x: Any, context: dict[str, Any] | None = None) -> tuple[dict[str, Any], list[Any]]:
-    """Send the handle only. NotImplementedError passes `x` to the next family."""
+    """Serialise `x` as a handle. If that is impossible, raise NotImplementedError. Dask then tries the next family."""
     kind = _kind(x)
     if kind is None or x.nbytes < max(_settings.threshold, 1):
         raise NotImplementedError
@@ -351,8 +351,8 @@ def _loads(header: dict[str, Any], _frames: list[Any]) -> Any:
 
 
 def _dask_dumps(x: Any, context: dict[str, Any] | None = None) -> Any:
-    """Replaces Dask's own family, and sends everything but handles as before. Requests do not name our family, so peers
-    need not know it.
+    """Replaces Dask's own family, and sends everything but handles as before. Requests do not name the family
+    "xpushare", so peers need not know it.
     """
     try:
         return _dumps(x, context)
@@ -410,7 +410,7 @@ def _reduce(array: xs.SharedArray) -> Any:
 
 
 class _Asking:
-    """The connection pools of this process that ask for handles."""
+    """The connection pools of this process that ask their peers for handles."""
 
     def __init__(self) -> None:
         self._pools: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # pool -> its loop
@@ -444,7 +444,9 @@ class _Asking:
         _leases.count("attached")
 
     def failed(self, error: xs.XpuShareError) -> None:
-        """Request the array again if its handle has expired. Any other failure would recur."""
+        """Count a handle that could not be opened. After several expired handles in a row, or any other error, stop
+        asking for handles, since the failure would recur.
+        """
         _leases.count("failed")
         self._expired += 1
         if isinstance(error, xs.HandleExpiredError) and self._expired < _EXPIRED_MOST:

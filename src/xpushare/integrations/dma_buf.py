@@ -23,7 +23,7 @@ __all__ = ["MemoryFd", "access", "adopt", "memory_fd"]
 
 
 class MemoryFd(NamedTuple):
-    """A dma-buf that contains memory."""
+    """A dma-buf, and the place of the exported memory in it."""
 
     fd: int  # the caller owns it and closes it
     offset: int  # the memory's offset in the dma-buf, in bytes
@@ -39,8 +39,8 @@ def memory_fd(obj: Any) -> MemoryFd:
     memory (`/dev/udmabuf`). Except on CUDA, the process must own the memory: it allocated it, adopted it, or attached
     it with `own=True`.
 
-    Raises `FeatureNotSupportedError` with the reason if there is none, `InvalidArgumentError`, `DeviceError`,
-    `OutOfMemoryError`.
+    Raises `FeatureNotSupportedError` with the reason if no dma-buf can contain the memory. Also raises
+    `InvalidArgumentError`, `DeviceError` and `OutOfMemoryError`.
     """
     source = use(obj) if isinstance(obj, Memory) else range_of(obj)
     with doing("making a dma-buf"):
@@ -54,7 +54,7 @@ def adopt(fd: int, *, device: DeviceLike = "native_cpu:0", offset: int = 0, nbyt
     The host maps it (`native_cpu:0`), or a Level Zero device imports it. The memory is exported as that dma-buf, which
     importers map on the same device or on `native_cpu:0`. Use `access` around the host's reads and writes. Raises
     `InvalidArgumentError` if `fd` is not a dma-buf. Raises `FeatureNotSupportedError` if the device cannot import one,
-    or if the driver that made it does not let the host map it. Raises `DeviceError`, `OutOfMemoryError`.
+    or if the driver that made it does not let the host map it. Also raises `DeviceError` and `OutOfMemoryError`.
     """
     begin, length = operator.index(offset), None if nbytes is None else operator.index(nbytes)
     chosen = device if isinstance(device, Device) else Device(device)

@@ -48,8 +48,8 @@ def handle(obj: Any) -> FabricHandle:
     """Return the fabric handle of the allocation that contains `obj`, a Memory or an array.
 
     Keep the memory for as long as another node uses it, since a fabric handle does not keep it. The handle opens the
-    whole allocation. Raises `FeatureNotSupportedError` for memory that was made without a fabric handle,
-    `InvalidArgumentError`, `DeviceError`.
+    whole allocation. Raises `FeatureNotSupportedError` if the memory was made without a fabric handle. Also raises
+    `InvalidArgumentError` and `DeviceError`.
     """
     source = use(obj) if isinstance(obj, Memory) else range_of(obj)
     if source.device.backend != _BACKEND:

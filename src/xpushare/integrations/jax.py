@@ -18,7 +18,7 @@ def install(*, opens: int = 1) -> None:
     This works for arrays on one device whose memory can be shared, and for host arrays in memory of this package. JAX
     sends all other arrays by value. The memory is held until the receiver has dropped the array. A message that nobody
     receives holds it for `XPUSHARE_PICKLE_GRACE` seconds. The receiver needs this package, but need not call this
-    function, which starts JAX's backend. Idempotent.
+    function. Calling it starts JAX's backend. Idempotent.
 
     Args:
         opens: How often each message can be received, in any processes. Use more than one for a pool
@@ -53,7 +53,7 @@ def uninstall() -> None:
 
 
 class _Reduction:
-    """Reduces arrays. `before` is another package's reduction, or None."""
+    """Reduces JAX arrays for pickles. `before` is another package's reduction, or None."""
 
     def __init__(self, before: Any) -> None:
         self._before = before

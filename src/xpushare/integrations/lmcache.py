@@ -33,7 +33,7 @@ _opened: Final[WeakValueDictionary[bytes, Storages]] = WeakValueDictionary()  # 
 
 
 class Spec(CudaDeviceSpec):  # type: ignore[misc,unused-ignore]
-    """LMCache's CUDA devices with this package's handles and events."""
+    """A backend of LMCache: its CUDA devices, with handles and events of this package."""
 
     def __init__(self) -> None:
         self._events: Events | None = None
@@ -210,8 +210,8 @@ class Events:
         return Point(self._peers(raw), raw, int.from_bytes(handle[-8:], "little"))
 
     def wait_event(self, event: Point, stream: object) -> None:
-        """Make the stream wait. If the other process dies first, the stream's next wait of this package raises
-        `PeerLostError`.
+        """Make the stream wait. If the other process dies first, the next wait that this package queues on the stream
+        raises `PeerLostError`.
         """
         if event.event is not None:
             _queue(stream).wait(event.event, at_least=event.number)

@@ -1,8 +1,8 @@
 """Makes OpenTelemetry spans of xpushare's operations: `xpushare.integrations.otel.install()`.
 
-Each operation is a span with the name that `xpushare trace` gives it. The span has its arguments as attributes, and its
-error. `xpushare.handle` and `xpushare.event` are equal in all processes, so a backend can connect the two ends of a
-handle. Needs the extra `otel`.
+Each operation is a span with the name that `xpushare trace` gives it. The span records the operation's arguments as
+attributes, and its error if it fails. `xpushare.handle` and `xpushare.event` are equal in all processes, so a backend
+can connect the two ends of a handle. Needs the extra `otel`.
 """
 
 from __future__ import annotations

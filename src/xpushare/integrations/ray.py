@@ -273,8 +273,8 @@ def _view(library: str, array: xs.SharedArray) -> Any:
 
 
 class _ForJax:
-    """Hides that an array is read-only. JAX shares its arrays as read-only but cannot import read-only ones, since it
-    does not know the flag. It never writes to an array.
+    """Hides that an array is read-only. JAX shares its arrays as read-only but cannot import read-only arrays, since it
+    does not know the flag. JAX never writes to an array.
     """
 
     def __init__(self, array: xs.SharedArray) -> None:

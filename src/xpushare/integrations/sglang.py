@@ -36,7 +36,7 @@ _open: Final[dict[bytes, dict[int, Any]]] = {}  # the list that is being read: i
 
 
 def plugin() -> None:
-    """Install, if `SGLANG_PLUGINS` names this plug-in. SGLang calls it in each of its processes."""
+    """Install the plug-in if `SGLANG_PLUGINS` names it. SGLang calls this in each of its processes."""
     if "xpushare" in (each.strip() for each in os.environ.get("SGLANG_PLUGINS", "").split(",")):
         _register()
 
@@ -74,7 +74,9 @@ def _hook(target: str, hook: Callable[..., Any]) -> Any:
 
 
 def _patch(original: Callable[[], None]) -> None:
-    """Let SGLang register its reductions, and then register ours. Ours call SGLang's for tensors without a handle."""
+    """Let SGLang register its reductions, and then register this package's. These call SGLang's for tensors without a
+    handle.
+    """
     global _patched
     if _patched:
         return

@@ -124,9 +124,7 @@ _busy: Final = _Busy()
 
 
 def _reduced(tensor: Any) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
-    """Return what torch's `reduce_tensor` would, for a tensor on a type of device that torch itself copies through the
-    host.
-    """
+    """Replaces torch's `reduce_tensor` for a tensor on a type of device that torch itself copies through the host."""
     if _busy.reducing:  # asked again, for memory that has no handle
         raise xs.FeatureNotSupportedError(
             f"this tensor's memory on {tensor.device} cannot be shared: `xpushare.share(tensor)` says why"
@@ -139,7 +137,7 @@ def _reduced(tensor: Any) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
 
 
 def _plain(name: str) -> Any:
-    """Return torch's own method."""
+    """Return torch's own implementation of a method of `UntypedStorage`."""
     before = _before.get(name)
     return before if before is not None else getattr(super(torch.UntypedStorage, torch.UntypedStorage), name)
 
@@ -173,7 +171,7 @@ def _lies_here(storage: Any) -> bool:
 
 
 class _Reduction:
-    """Reduces tensors. `before` is torch's own reduction."""
+    """Reduces tensors for pickles. `before` is torch's own reduction."""
 
     def __init__(self, before: Any) -> None:
         self._before = before if before is not None else _torch_reductions.reduce_tensor
@@ -261,8 +259,8 @@ def _reopened(raw: bytes) -> xs.SharedArray:
 
 
 def _only(storage: Any) -> Any:
-    """Return the storage over these bytes. The same bytes give the same object as long as it lives. Memory that is
-    opened twice has the same address, which no other memory gets while a storage keeps the mapping.
+    """Return the storage over these bytes. The same bytes give the same object as long as that object lives. Memory
+    that is opened twice has the same address, which no other memory gets while a storage keeps the mapping.
     """
     key = "xpushare", storage.data_ptr(), storage.nbytes()
     cache = _torch_reductions.shared_cache

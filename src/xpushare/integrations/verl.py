@@ -96,7 +96,8 @@ async def _send_weights(self: Any, weights: Any) -> None:
 
 
 def _receive_weights(self: Any, on_bucket_received: Callable[[list[tuple[str, Any]], bool], object]) -> None:
-    """Pass each frame's weights to the callback, which may use them on the current stream. The last call has none.
+    """Pass each frame's weights to the callback, which may use them on the current stream. The last call passes no
+    weights.
 
     Raises `PeerLostError` if the sender exits before the last frame.
     """
@@ -172,7 +173,9 @@ def _register(module: Any) -> None:
                 self._channel = xs.Channel.open(channel)
 
         async def send_weights(self, weights: Any, global_steps: int | None = None) -> None:  # noqa: ARG002
-            """Return when all ranks of the rollout have finished. Raises `PeerLostError` if one of them exits."""
+            """Send the weights. Returns when all ranks of the rollout have finished with them. Raises `PeerLostError`
+            if one of them exits.
+            """
             if self._channel is None:  # of another rank, which takes part in gathering each tensor
                 async for _ in importlib.import_module("verl.workers.rollout.utils").ensure_async_iterator(weights):
                     pass

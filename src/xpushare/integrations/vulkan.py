@@ -38,7 +38,8 @@ def device(
     bytes each).
 
     Handles name the memory's device by this uuid, which is CUDA's uuid of the same GPU. The same uuids give the same
-    `Device`. Use it only to export memory from it and to open memory on it. Raises `InvalidArgumentError`.
+    `Device`. Use it only to export memory from it and to open memory on it. Raises `InvalidArgumentError` if a uuid has
+    another length, or the device was named with another driver before.
     """
     given = bytes(device_uuid), bytes(driver_uuid)
     if any(len(each) != 16 for each in given):

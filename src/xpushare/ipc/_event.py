@@ -1,4 +1,6 @@
-"""The functions of `xpushare.ipc.event`, which has no other names: editors offer every name of a module."""
+"""The functions of `xpushare.ipc.event`. That module contains no other names, since editors offer every name of a
+module.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The functions of `xpushare.ipc.physical_memory`, which has no other names: editors offer every name of a module."""
+"""The functions of `xpushare.ipc.physical_memory`. That module contains no other names, since editors offer every name
+of a module.
+"""
 
 from __future__ import annotations
 

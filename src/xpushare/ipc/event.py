@@ -1,4 +1,4 @@
-"""Handles of events, as `sycl::ext::oneapi::experimental::ipc::event` has them.
+"""Handles of events, with the functions of `sycl::ext::oneapi::experimental::ipc::event`.
 
 There is no `close`: the last reference to an event closes it.
 """

@@ -1,4 +1,4 @@
-"""Handles of USM memory, as `sycl::ext::oneapi::experimental::ipc::memory` has them."""
+"""Handles of USM memory, with the functions of `sycl::ext::oneapi::experimental::ipc::memory`."""
 
 from xpushare.ipc._memory import close, get, open, put
 

@@ -1,4 +1,4 @@
-"""Handles of physical memory, as `sycl::ext::oneapi::experimental::ipc::physical_memory` has them.
+"""Handles of physical memory, with the functions of `sycl::ext::oneapi::experimental::ipc::physical_memory`.
 
 There is no `close`: the last reference to an import closes it.
 """

@@ -146,7 +146,7 @@ class Keeper:
     # --- time to live
 
     def _pause(self) -> int | None:
-        """Return the milliseconds until something expires."""
+        """Return the milliseconds until the next version expires, or None if no version expires."""
         if not self._ttl or not self._kept:
             return None
         oldest = min(each[0].since for each in self._kept.values())
@@ -171,7 +171,7 @@ class Keeper:
         self._poll.register(connection, select.POLLIN)
 
     def _serve(self, client: _Client) -> None:
-        """Answer one message. A client that sends nonsense, or does not read, is disconnected."""
+        """Answer one message. A client is disconnected if it sends no valid message or does not read the answer."""
         fds: list[OwnedFd] = []
         try:
             try:
@@ -203,7 +203,7 @@ class Keeper:
         self._give_up(client)
 
     def _give_up(self, client: _Handed) -> None:
-        """End what was handed over but not published."""
+        """End the exports of memory that a client has handed over but not published."""
         exports, client.exports = client.exports, {}
         self._withdraw([each.handle for each in exports.values()])
         close_all(client.fds)
@@ -223,7 +223,7 @@ class Keeper:
         return b"".join(self._take(client, [Fact(*each) for each in json.loads(keeping.body_of(fds[0]))]))
 
     def _take(self, client: _Handed, facts: list[Fact]) -> list[bytes]:
-        """Export what was handed over. Returns the handles."""
+        """Export the memory that a client has handed over. Returns the handles."""
         try:
             if sum(each.fds for each in facts) != len(client.fds) or not facts:
                 raise InvalidArgumentError("there are more or fewer descriptors than the exports need")
@@ -248,7 +248,7 @@ class Keeper:
         return made
 
     def _expect_room(self, more: list[Exported]) -> None:
-        """Raise if there is no room: a full keeper evicts nothing."""
+        """Raise `OutOfMemoryError` if there is no room, since a full keeper evicts nothing."""
         if not self._max_bytes or self._filling:
             return
         before = _nbytes(self._table.exports())
@@ -448,7 +448,7 @@ def _state(
 
 
 def _versions(name: str) -> list[naming.Published]:
-    """Return the versions, the newest first."""
+    """Return the versions of a name, the newest first."""
     newest = naming.names[name]
     return [newest, *newest.older]
 

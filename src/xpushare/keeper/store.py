@@ -50,7 +50,7 @@ def _same_file(one: int, other: int) -> bool:
 
 @final
 class Store:
-    """The store of this service."""
+    """The file-descriptor store that systemd keeps for this process's service."""
 
     def __init__(self, address: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)

@@ -174,9 +174,9 @@ HandleLike: TypeAlias = "Named | ReadableBuffer | str"  # of what `lookup` gives
 
 
 def bytes_of(handle: object, meant: str, advice: str = "") -> bytes:
-    """Return the bytes of a handle given as any buffer. Raises `InvalidArgumentError`, which names what is `meant`,
-    for anything else. `advice` is for an object of this package whose memory can be read as bytes but which is not a
-    handle.
+    """Return the bytes of a handle given as any buffer. Raises `InvalidArgumentError` for anything else, with a message
+    that begins with `meant`, the expected object. `advice` replaces this message for an object of this package whose
+    memory can be read as bytes but which is not a handle.
     """
     kind = type(handle)
     name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__.partition('.')[0]}.{kind.__name__}"

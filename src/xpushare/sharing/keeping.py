@@ -1,5 +1,4 @@
-"""The messages between processes and the keeper, the process of this user that holds what others published with
-`keep=True`.
+"""The messages between processes and the keeper, the process of this user that holds memory published with `keep=True`.
 
 The keeper's socket is `keeper` in the runtime folder. A message is one packet, `_HEAD`: an operation, and the number of
 descriptors that come with it. If the message has content, the first descriptor is a memfd that holds it. The keeper
@@ -7,7 +6,7 @@ answers each message.
 
 A tree is handed over as a whole. A process first sends the descriptors of its memory (`FDS`, as often as needed), then
 the facts about their exports (`HOLD`), for which the keeper answers with its own handles, and last the name and the
-handle to publish under it (`PUBLISH`). Until then, everything ends with the connection.
+handle to publish under it (`PUBLISH`). If the connection ends before that, the keeper drops all that was handed over.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ _BODY_MOST: Final = 1 << 27
 
 
 class Fact(NamedTuple):
-    """An export, and the range of it that a handle covers. In a message, a list of these values."""
+    """An export, and the range of it that a handle covers. A message contains the list of its values."""
 
     kind: str  # "memory" or "physical_memory"
     backend: str
@@ -98,7 +97,7 @@ class Fact(NamedTuple):
 
 
 class Earlier(NamedTuple):
-    """The facts about a version that a keeper passes to its successor. In a message, a list of these values."""
+    """The facts about a version that a keeper passes to its successor. A message contains the list of its values."""
 
     version: int
     pid: int
@@ -139,8 +138,8 @@ def _send(connection: socket.socket, op: bytes, content: bytes | None, fds: Iter
 
 
 def receive(connection: socket.socket) -> tuple[bytes, list[OwnedFd]] | None:
-    """Receive a message's operation and descriptors, or None at the end. Raises `OutOfMemoryError` if descriptors were
-    lost.
+    """Receive a message's operation and descriptors. Returns None at the end of the connection. Raises
+    `OutOfMemoryError` if descriptors were lost.
     """
     data, fds = system.receive(connection, _HEAD.size)
     if len(data) != _HEAD.size:
@@ -181,7 +180,7 @@ def _gone(error: OSError) -> XpuShareError:
 
 
 def moved(message: bytes, handles: bytes) -> bytes:
-    """Return the message or handle with its handles replaced by other handles of the same memory."""
+    """Return the message or handle, with its handles replaced by `handles`, other handles of the same memory."""
     return handles if len(message) == HANDLE_NBYTES else identity.sealing().moved(message, handles)
 
 
@@ -239,7 +238,7 @@ def _start() -> None:
 
 @contextmanager
 def connected(start: bool = False) -> Generator[Connection | None]:
-    """Connect to the keeper, and start one if `start` is true. Returns None if none runs."""
+    """Yield a connection to the keeper. If no keeper runs, start one if `start` is true, and otherwise yield None."""
     found = connect()
     deadline = time.monotonic() + _START
     while found is None and start:
@@ -296,7 +295,7 @@ class Connection:
         return found
 
     def hold(self, facts: Sequence[Fact], fds: Sequence[OwnedFd]) -> list[bytes]:
-        """Hand memory over by its descriptors. Returns the keeper's handles of it."""
+        """Hand memory over to the keeper by its descriptors. Returns the keeper's handles for the memory."""
         for at in range(0, len(fds), _AT_ONCE):
             self._ask(FDS, None, fds[at : at + _AT_ONCE])
         raw = self._ask(HOLD, json.dumps(facts).encode())
@@ -310,7 +309,7 @@ class Connection:
         return int(self._ask(PUBLISH, head + b"\n" + message))
 
     def publish_kept(self, name: str, versions: Sequence[tuple[Earlier, bytes]]) -> None:
-        """Publish all versions of a name that this keeper holds, and their messages, the newest first."""
+        """Have the successor of this keeper publish all versions of a name, with their messages, the newest first."""
         head = json.dumps([name, True, len(versions), True, [each for each, _ in versions]]).encode()
         self._ask(PUBLISH, head + b"\n" + b"".join([message for _, message in versions]))
 

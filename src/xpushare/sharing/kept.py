@@ -32,10 +32,10 @@ def _no_call() -> None:
 
 
 class _Call:
-    """A call of `after_work`. When it is over, or has been dropped because the device is broken, the next one is made.
+    """A call of `after_work`. The next call is made once this one is over, or was dropped because the device is broken.
 
-    A call that is over does not rely on the death of objects. On a free-threaded build, an object whose last reference
-    another thread has dropped may live until the thread that made it runs again.
+    `over` records the end, since the deletion of objects may come late. On a free-threaded build, an object whose last
+    reference another thread has dropped may live until the thread that made it runs again.
     """
 
     __slots__ = ("__weakref__", "_then", "next", "over", "uses")
@@ -56,9 +56,9 @@ class _Call:
 @final
 class Uses(list[Lease]):
     """The uses of exports that were closed here. A use ends once the device work submitted before the close has
-    finished: until then the exporter does not give the memory to anybody else.
+    finished. Until then, the exporter does not give the memory to anybody else.
 
-    `after_work` is called for all closes since its last call together, and only when that one is over.
+    At most one call of `after_work` is pending at a time. The next call covers all closes since the previous one.
     """
 
     def __init__(self, after_work: Callable[[Callable[[], object]], object]) -> None:
@@ -67,7 +67,9 @@ class Uses(list[Lease]):
         self._under_way: Callable[[], _Call | None] = _no_call
 
     def __call__(self) -> None:
-        """Process the appended items. After an interrupt, the next call does this."""
+        """Start a call of `after_work` for the uses that were appended, unless an earlier call is pending. After an
+        interrupt, the next call processes them.
+        """
         before = self._under_way()
         if not self or (before is not None and not before.over):
             return
@@ -86,8 +88,8 @@ class Uses(list[Lease]):
 
 @final
 class Room:
-    """A device's memory: its size, how much is free (0 if the driver does not say), the function that looks after
-    cached imports (`Adapter.look_after`), and the uses of closed ones.
+    """A device's memory: its size, how much of it is free (0 if the driver does not report that), the function that
+    looks after cached imports (`Adapter.look_after`), and the uses of closed imports.
     """
 
     def __init__(
@@ -150,10 +152,10 @@ class _OfRoom:
 
 @final
 class Kept:
-    """Closed imports by the cache's keys. No cached import holds a lease: for the exporter, each is closed. Memory that
-    the exporter frees stays occupied while an import of it is cached. So an import is cached for at most the seconds
-    that the room allows. Its time ends at once when the exporter has died, when the device's free memory falls below
-    the bytes cached, and by `give_up`.
+    """The cache of closed imports. A cached import holds no lease, so the exporter regards it as closed. Memory that
+    the exporter frees stays occupied while an import of it is cached. So an import is cached for no more seconds than
+    the room allows. It is released at once if the exporter dies, if the device's free memory falls below the number of
+    cached bytes, or by `give_up`.
     """
 
     def __init__(self, sweep: Callable[[], object]) -> None:
@@ -169,8 +171,8 @@ class Kept:
         self, key: Hashable, cookie: bytes, nbytes: int, room: Room, reopens: tuple[Any, ...], end: End,
         descriptors: int = 1,
     ) -> None:  # fmt: skip
-        """Cache an import by its `end`, with the data to open it again, or release the import if there is no room.
-        `descriptors` is the number of file descriptors that the import holds.
+        """Cache an import, with the data to open it again, or release the import if there is no room. Dropping `end`
+        releases the import. `descriptors` is the number of file descriptors that it holds.
         """
         until = time.monotonic() + room.seconds
         item: _Item = _new(_Item, (until, nbytes, cookie, room, end, reopens, descriptors))
@@ -209,7 +211,7 @@ class Kept:
         self._held -= item.descriptors
 
     def take(self, key: Hashable) -> _Item | None:
-        """Remove and return what was cached under `key`, or None."""
+        """Remove and return the import that is cached under `key`, or None."""
         if key not in self.items:
             return None
         with self._lock:
@@ -220,8 +222,8 @@ class Kept:
         return item
 
     def _all(self) -> list[tuple[Hashable, _Item]]:
-        """Return what is cached now. The caller holds the lock, but a garbage collection may close and cache imports
-        in between. A list of the keys alone is made atomically. A copy of an `OrderedDict` is not.
+        """Return the cached imports. The caller holds the lock, but a garbage collection may close and cache imports
+        meanwhile. Copying the keys into a list is atomic. Copying an `OrderedDict` is not.
         """
         return [(key, item) for key in list(self.items) if (item := self.items.get(key)) is not None]
 

@@ -13,8 +13,8 @@ __all__ = ["COMMONS_NBYTES", "ENTRY", "ENTRY_COUNT", "ENTRY_NBYTES", "LIFE", "TA
 
 
 def _struct(of: str, *fields: str, nbytes: int = 0) -> struct.Struct:
-    """Return a `Struct` of some fields of a C structure, from the first of them on, `nbytes` long. It skips
-    the gaps.
+    """Return a `Struct` that reads these fields of a C structure, beginning at the first of them. It skips the gaps
+    between them, and is at least `nbytes` long.
     """
     start = at = STRUCTS[of][fields[0]][0]
     code = "<"

@@ -2,11 +2,11 @@
 
 A name is a file `names/<name>` in the runtime folder. It contains the handles of the versions that are kept, the newest
 first: `MAGIC`, their count, the version and length of each, then their bytes. Its publisher holds a POSIX lock on byte
-0 of the file for its lifetime; this works across PID namespaces. A file that nobody locks belongs to a dead publisher,
-and the next process that comes by removes it while holding a lock on byte 1.
+0 of the file for its lifetime; this works across PID namespaces. A file that nobody locks belongs to a dead publisher.
+The next process that finds the file removes it, and holds a lock on byte 1 while it does so.
 
 A process never opens a file that it has published itself, because closing it again would drop the lock. A new version
-is a new file that changes places with the old one; the old version is withdrawn after that. (ext4 writes a file to the
+is a new file that is swapped with the old one. The old version is withdrawn after that. (ext4 writes a file to the
 disk when it is renamed over another one, which takes milliseconds. Names need not survive a crash of the machine.)
 """
 
@@ -78,7 +78,7 @@ NOTHING: Final = (errno.ENOENT, errno.ENOTDIR)
 
 @final
 class _Call:
-    """Stands for one call of `publish` or `unpublish`. When the call is over, no reference to this object is left."""
+    """Identifies one call of `publish` or `unpublish`. When the call is over, no reference to this object is left."""
 
     __slots__ = ("__weakref__",)
 
@@ -128,7 +128,9 @@ class Published:
             close_all(self.fds)
 
     def end(self) -> None:
-        """End every version, except the versions that the name keeps. Called a second time if an interrupt came."""
+        """Remove the file and end the exports of all versions, except the versions that the name's current publication
+        keeps. If an interrupt cuts this short, it is called again.
+        """
         current = names.get(self.path.name)
         kept = [] if current is None or current is self else current.older
         try:
@@ -199,8 +201,8 @@ def _forget(own: Published) -> None:
 
 
 def _next_version(old: Published | None) -> int:
-    """Return the next version number. A name's first version is the time in microseconds, so it is above an earlier
-    publisher's.
+    """Return the next version number. The first version of a name is the time in microseconds, so it is higher than the
+    versions of earlier publishers.
     """
     global _highest
     _highest = max(_highest, time.time_ns() // 1000 - 1 if old is None else old.version) + 1
@@ -215,11 +217,11 @@ def publish(
     withdraw: Callable[[Any], None],
     before: int | None = None,
 ) -> int:
-    """Publish what `export` makes under the name, and return the version.
+    """Publish an export under the name, and return its version number.
 
-    `export` fills in `handle` and `exports`, each of which `withdraw` ends. `before` is a process that may have
-    published the name. Its file is replaced, and `export` may then provide the version number and the earlier versions
-    of that process, too.
+    `export` sets `handle` and `exports` of its argument. `withdraw` ends one of these exports. `before` is a process
+    that may have published the name. If it has, its file is replaced, and `export` may provide the version number and
+    the earlier versions of that process, too.
     """
     check_name(name)
     folder = names_folder()
@@ -312,7 +314,7 @@ def check_name(name: str) -> None:
 
 
 def _expect_free(name: str, holder: int | None) -> None:
-    """Raise `InvalidArgumentError` if that living process has published the name."""
+    """Raise `InvalidArgumentError` if `holder`, a living process, has published the name."""
     if holder is not None:
         if _is_keeper(holder):
             raise InvalidArgumentError(
@@ -448,7 +450,9 @@ def reap(folder: Path) -> None:
 
 
 def _alone(fd: OwnedFd, path: Path, seconds: float) -> bool:
-    """Take the lock for removing the file. Its holder may be stopped, so wait for a limited time."""
+    """Take the lock for removing the file, and return whether this succeeded. The lock's holder may be stopped, so wait
+    for at most `seconds`.
+    """
     end = time.monotonic() + seconds
     while True:
         try:

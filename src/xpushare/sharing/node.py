@@ -54,7 +54,7 @@ class ByName:
 
 @final
 class Node:
-    """The state that `current()` returns."""
+    """The sharing state of one process. `current()` returns the state of this process."""
 
     __slots__ = ("_lock", "allocations", "foreign", "peers", "table_if_any")
 
@@ -82,7 +82,7 @@ class Node:
         return table is not None and table.cookie == cookie
 
     def meet(self, handle: Handle) -> Peer | None:
-        """Return the exporter of a handle by the fast path, as `Peers.meet` does. None for a handle of our own."""
+        """Return the exporter of a handle by the fast path, as `Peers.meet` does. None for a handle of this process."""
         if self.is_own(fields_of(handle).cookie):
             return None
         self.peers.sweep()

@@ -1,4 +1,4 @@
-"""File descriptors of memory that another process allocated, with which this process can export that memory itself."""
+"""Memory that another process allocated and that this process can export itself, by its own file descriptors."""
 
 from __future__ import annotations
 

@@ -78,13 +78,14 @@ class Opener:
     """How this process opens exports of one kind on one device. Its number is part of the cache's keys.
 
     - `make` imports one object
-    - `make_all` imports several: all, or none
+    - `make_all` imports several objects: all, or none
     - `admit` is called for exporters on another backend, before any fetch. It raises if the import is impossible
-    - `maps`: memory in a memfd arrives mapped
-    - `least_per_fd`: the least bytes behind each of several fds; 0 if there is one fd
+    - `maps`: whether a memfd is mapped before `make` is called
+    - `least_per_fd`: the least bytes behind each of several descriptors; 0 if there is only one
     - `room`: where closed imports are cached
-    - `native` opens an entry by one native call, or returns None. `find_native` returns it, after the first import
-    - `own`: this process can export its imports
+    - `native` opens an entry by one native call, or returns None. It is the result of `find_native`, which is called
+      after the first import
+    - `own`: whether this process can export its imports
     """
 
     __slots__ = ("admit", "find_native", "least_per_fd", "make", "make_all", "maps", "native", "number", "own", "room")
@@ -114,8 +115,8 @@ class Opener:
         self.room = room
 
     def expect_fds(self, count: int, exposed_nbytes: int) -> None:
-        """Check the number of descriptors before they are fetched: a table that claims a million would block us for
-        long.
+        """Check the number of descriptors before they are fetched. Fetching a million descriptors, as a table may
+        claim, would block this process for a long time.
         """
         most = 2 + exposed_nbytes // self.least_per_fd if self.least_per_fd else 1
         if count > most:
@@ -199,17 +200,17 @@ class Peer(PeerTable):
         return self._entries + entry * layout.ENTRY_NBYTES
 
     def ends(self, entry: int) -> bool:
-        """Return whether the entry has a deadline, as a pickle's has once its object has died."""
+        """Return whether the entry has a deadline. A pickle's entry has one once the pickled object has died."""
         return load64(self.address + layout.TABLE_DEADLINES + entry * 8) != 0
 
     def expect_live(self, handle: Handle) -> None:
-        """Raise `HandleExpiredError` unless the handle's entry is live and its process alive."""
+        """Raise `HandleExpiredError` unless the handle's entry is live and the exporter is alive."""
         self.expect_exported(handle)
         if not self.alive():
             raise exporter_gone(self.pid, "its pidfd says so")
 
     def expect_exported(self, handle: Handle) -> None:
-        """Raise `HandleExpiredError` unless the handle's entry is live. Its process may have died."""
+        """Raise `HandleExpiredError` unless the handle's entry is live. The exporter may have died."""
         try:
             reason = self.ended(fields_of(handle))
         except ValueError as error:
@@ -278,7 +279,7 @@ class Peer(PeerTable):
             raise
 
     def _belong(self, fds: list[OwnedFd], handle: Handle, entry: Entry) -> XpuShareError | None:
-        """Return the error unless the entry of these descriptors is still the handle's."""
+        """Return None if these descriptors belong to the handle's entry, or else the error."""
         try:
             self.expect_exported(handle)
             if entry.inode and system.fstat(fds[0].number).st_ino != entry.inode:
@@ -364,8 +365,8 @@ class _Asked(NamedTuple):
 class Peers:
     """All peers of this process, and the cache of open objects.
 
-    The cache, in `imports`, maps (exporter, its object, how it was opened) to the result of `make`, for as long as that
-    lives. It holds weak references, so it never evicts an object in use and keeps nothing alive.
+    The cache, in `imports`, maps (exporter, its object, how it was opened) to the result of `make`, as long as the
+    result lives. It holds weak references, so it never evicts an object in use and keeps nothing alive.
     """
 
     __slots__ = (
@@ -467,7 +468,7 @@ class Peers:
         return found
 
     def _made(self, handle: Handle, way: Callable[[Handle], routes.Met | None]) -> Peer | None:
-        """Return the exporter that the fast path has attached to, or None if it has attached to none."""
+        """Return the exporter that `way` has attached to, or None if it has attached to none."""
         cookie = fields_of(handle).cookie
         met, found = way(handle), None
         if met is not None:
@@ -563,8 +564,8 @@ class Peers:
             self.kept.keep(key, cookie, nbytes, room, reopens, end, descriptors)
 
     def _comes_again(self, key: Any) -> bool:
-        """Return whether memory of the host was imported before, so that its mapping is worth keeping. Records that the
-        memory is imported now.
+        """Return whether memory of the host was imported before, so that its mapping is worth keeping. Records this
+        import.
         """
         if key in self._imported:
             return key[:16] in self._peers and _native.start_warden()
@@ -667,7 +668,7 @@ class Peers:
         return self._peers.get(cookie)
 
     def stands(self, handle: Handle) -> bool:
-        """Return whether the export behind a handle has not ended. False if its exporter is unknown or dead."""
+        """Return whether the export behind a handle is still live. False if its exporter is unknown or dead."""
         fields = fields_of(handle)
         peer = self.known(fields.cookie)
         return peer is not None and peer.stands(fields)
@@ -708,8 +709,9 @@ class Peers:
         return None if held is None or made is None else (made, held[0])
 
     def _open_together(self, wanted: Sequence[tuple[Any, ...]]) -> list[tuple[Any, Lease] | None]:
-        """Open each as `_open` does. Fetch the descriptors of the others with as few requests as possible, and import
-        them together. Returns None for an object whose import failed too: opening it step by step raises the error.
+        """Open each object by one native call, as `_open` does, if possible. Fetch the descriptors of the other objects
+        with as few requests as possible, and import those objects together. The result contains None for each object
+        that could not be opened. Opening it step by step raises the error.
         """
         opened: list[tuple[Any, Lease] | None] = [None] * len(wanted)
         known: dict[bytes, Peer | None] = {}
@@ -789,8 +791,8 @@ class Peers:
             asked.clear()
 
     def _asked(self, peer: Peer, handle: Handle, key: Any, opener: Opener) -> _Asked | None:
-        """Hold an entry whose descriptors native code does not fetch. Returns None for an entry that has to be opened
-        step by step.
+        """Take a lease of an entry whose descriptors native code does not fetch. Returns None for an entry that has to
+        be opened step by step.
         """
         fields = fields_of(handle)
         if fields.flags & COUNTED:
@@ -842,8 +844,8 @@ class Peers:
     def _open_new(
         self, peer: Peer, fields: Fields, key: Any, opener: Opener, maps: bool, later: list[_Opening] | None = None
     ) -> tuple[Any, Lease] | None:
-        """Open an object that is not open yet. With `later`, append it there and return None: the caller imports it and
-        closes its descriptors.
+        """Open an object that is not open yet. With `later`, append the entry to that list and return None. The caller
+        then imports the entry and closes its descriptors.
         """
         opened = peer.open(fields, maps)
         if opened is None:
@@ -901,8 +903,8 @@ class Peers:
         cls, peer: Peer, handle: Handle, opener: Opener, entry: Entry, exporter: Hardware | None,
         fds: list[OwnedFd] | None,
     ) -> Import:  # fmt: skip
-        """Return the import of an entry with these descriptors. `fds` is None if they have not been fetched, which only
-        an entry that is mapped at once allows.
+        """Return the import of an entry with these descriptors. `fds` is None if they have not been fetched, which is
+        allowed only for an entry that is mapped here.
         """
         mapping = None
         try:
@@ -920,8 +922,8 @@ class Peers:
             raise
 
     def open_slot(self, handle: Handle, make: Callable[[_native.Domain, int], T]) -> tuple[T, Lease]:
-        """Return the result of `make` for an event's slot, made now or at an earlier open, and the slot's lease. An
-        event has nothing to import.
+        """Return the object that `make` makes of an event's slot, or has made at an earlier open, and the slot's lease.
+        An event has nothing to import.
         """
         fields = fields_of(handle)
         known = self.known(fields.cookie)

@@ -80,7 +80,7 @@ class Survey(NamedTuple):
 
 
 class _Open(NamedTuple):
-    """A descriptor of any process whose file is a table or a commons."""
+    """A descriptor, in any process, of a table or a commons."""
 
     pid: int
     fd: int
@@ -92,7 +92,7 @@ _Names = Mapping[tuple[bytes, int, int], tuple[str, int]]
 
 
 def _expect_resources(error: OSError) -> None:
-    """Re-raise an error about this process's own resources, which says nothing about the examined process."""
+    """Re-raise the error if this process lacks resources. Such an error says nothing about the examined process."""
     if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
         raise from_os_error(error, "looking at what processes share") from error
 
@@ -184,8 +184,8 @@ def _reopen(opens: list[_Open], inode: int, nbytes: int) -> OwnedFd | None:
 
 
 class _Members:
-    """The processes attached to a commons. `mine` means that this process is attached, so its own locks have to be
-    added: the kernel does not report them to it.
+    """The processes attached to a commons. `mine` means that this process is attached. Then its own locks have to be
+    added, since the kernel does not report them to this process.
     """
 
     def __init__(self, fd: int, mine: bool) -> None:
@@ -247,7 +247,7 @@ def _device(table: int, index: int) -> tuple[str | None, str | None]:
 
 
 def _entries(chunk: bytes) -> Iterator[tuple[Any, ...]]:
-    """Return the entries in a piece of a table, reduced to what an overview needs."""
+    """Return the entries in a piece of a table, reduced to the fields that an overview needs."""
     return layout.BRIEF.iter_unpack(chunk[: len(chunk) - len(chunk) % layout.ENTRY_NBYTES])
 
 
@@ -266,7 +266,9 @@ def _label(table: int, entry: int, generation: int) -> str:
 
 
 def _progress(commons: int, slot: int) -> tuple[int, int] | tuple[None, None]:
-    """Return an event's value and its newest submitted signal. A peer wrote the slot's number and the words."""
+    """Return an event's value and the number of its newest submitted signal, or (None, None) if there is no such slot.
+    A peer wrote the slot's number and the words, so they may be anything.
+    """
     raw = os.pread(commons, layout.SLOT.size, layout.SLOTS + slot * layout.SLOT.size)
     if slot >= layout.SLOT_COUNT or len(raw) < layout.SLOT.size:
         return None, None

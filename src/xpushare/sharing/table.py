@@ -196,7 +196,7 @@ class Table:
         return handles
 
     def ready(self, count: int) -> None:
-        """Serve importers, and end some expired exports, before `count` new ones."""
+        """Start to serve importers, and end some expired exports. Called before `count` exports are made."""
         ended: list[Any] | None = None
         if not self._serving:
             with self._lock:
@@ -377,7 +377,7 @@ class Table:
         del gone, ended  # released outside the lock
 
     def _withdrawn(self, handle: Handle, reason: int) -> Exported | bool | None:
-        """Return the objects that a withdrawal ends, or None if it had ended before. Return True for the first `put` of
+        """Return the export that a withdrawal ends, or None if it had ended before. Return True for the first `put` of
         a freed object. The caller holds the lock.
         """
         fields = fields_of(handle)
@@ -399,8 +399,8 @@ class Table:
     # --- pickles: their exports outlive the objects, until they were opened or their time is over
 
     def give_open(self, handle: Handle) -> bool:
-        """Allow one more open, because a pickle is made or an open failed. Returns False if the export has ended; its
-        entry may belong to another one by now.
+        """Allow one more open, because a pickle is made or an open failed. Returns False if the export has ended, since
+        its entry may belong to another export by now.
         """
         return self._entries.give_open(fields_of(handle))
 

@@ -1,3 +1,3 @@
-"""Events above the slots: errors for lost points, and waiting in event loops. `_native` implements the protocol itself
+"""The Python part of events: errors for lost points, and waiting in event loops. `_native` implements the protocol
 (docs/events-protocol.md).
 """

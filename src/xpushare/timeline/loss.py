@@ -79,8 +79,9 @@ class Losses:
         self._ahead: WeakKeyDictionary[Slot, tuple[int, int, tuple[int, int]]] = WeakKeyDictionary()
 
     def new(self, slot: Slot, point: int) -> bool:
-        """Return whether the queue sees the loss of `point` for the first time. The slot does not show the loss while
-        an earlier point of a living process is pending, or if no process has submitted the point.
+        """Return whether the queue meets this loss for the first time, so that it reports a loss only once. `point` can
+        be lost without the slot showing it: while an earlier point of a living process is pending, or if no process has
+        submitted `point`.
         """
         ahead, top, blame = self._ahead.get(slot, (0, 0, (0, 0)))
         outstanding = ahead <= top  # otherwise nobody had submitted it

@@ -54,7 +54,7 @@ def _content(frame: Any) -> int:
 
 
 def _receive(mode: str) -> tuple[int, int]:
-    """A frame's content, and how many were missed so far."""
+    """Return a frame's content, and how many frames were missed so far."""
     with kept[mode].receive(TIMEOUT) as frame:
         return _content(frame), frame.missed
 

@@ -21,7 +21,7 @@ from xpushare.conformance.rules import rule
 
 
 def refuse(call: Callable[..., Any], *args: Any, **options: Any) -> None:
-    """`InvalidArgumentError`, and no other class."""
+    """Check that the call raises `InvalidArgumentError`."""
     with pytest.raises(xs.InvalidArgumentError):
         call(*args, **options)
 

@@ -352,7 +352,7 @@ def test_no_fds(pair: Pair, peer: Child) -> None:
 
 
 def owing(pair: Pair, child: Child, exporter_owes: bool) -> xs.Event:
-    """An event whose point 1 the child has submitted but not completed. The child is the event's exporter, or an
+    """Return an event whose point 1 the child has submitted but not completed. The child is the event's exporter, or an
     importer.
     """
     if exporter_owes:

@@ -1,4 +1,4 @@
-"""Section 6: new arrays, and memory that serves again."""
+"""Section 6: new arrays, and memory that is reused."""
 
 # pyright: basic
 

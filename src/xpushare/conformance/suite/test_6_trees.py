@@ -38,7 +38,7 @@ def _value(array: xs.SharedArray) -> int:
 
 
 def _plain(tree: Any) -> Any:
-    """The tree with the first byte of each array."""
+    """Return the tree with the first byte of each array in place of the array."""
     if isinstance(tree, xs.SharedArray):
         return _value(tree)
     if isinstance(tree, dict):

@@ -32,7 +32,7 @@ RW = ur.VirtualMemAccessFlags.READ_WRITE
 
 
 class Face:
-    """The objects of one device, and those to be freed."""
+    """A device as `xpushare.ur` shows it, and the objects that `close` frees."""
 
     def __init__(self, name: str) -> None:
         wanted = xs.Device(name)
@@ -58,7 +58,7 @@ class Face:
         ]
 
     def own(self, handle: Any) -> Any:
-        """A handle. `close` releases a reference to it if the test has not done so."""
+        """Return the handle. `close` releases a reference to it if the test has not done so."""
         self.made.append(handle)
         return handle
 
@@ -155,7 +155,7 @@ def face(pair: Pair) -> Iterator[Face]:
 
 @pytest.fixture
 def importing(pair: Pair) -> Iterator[Face]:
-    """Return the importer's device."""
+    """Yield the importer's device as a `Face`."""
     found = Face(pair.importer)
     yield found
     found.close()
@@ -223,7 +223,7 @@ def _good(face: Face, arg: Arg) -> Any:
 
 
 def _faults(arg: Arg) -> list[Any]:
-    """Yield arguments that one of the checks may refuse."""
+    """Return arguments that one of the checks may refuse."""
     family, _, name = arg.base_kind.partition(":")
     if family in ("handle", "bytes", "string", "callback"):
         return [None]
@@ -255,7 +255,7 @@ def _faults(arg: Arg) -> list[Any]:
 
 
 def _expected(function: Function, arguments: dict[str, Any]) -> str | None:
-    """The result of the first check that finds something."""
+    """Return the result of the first check that refuses the arguments, or None."""
     seen = {}
     for arg in function.args:
         value = arguments[arg.name]

@@ -92,9 +92,9 @@ class _Line:
         self.close()
 
     def ask(self, op: int, wanted: list[tuple[Fields, int]]) -> tuple[list[tuple[int, int, int]], list[OwnedFd]]:
-        """Send one request. It asks for each entry's descriptors, from the given index on. Returns for as many entries
-        as the answer covers the status, how many descriptors came and how many the entry has, and the descriptors of
-        all these entries.
+        """Send one request for the descriptors of each entry, from the given index on. The answer may cover only the
+        first entries. Returns a tuple for each of these: the status, the number of descriptors received, and the number
+        that the entry has. Also returns all received descriptors.
         """
         connections = 0
         while True:
