@@ -414,8 +414,8 @@ class DriverQueue(abc.ABC):
 
     @abc.abstractmethod
     def told(self) -> None:
-        """Record that an event has reported this queue's failures to the program. They do not affect work queued from
-        now on. `synchronize` still reports them, once.
+        """Record that an event has reported this queue's failures so far to the program. These failures do not affect
+        work queued from now on. `synchronize` still reports them, once.
         """
 
     @abc.abstractmethod
@@ -599,8 +599,8 @@ class Adapter(abc.ABC):
         """Release the operands of queue operations that have finished, without waiting for others."""
 
     def clock(self, device: DeviceInfo) -> tuple[int, int]:
-        """Return the clock of `Profile` and the host's monotonic clock at the same moment, in nanoseconds. For devices
-        with `ext_oneapi_per_event_profiling`.
+        """Read the clock of `Profile` and the host's monotonic clock at the same moment. Return both times in
+        nanoseconds. Called only for devices with `ext_oneapi_per_event_profiling`.
         """
         raise FeatureNotSupportedError(f"the clock of {self.backend}'s devices cannot be read")
 

@@ -2173,7 +2173,7 @@ def urUSMHostAllocUnregisterExp(hContext: Context, pHostMem: int) -> None:
     """
 
 def urUSMImportExp(hContext: Context, pMem: int, size: int) -> None:
-    """Hints that ordinary memory of the process will be copied. Copies use the memory as it is, so nothing is done.
+    """Hints that ordinary memory of the process will be copied. Does nothing, since copies need no preparation of such memory.
 
     `URError` with the result:
 

@@ -1,5 +1,5 @@
-"""Host memory behind memfds, shared by `native_cpu` and `mock`. Every system call goes through a `Calls`, which mock
-can make fail.
+"""Host memory in memfds, shared by `native_cpu` and `mock`. Every system call goes through a `Calls`, which mock can
+make fail.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ _EARLIER: Final = 0.002  # seconds between looks
 class HostQueue(DriverQueue):
     """Runs operations in order, on a thread that starts with the first operation and ends with the queue.
 
-    After a failure, later work still runs, but its signals are lost until `synchronize` has reported the failure, or
-    `told` records that the program knows about it.
+    After a failure, later work still runs, but its signals are lost. This ends when `synchronize` reports the failure,
+    or when `told` records that the program knows of it.
     """
 
     def __init__(self) -> None:

@@ -125,7 +125,7 @@ class MockStream:
         weakref.finalize(self, destroy, ctypes.c_uint64(self.handle)).atexit = False
 
     def call(self, function: Callable[[], object]) -> None:
-        """Queue work of the library: a Python function."""
+        """Queue a Python function as work of the other library."""
         driver().call("calling", "host", *host_call(self.handle, function))
 
     def synchronize(self) -> None:

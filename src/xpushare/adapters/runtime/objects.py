@@ -1,5 +1,5 @@
-"""Streams and events of other libraries, as far as their objects describe themselves. torch and CuPy use the same
-objects for CUDA and for HIP, and call both "cuda". Imports no driver and no binding.
+"""Recognises streams and events of other libraries by their attributes. torch and CuPy use the same objects for CUDA
+and for HIP, and call both "cuda". Imports no driver and no binding.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class DriverSamples:
         return self._copy(array, None)
 
     def _copy(self, array: Any, content: bytes | None) -> bytes:
-        """Write `content`, or read, by way of memory of the host."""
+        """Copy `content` into the memory or, without `content`, read the memory. Uses host memory in between."""
         staging = self._adapter.allocate(array.info, "host", array.nbytes)
         queue = self._adapter.queue(array.info)
         try:

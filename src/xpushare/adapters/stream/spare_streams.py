@@ -18,8 +18,8 @@ Spare = tuple[Stream, Sequence[Any]]  # a stream and the marks of its queue
 @final
 class SpareStreams:
     """Makes it possible to create a queue while others wait. Some drivers cannot create a stream while others wait, and
-    the caller may be about to signal the points that they wait for. `kept` is the number of streams that are made in
-    advance, and cached, for a device.
+    the caller may be about to signal the points that they wait for. So `kept` streams are made in advance for each
+    device, and cached.
     """
 
     def __init__(self, teardown: Teardown, kept: int) -> None:

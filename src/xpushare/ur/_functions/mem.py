@@ -40,8 +40,8 @@ _MEM: Final = Info(
 
 
 def _allocate(context: Context, flags: int, size: int) -> Range:
-    """Allocate memory of the device. If several devices use the buffer or the host is to reach it, allocate host
-    memory.
+    """Allocate memory for a buffer: host memory with `ALLOC_HOST_POINTER` or if the context has several devices, else
+    memory of the device.
     """
     for device in context.devices:
         if size > largest_allocation(device):

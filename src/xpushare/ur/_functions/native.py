@@ -1,4 +1,4 @@
-"""The driver's own handles, in both directions."""
+"""Conversions between handles of the driver and handles of `xpushare.ur`."""
 
 from __future__ import annotations
 

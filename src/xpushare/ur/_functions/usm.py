@@ -475,7 +475,9 @@ def urEnqueueUSMFreeExp(hQueue: Queue, pPool: USMPool | None, pMem: Pointer, phE
     rules=(rule("INVALID_SIZE", "size == 0", "`size` is 0", "documented"),),
 )
 def urUSMImportExp(hContext: Context, pMem: Pointer, size: Size) -> None:
-    """Hints that ordinary memory of the process will be copied. Copies use the memory as it is, so nothing is done."""
+    """Hints that ordinary memory of the process will be copied. Does nothing, since copies need no preparation of such
+    memory.
+    """
     if not mapped(pMem, size):
         raise URError(f"this process has no {size} bytes at {pMem:#x}", result=Result.ERROR_INVALID_VALUE)
 

@@ -184,5 +184,5 @@ def start(site: str) -> list[Callable[..., int]]:
 
 
 def leave() -> None:
-    """Exit cleanly from a program that ends without ending Python."""
+    """Run the package's clean exit in a program that ends without finalising Python."""
     leaving.leave()

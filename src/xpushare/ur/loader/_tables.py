@@ -271,7 +271,7 @@ def _order(function: Function) -> str:
 
 
 def _commands() -> Iterator[str]:
-    """Return the tables about commands."""
+    """Yield the C tables about commands."""
     forms = {name: form for name in NUMBERED if (form := _form(FUNCTIONS[name]))}
     yield "/* Whether no rule refuses a command. */"
     for name, (_fields, condition) in forms.items():
