@@ -80,7 +80,8 @@ def read_and_write(handle: bytes) -> bytes:
 
 def first_byte(handle: xs.ipc.Handle) -> int:
     with xs.ipc.memory.open(handle) as memory, dma_buf.access(memory, write=False):
-        return memoryview(memory)[0]
+        first = memoryview(memory)[0]
+    return first
 
 
 @pytest.mark.usefixtures("kernel")
