@@ -75,7 +75,7 @@ def pci_address(gpu_uuid: str) -> str:
 
 
 def has_binding() -> bool:
-    """Return whether cuda-bindings is installed. Imports nothing of it but the package `cuda`."""
+    """Return whether cuda-bindings is installed. Imports only the package `cuda`, and no module of the binding."""
     try:
         return importlib.util.find_spec("cuda.bindings.driver") is not None
     except (ImportError, ValueError):

@@ -18,12 +18,13 @@ __all__ = ["Stream"]
 
 @final
 class Stream(RuntimeStream):
-    """A stream, and the engine's hooks for it. A mark is an event and its number.
+    """A stream, with the hooks that the stream engine calls. The engine queues a *mark* to learn when the stream has
+    reached that place. Here a mark is a CUDA event and its number.
 
-    Streams share hardware channels. So our own streams hold operations if too many streams would wait. Streams of other
-    libraries cannot hold operations. Calls on words and events need no current context (measured), except on the
-    default streams, which belong to the current context. The calls that `synchronize` repeats are inlined, which saves
-    one Python frame each.
+    Streams share hardware channels. If too many streams would wait, operations on our own streams are held back in this
+    process. Operations on streams of other libraries cannot be held back. Calls on words and events need no current
+    context (measured), except on the default streams, which belong to the current context. The calls that `synchronize`
+    repeats are inlined, which saves one Python frame each.
     """
 
     def __init__(self, context: Context, stream: Any, owner: object | None) -> None:

@@ -152,7 +152,7 @@ class Driver(LibraryDriver["Gpu"]):
 
 @final
 class Gpu(CountedMemory):
-    """One device, and the engine's hooks for it."""
+    """One device, with the hooks that the stream engine calls."""
 
     def __init__(self, driver: Driver, ordinal: int) -> None:
         super().__init__()
@@ -177,7 +177,7 @@ class Gpu(CountedMemory):
         return f"HIP device {self.ordinal}"
 
     def listed(self) -> tuple[str, str, int, str]:
-        """Return the name, uuid, driver version and PCI address for a listing."""
+        """Return the name, uuid, driver version and PCI address of the device, for the list of devices."""
         return self.name, self.uuid, self.driver.version, self.pci
 
     def attribute(self, attribute: Attribute) -> int:
@@ -194,8 +194,8 @@ class Gpu(CountedMemory):
 
     @cached_property
     def lacks_virtual_memory(self) -> str:
-        """The feature that is missing for creating, exporting and mapping memory, or "" if none is. Found by trying one
-        export.
+        """The feature that is missing for creating, exporting and mapping memory, or "" if none is. Determined by
+        exporting one test allocation.
         """
         if not self.attribute(Attribute.VirtualMemoryManagementSupported):
             return "hipDeviceAttributeVirtualMemoryManagementSupported"
@@ -242,7 +242,7 @@ class Gpu(CountedMemory):
     @cached_property
     def words(self) -> tuple[bool, bool, str]:
         """Whether streams can store words in registered host pages, whether they can wait for such words, and the
-        reason if not. Found by a trial.
+        reason if not. Determined by trying both on a test stream.
         """
         try:
             with self.current(), ExitStack() as undo:
@@ -261,8 +261,8 @@ class Gpu(CountedMemory):
         undo.callback(driver.code, "hipStreamDestroy", stream)
 
         def fails(name: str, *arguments: int) -> str:
-            """Make a call on the stream. Return why it was refused or did not finish, or "" if it succeeded. If it did
-            not finish, the objects that it uses are never released.
+            """Make a call on the test stream. Return "" if the call succeeded, otherwise why it was refused or did not
+            finish. If the call did not finish, the objects that it uses are never released.
             """
             code = driver.code(name, stream, *arguments)
             if code:

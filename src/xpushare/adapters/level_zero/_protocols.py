@@ -1,6 +1,6 @@
 """Recognises Level Zero's objects without a driver: whether it is in use here, and other libraries' queues and events.
 
-It imports no driver and no binding, so any module may import it.
+This module imports no driver and no binding, so any module may import it.
 """
 
 from __future__ import annotations

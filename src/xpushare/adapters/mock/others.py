@@ -65,7 +65,9 @@ def found_array(address: int) -> ForeignArray | None:
 
 
 class _Lent(DriverMemory):
-    """An array's memory, as the driver knows it. Releasing it frees nothing."""
+    """The memory of another library's array, in the form in which the adapter reports it. Releasing this object does
+    not free the memory.
+    """
 
     host_accessible = True
 
@@ -89,15 +91,15 @@ _call: Final = ctypes.CFUNCTYPE(None, ctypes.c_uint64)(_run)
 
 
 def host_call(handle: int, function: Callable[[], object]) -> tuple[int, ...]:
-    """Return the arguments with which the driver's function `host` makes a stream call a Python function."""
+    """Return the arguments of the mock driver's function `host`, with which a stream calls a Python function."""
     number = next(_call_numbers)
     _calls[number] = function
     return handle, ctypes.cast(_call, ctypes.c_void_p).value or 0, number
 
 
 class MockEvent:
-    """An event of "another library" on a mock device. It is complete when `function` returns. The stream that waits for
-    the event calls the function.
+    """An event of "another library" on a mock device. The event is complete when `function` returns. The stream that
+    waits for the event calls the function.
     """
 
     def __init__(self, function: Callable[[], object], ordinal: int = 0) -> None:
@@ -112,8 +114,8 @@ class MockEvent:
 
 
 class MockStream:
-    """A stream of "another library" on a mock device. It corresponds to a torch stream on CUDA. `number` is its value
-    in DLPack.
+    """A stream of "another library" on a mock device. It corresponds to a torch stream on CUDA. `number` is the number
+    that DLPack uses for the stream.
     """
 
     def __init__(self, ordinal: int = 0) -> None:

@@ -13,7 +13,7 @@ __all__ = ["IpcEvent"]
 
 @final
 class IpcEvent(NativeEvent):
-    """An event that other processes can open by `handle`. Call `destroy` inside `current()`."""
+    """An event that other processes can open by `handle`. `release` calls `destroy` inside the scope `current()`."""
 
     def __init__(
         self, native: int, handle: bytes, current: Callable[[], Scope], destroy: Callable[..., object], *what: Any

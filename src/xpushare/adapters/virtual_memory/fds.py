@@ -22,8 +22,8 @@ _numbers: Final = (
 
 
 def duplicate(doing: str, fd: int, lowest: int = 0) -> int:
-    """Duplicate a descriptor that the driver keeps. If the driver's own descriptor were closed, its number could come
-    to mean another file.
+    """Duplicate a descriptor that the driver keeps. The driver's own descriptor must stay open: if it were closed, its
+    number could later refer to another file.
     """
     if fd < 0:
         raise DeviceError(f"{doing}: the driver returned no file descriptor")
