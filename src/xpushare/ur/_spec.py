@@ -1,10 +1,10 @@
 """How a function of `xpushare.ur` is declared, and where the declarations are found.
 
 A function is declared once, in a module of `_functions`: `@function` and the body below it. The public function with
-its validation (`_derived`), the stub and the reference pages (`_generate`) derive from that, and so do the links
-between functions and the operations of `core`. A body takes the C function's inputs in their order and under their
-names. An array and its count are one sequence. Outputs and the sizes of info queries are omitted, and so are the rules
-about them. Annotations give the kind of each argument:
+its validation (`_derived`), the stub and the reference pages (`_generate`) derive from that declaration, and so do the
+links between functions and the operations of `core`. A body takes the C function's inputs in their order and under
+their names. An array and its count are one sequence. Outputs and the sizes of info queries are omitted, and so are the
+rules about them. Annotations give the kind of each argument:
 
 | annotation | kind | in Python |
 |---|---|---|
@@ -194,7 +194,9 @@ class Function:
     needs: Aspect | None
     """What a device must have to carry the command out."""
     python: str
-    """The same in terms of the object face. Empty if Python has no need of it, since it counts references."""
+    """The same call, written with the classes of `xpushare.objects`. Empty if Python programs do not need such a call:
+    Python counts references itself.
+    """
     body: Callable[..., Any]
 
     @property
@@ -203,7 +205,7 @@ class Function:
         return tuple(self.makes.split("+")) if self.makes else ()
 
     def result_of(self, result: Result) -> Result:
-        """Return the result code with which the function answers an error of `core` that has the given code."""
+        """Return the result code of the function for an error of `core`. `result` is the general code of that error."""
         return self.results.get(result, result)
 
 
@@ -222,7 +224,7 @@ UNSUPPORTED_QUERY: Final = ("UNSUPPORTED_ENUMERATION", "the adapter does not sup
 
 
 class Info:
-    """The queries of one enumeration: the kind of each value, and how each query is answered."""
+    """The queries of one enumeration: the kind of the value of each query, and the function that answers it."""
 
     def __init__(
         self,

@@ -51,7 +51,9 @@ _OTHERS: Final = ("INVALID_MEM_OBJECT", "OUT_OF_HOST_MEMORY", "OUT_OF_RESOURCES"
 
 
 def _copies(number: int, too_large: str, *rules: Rule, operation: str = "Queue.copy") -> Callable[[F], F]:
-    """Declare a command on buffers. `too_large` says when the command answers `INVALID_SIZE`."""
+    """Declare a command on buffers. `too_large` is the documented condition under which the command fails with
+    `INVALID_SIZE`.
+    """
     return function(
         number,
         "INVALID_QUEUE",
@@ -138,7 +140,7 @@ def urEnqueueMemBufferFill(
 
 
 class _Box:
-    """A box of bytes: the position of its rows in a buffer or in memory of the program."""
+    """A three-dimensional box of bytes: where its rows lie in a buffer or in memory of the program."""
 
     def __init__(self, origin: RectOffset, region: RectRegion, row: int, slice_: int) -> None:
         self.region = region

@@ -104,8 +104,8 @@ def handed_over(queue: Queue, command: Command, engine: int, point: int) -> Even
 
 
 def failed(queue: Queue, command: Command, error: URError) -> Event:
-    """Return the event of a command that native code accepted but that could not be enqueued. If the queue can run
-    functions of this process, `urQueueFinish` reports the failure, too.
+    """Return the event, with the status ERROR, of a command that native code accepted but that could not be enqueued.
+    If the queue can run functions of this process, `urQueueFinish` reports the failure, too.
     """
 
     def fail() -> None:
@@ -420,8 +420,8 @@ def urEnqueueHostTaskExp(
 ) -> Event:
     """Calls a function as `pfnHostTask(data)` in the order of the queue, on a thread of the queue.
 
-    If the function raises an exception, `urQueueFinish` raises a `URError` with that exception as its cause. The result
-    is `ERROR_UNKNOWN`. For an error of this package, it is that error's result.
+    If the function raises an exception, `urQueueFinish` raises a `URError` with that exception as its cause. The
+    `result` of the `URError` is `ERROR_UNKNOWN` or, if this package raised the exception, the exception's own `result`.
     """
     return command(
         hQueue, Command.HOST_TASK_EXP, phEventWaitList, lambda work: core_queue.submit(work, _run, (pfnHostTask, data))
@@ -496,12 +496,12 @@ def urEnqueueEventsWaitWithBarrierExt(
     phEventWaitList: WaitList,
     phEvent: Event | None,
 ) -> Event:
-    """Works like `urEnqueueEventsWaitWithBarrier`, with properties, and can signal a reusable event.
+    """Works like `urEnqueueEventsWaitWithBarrier`, but takes properties and can signal a reusable event.
 
-    `phEvent` is an event of `urEventCreateExp`, which is signalled and returned. `None` makes a new event. The event
-    must belong to the context of `hQueue`. A queue with profiling cannot signal an event with IPC. The event must not
-    be an element of `phEventWaitList`, and the device of `hQueue` must answer true to
-    `DeviceInfo.REUSABLE_EVENTS_SUPPORT_EXP`. UR names no result for violations of the last two rules.
+    If `phEvent` is an event that `urEventCreateExp` made, the command signals and returns that event. If it is `None`,
+    the command makes a new event. The event must belong to the context of `hQueue`. A queue with profiling cannot
+    signal an event with IPC. The event must not be an element of `phEventWaitList`, and the device of `hQueue` must
+    answer true to `DeviceInfo.REUSABLE_EVENTS_SUPPORT_EXP`. UR names no result for violations of the last two rules.
     """
     if phEvent is None:
         return command(hQueue, Command.EVENTS_WAIT_WITH_BARRIER, phEventWaitList)

@@ -103,7 +103,8 @@ def carry(function: int, event: int, queued: int, count: int, *numbers: int) -> 
     """Enqueue a command that the program submitted at the time `queued`. `event` is the handle of the command's event,
     or 0 if it has none. Return the result code.
 
-    `numbers` has the `count` points that the command waits for, and then its arguments.
+    The first `count` of the `numbers` are the points of events that the command waits for. The others are the command's
+    arguments.
     """
     points = tuple(None if each == _NEWEST else each for each in numbers[:count])
     arguments = numbers[count:]
@@ -147,7 +148,9 @@ _ASKED: Final[dict[type[Counted], str]] = {Context: "ContextInfo", Queue: "Queue
 
 
 def _ask(handle: int, found: Any) -> None:
-    """Give the library the properties of a new handle's object that never change, so that it can cache them."""
+    """Compute those properties of the object of a new handle that never change, and pass them to the library, which
+    caches them.
+    """
     name = _ASKED.get(found.__class__)
     if name is not None:
         info = INFOS[name]
@@ -184,5 +187,5 @@ def start(site: str) -> list[Callable[..., int]]:
 
 
 def leave() -> None:
-    """Run the package's clean exit in a program that ends without finalising Python."""
+    """Run the package's usual cleanup in a program that ends without finalising Python."""
     leaving.leave()

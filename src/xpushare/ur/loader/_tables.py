@@ -94,8 +94,8 @@ def kept_queries(function: Function) -> frozenset[int]:
 
 
 def _native(function: Function) -> tuple[str, str] | None:
-    """Return how the library answers the function without Python, and the kind of handle that it answers for. Return
-    None if the function needs Python.
+    """Return how the library answers calls of the function without Python, and the kind of the handle that the function
+    takes. Return None if the function needs Python.
     """
     kinds = [arg.base_kind.partition(":") for arg in function.args]
     family, _, kind = kinds[0] if kinds else ("", "", "")
@@ -134,7 +134,7 @@ class _OnlyPython(Exception):
 
 
 def _in_c(node: ast.expr, words: dict[str, int]) -> str:
-    """Translate the condition of a rule to C, in which the array `a` has the words of the call."""
+    """Translate the condition of a rule to C, in which the words of the call are in the array `a`."""
     match node:
         case ast.BoolOp(op, values):
             return f"({f' {_OPERATORS[type(op)]} '.join(_in_c(each, words) for each in values)})"
@@ -181,7 +181,8 @@ def words_of(function: str) -> dict[str, int]:
 
 def _form(function: Function) -> tuple[str, str] | None:
     """Return the form of a command that the library can enqueue without Python, and the C condition under which no rule
-    refuses the command. If the condition is false, the call goes to Python. Return None if every call does.
+    refuses the command. If the condition is false, the call goes to Python. Return None if every call of the function
+    goes to Python.
     """
     words = words_of(function.name)
     if function.returns != "handle:event" or not function.args or function.args[0].kind != "handle:queue":
@@ -304,7 +305,9 @@ def _numbers() -> Iterator[str]:
 
 
 def _fingerprint(names: list[str]) -> int:
-    """Return the value that the library computes over the names in a loader: the sum of their 64-bit FNV-1a hashes."""
+    """Return the number that identifies the functions which a loader knows: the sum of the 64-bit FNV-1a hashes of
+    their names. The library computes the same number.
+    """
     total = 0
     for name in names:
         number = 0xCBF29CE484222325
