@@ -124,7 +124,7 @@ class _Merger:
             self._waits.append(slice_)
 
     def draw(self) -> None:
-        """Draw the arrows, once the records of all processes have been added."""
+        """Draw the arrows between operations. Called once the records of all processes have been added."""
         for opened in self._opened:
             made = self._made.get(opened.details["handle"])
             if made is not None:
