@@ -1,4 +1,6 @@
-"""The suite's plugin for pytest: options, fixtures, aspects, time-outs, and the results for the runner."""
+"""The suite's plugin for pytest. It provides options and fixtures, checks aspects, limits the time of each test, and
+writes the results for `runner`.
+"""
 
 # pyright: basic, reportPossiblyUnboundVariable=false, reportOptionalMemberAccess=false
 
@@ -33,12 +35,12 @@ _GRACE: Final = 30.0  # seconds that a test has to end after its time is over
 
 
 class RuleTimeout(AssertionError):
-    """A test took longer than its limit, probably because a wait never ends."""
+    """A test took longer than the time limit, probably because a wait never ended."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """The devices, by selector."""
+    """The selectors of the two devices: that of the exporting process, and that of the importing process."""
 
     exporter: str
     importer: str
@@ -158,7 +160,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _applies(request: pytest.FixtureRequest, pair: Pair) -> None:
-    """Run the test only if both devices have the aspects. Otherwise the feature must be refused."""
+    """Run the test only if both devices have the aspects that the rule needs. Otherwise check that the device refuses
+    the feature, and skip the test.
+    """
     rule = RULES[_number(request.node)]
     parameters = getattr(request.node, "callspec", None)
     kind = parameters.params.get("kind") if parameters is not None else None
@@ -176,7 +180,7 @@ def _applies(request: pytest.FixtureRequest, pair: Pair) -> None:
 
 @pytest.fixture(autouse=True)
 def _nothing_survives() -> Iterator[None]:
-    """End, by pid, the processes that a test has left running. Such a test fails."""
+    """Fail a test that has left processes running, and end these processes by pid."""
     yield
     left = [child for child in harness.children if child not in _shared.values()]
     for child in left:
@@ -225,7 +229,7 @@ def peer() -> Iterator[Child]:
 
 @pytest.fixture
 def other() -> Iterator[Child]:
-    """A third process, another importer. It is shared by many tests, too."""
+    """A third process, which is another importer. Many tests share it, so tests must not end it."""
     yield from _borrow("other")
 
 
@@ -273,7 +277,7 @@ def warm_up(device: str) -> None:
 
 
 class Counts(tuple[int, ...]):
-    """Counts of a process's resources. `later <= earlier` is true if no count has grown."""
+    """How many of some resources a process has. `later <= earlier` is true if no count has grown."""
 
     def __le__(self, other: tuple[int, ...]) -> bool:
         return all(mine <= theirs for mine, theirs in zip(self, other, strict=True))
