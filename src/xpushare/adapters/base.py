@@ -1,9 +1,9 @@
-"""The driver contract: what one vendor's adapter provides, and what it must guarantee.
+"""The driver contract: the methods that a vendor's adapter provides, and the guarantees that it must give.
 
-An adapter translates these methods to driver calls, and driver errors to the package's own errors. It keeps no tables,
-caches no imports, counts no references, checks no handles and knows nothing of processes. All of that is the same for
-every vendor, and the core does it. No default here hides a missing feature: `support` says what a device lacks, and the
-core asks it first.
+An adapter translates these methods to driver calls, and driver errors to the package's own errors. Tables, the caching
+of imports, reference counts, the checks of handles and all knowledge of processes are the same for every vendor, and
+belong to the core. No default implementation here hides a missing feature: `support` returns what a device lacks, and
+the core calls `support` first.
 
 Guarantees asked of every method:
 
@@ -95,7 +95,9 @@ class Hardware(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """One device as the adapter lists it, found without starting a driver that would make a later fork unsafe."""
+    """One device as the adapter lists it. Listing devices must not start a driver in this process that would make a
+    later fork unsafe.
+    """
 
     backend: str
     ordinal: int
@@ -141,8 +143,8 @@ class Properties(NamedTuple):
 
 
 class Export(NamedTuple):
-    """The facts with which another process can reach a driver object. The fds still belong to the object that returned
-    them.
+    """The data with which another process can reach a driver object. The file descriptors still belong to the object
+    that returned the export.
     """
 
     nbytes: int
@@ -204,7 +206,7 @@ class DriverMemory(abc.ABC):
 
     @abc.abstractmethod
     def export(self, read_only: bool) -> Export:
-        """Return the facts that another process needs. May be called many times, and is cheap. Raises
+        """Return the data that another process needs to map this memory. May be called many times, and is cheap. Raises
         `FeatureNotSupportedError` with the reason if this memory cannot be exported.
         """
 
@@ -419,8 +421,8 @@ class DriverQueue(abc.ABC):
 
     @abc.abstractmethod
     def told(self) -> None:
-        """Record that an event has reported this queue's failures so far to the program. These failures do not affect
-        work queued from now on. `synchronize` still reports them, once.
+        """Record that the program has learned of this queue's failures so far, from an event. These failures do not
+        affect work queued from now on. `synchronize` still reports them, once.
         """
 
     @abc.abstractmethod
@@ -501,8 +503,9 @@ class Adapter(abc.ABC):
         return made
 
     def export_all(self, found: Iterable[DriverMemory]) -> None:
-        """Prepare several exports with one set of calls. The core then calls `export` of each. A failure of this call
-        is ignored, since `export` raises it again.
+        """Prepare the exports of several memories with fewer driver calls than one export at a time takes. The core
+        then calls `export` of each memory. An error in the preparation is ignored, since `export` raises the error
+        again.
         """
         return
 
@@ -558,7 +561,9 @@ class Adapter(abc.ABC):
     def import_physical(self, device: DeviceInfo, what: Import) -> DriverPhysical: ...
     @abc.abstractmethod
     def reserve(self, device: DeviceInfo, nbytes: int, address: int) -> DriverRange:
-        """Reserve addresses, anywhere if `address` is 0. Otherwise reserve exactly at `address`, or raise."""
+        """Reserve a range of addresses. If `address` is not 0, the range starts exactly at `address`, or the method
+        raises.
+        """
 
     @abc.abstractmethod
     def reaches(self, device: DeviceInfo, peer: DeviceInfo) -> bool:
@@ -592,16 +597,17 @@ class Adapter(abc.ABC):
         raise FeatureNotSupportedError(f"{self.backend} has no native handle of a {what}")
 
     def native_queue(self, device: DeviceInfo, handle: int, owned: bool) -> tuple[DeviceInfo, DriverQueue]:
-        """Adopt a stream by the driver's handle, and return a queue over it. If `owned`, the stream is destroyed after
-        the queue.
+        """Adopt a stream by the driver's handle, and return a queue over it. If `owned` is true, the stream is
+        destroyed after the queue.
         """
         raise FeatureNotSupportedError(
             f"{self.backend} cannot use another library's stream by its handle: use xs.Queue"
         )
 
     def native_event(self, device: DeviceInfo, handle: int, owned: bool) -> tuple[Any, object]:
-        """Adopt an event by the driver's handle. Return the argument of `DriverQueue.wait_native` for it, and an object
-        that has to be kept alive as long as the event is used. If `owned`, the event is destroyed with that object.
+        """Adopt an event by the driver's handle. Return the argument of `DriverQueue.wait_native` for the event, and an
+        object that the caller keeps alive as long as the event is used. If `owned` is true, the event is destroyed with
+        that object.
         """
         raise FeatureNotSupportedError(f"{self.backend} cannot use another library's event by its handle: use xs.Event")
 

@@ -78,7 +78,9 @@ class Check(NamedTuple):
 
 
 class DLPackType(NamedTuple):
-    """A DLPack device type of this vendor's memory, in our arrays or in those of other libraries."""
+    """A DLPack device type that arrays in this vendor's memory report. The arrays are our own, or those of other
+    libraries.
+    """
 
     number: int
     kinds: tuple[UsmKind, ...] = ()  # the kinds of our memory that have this type
@@ -125,7 +127,7 @@ def _no_checks() -> Iterable[Check]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vendor:
-    """The facts about a vendor that are known without its driver."""
+    """The record of a vendor: what is known about the vendor without its driver."""
 
     backend: str  # lower case; at most 16 characters, as handles carry it
     make: Callable[[], Adapter]  # imports and makes the adapter; called once per process, when it is first needed

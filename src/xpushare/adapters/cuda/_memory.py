@@ -97,8 +97,8 @@ def importer(engine: Engine, gpu: Gpu) -> Importer:
 
 
 def open_legacy(engine: Engine, gpu: Gpu, found: Sequence[Import]) -> list[DriverMemory] | None:
-    """Map several imports of cudaMalloc memory in one native call: all of them, or none. Return None if one of them is
-    invalid or is another kind of memory.
+    """Map several imports of cudaMalloc memory in one native call. If one import is invalid or is another kind of
+    memory, nothing is mapped and the result is None.
     """
     payloads: list[bytes] = []
     sizes: list[int] = []

@@ -51,9 +51,11 @@ class Stream(RuntimeStream):
             return cls(context, context.driver(doing, "cuStreamCreate", n.STREAM_NON_BLOCKING), None)
 
     def identity(self) -> Hashable | None:
-        """Return a key that no later stream has, even a stream that gets the same handle after this one is destroyed.
+        """Return a key that identifies this stream. No later stream has the same key, even if the driver reuses the
+        handle.
 
-        Return None while the stream is being captured, since asking for its id would end the capture (measured).
+        Return None while the stream is being captured, since asking for the stream's id would end the capture
+        (measured).
         """
         context = self._context
         if self.lasting:

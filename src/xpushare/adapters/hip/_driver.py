@@ -77,7 +77,9 @@ class Driver(LibraryDriver["Gpu"]):
         self._clear: Any = None
 
     def _load(self) -> Any:
-        """Load HIP's library: the one that this process has loaded already, or else the first that can be loaded."""
+        """Load HIP's library. If this process has loaded one already, use that one, otherwise the first file name that
+        can be loaded.
+        """
         failures: list[str] = []
         for name in sorted(libraries(), key=lambda name: not library_loaded(name)):
             try:
@@ -127,8 +129,8 @@ class Driver(LibraryDriver["Gpu"]):
         return CODES.error(doing, call, self._name(code).decode(), code)
 
     def pointer(self, attribute: Pointer, address: int) -> int | None:
-        """Return an attribute of an address, or None if the driver does not know the address. The driver writes one,
-        four or eight bytes.
+        """Return an attribute of an address, or None if the driver does not know the address. Depending on the
+        attribute, the driver writes 1, 4 or 8 bytes.
         """
         out = ctypes.c_uint64()
         return None if self.code("hipPointerGetAttribute", address_of(out), attribute, address) else out.value

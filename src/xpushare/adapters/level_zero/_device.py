@@ -371,7 +371,7 @@ class Gpu(CountedMemory):
         self.driver(doing, "zeVirtualMemFree", self.platform.context, address, nbytes)
 
     def map_pages(self, doing: str, address: int, pages: Pages) -> bool:
-        """Map physical memory. Intel's driver maps an object at one address at a time."""
+        """Map physical memory. Intel's driver can map a physical memory object at only one address at a time."""
         call = "zeVirtualMemMap", self.platform.context, address, pages.nbytes, pages.handle, 0, n.ACCESS["none"]
         code = self.driver.code(*call)
         if code == Code.INVALID_ARGUMENT and pages.original is None and not self.lacks_physical_ipc():

@@ -212,7 +212,9 @@ def open_own(engine: Engine, gpu: Gpu, kind: int, doing: str, what: Import, own:
 
 
 def _open_handle(engine: Engine, gpu: Gpu, doing: str, fd: int, raw: bytes, nbytes: int) -> DriverMemory:
-    """Open memory by an older driver's handle, after replacing the descriptor in it by the one that we received."""
+    """Open memory by the handle of an older driver. The descriptor number in the handle is replaced by the descriptor
+    that this process has received.
+    """
     driver, context = gpu.driver, gpu.platform.context
     if len(raw) != ctypes.sizeof(ze.ze_ipc_mem_handle_t):
         raise InvalidHandleError(f"{doing}: the exporter's table contradicts itself")

@@ -1,4 +1,6 @@
-"""The objects of "another library" on mock devices: arrays and streams, as torch has them on GPUs."""
+"""Arrays, streams and events of "another library" on mock devices. They play the role that torch's objects play on
+GPUs.
+"""
 
 from __future__ import annotations
 
@@ -157,7 +159,7 @@ def event_by_handle(handle: int) -> MockEvent | None:
 
 
 class MockSamples:
-    """Arrays and streams of "another library", as the conformance suite asks for them."""
+    """The arrays and streams of "another library" that the conformance suite uses on mock devices."""
 
     def array(self, device: str, content: bytes) -> ForeignArray:
         found = ForeignArray(len(content))

@@ -1,4 +1,5 @@
-"""The driver of the software stream device, and its script, which says which call fails and which stalls.
+"""The driver of the software stream device (`mock`). It follows a script, which determines the calls that fail and the
+calls that stall.
 
 Memory operations are system calls, made through `Calls`. Streams are threads of `software_streams.c`, whose functions
 have the names of `STREAM_CALLS`.
@@ -84,7 +85,7 @@ class ScriptedDriver(Calls):
 
     def new_queue_calls(self, budget: int) -> QueueCalls:
         """Make the object through which queues call the driver. At most `budget` streams wait at the same time for
-        points that may never come (0: any number).
+        signals that may never come. If `budget` is 0, any number of streams may wait.
         """
         word: Final = ("queue", "address", "point")
         native = _native.QueueCalls(

@@ -49,8 +49,8 @@ class Theirs:
         self._keep = keep
 
     def before(self) -> None:
-        """Make operations queued on our queue from now on wait for those already in the other queue. Earlier failures
-        of our queue do not affect these operations.
+        """Make operations that are queued on our queue from now on wait for the operations that are in the other queue
+        now. Earlier failures of our queue do not affect the operations queued from now on.
         """
         self._ours.told()
         event = Event(self._driver, self._driver.made("marking", "clEnqueueMarkerWithWaitList", self._handle, 0, None))
@@ -58,7 +58,9 @@ class Theirs:
         self._ours.wait_native(event.awaited, event)
 
     def after(self) -> None:
-        """Make operations queued on the other queue from now on wait for those already in ours."""
+        """Make operations that are queued on the other queue from now on wait for the operations that are in our queue
+        now.
+        """
         doing, reached = "holding a queue back", Event(self._driver)
         self._ours.wait_native(reached.marking, reached)
         held = reached

@@ -284,7 +284,9 @@ class Teardown(_Worker):
 
 
 def quietly(hook: Callable[..., object], *arguments: object) -> None:
-    """Undo one step after a failure. Errors of `hook` are ignored, since the caller is already raising the failure."""
+    """Call `hook` to undo one step after a failure. Errors of `hook` are ignored, since the caller is already raising
+    the failure.
+    """
     try:
         hook(*arguments)
     except XpuShareError:

@@ -1,4 +1,4 @@
-"""Host memory that devices use: pages of a memfd. Every process that maps them registers them with its driver."""
+"""Host memory that devices use: pages of a memfd. Every process that maps the pages registers them with its driver."""
 
 from __future__ import annotations
 

@@ -415,8 +415,8 @@ class DeviceQueue(DriverQueue):
             return [*points, *(functools.partial(self._waits_native, each) for each in self._foreign)]
 
     def still_waits(self, wait: _Wait) -> bool:
-        """Return whether the device is still waiting: `wait` has not been removed, and the device has not been
-        released.
+        """Return whether the device still waits for the point of `wait`. It does not if `wait` has been removed from
+        the queue's list of waits, or if the value of the event has reached the point.
         """
         with self._state:
             if not any(each is wait for each in self._waits):

@@ -61,7 +61,7 @@ class CountedMemory(abc.ABC):
 
     def import_shared(self, doing: str, nbytes: int, fd: int) -> Pages:
         """Import as `import_pages` does, or reuse an earlier import of the same file. The driver may use one kernel
-        handle for all imports of a file, and close the handle when the first of them is destroyed.
+        handle for all imports of a file, and close the handle when the first of these imports is destroyed.
         """
         file = file_of(fd)
         with _counting:

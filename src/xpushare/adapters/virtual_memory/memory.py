@@ -56,7 +56,7 @@ class _Piece(NamedTuple):
 
 
 class _Reserved:
-    """Reserved addresses. They are released once the last mapping in them is gone."""
+    """A reserved range of addresses. The range is released once the last mapping in it is gone."""
 
     def __init__(self, device: VirtualMemory, address: int, nbytes: int, mappings: int = 1) -> None:
         self.device = device
@@ -106,8 +106,8 @@ def _map(engine: Engine, device: VirtualMemory, doing: str, pieces: Sequence[_Pi
 
 
 def _unmap(engine: Engine, place: _Reserved, address: int, sizes: Sequence[int]) -> None:
-    """Unmap one mapping that `_map` made, or one of several that share a reserved range, once no work uses it. Called
-    with the device current.
+    """Unmap one mapping that `_map` made, once no work uses the mapping. Several mappings may share the reserved range
+    `place`. Called with the device current.
     """
     device = place.device
     total = sum(sizes)

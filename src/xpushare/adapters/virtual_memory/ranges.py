@@ -1,4 +1,4 @@
-"""Physical memory and address ranges over `VirtualMemory`."""
+"""Physical memory and reserved address ranges of vendors that implement `VirtualMemory`."""
 
 from __future__ import annotations
 
