@@ -164,7 +164,7 @@ def urAdapterRetain(hAdapter: Adapter) -> None:
 def urAdapterSetLoggerCallback(
     hAdapter: Adapter, pfnLoggerCallback: Callable[[LoggerLevel, str, object], object], pUserData: object, level: LoggerLevel | int,
 ) -> None:
-    """Passes messages of `level` and above to a function, which replaces an earlier function of this adapter.
+    """Passes log messages of `level` and above to a function. The function replaces one that was set earlier for this adapter.
 
     Any thread may call the function, as `pfnLoggerCallback(level, message, pUserData)`. The adapters share one log, the Python logger `xpushare`, whose level is lowered as far as `level` needs.
 
@@ -191,7 +191,7 @@ def urAdapterSetLoggerCallbackLevel(hAdapter: Adapter, level: LoggerLevel | int)
     """
 
 def urContextCreate(phDevices: Sequence[Device], pProperties: ContextProperties | None) -> Context:
-    """Makes a context of devices of one platform.
+    """Makes a context, which contains devices of one platform.
 
     `URError` with the result:
 
@@ -557,7 +557,7 @@ def urDeviceGetNativeHandle(hDevice: Device) -> int:
 def urDeviceGetSelected(hPlatform: Platform, DeviceType: DeviceType | int) -> list[Device]:
     """Returns the devices of a platform that are of the given type and that `ONEAPI_DEVICE_SELECTOR` selects, each with a reference taken.
 
-    Here `urDeviceGet` returns the same: devices that the variable excludes do not exist for this process.
+    In this package, `urDeviceGet` returns the same devices, since devices that the variable excludes do not exist for this process.
 
     `URError` with the result:
 
@@ -776,9 +776,9 @@ def urEnqueueMemBufferFill(
 def urEnqueueMemBufferMap(
     hQueue: Queue, hBuffer: Mem, blockingMap: bool, mapFlags: MapFlags | int, offset: int, size: int, phEventWaitList: Sequence[Event] | None,
 ) -> tuple[Event, int]:
-    """Gives bytes of a buffer an address. The program can read and write them there once the command is complete.
+    """Gives bytes of a buffer an address. The program can read and write the bytes at that address once the command is complete.
 
-    Host memory keeps its own address. For memory of a device, the address is that of a copy. `urEnqueueMemUnmap` copies the bytes back if `mapFlags` says that the program writes them.
+    If the buffer is host memory, the address is that of the memory itself. If the buffer is memory of a device, the address is that of a copy, and `urEnqueueMemUnmap` copies the bytes back if `mapFlags` says that the program writes them.
 
     `URError` with the result:
 
@@ -1142,7 +1142,7 @@ def urEnqueueUSMPrefetch(
 ) -> Event:
     """Hints that memory will be used on a device or on the host.
 
-    Drivers move memory when it is used, so the command does nothing. It completes after the commands before it.
+    Drivers move memory when it is used, so the command does nothing. The command completes after the earlier commands in the queue.
 
     `URError` with the result:
 
@@ -1408,7 +1408,7 @@ def urIPCGetEventHandleExp(hEvent: Event) -> bytes:
 def urIPCGetMemHandleExp(hContext: Context, pMem: int) -> bytes:
     """Returns the handle data of device USM memory.
 
-    UR neither compares `pMem` with null nor names a result for an address that cannot be shared. Its adapters answer `ERROR_INVALID_ARGUMENT`.
+    UR neither compares `pMem` with null nor documents a result for an address that cannot be shared. UR's own adapters fail with `ERROR_INVALID_ARGUMENT`, and so does this function.
 
     `URError` with the result:
 
@@ -2190,7 +2190,7 @@ def urUSMImportExp(hContext: Context, pMem: int, size: int) -> None:
 def urUSMPoolCreate(hContext: Context, pPoolDesc: USMPoolDesc) -> USMPool:
     """Makes a pool from which memory can be allocated.
 
-    Each allocation has its own pages, so that it can be shared alone, and `urUSMFree` frees them. The pool caches nothing, and limits that are chained to `pPoolDesc` in C have no effect. `ZERO_INITIALIZE_BLOCK` zeroes the allocations. The other flags have no effect.
+    Each allocation has its own pages, so that it can be shared without others, and `urUSMFree` frees these pages. The pool caches nothing, and limits that are chained to `pPoolDesc` in C have no effect. `ZERO_INITIALIZE_BLOCK` zeroes the allocations. The other flags have no effect.
 
     `URError` with the result:
 
@@ -2205,7 +2205,7 @@ def urUSMPoolCreate(hContext: Context, pPoolDesc: USMPoolDesc) -> USMPool:
     """
 
 def urUSMPoolCreateExp(hContext: Context, hDevice: Device, pPoolDesc: USMPoolDesc) -> USMPool:
-    """Makes a pool for one device. The pool behaves like those of `urUSMPoolCreate`.
+    """Makes a pool for one device. The pool behaves like a pool that `urUSMPoolCreate` makes.
 
     `URError` with the result:
 

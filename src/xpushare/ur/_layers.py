@@ -79,7 +79,7 @@ def _ended() -> frozenset[str]:
 
 @cache
 def _addresses() -> frozenset[str]:
-    """Return the kinds of objects that functions release by address."""
+    """Return the kinds of objects that functions release by address instead of by handle."""
     return frozenset(kind for kind in _ended() if kind and kind not in HANDLES and not kind.endswith(" handle"))
 
 

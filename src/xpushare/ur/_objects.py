@@ -191,7 +191,7 @@ class Device(Counted):
 
 @final
 class Context(Counted):
-    """`ur_context_handle_t`: devices of one platform that share objects."""
+    """`ur_context_handle_t`: a group of devices of one platform, which share objects."""
 
     __slots__ = ("chosen_pools", "default_pools", "devices", "shared")
 

@@ -234,9 +234,9 @@ class Info:
         optional: str = "",
         changing: str = "",
     ) -> None:
-        """Declare the queries. `kinds` maps a kind to the names of its queries. `answers` maps a query to the function
-        that answers it for an object. `optional` are the names of the queries that UR lets an adapter leave unanswered.
-        `changing` are the names of the queries whose answer may change.
+        """Declare the queries. `kinds` maps a kind of values to the names of the queries that return this kind.
+        `answers` maps a query to the function that answers it for an object. `optional` are the names of the queries
+        that UR lets an adapter leave unanswered. `changing` are the names of the queries whose answer may change.
         """
         self.enumeration = enumeration
         self.kinds: Final = {name: kind for kind, names in kinds.items() for name in names.split()}
@@ -363,7 +363,7 @@ def function(
     needs: Aspect | None = None,
     python: str = "",
 ) -> Callable[[F], F]:
-    """Declare the decorated body as UR's function of its name.
+    """Declare that the decorated function is the body of UR's function with the same name.
 
     - `errors`: the results that no check decides, without `ERROR_`, and when they occur
     - `rules`: the checks after those that follow from the kinds
@@ -372,7 +372,7 @@ def function(
     - `invalid`, `unsupported`: the results if `core` raises `InvalidArgumentError` or `FeatureNotSupportedError`
     - `handles`, `makes`, `ends`, `touches`, `needs`, `python`: as in `Function`
 
-    The docstring is the summary, and after an empty line the notes.
+    The first paragraph of the body's docstring is the summary. The other paragraphs are the notes.
     """
 
     def declare(body: F) -> F:

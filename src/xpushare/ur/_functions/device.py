@@ -452,7 +452,8 @@ def urAdapterGetLastError(hAdapter: Adapter) -> tuple[String, Int32]:
 def urAdapterSetLoggerCallback(
     hAdapter: Adapter, pfnLoggerCallback: LoggerCallback, pUserData: UserData, level: LoggerLevel
 ) -> None:
-    """Passes messages of `level` and above to a function, which replaces an earlier function of this adapter.
+    """Passes log messages of `level` and above to a function. The function replaces one that was set earlier for this
+    adapter.
 
     Any thread may call the function, as `pfnLoggerCallback(level, message, pUserData)`. The adapters share one log, the
     Python logger `xpushare`, whose level is lowered as far as `level` needs.
@@ -519,7 +520,8 @@ def urDeviceGetSelected(hPlatform: Platform, DeviceType: DeviceType) -> list[Dev
     """Returns the devices of a platform that are of the given type and that `ONEAPI_DEVICE_SELECTOR` selects, each with
     a reference taken.
 
-    Here `urDeviceGet` returns the same: devices that the variable excludes do not exist for this process.
+    In this package, `urDeviceGet` returns the same devices, since devices that the variable excludes do not exist for
+    this process.
     """
     return urDeviceGet(hPlatform, DeviceType)
 

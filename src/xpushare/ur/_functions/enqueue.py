@@ -63,8 +63,8 @@ _current: Final = _Current()
 
 @contextmanager
 def handing_over(handover: Handover) -> Generator[None]:
-    """In this context, commands that this thread enqueues count as enqueued at the time at which the program submitted
-    them.
+    """Context manager. Commands that this thread enqueues inside count as enqueued at the earlier time when the program
+    submitted them.
     """
     _current.handover = handover
     try:
@@ -95,7 +95,9 @@ def renew(queue: Queue) -> None:
 
 
 def handed_over(queue: Queue, command: Command, engine: int, point: int) -> Event:
-    """Return the event of a command that native code has enqueued: a point of one of the queue's timelines."""
+    """Return the event of a command that native code has enqueued. The event stands for the point `point` of one of the
+    queue's timelines.
+    """
     [opened] = [each for each in queue.timelines if each.timeline.slot.engine == engine]
     event = Event.make(queue.context, event_over(opened), command, False)
     event.queue = event.failed_on = queue
@@ -122,8 +124,8 @@ def failed(queue: Queue, command: Command, error: URError) -> Event:
 
 
 def _hold_back(work: Work, events: tuple[Event, ...]) -> None:
-    """Make the queue wait for events, and raise if one of them is lost. For a command that native code accepted, losses
-    were checked when the program submitted it.
+    """Make the queue wait for events, and raise if one of them is lost. If native code has accepted the command, losses
+    were checked when the program submitted the command.
     """
     opened = [(use(event.shared), event.point) for event in events]
     handover = _current.handover
@@ -271,7 +273,8 @@ def urEnqueueUSMPrefetch(
 ) -> Event:
     """Hints that memory will be used on a device or on the host.
 
-    Drivers move memory when it is used, so the command does nothing. It completes after the commands before it.
+    Drivers move memory when it is used, so the command does nothing. The command completes after the earlier commands
+    in the queue.
     """
     _known(pMem, size)
     return command(hQueue, Command.USM_PREFETCH, phEventWaitList)

@@ -74,8 +74,8 @@ def _started(event: Event) -> Profile:
 
 
 def _early(read: Callable[[Profile], int]) -> Callable[[Event], int]:
-    """Return a function that answers a query of a time that is known once the command is enqueued. `read` takes the
-    profile of the command's start.
+    """Return a function that answers a query for a time which is known once the command is enqueued. `read` takes the
+    profile of the command's start and returns the time.
     """
 
     def ask(event: Event) -> int:
@@ -88,8 +88,8 @@ def _early(read: Callable[[Profile], int]) -> Callable[[Event], int]:
 
 
 def _late(read: Callable[[Profile, Profile], int]) -> Callable[[Event], int]:
-    """Return a function that answers a query of a time that is known once the command is complete. `read` takes the
-    profiles of the command's start and end.
+    """Return a function that answers a query for a time which is known once the command is complete. `read` takes the
+    profiles of the command's start and end and returns the time.
     """
 
     def ask(event: Event) -> int:

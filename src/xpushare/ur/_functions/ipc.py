@@ -40,8 +40,8 @@ def _expect_device(context: Context, device: object) -> None:
 def urIPCGetMemHandleExp(hContext: Context, pMem: Pointer) -> bytes:
     """Returns the handle data of device USM memory.
 
-    UR neither compares `pMem` with null nor names a result for an address that cannot be shared. Its adapters answer
-    `ERROR_INVALID_ARGUMENT`.
+    UR neither compares `pMem` with null nor documents a result for an address that cannot be shared. UR's own adapters
+    fail with `ERROR_INVALID_ARGUMENT`, and so does this function.
     """
     try:
         found = _objects.places.find(pMem)

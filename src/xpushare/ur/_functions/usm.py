@@ -277,9 +277,9 @@ _POOL: Final = Info(
 def urUSMPoolCreate(hContext: Context, pPoolDesc: USMPoolDesc) -> USMPool:
     """Makes a pool from which memory can be allocated.
 
-    Each allocation has its own pages, so that it can be shared alone, and `urUSMFree` frees them. The pool caches
-    nothing, and limits that are chained to `pPoolDesc` in C have no effect. `ZERO_INITIALIZE_BLOCK` zeroes the
-    allocations. The other flags have no effect.
+    Each allocation has its own pages, so that it can be shared without others, and `urUSMFree` frees these pages. The
+    pool caches nothing, and limits that are chained to `pPoolDesc` in C have no effect. `ZERO_INITIALIZE_BLOCK` zeroes
+    the allocations. The other flags have no effect.
     """
     return USMPool.make(hContext, pPoolDesc.flags)
 
@@ -309,7 +309,7 @@ _POOL_OF = ("INVALID_VALUE", "`hPool` is of another context, or for another devi
 
 @function(254, "INVALID_VALUE", "OUT_OF_HOST_MEMORY", makes="usm_pool")
 def urUSMPoolCreateExp(hContext: Context, hDevice: Device, pPoolDesc: USMPoolDesc) -> USMPool:
-    """Makes a pool for one device. The pool behaves like those of `urUSMPoolCreate`."""
+    """Makes a pool for one device. The pool behaves like a pool that `urUSMPoolCreate` makes."""
     return USMPool.make(hContext, pPoolDesc.flags, hDevice)
 
 

@@ -182,7 +182,7 @@ class _Text(_Word):
 
 
 class _WithSize(_Word):
-    """An address with a size, which is the next word."""
+    """An address and a size. The size is in the next word of the call."""
 
     def __init__(self, call: Call, name: str) -> None:
         super().__init__(call, name)

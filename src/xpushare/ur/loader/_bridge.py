@@ -1,8 +1,8 @@
-"""The Python half of the library that Unified Runtime's loader loads. Converts C's arguments, and returns results and
-outputs.
+"""The Python half of the library that Unified Runtime's loader loads. It converts C's arguments to Python, calls the
+functions of `xpushare.ur`, and returns their results and outputs to C.
 
 Each function of `xpushare.ur` gets a wrapper that answers the C function of that name, made from its declaration and
-its C prototype. A wrapper takes the C arguments as ints and returns a result's number.
+its C prototype. A wrapper takes the C arguments as ints and returns a result code as an int.
 """
 
 from __future__ import annotations

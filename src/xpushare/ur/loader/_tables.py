@@ -84,7 +84,7 @@ def kept_queries(function: Function) -> frozenset[int]:
     """Return the queries that depend on a handle alone and whose answers never change, so that the library can cache
     them.
 
-    Queries of events are never cached, since an event's times are those of its newest command.
+    Queries of events are never cached, since an event's answers change when a newer command signals it.
     """
     kinds = [arg.base_kind.replace("handle:event", "event").partition(":")[0] for arg in function.args]
     passed = [parameter.passed for parameter in parameters(function.name)]
@@ -234,8 +234,8 @@ def _form(function: Function) -> tuple[str, str] | None:
 
 
 def _does(function: Function, words: dict[str, int]) -> dict[str, str]:
-    """Return what a queue of the host does with each memory that the command touches: the first `width` bytes of each
-    row.
+    """Return the operation, such as a copy, by which a queue of the host carries out the command, and the words of the
+    call that contain its addresses and sizes.
     """
     [does] = [how for name, how in _DOES.items() if name in (*(each.name for each in function.operations), "")][:1]
     if does == "XP_NOTHING":
@@ -292,7 +292,7 @@ def _commands() -> Iterator[str]:
 
 
 def _numbers() -> Iterator[str]:
-    """Return the constants that all parts of the library need from the declarations."""
+    """Yield the C definitions of constants that depend on the declarations."""
     yield "#ifndef XP_FUNCTIONS"
     yield f"#define XP_FUNCTIONS {len(NUMBERED)}"
     waits = [number for number, name in enumerate(NUMBERED) if (_native(FUNCTIONS[name]) or ("",))[0] == "XP_WAITS"]
