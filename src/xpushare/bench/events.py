@@ -67,7 +67,7 @@ def _end(kept: Kept) -> None:
 
 
 def _first(kept: Kept, way: str, batch: int) -> float:
-    """Make `batch` round trips, and return the microseconds that one takes on average."""
+    """Make `batch` round trips, and return the average time of one round trip in microseconds."""
     turns = range(batch)
     clock = time.perf_counter_ns
     if way == OURS:
@@ -170,7 +170,9 @@ class Pair:
             worker.start(_burn)
 
     def run(self, way: str, batch: int, first: Callable[[Kept, str, int], Any] = _first) -> Any:
-        """Make `batch` round trips. Returns the result of `first`, by default the microseconds of one round trip."""
+        """Make `batch` round trips. Returns the result of `first`, which by default is the average time of a round trip
+        in microseconds.
+        """
         self._second.start(_second, way, batch)
         self.first.start(first, way, batch)
         found = self.first.result(_TIMEOUT * 2)

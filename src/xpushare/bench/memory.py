@@ -153,7 +153,7 @@ def _hand_by_name(exporter: Worker, importer: Worker) -> float:
 
 
 def hand_over(settings: Settings) -> list[Row]:
-    """A new array of 1 MiB: `share`, `attach`, first element, `close`. The same with an exporter not met before."""
+    """Share a new array of 1 MiB, attach it, read the first element and close it; also with a new exporter."""
     with Worker(settings) as importer:
         with Worker(settings) as exporter:
             ours, theirs = alternate(
@@ -254,7 +254,7 @@ def _read(kept: Kept, handle: bytes, name: str, nbytes: int, count: int) -> tupl
 
 
 def read_once(settings: Settings) -> list[Row]:
-    """64 MiB, mapped, summed once by NumPy (every byte) and closed."""
+    """Map 64 MiB, sum every byte once by NumPy, and close."""
     nbytes, rounds = 64 * _MIB, settings.count(16, 2)
     ours: list[float] = []
     theirs: list[float] = []

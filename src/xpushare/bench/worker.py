@@ -66,7 +66,7 @@ class Worker:
         self.pid: int = self._process.pid
 
     def start(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Have the worker run `function(kept, *arguments)`. `result` returns the answer."""
+        """Have the worker run `function(kept, *arguments)`. A later call of `result` returns the answer."""
         self._connection.send((function, arguments))
 
     def result(self, timeout: float = _START) -> Any:

@@ -39,7 +39,7 @@ def verbs(kind: str) -> Any:
 
 
 def runs_callables(device: str) -> bool:
-    """Return whether the device is the host. The queues of the host run Python functions (rule 5.4), and its plain
+    """Return whether the device is the host. Queues of the host can run Python functions (rule 5.4), and ordinary host
     memory needs no driver.
     """
     with xs.Queue(device) as queue:

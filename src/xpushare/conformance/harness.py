@@ -39,7 +39,9 @@ children: set[Child] = set()  # those not ended yet
 
 
 class HarnessError(AssertionError):
-    """The child did not answer in time. This is not a `TimeoutError`, since rules expect that error of the package."""
+    """The child did not answer in time. This class is not derived from `TimeoutError`, since the tests of some rules
+    expect the package to raise `TimeoutError`.
+    """
 
 
 class ChildDied(HarnessError):
@@ -76,9 +78,10 @@ class Pending:
 class Child:
     """A process that runs functions, one call after the other, in its main thread.
 
-    `method` "prepared" is a child of the `Forkserver`. "spawn" is a fresh interpreter, as is any child with `env`,
-    which changes the environment (None removes a variable). "fork" is a copy of this process. Leaving the `with` block
-    ends the child in an orderly way and demands exit status 0, unless it was killed or the block failed.
+    The parameter `method` determines how the process starts: "prepared" forks it from the `Forkserver` if possible,
+    "spawn" starts a fresh interpreter, and "fork" forks this process. `env` changes variables of the child's
+    environment; the value None removes a variable. Leaving the `with` block ends the child in an orderly way and
+    demands exit status 0, unless it was killed or the block failed.
     """
 
     def __init__(

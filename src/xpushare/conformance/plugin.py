@@ -109,7 +109,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     """Start the process that forks the children. Exclude the objects that exist now from garbage collection. Most of
-    them belong to pytest and imported modules, and are never freed.
+    these objects belong to pytest and imported modules, and are never freed.
     """
     harness.prepare()
     gc.collect()
@@ -223,7 +223,9 @@ def _borrow(name: str) -> Iterator[Child]:
 
 @pytest.fixture
 def peer() -> Iterator[Child]:
-    """A child process that many tests share. It is the exporter in tests that need one. Tests must not end it."""
+    """A child process that many tests share. In tests that need an exporter, this process is the exporter. Tests must
+    not end it.
+    """
     yield from _borrow("peer")
 
 

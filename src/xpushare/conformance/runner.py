@@ -146,9 +146,9 @@ def run(
 ) -> Report:
     """Run the suite on a device, with the importing process on `importer_device`.
 
-    `rules` are rules or sections, as `rules.select` takes them; none means all. `stop` ends the run at the first
-    failure. `environment` changes variables of the suite's processes. `progress(done, tests, rule)` is called during
-    the run. Raises `InvalidArgumentError` if pytest is missing or a rule is unknown.
+    `rules` are numbers of rules or sections, as `rules.select` takes them. If it is empty, all rules are tested. `stop`
+    ends the run at the first failure. `environment` changes variables of the suite's processes. `progress(done, tests,
+    rule)` is called during the run. Raises `InvalidArgumentError` if pytest is missing or a rule is unknown.
     """
     if importlib.util.find_spec("pytest") is None:
         raise InvalidArgumentError("the suite needs pytest: pip install '.[conformance]' in a checkout of xpushare")

@@ -1,4 +1,4 @@
-"""The processes that share with each other while the doctor examines them."""
+"""The processes that `xpushare doctor` starts, which share objects with each other."""
 
 from __future__ import annotations
 

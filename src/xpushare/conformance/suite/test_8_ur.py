@@ -231,7 +231,7 @@ def _good(face: Face, arg: Arg) -> Any:
 
 
 def _faults(arg: Arg) -> list[Any]:
-    """Return arguments that one of the checks may refuse."""
+    """Return arguments that may be wrong, so that one of the checks refuses them."""
     family, _, name = arg.base_kind.partition(":")
     if family in ("handle", "bytes", "string", "callback"):
         return [None]
