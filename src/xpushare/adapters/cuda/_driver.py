@@ -257,8 +257,8 @@ class Gpu:
     """One device of the driver, with the hooks that the stream engine calls.
 
     The primary context of the device is retained at first use and never released. Releasing a context would wait for
-    the context's work, and would hang if that work waits for a point that never comes (measured). The exit of the
-    process does not wait.
+    the context's work, and would hang if that work waits for a signal that never comes (measured). When the process
+    exits, the driver does not wait for the work.
     """
 
     def __init__(self, driver: Driver, ordinal: int, handle: Any, name: str) -> None:

@@ -1,4 +1,6 @@
-"""The part of the driver contract that the stream engine implements over the hooks: queues and events."""
+"""The queue and event methods of the driver contract, which the stream engine implements for all vendors with the
+vendor's hooks.
+"""
 
 from __future__ import annotations
 

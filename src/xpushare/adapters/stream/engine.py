@@ -1,4 +1,4 @@
-"""The parts of the engine that all objects of one vendor share."""
+"""The objects of the stream engine that all queues and memories of one vendor share."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class OperandAccess(abc.ABC):
 
 
 class Engine:
-    """The parts of the engine that all objects of one vendor share.
+    """The objects of the stream engine that all queues and memories of one vendor share.
 
     `backend` is used in the names of the engine's threads and of its log. `devices` returns all devices of the driver,
     by ordinal. `calls` makes the system calls for host memory. `spare_streams` is the number of streams of each device

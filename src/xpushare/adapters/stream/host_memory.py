@@ -18,7 +18,7 @@ __all__ = ["HostMemory"]
 
 @final
 class HostMemory(DriverMemory):
-    """A mapped memfd. The descriptor stays open if this process may have to export the memory."""
+    """A mapped memfd. The file descriptor stays open if this process may have to export the memory."""
 
     host_accessible = True
     lasting_export = True

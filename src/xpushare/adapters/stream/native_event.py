@@ -1,4 +1,4 @@
-"""The driver's own events that other processes can open."""
+"""Events of a driver that other processes can open by the driver's own IPC handles."""
 
 from __future__ import annotations
 

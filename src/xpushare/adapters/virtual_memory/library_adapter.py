@@ -1,4 +1,4 @@
-"""The device part of the driver contract that is the same for all drivers called by ctypes."""
+"""Lists devices and reports what they support, for all vendors whose drivers are called by ctypes."""
 
 from __future__ import annotations
 
