@@ -1068,7 +1068,7 @@ def urEnqueueUSMFreeExp(
 def urEnqueueUSMHostAllocExp(
     hQueue: Queue, pPool: USMPool | None, size: int, pProperties: ExpAsyncUSMAllocProperties | None, phEventWaitList: Sequence[Event] | None,
 ) -> tuple[int, Event]:
-    """Allocates host memory that devices can reach, as `urEnqueueUSMDeviceAllocExp` does.
+    """Allocates host memory that devices can reach. Otherwise works like `urEnqueueUSMDeviceAllocExp`.
 
     `URError` with the result:
 
@@ -1167,7 +1167,7 @@ def urEnqueueUSMPrefetch(
 def urEnqueueUSMSharedAllocExp(
     hQueue: Queue, pPool: USMPool | None, size: int, pProperties: ExpAsyncUSMAllocProperties | None, phEventWaitList: Sequence[Event] | None,
 ) -> tuple[int, Event]:
-    """Allocates memory that host and device share, as `urEnqueueUSMDeviceAllocExp` does.
+    """Allocates memory that host and device share. Otherwise works like `urEnqueueUSMDeviceAllocExp`.
 
     `URError` with the result:
 

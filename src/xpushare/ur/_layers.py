@@ -233,7 +233,9 @@ def _check_gone(address: int) -> bool:
 
 
 def _check_bounds(function: Function, given: Mapping[str, Any], error: URError) -> bool:
-    """Report addresses whose allocation ends too early. Returns whether there are any."""
+    """Report address arguments whose allocation ends before the last byte that the call would use. Returns whether
+    there are any.
+    """
     from xpushare.core.validation import books, tell
 
     found = False

@@ -220,7 +220,7 @@ class Context(Counted):
             return found
 
     def pool(self, device: Device) -> USMPool:
-        """Return the pool of a device from which commands allocate if the caller names no pool."""
+        """Return the pool from which commands allocate memory of a device if the caller passes no pool."""
         found = self.chosen_pools.get(device)
         return found if found is not None and found.references else self.default_pool(device)
 

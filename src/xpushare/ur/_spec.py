@@ -313,7 +313,7 @@ _HANDLE_KINDS: Final = {cls: kind for kind, cls in HANDLES.items()}
 
 
 def _kind(annotation: Any) -> str:
-    """Return the kind that an annotation of a body stands for."""
+    """Return the kind of argument or result for an annotation in a body's signature."""
     if annotation is types.NoneType:
         return "None"
     origin, parts = typing.get_origin(annotation), typing.get_args(annotation)

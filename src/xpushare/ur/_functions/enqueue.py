@@ -95,8 +95,8 @@ def renew(queue: Queue) -> None:
 
 
 def handed_over(queue: Queue, command: Command, engine: int, point: int) -> Event:
-    """Return the event of a command that native code has enqueued. The event stands for the point `point` of one of the
-    queue's timelines.
+    """Return the event of a command that native code has enqueued. The command's signal is the point `point` of one of
+    the queue's timelines (events that only the queue signals).
     """
     [opened] = [each for each in queue.timelines if each.timeline.slot.engine == engine]
     event = Event.make(queue.context, event_over(opened), command, False)

@@ -431,7 +431,7 @@ def urEnqueueUSMSharedAllocExp(
     pProperties: ExpAsyncUSMAllocProperties | None,
     phEventWaitList: WaitList,
 ) -> tuple[Pointer, Event]:
-    """Allocates memory that host and device share, as `urEnqueueUSMDeviceAllocExp` does."""
+    """Allocates memory that host and device share. Otherwise works like `urEnqueueUSMDeviceAllocExp`."""
     return _enqueue_allocation("shared", Command.ENQUEUE_USM_SHARED_ALLOC_EXP, hQueue, pPool, size, phEventWaitList)
 
 
@@ -443,7 +443,7 @@ def urEnqueueUSMHostAllocExp(
     pProperties: ExpAsyncUSMAllocProperties | None,
     phEventWaitList: WaitList,
 ) -> tuple[Pointer, Event]:
-    """Allocates host memory that devices can reach, as `urEnqueueUSMDeviceAllocExp` does."""
+    """Allocates host memory that devices can reach. Otherwise works like `urEnqueueUSMDeviceAllocExp`."""
     return _enqueue_allocation("host", Command.ENQUEUE_USM_HOST_ALLOC_EXP, hQueue, pPool, size, phEventWaitList)
 
 

@@ -202,7 +202,7 @@ def _text(text: str) -> Any:
 
 
 def _text_writer(address: int, text: str) -> None:
-    """Write the address of a string's characters."""
+    """Make a C string of `text`, and write a pointer to it to an address."""
     ctypes.c_uint64.from_address(address).value = ctypes.addressof(_text(text))
 
 
