@@ -1,8 +1,8 @@
 """Let two processes share a file's bytes in device memory, and check each step; prints PASSED or FAILED.
 
 One process (exporter) puts a file into shared memory. Another (reader) hashes it there and writes an answer back. Three
-physical memories become one range, and an event goes back and forth. Then the exporter is killed while the reader reads
-on and waits for it.
+physical memories become one range, and an event goes back and forth. Then the exporter is killed, while the reader goes
+on reading and waits for a signal of the exporter.
 """
 
 from __future__ import annotations

@@ -131,8 +131,8 @@ class _Side:
         self._kept[key].wait(timeout, at_least=point)
 
     def lost(self, key: str, timeout: float) -> float:
-        """Wait for a signal of a process that is about to die. Returns the time at which the wait reported the loss, on
-        the clock that all processes share.
+        """Wait for a signal of a process that is about to die. Returns the time at which the wait raised the error, on
+        a clock that all processes share.
         """
         try:
             self._kept[key].wait(timeout, at_least=1)
