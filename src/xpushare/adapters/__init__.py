@@ -1,5 +1,5 @@
-"""Finds the vendors. Each folder here with a module `vendor` is a vendor, and so is each entry point of the group
-`xpushare.adapters`.
+"""Finds the vendors of devices, such as `cuda`. Each subpackage of this package that has a module `vendor` is a vendor.
+Other packages provide vendors by entry points of the group `xpushare.adapters`.
 
 Finding a vendor imports only the vendor's record. The vendor's adapter is made when it is first needed.
 """
@@ -70,7 +70,7 @@ _lock = threading.RLock()
 
 @doing("looking for adapters")
 def _own_names() -> list[str]:
-    """Return the names of the folders here that have a vendor record."""
+    """Return the names of the subpackages of this package that have a vendor record."""
     global _folders
     if _folders is None:
         import pkgutil  # slow to import
@@ -82,7 +82,7 @@ def _own_names() -> list[str]:
 
 
 def _own(name: str) -> Vendor:
-    """Return the vendor record of a folder here."""
+    """Return the vendor record of a subpackage of this package."""
     found = _records.get(name)
     if found is None:
         found = _records[name] = load(f"{__name__}.{name}.vendor").vendor
@@ -90,8 +90,8 @@ def _own(name: str) -> Vendor:
 
 
 def _elsewhere() -> dict[str, Vendor]:
-    """Return the vendors of other packages. Leave out those that cannot be used: each is recorded as a `Problem` and
-    logged as a warning.
+    """Return the vendors that other packages provide. A vendor that cannot be used is left out, recorded as a `Problem`
+    and logged as a warning.
     """
     global _others
     if _others is None:  # no lock: a concurrent caller finds the same, and imports under a lock can deadlock
@@ -116,9 +116,9 @@ def _entry_points() -> Iterable[EntryPoint]:
 
 
 def _may_be_named() -> bool:
-    """Return whether some package may have an entry point of the group. Looks for the group's name in the
-    `entry_points.txt` files of the folders in `sys.path`. If packages can come from other places, such as archives, the
-    answer is True.
+    """Return whether some package may have an entry point of the group `xpushare.adapters`. Looks for the name of the
+    group in the `entry_points.txt` files of the folders in `sys.path`. If packages can come from other places, such as
+    archives, the answer is True.
     """
     if any(hasattr(finder, "find_distributions") and finder is not PathFinder for finder in sys.meta_path):
         return True
@@ -191,7 +191,9 @@ def search() -> Iterator[Vendor]:
 
 
 def records(own: bool) -> Iterable[Vendor]:
-    """Return the vendors of this package. With `own=False`, search for other packages and return their vendors."""
+    """Return the vendors of this package. If `own` is False, search for other packages that provide vendors, and return
+    the vendors of those packages.
+    """
     return map(_own, _own_names()) if own else _elsewhere().values()
 
 
@@ -218,15 +220,15 @@ def record(backend: str) -> Vendor | None:
 
 @functools.cache
 def interfaces(own: bool) -> tuple[tuple[Vendor, ArrayInterface], ...]:
-    """Return the array interfaces of this package's vendors, or with `own=False` those of other packages' vendors.
-    Looking for the former first usually saves a search for other packages.
+    """Return the array interfaces of this package's vendors or, if `own` is False, those of other packages' vendors. A
+    caller that finds a match among this package's vendors need not look for other packages.
     """
     return tuple((record, each) for record in records(own) for each in record.interfaces)
 
 
 def dlpack_owner(number: int) -> tuple[Vendor, DLPackType]:
-    """Return the vendor of arrays with that DLPack device type. Raises `FeatureNotSupportedError` if no vendor knows
-    the type, or if arrays of that type contain no addresses.
+    """Return the vendor whose arrays have that DLPack device type. Raises `FeatureNotSupportedError` if no vendor knows
+    the type, or if arrays of that type do not report memory addresses.
     """
     found = _owners.get(number)
     if found is None:
@@ -283,8 +285,8 @@ def adapter(backend: str) -> Adapter:
 
 
 def on_first_use(tell: Callable[[str], object]) -> None:
-    """Call `tell` with the name of each backend whose adapter this process has made. From now on, also call it for each
-    adapter that is made, before other code uses that adapter.
+    """Call `tell` with the name of each backend whose adapter this process has made. From now on, `tell` is also called
+    for each new adapter, before other code uses that adapter.
     """
     with _lock:
         for backend in _adapters:

@@ -1,9 +1,9 @@
-"""The driver contract: what one vendor's adapter provides, and what it must guarantee.
+"""The driver contract: the methods that a vendor's adapter provides, and the guarantees that it must give.
 
-An adapter translates these methods to driver calls, and driver errors to the package's own errors. It keeps no tables,
-caches no imports, counts no references, checks no handles and knows nothing of processes. All of that is the same for
-every vendor, and the core does it. No default here hides a missing feature: `support` says what a device lacks, and the
-core asks it first.
+An adapter translates these methods to driver calls, and driver errors to the package's own errors. Tables, the caching
+of imports, reference counts, the checks of handles and all knowledge of processes are the same for every vendor, and
+belong to the core. No default implementation here hides a missing feature: `support` returns what a device lacks, and
+the core calls `support` first.
 
 Guarantees asked of every method:
 
@@ -65,8 +65,8 @@ Access = Literal["none", "r", "rw"]
 
 
 class Form(enum.IntEnum):
-    """The kind of an export's file descriptors, which decides which devices can import the export. Entries of the table
-    contain this number (docs/layout.md).
+    """The kind of an export's file descriptors, which decides which devices can import the export. The entries of the
+    table of exports contain this number (docs/layout.md).
     """
 
     DRIVER = 0  # of the driver's own kind, or none at all; for the same backend only
@@ -95,7 +95,9 @@ class Hardware(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """One device as the adapter lists it, found without starting a driver that would make a later fork unsafe."""
+    """One device as the adapter lists it. Listing devices must not start a driver in this process that would make a
+    later fork unsafe.
+    """
 
     backend: str
     ordinal: int
@@ -141,8 +143,8 @@ class Properties(NamedTuple):
 
 
 class Export(NamedTuple):
-    """The facts with which another process can reach a driver object. The fds still belong to the object that returned
-    them.
+    """The data with which another process can reach a driver object. The file descriptors still belong to the object
+    that returned the export.
     """
 
     nbytes: int
@@ -193,17 +195,19 @@ class DriverMemory(abc.ABC):
     reusable: bool = False
 
     def rest(self) -> None:
-        """Put the memory aside for reuse. It may be freed at any moment until `wake` is called."""
+        """Put the memory aside for reuse. The driver object may free the memory at any moment until `wake` is
+        called.
+        """
         raise NotImplementedError
 
     def wake(self) -> bool:
-        """Take the memory into use again. Returns False if it was freed in the meantime."""
+        """Take the memory into use again. Returns False if the memory was freed in the meantime."""
         raise NotImplementedError
 
     @abc.abstractmethod
     def export(self, read_only: bool) -> Export:
-        """Return the facts that another process needs. Repeatable and cheap. Raises `FeatureNotSupportedError` with the
-        reason if this memory cannot be exported.
+        """Return the data that another process needs to map this memory. May be called many times, and is cheap. Raises
+        `FeatureNotSupportedError` with the reason if this memory cannot be exported.
         """
 
     @abc.abstractmethod
@@ -219,8 +223,8 @@ class TimelineSemaphore(Protocol):
 
 
 class TimelinePoint(NamedTuple):
-    """A value of a timeline semaphore, which `Adapter.adopt_event` converts for `DriverQueue.wait_native`. The queue
-    then waits for that value or, if `signals` is true, signals it.
+    """A value of a timeline semaphore, which `Adapter.adopt_event` converts for `DriverQueue.wait_native`. If `signals`
+    is true, the queue signals the value. Otherwise the queue waits for the value.
     """
 
     semaphore: TimelineSemaphore
@@ -229,7 +233,7 @@ class TimelinePoint(NamedTuple):
 
 
 class Foreign(NamedTuple):
-    """Memory of another library, found by its address."""
+    """Memory that another library has allocated in this process, found by its address."""
 
     memory: DriverMemory  # the whole allocation; its `release` frees nothing of the other library's
     offset: int  # of the address inside it
@@ -274,7 +278,7 @@ class DriverRange(abc.ABC):
 
 
 class Piece(NamedTuple):
-    """An allocation of a pool. A library's allocator has taken parts of it."""
+    """An allocation of a pool. The allocator of another library has handed out parts of the allocation."""
 
     address: int
     nbytes: int
@@ -282,8 +286,9 @@ class Piece(NamedTuple):
 
 
 class DriverPool(abc.ABC):
-    """Memory for another library's allocator. `Adapter.foreign` finds it as it finds other memory of that library. The
-    memory can be returned to the device, and later provided again with unspecified content at the same addresses.
+    """Memory for another library's allocator. `Adapter.foreign` finds memory of the pool as it finds other memory of
+    that library. The memory can be returned to the device, and later provided again with unspecified content at the
+    same addresses.
 
     The allocator calls C functions, from any thread. The file `library` contains the functions named `functions`: `void
     *malloc(ssize_t nbytes, int device, void *stream)` and `void free(void *, ssize_t nbytes, int device, void
@@ -313,7 +318,7 @@ class DriverPool(abc.ABC):
 
     @abc.abstractmethod
     def release(self) -> None:
-        """End the pool once its last part is free."""
+        """End the pool once the last allocation from it is free."""
 
 
 class Stamp(Protocol):
@@ -326,7 +331,7 @@ class Stamp(Protocol):
 @dataclass(slots=True)
 class Profile:
     """Times of a profiling event's last signal, in nanoseconds of the device's clock (urEventGetProfilingInfo). The
-    last two are 0 until they are known.
+    last two fields are 0 until their times are known.
     """
 
     queued: int = 0
@@ -336,8 +341,8 @@ class Profile:
     stamp: Stamp | None = None
 
     def begin(self, now: int, stamp: Stamp | None = None) -> None:
-        """Start the times of a new signal. `stamp` provides the last two times. Without a stamp, the queue that
-        executes the signal sets them.
+        """Start the times of a new signal. If `stamp` is given, it provides the last two times. Otherwise the queue
+        that executes the signal sets the two times.
         """
         self.queued = self.submit = now
         self.start = self.end = 0
@@ -369,8 +374,8 @@ class DriverQueue(abc.ABC):
 
     @abc.abstractmethod
     def copy(self, dst: int, src: int, nbytes: int, keep: object) -> None:
-        """Queue a copy, and keep a reference to `keep` until the copy has finished. `fill` keeps its `keep` in the same
-        way.
+        """Queue a copy, and keep a reference to `keep` until the copy has finished. `fill` treats its parameter `keep`
+        in the same way.
         """
 
     @abc.abstractmethod
@@ -381,16 +386,18 @@ class DriverQueue(abc.ABC):
 
     @abc.abstractmethod
     def signal(self, slot: Slot, profile: Profile | None) -> int:
-        """Submit a point of `slot`, which completes once the work queued before has finished. Returns its number.
-        Follows docs/events-protocol.md.
+        """Submit a signal of the event in `slot`. The signal completes once the work queued before has finished.
+        Returns the number of the signal, its *point*. Follows docs/events-protocol.md.
 
-        Passes on the ValueError of `slot.submit`. Fills in `profile` if the device has
+        A ValueError of `slot.submit` is not caught. Fills in `profile` if the device has
         `ext_oneapi_per_event_profiling`.
         """
 
     @abc.abstractmethod
     def wait(self, slot: Slot, point: int) -> None:
-        """Make work queued later start once `point` is done or lost. `synchronize` reports a loss, once."""
+        """Make work queued later start once `point` is done or lost. If the point is lost, the next call of
+        `synchronize` raises the error.
+        """
 
     @abc.abstractmethod
     def wait_native(self, event: Any, keep: object) -> None:
@@ -414,8 +421,8 @@ class DriverQueue(abc.ABC):
 
     @abc.abstractmethod
     def told(self) -> None:
-        """Record that an event has reported this queue's failures so far to the program. These failures do not affect
-        work queued from now on. `synchronize` still reports them, once.
+        """Record that the program has learned of this queue's failures so far, from an event. These failures do not
+        affect work queued from now on. `synchronize` still reports them, once.
         """
 
     @abc.abstractmethod
@@ -424,9 +431,9 @@ class DriverQueue(abc.ABC):
 
     @abc.abstractmethod
     def unfinished(self) -> bool | tuple[Slot, int]:
-        """Return whether queued work can still finish. If only a wait for a point holds it up, return that wait's slot
-        and point instead. Returns False for a broken device. Does not block. The process calls this at its exit, to
-        wait for work that can still finish.
+        """Return whether queued work can still finish. If only a wait for a point of an event holds the work up, return
+        the event's slot and that point instead. Returns False for a broken device. Does not block. The process calls
+        this at its exit, to wait for work that can still finish.
         """
 
     @abc.abstractmethod
@@ -482,8 +489,8 @@ class Adapter(abc.ABC):
     @abc.abstractmethod
     def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory: ...
     def import_all(self, device: DeviceInfo, found: Sequence[Import]) -> list[DriverMemory]:
-        """Import each export as `import_memory` does: all of them, or none. All are exports of this backend, and they
-        have descriptors instead of a `mapping`.
+        """Import each export as `import_memory` does. If one import fails, none is made. All exports are of this
+        backend and have file descriptors instead of a `mapping`.
         """
         made: list[DriverMemory] = []
         try:
@@ -496,8 +503,9 @@ class Adapter(abc.ABC):
         return made
 
     def export_all(self, found: Iterable[DriverMemory]) -> None:
-        """Prepare several exports with one set of calls. The core then calls `export` of each. A failure of this call
-        is ignored, since `export` raises it again.
+        """Prepare the exports of several memories with fewer driver calls than one export at a time takes. The core
+        then calls `export` of each memory. An error in the preparation is ignored, since `export` raises the error
+        again.
         """
         return
 
@@ -515,14 +523,17 @@ class Adapter(abc.ABC):
         return None
 
     def adopt_dma_buf(self, device: DeviceInfo, doing: str, fd: OwnedFd, nbytes: int) -> DriverMemory:
-        """Import a dma-buf of that size as memory that this process exports as its own. Takes over `fd` on success."""
+        """Import a dma-buf of `nbytes` bytes. This process can then export the memory like an allocation of its own.
+        Takes over `fd` on success.
+        """
         raise FeatureNotSupportedError(f"{doing}: {self.backend} imports no dma-bufs of other drivers")
 
     @abc.abstractmethod
     def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:
-        """Return the forms in which `import_memory` accepts exports of another backend. With `physical`, return those
-        of `import_physical`. Each form comes with the properties that the two devices must have in common. The core
-        checks these properties, and requests no other imports.
+        """Return the forms in which `import_memory` accepts exports of another backend. If `physical` is true, return
+        the forms that `import_physical` accepts. Each form comes with the properties that the two devices must have in
+        common. The core requests an import only if the form is in the result and the two devices have these properties
+        in common.
         """
 
     @abc.abstractmethod
@@ -530,7 +541,8 @@ class Adapter(abc.ABC):
         """Return the allocation of another library that contains `address`, or None if this adapter's driver does not
         know it.
 
-        With `nbytes`, the result covers only the adjacent allocations that an array of that size covers.
+        If `nbytes` is given, the result covers only those adjacent allocations that contain the `nbytes` bytes from
+        `address`.
 
         If the driver knows the allocation but it cannot be shared, `FeatureNotSupportedError` names the allocator, and
         the setting that would help.
@@ -549,7 +561,9 @@ class Adapter(abc.ABC):
     def import_physical(self, device: DeviceInfo, what: Import) -> DriverPhysical: ...
     @abc.abstractmethod
     def reserve(self, device: DeviceInfo, nbytes: int, address: int) -> DriverRange:
-        """Reserve addresses, anywhere if `address` is 0. Otherwise reserve exactly at `address`, or raise."""
+        """Reserve a range of addresses. If `address` is not 0, the range starts exactly at `address`, or the method
+        raises.
+        """
 
     @abc.abstractmethod
     def reaches(self, device: DeviceInfo, peer: DeviceInfo) -> bool:
@@ -560,7 +574,7 @@ class Adapter(abc.ABC):
     @abc.abstractmethod
     def adopt_queue(self, native: object) -> tuple[DeviceInfo, DriverQueue] | None:
         """Return a queue over another library's stream, which still belongs to that library, or None if `native` is not
-        this vendor's.
+        a stream of this vendor.
         """
 
     @abc.abstractmethod
@@ -572,7 +586,9 @@ class Adapter(abc.ABC):
 
     @abc.abstractmethod
     def adopt_event(self, native: object) -> tuple[DeviceInfo, Any] | None:
-        """Return (device, the driver's event) of another library's event, or None if `native` is not this vendor's."""
+        """Return the device of another library's event, and the driver's own event. Return None if `native` is not an
+        event of this vendor.
+        """
 
     def native(self, device: DeviceInfo, what: Literal["platform", "device", "context"]) -> int:
         """Return the driver's handle of the device, of its platform, or of the context that contains this adapter's
@@ -581,22 +597,25 @@ class Adapter(abc.ABC):
         raise FeatureNotSupportedError(f"{self.backend} has no native handle of a {what}")
 
     def native_queue(self, device: DeviceInfo, handle: int, owned: bool) -> tuple[DeviceInfo, DriverQueue]:
-        """Adopt a stream by the driver's handle, and return a queue over it. If `owned`, the stream is destroyed after
-        the queue.
+        """Adopt a stream by the driver's handle, and return a queue over it. If `owned` is true, the stream is
+        destroyed after the queue.
         """
         raise FeatureNotSupportedError(
             f"{self.backend} cannot use another library's stream by its handle: use xs.Queue"
         )
 
     def native_event(self, device: DeviceInfo, handle: int, owned: bool) -> tuple[Any, object]:
-        """Adopt an event by the driver's handle. Return the argument of `DriverQueue.wait_native` for it, and an object
-        that has to be kept alive as long as the event is used. If `owned`, the event is destroyed with that object.
+        """Adopt an event by the driver's handle. Return the argument of `DriverQueue.wait_native` for the event, and an
+        object that the caller keeps alive as long as the event is used. If `owned` is true, the event is destroyed with
+        that object.
         """
         raise FeatureNotSupportedError(f"{self.backend} cannot use another library's event by its handle: use xs.Event")
 
     @abc.abstractmethod
     def settle(self) -> None:
-        """Release the operands of queue operations that have finished, without waiting for others."""
+        """Release the memory that finished queue operations have used. Does not wait for operations that are still
+        running.
+        """
 
     def clock(self, device: DeviceInfo) -> tuple[int, int]:
         """Read the clock of `Profile` and the host's monotonic clock at the same moment. Return both times in

@@ -1,8 +1,8 @@
-"""The record of a vendor: the facts that the package needs before, or without, loading the vendor's driver.
+"""The record of a vendor: the facts that the package needs before it loads the vendor's driver, or if it never does.
 
 Each adapter's folder has a module `vendor` with a record of that name. An adapter in a separate package names its
-record as an entry point of the group `xpushare.adapters`. Everything above the adapters reads these records and keeps
-no tables of vendors. Importing a record starts no driver and loads no binding.
+record as an entry point of the group `xpushare.adapters`. All other code reads these records, so no table of vendors
+exists anywhere else. Importing a record starts no driver and loads no binding.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def library_loaded(name: str) -> bool:
 
 
 class Check(NamedTuple):
-    """One item that `xpushare doctor` examined. `state` is works, note (nothing wrong), limited, fails, absent (not
-    offered here) or skipped.
+    """One item that `xpushare doctor` examined. `state` is "works", "note" (nothing is wrong), "limited", "fails",
+    "absent" (this machine does not offer the item) or "skipped".
     """
 
     group: str
@@ -78,7 +78,9 @@ class Check(NamedTuple):
 
 
 class DLPackType(NamedTuple):
-    """A DLPack device type of this vendor's memory, in our arrays or in those of other libraries."""
+    """A DLPack device type that arrays in this vendor's memory report. The arrays are our own, or those of other
+    libraries.
+    """
 
     number: int
     kinds: tuple[UsmKind, ...] = ()  # the kinds of our memory that have this type
@@ -97,8 +99,8 @@ def _filter_string(device: DeviceInfo) -> object:
 
 
 class ArrayInterface(NamedTuple):
-    """An attribute that describes an array's memory, such as `__cuda_array_interface__`. It is read from other
-    libraries' arrays. Our arrays on a device of this vendor have it, too.
+    """An attribute that describes an array's memory, such as `__cuda_array_interface__`. This package reads the
+    attribute from other libraries' arrays. Our own arrays on a device of this vendor have the attribute, too.
     """
 
     name: str
@@ -125,7 +127,7 @@ def _no_checks() -> Iterable[Check]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vendor:
-    """The facts about a vendor that are known without its driver."""
+    """The record of a vendor: what is known about the vendor without its driver."""
 
     backend: str  # lower case; at most 16 characters, as handles carry it
     make: Callable[[], Adapter]  # imports and makes the adapter; called once per process, when it is first needed

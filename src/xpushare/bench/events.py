@@ -29,7 +29,9 @@ Cpus = tuple[list[int], list[int]]
 
 
 def _setup_first(kept: Kept, address: str, device: str) -> tuple[bytes, bytes]:
-    """Set up the process that measures. It makes both events, one per producer, as the documentation recommends."""
+    """Set up the process that measures. This process makes both events. Each of the two processes signals one event, as
+    the documentation recommends.
+    """
     import xpushare as xs
 
     ping = kept["ping"] = xs.Event(device, enable_ipc=True)
@@ -65,7 +67,7 @@ def _end(kept: Kept) -> None:
 
 
 def _first(kept: Kept, way: str, batch: int) -> float:
-    """Make `batch` round trips, and return the microseconds that one takes on average."""
+    """Make `batch` round trips, and return the average time of one round trip in microseconds."""
     turns = range(batch)
     clock = time.perf_counter_ns
     if way == OURS:
@@ -104,7 +106,7 @@ def _first(kept: Kept, way: str, batch: int) -> float:
 
 
 def _second(kept: Kept, way: str, batch: int) -> None:
-    """Answer `batch` round trips."""
+    """Answer `batch` round trips of the other process."""
     turns = range(batch)
     if way == OURS:
         ping, pong = kept["ping"], kept["pong"]
@@ -140,7 +142,9 @@ def _burn(kept: Kept) -> None:  # noqa: ARG001
 
 
 class Pair:
-    """Two processes that are connected in each of the ways to compare, and `busy` processes that only use CPU time."""
+    """Two processes that are connected in each of the ways to compare, and further processes (`busy`) that only use CPU
+    time.
+    """
 
     def __init__(
         self, settings: Settings, stack: contextlib.ExitStack, cpus: Cpus, *, zmq: bool, busy: int = 0
@@ -166,7 +170,9 @@ class Pair:
             worker.start(_burn)
 
     def run(self, way: str, batch: int, first: Callable[[Kept, str, int], Any] = _first) -> Any:
-        """Make `batch` round trips. Returns the result of `first`, by default the microseconds of one round trip."""
+        """Make `batch` round trips. Returns the result of `first`, which by default is the average time of a round trip
+        in microseconds.
+        """
         self._second.start(_second, way, batch)
         self.first.start(first, way, batch)
         found = self.first.result(_TIMEOUT * 2)
@@ -179,7 +185,7 @@ class Pair:
 
 
 def take_turns(count: int, ways: Sequence[str], sample: Callable[[str], Any]) -> dict[str, list[Any]]:
-    """Return `count` samples of each way, measured in turn. Each round begins with another way."""
+    """Return `count` samples for each way. The ways are measured in turn, and each round begins with another way."""
     samples: dict[str, list[Any]] = {way: [] for way in ways}
     for turn in range(count):
         for step in range(len(ways)):
@@ -223,8 +229,8 @@ def event(settings: Settings) -> list[Row]:
 
 
 def _wait_without_signal(kept: Kept, way: str, seconds: float) -> tuple[float, float]:
-    """Return the CPU time that a waiting thread, and the whole process with its warden, use during the wait, in
-    microseconds.
+    """Wait without a signal. Return the CPU time, in microseconds, that is used during the wait by the waiting thread,
+    and by the whole process, including the background threads of xpushare.
     """
     import resource
 

@@ -1,4 +1,4 @@
-"""Clocks and rows: how a scenario measures, and what it reports."""
+"""Measurement for the scenarios: clocks, statistics, and the rows that a scenario returns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Settings:
     folder: str  # private runtime folder of this run, removed at its end
 
     def count(self, full: int, quick: int) -> int:
-        """Return how many samples to take."""
+        """Return how many samples to take: `quick` in a quick run, otherwise `full`."""
         return quick if self.quick else full
 
 
@@ -49,7 +49,7 @@ def spread(samples: Sequence[float]) -> Spread:
 
 @dataclass(slots=True)
 class Row:
-    """One comparison. `ratio` is ours / theirs if both were measured: below 1, ours is faster (or less)."""
+    """One comparison. `ratio` is ours / theirs if both were measured. Below 1, xpushare is faster, or uses less."""
 
     scenario: str
     name: str
@@ -71,7 +71,7 @@ def compare(
     unit: str = "us",
     notes: Sequence[str] = (),
 ) -> Row:
-    """Return a row with the ratio of the medians."""
+    """Return a row that compares two lists of samples. Its ratio is that of the medians."""
     mine, its = spread(ours), spread(theirs)
     ratio = round(mine.median / its.median, 4) if its.median else None
     return Row(scenario, name, unit, mine, other, its, ratio, list(notes))
@@ -94,7 +94,7 @@ def alternate(count: int, *operations: Callable[[], float], warm_up: int | None 
 
 
 def machine() -> dict[str, Any]:
-    """Describe this machine."""
+    """Return a description of this machine."""
     import xpushare
 
     try:

@@ -1,5 +1,6 @@
-"""Memory: handing over, opening and reading memory of another process, against `multiprocessing.shared_memory`. And the
-memory that an array takes if many processes have it, against a copy in each by `multiprocessing.Pipe`.
+"""Scenarios about memory. Handing over, opening and reading memory of another process is compared with
+`multiprocessing.shared_memory`. The memory use of an array that many processes share is compared with copies sent by
+`multiprocessing.Pipe`.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ def _make_ours(kept: Kept, nbytes: int, device: str) -> bytes:
 
 
 def _make_theirs(kept: Kept, nbytes: int) -> tuple[str, float]:
-    """Make a new segment and write every page. Returns its name, and the microseconds taken to make it, without the
-    writing.
+    """Make a new segment of `multiprocessing.shared_memory` and write every page. Returns the segment's name, and the
+    microseconds that making the segment took, without the writing.
     """
     _end_theirs(kept)
     start = time.perf_counter_ns()
@@ -112,7 +113,7 @@ def _share(kept: Kept, device: str) -> tuple[bytes, float]:
 
 
 def _attach(kept: Kept, handle: bytes) -> float:  # noqa: ARG001
-    """Attach, read the first element and close. Returns the microseconds that this took."""
+    """Attach an array, read its first element and close it. Returns the microseconds that this took."""
     import numpy
 
     import xpushare as xs
@@ -152,7 +153,7 @@ def _hand_by_name(exporter: Worker, importer: Worker) -> float:
 
 
 def hand_over(settings: Settings) -> list[Row]:
-    """A new array of 1 MiB: `share`, `attach`, first element, `close`. The same with an exporter not met before."""
+    """Share a new array of 1 MiB, attach it, read the first element and close it; also with a new exporter."""
     with Worker(settings) as importer:
         with Worker(settings) as exporter:
             ours, theirs = alternate(
@@ -253,7 +254,7 @@ def _read(kept: Kept, handle: bytes, name: str, nbytes: int, count: int) -> tupl
 
 
 def read_once(settings: Settings) -> list[Row]:
-    """64 MiB, mapped, summed once by NumPy (every byte) and closed."""
+    """Map 64 MiB, sum every byte once by NumPy, and close."""
     nbytes, rounds = 64 * _MIB, settings.count(16, 2)
     ours: list[float] = []
     theirs: list[float] = []
@@ -280,7 +281,9 @@ def read_once(settings: Settings) -> list[Row]:
 
 
 def _fresh(kept: Kept, nbytes: int, count: int, device: str, shared: bool) -> tuple[list[float], ...]:  # noqa: ARG001
-    """Make a new array each time, write every page once, and free it. Returns the microseconds that each way took."""
+    """Make an array of xpushare and a segment of `multiprocessing.shared_memory`, each `count` times. Each time, write
+    every page once, and free the memory. Returns the microseconds of each repetition, for either way.
+    """
     import numpy
 
     import xpushare as xs
@@ -321,7 +324,9 @@ def fresh_array(settings: Settings) -> list[Row]:
 
 
 def _handed(settings: Settings) -> list[Row]:
-    """Measure a fresh array each time, which another process opens, reads and closes before it is freed."""
+    """Measure an array that is made anew each time. Another process opens, reads and closes the array before it is
+    freed.
+    """
     rows: list[Row] = []
     near, far = multiprocessing.Pipe()
     with Worker(settings, {"pipe": near}) as maker, Worker(settings, {"pipe": far}) as reader:
@@ -419,7 +424,7 @@ def _pss(worker: Worker) -> int:
 
 
 def _warm_up(kept: Kept) -> None:  # noqa: ARG001
-    """Import the modules and start the threads that both ways need."""
+    """Import the modules and start the threads that both compared ways need."""
     import numpy as np
 
     import xpushare as xs
@@ -439,7 +444,7 @@ def _share_large(kept: Kept, nbytes: int) -> bytes:
 
 
 def _attach_and_sum(kept: Kept, handle: bytes) -> int:
-    """Attach, and return the sum of all bytes. The array stays attached."""
+    """Attach an array, and return the sum of all its bytes. The array stays attached."""
     import numpy as np
 
     import xpushare as xs
@@ -462,7 +467,9 @@ def _receive_and_sum(kept: Kept) -> int:
 
 
 def footprint(settings: Settings, nbytes: int, shared: bool) -> float:
-    """Return the memory of the array in its owner and all workers, as a multiple of its size."""
+    """Return how much memory an array takes in its owner and all workers together, as a multiple of the array's
+    size.
+    """
     pipes = [multiprocessing.get_context("spawn").Pipe(duplex=False) for _ in range(_WORKERS)]
     with ExitStack() as stack:
         owner = stack.enter_context(Worker(settings, {"pipes": [there for _, there in pipes]}))

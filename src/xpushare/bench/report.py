@@ -57,7 +57,7 @@ def as_json(found: Mapping[str, Any]) -> str:
 
 def plot(where: Mapping[str, Any], rows: Sequence[Row], file: str) -> None:
     """Draw ratios as bars from the line at 1, which stands for the tool that a user would pick instead. The colour
-    shows on which side a bar ends. Needs matplotlib.
+    shows whether the ratio is below or above 1. Needs matplotlib.
     """
     import matplotlib
 

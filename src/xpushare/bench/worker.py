@@ -1,4 +1,6 @@
-"""The other processes of a scenario: spawned, sent functions to run, ended by pid."""
+"""The worker processes of a scenario. They are spawned, run the functions that are sent to them, and are ended
+by pid.
+"""
 
 from __future__ import annotations
 
@@ -47,10 +49,10 @@ def _serve(connection: Connection, conductor: int, folder: str, kept: Kept) -> N
 
 
 class Worker:
-    """One process. `kept` is passed when it is started, the only time at which it can receive multiprocessing's
-    primitives, and lives as long as the process.
+    """One worker process. `kept` is a dict that lives as long as the process. Its first content is passed at the start
+    of the process, because multiprocessing's locks and queues cannot be sent later.
 
-    The worker runs functions of modules, which get `kept` as their first argument.
+    The worker runs functions of modules, which receive `kept` as their first argument.
     """
 
     def __init__(self, settings: Settings, kept: Mapping[str, Any] | None = None) -> None:
@@ -64,7 +66,7 @@ class Worker:
         self.pid: int = self._process.pid
 
     def start(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Have the worker run `function(kept, *arguments)`. `result` returns the answer."""
+        """Have the worker run `function(kept, *arguments)`. A later call of `result` returns the answer."""
         self._connection.send((function, arguments))
 
     def result(self, timeout: float = _START) -> Any:
@@ -109,6 +111,6 @@ class Worker:
 
 
 def pin(kept: Kept, cpus: list[int]) -> None:  # noqa: ARG001
-    """Run on these CPUs only. Sleeps for a moment, so that the scheduler acts on it."""
+    """Let this process run only on these CPUs. Sleeps for a moment, so that the scheduler moves the process."""
     os.sched_setaffinity(0, cpus)
     time.sleep(0.01)

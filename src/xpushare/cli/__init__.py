@@ -102,7 +102,7 @@ def module_of(command: str) -> str:
 
 
 def native_part_missing() -> FeatureNotSupportedError | None:
-    """Return the error that says why the native part is missing, or None if it is there."""
+    """Return the error with which the package's native part fails to load, or None if the part loads."""
     try:
         import_module("xpushare._native")
     except FeatureNotSupportedError as error:
@@ -129,7 +129,7 @@ def _terminated(_number: int, _frame: object) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line (by default this process's). Returns the exit status."""
+    """Run the command that the arguments `argv` name, by default those of this process. Returns the exit status."""
     words = sys.argv[1:] if argv is None else argv
     made = parser([each for each in COMMANDS if each in words[:1]] or COMMANDS)
     if words and not words[0].startswith("-") and words[0] not in COMMANDS:
@@ -172,7 +172,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _give_up_output() -> None:
-    """Discard the output if it cannot be written, so that the interpreter prints no error at exit."""
+    """Redirect stdout to nowhere if it cannot be written any more, so that the interpreter prints no error at exit."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -181,7 +181,9 @@ def _give_up_output() -> None:
 
 
 def write_file(path: str | os.PathLike[str], text: str) -> None:
-    """Write a file. Raises `OSError` with the file's name, which the error of a full disk lacks."""
+    """Write a file. Raises `OSError` with the file's name, even if the system's error (such as for a full disk) does
+    not name the file.
+    """
     try:
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)

@@ -90,8 +90,8 @@ def collect(
 
 
 def run(arguments: argparse.Namespace, scenarios: Mapping[str, Scenario] | None = None) -> int:
-    """Run the command, by default with the scenarios of `xpushare bench`. Returns 0 unless something broke.
-    Wrong usage exits with 2.
+    """Run the command. `scenarios` are by default those of `xpushare bench`. Returns 0 unless something broke. Wrong
+    usage exits with 2.
     """
     from xpushare.bench import SCENARIOS, report
 

@@ -1,8 +1,8 @@
 """Let two processes share a file's bytes in device memory, and check each step; prints PASSED or FAILED.
 
 One process (exporter) puts a file into shared memory. Another (reader) hashes it there and writes an answer back. Three
-physical memories become one range, and an event goes back and forth. Then the exporter is killed while the reader reads
-on and waits for it.
+physical memories become one range, and an event goes back and forth. Then the exporter is killed, while the reader goes
+on reading and waits for a signal of the exporter.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class DemoError(Exception):
 
 
 class Peer:
-    """The argument of each function that runs in one of the two processes. It prints lines, and holds objects from step
-    to step.
+    """Represents one of the two processes inside that process. It is the first argument of each function that runs
+    there, prints lines, and holds objects from step to step.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -60,7 +60,9 @@ class Peer:
 
 
 def _serve(connection: Connection, environment: dict[str, str]) -> None:
-    """The main function of both processes. Runs what the conductor sends until the conductor closes the connection."""
+    """The main function of both processes. Runs the functions that the conductor (the process that runs the demo)
+    sends, until the conductor closes the connection.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the conductor ends us
     os.environ.update(environment)
     os.environ.pop("XPUSHARE_KEY_FILE", None)
@@ -79,7 +81,7 @@ def _serve(connection: Connection, environment: dict[str, str]) -> None:
 
 
 class Side:
-    """One of the two processes, as the conductor sees it."""
+    """One of the two processes, as the conductor (the process that runs the demo) sees it."""
 
     def __init__(self, demo: Demo, name: str) -> None:
         self._demo = demo
@@ -97,8 +99,8 @@ class Side:
     def call(
         self, function: Callable[Concatenate[Peer, Arguments], Value], *args: Arguments.args, **_: Arguments.kwargs
     ) -> Value:
-        """Run `function(peer, *args)` in the process, within the step's time. This process prints the lines that the
-        function prints.
+        """Run `function(peer, *args)` in the process, within the time that is left for the step. This process prints
+        the lines that the function prints.
         """
         try:
             self._connection.send((function, args))
@@ -315,7 +317,9 @@ def _make_ranges(peer: Peer, device: str) -> list[str]:
 
 
 def _map_ranges(peer: Peer, handles: list[str], device: str) -> bytes:
-    """Map the physical memories side by side. Returns the first byte of each, read through the range."""
+    """Map the physical memories side by side into one range. Returns the first byte of each physical memory, read
+    through the range.
+    """
     opened = [xs.ipc.physical_memory.open(handle) for handle in handles]
     nbytes = opened[0].nbytes
     place = xs.VirtualRange(nbytes * len(opened), device)
@@ -366,7 +370,9 @@ def _signal_back_and_forth(peer: Peer) -> int:
 
 
 def _wait_for_ever(peer: Peer) -> None:
-    """Start to wait for a signal that only the other process could still send."""
+    """Start to wait for a signal that only the other process could send. That process will be killed before it
+    signals.
+    """
     peer.kept["answering"].join()
 
     def wait() -> None:
@@ -451,8 +457,8 @@ def _step_close(demo: Demo) -> None:
 
 
 class Step(NamedTuple):
-    """One step: what it shows, the function that runs it (which raises if the step fails), and the aspect that it
-    needs.
+    """One step: its description, the function that runs the step and raises if it fails, and the aspect that the device
+    needs for it.
     """
 
     title: str
@@ -482,7 +488,9 @@ STEPS: Final = (
 
 @dataclass
 class Demo:
-    """One run: the conductor, which starts both processes, runs the steps and judges the results."""
+    """One run of the demo. This process, the conductor, starts both processes, runs the steps and judges the
+    results.
+    """
 
     device: Device
     file: Path
@@ -505,11 +513,13 @@ class Demo:
         return self._sides["reader"]
 
     def seconds_left(self) -> float:
-        """Return how many seconds are left of the step's time."""
+        """Return how many seconds are left of the current step's time."""
         return max(0.0, self._deadline - time.monotonic())
 
     def say(self, text: str, side: Side | None = None, when: float | None = None) -> None:
-        """Print a line of one of the processes, or the conductor's own, with the time since the start."""
+        """Print a line with the time since the start. The line comes from one of the processes or, if `side` is None,
+        from the conductor.
+        """
         elapsed = (time.monotonic() if when is None else when) - self._begin
         name, pid = (side.name, side.pid) if side is not None else ("conductor", os.getpid())
         self.lines.append({"seconds": round(elapsed, 6), "process": name, "pid": pid, "text": text})
@@ -579,8 +589,8 @@ class Demo:
 
 
 def _default_file() -> Path:
-    """Return the README beside the sources. For an installed package, return its compiled part, a file that surely
-    exists.
+    """Return the file to share if the user names none: the README in a checkout, or the compiled part of an installed
+    package.
     """
     readme = Path(__file__).parents[3] / "README.md"
     if readme.is_file() and (readme.parent / "src" / "xpushare").is_dir():

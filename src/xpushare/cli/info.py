@@ -143,8 +143,8 @@ def _device(device: Device) -> dict[str, Any]:
 
 
 def _queries(device: Device) -> dict[str, Any]:
-    """Return the answers of `urDeviceGetInfo` by the names of the queries. Return None for a query without an
-    answer.
+    """Return the answers of `urDeviceGetInfo`, by the names of the queries. A query without an answer has the value
+    None.
     """
     from xpushare import ur
     from xpushare.ur._objects import device_of

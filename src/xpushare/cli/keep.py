@@ -86,13 +86,13 @@ def age(passed: int | None) -> str:
 
 
 def kept_rows() -> list[dict[str, Any]]:
-    """Return a row for each kept name, or none if no keeper runs."""
+    """Return a row for each name that the keeper keeps alive, or an empty list if no keeper runs."""
     with keeping.connected() as keeper:
         return [] if keeper is None else keeper.listed()
 
 
 def kept_lines(rows: list[dict[str, Any]]) -> list[str]:
-    """Format the kept names for people."""
+    """Format the rows of `kept_rows` for people."""
     return [
         f"{each['name']}  version {each['version']}, {readable(each['nbytes'])} in "
         f"{counted(each['objects'], 'allocation')}, for {age(max(int(time.time()) - each['since'], 0))}, "

@@ -60,7 +60,7 @@ def _wanted(row: Row, arguments: argparse.Namespace) -> bool:
 
 
 def _grouped(rows: list[Row], every: bool) -> list[list[Row]]:
-    """Group rows that differ only in size and age, if there are many of them."""
+    """Group rows that differ only in size and age, if there are many such rows. Group nothing if `every` is true."""
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         alike = (row["state"], row["kind"], row["device"], row["exporter"], *row["importers"], *row["names"])
@@ -119,7 +119,7 @@ def _print_table(groups: list[list[Row]]) -> None:
 
 
 def _processes(rows: list[Row]) -> dict[int, str]:
-    """Return the command line of each process that shares or has opened one of the rows."""
+    """Return the command lines of the processes that share an object of the rows or have opened one."""
     pids = {pid for row in rows for pid in (row["exporter"], *row["importers"]) if pid}
     found = {pid: command_line(pid) for pid in sorted(pids)}
     return {pid: line for pid, line in found.items() if line}

@@ -1,7 +1,7 @@
 """Serve figures on what processes share to Prometheus, or print them once.
 
 The figures are those of `xpushare top`, labelled by process, device, name, and the label that a program gave an object.
-Objects with equal labels become one line, and their values are added. The command needs the extra `metrics`
+Objects with equal labels become one line, which has the sum of their values. The command needs the extra `metrics`
 (prometheus-client).
 
   xpushare metrics --listen 127.0.0.1:9464    serves http://127.0.0.1:9464/metrics until Ctrl-C
@@ -87,7 +87,9 @@ _FAMILIES: Final[tuple[tuple[str, str, str, tuple[str, ...], str, Callable[[dict
 
 
 def samples(found: Look) -> Iterator[tuple[str, str, str, tuple[str, ...], dict[tuple[str, ...], float]]]:
-    """Yield the name, help, kind and labels of each family, and its values by labels."""
+    """Yield the families of metrics. Each has a name, help text, kind and label names, and a dict from label values to
+    the metric's value.
+    """
     sources = {
         "rows": list(_objects(found.rows)),
         "channels": list(_channels(found.channels)),
@@ -103,7 +105,7 @@ def samples(found: Look) -> Iterator[tuple[str, str, str, tuple[str, ...], dict[
 
 
 class _Collector:
-    """Answers prometheus_client at each scrape."""
+    """Provides the current values to prometheus_client each time that Prometheus asks for them."""
 
     def __init__(self, families: Any) -> None:
         self._families = families

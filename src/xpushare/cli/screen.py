@@ -32,7 +32,7 @@ def narrow() -> bool:
 
 def wrapped(head: str, text: str, indent: int | None = None) -> str:
     """Return `head` and `text`, broken at the terminal's width. Later lines are indented, by default to the end of
-    `head`. Files and pipes get one line.
+    `head`. If the output is a file or a pipe, the result is one line.
     """
     if not _is_terminal():
         return f"{head}{text}".rstrip()

@@ -80,8 +80,8 @@ def _rate(now: float | None, before: float | None, seconds: float) -> float | No
 
 
 def _channel_lines(new: Look, old: Look) -> Iterator[tuple[Any, ...]]:
-    """Return a line for each member of each channel. The rate is that of frames sent for a writer, of frames received
-    for a reader.
+    """Return a line for each member of each channel. The rate is that of the frames sent by a writer, or received by a
+    reader.
     """
     seconds, devices = new.at - old.at, _device_names()
     before = {(each["name"], member["pid"], member["member"]): (each["sent"], member["received"])
@@ -101,7 +101,7 @@ def _channel_lines(new: Look, old: Look) -> Iterator[tuple[Any, ...]]:
 
 
 def _object_lines(new: Look, old: Look) -> Iterator[tuple[Any, ...]]:
-    """Return a line for each object. The rate is that of an event's value."""
+    """Return a line for each object. For an event, the rate is how fast its value grows."""
     before = {_identity(row): row["value"] for row in old.rows}
     devices = _device_names()
     for row in new.rows:
@@ -159,7 +159,9 @@ _LINES: Final[dict[str, tuple[tuple[str, ...], Callable[[Look, Look], Iterator[t
 
 
 def opens_on(seen: Look, text: str = "") -> str:
-    """Return the view to begin with: channels if the filter leaves nothing else, apart from events."""
+    """Return the view to begin with. That is the view of channels if the lines that pass the filter `text` are only
+    channels and events, otherwise that of objects.
+    """
     if not seen.channels:
         return "objects"
     channels_own = own_sizes()
@@ -214,7 +216,9 @@ class _Screen:
             self.ended = True
 
     def lines(self, shown: dict[str, Table]) -> list[str]:
-        """Return the table as text, sorted and filtered. A star marks the column that it is sorted by."""
+        """Return the current view as lines of text, sorted and filtered. A star marks the column by which the lines are
+        sorted.
+        """
         columns, found = shown[self.view]
         sort = self._sort[self.view]
         found = [line for line in found if _has(line, self.text)]

@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _records(file: Path) -> list[list[Any]]:
-    """Read the records of one process. Its last line may be cut off."""
+    """Read the records that one process has written. The last line of the file may be incomplete."""
     *lines, _rest = file.read_bytes().split(b"\n")
     return [json.loads(line) for line in lines]
 
@@ -73,7 +73,7 @@ class _Merger:
         self._waits: list[_Slice] = []
 
     def add(self, records: list[list[Any]]) -> None:
-        """Add the records of one process."""
+        """Add the records of one process to the trace."""
         _kind, pid, name = records[0]
         threads = {record[1]: record[2] for record in records if record[0] == "thread"}
         # A pid that was used again, or that means another process in another PID namespace, is replaced by an unused
@@ -124,7 +124,7 @@ class _Merger:
             self._waits.append(slice_)
 
     def draw(self) -> None:
-        """Draw the arrows, once the records of all processes have been added."""
+        """Draw the arrows between operations. Called once the records of all processes have been added."""
         for opened in self._opened:
             made = self._made.get(opened.details["handle"])
             if made is not None:

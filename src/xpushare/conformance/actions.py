@@ -1,4 +1,6 @@
-"""The actions of the suite's processes, through the public API only. `harness.kept` contains their objects by name."""
+"""The functions that the suite's processes run. They use only the public API. `harness.kept` holds the objects of a
+process by name, from one call to the next.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,14 @@ _exported: list[tuple[str, bytes]] = []
 
 
 def verbs(kind: str) -> Any:
-    """Return `ipc.memory`, `ipc.physical_memory` or `ipc.event`."""
+    """Return the module with the functions `get`, `open` and `put` for that kind: `ipc.memory`, `ipc.physical_memory`
+    or `ipc.event`.
+    """
     return getattr(xs.ipc, kind)
 
 
 def runs_callables(device: str) -> bool:
-    """Return whether the device is the host. The queues of the host run Python functions (rule 5.4), and its plain
+    """Return whether the device is the host. Queues of the host can run Python functions (rule 5.4), and ordinary host
     memory needs no driver.
     """
     with xs.Queue(device) as queue:
@@ -135,7 +139,7 @@ def export(name: str, kind: str, device: str, content: bytes = b"", nbytes: int 
 
 
 def get(name: str, kind: str, **options: Any) -> bytes:
-    """Export the object that is kept under `name`. Returns the handle's bytes."""
+    """Export the object that is stored under `name`. Returns the handle's bytes."""
     handle = bytes(verbs(kind).get(kept[name], **options))
     _exported.append((kind, handle))
     return handle
@@ -146,7 +150,7 @@ def put(kind: str, handle: bytes | str) -> None:
 
 
 def open_(name: str, kind: str, handle: bytes | str, device: str | None = None, **options: Any) -> tuple[bool, str]:
-    """Open a handle and keep the object under `name`. Returns whether it is imported, and its device."""
+    """Open a handle and store the object under `name`. Returns whether the object is imported, and its device."""
     thing = kept[name] = verbs(kind).open(handle, device=device, **options)
     return thing.is_imported, str(thing.device)
 
@@ -164,14 +168,16 @@ def close(name: str) -> None:
 
 
 def drop(*names: str) -> None:
-    """Drop the objects with these names, or all if no name is given, and run the garbage collector."""
+    """Drop this process's references to the objects with these names, or to all objects if no name is given. Then run
+    the garbage collector.
+    """
     for name in names or tuple(kept):
         kept.pop(name, None)
     gc.collect()
 
 
 def forget() -> None:
-    """Drop all objects, and withdraw all exports."""
+    """Drop all stored objects, and withdraw all exports that this process has made."""
     drop()
     table = node.current().table_if_any
     live = {bytes(each.handle) for each in table.exports()} if table is not None else set[bytes]()
@@ -182,12 +188,12 @@ def forget() -> None:
 
 
 def importers(name: str) -> int:
-    """Return how many processes have the object's exports open."""
+    """Return how many processes have opened exports of the object that is stored under `name`."""
     return sum(export["importers"] for export in kept[name].statistics()["exports"])
 
 
 def processes(name: str) -> int:
-    """Return how many live processes have the event open."""
+    """Return how many live processes have opened the event that is stored under `name`."""
     return sum(each["alive"] for each in kept[name].statistics()["processes"])
 
 
@@ -209,7 +215,7 @@ def pickle_and_close(kind: str, device: str, grace: str = "0") -> bytes:
 
 
 def unpickle(name: str, data: bytes) -> tuple[str, bool]:
-    """Unpickle, and keep the object under `name`. Returns its class, and whether it is an import."""
+    """Unpickle an object, and store it under `name`. Returns its class, and whether it is an import."""
     thing = kept[name] = pickle.loads(data)
     return type(thing).__name__, getattr(thing, "is_imported", False)
 
@@ -218,7 +224,9 @@ def unpickle(name: str, data: bytes) -> tuple[str, bool]:
 
 
 def outcome(function: Callable[..., Any], *args: Any, **options: Any) -> tuple[str, str]:
-    """Return the class and text of the error that a call ends with, or two empty strings."""
+    """Call the function. Return the class and the text of the error that it raises, or two empty strings if it raises
+    none.
+    """
     try:
         function(*args, **options)
     except BaseException as error:
@@ -227,7 +235,7 @@ def outcome(function: Callable[..., Any], *args: Any, **options: Any) -> tuple[s
 
 
 def attempt(function: Callable[..., Any], *args: Any, **options: Any) -> str:
-    """Return the class of the error that a call ends with, or an empty string."""
+    """Call the function. Return the class of the error that it raises, or an empty string if it raises none."""
     return outcome(function, *args, **options)[0]
 
 
@@ -240,7 +248,7 @@ def signal_(name: str) -> int:
 
 
 def numbers(name: str) -> tuple[int, int]:
-    """Return the event's `value` and `pending`."""
+    """Return the properties `value` and `pending` of the event that is stored under `name`."""
     return kept[name].value, kept[name].pending
 
 
@@ -249,7 +257,7 @@ def wait(name: str, at_least: int | None = None, timeout: float = TIMEOUT) -> No
 
 
 def queue_signal(name: str, device: str) -> int:
-    """Signal on a new queue, with nothing before it."""
+    """Signal the event on a new queue, which has no other work."""
     with xs.Queue(device) as queue:
         number: int = queue.signal(kept[name])
         queue.synchronize(TIMEOUT)
@@ -257,7 +265,7 @@ def queue_signal(name: str, device: str) -> int:
 
 
 class Held:
-    """A queue that runs none of the queued work until `release`."""
+    """A queue whose work does not run until `release` is called."""
 
     def __init__(self, device: str) -> None:
         self._device = device
@@ -274,8 +282,8 @@ class Held:
 
 @contextmanager
 def held(device: str) -> Generator[Held, None, None]:
-    """Yield a held queue. At the end of the block, the queue is released and its work finished. The device needs
-    events.
+    """Yield a queue whose work does not run (`Held`). At the end of the block, the queue is released, and its work
+    finishes. The device needs to support events.
     """
     import pytest
 
@@ -295,12 +303,12 @@ def held(device: str) -> Generator[Held, None, None]:
 
 
 def hold(name: str, device: str) -> None:
-    """Store a blocked queue (`Held`) under `name`."""
+    """Make a queue whose work does not run (`Held`), and store it under `name`."""
     kept[name] = Held(device)
 
 
 def owe(queue: str, event: str) -> int:
-    """Queue a signal on a held queue, so that it stays pending."""
+    """Queue a signal of the event on a queue whose work does not run (`Held`), so that the signal stays pending."""
     number: int = kept[queue].queue.signal(kept[event])
     return number
 
@@ -311,7 +319,7 @@ def release(name: str) -> None:
 
 
 def interrupted(what: str, device: str, name: str) -> str:
-    """Wait, in one of three ways, for a signal that never comes. Returns how the wait ended."""
+    """Wait for a signal that never comes, in the way that `what` names. Returns how the wait ended."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     kept["waiting"] = threading.Event()
     waits: dict[str, Callable[[], None]] = {
@@ -322,7 +330,9 @@ def interrupted(what: str, device: str, name: str) -> str:
 
 
 def limits_then_write(name: str) -> None:
-    """Write into a mapping by its address, as a C library would, without leaving a core file."""
+    """Write by address into the mapping that is stored under `name`, as a C library would. Core files are switched off
+    before, since the write may crash the process.
+    """
     import ctypes
     import resource
 

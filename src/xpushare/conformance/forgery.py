@@ -1,5 +1,5 @@
-"""Forged handles, sealed as a careful forger would. docs/layout.md says where the fields are and how the seal is made.
-The numbers are written out here, so that the suite notices a layout that has moved.
+"""Forged handles with a valid seal, for the tests of checks that come after the seal. docs/layout.md describes the
+fields and the seal. The offsets are repeated here as numbers, so that the suite notices if the layout changes.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ OFFSET, SIZE, SEAL = 136, 144, 224
 
 
 def reseal(handle: bytes, at: int, content: bytes) -> bytes:
-    """Return the handle with other bytes at `at`, sealed with this user's key."""
+    """Return the handle with the bytes at offset `at` replaced by `content`, and with a new seal, made with this user's
+    key.
+    """
     key = Path(os.environ["XPUSHARE_RUNTIME_DIR"], "key").read_bytes()
     body = handle[:at] + content + handle[at + len(content) : SEAL]
     return body + hashlib.blake2b(body, digest_size=32, key=key).digest()
 
 
 def refused(error: type[BaseException], kind: str, handle: Any, device: str | None = None) -> str:
-    """Check that `open` raises exactly that class. Returns its message."""
+    """Check that `open` raises exactly the class `error` for the handle. Returns the error's message."""
     with pytest.raises(error) as caught:
         verbs(kind).open(handle, device=device)
     assert type(caught.value) is error
@@ -40,7 +42,9 @@ def refused(error: type[BaseException], kind: str, handle: Any, device: str | No
 
 
 def unpickling(data: bytes) -> str:
-    """Check that unpickling raises nothing, and the first use raises `HandleExpiredError`. Returns its message."""
+    """Check that unpickling `data` succeeds, and that the first use of the object raises `HandleExpiredError`. Returns
+    the error's message.
+    """
     thing = pickle.loads(data)
     with pytest.raises(xs.HandleExpiredError) as caught:
         thing.__enter__()

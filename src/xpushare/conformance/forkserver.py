@@ -1,7 +1,7 @@
 """Starts processes that have imported the package, in a tenth of the time of a fresh interpreter.
 
-One process imports the package, uses nothing of it, and forks whenever it is asked to. Its children begin as a fresh
-interpreter would after the same imports: with the same environment, no driver, no threads and nothing shared.
+One process imports the package without using it, and forks whenever the suite asks for a child. Its children begin as a
+fresh interpreter would after the same imports: with the same environment, no driver, no threads and nothing shared.
 multiprocessing's start method "forkserver" does the same, but its children skip the interpreter's orderly exit, which
 the suite tests.
 """
@@ -50,11 +50,12 @@ def _surroundings() -> tuple[dict[str, str], list[str], str]:
 
 
 class Forkserver:
-    """The process that forks. Each child calls `function` of `module` with a descriptor and its parent's pid.
+    """Starts and controls the process that forks children. Each child calls `function` of `module` with a file
+    descriptor and the pid of its parent.
 
-    It serves the process that starts it, but not that process's forked children. A child has the stdout and stderr that
-    its caller has at the time of the fork. A child is reaped only when `exit_status` is called, so until then its pid
-    is not reused.
+    Only the process that made this object may use it, not a forked child of that process. Each child gets the stdout
+    and stderr that the caller has at the time of the call. A child is reaped only when `exit_status` is called, so
+    until then its pid is not reused.
     """
 
     def __init__(self, module: str, function: str, imports: Sequence[str] = ()) -> None:
@@ -76,8 +77,9 @@ class Forkserver:
         self._ask(None)  # it has imported: none of that happens while somebody counts or measures
 
     def changed(self, env: Mapping[str, str | None]) -> dict[str, str | None] | None:
-        """Return the variables to change in the children's environment, so that it equals this process's environment
-        updated with `env`. The value None unsets a variable. Return None if the folder or the import path differs.
+        """Return the variables to change in the environment that a child inherits, so that the child's environment
+        equals this process's environment updated with `env`. The value None unsets a variable. Return None if this
+        process's folder or import path is no longer that of the forking process.
         """
         before, *others = self._surroundings
         now, *others_now = _surroundings()
@@ -129,7 +131,9 @@ def run(fd: int, parent: int, module: str, function: str, imports: Sequence[str]
 
 
 def _serve(caller: socket.socket) -> int | None:
-    """Fork and reap children until the caller is gone. In each child, return the child's descriptor."""
+    """Fork and reap children until the connection to the caller ends. In each child, return the file descriptor that
+    was sent for the child.
+    """
     while True:
         message, fds, _flags, _address = socket.recv_fds(caller, _MESSAGE, 3)
         if not message:

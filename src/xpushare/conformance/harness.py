@@ -1,6 +1,6 @@
 """Other processes for the suite: `Child.call(function, …)` runs a module's function, given by name, in a child process.
-Objects that must live in a child between calls are in its `kept`. Every wait has a time-out, every child dies with the
-process that started it, and `Child.kill` works by pid.
+Objects that must live in a child between calls are stored in the dict `kept` of the child's harness. Every wait has a
+time-out, every child dies with the process that started it, and `Child.kill` works by pid.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ children: set[Child] = set()  # those not ended yet
 
 
 class HarnessError(AssertionError):
-    """The child did not answer in time. This is not a `TimeoutError`, since rules expect that error of the package."""
+    """The child did not answer in time. This class is not derived from `TimeoutError`, since the tests of some rules
+    expect the package to raise `TimeoutError`.
+    """
 
 
 class ChildDied(HarnessError):
@@ -47,7 +49,7 @@ class ChildDied(HarnessError):
 
 
 class Pending:
-    """A call that `Child.start` has sent, and its answer once that has come."""
+    """A call that `Child.start` has sent, and the answer, once the answer has arrived."""
 
     def __init__(self, child: Child) -> None:
         self._child = child
@@ -59,7 +61,9 @@ class Pending:
         return self.reply is not None
 
     def result(self, timeout: float | None = None) -> Any:
-        """Return the function's value. Its exception is raised here, with the child's traceback as a note."""
+        """Wait for the answer, and return the function's value. If the function raised an exception, raise that
+        exception here, with the child's traceback as a note.
+        """
         timeout = self._child.timeout if timeout is None else timeout
         self._child.receive(self, timeout)
         if self.reply is None:
@@ -74,9 +78,10 @@ class Pending:
 class Child:
     """A process that runs functions, one call after the other, in its main thread.
 
-    `method` "prepared" is a child of the `Forkserver`. "spawn" is a fresh interpreter, as is any child with `env`,
-    which changes the environment (None removes a variable). "fork" is a copy of this process. Leaving the `with` block
-    ends the child in an orderly way and demands exit status 0, unless it was killed or the block failed.
+    The parameter `method` determines how the process starts: "prepared" forks it from the `Forkserver` if possible,
+    "spawn" starts a fresh interpreter, and "fork" forks this process. `env` changes variables of the child's
+    environment; the value None removes a variable. Leaving the `with` block ends the child in an orderly way and
+    demands exit status 0, unless it was killed or the block failed.
     """
 
     def __init__(
@@ -138,7 +143,9 @@ class Child:
         return pickle.dumps(call)
 
     def start(self, function: Callable[..., Any], *args: Any, **options: Any) -> Pending:
-        """Send a call of `function`, which a module contains, to the child. The call runs after the earlier calls."""
+        """Send a call to the child. `function` must be a function of a module. The call runs after the earlier
+        calls.
+        """
         message = self._dumps((function, args, options))
         with self._lock:
             pending = Pending(self)
@@ -180,7 +187,9 @@ class Child:
         return self._status
 
     def ended(self, timeout: float | None = None) -> int | None:
-        """Return the exit status once the child has ended, or None if it has not in time."""
+        """Wait until the child has ended, and return its exit status. Return None if the child has not ended within
+        `timeout`.
+        """
         end = time.monotonic() + (self.timeout if timeout is None else timeout)
         while self._poll() is None and (left := end - time.monotonic()) > 0:
             _wait_for_end(self.pid, left)
@@ -192,7 +201,7 @@ class Child:
 
     @property
     def busy(self) -> bool:
-        """Return whether answers are outstanding."""
+        """Return whether calls were sent that have not been answered yet."""
         return any(not pending.done() for pending in list(self._waiting))
 
     def signal(self, number: int) -> None:
@@ -201,14 +210,16 @@ class Child:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """Send SIGKILL, and wait for the end. A child that has ended is left alone."""
+        """Send SIGKILL to the child, and wait until it has ended. Does nothing if the child has ended already."""
         self.signal(signal.SIGKILL)
         if self.ended() is None:
             raise HarnessError(f"child {self.pid} survives SIGKILL")
         self._connection.close()
 
     def exit(self, timeout: float | None = None) -> int:
-        """Let the interpreter exit normally, after the calls that were sent before. Returns its exit status."""
+        """Let the child's interpreter exit normally, once the calls that were sent before have finished. Returns the
+        exit status.
+        """
         with contextlib.suppress(OSError):
             self._connection.send_bytes(b"")
         status = self.ended(timeout)
@@ -234,7 +245,9 @@ class Child:
 
 
 class _Reader(pickle.Unpickler):
-    """Unpickles calls and answers. Refuses objects of `__main__`, which is another module in the child."""
+    """Unpickles calls and answers. Refuses objects that `__main__` defines, since `__main__` is a different module in
+    the child.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
         if module == "__main__":
@@ -306,7 +319,7 @@ def _fork(here: Connection, there: Connection) -> int:
 
 
 def _wait_for_end(pid: int, seconds: float) -> None:
-    """Wait until the process, which has not been reaped, has ended. May return too early."""
+    """Wait until the process, which has not been reaped, has ended. May return before the end."""
     try:
         fd = os.pidfd_open(pid)
     except OSError:  # no descriptor is left
@@ -331,7 +344,7 @@ def _forkserver_of(_pid: int) -> Forkserver:
 
 
 def prepare() -> None:
-    """Start this process's `Forkserver`, before anybody counts file descriptors."""
+    """Start the `Forkserver` of this process. This has to come before any test counts file descriptors."""
     _forkserver_of(os.getpid())
 
 
@@ -349,7 +362,9 @@ def fd_count() -> int:
 
 
 def wait_until(predicate: Callable[[], object], what: str, timeout: float = TIMEOUT) -> None:
-    """Return as soon as `predicate()` is true. Raises `HarnessError` if it is not in time."""
+    """Wait until `predicate()` is true. Raises `HarnessError`, with `what` in its message, if this takes longer than
+    `timeout`.
+    """
     end = time.monotonic() + timeout
     while not predicate():
         if time.monotonic() > end:

@@ -1,4 +1,6 @@
-"""The suite's plugin for pytest: options, fixtures, aspects, time-outs, and the results for the runner."""
+"""The suite's plugin for pytest. It provides options and fixtures, checks aspects, limits the time of each test, and
+writes the results for `runner`.
+"""
 
 # pyright: basic, reportPossiblyUnboundVariable=false, reportOptionalMemberAccess=false
 
@@ -33,12 +35,12 @@ _GRACE: Final = 30.0  # seconds that a test has to end after its time is over
 
 
 class RuleTimeout(AssertionError):
-    """A test took longer than its limit, probably because a wait never ends."""
+    """A test took longer than the time limit, probably because a wait never ended."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """The devices, by selector."""
+    """The selectors of the two devices: that of the exporting process, and that of the importing process."""
 
     exporter: str
     importer: str
@@ -107,7 +109,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     """Start the process that forks the children. Exclude the objects that exist now from garbage collection. Most of
-    them belong to pytest and imported modules, and are never freed.
+    these objects belong to pytest and imported modules, and are never freed.
     """
     harness.prepare()
     gc.collect()
@@ -158,7 +160,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _applies(request: pytest.FixtureRequest, pair: Pair) -> None:
-    """Run the test only if both devices have the aspects. Otherwise the feature must be refused."""
+    """Run the test only if both devices have the aspects that the rule needs. Otherwise check that the device refuses
+    the feature, and skip the test.
+    """
     rule = RULES[_number(request.node)]
     parameters = getattr(request.node, "callspec", None)
     kind = parameters.params.get("kind") if parameters is not None else None
@@ -176,7 +180,7 @@ def _applies(request: pytest.FixtureRequest, pair: Pair) -> None:
 
 @pytest.fixture(autouse=True)
 def _nothing_survives() -> Iterator[None]:
-    """End, by pid, the processes that a test has left running. Such a test fails."""
+    """Fail a test that has left processes running, and end these processes by pid."""
     yield
     left = [child for child in harness.children if child not in _shared.values()]
     for child in left:
@@ -219,13 +223,15 @@ def _borrow(name: str) -> Iterator[Child]:
 
 @pytest.fixture
 def peer() -> Iterator[Child]:
-    """A child process that many tests share. It is the exporter in tests that need one. Tests must not end it."""
+    """A child process that many tests share. In tests that need an exporter, this process is the exporter. Tests must
+    not end it.
+    """
     yield from _borrow("peer")
 
 
 @pytest.fixture
 def other() -> Iterator[Child]:
-    """A third process, another importer. It is shared by many tests, too."""
+    """A third process, which is another importer. Many tests share it, so tests must not end it."""
     yield from _borrow("other")
 
 
@@ -273,7 +279,7 @@ def warm_up(device: str) -> None:
 
 
 class Counts(tuple[int, ...]):
-    """Counts of a process's resources. `later <= earlier` is true if no count has grown."""
+    """How many of some resources a process has. `later <= earlier` is true if no count has grown."""
 
     def __le__(self, other: tuple[int, ...]) -> bool:
         return all(mine <= theirs for mine, theirs in zip(self, other, strict=True))

@@ -1,4 +1,6 @@
-"""Checks that a device without an aspect refuses the feature: the calls, and the error that each must raise."""
+"""Checks that a device without an aspect refuses the feature. A table gives the calls for each aspect, and the error
+that each call must raise.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ __all__ = ["NotRefused", "check_refused"]
 
 
 class NotRefused(AssertionError):
-    """The device has the feature, or refuses it with another error than the contract demands."""
+    """The device lacks the aspect, but a call of the feature succeeded, or failed with a different error than the
+    contract demands.
+    """
 
 
 def _export(device: str) -> None:

@@ -1,8 +1,8 @@
 """The rules of the contract that the suite checks, in one table. docs/conformance.md is made from it.
 
-A number is the section of the contract and, in section 3, its rule: 3.5b is the second statement of rule 5. `aspects`
-are those that the devices must have for the rule to apply. If one is lacking, the suite checks that the feature is
-refused.
+The number of a rule consists of the section of the contract and a number in that section: 3.5b is the second statement
+of rule 5 in section 3. `aspects` are the aspects that the devices must have for the rule to apply. If a device lacks
+one, the suite checks that the device refuses the feature.
 """
 
 from __future__ import annotations

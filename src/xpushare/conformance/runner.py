@@ -46,7 +46,7 @@ class Outcome:
 
     @property
     def status(self) -> Status:
-        """Failed if one test failed, not supported if none ran."""
+        """The outcome: failed if a test failed, not supported if no test ran, otherwise passed."""
         found = {part.status for part in self.parts}
         if "failed" in found or not found:
             return "failed"
@@ -55,7 +55,7 @@ class Outcome:
 
 @dataclass
 class Report:
-    """A run of the suite."""
+    """The results of a run of the suite."""
 
     device: str
     importer_device: str
@@ -66,7 +66,7 @@ class Report:
 
     @property
     def failed(self) -> list[str]:
-        """Numbers of the rules that failed."""
+        """The numbers of the rules that failed."""
         return [each.rule.number for each in self.outcomes if each.status == "failed"]
 
     @property
@@ -146,9 +146,9 @@ def run(
 ) -> Report:
     """Run the suite on a device, with the importing process on `importer_device`.
 
-    `rules` are rules or sections, as `rules.select` takes them; none means all. `stop` ends the run at the first
-    failure. `environment` changes variables of the suite's processes. `progress(done, tests, rule)` is called during
-    the run. Raises `InvalidArgumentError` if pytest is missing or a rule is unknown.
+    `rules` are numbers of rules or sections, as `rules.select` takes them. If it is empty, all rules are tested. `stop`
+    ends the run at the first failure. `environment` changes variables of the suite's processes. `progress(done, tests,
+    rule)` is called during the run. Raises `InvalidArgumentError` if pytest is missing or a rule is unknown.
     """
     if importlib.util.find_spec("pytest") is None:
         raise InvalidArgumentError("the suite needs pytest: pip install '.[conformance]' in a checkout of xpushare")
@@ -195,7 +195,7 @@ def _follow(
     deadline: float,
     progress: Callable[[int, int, str], None] | None,
 ) -> str:
-    """Read results as they come, until the process ends. Returns the failure of the process, if any."""
+    """Read results as they arrive, until the process ends. Returns why the process failed, if it did."""
     tests = done = at = 0
     running: tuple[str, str] | None = None
     while True:

@@ -1,7 +1,7 @@
 """Arrays and streams of another library on a device, for the rules about foreign memory and adopted queues.
 
 An adapter whose device has libraries of its own provides them: its class has a method `samples()` that returns a
-`Samples`. Otherwise torch is used, if it takes memory of the device by DLPack.
+`Samples`. Otherwise torch is used, if torch accepts memory of the device by DLPack.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ class Samples(Protocol):
         ...
 
     def stream(self, device: str) -> Any:
-        """Make a stream on the device, for `Queue.from_native`; the caller keeps it."""
+        """Make a stream on the device, for `Queue.from_native`. The caller keeps the stream alive."""
         ...
 
 
 class _Torch:
-    """torch as the other library. Torch's name for the device is read from a tensor over imported memory."""
+    """torch as the other library. To learn torch's name for the device, make a tensor over memory of the device and
+    read its attribute `device`.
+    """
 
     def _place(self, device: str) -> tuple[Any, Any]:
         torch: Any = pytest.importorskip("torch", reason="no other library with memory on this device is installed")

@@ -1,8 +1,8 @@
-"""A pytest plugin that switches the validation layers on, and fails tests in which they report anything.
+"""A pytest plugin that switches the validation layers on, and fails each test in which a layer reports an error.
 
 A test also fails if it leaves anything in its process that is not tied to a Python object: an export, a reference to an
-object of `xpushare.ur`, or an address. Tests that misuse the package on purpose carry the mark `misuse`. In these,
-layers may report it.
+object of `xpushare.ur`, or an address. Tests that misuse the package on purpose carry the mark `misuse`. In such tests,
+layers may report errors.
 
 python -m pytest -p xpushare.conformance.silence tests/core
 """
@@ -35,7 +35,7 @@ class Silence:
             self.told.append(text)
 
     def end(self) -> list[str]:
-        """Return the objects that the test left."""
+        """Stop collecting. Return the objects that the test has left behind."""
         from xpushare.core.logger import listeners
         from xpushare.core.validation import books
 

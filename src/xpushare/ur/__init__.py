@@ -1,4 +1,4 @@
-"""Unified Runtime's face of xpushare, function for function: exact names, arguments, numbers and result codes.
+"""The functions of Unified Runtime, provided by xpushare: with UR's names, arguments, numbers and result codes.
 
     for adapter in ur.urAdapterGet():
         for platform in ur.urPlatformGet(adapter):
@@ -7,9 +7,9 @@
 
 Arguments are the inputs of the C function, in the same order. An array and its count are one sequence, null is `None`,
 a struct is a dataclass, and an enumeration is an `IntEnum` or any int. Outputs are returned. A failure raises
-`URError`, whose `result` is a `Result`. The functions that this package has no use for answer
-`ERROR_UNSUPPORTED_FEATURE`. docs/ur-reference.md lists every function. Type checkers read `__init__.pyi`. Both are
-generated from the declarations in `_functions` (`python -m xpushare.ur._generate`).
+`URError`, whose `result` is a `Result`. A function that has no meaning for this package, such as one for kernels, fails
+with `ERROR_UNSUPPORTED_FEATURE`. docs/ur-reference.md lists every function. Type checkers read `__init__.pyi`. That
+page and that file are generated from the declarations in `_functions` (`python -m xpushare.ur._generate`).
 """
 
 # Underscores hide from editors what `__all__` lacks.

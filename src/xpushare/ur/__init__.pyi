@@ -129,7 +129,7 @@ def urAdapterGetInfo(hAdapter: Adapter, propName: int) -> Any:
 def urAdapterGetLastError(hAdapter: Adapter) -> tuple[str, int]:
     """Returns the message and the number of the driver's error behind this thread's last `ERROR_ADAPTER_SPECIFIC`.
 
-    They are empty and 0 if there was none.
+    If there was no such error, the message is empty and the number is 0.
 
     `URError` with the result:
 
@@ -164,7 +164,7 @@ def urAdapterRetain(hAdapter: Adapter) -> None:
 def urAdapterSetLoggerCallback(
     hAdapter: Adapter, pfnLoggerCallback: Callable[[LoggerLevel, str, object], object], pUserData: object, level: LoggerLevel | int,
 ) -> None:
-    """Passes messages of `level` and above to a function, which replaces an earlier function of this adapter.
+    """Passes log messages of `level` and above to a function. The function replaces one that was set earlier for this adapter.
 
     Any thread may call the function, as `pfnLoggerCallback(level, message, pUserData)`. The adapters share one log, the Python logger `xpushare`, whose level is lowered as far as `level` needs.
 
@@ -191,7 +191,7 @@ def urAdapterSetLoggerCallbackLevel(hAdapter: Adapter, level: LoggerLevel | int)
     """
 
 def urContextCreate(phDevices: Sequence[Device], pProperties: ContextProperties | None) -> Context:
-    """Makes a context of devices of one platform.
+    """Makes a context, which contains devices of one platform.
 
     `URError` with the result:
 
@@ -210,7 +210,7 @@ def urContextCreate(phDevices: Sequence[Device], pProperties: ContextProperties 
 def urContextCreateWithNativeHandle(
     hNativeContext: int, hAdapter: Adapter, phDevices: Sequence[Device] | None, pProperties: ContextNativeProperties | None,
 ) -> Context:
-    """Makes a context for the driver's context that contains the objects of all these devices. Any other context of the driver is refused.
+    """Makes a context from a driver's context. The handle must be that of the driver's context which contains the objects of all these devices. Any other handle is refused.
 
     `URError` with the result:
 
@@ -255,7 +255,7 @@ def urContextGetInfo(hContext: Context, propName: int) -> Any:
     """
 
 def urContextGetNativeHandle(hContext: Context) -> int:
-    """Returns the handle of the driver's context that contains the first device's objects (`CUcontext`, `ze_context_handle_t`).
+    """Returns the handle of a driver's context (`CUcontext`, `ze_context_handle_t`): the one that contains the objects of the first device.
 
     `URError` with the result:
 
@@ -317,7 +317,7 @@ def urDeviceGet(hPlatform: Platform, DeviceType: DeviceType | int) -> list[Devic
     """
 
 def urDeviceGetGlobalTimestamps(hDevice: Device) -> tuple[int, int]:
-    """Returns the time of the device's clock and of the host's at one moment, in nanoseconds. The times of commands are those of the device's clock.
+    """Returns the time of the device's clock and of the host's clock at one moment, in nanoseconds. Command times (`urEventGetProfilingInfo`) are measured by the device's clock.
 
     `URError` with the result:
 
@@ -557,7 +557,7 @@ def urDeviceGetNativeHandle(hDevice: Device) -> int:
 def urDeviceGetSelected(hPlatform: Platform, DeviceType: DeviceType | int) -> list[Device]:
     """Returns the devices of a platform that are of the given type and that `ONEAPI_DEVICE_SELECTOR` selects, each with a reference taken.
 
-    Here `urDeviceGet` returns the same: devices that the variable excludes do not exist for this process.
+    In this package, `urDeviceGet` returns the same devices, since devices that the variable excludes do not exist for this process.
 
     `URError` with the result:
 
@@ -647,9 +647,9 @@ def urEnqueueEventsWaitWithBarrier(hQueue: Queue, phEventWaitList: Sequence[Even
 def urEnqueueEventsWaitWithBarrierExt(
     hQueue: Queue, pProperties: ExpEnqueueExtProperties | None, phEventWaitList: Sequence[Event] | None, phEvent: Event | None,
 ) -> Event:
-    """Works like `urEnqueueEventsWaitWithBarrier`, with properties, and can signal a reusable event.
+    """Works like `urEnqueueEventsWaitWithBarrier`, but takes properties and can signal a reusable event.
 
-    `phEvent` is an event of `urEventCreateExp`, which is signalled and returned. `None` makes a new event. The event must belong to the context of `hQueue`. A queue with profiling cannot signal an event with IPC. The event must not be an element of `phEventWaitList`, and the device of `hQueue` must answer true to `DeviceInfo.REUSABLE_EVENTS_SUPPORT_EXP`. UR names no result for violations of the last two rules.
+    If `phEvent` is an event that `urEventCreateExp` made, the command signals and returns that event. If it is `None`, the command makes a new event. The event must belong to the context of `hQueue`. A queue with profiling cannot signal an event with IPC. The event must not be an element of `phEventWaitList`, and the device of `hQueue` must answer true to `DeviceInfo.REUSABLE_EVENTS_SUPPORT_EXP`. UR names no result for violations of the last two rules.
 
     `URError` with the result:
 
@@ -674,7 +674,7 @@ def urEnqueueHostTaskExp(
 ) -> Event:
     """Calls a function as `pfnHostTask(data)` in the order of the queue, on a thread of the queue.
 
-    If the function raises an exception, `urQueueFinish` raises a `URError` with that exception as its cause. The result is `ERROR_UNKNOWN`. For an error of this package, it is that error's result.
+    If the function raises an exception, `urQueueFinish` raises a `URError` with that exception as its cause. The `result` of the `URError` is `ERROR_UNKNOWN` or, if this package raised the exception, the exception's own `result`.
 
     `URError` with the result:
 
@@ -776,9 +776,9 @@ def urEnqueueMemBufferFill(
 def urEnqueueMemBufferMap(
     hQueue: Queue, hBuffer: Mem, blockingMap: bool, mapFlags: MapFlags | int, offset: int, size: int, phEventWaitList: Sequence[Event] | None,
 ) -> tuple[Event, int]:
-    """Gives bytes of a buffer an address. The program can read and write them there once the command is complete.
+    """Gives bytes of a buffer an address. The program can read and write the bytes at that address once the command is complete.
 
-    Host memory keeps its own address. For memory of a device, the address is that of a copy. `urEnqueueMemUnmap` copies the bytes back if `mapFlags` says that the program writes them.
+    If the buffer is host memory, the address is that of the memory itself. If the buffer is memory of a device, the address is that of a copy, and `urEnqueueMemUnmap` copies the bytes back if `mapFlags` says that the program writes them.
 
     `URError` with the result:
 
@@ -967,9 +967,9 @@ def urEnqueueUSMAdvise(hQueue: Queue, pMem: int, size: int, advice: USMAdviceFla
 def urEnqueueUSMDeviceAllocExp(
     hQueue: Queue, pPool: USMPool | None, size: int, pProperties: ExpAsyncUSMAllocProperties | None, phEventWaitList: Sequence[Event] | None,
 ) -> tuple[int, Event]:
-    """Allocates memory of a device in the order of a queue: from `pPool`, or else from the device's pool.
+    """Allocates memory of a device in the order of a queue. The memory comes from `pPool` or, if that is `None`, from the device's pool.
 
-    The memory exists when this returns. Commands that come after the event may use it.
+    The memory exists when this returns. Commands that run after the event may use the memory.
 
     `URError` with the result:
 
@@ -1048,7 +1048,7 @@ def urEnqueueUSMFill2D(
 def urEnqueueUSMFreeExp(
     hQueue: Queue, pPool: USMPool | None, pMem: int, phEventWaitList: Sequence[Event] | None,
 ) -> Event:
-    """Frees USM memory in the order of a queue. Its pages stay until the commands that use them have finished.
+    """Frees USM memory in the order of a queue. The pages stay allocated until the commands that use the memory have finished.
 
     `URError` with the result:
 
@@ -1068,7 +1068,7 @@ def urEnqueueUSMFreeExp(
 def urEnqueueUSMHostAllocExp(
     hQueue: Queue, pPool: USMPool | None, size: int, pProperties: ExpAsyncUSMAllocProperties | None, phEventWaitList: Sequence[Event] | None,
 ) -> tuple[int, Event]:
-    """Allocates host memory that devices can reach, as `urEnqueueUSMDeviceAllocExp` does.
+    """Allocates host memory that devices can reach. Otherwise works like `urEnqueueUSMDeviceAllocExp`.
 
     `URError` with the result:
 
@@ -1142,7 +1142,7 @@ def urEnqueueUSMPrefetch(
 ) -> Event:
     """Hints that memory will be used on a device or on the host.
 
-    Drivers move memory when it is used, so the command does nothing. It completes after the commands before it.
+    Drivers move memory when it is used, so the command does nothing. The command completes after the earlier commands in the queue.
 
     `URError` with the result:
 
@@ -1167,7 +1167,7 @@ def urEnqueueUSMPrefetch(
 def urEnqueueUSMSharedAllocExp(
     hQueue: Queue, pPool: USMPool | None, size: int, pProperties: ExpAsyncUSMAllocProperties | None, phEventWaitList: Sequence[Event] | None,
 ) -> tuple[int, Event]:
-    """Allocates memory that host and device share, as `urEnqueueUSMDeviceAllocExp` does.
+    """Allocates memory that host and device share. Otherwise works like `urEnqueueUSMDeviceAllocExp`.
 
     `URError` with the result:
 
@@ -1208,7 +1208,7 @@ def urEventCreateExp(hContext: Context, hDevice: Device, pEventDesc: ExpEventDes
 def urEventCreateWithNativeHandle(
     hNativeEvent: int, hContext: Context, pProperties: EventNativeProperties | None,
 ) -> Event:
-    """Makes an event that completes with the driver's event (`CUevent`, `ze_event_handle_t`). Later recordings of the driver's event do not matter. If the handle is 0, the new event is complete.
+    """Makes an event that completes when a driver's event does (`CUevent`, `ze_event_handle_t`). If the driver's event is recorded again later, the new event is not affected. If the handle is 0, the new event is complete.
 
     `URError` with the result:
 
@@ -1326,7 +1326,7 @@ def urEventSetCallback(
 ) -> None:
     """Registers a function, which is called once the command behind an event has reached a state.
 
-    One thread calls all such functions, as `pfnNotify(hEvent, execStatus, pUserData)`. The event is retained until then. The function is called even if the command is lost, so ask the event for its state. `RUNNING` is reported together with `COMPLETE`.
+    One thread calls all such functions, as `pfnNotify(hEvent, execStatus, pUserData)`. The event is retained until the call. The function is called even if the command is lost, so the function should query the event's state. `RUNNING` is reported together with `COMPLETE`.
 
     `URError` with the result:
 
@@ -1408,7 +1408,7 @@ def urIPCGetEventHandleExp(hEvent: Event) -> bytes:
 def urIPCGetMemHandleExp(hContext: Context, pMem: int) -> bytes:
     """Returns the handle data of device USM memory.
 
-    UR neither compares `pMem` with null nor names a result for an address that cannot be shared. Its adapters answer `ERROR_INVALID_ARGUMENT`.
+    UR neither compares `pMem` with null nor documents a result for an address that cannot be shared. UR's own adapters fail with `ERROR_INVALID_ARGUMENT`, and so does this function.
 
     `URError` with the result:
 
@@ -1438,9 +1438,9 @@ def urIPCGetPhysMemHandleExp(hContext: Context, hPhysMem: PhysicalMem) -> bytes:
     """
 
 def urIPCOpenEventHandleExp(hContext: Context, pIPCEventHandleData: bytes | bytearray | memoryview) -> Event:
-    """Opens an event that shares its state with the event that handle data name.
+    """Opens an event that shares its state with the event that the handle data identify.
 
-    There is no function to close it: the last `urEventRelease` closes the event.
+    No function closes an opened event. The last `urEventRelease` closes it.
 
     `URError` with the result:
 
@@ -1459,7 +1459,7 @@ def urIPCOpenEventHandleExp(hContext: Context, pIPCEventHandleData: bytes | byte
 def urIPCOpenMemHandleExp(
     hContext: Context, hDevice: Device, pIPCMemHandleData: bytes | bytearray | memoryview,
 ) -> int:
-    """Opens the memory that handle data name. Returns its address in this process, which differs from the exporter's.
+    """Opens the memory that the handle data identify. Returns the memory's address in this process, which differs from the exporter's.
 
     `URError` with the result:
 
@@ -1478,7 +1478,7 @@ def urIPCOpenMemHandleExp(
 def urIPCOpenPhysMemHandleExp(
     hContext: Context, hDevice: Device, pIPCPhysMemHandleData: bytes | bytearray | memoryview,
 ) -> PhysicalMem:
-    """Opens the physical memory that handle data name.
+    """Opens the physical memory that the handle data identify.
 
     `URError` with the result:
 
@@ -1495,7 +1495,7 @@ def urIPCOpenPhysMemHandleExp(
     """
 
 def urIPCPutEventHandleExp(hContext: Context, pIPCEventHandleData: bytes | bytearray | memoryview) -> None:
-    """Releases handle data. The event stays valid, and so do events that were opened from the data. Only the process that got the data may release them.
+    """Releases handle data. The event stays valid, and so do events that were opened from the data. Only the process that called `urIPCGetEventHandleExp` may release the data.
 
     `URError` with the result:
 
@@ -1544,7 +1544,7 @@ def urMemBufferCreate(
 ) -> Mem:
     """Makes a buffer: bytes that commands access by a handle and an offset.
 
-    With `USE_HOST_POINTER`, the buffer is the program's own memory at `pProperties.pHost`. Otherwise the buffer has memory of its own. This is host memory with `ALLOC_HOST_POINTER` or if the context has several devices, else memory of the device. With `ALLOC_COPY_HOST_POINTER`, the bytes at `pProperties.pHost` are copied into it.
+    With `USE_HOST_POINTER`, the buffer is the program's own memory at `pProperties.pHost`. Otherwise the buffer has memory of its own. That memory is host memory with `ALLOC_HOST_POINTER` or if the context has several devices, otherwise memory of the device. With `ALLOC_COPY_HOST_POINTER`, the bytes at `pProperties.pHost` are copied into the buffer.
 
     `URError` with the result:
 
@@ -1567,7 +1567,7 @@ def urMemBufferCreate(
 def urMemBufferPartition(
     hBuffer: Mem, flags: MemFlags | int, bufferCreateType: BufferCreateType | int, pRegion: BufferRegion,
 ) -> Mem:
-    """Makes a buffer of a part of another buffer's bytes. The bytes are kept as long as either buffer exists.
+    """Makes a buffer that covers a part of another buffer. The two buffers share these bytes, which stay allocated as long as either buffer exists.
 
     `URError` with the result:
 
@@ -1616,7 +1616,7 @@ def urMemGetInfo(hMemory: Mem, propName: int) -> Any:
     """
 
 def urMemRelease(hMem: Mem) -> None:
-    """Releases a reference to a buffer. The last release frees its memory, after the commands that use it.
+    """Releases a reference to a buffer. The last release frees the buffer's memory, once the commands that use the memory have finished.
 
     `URError` with the result:
 
@@ -1669,7 +1669,7 @@ def urMemoryExportAllocExportableMemoryExp(
 def urMemoryExportExportMemoryHandleExp(
     hContext: Context, hDevice: Device, handleTypeToExport: ExpExternalMemType | int, pMem: int,
 ) -> int:
-    """Returns a file descriptor of an allocation, with which another API can import it. The descriptor belongs to the caller.
+    """Returns a file descriptor with which another API can import an allocation. The descriptor belongs to the caller.
 
     `URError` with the result:
 
@@ -1815,7 +1815,7 @@ def urPlatformGetApiVersion(hPlatform: Platform) -> ApiVersion:
     """
 
 def urPlatformGetBackendOption(hPlatform: Platform, pFrontendOption: str) -> str:
-    """Returns the platform's compiler option for an option of a frontend. Always answers that there is none, since xpushare has no compiler.
+    """Returns the platform's compiler option for an option of a frontend. The result is always empty, since xpushare has no compiler.
 
     `URError` with the result:
 
@@ -1896,7 +1896,7 @@ def urQueueCreate(hContext: Context, hDevice: Device, pProperties: QueueProperti
 def urQueueCreateWithNativeHandle(
     hNativeQueue: int, hContext: Context, hDevice: Device | None, pProperties: QueueNativeProperties | None,
 ) -> Queue:
-    """Makes a queue over the driver's stream (`CUstream`). Its commands run in order with those that other code enqueues in the stream.
+    """Makes a queue over a driver's stream (`CUstream`). The commands of the queue run in order with the commands that other code enqueues in the stream.
 
     `URError` with the result:
 
@@ -1985,7 +1985,7 @@ def urQueueGetInfo(hQueue: Queue, propName: int) -> Any:
     """
 
 def urQueueGetNativeHandle(hQueue: Queue, pDesc: QueueNativeDesc | None) -> int:
-    """Returns the driver's handle of a queue's stream (`CUstream`). For Level Zero, it is an immediate command list, so 1 is written to `pDesc.pNativeData`.
+    """Returns the driver's handle of a queue's stream (`CUstream`). For Level Zero, the handle is that of an immediate command list, so 1 is written to `pDesc.pNativeData`.
 
     The handle is valid as long as the queue. Commands that the queue holds back behind a wait are not in the stream yet.
 
@@ -1999,7 +1999,7 @@ def urQueueGetNativeHandle(hQueue: Queue, pDesc: QueueNativeDesc | None) -> int:
     """
 
 def urQueueRelease(hQueue: Queue) -> None:
-    """Releases a reference to a queue. The last release flushes the queue, and its commands still run.
+    """Releases a reference to a queue. The last release flushes the queue. Commands that are still in the queue run to their end.
 
     `URError` with the result:
 
@@ -2142,7 +2142,7 @@ def urUSMHostAlloc(hContext: Context, pUSMDesc: USMDesc | None, pool: USMPool | 
 def urUSMHostAllocRegisterExp(
     hContext: Context, pHostMem: int, size: int, pProperties: ExpUSMHostAllocRegisterProperties | None,
 ) -> None:
-    """Makes ordinary memory of the process, which the caller keeps alive, USM host memory.
+    """Makes ordinary memory of the process USM host memory. The caller keeps the memory alive.
 
     `URError` with the result:
 
@@ -2190,7 +2190,7 @@ def urUSMImportExp(hContext: Context, pMem: int, size: int) -> None:
 def urUSMPoolCreate(hContext: Context, pPoolDesc: USMPoolDesc) -> USMPool:
     """Makes a pool from which memory can be allocated.
 
-    Each allocation has its own pages, so that it can be shared alone, and `urUSMFree` frees them. The pool caches nothing, and limits that are chained to `pPoolDesc` in C have no effect. `ZERO_INITIALIZE_BLOCK` zeroes the allocations. The other flags have no effect.
+    Each allocation has its own pages, so that it can be shared without others, and `urUSMFree` frees these pages. The pool caches nothing, and limits that are chained to `pPoolDesc` in C have no effect. `ZERO_INITIALIZE_BLOCK` zeroes the allocations. The other flags have no effect.
 
     `URError` with the result:
 
@@ -2205,7 +2205,7 @@ def urUSMPoolCreate(hContext: Context, pPoolDesc: USMPoolDesc) -> USMPool:
     """
 
 def urUSMPoolCreateExp(hContext: Context, hDevice: Device, pPoolDesc: USMPoolDesc) -> USMPool:
-    """Makes a pool for one device. The pool behaves like those of `urUSMPoolCreate`.
+    """Makes a pool for one device. The pool behaves like a pool that `urUSMPoolCreate` makes.
 
     `URError` with the result:
 
@@ -2235,7 +2235,7 @@ def urUSMPoolDestroyExp(hContext: Context, hDevice: Device, hPool: USMPool) -> N
     """
 
 def urUSMPoolGetDefaultDevicePoolExp(hContext: Context, hDevice: Device) -> USMPool:
-    """Returns the default pool of a device, which always exists. The caller gets no reference.
+    """Returns the default pool of a device, which always exists. The caller gets no reference to the pool.
 
     `URError` with the result:
 
@@ -2248,7 +2248,7 @@ def urUSMPoolGetDefaultDevicePoolExp(hContext: Context, hDevice: Device) -> USMP
     """
 
 def urUSMPoolGetDevicePoolExp(hContext: Context, hDevice: Device) -> USMPool:
-    """Returns the pool that `urUSMPoolSetDevicePoolExp` set for a device, or else its default pool. The caller gets no reference.
+    """Returns the pool that `urUSMPoolSetDevicePoolExp` set for a device, or else the device's default pool. The caller gets no reference to the pool.
 
     `URError` with the result:
 
@@ -2343,7 +2343,7 @@ def urUSMPoolRetain(pPool: USMPool) -> None:
     """
 
 def urUSMPoolSetDevicePoolExp(hContext: Context, hDevice: Device, hPool: USMPool) -> None:
-    """Sets the pool of a device that `urEnqueueUSMDeviceAllocExp` uses if the caller names none. When that pool is destroyed, the default pool is used again.
+    """Sets the pool from which `urEnqueueUSMDeviceAllocExp` allocates memory of a device if the caller passes no pool. When that pool is destroyed, the device's default pool is used again.
 
     `URError` with the result:
 
@@ -2455,7 +2455,7 @@ def urUsmP2PEnablePeerAccessExp(commandDevice: Device, peerDevice: Device) -> No
     """
 
 def urUsmP2PPeerAccessGetInfoExp(commandDevice: Device, peerDevice: Device, propName: ExpPeerInfo | int) -> int:
-    """Returns whether a device can use memory of another device, or whether it can use atomic operations there.
+    """Returns whether a device can use memory of another device, or whether its atomic operations work on that memory.
 
     `URError` with the result:
 
@@ -2498,7 +2498,7 @@ def urVirtualMemGetInfo(
 def urVirtualMemGranularityGetInfo(
     hContext: Context, hDevice: Device | None, allocationSize: int, propName: VirtualMemGranularityInfo | int,
 ) -> int:
-    """Returns the granularity of virtual and physical memory. Without a device, returns a granularity that is valid for all devices of the context.
+    """Returns the granularity of virtual and physical memory. If `hDevice` is `None`, the granularity is valid for all devices of the context.
 
     `URError` with the result:
 
@@ -2531,7 +2531,7 @@ def urVirtualMemMap(
     """
 
 def urVirtualMemReserve(hContext: Context, pStart: int | None, size: int) -> int:
-    """Reserves a range of addresses, at `pStart` if that is given and free.
+    """Reserves a range of addresses, at `pStart` if `pStart` is not null and the addresses there are free.
 
     `URError` with the result:
 

@@ -1,4 +1,6 @@
-"""Calls back into the program: for events that complete, from a separate thread, and for messages of the log."""
+"""Calls the program's callbacks: those for completed events, on a separate thread, and those for messages of
+the log.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,7 @@ class LogSink(logging.Handler):
         self._data = data
 
     def open(self, level: LoggerLevel) -> None:
-        """Pass on the messages of `level` and above, from now on."""
+        """Start to pass on messages of `level` and above."""
         self.setLevel(_LEVELS[level])
         if level is not LoggerLevel.QUIET and _log.getEffectiveLevel() > self.level:
             _log.setLevel(self.level)

@@ -2,8 +2,9 @@
 
 A wrapper is compiled once, at import. It takes the arguments under UR's names and converts them to the types that the
 body expects. It refuses arguments that no C program could pass. It makes the declared checks in UR's order, checks that
-every handle is alive, and translates errors. First, it looks for a layer's wrapper in its globals, under `_layer`. The
-lookup has to be here, since programs import these functions by name.
+every handle is alive, and translates errors. Before all that, the wrapper calls the function `_layer` of its globals
+instead, if a layer (such as tracing or validation) has set one. Replacing the functions of the module would not work,
+since programs import the functions by name.
 """
 
 from __future__ import annotations
@@ -144,8 +145,8 @@ _PLAIN: Final[Mapping[str, Callable[[Any], Any]]] = {
 
 
 def _decoder(kind: str) -> Callable[[Any], Any] | None:
-    """Return the function that converts a body's answer to the class of its kind, or None if no conversion is
-    needed.
+    """Return the function that converts the result of a body to the class for that kind. Return None if no conversion
+    is needed.
     """
     family, _, name = kind.partition(":")
     if family in ("enum", "flags"):
@@ -252,7 +253,9 @@ def _convert(arg: Arg) -> Iterator[str]:
 
 
 def _validate(arg: Arg) -> Iterator[str]:
-    """Return the statements that refuse an argument of the wrong type, after the checks."""
+    """Return the statements of a wrapper that refuse an argument of the wrong type. They run after the declared
+    checks.
+    """
     name, (family, _, kind) = arg.name, arg.base_kind.partition(":")
     if family == "handle":
         cls = HANDLES[kind].__name__
@@ -305,8 +308,8 @@ def _source(function: Function) -> str:
 
 
 def _element_result(function: Function) -> Result:
-    """Return the error code for an invalid element of a sequence: the one that the function's rule about null elements
-    names.
+    """Return the error code for an invalid element of a sequence: the code that the function declares for null
+    elements.
     """
     for check in function.checks:
         if check.condition.startswith("any("):
@@ -315,8 +318,8 @@ def _element_result(function: Function) -> Result:
 
 
 def _member_result(function: Function) -> Result:
-    """Return the error code for an unknown enumeration value: "unsupported" for queries, which a newer Unified Runtime
-    may add, else "invalid".
+    """Return the error code for an unknown enumeration value: "unsupported" for a query, since a newer Unified Runtime
+    may define more queries, otherwise "invalid".
     """
     queries = any(arg.name == "propName" for arg in function.args)
     return Result.ERROR_UNSUPPORTED_ENUMERATION if queries else Result.ERROR_INVALID_ENUMERATION
@@ -371,7 +374,9 @@ def _build(function: Function) -> tuple[Callable[..., Any], Point]:
 
 
 def build() -> dict[str, tuple[Callable[..., Any], Point]]:
-    """Build all functions. Returns the functions by name, and for each the `Point` at which a layer wraps it."""
+    """Build all functions. Returns the functions by name, and for each function the `Point` at which a layer can wrap
+    it.
+    """
     return {name: _build(function) for name, function in FUNCTIONS.items()}
 
 
@@ -403,5 +408,7 @@ def _answer_unsupported(name: str) -> Callable[..., NoReturn]:
 
 
 def unsupported() -> dict[str, Callable[..., NoReturn]]:
-    """Build the functions that raise `ERROR_UNSUPPORTED_FEATURE` whatever their arguments are."""
+    """Build the functions of Unified Runtime that this package does not implement. They raise
+    `ERROR_UNSUPPORTED_FEATURE` whatever their arguments are.
+    """
     return {name: _answer_unsupported(name) for name in UNSUPPORTED}

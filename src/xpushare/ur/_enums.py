@@ -133,7 +133,9 @@ class PlatformInfo(IntEnum):
 
 
 class DeviceType(IntEnum):
-    """`ur_device_type_t`: Kinds of devices. `DEFAULT` and `ALL` only select devices. No device has them as its type."""
+    """`ur_device_type_t`: Kinds of devices. `DEFAULT` and `ALL` only select devices. No device has the type `DEFAULT`
+    or `ALL`.
+    """
 
     DEFAULT = 1
     ALL = 2
@@ -583,13 +585,17 @@ class QueueFlags(IntFlag, boundary=KEEP):
 
 
 class USMHostMemFlags(IntFlag, boundary=KEEP):
-    """`ur_usm_host_mem_flags_t`: Flags of a host allocation (UR chains them to `USMDesc`)."""
+    """`ur_usm_host_mem_flags_t`: Flags of a host allocation. In C, these flags are in a struct that is chained to
+    `ur_usm_desc_t`.
+    """
 
     INITIAL_PLACEMENT = 1 << 0
 
 
 class USMDeviceMemFlags(IntFlag, boundary=KEEP):
-    """`ur_usm_device_mem_flags_t`: Flags of a device allocation (UR chains them to `USMDesc`)."""
+    """`ur_usm_device_mem_flags_t`: Flags of a device allocation. In C, these flags are in a struct that is chained to
+    `ur_usm_desc_t`.
+    """
 
     WRITE_COMBINED = 1 << 0
     INITIAL_PLACEMENT = 1 << 1
@@ -830,8 +836,8 @@ INVALID_BITS: Final[Mapping[type[IntFlag], int]] = MappingProxyType(
 
 
 def invalid_bits(flags: type[IntFlag], value: int) -> int:
-    """Return the bits of `value` that are not flags of `flags`; 0 if all are.
+    """Return the bits of `value` that are not flags of `flags`, or 0 if all bits are flags.
 
-    UR's flags have 32 bits. Bits above them are invalid, as are negative numbers.
+    UR's flags have 32 bits. Higher bits are invalid, and so are negative numbers.
     """
     return int(value) & ~(INVALID_BITS[flags] ^ 0xFFFF_FFFF)

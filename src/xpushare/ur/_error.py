@@ -34,11 +34,13 @@ class URError(XpuShareError):
 
 
 class HostTaskError(Exception):
-    """Carries the exception of a host task, as its cause, to `urQueueFinish`."""
+    """Carries the exception of a host task to `urQueueFinish`. The exception is the cause of this error."""
 
 
 def fail(function: str, error: XpuShareError, results: Mapping[Result, Result]) -> NoReturn:
-    """Raise `error` as the `URError` of `function`. `results` maps general result codes to the function's own codes."""
+    """Raise `error` as the `URError` of `function`. `results` maps general result codes to the codes with which this
+    function reports them.
+    """
     if isinstance(error, URError):
         raise URError(f"{function}: {error.message}", result=error.result) from error.__cause__
     result = results.get(error.result, error.result)

@@ -1,5 +1,5 @@
-"""Writes the files that are generated from the declarations: the stub for type checkers, the pages on functions and
-operations, and the tables of the library that Unified Runtime's loader loads.
+"""Writes the files that are generated from the declarations: the stub for type checkers, the pages about functions,
+operations and aspects, and the C tables of the library that Unified Runtime's loader loads.
 
 python -m xpushare.ur._generate            writes __init__.pyi here, and the others in a checkout python -m
 xpushare.ur._generate --check    exits with status 1 if one is stale
@@ -138,8 +138,8 @@ def _anchor(operation: Operation) -> str:
 
 
 def _of_core(function: Function) -> list[str]:
-    """Return the result codes of the errors that a function's operations raise, and of the errors that the function
-    translates itself.
+    """Return the rows of a table of errors: those that a function's operations of `core` raise, and those that the
+    function translates itself. Each row has the function's result code and the error's class.
     """
     raised = [error for each in function.operations for error in each.raises if issubclass(error, XpuShareError)]
     own = [each for each in (InvalidArgumentError, FeatureNotSupportedError) if each.default_result in function.results]
@@ -148,7 +148,9 @@ def _of_core(function: Function) -> list[str]:
 
 
 def _given_back(function: Function) -> list[str]:
-    """Describe which objects the caller has to release after a successful call, and which object the call releases."""
+    """Describe which objects the caller has to release after a successful call, and which object the call itself
+    releases.
+    """
     lines = [f"Gives back: {function.ends}."] if function.ends else []
     for made in function.made:
         by = " or ".join(f"`{each.name}`" for each in FUNCTIONS.values() if each.ends == made)

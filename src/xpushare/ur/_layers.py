@@ -1,5 +1,5 @@
-"""The layers around the functions of `xpushare.ur`. They are derived from the declarations: which objects a function
-makes and ends, its arguments' names, and which of them are handles and addresses.
+"""The layers around the functions of `xpushare.ur`, such as tracing and validation. The layers read the declarations to
+learn which objects a function makes and ends, and which of its arguments are handles and addresses.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _ended() -> frozenset[str]:
 
 @cache
 def _addresses() -> frozenset[str]:
-    """Return the kinds of objects that functions release by address."""
+    """Return the kinds of objects that functions release by address instead of by handle."""
     return frozenset(kind for kind in _ended() if kind and kind not in HANDLES and not kind.endswith(" handle"))
 
 
@@ -88,8 +88,8 @@ def _name(handle: Counted) -> str:
 
 
 def _subject(function: Function, kind: str, given: Mapping[str, Any]) -> Any:
-    """Return the argument that is a handle of that kind or, for other kinds, the first address. Return None if there is
-    none.
+    """Return the first argument that is a handle of that kind. If objects of that kind are not handles, return the
+    first argument that is an address. Return None if no argument fits.
     """
     for arg in function.args:
         if arg.base_kind == (f"handle:{kind}" if kind in HANDLES else "pointer"):
@@ -98,14 +98,18 @@ def _subject(function: Function, kind: str, given: Mapping[str, Any]) -> Any:
 
 
 def _made_address(function: Function, given: Mapping[str, Any], result: Any) -> int:
-    """Return the address of the object that a call made, which is one of the call's outputs, or else an argument."""
+    """Return the address of the object that a call made, which is one of the outputs of the call or, if no output is an
+    address, one of its arguments.
+    """
     kinds = function.returns.split("+")
     outputs = dict(zip(kinds, result if len(kinds) > 1 else (result,), strict=True))
     return int(outputs["pointer"] if "pointer" in outputs else _subject(function, "", given))
 
 
 def _keep(function: Function, given: Mapping[str, Any], result: Any) -> None:
-    """Record the objects that a successful call made and ended, except handle data, which the operations record."""
+    """Record the objects that a successful call made and ended. Handle data are left out, since the operations of
+    `core` record them.
+    """
     from xpushare.core.validation import books
 
     ended = function.ends
@@ -134,7 +138,7 @@ _USE: Final = "There are no valid references to"
 
 
 def _check(function: Function, given: Mapping[str, Any], error: URError, overrun: str) -> None:
-    """Report why a call failed. `overrun` describes the access out of bounds that an operation found."""
+    """Report why a call failed. If an operation found an access out of bounds, `overrun` describes it."""
     from xpushare.core.validation import checks, tell
 
     if "lifetime" in checks and _check_lifetime(function, given):
@@ -204,7 +208,7 @@ def _check_addresses(function: Function, given: Mapping[str, Any]) -> None:
 
 
 def _mapped(address: int) -> bool:
-    """Return whether this process has mapped anything at an address."""
+    """Return whether anything is mapped at an address in this process."""
     with open("/proc/self/maps") as file:
         for line in file:
             start, _, end = line.split(" ", 1)[0].partition("-")
@@ -214,7 +218,9 @@ def _mapped(address: int) -> bool:
 
 
 def _check_gone(address: int) -> bool:
-    """Report an address if this face has no object there any more. Returns whether it was reported."""
+    """Report an address at which functions of `xpushare.ur` have made an object that no longer exists. Returns whether
+    the address was reported.
+    """
     from xpushare.core.validation import books, tell
 
     if _objects.places.locate(address) is not None:
@@ -227,7 +233,9 @@ def _check_gone(address: int) -> bool:
 
 
 def _check_bounds(function: Function, given: Mapping[str, Any], error: URError) -> bool:
-    """Report addresses whose allocation ends too early. Returns whether there are any."""
+    """Report address arguments whose allocation ends before the last byte that the call would use. Returns whether
+    there are any.
+    """
     from xpushare.core.validation import books, tell
 
     found = False

@@ -1,5 +1,5 @@
 """The handles of `xpushare.ur`, which are small reference-counted objects around the objects of `xpushare`, and the
-tables that find them by address.
+tables that map addresses to objects.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ _lock = threading.RLock()
 
 
 class Counted:
-    """A handle with Unified Runtime's reference count. It is dead once the count is 0, even if the program still has
-    the object.
+    """A handle with Unified Runtime's reference count. The handle is invalid once the count is 0, even if the program
+    still has the Python object.
 
-    If a class has `shared`, this is the object of `xpushare` that the handle stands for.
+    Some classes have an attribute `shared`: the object of `xpushare` that the handle stands for.
     """
 
     __slots__ = ("__weakref__", "references")
@@ -181,7 +181,7 @@ class Device(Counted):
         return self.shared.backend
 
     def release(self) -> None:
-        """Release a reference. The process keeps the last one, since a device lives as long as the process."""
+        """Release a reference. The last reference is never released, since a device lives as long as the process."""
         if self.references > 1:
             super().release()
 
@@ -191,7 +191,7 @@ class Device(Counted):
 
 @final
 class Context(Counted):
-    """`ur_context_handle_t`: devices of one platform that share objects."""
+    """`ur_context_handle_t`: a group of devices of one platform, which share objects."""
 
     __slots__ = ("chosen_pools", "default_pools", "devices", "shared")
 
@@ -220,7 +220,7 @@ class Context(Counted):
             return found
 
     def pool(self, device: Device) -> USMPool:
-        """Return the pool of a device from which commands allocate if the caller names no pool."""
+        """Return the pool from which commands allocate memory of a device if the caller passes no pool."""
         found = self.chosen_pools.get(device)
         return found if found is not None and found.references else self.default_pool(device)
 
@@ -306,7 +306,7 @@ class PhysicalMem(Counted):
 
 @final
 class Event(Counted):
-    """`ur_event_handle_t`: a command's event, or a reusable one."""
+    """`ur_event_handle_t`: the event of a command, or a reusable event."""
 
     __slots__ = (
         *("command", "context", "failed_on", "native", "point", "profile", "queue", "reusable", "shared", "started"),
@@ -354,7 +354,7 @@ class Event(Counted):
 
 @final
 class Mem(Counted):
-    """`ur_mem_handle_t`: a buffer, or a part of one."""
+    """`ur_mem_handle_t`: a buffer, or a part of another buffer."""
 
     __slots__ = ("_bytes", "context", "flags", "is_part", "maps", "nbytes")
 
@@ -489,8 +489,8 @@ _loader_selects: Final = ContextVar("loader_selects", default=False)
 
 
 def selected_by_loader(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `call` as a function for Unified Runtime's loader. In it, `ONEAPI_DEVICE_SELECTOR` hides no devices, since
-    the loader applies the variable itself to all devices of a platform.
+    """Wrap `call` for Unified Runtime's loader. Inside the call, `ONEAPI_DEVICE_SELECTOR` hides no devices, since the
+    loader itself applies the variable to the devices of a platform.
     """
 
     def answer(*arguments: Any) -> Any:
@@ -516,7 +516,9 @@ def adapters() -> dict[Adapter, list[Device]]:
 
 @final
 class Places:
-    """The objects behind the addresses that this face has returned, by the start of their allocation or range."""
+    """The objects at the addresses that functions of `xpushare.ur` have returned. The key is the first address of the
+    allocation or range.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.RLock()  # re-entrant: a finalizer that the garbage collector runs may call us
@@ -587,8 +589,8 @@ class Places:
         return Range(allocation, offset, allocation.nbytes - offset, device, device.context, read_only, handle, None)
 
     def operand(self, address: int, size: int, device: SharedDevice, context: SharedContext) -> Range:
-        """Return memory of at least `size` bytes at an address: memory that this face knows, or else ordinary memory of
-        this process.
+        """Return memory of at least `size` bytes at an address: memory that `find` would return or, if the address is
+        unknown, ordinary memory of this process.
         """
         found = self.known(address)
         if found is None:

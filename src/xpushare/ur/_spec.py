@@ -1,10 +1,10 @@
 """How a function of `xpushare.ur` is declared, and where the declarations are found.
 
 A function is declared once, in a module of `_functions`: `@function` and the body below it. The public function with
-its validation (`_derived`), the stub and the reference pages (`_generate`) derive from that, and so do the links
-between functions and the operations of `core`. A body takes the C function's inputs in their order and under their
-names. An array and its count are one sequence. Outputs and the sizes of info queries are omitted, and so are the rules
-about them. Annotations give the kind of each argument:
+its validation (`_derived`), the stub and the reference pages (`_generate`) derive from that declaration, and so do the
+links between functions and the operations of `core`. A body takes the C function's inputs in their order and under
+their names. An array and its count are one sequence. Outputs and the sizes of info queries are omitted, and so are the
+rules about them. Annotations give the kind of each argument:
 
 | annotation | kind | in Python |
 |---|---|---|
@@ -194,7 +194,9 @@ class Function:
     needs: Aspect | None
     """What a device must have to carry the command out."""
     python: str
-    """The same in terms of the object face. Empty if Python has no need of it, since it counts references."""
+    """The same call, written with the classes of `xpushare.objects`. Empty if Python programs do not need such a call:
+    Python counts references itself.
+    """
     body: Callable[..., Any]
 
     @property
@@ -203,7 +205,7 @@ class Function:
         return tuple(self.makes.split("+")) if self.makes else ()
 
     def result_of(self, result: Result) -> Result:
-        """Return the result code with which the function answers an error of `core` that has the given code."""
+        """Return the result code of the function for an error of `core`. `result` is the general code of that error."""
         return self.results.get(result, result)
 
 
@@ -222,7 +224,7 @@ UNSUPPORTED_QUERY: Final = ("UNSUPPORTED_ENUMERATION", "the adapter does not sup
 
 
 class Info:
-    """The queries of one enumeration: the kind of each value, and how each query is answered."""
+    """The queries of one enumeration: the kind of the value of each query, and the function that answers it."""
 
     def __init__(
         self,
@@ -232,9 +234,9 @@ class Info:
         optional: str = "",
         changing: str = "",
     ) -> None:
-        """Declare the queries. `kinds` maps a kind to the names of its queries. `answers` maps a query to the function
-        that answers it for an object. `optional` are the names of the queries that UR lets an adapter leave unanswered.
-        `changing` are the names of the queries whose answer may change.
+        """Declare the queries. `kinds` maps a kind of values to the names of the queries that return this kind.
+        `answers` maps a query to the function that answers it for an object. `optional` are the names of the queries
+        that UR lets an adapter leave unanswered. `changing` are the names of the queries whose answer may change.
         """
         self.enumeration = enumeration
         self.kinds: Final = {name: kind for kind, names in kinds.items() for name in names.split()}
@@ -311,7 +313,7 @@ _HANDLE_KINDS: Final = {cls: kind for kind, cls in HANDLES.items()}
 
 
 def _kind(annotation: Any) -> str:
-    """Return the kind that an annotation of a body stands for."""
+    """Return the kind of argument or result for an annotation in a body's signature."""
     if annotation is types.NoneType:
         return "None"
     origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
@@ -361,7 +363,7 @@ def function(
     needs: Aspect | None = None,
     python: str = "",
 ) -> Callable[[F], F]:
-    """Declare the decorated body as UR's function of its name.
+    """Declare that the decorated function is the body of UR's function with the same name.
 
     - `errors`: the results that no check decides, without `ERROR_`, and when they occur
     - `rules`: the checks after those that follow from the kinds
@@ -370,7 +372,7 @@ def function(
     - `invalid`, `unsupported`: the results if `core` raises `InvalidArgumentError` or `FeatureNotSupportedError`
     - `handles`, `makes`, `ends`, `touches`, `needs`, `python`: as in `Function`
 
-    The docstring is the summary, and after an empty line the notes.
+    The first paragraph of the body's docstring is the summary. The other paragraphs are the notes.
     """
 
     def declare(body: F) -> F:

@@ -107,7 +107,7 @@ class ExpEnqueueExtProperties:
 
 @dataclass
 class DevicePartitionProperty:
-    """`ur_device_partition_property_t`. `DeviceInfo.PARTITION_TYPE` answers a list of them."""
+    """`ur_device_partition_property_t`. The answer of `DeviceInfo.PARTITION_TYPE` is a list of these structs."""
 
     type: int = 0
     """`DevicePartition`"""

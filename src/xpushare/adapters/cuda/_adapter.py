@@ -74,7 +74,9 @@ _SPARE_STREAMS: Final = 4
 
 
 class _Owned:
-    """A stream or an event that the program has handed over. It is destroyed with this object."""
+    """A stream or an event that the program has given to this package. The stream or event is destroyed with this
+    object.
+    """
 
     def __init__(self, driver: Driver, destroy: str, handle: int, stream: RawStream | None) -> None:
         self._driver = driver
@@ -213,8 +215,8 @@ class Cuda(VirtualMemoryAdapter):
 
     def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:
         """Return the forms of file descriptors that this adapter imports: memfds as host memory, and Vulkan's opaque
-        fds, since the same driver serves both. It cannot import VMM fds of other backends, since these exports lack
-        data that `PhysicalPages` and `DeviceMemory` need.
+        fds, since NVIDIA's driver serves both Vulkan and CUDA. The adapter cannot import VMM fds of other backends,
+        since exports of other backends lack data that `PhysicalPages` and `DeviceMemory` need.
         """
         return {} if physical else {Form.MEMFD: Same.HOST, Form.OPAQUE_FD: Same.DEVICE}
 
@@ -235,7 +237,9 @@ class Cuda(VirtualMemoryAdapter):
         return _fabric.support(self.device(device))
 
     def fabric_handle(self, device: DeviceInfo, address: int) -> bytes:
-        """Return the fabric handle of an allocation. Raises `FeatureNotSupportedError` if it has none."""
+        """Return the fabric handle of an allocation. Raises `FeatureNotSupportedError` if the allocation has no fabric
+        handle.
+        """
         return _fabric.fabric_handle(self.device(device), address)
 
     def pool(self, device: DeviceInfo) -> DriverPool:
@@ -252,8 +256,8 @@ class Cuda(VirtualMemoryAdapter):
         _memory.name_all(found)
 
     def foreign(self, address: int, nbytes: int | None = None) -> Foreign | None:
-        """Find another library's memory. With `nbytes`, return only the adjacent allocations that an array of that size
-        covers.
+        """Find another library's memory. If `nbytes` is given, return only those adjacent allocations that contain the
+        `nbytes` bytes from `address`.
         """
         found = self._pools.find(address, self.info_of) or _memory.locate(
             self.memory_engine, self._driver, self.info_of, address, nbytes
@@ -263,7 +267,7 @@ class Cuda(VirtualMemoryAdapter):
         return found
 
     def _introduce(self, info: DeviceInfo) -> None:
-        """Let native code find memory on a device whose context this process has."""
+        """Let native code find the memory on a device, if this package uses the context of the device."""
         gpu = self.device(info)
         if gpu.used:
             if self.recogniser is None:
@@ -343,8 +347,8 @@ class Cuda(VirtualMemoryAdapter):
             driver.api.cuCtxPopCurrent()
 
     def adopt_event(self, native: object) -> tuple[DeviceInfo, int | Point] | None:
-        """Return the device and raw handle of another library's CUDA event, for `DriverQueue.wait_native`. Return None
-        if `event` is not an event.
+        """Return the device and the argument of `DriverQueue.wait_native` for a CUDA event of another library (its raw
+        handle) or for a value of Vulkan's timeline semaphore. Return None for any other object.
         """
         if isinstance(native, TimelinePoint):
             self._driver.start()

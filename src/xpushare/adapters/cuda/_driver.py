@@ -174,7 +174,9 @@ class Driver(ProcessDriver["Gpu"]):
         return _native.ask(self.function("cuPointerGetAttribute"), attribute, address)
 
     def pointers(self, attributes: tuple[Pointer, ...], address: int) -> tuple[int, ...]:
-        """Return several attributes of an address that the driver knows. An attribute that its memory lacks is 0."""
+        """Return several attributes of an address that the driver knows. An attribute that the memory at the address
+        lacks is 0.
+        """
         found = _native.ask_all(self.function("cuPointerGetAttributes"), attributes, address)
         if isinstance(found, int):
             raise self.error(f"asking for the memory at {address:#x}", "cuPointerGetAttributes", found)
@@ -193,14 +195,14 @@ class Driver(ProcessDriver["Gpu"]):
 
     @property
     def waiting_streams(self) -> int:
-        """How many streams of a device may wait for points that may never come. A waiting stream occupies its channel.
-        With a quarter of the channels occupied, every other stream keeps running. With half of them occupied, some
-        stand still (measured).
+        """How many streams of a device may wait for points that may never come. A waiting stream occupies its hardware
+        channel. With a quarter of the channels occupied, every other stream keeps running. With half of the channels
+        occupied, some other streams stand still (measured).
         """
         return self.channels // 4
 
     def why_held(self) -> str:
-        """Return why queues of a device hold operations."""
+        """Return why queues of a device hold operations back in this process."""
         most = _CHANNELS_MOST // 4
         return (
             f"{self.waiting_streams} of its queues may wait on the device for points that nobody has submitted, since "
@@ -242,8 +244,8 @@ class Context:
         self.pushed = driver.scopes(self.number, relaxed=False)
 
     def check(self, doing: str) -> None:
-        """Raise the error that broke this context, if the context is broken. A query of any stream reports that error,
-        so this queries an idle stream of ours. The context must be current.
+        """Raise the error that broke this context, if the context is broken. The driver reports that error when any
+        stream is queried, so this method queries an idle stream of our own. The context must be current.
         """
         if self._idle_stream is None:
             self._idle_stream = self.driver(doing, "cuStreamCreate", n.STREAM_NON_BLOCKING)
@@ -252,11 +254,11 @@ class Context:
 
 @final
 class Gpu:
-    """One device of the driver, and the engine's hooks for it.
+    """One device of the driver, with the hooks that the stream engine calls.
 
-    Its primary context is retained at first use and never released. Releasing a context would wait for the context's
-    work, and would hang if that work waits for a point that never comes (measured). The exit of the process does not
-    wait.
+    The primary context of the device is retained at first use and never released. Releasing a context would wait for
+    the context's work, and would hang if that work waits for a signal that never comes (measured). When the process
+    exits, the driver does not wait for the work.
     """
 
     def __init__(self, driver: Driver, ordinal: int, handle: Any, name: str) -> None:
@@ -309,7 +311,7 @@ class Gpu:
 
     @property
     def used(self) -> bool:
-        """Whether this package has retained the primary context."""
+        """Whether this package has retained the primary context of the device."""
         return self._context is not None
 
     def active(self) -> bool:
@@ -317,8 +319,8 @@ class Gpu:
         return bool(self.driver("asking for contexts", "cuDevicePrimaryCtxGetState", self.handle)[1])
 
     def queue_calls(self) -> QueueCalls:
-        """Return the calls that native code makes on the streams of this device. All streams share one object, since it
-        counts the streams that wait.
+        """Return the calls that native code makes on the streams of this device. All streams share one object, since
+        the object counts the streams that wait.
         """
         context, driver = self.context, self.driver
         with self._lock:

@@ -84,7 +84,7 @@ def dma_buf(gpu: Gpu, address: int, nbytes: int) -> tuple[OwnedFd, int]:
 
 @final
 class _Semaphore:
-    """A timeline semaphore, imported for a device (cuImportExternalSemaphore)."""
+    """A timeline semaphore of Vulkan, imported for a device (cuImportExternalSemaphore)."""
 
     def __init__(self, gpu: Gpu, semaphore: TimelineSemaphore) -> None:
         driver, api = gpu.driver, gpu.driver.api

@@ -15,8 +15,8 @@ __all__ = ["fabric_handle", "support"]
 
 
 def support(gpu: Gpu) -> Support:
-    """Return whether allocations with a file descriptor and a fabric handle can be made. Found by asking the driver and
-    then making one.
+    """Return whether allocations with a file descriptor and a fabric handle can be made. Asks the driver, then makes
+    one such allocation as a test.
     """
     doing = "trying an allocation with a fabric handle"
     try:

@@ -59,8 +59,8 @@ def driver_version() -> str:
 
 
 def pci_address(gpu_uuid: str) -> str:
-    """Return the GPU's address on the PCI bus. Return "" for a MIG instance, which has none, and if the driver does not
-    list one.
+    """Return the address of the GPU on the PCI bus. Return "" if the driver does not list an address, or for a MIG
+    instance, which has none.
     """
     for file in PROC.glob("gpus/*/information"):
         name = file.parent.name
@@ -75,7 +75,7 @@ def pci_address(gpu_uuid: str) -> str:
 
 
 def has_binding() -> bool:
-    """Return whether cuda-bindings is installed. Imports nothing of it but the package `cuda`."""
+    """Return whether cuda-bindings is installed. Imports only the package `cuda`, and no module of the binding."""
     try:
         return importlib.util.find_spec("cuda.bindings.driver") is not None
     except (ImportError, ValueError):

@@ -57,8 +57,8 @@ class ManagedMemory(Mapped):
 
 
 def open_own(engine: Engine, gpu: Gpu, kind: int, doing: str, what: Import, description: bytes) -> DriverMemory:
-    """Map a peer's memory from a pool. Raises for cudaMalloc memory that `open_legacy` refused, since it is read-only
-    or invalid.
+    """Map a peer's memory from a pool. Memory of cudaMalloc comes here only if `open_legacy` has refused it, so this
+    raises the error: the import is read-only, or invalid.
     """
     if kind not in (_LEGACY, _POOL) or len(description) < _HANDLE_NBYTES:
         raise InvalidHandleError(f"{doing}: this version does not know the kind of the exporter's memory ({kind})")
@@ -97,8 +97,8 @@ def importer(engine: Engine, gpu: Gpu) -> Importer:
 
 
 def open_legacy(engine: Engine, gpu: Gpu, found: Sequence[Import]) -> list[DriverMemory] | None:
-    """Map several imports of cudaMalloc memory in one native call: all of them, or none. Return None if one of them is
-    invalid or is another kind of memory.
+    """Map several imports of cudaMalloc memory in one native call. If one import is invalid or is another kind of
+    memory, nothing is mapped and the result is None.
     """
     payloads: list[bytes] = []
     sizes: list[int] = []
@@ -180,7 +180,7 @@ def _open_pool(gpu: Gpu, doing: str, what: Import, raw: bytes) -> tuple[int, Cal
 
 
 class _ForeignMemory(DriverMemory):
-    """Another library's allocation. It acquires nothing before it is exported."""
+    """Another library's allocation. This object acquires nothing from the driver before the first export."""
 
     host_accessible = False
 
@@ -199,7 +199,9 @@ class _ForeignMemory(DriverMemory):
 
 @final
 class _ForeignLegacy(_ForeignMemory):
-    """Memory of cudaMalloc. A handle of 64 bytes names the whole allocation, for as long as the allocation lives."""
+    """Memory of cudaMalloc. A handle of 64 bytes identifies the whole allocation, and is valid as long as the
+    allocation lives.
+    """
 
     lasting_export = True
 
@@ -244,8 +246,8 @@ class _ForeignLegacy(_ForeignMemory):
 
 
 def name_all(found: Iterable[DriverMemory]) -> None:
-    """Request the handles of the allocations that have none yet. A failure is ignored here, since it recurs in
-    `export`, which raises it.
+    """Request the handles of the allocations that have none yet. A failure is ignored here, since the later call of
+    `export` fails in the same way and raises the error.
     """
     unnamed: dict[Gpu, list[_ForeignLegacy]] = {}
     for each in found:
@@ -298,7 +300,7 @@ _TORCH: Final = "PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC
 
 def number_of(driver: Driver, address: int) -> int | None:
     """Return the driver's number in this process for the allocation at the address. No two allocations have the same
-    number. Return None if the driver knows no allocation there. This does not start a driver.
+    number. Return None if the driver knows no allocation there. Does not start the driver.
     """
     if not driver.started:
         if not in_use_here():
@@ -316,8 +318,8 @@ def number_of(driver: Driver, address: int) -> int | None:
 def locate(
     engine: Engine, driver: Driver, info_of: Callable[[Gpu], DeviceInfo], address: int, nbytes: int | None
 ) -> Foreign | None:
-    """Return another library's allocation at `address`. If it lies in a run of allocations, return the part that covers
-    `nbytes`, or the whole run if `nbytes` is None.
+    """Return another library's allocation at `address`. If several allocations are mapped side by side there, return
+    those that contain the `nbytes` bytes from `address`, or all of them if `nbytes` is None.
     """
     buffer = number_of(driver, address)
     if buffer is None:
@@ -386,7 +388,7 @@ def recogniser(driver: Driver) -> Recogniser:
 
 
 class _Extent(NamedTuple):
-    """One mapping of shareable memory."""
+    """One mapping of memory that can be shared."""
 
     start: int
     nbytes: int
@@ -394,11 +396,11 @@ class _Extent(NamedTuple):
 
 
 def _run(gpu: Gpu, address: int, end: int | None, reserved: tuple[int, int]) -> list[_Extent]:
-    """Return the adjacent mappings from `address` to `end`. Without `end`, return the longest such run around
-    `address`.
+    """Return the adjacent mappings from `address` to `end`. If `end` is None, return all mappings that adjoin each
+    other around `address`.
 
     The driver reports the whole reservation as the range of an address. But every mapping has a buffer id of its own
-    (measured), so asking for the ids of other granules finds the ends of a mapping.
+    (measured), so the ends of a mapping are found by comparing the ids of neighbouring granules.
     """
     unit = gpu.granularity(False)
 
@@ -421,7 +423,9 @@ def _run(gpu: Gpu, address: int, end: int | None, reserved: tuple[int, int]) -> 
         return _Extent(start, edge(at, unit) + unit - start, buffer(at) or 0)
 
     def behind(last: _Extent) -> _Extent | None:
-        """Return the mapping that follows `last`. It usually has the same size, so that is tried first."""
+        """Return the mapping that follows `last`. The next mapping usually has the same size as `last`, so that size is
+        tried first.
+        """
         start, nbytes = last.start + last.nbytes, last.nbytes
         if (found := buffer(start)) is None:
             return None

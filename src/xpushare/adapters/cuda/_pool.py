@@ -1,6 +1,6 @@
 """Pools of device memory for other libraries' allocators, over `device_pool.c`.
 
-Their chunks are VMM allocations with POSIX file descriptors, like this package's own memory.
+The chunks of a pool are VMM allocations with POSIX file descriptors, like this package's own memory.
 """
 
 from __future__ import annotations

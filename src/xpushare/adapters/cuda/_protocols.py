@@ -1,6 +1,6 @@
 """Recognises CUDA's objects without the driver: whether this process uses CUDA, and which streams arrays are on.
 
-It imports no driver and no binding, so any module may import it.
+This module imports no driver and no binding, so any module may import it.
 """
 
 from __future__ import annotations

@@ -18,12 +18,13 @@ __all__ = ["Stream"]
 
 @final
 class Stream(RuntimeStream):
-    """A stream, and the engine's hooks for it. A mark is an event and its number.
+    """A stream, with the hooks that the stream engine calls. The engine queues a *mark* to learn when the stream has
+    reached that place. Here a mark is a CUDA event and its number.
 
-    Streams share hardware channels. So our own streams hold operations if too many streams would wait. Streams of other
-    libraries cannot hold operations. Calls on words and events need no current context (measured), except on the
-    default streams, which belong to the current context. The calls that `synchronize` repeats are inlined, which saves
-    one Python frame each.
+    Streams share hardware channels. If too many streams would wait, operations on our own streams are held back in this
+    process. Operations on streams of other libraries cannot be held back. Calls on words and events need no current
+    context (measured), except on the default streams, which belong to the current context. The calls that `synchronize`
+    repeats are inlined, which saves one Python frame each.
     """
 
     def __init__(self, context: Context, stream: Any, owner: object | None) -> None:
@@ -50,9 +51,11 @@ class Stream(RuntimeStream):
             return cls(context, context.driver(doing, "cuStreamCreate", n.STREAM_NON_BLOCKING), None)
 
     def identity(self) -> Hashable | None:
-        """Return a key that no later stream has, even a stream that gets the same handle after this one is destroyed.
+        """Return a key that identifies this stream. No later stream has the same key, even if the driver reuses the
+        handle.
 
-        Return None while the stream is being captured, since asking for its id would end the capture (measured).
+        Return None while the stream is being captured, since asking for the stream's id would end the capture
+        (measured).
         """
         context = self._context
         if self.lasting:

@@ -46,7 +46,7 @@ _KERNEL: Final = ("/dev/kfd", "/dev/dxg")  # Linux, WSL
 
 
 def _described(ordinal: int, listed: Sequence[Any]) -> DeviceInfo:
-    """Return the device that `Gpu.listed` describes, in this process or in a child."""
+    """Make the listed device from a result of `Gpu.listed`, which may come from a child process."""
     name, uuid, version, pci = listed
     release = f"{version // 10_000_000}.{version // 100_000 % 100}.{version % 100_000}"
     return DeviceInfo(BACKEND, ordinal, name, uuid, "gpu", release, pci)
@@ -118,8 +118,8 @@ class Hip(LibraryAdapter[Gpu]):
         return self._finds_devices() and self._driver.pointer(Pointer.BUFFER_ID, address) is not None
 
     def _finds_devices(self) -> bool:
-        """Return whether this process uses the library, and the library has a device. Without a device, the library
-        knows no memory.
+        """Return whether this process uses the library, and the library has a device. If there is no device, the
+        library knows no memory.
         """
         if not self._driver.started and not protocols.in_use_here():
             return False
@@ -152,7 +152,9 @@ class Hip(LibraryAdapter[Gpu]):
         return info, HostOrderedQueue(self.queue(info), finish)
 
     def _gpu_of(self, ordinal: int | None) -> Gpu:
-        """Return the device that another library's object names, or else the current device."""
+        """Return the device with that ordinal, which another library's object names, or the current device if `ordinal`
+        is None.
+        """
         found = self._driver.gpus()
         if ordinal is None:
             ordinal = self._driver.made("asking for the current device", "hipGetDevice")

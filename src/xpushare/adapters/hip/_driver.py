@@ -77,7 +77,9 @@ class Driver(LibraryDriver["Gpu"]):
         self._clear: Any = None
 
     def _load(self) -> Any:
-        """Load HIP's library: the one that this process has loaded already, or else the first that can be loaded."""
+        """Load HIP's library. If this process has loaded one already, use that one, otherwise the first file name that
+        can be loaded.
+        """
         failures: list[str] = []
         for name in sorted(libraries(), key=lambda name: not library_loaded(name)):
             try:
@@ -127,8 +129,8 @@ class Driver(LibraryDriver["Gpu"]):
         return CODES.error(doing, call, self._name(code).decode(), code)
 
     def pointer(self, attribute: Pointer, address: int) -> int | None:
-        """Return an attribute of an address, or None if the driver does not know the address. The driver writes one,
-        four or eight bytes.
+        """Return an attribute of an address, or None if the driver does not know the address. Depending on the
+        attribute, the driver writes 1, 4 or 8 bytes.
         """
         out = ctypes.c_uint64()
         return None if self.code("hipPointerGetAttribute", address_of(out), attribute, address) else out.value
@@ -152,7 +154,7 @@ class Driver(LibraryDriver["Gpu"]):
 
 @final
 class Gpu(CountedMemory):
-    """One device, and the engine's hooks for it."""
+    """One device, with the hooks that the stream engine calls."""
 
     def __init__(self, driver: Driver, ordinal: int) -> None:
         super().__init__()
@@ -177,7 +179,7 @@ class Gpu(CountedMemory):
         return f"HIP device {self.ordinal}"
 
     def listed(self) -> tuple[str, str, int, str]:
-        """Return the name, uuid, driver version and PCI address for a listing."""
+        """Return the name, uuid, driver version and PCI address of the device, for the list of devices."""
         return self.name, self.uuid, self.driver.version, self.pci
 
     def attribute(self, attribute: Attribute) -> int:
@@ -194,8 +196,8 @@ class Gpu(CountedMemory):
 
     @cached_property
     def lacks_virtual_memory(self) -> str:
-        """The feature that is missing for creating, exporting and mapping memory, or "" if none is. Found by trying one
-        export.
+        """The feature that is missing for creating, exporting and mapping memory, or "" if none is. Determined by
+        exporting one test allocation.
         """
         if not self.attribute(Attribute.VirtualMemoryManagementSupported):
             return "hipDeviceAttributeVirtualMemoryManagementSupported"
@@ -242,7 +244,7 @@ class Gpu(CountedMemory):
     @cached_property
     def words(self) -> tuple[bool, bool, str]:
         """Whether streams can store words in registered host pages, whether they can wait for such words, and the
-        reason if not. Found by a trial.
+        reason if not. Determined by trying both on a test stream.
         """
         try:
             with self.current(), ExitStack() as undo:
@@ -261,8 +263,8 @@ class Gpu(CountedMemory):
         undo.callback(driver.code, "hipStreamDestroy", stream)
 
         def fails(name: str, *arguments: int) -> str:
-            """Make a call on the stream. Return why it was refused or did not finish, or "" if it succeeded. If it did
-            not finish, the objects that it uses are never released.
+            """Make a call on the test stream. Return "" if the call succeeded, otherwise why it was refused or did not
+            finish. If the call did not finish, the objects that it uses are never released.
             """
             code = driver.code(name, stream, *arguments)
             if code:

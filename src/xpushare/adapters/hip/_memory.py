@@ -1,5 +1,5 @@
-"""Memory from hipMalloc, shared by IPC handles: memory of other libraries, and our own if the driver offers nothing
-better.
+"""Memory from hipMalloc, shared by IPC handles: memory of other libraries, and our own if the driver does not support
+allocations with POSIX fds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ def _handle_of(gpu: Gpu, doing: str, address: int) -> bytes:
 
 
 class _Malloced(Mapped):
-    """hipMalloc memory. Its handle names the whole allocation, for as long as the allocation lives."""
+    """hipMalloc memory. The IPC handle identifies the whole allocation, and is valid as long as the allocation
+    lives.
+    """
 
     def __init__(self, engine: Engine, gpu: Gpu, address: int, nbytes: int, handle: bytes = b"") -> None:
         super().__init__(engine, gpu, address, nbytes, gpu.driver, "freeing memory", "hipFree", address)
@@ -44,7 +46,7 @@ class _Malloced(Mapped):
 
 @final
 class _Foreign(_Malloced):
-    """Another library's allocation. Releasing it frees nothing."""
+    """Another library's allocation. Releasing this object does not free the allocation."""
 
     def release(self) -> None:
         pass

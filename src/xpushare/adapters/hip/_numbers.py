@@ -30,7 +30,7 @@ class Error(IntEnum):
 
 
 class Attribute(IntEnum):
-    """Device attributes: hipDeviceAttribute…. HIP before release 6 lacks the last one."""
+    """Device attributes: hipDeviceAttribute…. HIP before release 6 lacks the last attribute."""
 
     ConcurrentManagedAccess = 9
     Integrated = 16

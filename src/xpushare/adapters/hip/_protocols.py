@@ -43,8 +43,8 @@ class RawStream(NamedTuple):
 
 
 def _is_hip(native: object) -> bool:
-    """Return whether an object of another library may belong to HIP. If the library does not say whether it uses HIP or
-    CUDA, the answer is yes.
+    """Return whether an object of another library may belong to HIP. Return True if the library does not say whether it
+    uses HIP or CUDA.
     """
     said = objects.is_hip(native)
     return in_use_here() if said is None else said

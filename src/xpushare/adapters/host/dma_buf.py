@@ -1,4 +1,6 @@
-"""dma-bufs on the host: those of any driver that lets the host map them, and those that the kernel makes of memfds."""
+"""dma-bufs on the host. They come from any driver that lets the host map its dma-bufs, or from memfds by the kernel
+(udmabuf).
+"""
 
 from __future__ import annotations
 
@@ -119,8 +121,8 @@ class HostDmaBuf(DriverMemory):
         return Export(self.nbytes, self._exposed, (self.fd.number,), form=Form.DMA_BUF)
 
     def begin(self, write: bool) -> None:
-        """Begin an access by the host, and make the devices' writes visible to it. With `write`, the host may also
-        write.
+        """Begin an access by the host, and make the devices' writes visible to it. If `write` is true, the host may
+        write as well as read.
         """
         self._sync(_READ | _WRITE if write else _READ)
 

@@ -1,5 +1,5 @@
-"""Host memory in memfds, shared by `native_cpu` and `mock`. Every system call goes through a `Calls`, which mock can
-make fail.
+"""Host memory in memfds, shared by `native_cpu` and `mock`. Every system call goes through an object of `Calls`, so
+that the adapter `mock` can make the call fail.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def pages(nbytes: int) -> int:
 
 
 def page_of_memfd() -> Any:
-    """Map one page on which a driver can be tried."""
+    """Map one page of a new memfd, on which a driver is tested."""
     nbytes = system.page_nbytes()
     fd = system.memfd("xpushare-page")
     try:
@@ -76,7 +76,7 @@ def check_imported(calls: Calls, doing: str, what: Import) -> int:
 
 
 class HostMemory(DriverMemory):
-    """A mapped memfd. The descriptor stays open if this process may have to export the memory."""
+    """A mapped memfd. The file descriptor stays open if this process may have to export the memory."""
 
     host_accessible = True
     lasting_export = True
@@ -96,7 +96,9 @@ class HostMemory(DriverMemory):
 
     @classmethod
     def allocate(cls, calls: Calls, nbytes: int, keep: bool = False) -> HostMemory:
-        """Allocate zeroed memory. With `keep`, reuse freed memory that no other process has ever been able to reach."""
+        """Allocate zeroed memory. If `keep` is true, freed memory may be reused, provided that no other process has
+        ever been able to reach it.
+        """
         doing = f"allocating {nbytes} bytes"
         exposed = pages(nbytes)
         found = calls.checked(doing, "kept_mapping", exposed) if keep else None

@@ -29,7 +29,7 @@ class HostQueue(DriverQueue):
     """Runs operations in order, on a thread that starts with the first operation and ends with the queue.
 
     After a failure, later work still runs, but its signals are lost. This ends when `synchronize` reports the failure,
-    or when `told` records that the program knows of it.
+    or when `told` records that the program knows of the failure.
     """
 
     def __init__(self) -> None:
@@ -156,7 +156,7 @@ class HostQueue(DriverQueue):
         return not self._pending
 
     def clean(self) -> bool:
-        """Return whether everything queued has finished, and `synchronize` has no failure to report."""
+        """Return whether everything queued has finished and there is no failure for `synchronize` to report."""
         return not (self._pending or self._failures or self._known or self._spoiled)
 
     def unfinished(self) -> bool | tuple[_native.Slot, int]:

@@ -186,7 +186,7 @@ class LevelZero(LibraryAdapter[Gpu]):
         return found, found
 
     def samples(self) -> DriverSamples:
-        """Return the samples for the conformance suite. There are no streams, since SYCL's queues do not run
-        our work.
+        """Return the arrays of another library for the conformance suite. There are no streams, since SYCL's queues do
+        not run our work.
         """
         return DriverSamples(self, lambda info, nbytes: UsmArray(self.device(info), info, nbytes))

@@ -1,8 +1,9 @@
 """The part of Level Zero's C interface that this adapter uses, declared from the specification, and Intel's extensions
-for words in memory.
+by which command lists write words in memory and wait for them.
 
-It imports nothing of this package, so a process that lists devices can load it alone. Pointers and handles are plain
-unsigned integers. A test compares sizes and offsets with the official headers, as a C compiler reads them.
+This module imports nothing else of this package, so a process that lists devices can load it alone. Pointers and
+handles are plain unsigned integers. A test compares sizes and offsets with the official headers, as a C compiler reads
+them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One device of a driver, and the engine's hooks for it."""
+"""One device of a driver, with the hooks that the stream engine calls."""
 
 from __future__ import annotations
 
@@ -72,7 +72,9 @@ class Stamp:
 
 @final
 class Gpu(CountedMemory):
-    """A root device. Unlike in CUDA, no context has to be current for a call."""
+    """A root device, with the hooks that the stream engine calls. Unlike in CUDA, no context has to be current for a
+    call.
+    """
 
     def __init__(self, platform: Platform, ordinal: int, handle: int, properties: ze.ze_device_properties_t) -> None:
         super().__init__()
@@ -160,7 +162,9 @@ class Gpu(CountedMemory):
 
     @property
     def words(self) -> Words:
-        """How the device's queues complete points and wait for them. Found by one trial."""
+        """How the device's queues complete signals of events and wait for them. Determined once, by trying the driver's
+        functions.
+        """
         with self._trying:
             if self._words is None:
                 self._words = try_words(self)
@@ -193,7 +197,7 @@ class Gpu(CountedMemory):
         return self.lacking("shareable memory")
 
     def listed(self) -> tuple[str, str, str, str, str]:
-        """Return the uuid, name, driver version, driver uuid and PCI address for a listing."""
+        """Return the uuid, name, driver version, driver uuid and PCI address for the list of devices."""
         bus, about = ze.ze_pci_ext_properties_t(), self.platform.about
         known = not self.driver.code("zeDevicePciGetPropertiesExt", self.handle, bus)
         pci = f"{bus.domain:04x}:{bus.bus:02x}:{bus.device:02x}.{bus.function:x}" if known else ""
@@ -212,8 +216,8 @@ class Gpu(CountedMemory):
         return self.driver.made(doing, *call)
 
     def drain(self) -> None:
-        """Wait for the work on the device. If the driver lacks `zeDeviceSynchronize`, this waits for our lists only,
-        and misses the work that other libraries have queued.
+        """Wait for the work on the device. If the driver lacks `zeDeviceSynchronize`, this waits only for our own
+        command lists, and not for work that other libraries have queued.
         """
         doing, call = f"waiting for the work on {self}", "zeDeviceSynchronize"
         code = self.driver.code(call, self.handle)
@@ -249,8 +253,8 @@ class Gpu(CountedMemory):
 
     @cached_property
     def untimed(self) -> str:
-        """The feature that is missing for timing signals, or "" if none is. Found by a trial: the time that a list
-        writes must lie between two readings of the clock.
+        """The feature that is missing for timing signals, or "" if none is. Determined by a test: the time that a
+        command list writes must lie between two readings of the clock.
         """
         doing = f"trying the clock of {self}"
         try:
@@ -274,8 +278,8 @@ class Gpu(CountedMemory):
     # --- pages of the host ---------------------------------------------------------------------------------
 
     def reach(self, doing: str, address: int, nbytes: int, read_only: bool) -> None:
-        """Let the devices use these pages. If the driver cannot do that, the pages are event slots, which only host
-        functions touch.
+        """Let the devices use these pages. If the driver has no way to do that, this does nothing. In that case, the
+        pages contain event slots, which only functions on the host access.
         """
         with ExitStack() as undo:
             for platform in self.driver.platforms:
@@ -353,7 +357,7 @@ class Gpu(CountedMemory):
 
     def import_fd(self, doing: str, fd: int, origin: bytes) -> Pages:
         """Import physical memory by file descriptor. The size is read from the descriptor, since the driver would
-        accept a wrong one.
+        accept a wrong size.
         """
         nbytes = fd_nbytes(doing, fd)
         if nbytes % self._granularity:
@@ -367,7 +371,7 @@ class Gpu(CountedMemory):
         self.driver(doing, "zeVirtualMemFree", self.platform.context, address, nbytes)
 
     def map_pages(self, doing: str, address: int, pages: Pages) -> bool:
-        """Map physical memory. Intel's driver maps an object at one address at a time."""
+        """Map physical memory. Intel's driver can map a physical memory object at only one address at a time."""
         call = "zeVirtualMemMap", self.platform.context, address, pages.nbytes, pages.handle, 0, n.ACCESS["none"]
         code = self.driver.code(*call)
         if code == Code.INVALID_ARGUMENT and pages.original is None and not self.lacks_physical_ipc():

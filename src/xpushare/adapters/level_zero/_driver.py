@@ -74,7 +74,7 @@ class Platform:
             return self._context
 
     def has(self, name: str) -> bool:
-        """Return whether the loader has a function and the driver's version is new enough for it."""
+        """Return whether the loader has a function and the driver is new enough to support the function."""
         return name in self.driver.functions and self.api >= ze.FUNCTIONS[name][0]
 
     def extension(self, name: str) -> int:
@@ -98,8 +98,8 @@ class Platform:
     @cached_property
     def host_route(self) -> Literal["imported", "mapped", ""]:
         """How the driver uses host pages in place: by an extension of Intel's, by an allocation at the pages' address,
-        or not at all. The extension is preferred: if an allocation at an address was freed and its pages were unmapped,
-        Intel's driver (26.27) crashes at the end of the process.
+        or not at all (""). The extension is preferred: if an allocation at an address was freed and its pages were
+        unmapped, Intel's driver (26.27) crashes at the end of the process.
         """
         if all(map(self.extension, _IMPORTS)):
             return "imported"
@@ -142,7 +142,7 @@ G = TypeVar("G", bound=_Device)
 
 @final
 class Driver(LibraryDriver[G]):
-    """Calls the loader. `G` is the type of a device."""
+    """Calls Level Zero's loader. `G` is the class of this package that represents a device."""
 
     codes = CODES
     names = ze.RESULTS
@@ -152,7 +152,9 @@ class Driver(LibraryDriver[G]):
     by_address = ze.Extensible
 
     def __init__(self, make: Callable[[Platform, int, int, ze.ze_device_properties_t], G]) -> None:
-        """Make the driver. `make` makes a device from its driver, ordinal, handle and properties."""
+        """Prepare to call the loader, which is loaded at the first use. `make` is called for each GPU with its
+        platform, ordinal, Level Zero handle and properties. It returns the `G` that represents the GPU.
+        """
         super().__init__("Level Zero", "ZE_AFFINITY_MASK")
         self._make = make
         self.platforms: list[Platform] = []

@@ -23,14 +23,14 @@ _DRIVERS: Final = ("ZE_ENABLE_ALT_DRIVERS", "ZEL_DRIVERS_ORDER")  # these name d
 
 
 def present(environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether a driver may find a device: if the kernel has an Intel GPU, or if the user has named another
-    driver.
+    """Return whether a driver may find a device. This is so if the kernel has an Intel GPU, or if the user has named
+    another driver.
     """
     return any(environ.get(name) for name in _DRIVERS) or has_render_node(INTEL)
 
 
 def info(ordinal: int, listed: Sequence[Any]) -> DeviceInfo:
-    """Return the device that `Gpu.listed` describes, in this process or in a child."""
+    """Make the listed device from a result of `Gpu.listed`, which may come from a child process."""
     device, name, version, driver_uuid, pci = listed
     return DeviceInfo(BACKEND, ordinal, name, device, "gpu", version, pci, driver_uuid)
 

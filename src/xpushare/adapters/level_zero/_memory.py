@@ -36,7 +36,7 @@ def _rounded(nbytes: int, unit: int) -> int:
 
 
 def _allocate(gpu: Gpu, doing: str, nbytes: int, chained: Any) -> int:
-    """Allocate memory of the device. Drivers limit the size of an allocation unless they are asked not to."""
+    """Allocate memory of the device. Drivers limit the size of an allocation unless the call lifts the limit."""
     if nbytes > gpu.properties.maxMemAllocSize:
         chained = ze.ze_relaxed_allocation_limits_exp_desc_t(chained, flags=n.MAX_SIZE)
     description = ze.ze_device_mem_alloc_desc_t(chained)
@@ -75,7 +75,7 @@ class _Private(Mapped):
 
 
 class _Exported(DriverMemory):
-    """Another library's allocation. It acquires nothing before its first export."""
+    """Another library's allocation. This object acquires nothing from the driver before the first export."""
 
     host_accessible = False
 
@@ -131,7 +131,7 @@ class _Exported(DriverMemory):
 
 @final
 class Allocated(Mapped):
-    """An allocation of ours. It is made for export, so its pages contain no other allocation."""
+    """An allocation of our own. The allocation is made for export, so its pages contain no other allocation."""
 
     def __init__(self, engine: Engine, gpu: Gpu, nbytes: int) -> None:
         doing, whole = f"allocating {nbytes} bytes on {gpu}", _rounded(nbytes, gpu.granularity(False))
@@ -150,7 +150,9 @@ class Allocated(Mapped):
 
 @final
 class Adopted(Mapped):
-    """Memory in another driver's dma-buf. Importers get that dma-buf, in the same way as a dma-buf of this driver."""
+    """Memory in another driver's dma-buf. Importers receive that dma-buf, as they would receive a dma-buf of this
+    driver.
+    """
 
     def __init__(self, engine: Engine, gpu: Gpu, doing: str, fd: OwnedFd, nbytes: int) -> None:
         if not gpu.shares_by_fd:
@@ -210,7 +212,9 @@ def open_own(engine: Engine, gpu: Gpu, kind: int, doing: str, what: Import, own:
 
 
 def _open_handle(engine: Engine, gpu: Gpu, doing: str, fd: int, raw: bytes, nbytes: int) -> DriverMemory:
-    """Open memory by an older driver's handle, after replacing the descriptor in it by the one that we received."""
+    """Open memory by the handle of an older driver. The descriptor number in the handle is replaced by the descriptor
+    that this process has received.
+    """
     driver, context = gpu.driver, gpu.platform.context
     if len(raw) != ctypes.sizeof(ze.ze_ipc_mem_handle_t):
         raise InvalidHandleError(f"{doing}: the exporter's table contradicts itself")

@@ -1,6 +1,6 @@
 """Recognises Level Zero's objects without a driver: whether it is in use here, and other libraries' queues and events.
 
-It imports no driver and no binding, so any module may import it.
+This module imports no driver and no binding, so any module may import it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def in_use_here() -> bool:
 
 
 def ipc_event_of(native: object) -> bytes | None:
-    """Return the handle if it may be another process's event (ze_ipc_event_counter_based_handle_t). Such a handle does
-    not describe itself. Unified Runtime's IPC handles of events have the same form.
+    """Return the handle if it may be the IPC handle of another process's event (ze_ipc_event_counter_based_handle_t).
+    Such a handle does not describe itself. Unified Runtime's IPC handles of events have the same form.
     """
     return native if isinstance(native, bytes) and len(native) == _IPC_EVENT else None
 

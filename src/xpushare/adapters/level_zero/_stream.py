@@ -23,8 +23,8 @@ _patterns: Final = (ctypes.c_uint8 * 256)(*range(256))  # the source of fills: e
 
 
 class Mark(NamedTuple):
-    """A driver event, and the pool that contains only this event. The pool is 0 for a counter-based event, which needs
-    none.
+    """A driver event that the engine queues to learn when the command list has reached that place, and the pool that
+    contains only this event. The pool is 0 for a counter-based event, which needs no pool.
     """
 
     event: int
@@ -40,8 +40,8 @@ def _counter_based(gpu: Gpu, doing: str, flags: int) -> int:
 
 @final
 class OpenedEvent:
-    """Another process's counter-based event, opened by its handle. This package never queries it: Intel's driver
-    (26.27) aborts a process that queries an event whose last signaller was killed.
+    """Another process's counter-based event, opened by its handle. This package never queries such an event: Intel's
+    driver (26.27) aborts a process that queries an event whose last signaller was killed.
     """
 
     def __init__(self, gpu: Gpu, handle: bytes) -> None:
@@ -79,9 +79,9 @@ class GivenEvent:
 class Stream:
     """A command list that this package made, with the hooks that the queue engine calls.
 
-    Lists on one engine run one after the other. A waiting list blocks the others, and one of them may contain the
-    signal that it waits for. So a queue holds every operation behind a wait until this process has submitted the
-    awaited point to a device.
+    Lists on one engine run one after the other. A waiting list blocks the others, and the signal that it waits for may
+    be queued in one of the blocked lists. So operations behind a wait are held back in this process until the awaited
+    signal has been submitted to a device.
     """
 
     fill_units: Sequence[int] = (1,)

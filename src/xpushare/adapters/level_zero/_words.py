@@ -1,4 +1,6 @@
-"""How the queues of a device complete points and wait for them, found by a trial."""
+"""Determines how the queues of a device complete signals of events and wait for them, by trying the driver's
+functions.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ _refused: Final = ctypes.cast(_refuse, ctypes.c_void_p).value or 0
 
 
 class Words(NamedTuple):
-    """Addresses of the driver's functions. The address is 0 if the function did not work on the device."""
+    """Addresses of the driver's functions that complete signals of events and wait for them. An address is 0 if the
+    function did not work on the device.
+    """
 
     host: int = 0
     host_name: str = ""
@@ -54,8 +58,8 @@ class Words(NamedTuple):
         return f"tried: the device stores points, and queues wait on it ({self.wait_bits} bits)"
 
     def calls(self, handle: int, raw: int, copy: int, fill: int) -> QueueCalls:
-        """Return the calls that native code makes on a list, which the loader knows as `handle` and the driver as
-        `raw`. `copy` and `fill` are functions of the loader.
+        """Return the calls that native code makes on a command list. `handle` is the handle that the loader knows, and
+        `raw` is the handle that the driver knows. `copy` and `fill` are functions of the loader.
         """
         function: tuple[int, tuple[int | str, ...]] = (_refused, ("function", "data"))
         if self.host:
@@ -77,7 +81,7 @@ class Words(NamedTuple):
 
 
 class _Gpu(Device, Protocol):
-    """The part of a device that a trial uses."""
+    """The members of a device that `try_words` needs to test the driver's functions."""
 
     platform: Platform
     driver: Driver[Any]
@@ -88,8 +92,8 @@ class _Gpu(Device, Protocol):
 
 
 def try_words(gpu: _Gpu) -> Words:
-    """Try the driver's write and wait functions on a command list and a page made for the purpose. Never raises. If a
-    function fails, the result contains the reason.
+    """Test the driver's write and wait functions on a command list and a page that are made for the test. Never raises.
+    If a function fails, the result contains the reason.
     """
     try:
         with ExitStack() as undo:
@@ -109,7 +113,7 @@ def _try(gpu: _Gpu, undo: ExitStack) -> Words:
     word = ctypes.c_uint64.from_address(at)
 
     def works(name: str, function: int, *arguments: Any) -> str:
-        """Return "" if the call was accepted and ran, or else the reason."""
+        """Return "" if the driver accepted the call and the command ran, otherwise the reason."""
         kinds = ze.EXTENSIONS.get(name) or ze.FUNCTIONS[name][1]
         code = ctypes.CFUNCTYPE(ctypes.c_uint32, *kinds)(function)(*arguments)
         if not code:

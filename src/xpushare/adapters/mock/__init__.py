@@ -1,9 +1,9 @@
-"""`mock`: a device for tests, whose streams are threads. It exists only if a selector names it.
+"""`mock`: a device for tests, whose streams are threads. The device exists only if a selector names it.
 
-It has two devices over host memory that is really shared, on the stream engine that GPUs use. `mock:0` waits for events
-on the device. The queues of `mock:1` hold the operations behind a wait. The driver follows a script. It counts every
-call, and any call can be made to fail or to stall. The script belongs to this process: `driver().fail("Mapping")`,
-`driver().stall("copy")`.
+There are two devices, whose memory is host memory that processes really share. Both use the stream engine that GPUs
+use. On `mock:0`, the device waits for events. On `mock:1`, operations behind a wait are held back in this process. The
+driver counts every call, and follows a script that can make any call fail or stall. Each process has its own script:
+`driver().fail("Mapping")`, `driver().stall("copy")`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The hooks of the software stream device."""
+"""The mock driver in the form that the stream engine uses: its devices and streams, with the hooks that the engine
+calls.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ class Device:
 
 
 class Stream:
-    """A stream of a thread. Marks are events of the driver."""
+    """A stream whose work runs on a thread. The engine queues a *mark* to learn when the stream has reached that place.
+    Here a mark is an event of the mock driver.
+    """
 
     fill_units: Sequence[int] = (1,)
     around_calls: Callable[[], Scope] | None = None

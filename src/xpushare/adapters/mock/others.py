@@ -1,4 +1,6 @@
-"""The objects of "another library" on mock devices: arrays and streams, as torch has them on GPUs."""
+"""Arrays, streams and events of "another library" on mock devices. They play the role that torch's objects play on
+GPUs.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ def found_array(address: int) -> ForeignArray | None:
 
 
 class _Lent(DriverMemory):
-    """An array's memory, as the driver knows it. Releasing it frees nothing."""
+    """The memory of another library's array, in the form in which the adapter reports it. Releasing this object does
+    not free the memory.
+    """
 
     host_accessible = True
 
@@ -89,15 +93,15 @@ _call: Final = ctypes.CFUNCTYPE(None, ctypes.c_uint64)(_run)
 
 
 def host_call(handle: int, function: Callable[[], object]) -> tuple[int, ...]:
-    """Return the arguments with which the driver's function `host` makes a stream call a Python function."""
+    """Return the arguments of the mock driver's function `host`, with which a stream calls a Python function."""
     number = next(_call_numbers)
     _calls[number] = function
     return handle, ctypes.cast(_call, ctypes.c_void_p).value or 0, number
 
 
 class MockEvent:
-    """An event of "another library" on a mock device. It is complete when `function` returns. The stream that waits for
-    the event calls the function.
+    """An event of "another library" on a mock device. The event is complete when `function` returns. The stream that
+    waits for the event calls the function.
     """
 
     def __init__(self, function: Callable[[], object], ordinal: int = 0) -> None:
@@ -112,8 +116,8 @@ class MockEvent:
 
 
 class MockStream:
-    """A stream of "another library" on a mock device. It corresponds to a torch stream on CUDA. `number` is its value
-    in DLPack.
+    """A stream of "another library" on a mock device. It corresponds to a torch stream on CUDA. `number` is the number
+    that DLPack uses for the stream.
     """
 
     def __init__(self, ordinal: int = 0) -> None:
@@ -155,7 +159,7 @@ def event_by_handle(handle: int) -> MockEvent | None:
 
 
 class MockSamples:
-    """Arrays and streams of "another library", as the conformance suite asks for them."""
+    """The arrays and streams of "another library" that the conformance suite uses on mock devices."""
 
     def array(self, device: str, content: bytes) -> ForeignArray:
         found = ForeignArray(len(content))

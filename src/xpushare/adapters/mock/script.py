@@ -1,4 +1,5 @@
-"""The driver of the software stream device, and its script, which says which call fails and which stalls.
+"""The driver of the software stream device (`mock`). It follows a script, which determines the calls that fail and the
+calls that stall.
 
 Memory operations are system calls, made through `Calls`. Streams are threads of `software_streams.c`, whose functions
 have the names of `STREAM_CALLS`.
@@ -41,7 +42,7 @@ _NOT_READY: Final = 600
 
 
 class ScriptedDriver(Calls):
-    """Makes the calls, counts them, and applies the script to each."""
+    """Makes the calls of the mock driver, counts the calls, and applies the script to each call."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -84,7 +85,7 @@ class ScriptedDriver(Calls):
 
     def new_queue_calls(self, budget: int) -> QueueCalls:
         """Make the object through which queues call the driver. At most `budget` streams wait at the same time for
-        points that may never come (0: any number).
+        signals that may never come. If `budget` is 0, any number of streams may wait.
         """
         word: Final = ("queue", "address", "point")
         native = _native.QueueCalls(
@@ -103,14 +104,16 @@ class ScriptedDriver(Calls):
         return CODES.error(doing, call, _NAMES.get(code, "MOCK_ERROR"), code)
 
     def call(self, doing: str, name: str, *arguments: int) -> bool:
-        """Make a call. Return False if it asked for a state and the answer is "not ready"."""
+        """Call a function of the driver. Return False if the call queries a state and the driver answers "not ready",
+        otherwise True. Raises if the call fails.
+        """
         code = getattr(self.library, f"ss_{name}")(*map(ctypes.c_uint64, arguments))
         if code not in (0, _NOT_READY):
             raise self.error(doing, name, code)
         return bool(code == 0)
 
     def made(self, doing: str, name: str, *arguments: int) -> int:
-        """Make a call that creates an object, and return the object."""
+        """Call a function of the driver that creates an object. Return the number of the new object."""
         made = ctypes.c_uint64()
         self.call(doing, name, *arguments, ctypes.addressof(made))
         return made.value
@@ -119,7 +122,7 @@ class ScriptedDriver(Calls):
         return self.made(doing, "stream_create", ordinal, self._beside.get(ordinal, (0, ""))[0])
 
     def ordering(self, ordinal: int) -> Literal["device", "shared", "held"]:
-        """Return how streams that are created now on a device wait for points."""
+        """Return how streams that are created on a device from now on wait for signals of events."""
         return self._beside[ordinal][1] if ordinal in self._beside else "held" if ordinal else "device"
 
     # --- the script ------------------------------------------------------------------------------------------
@@ -159,8 +162,8 @@ class ScriptedDriver(Calls):
     def shared_hardware(
         self, ordinal: int, ordering: Literal["device", "shared", "held"] = "shared"
     ) -> Generator[None]:
-        """In the `with` block, let new streams of a device share one hardware queue, on which a waiting stream blocks
-        the others.
+        """Context manager. New streams of the device that are created inside share one hardware queue, on which a
+        waiting stream blocks the others.
         """
         first = self.new_stream("sharing hardware", ordinal)
         self._beside[ordinal] = first, ordering

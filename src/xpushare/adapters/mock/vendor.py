@@ -18,8 +18,8 @@ def _make() -> Adapter:
 
 
 def _if_a(name: str, native: object) -> object | None:
-    """Return `native` if it is an instance of that class. There is no instance if nobody has imported the class's
-    module.
+    """Return `native` if it is an instance of that class. If the module of the class has not been imported, there can
+    be no instance, so return None.
     """
     others: Any = sys.modules.get("xpushare.adapters.mock.others")
     return native if others is not None and isinstance(native, getattr(others, name)) else None

@@ -44,7 +44,7 @@ tell_usable({crashed!r})
 
 
 def _described(ordinal: int, listed: Sequence[str]) -> DeviceInfo:
-    """Return the device that `Cpu.listed` describes, in this process or in a child."""
+    """Make the listed device from a result of `Cpu.listed`, which may come from a child process."""
     uuid, name, version = listed
     return DeviceInfo(BACKEND, ordinal, name, uuid, "cpu", version)
 

@@ -1,4 +1,6 @@
-"""The loader and its devices in this process, started when they are first needed, and the functions that are used."""
+"""The OpenCL loader in this process, started at the first use, its devices, and the functions that this adapter
+calls.
+"""
 
 from __future__ import annotations
 
@@ -109,8 +111,8 @@ class Event:
         return status == _COMPLETE
 
     def read(self) -> tuple[int, int] | None:
-        """Return the start and the end of the marker's execution by `Cpu.clock`, or None if it has not been
-        executed.
+        """Return the start and the end of the marker's execution, measured by `Cpu.clock`. Return None if the marker
+        has not been executed.
         """
         doing = "reading a time stamp"
         if not self.complete(doing):
@@ -127,8 +129,8 @@ class Event:
         return (marker, queue, 0, 0, self.list[1]), (flush, queue)
 
     def opened_after(self, other: Event) -> Calls:
-        """Return calls that open this gate after `other`. A gate is opened by the host, not by a queue, so the thread
-        that submits held operations waits for `other` first.
+        """Return the driver calls that open this gate (a user event) after `other` has completed. A gate is opened by
+        the host, not by a queue, so the thread that submits held operations waits for `other` first.
         """
         wait, status = map(self._driver.address, ("clWaitForEvents", "clSetUserEventStatus"))
         return (wait, *other.list), (status, self.handle, _COMPLETE)
@@ -149,8 +151,8 @@ class Event:
 
 @final
 class Cpu:
-    """A CPU device, and the engine's hooks for it. Its memory is the host's, so it can use any page without
-    preparation.
+    """A CPU device, with the hooks that the stream engine calls. Its memory is the host's memory, so the device can use
+    any page without preparation.
     """
 
     def __init__(self, driver: Driver, ordinal: int, handle: int, uuid: str) -> None:
@@ -171,7 +173,7 @@ class Cpu:
         return f"OpenCL device {self.ordinal}"
 
     def listed(self) -> tuple[str, str, str]:
-        """Return the uuid, name and driver version for a listing."""
+        """Return the uuid, name and driver version for the list of devices."""
         return self.uuid, self.text(_NAME), self.text(_DRIVER_VERSION)
 
     @property
@@ -196,8 +198,8 @@ class Cpu:
 
     @cached_property
     def clock(self) -> int:
-        """The host clock that the driver's time stamps come from, found by a trial, or -1 if none matches. It is the
-        monotonic clock on Intel's driver and the raw monotonic clock on PoCL (3.0).
+        """The host clock that the driver's time stamps come from, determined by a test, or -1 if no clock matches. This
+        is the monotonic clock on Intel's driver and the raw monotonic clock on PoCL (3.0).
         """
         driver, doing = self.driver, f"trying the clock of {self}"
         properties = (ctypes.c_uint64 * 3)(*PROFILING_QUEUE, 0)
@@ -220,7 +222,7 @@ class Cpu:
         return host if self.clock == time.CLOCK_MONOTONIC else time.clock_gettime_ns(self.clock), host
 
     def drain(self) -> None:
-        """Wait for our queues. This misses the work that other libraries have queued."""
+        """Wait for the work in our own queues. Does not wait for work that other libraries have queued."""
         for stream in list(self.streams):
             stream.finish(f"waiting for the work on {self}")
 
@@ -231,10 +233,10 @@ class Cpu:
     def unreach(self, doing: str, address: int) -> None: ...
 
     def tried(self) -> str:
-        """Return the feature that does not work, or "" if all work. The device gets one mapping of a page, and the test
-        reads another mapping of it.
+        """Test the features that this adapter needs. Return the feature that does not work, or "" if all work. The
+        device uses one mapping of a page, and the test reads the page through another mapping.
 
-        Run it in a process of its own: PoCL 7.1 crashes if a fill is given memory that is not its own.
+        Call this in a separate process: PoCL 7.1 crashes if it fills memory that it did not allocate.
         """
         driver, doing, nbytes, calls = self.driver, f"trying {self}", system.page_nbytes(), host.Calls()
         called, a, b, none = threading.Event(), ctypes.c_uint8(0xAA), ctypes.c_uint8(0xBB), (0, None, None)
@@ -276,7 +278,7 @@ class Cpu:
 
 @final
 class Driver(LibraryDriver[Cpu]):
-    """Calls the loader."""
+    """Calls the OpenCL loader."""
 
     codes = Codes(
         out_of_memory=frozenset({Code.MEM_OBJECT_ALLOCATION_FAILURE, Code.OUT_OF_RESOURCES, Code.OUT_OF_HOST_MEMORY}),
@@ -291,7 +293,9 @@ class Driver(LibraryDriver[Cpu]):
     by_address = ctypes.Structure
 
     def __init__(self, usable: Callable[[], Found]) -> None:
-        """Make the driver. `usable` is the result of `tell_usable`, which tries the devices in a child process."""
+        """Prepare to call the loader, which is loaded at the first use. `usable` asks a child process, which runs
+        `tell_usable`, for the usable devices.
+        """
         super().__init__("OpenCL", "OCL_ICD_VENDORS")
         self._usable = usable
 
@@ -331,7 +335,7 @@ class Driver(LibraryDriver[Cpu]):
         return "" if self.number("clGetDeviceInfo", device, _SVM) else _NO_SVM
 
     def number(self, name: str, handle: int, what: int) -> int:
-        """Return the answer of a query, of up to 64 bits."""
+        """Return the result of a query: a number of up to 64 bits."""
         into = ctypes.c_uint64()
         self(f"asking for {what:#x}", name, handle, what, ctypes.sizeof(into), address_of(into), None)
         return into.value
@@ -351,13 +355,15 @@ class Driver(LibraryDriver[Cpu]):
 
     @cached_property
     def marking(self) -> tuple[int, int]:
-        """The functions that mark a place in a queue."""
+        """The driver functions that mark a place in a queue: one that queues a marker, and one that flushes the
+        queue.
+        """
         return self.address("clEnqueueMarkerWithWaitList"), self.address("clFlush")
 
     @cached_property
     def queue_calls(self) -> QueueCalls:
-        """The calls that native code makes on queues. The callback of a marker completes a point. OpenCL does not
-        guarantee an order of callbacks.
+        """The calls that native code makes on queues. The callback of a marker completes an event's signal. OpenCL does
+        not guarantee the order in which callbacks run.
         """
         (marker, flush), late = self.marking, "clSetEventCallback"
         native = _native.QueueCalls(

@@ -1,4 +1,6 @@
-"""Names that the record and the adapter share, and the recognition of pyopencl's queues. Imports no driver."""
+"""Names that the vendor record and the adapter share, and a function that recognises pyopencl's queues. Imports no
+driver.
+"""
 
 from __future__ import annotations
 

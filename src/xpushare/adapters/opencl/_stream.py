@@ -25,7 +25,7 @@ _patterns: Final = (ctypes.c_uint8 * 256)(*range(256))  # the source of fills: e
 
 @final
 class Owned:
-    """A queue that its program has handed over. It is released with this object."""
+    """A queue that the program has given to this package. The queue is released with this object."""
 
     def __init__(self, driver: Driver, handle: int) -> None:
         self._driver = driver
@@ -37,8 +37,8 @@ class Owned:
 
 @final
 class Theirs:
-    """Another library's queue, and its ordering with a queue of ours in the same context. The object `keep` keeps the
-    other library's queue alive.
+    """Another library's queue. Orders the work in that queue and in a queue of our own in the same context. The object
+    `keep` keeps the other library's queue alive.
     """
 
     def __init__(self, driver: Driver, handle: int, context: int, ours: DriverQueue, keep: object) -> None:
@@ -49,8 +49,8 @@ class Theirs:
         self._keep = keep
 
     def before(self) -> None:
-        """Make operations queued on our queue from now on wait for those already in the other queue. Earlier failures
-        of our queue do not affect these operations.
+        """Make operations that are queued on our queue from now on wait for the operations that are in the other queue
+        now. Earlier failures of our queue do not affect the operations queued from now on.
         """
         self._ours.told()
         event = Event(self._driver, self._driver.made("marking", "clEnqueueMarkerWithWaitList", self._handle, 0, None))
@@ -58,7 +58,9 @@ class Theirs:
         self._ours.wait_native(event.awaited, event)
 
     def after(self) -> None:
-        """Make operations queued on the other queue from now on wait for those already in ours."""
+        """Make operations that are queued on the other queue from now on wait for the operations that are in our queue
+        now.
+        """
         doing, reached = "holding a queue back", Event(self._driver)
         self._ours.wait_native(reached.marking, reached)
         held = reached
@@ -72,7 +74,7 @@ class Theirs:
 
 @final
 class Stream:
-    """A queue of ours, in our context of the device or in another library's context. The driver never waits for a
+    """A queue of our own, in our context of the device or in another library's context. The driver never waits for a
     signal that another process could fail to send: a waiting kernel would block a processor.
     """
 
@@ -113,7 +115,9 @@ class Stream:
         return mark.complete(doing)
 
     def busy(self, doing: str) -> bool:
-        """Return whether the queue is working. The newest mark decides, since only markers of signals may follow it."""
+        """Return whether the queue has unfinished work. Only the newest mark (a marker that the engine has queued) is
+        checked, since only markers for signals can follow the newest mark.
+        """
         return self._newest is not None and not self._newest.complete(doing)
 
     def finish(self, doing: str) -> None:

@@ -19,8 +19,8 @@ def library_of(native: object) -> str:
 
 
 def is_hip(native: object) -> bool | None:
-    """Return whether an object is HIP's and not CUDA's. Return None if its library does not say, or if the object is a
-    number.
+    """Return whether an object belongs to HIP and not to CUDA. Return None if the object's library does not say, or if
+    the object is a number.
     """
     library = library_of(native)
     module: Any = sys.modules.get(library)
@@ -67,8 +67,8 @@ def stream_of(native: object) -> tuple[int, int | None] | None:
 
 
 def event_of(native: object) -> int | None:
-    """Return the raw event of another library's event object. None if it is not an event, 0 if it was never
-    recorded.
+    """Return the raw event of another library's event object, or 0 if the event was never recorded. Return None if the
+    object is not an event.
     """
     raw = getattr(native, "cuda_event", None)  # torch
     if isinstance(raw, int):

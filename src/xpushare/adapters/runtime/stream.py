@@ -21,7 +21,9 @@ FUNCTIONS: Final = (
 
 
 def copy_and_fills(functions: Mapping[str, int], prefix: str, *copying: int) -> dict[str, Any]:
-    """Return the recipes of `_native.QueueCalls` by name. The arguments are those of `RuntimeStream`."""
+    """Return the arguments `copy` and `fills` of `_native.QueueCalls`, which describe how native code calls the driver.
+    This function takes the same arguments as `RuntimeStream`, except the handle.
+    """
     copy, *fills = (functions[prefix + name] for name in FUNCTIONS[:4])
     return {
         "copy": (copy, ("to", "from", "nbytes", *copying, "queue")),
@@ -35,7 +37,10 @@ class RuntimeStream:
     fill_units: Sequence[int] = (1, 2, 4)
 
     def __init__(self, handle: int, functions: Mapping[str, int], prefix: str, *copying: int) -> None:
-        """`functions` maps names to addresses. `copying` are the arguments of a copy that follow its operands."""
+        """Wrap the driver's stream `handle`. `functions` maps the names of driver functions to their addresses.
+        `prefix` precedes the names. `copying` are the arguments that the copy function takes after address, address and
+        size.
+        """
         self.handle = handle
         self._copy, *fills, self.record, self._wait_event = (functions[prefix + name] for name in FUNCTIONS)
         self._fills = dict(zip(self.fill_units, fills, strict=True))

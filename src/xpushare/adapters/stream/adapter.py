@@ -1,4 +1,6 @@
-"""The part of the driver contract that the stream engine implements over the hooks: queues and events."""
+"""The queue and event methods of the driver contract, which the stream engine implements for all vendors with the
+vendor's hooks.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,11 @@ class StreamAdapter(Adapter):
 
     @abc.abstractmethod
     def device(self, info: DeviceInfo) -> Device:
-        """Return the driver's device for a device of the listing."""
+        """Return the driver's object for a listed device."""
 
     @abc.abstractmethod
     def new_stream(self, info: DeviceInfo, doing: str) -> Stream:
-        """Create a stream of our own, which waits for no other stream."""
+        """Create a stream of our own. No other stream delays its work."""
 
     def queue(self, device: DeviceInfo) -> DriverQueue:
         stream, marks = self.engine.spare_streams.take(

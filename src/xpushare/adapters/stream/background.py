@@ -1,4 +1,6 @@
-"""Background work: teardowns, and the watch over queues with pending points or operands in use."""
+"""Background work of the stream engine: the teardown of driver objects, and the regular check of queues whose work has
+not finished.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ class _Worker:
 
 
 class Watched(Protocol):
-    """A queue with pending points or operands in use."""
+    """A queue that `Watch` checks: signals of the queue are pending, or operations still use their operands."""
 
     # Look after the queue. Return False once nothing is left to look after.
     def look_after(self) -> bool: ...
@@ -60,7 +62,7 @@ class Watched(Protocol):
 
 @final
 class Watch(_Worker):
-    """Checks queues every 0.2 s, so that a broken device is noticed even if nobody calls the queue."""
+    """Checks queues every 0.2 s, so that a broken device is noticed even if the program does not use the queue."""
 
     def __init__(self, backend: str) -> None:
         super().__init__(backend, "watch")
@@ -94,7 +96,7 @@ class Watch(_Worker):
 
 
 class Waiter(Protocol):
-    """A queue that may wait for points of events."""
+    """A queue that may wait for signals of events."""
 
     # Return a function for each point, and each event of another library, that the queue waits for now. The function
     # returns whether it still does. Never raises.
@@ -111,12 +113,13 @@ class Waiter(Protocol):
 
 @final
 class Teardown(_Worker):
-    """Runs teardowns, each once the device work submitted before it has finished.
+    """Runs teardowns, such as the freeing of memory. Each teardown runs once the device work submitted before it has
+    finished.
 
     Waiting for a device (`Device.drain`) may block allocations in other threads, and one of those threads may be about
-    to signal the point that the work waits for. So a device is drained only while none of our queues waits for
-    anything. If there is no such moment, this thread repeatedly takes `wait_lock` for a limited time, which keeps
-    queues from starting new waits. Each time, it holds the lock a little longer.
+    to send the signal that the work waits for. So a device is drained only while none of our queues waits for anything.
+    If there is no such moment, this thread repeatedly takes `wait_lock` for a limited time, which keeps queues from
+    starting new waits. Each time, it holds the lock a little longer.
     """
 
     def __init__(self, backend: str, devices: Callable[[], Sequence[Device]]) -> None:
@@ -143,19 +146,20 @@ class Teardown(_Worker):
             return list(self._waiters)
 
     def waiting(self) -> bool:
-        """Return whether any queue waits for a point at the moment."""
+        """Return whether any queue waits for an event's signal at the moment."""
         return any(wait() for queue in self._queues() for wait in queue.waits())
 
     def settle_queues(self) -> None:
-        """Make every queue release the operands of finished operations."""
+        """Make every queue release the memory that finished operations have used."""
         for queue in self._queues():
             queue.settle()
 
     def submit(
         self, device: Device, hook: Callable[..., object], *arguments: object, drained: bool = True
     ) -> threading.Event:
-        """Call `hook` with the device current, while no queue waits for anything. If `drained`, the work submitted so
-        far to any device has finished by then. Returns an event that is set after the call, even if the call failed.
+        """Call `hook` in the background with the device current, while no queue waits for anything. If `drained` is
+        true, all work submitted so far, to any device, has finished before the call. Returns an event that is set after
+        the call, even if the call failed.
         """
 
         def action() -> None:
@@ -165,8 +169,8 @@ class Teardown(_Worker):
         return self._submit(action, drained)
 
     def look_after(self, look: Callable[[], bool]) -> bool:
-        """Call `look` about every 50 ms, between teardowns, until it returns False. `look` must never raise. Returns
-        False if no thread could be started for this.
+        """Call `look` about every 50 ms, between teardowns, until it returns False. `look` must never raise. This
+        method returns False if no thread could be started to call `look`.
         """
         self._put(look)
         return self._thread.alive()
@@ -177,8 +181,8 @@ class Teardown(_Worker):
         return done
 
     def _look(self) -> float | None:
-        """Call the functions of `look_after` that are due. Returns the seconds until they are due again, or None if
-        none is left.
+        """Call those functions passed to `look_after` that are due. Returns the seconds until the next call is due, or
+        None if no function is left.
         """
         now = time.monotonic()
         if now >= self._next_look:
@@ -187,8 +191,8 @@ class Teardown(_Worker):
         return max(self._next_look - now, 0.0) if self._looks else None
 
     def _get(self, batch: list[Any]) -> None:
-        """Wait for the next item. Add a teardown to `batch`, and a function of `look_after` to the functions to call.
-        Return without an item if those functions are due first.
+        """Wait for the next item. A teardown is added to `batch`. A function of `look_after` is added to the functions
+        that are called regularly. Return without an item if one of those functions is due first.
         """
         with suppress(Empty):
             item = self._todo.get(timeout=self._look())
@@ -234,8 +238,8 @@ class Teardown(_Worker):
             done.set()
 
     def _pass_waits(self, seconds: float = math.inf) -> bool:
-        """Wait, for a limited time, until all points that queues wait for now are complete or lost. Returns whether
-        they are.
+        """Wait, for a limited time, until all signals that queues wait for now are complete or lost. Returns whether
+        all of them are.
         """
         waits = [wait for queue in self._queues() for wait in queue.waits()]
         end = time.monotonic() + seconds
@@ -280,7 +284,9 @@ class Teardown(_Worker):
 
 
 def quietly(hook: Callable[..., object], *arguments: object) -> None:
-    """Undo one step after a failure. Errors of `hook` are ignored, since the caller is already raising the failure."""
+    """Call `hook` to undo one step after a failure. Errors of `hook` are ignored, since the caller is already raising
+    the failure.
+    """
     try:
         hook(*arguments)
     except XpuShareError:

@@ -23,7 +23,7 @@ G = TypeVar("G", bound=_Gpu)
 
 class ProcessDriver(abc.ABC, Generic[G]):
     """Starts the driver once. Raises `ForkError` in a forked child if the parent had started it. `vendor` names the
-    driver in messages. `hides` names the environment variable that selects among its devices.
+    driver in messages. `hides` names the environment variable by which a user hides some of the driver's devices.
     """
 
     def __init__(self, vendor: str, hides: str) -> None:
@@ -70,7 +70,9 @@ class ProcessDriver(abc.ABC, Generic[G]):
         return self._by_uuid.get(uuid)
 
     def gpu(self, info: DeviceInfo) -> G:
-        """Return the driver's device with the uuid of `info`. Its ordinal may differ from the one in the listing."""
+        """Return the driver's device with the uuid of `info`. The device's ordinal may differ from the ordinal in the
+        list of devices.
+        """
         if self._forks != forks():  # usually it has started already
             self.start()
         found = self._by_uuid.get(info.uuid)

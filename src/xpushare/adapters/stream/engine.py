@@ -1,4 +1,4 @@
-"""The parts of the engine that all objects of one vendor share."""
+"""The objects of the stream engine that all queues and memories of one vendor share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Engine", "OperandAccess"]
 
 
 class OperandAccess(abc.ABC):
-    """Gives a device access to operands of its queues that the device could not reach otherwise."""
+    """Gives a device access to memory that operations in its queues use, if the device cannot reach that memory yet."""
 
     @abc.abstractmethod
     def lacking(self, ordinal: int, address: int, nbytes: int) -> bool:
@@ -30,11 +30,12 @@ class OperandAccess(abc.ABC):
 
 
 class Engine:
-    """The parts of the engine that all objects of one vendor share.
+    """The objects of the stream engine that all queues and memories of one vendor share.
 
-    `backend` names its threads and its log. `devices` returns all devices of the driver, by ordinal. `calls` makes the
-    system calls for host memory. `spare_streams` streams of a device are cached for later queues. `registered_slots`
-    says whether a device reaches event pages only after they were registered with its driver.
+    `backend` is used in the names of the engine's threads and of its log. `devices` returns all devices of the driver,
+    by ordinal. `calls` makes the system calls for host memory. `spare_streams` is the number of streams of each device
+    that are cached for later queues. `registered_slots` returns whether a device can reach event pages only after the
+    pages have been registered with the driver.
     """
 
     def __init__(

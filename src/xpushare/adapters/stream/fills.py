@@ -11,7 +11,7 @@ _PIECEWISE_MAX: Final = 64  # longest pattern, in bytes, that is written piece b
 
 
 class Fill(NamedTuple):
-    """`times` patterns, starting at `dst`."""
+    """A fill of `times` patterns, starting at the address `dst`."""
 
     dst: int
     pattern: bytes
@@ -27,8 +27,8 @@ class Copy(NamedTuple):
 def fill_steps(
     dst: int, pattern: bytes, nbytes: int, units: Sequence[int], stage: Callable[[bytes], int]
 ) -> list[Fill | Copy]:
-    """Return the steps that fill `nbytes`, a multiple of the pattern, on a device that fills with patterns of `units`
-    bytes.
+    """Return the fills and copies that fill `nbytes` bytes with a pattern. `nbytes` is a multiple of the pattern's
+    length. `units` are the lengths of the patterns that the device can fill with.
 
     `stage` copies a long pattern into memory that the device can read, and returns its address.
     """

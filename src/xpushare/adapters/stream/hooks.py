@@ -1,9 +1,9 @@
 """The hooks: how a vendor's driver is presented to the stream engine, and what each hook must guarantee.
 
-A hook makes driver calls and does little else: the engine keeps the tables, takes the locks and starts the threads. A
-hook that fails raises the result of `Codes.error` for the driver's code, and has acquired nothing. `doing` describes
-the attempt in error messages. Hooks may be called from several threads at once, even from threads that the driver has
-never seen.
+A hook makes driver calls and does little else: the engine keeps the tables, takes the locks and starts the threads. If
+the driver reports an error, the hook raises the result of `Codes.error` for the driver's code, and releases everything
+that it acquired. `doing` describes the attempt in error messages. Hooks may be called from several threads at once,
+even from threads that the driver has never seen.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Codes:
 
 
 class QueueCalls(NamedTuple):
-    """The calls that native code makes on streams. It makes them without the GIL, and in no scope except
-    `Stream.around_calls`.
+    """The calls that native code makes on streams. Native code makes these calls without the GIL. The only scope that
+    is entered around the calls is `Stream.around_calls`.
     """
 
     native: _native.QueueCalls
@@ -79,9 +79,10 @@ class QueueCalls(NamedTuple):
 class Stream(Protocol):
     """One in-order stream: ours, or another library's. The engine makes the hooks' calls inside `current()`.
 
-    `mark`, `copy`, `fill` and `wait_native` return their calls. Native code makes them in order: at once or, if the
-    driver must not wait for them yet, later on a relay thread that `QueueCalls.native` prepares. If `ordering` is
-    "device", the driver waits for points, and the hooks may make their calls themselves.
+    The hooks `mark`, `copy`, `fill` and `wait_native` return driver calls, which native code makes in order. Native
+    code makes the calls at once or, if operations have to be held back, later on a relay thread. `QueueCalls.native`
+    prepares that thread. If `ordering` is "device", the driver itself waits for signals of events, and the hooks may
+    make the calls themselves.
     """
 
     device: Device

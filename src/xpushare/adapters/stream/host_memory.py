@@ -1,4 +1,4 @@
-"""Host memory that devices use: pages of a memfd. Every process that maps them registers them with its driver."""
+"""Host memory that devices use: pages of a memfd. Every process that maps the pages registers them with its driver."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["HostMemory"]
 
 @final
 class HostMemory(DriverMemory):
-    """A mapped memfd. The descriptor stays open if this process may have to export the memory."""
+    """A mapped memfd. The file descriptor stays open if this process may have to export the memory."""
 
     host_accessible = True
     lasting_export = True

@@ -14,9 +14,9 @@ __all__ = ["HostOrderedQueue"]
 
 @final
 class HostOrderedQueue(DriverQueue):
-    """A queue of ours over another library's queue. `before` makes later work of our queue wait for the other queue's
-    work so far. `after` makes later work of the other queue wait for our queue's work so far. Without `after`, the host
-    waits for our queue. `handle` is the driver's handle of the other queue.
+    """A queue of our own, ordered with another library's queue. `before` makes later work of our queue wait for the
+    other queue's work so far. `after` makes later work of the other queue wait for our queue's work so far. If `after`
+    is None, the host waits for our queue. `handle` is the driver's handle of the other queue.
     """
 
     def __init__(

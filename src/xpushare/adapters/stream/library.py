@@ -45,7 +45,7 @@ class LibraryDriver(ProcessDriver[G], abc.ABC):
         self.refused: Mapping[str, str] = {}  # as in `Found`
 
     def load(self, library: str, functions: Iterable[tuple[str, Any, Sequence[Any]]]) -> Any:
-        """Load the library, and declare those functions (name, result, arguments) that it has."""
+        """Load the library. Of the given functions (name, result, arguments), declare those that the library has."""
         try:
             loaded = ctypes.CDLL(library)
         except OSError as error:
@@ -59,8 +59,8 @@ class LibraryDriver(ProcessDriver[G], abc.ABC):
 
     def end_after(self, teardown: Teardown) -> None:
         """When the process exits, finish background work and stop calling the driver: drivers end with the process, and
-        some crash in threads that call them later. This has its own time limit, because a crash is worse than a wait.
-        The kernel frees what the program still holds.
+        some crash in threads that call them later. The wait for background work has its own time limit, because a crash
+        is worse than a wait. The kernel frees what the program still holds.
         """
 
         def leave(_deadline: float) -> None:
@@ -86,19 +86,19 @@ class LibraryDriver(ProcessDriver[G], abc.ABC):
             raise self.error(doing, name, code)
 
     def asked(self, doing: str, name: str, *arguments: Any, into: T) -> T:
-        """Return the value that a call writes to its last argument."""
+        """Make a call that writes a value to its last argument, and return the value."""
         self(doing, name, *arguments, address_of(into))
         return into
 
     def made(self, doing: str, name: str, *arguments: Any) -> int:
-        """Return the handle or address that a call writes to its last argument."""
+        """Make a call that writes a handle or an address to its last argument, and return the handle or address."""
         found = self.asked(doing, name, *arguments, into=ctypes.c_void_p()).value
         if self.ended:
             raise self.error(doing, name, self.exiting)
         return found or 0
 
     def several(self, doing: str, name: str, kind: Any, *arguments: Any) -> list[Any]:
-        """Return a list from a call that first reports the number of its elements."""
+        """Make a call that fills an array, after asking for the number of elements. Return the elements as a list."""
         count = ctypes.c_uint32()
         self(doing, name, *arguments, address_of(count), None)
         found = (kind * count.value)(*(kind() for _ in range(count.value)))
@@ -107,7 +107,7 @@ class LibraryDriver(ProcessDriver[G], abc.ABC):
         return list(found)[: count.value]
 
     def ready(self, doing: str, name: str, *arguments: Any) -> bool:
-        """Return the answer of a call that asks whether work has finished."""
+        """Make a call that asks whether work has finished, and return the answer."""
         code = self.code(name, *arguments)
         if code in (0, self.not_ready):
             return not code
@@ -117,6 +117,6 @@ class LibraryDriver(ProcessDriver[G], abc.ABC):
         return self.codes.error(doing, call, self.names.get(code, "a code that this version does not know"), code)
 
     def address(self, name: str) -> int:
-        """Return the address of a function, for native code; 0 if the library lacks it."""
+        """Return the address of a function, for native code. Return 0 if the library lacks the function."""
         function = self.functions.get(name)
         return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0  # type: ignore[arg-type]

@@ -42,11 +42,12 @@ class Found(NamedTuple):
 
 @final
 class Listing:
-    """The devices of this process. They come from the driver if this process has started it, otherwise from a child
-    process.
+    """The devices of this process. If this process has started the driver, the driver is asked. Otherwise a child
+    process is asked.
 
-    `ask` asks the child. `describe` makes a device from its ordinal and the result of its `listed()`. The child is
-    asked again if one of the environment's `variables` has changed.
+    `ask` starts the child process and returns its answer. `describe` makes a listed device from the ordinal and the
+    result of `listed()` of the driver's device. The child process is asked again if one of the environment variables
+    named in `variables` has changed.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Listing:
         return self.asked()
 
     def asked(self) -> Found:
-        """Return the child's answer."""
+        """Return the child process's answer."""
         asked = [os.environ.get(name) for name in self._variables]
         if self._listed is None or self._listed[0] != asked:
             self._listed = asked, self._ask()
@@ -79,7 +80,7 @@ class Listing:
 
 
 class Listed:
-    """Implements the part of the driver contract that a `Listing` provides."""
+    """Implements those methods of the driver contract that list devices, using a `Listing`."""
 
     listing: Listing
 
@@ -94,14 +95,15 @@ class Listed:
 
 
 def ask_driver(vendor: str, module: str, names: str, make: str) -> dict[str, Any]:
-    """Ask a driver about its devices in a child. Returns {"devices": …}, or {"why": …} if it fails. `make` is an
-    expression that creates the driver. It may use `names`, imported from `module`.
+    """Start a child process that asks a driver about its devices. Returns {"devices": …}, or {"why": …} on failure.
+    `make` is a Python expression that creates the driver. The expression may use `names`, which are imported from
+    `module`.
     """
     return ask_child(_ASK.format(path=sys.path, module=module, names=names, make=make), vendor)
 
 
 def tell(driver: LibraryDriver[Any]) -> None:
-    """Print, in the child, what the driver reports about its devices."""
+    """Print, in the child process, what the driver reports about its devices."""
     try:
         print(json.dumps({"devices": [gpu.listed() for gpu in driver.gpus()]}), flush=True)
     except XpuShareError as error:
@@ -109,14 +111,14 @@ def tell(driver: LibraryDriver[Any]) -> None:
 
 
 def trying(uuid: str) -> None:
-    """Print, in the child, the name of the device on which the driver is tried next."""
+    """Print, in the child process, the name of the device that is tested next."""
     os.write(2, f"{_MARK}{uuid}\n".encode())  # one call, so that output of the driver's threads cannot split the line
 
 
 def ask_child(program: str, driver: str, seconds: float = _SECONDS) -> dict[str, Any]:
     """Run a Python program in a child process. Return the JSON object that it prints as a line on stdout or stderr,
-    even if the process crashes afterwards. If it prints none, return {"why": …}, and {"trying": …} with the device that
-    it announced by `trying`.
+    even if the process crashes afterwards. If the child prints no JSON object, return {"why": …}, with the device that
+    the child last announced by `trying` under the key "trying".
     """
     failed = f"asking the {driver} driver in a process of its own failed: "
     try:

@@ -1,4 +1,4 @@
-"""The driver's own events that other processes can open."""
+"""Events of a driver that other processes can open by the driver's own IPC handles."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["IpcEvent"]
 
 @final
 class IpcEvent(NativeEvent):
-    """An event that other processes can open by `handle`. Call `destroy` inside `current()`."""
+    """An event that other processes can open by `handle`. `release` calls `destroy` inside the scope `current()`."""
 
     def __init__(
         self, native: int, handle: bytes, current: Callable[[], Scope], destroy: Callable[..., object], *what: Any

@@ -1,4 +1,6 @@
-"""The payload of an export: the facts that the importer's adapter needs besides sizes and file descriptors."""
+"""The payload of an export: the data, besides sizes and file descriptors, from which the importer's adapter can map the
+memory.
+"""
 
 from __future__ import annotations
 
@@ -41,21 +43,23 @@ def described(
     on_demand: OnDemand | None = None,
     form: Form = Form.DRIVER,
 ) -> Export:
-    """Return an export of `nbytes`, for which the importer maps `mapped` bytes. `own` is the kind-specific part of the
-    payload, after the common head.
+    """Make the export of `nbytes` bytes of memory, for which the importer maps `mapped` bytes. The payload starts with
+    a common head. `own` is the part after the head, whose meaning depends on `kind`.
     """
     return export_of(nbytes, mapped, _HEAD.pack(kind, mapped) + own, fds, inode, on_demand, form)
 
 
 def unsized(kind: int) -> tuple[bytes, int]:
-    """Return the head of a payload with 0 as its size, and the offset of the size, which has 8 bytes in little-endian
-    order.
+    """Return the common head of a payload with 0 as the size, and the offset at which the size is stored. The size has
+    8 bytes, in little-endian order.
     """
     return _HEAD.pack(kind, 0), _HEAD.size - 8
 
 
 def read_head(doing: str, what: Import) -> tuple[int, bytes]:
-    """Read (kind, the kind's own part) from a peer's payload."""
+    """Read a peer's payload. Return the kind of the export, and the part of the payload whose meaning depends on the
+    kind.
+    """
     if len(what.payload) < _HEAD.size:
         raise InvalidHandleError(f"{doing}: the exporter's table says nothing about the kind of memory")
     kind, mapped = _HEAD.unpack_from(what.payload)

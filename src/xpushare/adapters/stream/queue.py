@@ -58,7 +58,9 @@ _NAP_MAX: Final = 1e-3
 
 @final
 class DeviceQueue(DriverQueue):
-    """A queue over a stream. The engine's watch checks the queue while it has pending points or operands in use."""
+    """A queue over a stream. The engine checks the queue regularly (`Watch`) as long as signals are pending or
+    operations use their operands.
+    """
 
     def __init__(self, engine: Engine, stream: Stream, marks: Sequence[Any] = ()) -> None:
         self.number = next(queue_numbers)
@@ -103,14 +105,16 @@ class DeviceQueue(DriverQueue):
     # --- failures ------------------------------------------------------------------------------------------
 
     def _call(self, hook: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> T:
-        """Call a hook. A fatal failure of the device breaks the queue."""
+        """Call a hook. If the hook fails because the device is broken, mark the queue as broken."""
         try:
             return hook(*arguments, **keywords)
         except XpuShareError as error:
             raise self._judged(error) from error.__cause__
 
     def _judged(self, error: XpuShareError) -> XpuShareError:
-        """Return the error to raise for a driver's error. If the error is fatal, mark the pending points as lost."""
+        """Return the error to raise for a driver's error. If the error means that the device is broken, mark all
+        pending signals as lost.
+        """
         codes = self._device.codes
         if error.native in codes.captured:
             return _capturing()
@@ -119,7 +123,7 @@ class DeviceQueue(DriverQueue):
         return error
 
     def _failed(self, doing: str, call: str, code: int) -> XpuShareError:
-        """Return the error for a code of the native queue."""
+        """Return the error to raise for an error code that the native queue returned."""
         if code > SYSTEM:
             return from_os_error(OSError(code - SYSTEM, os.strerror(code - SYSTEM)), doing)
         if code == NOT_HELD:
@@ -130,7 +134,7 @@ class DeviceQueue(DriverQueue):
         return self._judged(self._device.error(doing, call, code))
 
     def _break(self, error: DeviceError) -> None:
-        """Mark all pending points as lost, because the device is gone."""
+        """Mark all pending signals as lost, because the device is broken."""
         with self._state:
             if self._broken is None:
                 self._broken = error
@@ -148,7 +152,7 @@ class DeviceQueue(DriverQueue):
             note_failure(domain, error)
 
     def _check(self) -> None:
-        """Raise if the queue accepts no work: the device is broken, or the stream is being captured."""
+        """Raise if the queue accepts no work, because the device is broken or the stream is being captured."""
         if self._broken is not None:
             raise self._broken
         if self._adopted:  # only another library's stream can be captured: nobody else has one of ours
@@ -173,7 +177,9 @@ class DeviceQueue(DriverQueue):
     # --- queueing ------------------------------------------------------------------------------------------
 
     def _submit(self, doing: str, calls: Calls) -> int:
-        """Queue calls that hooks have returned. Returns their place in the queue, or 0 if there are no calls."""
+        """Queue the driver calls that hooks have returned. Return the place of these calls in the queue, or 0 if
+        `calls` is empty.
+        """
         if not calls:
             return 0
         place, code = self._native.submit(calls)
@@ -184,7 +190,9 @@ class DeviceQueue(DriverQueue):
         return place
 
     def _mark(self, doing: str, steps: Sequence[Fill | Copy] = ()) -> _Mark:
-        """Queue the steps and a mark after them, and return the mark. The caller has made the device current."""
+        """Queue the steps, and after them a mark, which tells when the stream has finished them. Return the mark. The
+        caller has made the device current.
+        """
         stream = self._stream
         with self._state:
             mark = self._marks.pop() if self._marks else None
@@ -235,7 +243,9 @@ class DeviceQueue(DriverQueue):
             self._kept_ever += 1
 
     def _reach(self, *operands: tuple[int, int]) -> None:
-        """Give this queue's device access to the operands, each (address, bytes)."""
+        """Give the queue's device access to the operands. Each operand is a pair of an address and a number of
+        bytes.
+        """
         access = self._engine.operand_access
         if access is None:
             return
@@ -309,8 +319,10 @@ class DeviceQueue(DriverQueue):
                 self._late.popleft()
 
     def _finish_signal(self, slot: Slot, word: int, point: int, after: int, code: int) -> None:
-        """Finish a signal that native code has submitted. If `after` is not 0, wait for this point of another
-        signaller, then complete `point`. If that fails or `code` is an error, fail the slot and raise.
+        """Finish a signal that native code has submitted, which is the point `point` of the event in `slot`. `code` is
+        the error code of native code. If `after` is not 0, another signaller of the event has submitted the point
+        `after` before, so queue a wait for that point, then complete `point`. If `code` is an error or this fails, mark
+        the event in `slot` as failed and raise.
         """
         try:
             if after and not code:
@@ -327,8 +339,8 @@ class DeviceQueue(DriverQueue):
             raise
 
     def _must_wait(self, slot: Slot, point: int) -> bool:
-        """Wait until no teardown runs that keeps queues from waiting. Return False as soon as the point is complete or
-        lost, since the queue then need not wait for it. Otherwise return True.
+        """Wait while a teardown runs that forbids queues to start waits. Return False as soon as the point of the event
+        is complete or lost, since the queue then need not wait for the point. Otherwise return True.
         """
         nap = _NAP_FIRST
         while self._teardown.busy:
@@ -367,14 +379,16 @@ class DeviceQueue(DriverQueue):
                     self._meet(slot, point)
 
     def _meet(self, slot: Slot, point: int) -> None:
-        """Record a lost wait as a failure, once per loss. The caller holds `_state`."""
+        """Record that the queue waits for a lost point, as a failure that `synchronize` raises. Each loss is recorded
+        once. The caller holds `_state`.
+        """
         if self._losses.new(slot, point):
             self._failures.append(peer_lost(slot, point))
 
     def _sort_waits(self, passed: bool = False) -> None:
-        """Turn lost waits into failures, one for each loss, and remove waits that have ended. A lost wait stays, and
-        keeps its event alive, while the device may still be waiting. With `passed`, the stream has passed all waits, so
-        no device is.
+        """Record lost waits as failures, one for each loss, and remove waits that have ended. While the device may
+        still be waiting, a lost wait is not removed and keeps its event alive. If `passed` is true, the stream has
+        passed all waits, so the device waits for none of them.
         """
         with self._state:
             for _ in range(len(self._waits)):
@@ -401,8 +415,8 @@ class DeviceQueue(DriverQueue):
             return [*points, *(functools.partial(self._waits_native, each) for each in self._foreign)]
 
     def still_waits(self, wait: _Wait) -> bool:
-        """Return whether the device is still waiting: `wait` has not been removed, and the device has not been
-        released.
+        """Return whether the device still waits for the point of `wait`. It does not if `wait` has been removed from
+        the queue's list of waits, or if the value of the event has reached the point.
         """
         with self._state:
             if not any(each is wait for each in self._waits):
@@ -459,23 +473,25 @@ class DeviceQueue(DriverQueue):
 
     @property
     def works_natively(self) -> bool:
-        """Return whether native code may queue commands by itself, each with a point of the queue's own timeline."""
+        """Return whether native code may queue commands without Python. The signal of each such command belongs to a
+        timeline (an event) that only this queue signals.
+        """
         return self._stream.calls.native.works and not self._adopted and self._stream.around_calls is None
 
     @property
     def engine(self) -> int:
-        """Return the native queue, which lives as long as this object."""
+        """Return the address of the native queue, which lives as long as this object."""
         return self._native.engine
 
     @property
     def spent(self) -> bool:
-        """Return whether the queue needs a new timeline, because it has none, or another signal on the old one would
-        hide a loss.
+        """Return whether the queue needs a new timeline (an event that only this queue signals). That is so if the
+        queue has no timeline yet, or if another signal on the old timeline would hide a loss.
         """
         return self._broken is None and self._native.spent
 
     def own(self, slot: Slot) -> None:
-        """Make native code use this timeline from now on. Only this queue signals it."""
+        """Make native code signal this event, the timeline of the queue, from now on. Only this queue signals it."""
         address = self._slot_pages.address(self._device, slot)
         with self._state:
             self._timelines.append(slot)
@@ -486,7 +502,7 @@ class DeviceQueue(DriverQueue):
         return _Signal(ref(self._timelines[-1]), self._timelines[-1].pending) if self._timelines else None
 
     def clean(self) -> bool:
-        """Return whether no work of this queue has failed or can still fail."""
+        """Return whether no work of this queue has failed, and no queued work can fail any more."""
         self._sort_waits()
         self._notice_refusal()
         with self._state:
@@ -510,8 +526,8 @@ class DeviceQueue(DriverQueue):
             raise self._judged(error) from error.__cause__
 
     def _reap(self) -> None:
-        """Release the operands of finished operations. The caller has entered a scope of the stream that protects
-        captures.
+        """Release the memory that finished operations have used. The caller has entered a scope of the stream that
+        protects captures.
         """
         with self._releasing:
             # Releasing operands may call this queue, so `_state` is free. `_releasing` is held, since `settle` waits
@@ -530,8 +546,8 @@ class DeviceQueue(DriverQueue):
         return finished
 
     def settle(self) -> None:
-        """Release the operands of finished operations. If another thread is releasing them, wait for it. Does nothing
-        on a broken device.
+        """Release the memory that finished operations have used. If another thread is releasing it, wait for that
+        thread. Does nothing on a broken device.
         """
         with self._releasing:
             if self._broken is None and self._kept:
@@ -574,7 +590,9 @@ class DeviceQueue(DriverQueue):
         self._report(place)
 
     def _report(self, place: int) -> None:
-        """Raise the oldest error that has not been raised yet. The stream has finished its work up to `place`."""
+        """Raise the oldest error that has not been raised yet. The stream has finished its work up to the place
+        `place`.
+        """
         self._sort_waits(True)
         self._notice_refusal()
         failure = self._failures.popleft() if self._failures else None
@@ -633,8 +651,8 @@ class DeviceQueue(DriverQueue):
         return wait is not None and (wait.slot, wait.point)
 
     def look_after(self) -> bool:
-        """Check pending points, and release the operands of finished operations. The watch calls this. Returns False if
-        nothing is left to check.
+        """Check pending signals, and release the memory that finished operations have used. `Watch` calls this
+        regularly. Returns False if nothing is left to check.
         """
         self._sort_waits()
         self._notice_refusal()
@@ -672,8 +690,8 @@ class DeviceQueue(DriverQueue):
         return busy
 
     def _keep_late(self) -> None:
-        """Keep the events whose points were lost before the stream stored them, until the stream has made those stores.
-        The caller holds `_order`.
+        """Some points were lost before the stream stored them. Keep the events of these points alive until the stream
+        has made the stores. The caller holds `_order`.
         """
         late = {key: slot for key, slot in self._owed.items() if not _owes(slot)}
         if not late or self._broken is not None or (self._adopted and self._native.check()):
@@ -689,8 +707,8 @@ class DeviceQueue(DriverQueue):
                 del self._owed[key]
 
     def _unfinished(self) -> bool:
-        """Return whether the stream still has work that needs this object. While a stream waits for events, this object
-        keeps them alive.
+        """Return whether the stream still has work that needs this object. This object keeps the events alive that the
+        stream waits for.
         """
         if self._broken is not None:
             return False
@@ -717,8 +735,9 @@ class DeviceQueue(DriverQueue):
         self._engine.watch.add(self)
 
     def _end(self) -> None:
-        """Return the stream and its marks for reuse, or destroy them, now that the work has finished. A driver may wait
-        for other streams while it destroys one, and one of them may be waiting for the caller's next signal.
+        """Return the stream and its marks for reuse, or destroy them, now that the work has finished. The stream is
+        destroyed in the background, because the driver may wait for other streams first, and such a stream may be
+        waiting for the caller's next signal.
         """
         marks = [each.mark for each in self._marks]
         self._marks.clear()
@@ -728,8 +747,8 @@ class DeviceQueue(DriverQueue):
 
 @dataclass(slots=True)
 class _Mark:
-    """A mark of the stream, and its place in the queue if the queue may hold operations back. The mark is valid once it
-    was passed to the driver.
+    """A mark of the stream, which tells when the stream has reached that place. `place` is the mark's place in the
+    queue, or 0 if the queue never holds operations back. The mark is valid once it has been passed to the driver.
     """
 
     mark: Any
@@ -737,7 +756,7 @@ class _Mark:
 
 
 class _Signal(NamedTuple):
-    """A signal that was queued. This object does not keep the event alive."""
+    """A signal that was queued. This object does not keep the event of the signal alive."""
 
     slot: ref[Slot]
     point: int
@@ -751,8 +770,9 @@ class _Signal(NamedTuple):
 
 
 class _Wait(NamedTuple):
-    """A wait, and the state of the queue before the wait: the number of operations with operands, the last signal by
-    this class, and the last signal by native code.
+    """A wait for `point` of the event in `slot`, with the state of the queue before the wait: how many operations with
+    operands have ever been queued (`kept`), the last signal that `DeviceQueue` has queued (`signalled`), and the last
+    signal that native code has queued on its own (`own`).
     """
 
     slot: Slot
@@ -764,8 +784,8 @@ class _Wait(NamedTuple):
 
 @final
 class AdoptedQueues:
-    """The queues over other libraries' streams: one for each stream, so that all its signals come from one
-    signaller.
+    """The queues over other libraries' streams. Each stream has only one queue, so that all signals on the stream come
+    from one signaller.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -774,9 +794,9 @@ class AdoptedQueues:
         self._used: dict[Hashable, tuple[DeviceQueue, int]] = {}  # identity of a stream -> queue, users
 
     def queue(self, identity: Hashable | None, stream: Stream, lasting: bool = False) -> DeviceQueue:
-        """Return the queue over a stream. Every call needs its own `release`. `identity` distinguishes the stream from
-        a later stream with the same handle. It is None if the driver cannot be asked now. `lasting` means that the
-        stream, and with it the queue, lives as long as the process.
+        """Return the queue over a stream. The caller has to call `release` once for each call of this method.
+        `identity` distinguishes the stream from a later stream with the same handle. `identity` is None if the driver
+        cannot be asked now. `lasting` means that the stream, and with it the queue, lives as long as the process.
         """
         if identity is None:
             return DeviceQueue(self._engine, stream)
@@ -809,8 +829,8 @@ class _Dropped:
 
 
 def _holds_device(slot: Slot, point: int) -> bool:
-    """Return whether a device that waits for the point is still waiting. If the point was lost, the device waits until
-    it is released.
+    """Return whether a device that waits for the point is still waiting. A device that waits for a lost point goes on
+    waiting until the value of the event reaches the point.
     """
     state = slot.state(point)
     return state == PENDING or (state == LOST and load64(slot.address) < point)

@@ -1,4 +1,4 @@
-"""Waiting for all work of a device without ending a capture."""
+"""A way to wait for all work of a device without ending stream captures."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["RegisteredPage"]
 
 @final
 class RegisteredPage:
-    """A page of ours that is registered with the driver. Unregistering it is a way to wait for a device without ending
-    stream captures.
+    """A page of our own that is registered with the driver. Unregistering the page is a way to wait for a device
+    without ending stream captures.
 
-    It is for drivers whose calls that wait for a device end captures in every capture mode. If such a driver
-    unregisters any page, it waits for the work of all streams, and captures go on. Other threads may be unable to
-    allocate or register memory meanwhile.
+    This class is for drivers whose usual calls that wait for a device end captures, whatever the capture mode is. When
+    such a driver unregisters a page, it waits for the work of all streams without ending captures. Other threads may be
+    unable to allocate or register memory meanwhile.
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,5 @@
-"""Arrays of "another library" for the conformance suite. The driver allocates them without this package, which knows
-only what the arrays report about themselves.
+"""Arrays of "another library" for the conformance suite. The driver allocates the arrays. This package has no other
+knowledge of them than what the arrays report about themselves.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _SECONDS: Final = 10.0
 
 @final
 class DriverSamples:
-    """Implements `xpushare.conformance.samples`, without streams. `make(device, nbytes)` allocates memory. Its
-    results have an `address`, `nbytes` and the device as `info`.
+    """Implements `xpushare.conformance.samples`, without streams. `make(device, nbytes)` allocates memory. It returns
+    an object with the attributes `address`, `nbytes` and `info` (the device).
     """
 
     def __init__(self, adapter: Adapter, make: Callable[[DeviceInfo, int], Any]) -> None:
@@ -34,7 +34,9 @@ class DriverSamples:
         return self._copy(array, None)
 
     def _copy(self, array: Any, content: bytes | None) -> bytes:
-        """Copy `content` into the memory or, without `content`, read the memory. Uses host memory in between."""
+        """Copy `content` into the array, or read the array if `content` is None. Returns the bytes. The copy goes
+        through host memory.
+        """
         staging = self._adapter.allocate(array.info, "host", array.nbytes)
         queue = self._adapter.queue(array.info)
         try:

@@ -1,4 +1,6 @@
-"""Event slots for devices: makes the pages of a commons that contain used slots accessible to the devices."""
+"""Makes event slots accessible to devices. A *commons* is a file of event slots that one process has made, and that all
+processes which use its events map. Only those parts of a commons are made accessible whose slots a device uses.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ _SLOTS_NBYTES: Final = LAYOUT["commons.size"] - _SLOTS
 
 @final
 class _Commons:
-    """The chunks of one commons that devices can reach. They are separate mappings, which can outlive the process's
-    mapping of the commons.
+    """The parts of one commons that devices can reach. Each part (*chunk*) is a separate mapping, which can outlive
+    this process's mapping of the whole commons.
     """
 
     def __init__(self, domain: Domain, gone: Callable[[_Commons], None]) -> None:
@@ -45,10 +47,12 @@ def always(_device: Device) -> bool:
 
 @final
 class SlotPages:
-    """The addresses at which devices find the values of slots."""
+    """Finds the addresses at which devices access the values of event slots."""
 
     def __init__(self, teardown: Teardown, registered: Callable[[Any], bool] = always) -> None:
-        """`registered` returns whether a device reaches only pages that were registered with its driver."""
+        """Start with no event pages. `registered` returns whether a device can reach only pages that were registered
+        with its driver.
+        """
         self._teardown = teardown
         self._registered = registered
         self._lock = threading.RLock()
@@ -56,7 +60,7 @@ class SlotPages:
         self._words: dict[int, int] = {}  # slot -> the address that devices have for its word; a cache
 
     def adopt(self, domain: Domain) -> None:
-        """Register a commons. When it is gone, its chunks are released."""
+        """Add a commons, which is mapped as `domain`. When `domain` is gone, the mappings for devices are released."""
         with self._lock:
             if not any(commons.domain() is domain for commons in self._known):
                 self._known = (*self._known, _Commons(domain, self._forget))
@@ -71,7 +75,7 @@ class SlotPages:
             self._teardown.submit(device, end, device, "unregistering event pages", mapping)
 
     def address(self, device: Device, slot: Slot) -> int:
-        """Return the address at which devices find a slot's value."""
+        """Return the address at which devices access the value of a slot."""
         at = slot.address
         known = self._words.get(at)
         return self._find(device, at) if known is None else known
@@ -95,7 +99,7 @@ class SlotPages:
         return next((commons for commons in self._known if commons.holds(address)), None)
 
     def domain(self, slot: Slot) -> Domain | None:
-        """Return the domain of the shared event pages that contain a slot, or None."""
+        """Return the `Domain` of the commons that contains a slot, or None if the commons was not added."""
         commons = self._holding(slot.address)
         return commons.domain() if commons else None
 
@@ -127,9 +131,13 @@ class SlotPages:
 
 
 def unreach(device: Device, doing: str, mapping: Mapping) -> None:
-    """Undo `Device.reach` for a mapping. The argument keeps the memory mapped until this is called."""
+    """Undo `Device.reach` for a mapping. The reference in the argument `mapping` keeps the memory mapped until this is
+    called.
+    """
     device.unreach(doing, mapping.address)
 
 
 def _keep(_device: Device, _doing: str, _mapping: Mapping) -> None:
-    """Do nothing. Until this is called, its arguments keep an unregistered mapping mapped."""
+    """Do nothing. This is called in place of `unreach` for pages that are not registered. The references in its
+    arguments keep the memory mapped until the call.
+    """

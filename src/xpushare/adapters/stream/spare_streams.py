@@ -17,9 +17,9 @@ Spare = tuple[Stream, Sequence[Any]]  # a stream and the marks of its queue
 
 @final
 class SpareStreams:
-    """Makes it possible to create a queue while others wait. Some drivers cannot create a stream while others wait, and
-    the caller may be about to signal the points that they wait for. So `kept` streams are made in advance for each
-    device, and cached.
+    """A cache of streams, with which a queue can be created while other queues wait. Some drivers cannot create a
+    stream during a wait, and the caller may be about to send the signal that the other queues wait for. So `kept`
+    streams of each device are created in advance.
     """
 
     def __init__(self, teardown: Teardown, kept: int) -> None:
@@ -29,7 +29,9 @@ class SpareStreams:
         self._spares: dict[int, list[Spare]] = defaultdict(list)  # by ordinal of the device
 
     def take(self, ordinal: int, make: Callable[[], Stream]) -> Spare:
-        """Return a cached stream for a new queue, or make one. The cache is refilled only while no queue is waiting."""
+        """Return a cached stream and its marks for a new queue. If the cache is empty, make a stream. The cache is
+        refilled only while no queue is waiting.
+        """
         spares = self._spares[ordinal]
         if self._kept and len(spares) <= self._kept and not self._teardown.waiting():
             while len(spares) <= self._kept:
@@ -40,7 +42,7 @@ class SpareStreams:
         return make(), ()
 
     def give(self, stream: Stream, marks: Sequence[Any]) -> bool:
-        """Cache the stream of a queue that has ended. Returns False if enough streams are cached."""
+        """Cache the stream and the marks of a queue that has ended. Returns False if enough streams are cached."""
         with self._lock:
             spares = self._spares[stream.device.ordinal]
             if len(spares) >= self._kept:

@@ -1,4 +1,5 @@
-"""Device memory by the calls that create, export, import and map allocations, for the vendors that have them.
+"""Device memory of the vendors whose drivers have virtual memory calls: calls that create, export, import and map
+allocations.
 
 A vendor implements `hooks.VirtualMemory` for its devices, in addition to the hooks of the stream engine, and its
 adapter extends `adapter.VirtualMemoryAdapter`. Nothing here names a vendor.

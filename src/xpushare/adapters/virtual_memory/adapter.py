@@ -1,4 +1,6 @@
-"""The memory part of the driver contract, implemented over the hooks of `VirtualMemory`."""
+"""The memory methods of the driver contract, implemented for all vendors whose devices provide the hooks of
+`VirtualMemory`.
+"""
 
 from __future__ import annotations
 

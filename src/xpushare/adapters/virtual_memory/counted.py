@@ -1,5 +1,5 @@
-"""Memory of drivers without reference counts. They free an allocation when its handle is released, even if the
-allocation is mapped, and may map it at only one address at a time.
+"""Memory of drivers without reference counts. Such a driver frees an allocation when its handle is released, even if
+the allocation is mapped, and may be able to map an allocation at only one address at a time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _counting: Final = threading.RLock()  # one for all, since a device maps memory 
 
 @dataclass(slots=True)
 class Pages:
-    """An allocation. Its last user destroys it."""
+    """An allocation and the number of its users. When the last user releases the allocation, it is destroyed."""
 
     device: CountedMemory
     handle: int
@@ -61,7 +61,7 @@ class CountedMemory(abc.ABC):
 
     def import_shared(self, doing: str, nbytes: int, fd: int) -> Pages:
         """Import as `import_pages` does, or reuse an earlier import of the same file. The driver may use one kernel
-        handle for all imports of a file, and close the handle when the first of them is destroyed.
+        handle for all imports of a file, and close the handle when the first of these imports is destroyed.
         """
         file = file_of(fd)
         with _counting:
@@ -116,10 +116,10 @@ class CountedMemory(abc.ABC):
             self._mapped[address] = handle
 
     def _again(self, doing: str, pages: Pages) -> Pages:
-        """Import this process's own pages once more, for a mapping at another address, and return the import. It
-        replaces `pages` as the object that the caller uses. The driver may use one kernel handle for the import and the
-        original, and close the handle when the first of the two is destroyed. So the import is kept as long as the
-        original, and reused.
+        """Import this process's own pages once more, for a mapping at another address, and return the new import, which
+        the caller uses instead of `pages`. The driver may use one kernel handle for the import and the original, and
+        close the handle when either of the two is destroyed first. So the import is kept as long as the original, and
+        reused.
         """
         with _counting:
             if pages.idle:

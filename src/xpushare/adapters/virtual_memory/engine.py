@@ -1,4 +1,6 @@
-"""The stream engine's parts, and the additions for virtual memory."""
+"""The engine for vendors whose drivers have virtual memory calls: the stream engine and the objects that such memory
+needs.
+"""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ _numbers: Final = (
 
 
 def duplicate(doing: str, fd: int, lowest: int = 0) -> int:
-    """Duplicate a descriptor that the driver keeps. If the driver's own descriptor were closed, its number could come
-    to mean another file.
+    """Duplicate a descriptor that the driver keeps. The driver's own descriptor must stay open: if it were closed, its
+    number could later refer to another file.
     """
     if fd < 0:
         raise DeviceError(f"{doing}: the driver returned no file descriptor")
@@ -69,8 +69,8 @@ class DriverFds:
         _numbers.release()
 
     def give(self, doing: str, fd: int) -> int:
-        """Return a duplicate for the driver. Its number is high, so that no other code gets the same number at the
-        moment when the driver closes it.
+        """Return a duplicate of the descriptor for the driver. The number of the duplicate is high. So when the driver
+        closes it, no other code is likely to have a file with that number.
         """
         limit = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _HIGHEST)
         given = duplicate(doing, fd, limit // 2)

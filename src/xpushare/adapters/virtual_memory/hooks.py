@@ -14,8 +14,8 @@ __all__ = ["VirtualMemory"]
 class VirtualMemory(Device, Protocol):
     """A device's memory, by the calls that create, export, import and map allocations.
 
-    An allocation lies at a *location*, the ordinal of a device. It lives as long as a handle or a mapping of it does.
-    When a mapping or an allocation is released here, no device uses it any more.
+    An allocation lies at a *location*, the ordinal of a device. An allocation lives as long as it has a handle or a
+    mapping. The engine releases a mapping or an allocation only when no device uses it any more.
     """
 
     form: Form  # of the file descriptors of allocations

@@ -1,4 +1,4 @@
-"""The device part of the driver contract that is the same for all drivers called by ctypes."""
+"""Lists devices and reports what they support, for all vendors whose drivers are called by ctypes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ G = TypeVar("G", bound=VirtualMemory)
 
 
 class LibraryAdapter(Listed, VirtualMemoryAdapter, Generic[G]):
-    """An adapter over a library. Until this process starts the library, a child process asks it for the devices."""
+    """An adapter over a library. Until this process starts the library, a child process lists the devices."""
 
     maps_memfds = False  # the driver has to know their pages
     missing: ClassVar[Mapping[Aspect, str]]  # the aspects that no device has, and why
@@ -34,7 +34,7 @@ class LibraryAdapter(Listed, VirtualMemoryAdapter, Generic[G]):
         describe: Callable[[int, Any], DeviceInfo],
         ask: Callable[[], Found],
     ) -> None:
-        """`variables`, `describe` and `ask` are those of `Listing`."""
+        """Make the adapter. `variables`, `describe` and `ask` are passed to `Listing`."""
         super().__init__(engine)
         self._gpus = driver
         self.listing = Listing(driver, variables, describe, ask)
@@ -54,4 +54,6 @@ class LibraryAdapter(Listed, VirtualMemoryAdapter, Generic[G]):
 
     @abc.abstractmethod
     def supported(self, gpu: G, aspect: Aspect) -> Support:
-        """Return whether a device has an aspect that is not one of `missing`. May ask the driver."""
+        """Return whether a device supports an aspect. This is called only for aspects that `missing` does not contain.
+        May ask the driver.
+        """

@@ -1,4 +1,6 @@
-"""Device memory over `VirtualMemory`: ours, other processes', and that of other libraries in this process."""
+"""Device memory of vendors that have `VirtualMemory`: this process's own memory, memory of other processes, and memory
+of other libraries in this process.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,7 @@ class _Piece(NamedTuple):
 
 
 class _Reserved:
-    """Reserved addresses. They are released once the last mapping in them is gone."""
+    """A reserved range of addresses. The range is released once the last mapping in it is gone."""
 
     def __init__(self, device: VirtualMemory, address: int, nbytes: int, mappings: int = 1) -> None:
         self.device = device
@@ -73,8 +75,8 @@ class _Reserved:
 
 
 def _map(engine: Engine, device: VirtualMemory, doing: str, pieces: Sequence[_Piece], access: Access) -> int:
-    """Map allocations side by side, and return the address. Called with the device current. The caller still owns the
-    pieces and releases them.
+    """Map allocations side by side, and return the address of the first one. Called with the device current. The caller
+    still owns the allocations and releases them.
 
     If the driver supports it, one call sets the access to all allocations of a device, since each call is slow.
     """
@@ -104,8 +106,8 @@ def _map(engine: Engine, device: VirtualMemory, doing: str, pieces: Sequence[_Pi
 
 
 def _unmap(engine: Engine, place: _Reserved, address: int, sizes: Sequence[int]) -> None:
-    """Unmap one mapping that `_map` made, or one of several that share a reserved range, once no work uses it. Called
-    with the device current.
+    """Unmap one mapping that `_map` made, once no work uses the mapping. Several mappings may share the reserved range
+    `place`. Called with the device current.
     """
     device = place.device
     total = sum(sizes)
@@ -124,7 +126,9 @@ def require_shareable(device: VirtualMemory, doing: str) -> None:
 
 
 def _require_read_only(engine: Engine, device: VirtualMemory, doing: str) -> None:
-    """Raise if the driver cannot map memory read-only for a device. This is tried once."""
+    """Raise if the driver cannot map memory read-only for a device. The answer is determined by a test, which runs only
+    once.
+    """
     if device.ordinal not in engine.read_only:
         engine.read_only[device.ordinal] = _maps_read_only(engine, device)
     if not engine.read_only[device.ordinal]:
@@ -147,7 +151,9 @@ def _maps_read_only(engine: Engine, device: VirtualMemory) -> bool:
 
 
 def with_room(engine: Engine, allocate: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> T:
-    """Allocate memory. If there is not enough, wait for the pending teardowns and try again."""
+    """Call `allocate`. If there is not enough memory, wait for the pending teardowns, which may free some, and call it
+    again.
+    """
     try:
         return allocate(*arguments, **keywords)
     except OutOfMemoryError:
@@ -157,7 +163,7 @@ def with_room(engine: Engine, allocate: Callable[P, T], *arguments: P.args, **ke
 
 
 class Mapped(DriverMemory):
-    """Memory that the function `close` releases, once no work uses it."""
+    """Memory that is released by calling the function `close`, once no work uses the memory."""
 
     host_accessible = False
     keepable = True
@@ -202,7 +208,9 @@ class AllocationFd:
 
 
 class _Segments(NamedTuple):
-    """An export of another process: the size of each of its allocations, and the device that the memory belongs to."""
+    """A parsed export of another process: the size of each of its allocations, and the device that the memory belongs
+    to.
+    """
 
     what: Import
     sizes: Sequence[int]
@@ -226,7 +234,9 @@ def _imported(device: VirtualMemory, doing: str, fd: OwnedFd, nbytes: int, origi
 
 @final
 class DeviceMemory(Mapped):
-    """Adjacent mappings of allocations: one of this process, or those that another process has exported."""
+    """Adjacent mappings of allocations. The allocations belong to this process, or another process has exported
+    them.
+    """
 
     lasting_export = True
     reusable = True
@@ -241,7 +251,9 @@ class DeviceMemory(Mapped):
         fd: OwnedFd | None = None,
         place: _Reserved | None = None,
     ) -> None:
-        """`place` is the reserved range of this mapping, if other mappings share that range."""
+        """Take over a mapping at `address`. `place` is the reserved range that contains the mapping, if other mappings
+        share that range.
+        """
         place = place or _Reserved(device, address, sum(sizes))
         super().__init__(engine, device, address, nbytes, _unmap, engine, place, address, sizes)
         self._mapped = sum(sizes)
@@ -288,8 +300,8 @@ class DeviceMemory(Mapped):
 
     @classmethod
     def imported_all(cls, engine: Engine, device: VirtualMemory, found: Sequence[_Segments]) -> list[DeviceMemory]:
-        """Map memory of several exports, all of it or none, and all with the same access. The mappings share a reserved
-        range, so that the access is set once.
+        """Map the memory of several exports, all with the same access. If one of the mappings fails, nothing stays
+        mapped. The mappings share a reserved range, so that the access is set once.
         """
         total = sum(what.exposed_nbytes for what, _, _ in found)
         read_only = found[0].what.read_only
@@ -344,9 +356,10 @@ class DeviceMemory(Mapped):
 
 @final
 class SegmentedMemory(DriverMemory):
-    """Memory of another library in this process: one allocation, or several that it mapped side by side.
+    """Memory of another library in this process: one allocation, or several allocations that the library mapped side by
+    side.
 
-    From the first export on, this object holds the allocations, whatever the library does with its mappings.
+    From the first export on, this object keeps the allocations alive, even if the library unmaps them.
     """
 
     host_accessible = False
@@ -406,7 +419,9 @@ class SegmentedMemory(DriverMemory):
 
 
 def _write_sizes(doing: str, sizes: Sequence[int]) -> bytes:
-    """Encode the sizes of adjacent segments as runs of one size."""
+    """Encode the sizes of adjacent segments. Consecutive segments of equal size are encoded as one run: the size and
+    the count.
+    """
     runs = [(nbytes, len(list(same))) for nbytes, same in groupby(sizes)]
     if len(runs) > _RUNS_MAX:
         raise FeatureNotSupportedError(
@@ -417,7 +432,7 @@ def _write_sizes(doing: str, sizes: Sequence[int]) -> bytes:
 
 
 def _read_sizes(doing: str, raw: bytes, mapped: int, count: int) -> list[int]:
-    """Read the sizes of `count` segments from a peer's runs."""
+    """Decode the sizes of `count` segments, which a peer has encoded by `_write_sizes`."""
     sizes: list[int] = []
     for at in range(0, len(raw) - _RUN.size + 1, _RUN.size):
         nbytes, times = _RUN.unpack_from(raw, at)
@@ -438,7 +453,9 @@ def _segments(doing: str, what: Import) -> _Segments | None:
 
 
 def import_all(engine: Engine, device: VirtualMemory, found: Sequence[Import]) -> list[DriverMemory | None]:
-    """Map all imports that are allocations, or none of them. In the result, every other import is None."""
+    """Map all imports that are allocations of `VirtualMemory`. If one mapping fails, none is made. The result has None
+    in the place of every other import.
+    """
     made: list[DriverMemory | None] = [None] * len(found)
     groups: dict[bool, dict[int, _Segments]] = {}  # by access and index
     for at, what in enumerate(found):
@@ -459,8 +476,8 @@ def import_all(engine: Engine, device: VirtualMemory, found: Sequence[Import]) -
 
 
 def import_memory(engine: Engine, device: VirtualMemory, what: Import, open_own: OpenOwn) -> DriverMemory:
-    """Map another process's memory. The payload gives the kind of memory. Memory of another backend is mapped as host
-    memory.
+    """Map another process's memory. The payload says which kind of memory it is. `open_own` maps a kind that only this
+    vendor has. Memory of another backend is mapped as host memory.
     """
     if what.exporter is not None:
         return HostMemory.imported(engine, device, what)

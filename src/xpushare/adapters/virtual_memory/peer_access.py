@@ -26,8 +26,8 @@ def _name(raw: bytes) -> str:
 
 
 def find_origin(device: VirtualMemory, by_uuid: Callable[[str], V | None], doing: str, raw: bytes) -> V:
-    """Return the device that a peer's memory lies on, by the device's uuid, for drivers that do not report this.
-    Another device must not import the memory, even if it can reach it.
+    """Return the device that a peer's memory lies on. The device is found by its uuid, for drivers that do not report
+    the device of an import. No other device must import the memory, even if it can reach the memory.
     """
     name = _name(raw)
     found = by_uuid(name)
@@ -39,7 +39,7 @@ def find_origin(device: VirtualMemory, by_uuid: Callable[[str], V | None], doing
 
 
 class _Granted(NamedTuple):
-    """The access to the bytes from a start address on."""
+    """The access that was granted to the bytes from a start address on."""
 
     nbytes: int
     location: int  # the device that they lie on
@@ -49,7 +49,9 @@ class _Granted(NamedTuple):
 
 @final
 class PeerAccess(OperandAccess):
-    """Grants access to mappings, and remembers it, since granting it costs much more than looking it up."""
+    """Grants devices access to mappings, and remembers which access was granted, since looking it up is much faster
+    than granting it again.
+    """
 
     def __init__(self, devices: Callable[[], Sequence[VirtualMemory]]) -> None:
         self._devices = devices
@@ -100,7 +102,7 @@ class PeerAccess(OperandAccess):
                         self._granted[low] = granted._replace(nbytes=high - low)
 
     def _within(self, address: int, nbytes: int) -> list[int]:
-        """Return the records that touch these bytes."""
+        """Return the records about ranges that overlap these bytes."""
         first = max(bisect.bisect_right(self._starts, address) - 1, 0)
         last = bisect.bisect_left(self._starts, address + nbytes)
         return [start for start in self._starts[first:last] if start + self._granted[start].nbytes > address]

@@ -1,4 +1,4 @@
-"""Physical memory and address ranges over `VirtualMemory`."""
+"""Physical memory and reserved address ranges of vendors that implement `VirtualMemory`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ __all__ = ["AddressRange", "PhysicalPages"]
 
 @final
 class PhysicalPages(DriverPhysical):
-    """An allocation. If it was imported, its fd stays open, so that it can be exported again."""
+    """An allocation of physical memory. The fd of an imported allocation stays open, so that the allocation can be
+    exported again.
+    """
 
     def __init__(self, device: VirtualMemory, handle: Any, nbytes: int, location: int, fd: OwnedFd | None) -> None:
         self._device = device
@@ -89,8 +91,8 @@ def _check_size(device: VirtualMemory, doing: str, handle: Any, nbytes: int) -> 
 
 @final
 class AddressRange(DriverRange):
-    """Reserved addresses. `unmap` returns at once, but the driver keeps the piece mapped until no work uses it. A new
-    mapping at the same addresses waits for that.
+    """Reserved addresses. `unmap` returns at once, but the driver keeps the memory mapped until no work uses it. A new
+    mapping at the same addresses waits until the old mapping has been removed.
     """
 
     host_accessible = False

@@ -31,8 +31,8 @@ def origin_of(doing: str, what: Import) -> tuple[str, str]:
 
 @final
 class OpaqueMemory(DriverMemory):
-    """An allocation behind an opaque file descriptor. Either the program has exported it, or another process has, and
-    the program can import it.
+    """An allocation behind an opaque file descriptor. Either this program has exported the allocation, or another
+    process has exported it and this program can import it.
     """
 
     host_accessible = False

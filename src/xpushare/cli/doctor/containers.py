@@ -72,8 +72,8 @@ def _namespaces() -> Iterator[Check]:
 
 
 class Orphan:
-    """A process whose parent has exited, to see whether its adoptive parent collects the exit status. Examined as late
-    as possible.
+    """A process whose parent has exited. It shows whether the process that adopts orphans here collects their exit
+    status. Examined as late as possible.
     """
 
     def __init__(self) -> None:

@@ -45,7 +45,9 @@ def _in_machine(record: Vendor) -> bool:
 
 
 def wrong_selector(selector: str | None) -> str | None:
-    """Return why the option `--device` is no selector, or None. An error of the environment's one is for `examine`."""
+    """Return why the value of `--device` is not a valid selector, or None if it is valid. Errors in the selector of the
+    environment are reported by `examine`.
+    """
     try:
         devices_named(selector)
     except xs.InvalidArgumentError as error:

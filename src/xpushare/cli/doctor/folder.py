@@ -29,7 +29,7 @@ def _private_fix(path: Path, mode: str) -> str:
 
 
 def _why_not_written(folder: Path) -> str:
-    """Return why a file of a key's length cannot be written in the folder, or "" if it can."""
+    """Return why a file as long as a key cannot be written in the folder. Return "" if it can."""
     from xpushare.sharing.identity import KEY_NBYTES
 
     try:

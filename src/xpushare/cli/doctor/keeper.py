@@ -1,4 +1,4 @@
-"""Checks whether a keeper runs, and what could end it."""
+"""Checks whether a keeper (`xpushare keep`) runs, and what could end it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernel, /proc and the limits of this process."""
+"""Checks of the kernel, of /proc and of the limits of this process."""
 
 from __future__ import annotations
 
@@ -123,7 +123,9 @@ def _open_files() -> Check:
 
 
 def memory_limit(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int | None:
-    """Return the bytes that this process's cgroup, or one above it, may use. Return None if no limit is set."""
+    """Return the number of bytes of memory that this process's cgroup and the cgroups above it allow. Return None if no
+    limit is set.
+    """
     folders: list[tuple[Path, Path, str]] = []
     try:
         for line in own.read_text().splitlines():

@@ -1,4 +1,4 @@
-"""The processes that share with each other while the doctor examines them."""
+"""The processes that `xpushare doctor` starts, which share objects with each other."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _mapped(physical: xs.PhysicalMemory) -> xs.VirtualRange:
 
 
 class _Side:
-    """Serves the requests, inside each of the processes."""
+    """Serves requests inside each of the processes that share with each other."""
 
     def __init__(self) -> None:
         self._kept: dict[str, Any] = {}
@@ -104,7 +104,7 @@ class _Side:
         return str(xs.ipc.event.get(event))
 
     def take(self, key: str, device: str, kind: str, handle: str) -> None:
-        """Open a handle. If it is of memory, check the bytes and write an answer."""
+        """Open a handle of that kind. If the object is memory, check its content and write an answer into it."""
         self._device[key] = device
         if kind == "event":
             self._kept[key] = xs.ipc.event.open(handle)
@@ -131,8 +131,8 @@ class _Side:
         self._kept[key].wait(timeout, at_least=point)
 
     def lost(self, key: str, timeout: float) -> float:
-        """Wait for a signal of a process that is about to die. Returns the time at which the wait reported the loss, on
-        the clock that all processes share.
+        """Wait for a signal of a process that is about to die. Returns the time at which the wait raised the error, on
+        a clock that all processes share.
         """
         try:
             self._kept[key].wait(timeout, at_least=1)
@@ -157,7 +157,9 @@ class _Side:
         return woken
 
     def fork(self, device: str, handle: str, timeout: float) -> str:
-        """Open memory, fork, and open it in the child anew. Returns "" on success, else the failure."""
+        """Open memory and fork, then open the same memory again in the forked child. Returns "" on success, otherwise
+        the failure.
+        """
         memory = xs.ipc.memory.open(handle)
         _expect(memory, device, _DATA)
         reads, writes = os.pipe()
@@ -185,8 +187,8 @@ class _Side:
 
 
 def serve(fd: int, only: str) -> None:
-    """The main function of the processes. Serves requests until the other end is closed. `only` is the one route to
-    use.
+    """The main function of the processes. Serves requests until the other end is closed. `only` names the route that
+    these processes use, and no other is tried.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the doctor ends us
     from xpushare.sharing import routes

@@ -1,4 +1,6 @@
-"""The routes for file descriptors: whether they reach a process, and what blocks them."""
+"""The routes on which file descriptors pass from process to process: whether each route reaches a process, and what
+blocks it.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,8 @@ def _tried(call: Callable[[], int]) -> int:
 
 
 def probe(pid: int, fd: int) -> dict[str, int]:
-    """Return the errno of pidfd_open, of pidfd_getfd on this process (which needs no rights), and of pidfd_getfd on
-    that process.
+    """Return three errno values: of pidfd_open on the process `pid`, of pidfd_getfd on this process itself (which needs
+    no rights), and of pidfd_getfd on the process `pid`.
     """
     from xpushare import _native
 
@@ -118,7 +120,9 @@ def _listeners() -> list[bytes]:
 
 
 def _served_by(pid: int, addresses: Iterable[bytes | str]) -> int | None:
-    """Connect to the sockets until the one of process `pid` answers. Returns its user, or None if none answers."""
+    """Connect to one socket after another until the socket of process `pid` answers. Returns the user of that process,
+    or None if its socket is not among them.
+    """
     from xpushare.common import system
 
     for address in addresses:
@@ -134,7 +138,9 @@ def _served_by(pid: int, addresses: Iterable[bytes | str]) -> int | None:
 
 
 def _reach_socket(pid: int) -> Check:
-    """Look for the socket of process `pid` in the runtime folder, then in this network namespace, as the route does."""
+    """Look for the socket of process `pid` in the runtime folder, then in this network namespace. An importer looks in
+    the same order.
+    """
     from xpushare.sharing import door
 
     name = "socket"

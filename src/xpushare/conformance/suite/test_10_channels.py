@@ -54,7 +54,7 @@ def _content(frame: Any) -> int:
 
 
 def _receive(mode: str) -> tuple[int, int]:
-    """Return a frame's content, and how many frames were missed so far."""
+    """Receive a frame. Return its content, and how many frames this reader has missed so far."""
     with kept[mode].receive(TIMEOUT) as frame:
         return _content(frame), frame.missed
 

@@ -163,7 +163,9 @@ def test_interfaces(pair: Pair) -> None:
 
 
 def resources(device: str) -> dict[str, tuple[Any, Callable[[Any], Any]]]:
-    """Return an object of each class that has `close`, with a function that uses it."""
+    """Return pairs of an object that has a method `close` and a function that uses the object, one pair for
+    each class.
+    """
     found: dict[str, tuple[Any, Callable[[Any], Any]]] = {
         "Memory": (xs.malloc_device(NBYTES, device), lambda thing: thing.ptr),
         "Event": (xs.Event(device), lambda thing: thing.value),

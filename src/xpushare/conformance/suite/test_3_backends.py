@@ -16,7 +16,7 @@ from xpushare.conformance.rules import KIND_ASPECTS, rule
 
 
 def strangers(device: str, kind: str) -> list[str]:
-    """Return one device of each other backend that can share objects of that kind."""
+    """Return devices of other backends that can share objects of that kind, one device for each backend."""
     found: dict[str, str] = {}
     for each in xs.devices():
         if each.backend != xs.Device(device).backend and all(each.has(aspect) for aspect in KIND_ASPECTS[kind]):

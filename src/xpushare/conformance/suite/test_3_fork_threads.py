@@ -39,7 +39,9 @@ def _everything(device: str) -> None:
 
 
 def _use_after_fork() -> list[str]:
-    """Return the calls that work in a forked child, or that fail with the wrong error."""
+    """Use the parent's objects in a forked child. Return the calls that succeed, or fail with an error other than the
+    one demanded.
+    """
     calls: dict[str, Callable[[], Any]] = {
         "ipc.memory.get": lambda: xs.ipc.memory.get(kept["memory"]),
         "ipc.memory.close": lambda: xs.ipc.memory.close(kept["memory"]),

@@ -1,4 +1,4 @@
-"""Section 3, rules 0 to 2: the handle, what can be exported, and the ways that carry a handle."""
+"""Section 3, rules 0 to 2: the form of a handle, the objects that can be exported, and the ways to send a handle."""
 
 # pyright: basic, reportPossiblyUnboundVariable=false, reportOptionalMemberAccess=false
 

@@ -220,7 +220,9 @@ def _export_foreign(device: str) -> tuple[bytes, bool]:
 
 
 def _end_foreign(device: str, handle: bytes) -> bool:
-    """Withdraw the export, and drop the array as its user would. Returns whether the array still has a reference."""
+    """Withdraw the export of another library's array, and drop the array as its user would. Returns whether anything
+    still refers to the array.
+    """
     xs.ipc.memory.put(handle)
     array = kept.pop("foreign")
     samples(device).forget(array)

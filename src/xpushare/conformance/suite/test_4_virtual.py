@@ -273,7 +273,9 @@ def test_views_pin(pair: Pair, nothing_left: Callable[[], None]) -> None:
 
 
 def _readers() -> dict[str, Callable[[xs.Memory], Any]]:
-    """Return functions that read a `Memory` in place, by name. Each returns its consumer's object, such as an array."""
+    """Return functions, by name, that give access to a `Memory` without a copy. Each function returns the object
+    through which the memory is read, such as an array.
+    """
     interfaces = sorted({each.name for vendor in adapters.vendors() for each in vendor.interfaces})
 
     def of(name: str) -> Callable[[xs.Memory], Any]:

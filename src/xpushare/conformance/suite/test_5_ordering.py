@@ -1,4 +1,6 @@
-"""Section 5, ordering. The rules hold whether the device waits or a queue holds its operations back."""
+"""Section 5, ordering. The rules hold both on devices that wait for events themselves, and for queues that hold
+operations back in the process.
+"""
 
 # pyright: basic, reportPossiblyUnboundVariable=false, reportOptionalMemberAccess=false
 

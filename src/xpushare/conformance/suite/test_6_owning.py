@@ -1,4 +1,4 @@
-"""Section 6: memory of another process that is passed on, or owned."""
+"""Section 6: passing on memory of another process, and taking ownership of it."""
 
 # pyright: basic, reportPossiblyUnboundVariable=false, reportOptionalMemberAccess=false
 

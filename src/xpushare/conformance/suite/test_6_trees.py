@@ -20,7 +20,7 @@ from xpushare.conformance.rules import rule
 
 
 class Layer(NamedTuple):
-    """A named tuple, which the other process does not have."""
+    """A named tuple whose class does not exist in the other process."""
 
     weight: Any
     bias: Any
@@ -58,7 +58,7 @@ def _attach(name: str, message: Any, device: str | None = None, **options: Any) 
 
 
 def _exports() -> set[int]:
-    """Return the live exports by their generations. Exports of earlier tests may end at any time."""
+    """Return the live exports by their generation numbers. Exports of earlier tests may end at any time."""
     from xpushare.sharing import node
 
     table = node.current().table_if_any

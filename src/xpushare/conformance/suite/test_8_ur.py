@@ -1,5 +1,5 @@
-"""Section 8: Unified Runtime's face. The checks of arguments follow the declarations in `ur._spec`. All other rules are
-written in this module.
+"""Section 8: the functions of Unified Runtime (`xpushare.ur`). The expected checks of arguments are derived from the
+declarations in `ur._functions`. The tests of all other rules are written out here.
 """
 
 # pyright: basic, reportPossiblyUnboundVariable=false, reportOptionalMemberAccess=false
@@ -32,7 +32,9 @@ RW = ur.VirtualMemAccessFlags.READ_WRITE
 
 
 class Face:
-    """A device as `xpushare.ur` shows it, and the objects that `close` frees."""
+    """A device with a context and a queue, used by the functions of `xpushare.ur`. `close` frees the objects that a
+    test has made.
+    """
 
     def __init__(self, name: str) -> None:
         wanted = xs.Device(name)
@@ -94,7 +96,7 @@ class Face:
 
     @contextmanager
     def held(self, queue: ur.Queue) -> Generator[Callable[[], None], None, None]:
-        """Hold the queue: commands that are enqueued inside do not run until the yielded function is called."""
+        """Context manager. Commands that are enqueued inside do not run until the yielded function is called."""
         gate = self.event(IPC_EVENT)
         data = ur.urIPCGetEventHandleExp(gate)
         opened = xs.ipc.event.open(data)
@@ -128,7 +130,9 @@ def _uuid(device: xs.Device) -> bytes:
 
 
 def result_of(call: Callable[[], Any]) -> ur.Result:
-    """Return the result of a call: SUCCESS, or the result of its URError, which can be pickled."""
+    """Call the function. Return `SUCCESS`, or the `result` of the `URError` that it raises. The returned value can be
+    pickled.
+    """
     try:
         call()
     except ur.URError as error:
@@ -155,7 +159,7 @@ def face(pair: Pair) -> Iterator[Face]:
 
 @pytest.fixture
 def importing(pair: Pair) -> Iterator[Face]:
-    """Yield the importer's device as a `Face`."""
+    """Yield a `Face` (the device with a context and a queue of `xpushare.ur`) for the importing process's device."""
     found = Face(pair.importer)
     yield found
     found.close()
@@ -164,7 +168,9 @@ def importing(pair: Pair) -> Iterator[Face]:
 
 @pytest.fixture
 def commands(face: Face) -> None:
-    """A fixture for tests that enqueue. Each command returns an event, so a device without events refuses them."""
+    """A fixture for tests that enqueue commands. The tests need a device with events, since each command returns an
+    event. A device without events must refuse the commands.
+    """
     if face.has(Aspect.ext_oneapi_ipc_event):
         return
     result = result_of(lambda: ur.urEnqueueEventsWait(face.queue, None))
@@ -182,7 +188,9 @@ _CONTEXT_SCOPE: dict[str, Any] = {
 
 
 def _good(face: Face, arg: Arg) -> Any:
-    """Return an argument that no check refuses. The call does not use it, since another argument is wrong."""
+    """Return an argument that no check refuses. The argument is never used, since the tests make another argument
+    wrong.
+    """
     family, _, name = arg.base_kind.partition(":")
     if family == "handle":
         simple: dict[str, Any] = {
@@ -223,7 +231,7 @@ def _good(face: Face, arg: Arg) -> Any:
 
 
 def _faults(arg: Arg) -> list[Any]:
-    """Return arguments that one of the checks may refuse."""
+    """Return arguments that may be wrong, so that one of the checks refuses them."""
     family, _, name = arg.base_kind.partition(":")
     if family in ("handle", "bytes", "string", "callback"):
         return [None]

@@ -1,4 +1,5 @@
-"""The functions of `xpushare.ur`. Each is declared with its body, a thin layer over `core` and the object face.
+"""The functions of `xpushare.ur`. Each function is declared together with its body, a thin layer over `core` and over
+the classes of `xpushare.objects`.
 
 The public functions, which `_derived` makes, call a body with checked arguments. Numbers are ints within their range,
 sequences are tuples, a null pointer is 0, handles are alive and of their class, and a device belongs to its context.

@@ -51,7 +51,9 @@ _OTHERS: Final = ("INVALID_MEM_OBJECT", "OUT_OF_HOST_MEMORY", "OUT_OF_RESOURCES"
 
 
 def _copies(number: int, too_large: str, *rules: Rule, operation: str = "Queue.copy") -> Callable[[F], F]:
-    """Declare a command on buffers. `too_large` says when the command answers `INVALID_SIZE`."""
+    """Declare a command on buffers. `too_large` is the documented condition under which the command fails with
+    `INVALID_SIZE`.
+    """
     return function(
         number,
         "INVALID_QUEUE",
@@ -138,7 +140,7 @@ def urEnqueueMemBufferFill(
 
 
 class _Box:
-    """A box of bytes: the position of its rows in a buffer or in memory of the program."""
+    """A three-dimensional box of bytes: where its rows lie in a buffer or in memory of the program."""
 
     def __init__(self, origin: RectOffset, region: RectRegion, row: int, slice_: int) -> None:
         self.region = region
@@ -148,8 +150,8 @@ class _Box:
         self.end = self.begin + (region.depth - 1) * self.slice + (region.height - 1) * self.row + region.width
 
     def pieces(self, other: _Box) -> Iterator[tuple[int, int, int]]:
-        """Yield the parts of this box that can each be copied by one copy: the part's offset in this box, its offset in
-        the other box of the same size, and the number of bytes.
+        """Yield the parts of this box that a single copy can transfer. For each part, yield its offset in this box, its
+        offset in `other`, a box of the same size, and the number of bytes.
         """
         width, height, depth = self.region.width, self.region.height, self.region.depth
         if self.row == other.row == width:  # no gaps between the rows, and then none between the slices
@@ -308,10 +310,12 @@ def urEnqueueMemBufferMap(
     size: Size,
     phEventWaitList: WaitList,
 ) -> tuple[Event, Pointer]:
-    """Gives bytes of a buffer an address. The program can read and write them there once the command is complete.
+    """Gives bytes of a buffer an address. The program can read and write the bytes at that address once the command is
+    complete.
 
-    Host memory keeps its own address. For memory of a device, the address is that of a copy. `urEnqueueMemUnmap` copies
-    the bytes back if `mapFlags` says that the program writes them.
+    If the buffer is host memory, the address is that of the memory itself. If the buffer is memory of a device, the
+    address is that of a copy, and `urEnqueueMemUnmap` copies the bytes back if `mapFlags` says that the program writes
+    them.
     """
     if not size:
         raise URError("there are no bytes to map", result=Result.ERROR_INVALID_SIZE)

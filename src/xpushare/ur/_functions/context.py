@@ -47,7 +47,7 @@ _CONTEXT: Final = Info(
     python="`xs.Context(devices)`",
 )
 def urContextCreate(phDevices: tuple[Device, ...], pProperties: ContextProperties | None) -> Context:
-    """Makes a context of devices of one platform."""
+    """Makes a context, which contains devices of one platform."""
     return Context.make(phDevices)
 
 

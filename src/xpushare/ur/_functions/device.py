@@ -130,8 +130,8 @@ def _property(name: str) -> Callable[[Device], Any]:
 
 
 def _told(name: str) -> Callable[[Device], Any]:
-    """Return a function like that of `_property`. It raises `ERROR_UNSUPPORTED_ENUMERATION` if the driver does not
-    report the property.
+    """Return a function that returns a property of a device as the driver reports it. The function raises
+    `ERROR_UNSUPPORTED_ENUMERATION` if the driver does not report the property.
     """
 
     def ask(device: Device) -> Any:
@@ -144,8 +144,8 @@ def _told(name: str) -> Callable[[Device], Any]:
 
 
 def _sizes(name: str) -> Callable[[Device], list[int]]:
-    """Return a function that returns a device's sizes along three dimensions, or three times 1 if the driver does not
-    report them.
+    """Return a function that returns the sizes of a device along three dimensions. If the driver does not report the
+    sizes, that function returns [1, 1, 1].
     """
     return lambda device: list(getattr(_properties(device), name)) or [1, 1, 1]
 
@@ -165,8 +165,8 @@ def _pci(device: Device) -> str:
 
 @functools.cache
 def _reach(device: Device, kind: UsmKind) -> int:
-    """Return the device's access to memory of this kind. Found by allocating a byte. Only CPUs get more than plain
-    access.
+    """Return the flags for the device's access to memory of this kind. Support is determined by allocating a byte. Only
+    CPUs get more than plain access.
     """
     try:
         core_memory.allocate(kind, 1, device.shared, device.shared.context)
@@ -194,7 +194,7 @@ def _memory(adapter: DriverAdapter, info: Any) -> int:
 
 
 def largest_allocation(device: Device) -> int:
-    """Return the answer of `MAX_MEM_ALLOC_SIZE`: the size of the device's memory."""
+    """Return the answer of the query `MAX_MEM_ALLOC_SIZE`, which is the size of the device's memory."""
     return _memory(adapter_of(device.shared), info_of(device.shared))
 
 
@@ -443,7 +443,7 @@ def urAdapterRelease(hAdapter: Adapter) -> None:
 def urAdapterGetLastError(hAdapter: Adapter) -> tuple[String, Int32]:
     """Returns the message and the number of the driver's error behind this thread's last `ERROR_ADAPTER_SPECIFIC`.
 
-    They are empty and 0 if there was none.
+    If there was no such error, the message is empty and the number is 0.
     """
     return last_error()
 
@@ -452,7 +452,8 @@ def urAdapterGetLastError(hAdapter: Adapter) -> tuple[String, Int32]:
 def urAdapterSetLoggerCallback(
     hAdapter: Adapter, pfnLoggerCallback: LoggerCallback, pUserData: UserData, level: LoggerLevel
 ) -> None:
-    """Passes messages of `level` and above to a function, which replaces an earlier function of this adapter.
+    """Passes log messages of `level` and above to a function. The function replaces one that was set earlier for this
+    adapter.
 
     Any thread may call the function, as `pfnLoggerCallback(level, message, pUserData)`. The adapters share one log, the
     Python logger `xpushare`, whose level is lowered as far as `level` needs.
@@ -497,8 +498,8 @@ _OPTIONS: Final = frozenset(("", "-O0", "-O1", "-O2", "-O3", "-ftarget-compile-f
 
 @function(114, ("INVALID_VALUE", "`pFrontendOption` is not an option of a compiler's frontend"))
 def urPlatformGetBackendOption(hPlatform: Platform, pFrontendOption: String) -> String:
-    """Returns the platform's compiler option for an option of a frontend. Always answers that there is none, since
-    xpushare has no compiler.
+    """Returns the platform's compiler option for an option of a frontend. The result is always empty, since xpushare
+    has no compiler.
     """
     if pFrontendOption not in _OPTIONS:
         raise URError(f"no compiler here knows {pFrontendOption!r}", result=Result.ERROR_INVALID_VALUE)
@@ -519,7 +520,8 @@ def urDeviceGetSelected(hPlatform: Platform, DeviceType: DeviceType) -> list[Dev
     """Returns the devices of a platform that are of the given type and that `ONEAPI_DEVICE_SELECTOR` selects, each with
     a reference taken.
 
-    Here `urDeviceGet` returns the same: devices that the variable excludes do not exist for this process.
+    In this package, `urDeviceGet` returns the same devices, since devices that the variable excludes do not exist for
+    this process.
     """
     return urDeviceGet(hPlatform, DeviceType)
 
@@ -554,8 +556,8 @@ def urDeviceGetInfo(hDevice: Device, propName: DeviceInfo) -> Any:
     ("UNSUPPORTED_FEATURE", "the device's clock cannot be read from the host"),
 )
 def urDeviceGetGlobalTimestamps(hDevice: Device) -> tuple[Uint64, Uint64]:
-    """Returns the time of the device's clock and of the host's at one moment, in nanoseconds. The times of commands are
-    those of the device's clock.
+    """Returns the time of the device's clock and of the host's clock at one moment, in nanoseconds. Command times
+    (`urEventGetProfilingInfo`) are measured by the device's clock.
     """
     found: tuple[int, int] = adapter_of(hDevice.shared).clock(info_of(hDevice.shared))
     return found

@@ -63,8 +63,8 @@ _current: Final = _Current()
 
 @contextmanager
 def handing_over(handover: Handover) -> Generator[None]:
-    """In this context, commands that this thread enqueues count as enqueued at the time at which the program submitted
-    them.
+    """Context manager. Commands that this thread enqueues inside count as enqueued at the earlier time when the program
+    submitted them.
     """
     _current.handover = handover
     try:
@@ -95,7 +95,9 @@ def renew(queue: Queue) -> None:
 
 
 def handed_over(queue: Queue, command: Command, engine: int, point: int) -> Event:
-    """Return the event of a command that native code has enqueued: a point of one of the queue's timelines."""
+    """Return the event of a command that native code has enqueued. The command's signal is the point `point` of one of
+    the queue's timelines (events that only the queue signals).
+    """
     [opened] = [each for each in queue.timelines if each.timeline.slot.engine == engine]
     event = Event.make(queue.context, event_over(opened), command, False)
     event.queue = event.failed_on = queue
@@ -104,8 +106,8 @@ def handed_over(queue: Queue, command: Command, engine: int, point: int) -> Even
 
 
 def failed(queue: Queue, command: Command, error: URError) -> Event:
-    """Return the event of a command that native code accepted but that could not be enqueued. If the queue can run
-    functions of this process, `urQueueFinish` reports the failure, too.
+    """Return the event, with the status ERROR, of a command that native code accepted but that could not be enqueued.
+    If the queue can run functions of this process, `urQueueFinish` reports the failure, too.
     """
 
     def fail() -> None:
@@ -122,8 +124,8 @@ def failed(queue: Queue, command: Command, error: URError) -> Event:
 
 
 def _hold_back(work: Work, events: tuple[Event, ...]) -> None:
-    """Make the queue wait for events, and raise if one of them is lost. For a command that native code accepted, losses
-    were checked when the program submitted it.
+    """Make the queue wait for events, and raise if one of them is lost. If native code has accepted the command, losses
+    were checked when the program submitted the command.
     """
     opened = [(use(event.shared), event.point) for event in events]
     handover = _current.handover
@@ -271,7 +273,8 @@ def urEnqueueUSMPrefetch(
 ) -> Event:
     """Hints that memory will be used on a device or on the host.
 
-    Drivers move memory when it is used, so the command does nothing. It completes after the commands before it.
+    Drivers move memory when it is used, so the command does nothing. The command completes after the earlier commands
+    in the queue.
     """
     _known(pMem, size)
     return command(hQueue, Command.USM_PREFETCH, phEventWaitList)
@@ -420,8 +423,8 @@ def urEnqueueHostTaskExp(
 ) -> Event:
     """Calls a function as `pfnHostTask(data)` in the order of the queue, on a thread of the queue.
 
-    If the function raises an exception, `urQueueFinish` raises a `URError` with that exception as its cause. The result
-    is `ERROR_UNKNOWN`. For an error of this package, it is that error's result.
+    If the function raises an exception, `urQueueFinish` raises a `URError` with that exception as its cause. The
+    `result` of the `URError` is `ERROR_UNKNOWN` or, if this package raised the exception, the exception's own `result`.
     """
     return command(
         hQueue, Command.HOST_TASK_EXP, phEventWaitList, lambda work: core_queue.submit(work, _run, (pfnHostTask, data))
@@ -496,12 +499,12 @@ def urEnqueueEventsWaitWithBarrierExt(
     phEventWaitList: WaitList,
     phEvent: Event | None,
 ) -> Event:
-    """Works like `urEnqueueEventsWaitWithBarrier`, with properties, and can signal a reusable event.
+    """Works like `urEnqueueEventsWaitWithBarrier`, but takes properties and can signal a reusable event.
 
-    `phEvent` is an event of `urEventCreateExp`, which is signalled and returned. `None` makes a new event. The event
-    must belong to the context of `hQueue`. A queue with profiling cannot signal an event with IPC. The event must not
-    be an element of `phEventWaitList`, and the device of `hQueue` must answer true to
-    `DeviceInfo.REUSABLE_EVENTS_SUPPORT_EXP`. UR names no result for violations of the last two rules.
+    If `phEvent` is an event that `urEventCreateExp` made, the command signals and returns that event. If it is `None`,
+    the command makes a new event. The event must belong to the context of `hQueue`. A queue with profiling cannot
+    signal an event with IPC. The event must not be an element of `phEventWaitList`, and the device of `hQueue` must
+    answer true to `DeviceInfo.REUSABLE_EVENTS_SUPPORT_EXP`. UR names no result for violations of the last two rules.
     """
     if phEvent is None:
         return command(hQueue, Command.EVENTS_WAIT_WITH_BARRIER, phEventWaitList)

@@ -20,7 +20,9 @@ from xpushare.ur._structs import ExpEventDesc
 
 
 def _tell(event: Event) -> None:
-    """Mark a loss as reported to the program, so that its queue accepts further commands."""
+    """Record that the program has been told of a failed command, so that the command's queue accepts further
+    commands.
+    """
     queue, event.failed_on = event.failed_on, None
     if queue is not None and queue.references:
         use(queue.shared).driver.told()
@@ -65,15 +67,15 @@ def _profile(event: Event) -> Profile:
 
 
 def _started(event: Event) -> Profile:
-    """Return the profile of the command's start. If the command does nothing, return the profile of its end, the only
-    one that it has.
+    """Return the profile of the command's start. A command that does nothing has only a profile of its end, which is
+    returned instead.
     """
     return event.started.known() if event.started else _profile(event)
 
 
 def _early(read: Callable[[Profile], int]) -> Callable[[Event], int]:
-    """Return a function that answers a query of a time that is known once the command is enqueued. `read` takes the
-    profile of the command's start.
+    """Return a function that answers a query for a time which is known once the command is enqueued. `read` takes the
+    profile of the command's start and returns the time.
     """
 
     def ask(event: Event) -> int:
@@ -86,8 +88,8 @@ def _early(read: Callable[[Profile], int]) -> Callable[[Event], int]:
 
 
 def _late(read: Callable[[Profile, Profile], int]) -> Callable[[Event], int]:
-    """Return a function that answers a query of a time that is known once the command is complete. `read` takes the
-    profiles of the command's start and end.
+    """Return a function that answers a query for a time which is known once the command is complete. `read` takes the
+    profiles of the command's start and end and returns the time.
     """
 
     def ask(event: Event) -> int:
@@ -232,9 +234,9 @@ def urEventWait(phEventWaitList: tuple[Event, ...]) -> None:
 def urEventSetCallback(hEvent: Event, execStatus: ExecutionInfo, pfnNotify: EventCallback, pUserData: UserData) -> None:
     """Registers a function, which is called once the command behind an event has reached a state.
 
-    One thread calls all such functions, as `pfnNotify(hEvent, execStatus, pUserData)`. The event is retained until
-    then. The function is called even if the command is lost, so ask the event for its state. `RUNNING` is reported
-    together with `COMPLETE`.
+    One thread calls all such functions, as `pfnNotify(hEvent, execStatus, pUserData)`. The event is retained until the
+    call. The function is called even if the command is lost, so the function should query the event's state. `RUNNING`
+    is reported together with `COMPLETE`.
     """
     opened = use(hEvent.shared)
     point = hEvent.point or opened.timeline.slot.pending

@@ -1,4 +1,4 @@
-"""Sharing with other processes: handle data of memory, physical memory and events."""
+"""Sharing memory, physical memory and events with other processes by handle data (the bytes of an IPC handle)."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def _expect_device(context: Context, device: object) -> None:
 def urIPCGetMemHandleExp(hContext: Context, pMem: Pointer) -> bytes:
     """Returns the handle data of device USM memory.
 
-    UR neither compares `pMem` with null nor names a result for an address that cannot be shared. Its adapters answer
-    `ERROR_INVALID_ARGUMENT`.
+    UR neither compares `pMem` with null nor documents a result for an address that cannot be shared. UR's own adapters
+    fail with `ERROR_INVALID_ARGUMENT`, and so does this function.
     """
     try:
         found = _objects.places.find(pMem)
@@ -84,8 +84,8 @@ def urIPCPutMemHandleExp(hContext: Context, pIPCMemHandleData: bytes) -> None:
     python="`xs.ipc.memory.open(handle, device=…, context=…)`",
 )
 def urIPCOpenMemHandleExp(hContext: Context, hDevice: Device, pIPCMemHandleData: bytes) -> Pointer:
-    """Opens the memory that handle data name. Returns its address in this process, which differs from the
-    exporter's.
+    """Opens the memory that the handle data identify. Returns the memory's address in this process, which differs from
+    the exporter's.
     """
     found = core_memory.open_(pIPCMemHandleData, hDevice.shared, hContext.shared, anew=True)
     places = _objects.places
@@ -166,7 +166,7 @@ def urIPCPutPhysMemHandleExp(hContext: Context, pIPCPhysMemHandleData: bytes) ->
     python="`xs.ipc.physical_memory.open(handle, device=…, context=…)`",
 )
 def urIPCOpenPhysMemHandleExp(hContext: Context, hDevice: Device, pIPCPhysMemHandleData: bytes) -> PhysicalMem:
-    """Opens the physical memory that handle data name."""
+    """Opens the physical memory that the handle data identify."""
     held = core_physical.open_(pIPCPhysMemHandleData, hDevice.shared, hContext.shared)
     return PhysicalMem.make(hContext, hDevice, physical_memory_over(held))
 
@@ -213,7 +213,7 @@ def urIPCGetEventHandleExp(hEvent: Event) -> bytes:
 )
 def urIPCPutEventHandleExp(hContext: Context, pIPCEventHandleData: bytes) -> None:
     """Releases handle data. The event stays valid, and so do events that were opened from the data. Only the process
-    that got the data may release them.
+    that called `urIPCGetEventHandleExp` may release the data.
     """
     core_event.put(pIPCEventHandleData)
 
@@ -234,9 +234,9 @@ def urIPCPutEventHandleExp(hContext: Context, pIPCEventHandleData: bytes) -> Non
     python="`xs.ipc.event.open(handle, context=…)`",
 )
 def urIPCOpenEventHandleExp(hContext: Context, pIPCEventHandleData: bytes) -> Event:
-    """Opens an event that shares its state with the event that handle data name.
+    """Opens an event that shares its state with the event that the handle data identify.
 
-    There is no function to close it: the last `urEventRelease` closes the event.
+    No function closes an opened event. The last `urEventRelease` closes it.
     """
     opened = core_event.open_(pIPCEventHandleData, None, hContext.shared)
     return Event.make(hContext, event_over(opened), Command.EVENTS_WAIT_WITH_BARRIER, True)

@@ -40,8 +40,8 @@ _MEM: Final = Info(
 
 
 def _allocate(context: Context, flags: int, size: int) -> Range:
-    """Allocate memory for a buffer: host memory with `ALLOC_HOST_POINTER` or if the context has several devices, else
-    memory of the device.
+    """Allocate memory for a buffer. This is host memory with the flag `ALLOC_HOST_POINTER` or if the context has
+    several devices. Otherwise it is memory of the device.
     """
     for device in context.devices:
         if size > largest_allocation(device):
@@ -81,8 +81,9 @@ def urMemBufferCreate(
     """Makes a buffer: bytes that commands access by a handle and an offset.
 
     With `USE_HOST_POINTER`, the buffer is the program's own memory at `pProperties.pHost`. Otherwise the buffer has
-    memory of its own. This is host memory with `ALLOC_HOST_POINTER` or if the context has several devices, else memory
-    of the device. With `ALLOC_COPY_HOST_POINTER`, the bytes at `pProperties.pHost` are copied into it.
+    memory of its own. That memory is host memory with `ALLOC_HOST_POINTER` or if the context has several devices,
+    otherwise memory of the device. With `ALLOC_COPY_HOST_POINTER`, the bytes at `pProperties.pHost` are copied into the
+    buffer.
     """
     device = hContext.devices[0].shared
     given: Range | None = None
@@ -109,7 +110,9 @@ def urMemRetain(hMem: Mem) -> None:
 
 @function(66, "INVALID_MEM_OBJECT", "OUT_OF_HOST_MEMORY", ends="mem")
 def urMemRelease(hMem: Mem) -> None:
-    """Releases a reference to a buffer. The last release frees its memory, after the commands that use it."""
+    """Releases a reference to a buffer. The last release frees the buffer's memory, once the commands that use the
+    memory have finished.
+    """
     hMem.release()
 
 
@@ -131,7 +134,9 @@ def urMemRelease(hMem: Mem) -> None:
 def urMemBufferPartition(
     hBuffer: Mem, flags: Annotated[int, MemFlags], bufferCreateType: BufferCreateType, pRegion: BufferRegion
 ) -> Mem:
-    """Makes a buffer of a part of another buffer's bytes. The bytes are kept as long as either buffer exists."""
+    """Makes a buffer that covers a part of another buffer. The two buffers share these bytes, which stay allocated as
+    long as either buffer exists.
+    """
     if hBuffer.is_part:
         raise URError(f"{hBuffer!r} is a part of a buffer", result=Result.ERROR_INVALID_MEM_OBJECT)
     if flags & (_HOST | MemFlags.ALLOC_HOST_POINTER):

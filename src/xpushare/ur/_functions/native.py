@@ -86,8 +86,8 @@ def urDeviceCreateWithNativeHandle(
 
 @function(5, _NONE)
 def urContextGetNativeHandle(hContext: Context) -> NativeHandle:
-    """Returns the handle of the driver's context that contains the first device's objects (`CUcontext`,
-    `ze_context_handle_t`).
+    """Returns the handle of a driver's context (`CUcontext`, `ze_context_handle_t`): the one that contains the objects
+    of the first device.
     """
     return _native(hContext.devices[0], "context")
 
@@ -107,8 +107,8 @@ def urContextCreateWithNativeHandle(
     phDevices: DeviceList,
     pProperties: ContextNativeProperties | None,
 ) -> Context:
-    """Makes a context for the driver's context that contains the objects of all these devices. Any other context of the
-    driver is refused.
+    """Makes a context from a driver's context. The handle must be that of the driver's context which contains the
+    objects of all these devices. Any other handle is refused.
     """
     if any(device.platform is not hAdapter.platform for device in phDevices):
         raise URError(f"a device is not of {hAdapter!r}", result=Result.ERROR_INVALID_DEVICE)
@@ -121,8 +121,8 @@ def urContextCreateWithNativeHandle(
 
 @function(95, _NONE)
 def urQueueGetNativeHandle(hQueue: Queue, pDesc: QueueNativeDesc | None) -> NativeHandle:
-    """Returns the driver's handle of a queue's stream (`CUstream`). For Level Zero, it is an immediate command list, so
-    1 is written to `pDesc.pNativeData`.
+    """Returns the driver's handle of a queue's stream (`CUstream`). For Level Zero, the handle is that of an immediate
+    command list, so 1 is written to `pDesc.pNativeData`.
 
     The handle is valid as long as the queue. Commands that the queue holds back behind a wait are not in the stream
     yet.
@@ -149,8 +149,8 @@ def urQueueCreateWithNativeHandle(
     hDevice: Device | None,
     pProperties: QueueNativeProperties | None,
 ) -> Queue:
-    """Makes a queue over the driver's stream (`CUstream`). Its commands run in order with those that other code
-    enqueues in the stream.
+    """Makes a queue over a driver's stream (`CUstream`). The commands of the queue run in order with the commands that
+    other code enqueues in the stream.
     """
     first, *others = hContext.devices
     if hDevice is None and others:
@@ -188,8 +188,8 @@ def urEventGetNativeHandle(hEvent: Event) -> NativeHandle:
 def urEventCreateWithNativeHandle(
     hNativeEvent: NativeHandle, hContext: Context, pProperties: EventNativeProperties | None
 ) -> Event:
-    """Makes an event that completes with the driver's event (`CUevent`, `ze_event_handle_t`). Later recordings of the
-    driver's event do not matter. If the handle is 0, the new event is complete.
+    """Makes an event that completes when a driver's event does (`CUevent`, `ze_event_handle_t`). If the driver's event
+    is recorded again later, the new event is not affected. If the handle is 0, the new event is complete.
     """
     if not hNativeEvent:
         complete = SharedEvent(hContext.devices[0].shared, context=hContext.shared)

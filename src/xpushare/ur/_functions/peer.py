@@ -61,5 +61,7 @@ def urUsmP2PDisablePeerAccessExp(commandDevice: Device, peerDevice: Device) -> N
 
 @function(167, UNSUPPORTED_QUERY)
 def urUsmP2PPeerAccessGetInfoExp(commandDevice: Device, peerDevice: Device, propName: ExpPeerInfo) -> Any:
-    """Returns whether a device can use memory of another device, or whether it can use atomic operations there."""
+    """Returns whether a device can use memory of another device, or whether its atomic operations work on that
+    memory.
+    """
     return _PEER.answer(propName, (commandDevice, peerDevice))

@@ -101,7 +101,9 @@ def urQueueRetain(hQueue: Queue) -> None:
 
 @function(94, "INVALID_QUEUE", "OUT_OF_HOST_MEMORY", "OUT_OF_RESOURCES", ends="queue", python="`queue.close()`")
 def urQueueRelease(hQueue: Queue) -> None:
-    """Releases a reference to a queue. The last release flushes the queue, and its commands still run."""
+    """Releases a reference to a queue. The last release flushes the queue. Commands that are still in the queue run to
+    their end.
+    """
     hQueue.release()
 
 

@@ -55,7 +55,9 @@ _KINDS: Final = {"device": USMType.DEVICE, "host": USMType.HOST, "shared": USMTy
 
 
 def _pool_of(found: Range) -> USMPool | None:
-    """Return the pool of an allocation that was made from one, as long as the pool lives."""
+    """Return the pool from which an allocation was made. Return None if it was made without a pool, or if the pool was
+    released.
+    """
     pool = _objects.places.pools.get(found.allocation.address)
     return pool if pool is not None and pool.references else None
 
@@ -275,9 +277,9 @@ _POOL: Final = Info(
 def urUSMPoolCreate(hContext: Context, pPoolDesc: USMPoolDesc) -> USMPool:
     """Makes a pool from which memory can be allocated.
 
-    Each allocation has its own pages, so that it can be shared alone, and `urUSMFree` frees them. The pool caches
-    nothing, and limits that are chained to `pPoolDesc` in C have no effect. `ZERO_INITIALIZE_BLOCK` zeroes the
-    allocations. The other flags have no effect.
+    Each allocation has its own pages, so that it can be shared without others, and `urUSMFree` frees these pages. The
+    pool caches nothing, and limits that are chained to `pPoolDesc` in C have no effect. `ZERO_INITIALIZE_BLOCK` zeroes
+    the allocations. The other flags have no effect.
     """
     return USMPool.make(hContext, pPoolDesc.flags)
 
@@ -307,7 +309,7 @@ _POOL_OF = ("INVALID_VALUE", "`hPool` is of another context, or for another devi
 
 @function(254, "INVALID_VALUE", "OUT_OF_HOST_MEMORY", makes="usm_pool")
 def urUSMPoolCreateExp(hContext: Context, hDevice: Device, pPoolDesc: USMPoolDesc) -> USMPool:
-    """Makes a pool for one device. The pool behaves like those of `urUSMPoolCreate`."""
+    """Makes a pool for one device. The pool behaves like a pool that `urUSMPoolCreate` makes."""
     return USMPool.make(hContext, pPoolDesc.flags, hDevice)
 
 
@@ -322,14 +324,14 @@ def urUSMPoolDestroyExp(hContext: Context, hDevice: Device, hPool: USMPool) -> N
 
 @function(257, "INVALID_VALUE")
 def urUSMPoolGetDefaultDevicePoolExp(hContext: Context, hDevice: Device) -> USMPool:
-    """Returns the default pool of a device, which always exists. The caller gets no reference."""
+    """Returns the default pool of a device, which always exists. The caller gets no reference to the pool."""
     return hContext.default_pool(hDevice)
 
 
 @function(259, _POOL_OF)
 def urUSMPoolSetDevicePoolExp(hContext: Context, hDevice: Device, hPool: USMPool) -> None:
-    """Sets the pool of a device that `urEnqueueUSMDeviceAllocExp` uses if the caller names none. When that pool is
-    destroyed, the default pool is used again.
+    """Sets the pool from which `urEnqueueUSMDeviceAllocExp` allocates memory of a device if the caller passes no pool.
+    When that pool is destroyed, the device's default pool is used again.
     """
     _check_pool(hPool, hContext, hDevice)
     hContext.chosen_pools[hDevice] = hPool
@@ -337,8 +339,8 @@ def urUSMPoolSetDevicePoolExp(hContext: Context, hDevice: Device, hPool: USMPool
 
 @function(260, "INVALID_VALUE")
 def urUSMPoolGetDevicePoolExp(hContext: Context, hDevice: Device) -> USMPool:
-    """Returns the pool that `urUSMPoolSetDevicePoolExp` set for a device, or else its default pool. The caller gets no
-    reference.
+    """Returns the pool that `urUSMPoolSetDevicePoolExp` set for a device, or else the device's default pool. The caller
+    gets no reference to the pool.
     """
     return hContext.pool(hDevice)
 
@@ -381,7 +383,9 @@ def urUSMPoolSetInfoExp(hPool: USMPool, propName: USMPoolInfo, pPropValue: Size)
 def _enqueue_allocation(
     kind: UsmKind, which: Command, queue: Queue, pool: USMPool | None, size: int, events: WaitList
 ) -> tuple[int, Event]:
-    """Allocate the memory at once. The event completes after the earlier commands in the queue."""
+    """Allocate the memory at once, and enqueue a command that does nothing. Its event completes after the earlier
+    commands in the queue.
+    """
     if pool is None and kind == "device":
         pool = queue.context.pool(queue.device)
     address = _allocate(kind, queue.context, queue.device, None, pool, size)
@@ -411,9 +415,10 @@ def urEnqueueUSMDeviceAllocExp(
     pProperties: ExpAsyncUSMAllocProperties | None,
     phEventWaitList: WaitList,
 ) -> tuple[Pointer, Event]:
-    """Allocates memory of a device in the order of a queue: from `pPool`, or else from the device's pool.
+    """Allocates memory of a device in the order of a queue. The memory comes from `pPool` or, if that is `None`, from
+    the device's pool.
 
-    The memory exists when this returns. Commands that come after the event may use it.
+    The memory exists when this returns. Commands that run after the event may use the memory.
     """
     return _enqueue_allocation("device", Command.ENQUEUE_USM_DEVICE_ALLOC_EXP, hQueue, pPool, size, phEventWaitList)
 
@@ -426,7 +431,7 @@ def urEnqueueUSMSharedAllocExp(
     pProperties: ExpAsyncUSMAllocProperties | None,
     phEventWaitList: WaitList,
 ) -> tuple[Pointer, Event]:
-    """Allocates memory that host and device share, as `urEnqueueUSMDeviceAllocExp` does."""
+    """Allocates memory that host and device share. Otherwise works like `urEnqueueUSMDeviceAllocExp`."""
     return _enqueue_allocation("shared", Command.ENQUEUE_USM_SHARED_ALLOC_EXP, hQueue, pPool, size, phEventWaitList)
 
 
@@ -438,7 +443,7 @@ def urEnqueueUSMHostAllocExp(
     pProperties: ExpAsyncUSMAllocProperties | None,
     phEventWaitList: WaitList,
 ) -> tuple[Pointer, Event]:
-    """Allocates host memory that devices can reach, as `urEnqueueUSMDeviceAllocExp` does."""
+    """Allocates host memory that devices can reach. Otherwise works like `urEnqueueUSMDeviceAllocExp`."""
     return _enqueue_allocation("host", Command.ENQUEUE_USM_HOST_ALLOC_EXP, hQueue, pPool, size, phEventWaitList)
 
 
@@ -453,7 +458,9 @@ def urEnqueueUSMHostAllocExp(
     ends="USM memory",
 )
 def urEnqueueUSMFreeExp(hQueue: Queue, pPool: USMPool | None, pMem: Pointer, phEventWaitList: WaitList) -> Event:
-    """Frees USM memory in the order of a queue. Its pages stay until the commands that use them have finished."""
+    """Frees USM memory in the order of a queue. The pages stay allocated until the commands that use the memory have
+    finished.
+    """
     if pMem not in _objects.places.allocated:
         raise URError(f"{pMem:#x} was not allocated", result=Result.ERROR_INVALID_MEM_OBJECT)
     event = command(hQueue, Command.ENQUEUE_USM_FREE_EXP, phEventWaitList)
@@ -501,7 +508,7 @@ _REGISTRATION: Final = "registered host memory"
 def urUSMHostAllocRegisterExp(
     hContext: Context, pHostMem: Pointer, size: Size, pProperties: ExpUSMHostAllocRegisterProperties | None
 ) -> None:
-    """Makes ordinary memory of the process, which the caller keeps alive, USM host memory."""
+    """Makes ordinary memory of the process USM host memory. The caller keeps the memory alive."""
     if any(device.shared.type != "cpu" for device in hContext.devices):
         raise URError(f"{hContext!r} has a device that is not the host", result=Result.ERROR_UNSUPPORTED_FEATURE)
     places, last = _objects.places, pHostMem + size - 1
@@ -604,7 +611,7 @@ def urMemoryExportFreeExportableMemoryExp(hContext: Context, hDevice: Device, pM
 def urMemoryExportExportMemoryHandleExp(
     hContext: Context, hDevice: Device, handleTypeToExport: ExpExternalMemType, pMem: Pointer
 ) -> Int32:
-    """Returns a file descriptor of an allocation, with which another API can import it. The descriptor belongs to the
+    """Returns a file descriptor with which another API can import an allocation. The descriptor belongs to the
     caller.
     """
     _expect_fd(handleTypeToExport)

@@ -43,8 +43,8 @@ Info(
 def urVirtualMemGranularityGetInfo(
     hContext: Context, hDevice: Device | None, allocationSize: Size, propName: VirtualMemGranularityInfo
 ) -> int:
-    """Returns the granularity of virtual and physical memory. Without a device, returns a granularity that is valid for
-    all devices of the context.
+    """Returns the granularity of virtual and physical memory. If `hDevice` is `None`, the granularity is valid for all
+    devices of the context.
     """
     recommended = propName is VirtualMemGranularityInfo.RECOMMENDED
     devices = hContext.devices if hDevice is None else (hDevice,)
@@ -61,7 +61,7 @@ def urVirtualMemGranularityGetInfo(
     python="`xs.VirtualRange(nbytes, device, context=…, address=…)`",
 )
 def urVirtualMemReserve(hContext: Context, pStart: NullablePointer, size: Size) -> Pointer:
-    """Reserves a range of addresses, at `pStart` if that is given and free."""
+    """Reserves a range of addresses, at `pStart` if `pStart` is not null and the addresses there are free."""
     context = hContext.shared
     try:
         found = VirtualRange(size, context=context, address=pStart or None)
@@ -77,7 +77,7 @@ def urVirtualMemReserve(hContext: Context, pStart: NullablePointer, size: Size) 
 
 
 def _range_of(context: Context, start: int) -> tuple[VirtualRange, int]:
-    """Return the reserved range that contains `start`, and the offset in it."""
+    """Return the reserved range that contains `start`, and the offset of `start` in the range."""
     found = _objects.places.range_at(start)
     if found.context is not context.shared:
         raise URError(f"{start:#x} was not reserved in {context!r}", result=Result.ERROR_INVALID_CONTEXT)

@@ -1,9 +1,10 @@
-"""The library that Unified Runtime's own loader loads: its path, and the interpreter that it will start.
+"""The library that Unified Runtime's own loader loads: its path, and the Python interpreter that the library will
+start.
 
 `libur_adapter_xpushare.so` (src/native/ur_adapter) answers the loader's calls with the functions of `xpushare.ur`.
-`_tables` writes its dispatch tables from their declarations. `_bridge` answers the calls. For it, `_arguments` turns
-the words of a C call into Python's arguments, `_answers` returns the results to C, and `_boxes` maps handles to
-objects.
+`_tables` generates the library's dispatch tables from the declarations of these functions. `_bridge` answers the calls,
+with the help of three modules: `_arguments` converts the 64-bit words of a C call to Python's arguments, `_answers`
+returns the results to C, and `_boxes` maps handles to objects.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Interpreter(NamedTuple):
 
 
 def interpreter() -> Interpreter:
-    """Return the interpreter that the library finds by its own search."""
+    """Return the interpreter that the library will start, found by the library's own search."""
     try:
         library = ctypes.CDLL(str(LIBRARY))
     except OSError as error:

@@ -30,7 +30,9 @@ class Answer(Protocol):
     """Passes the outputs of a function to C."""
 
     def refusal(self, words: Words, /) -> int:
-        """Check the outputs before the call. Return the result code if a mandatory output is missing, otherwise 0."""
+        """Check, before the call, where the outputs are to be written. Return the result code of the error if a
+        mandatory output is missing, otherwise 0.
+        """
         ...
 
     def hand_out(self, words: Words, value: Any, /) -> int:
@@ -89,7 +91,7 @@ class _Query:
 
 
 class _List:
-    """A list of values, of which C gets as many as fit in its array, and their number."""
+    """A list of values. C receives as many values as fit in its array, and the total number."""
 
     def __init__(self, call: Call, outputs: list[str]) -> None:
         self.room, self.array, self.count = (call.at[name] for name in outputs)
@@ -115,8 +117,9 @@ class _List:
 
 
 class _HandleData:
-    """Handle data. The program gets their address and size. If both parameters are optional, the program may pass NULL
-    for one of them. If it does not ask for the address, the data are released.
+    """Handle data. The program receives the address and the size of the data. If both parameters are optional, the
+    program may pass NULL for one of the two. If the program does not ask for the address, the data are released at
+    once.
     """
 
     def __init__(self, call: Call, outputs: list[str]) -> None:
@@ -144,7 +147,9 @@ class _HandleData:
 
 
 class _Output:
-    """One value, written to an address. If the address is null, a reference-counted object is released."""
+    """One value, which is written to an address that the program passed. If that address is null and the value is a
+    reference-counted object, the object is released.
+    """
 
     def __init__(self, call: Call, name: str, kind: str) -> None:
         self.at = call.at[name]
@@ -192,18 +197,18 @@ class _One(_Outputs):
 
 @functools.lru_cache(_TEXTS)
 def _text(text: str) -> Any:
-    """Return a C string that keeps its address until `_TEXTS` other strings have been returned."""
+    """Return a C string. Its address stays valid until `_TEXTS` other strings have been returned."""
     return ctypes.create_string_buffer(text.encode())
 
 
 def _text_writer(address: int, text: str) -> None:
-    """Write the address of a string's characters."""
+    """Make a C string of `text`, and write a pointer to it to an address."""
     ctypes.c_uint64.from_address(address).value = ctypes.addressof(_text(text))
 
 
 def answer(call: Call, outputs: list[str]) -> Answer:
-    """Return the object that passes a function's results to C. `outputs` are the C parameters from which no argument is
-    made.
+    """Return the object that passes a function's results to C. `outputs` are the names of those C parameters that are
+    only outputs.
     """
     kinds = call.function.returns
     if kinds.startswith("info:"):
@@ -235,7 +240,7 @@ def _each(numbers: list[int], do: Callable[[Any], object]) -> After:
 
 
 def _dropper(call: Call) -> After:
-    """Return a function that drops the handles that a call has ended."""
+    """Return a function that forgets the objects and the handle data whose last reference a call has released."""
     handles = _arguments_of(call.function, "handle:")
     data = [call.at[call.function.args[i].name] for i in _arguments_of(call.function, "bytes")]
 

@@ -51,7 +51,7 @@ class Call(NamedTuple):
 
 
 class Argument(Protocol):
-    """An argument in Python, made from the words of a call."""
+    """Converts words of a C call to one argument in Python."""
 
     uses: tuple[str, ...]
     """The C parameters that the argument is made from."""
@@ -60,7 +60,7 @@ class Argument(Protocol):
 
 
 class _Word:
-    """One word, which is the argument."""
+    """One word, which is passed on as it is."""
 
     def __init__(self, call: Call, name: str) -> None:
         self.uses: tuple[str, ...] = (name,)
@@ -91,8 +91,8 @@ class _Handle(_Word):
 
 
 class _InOut(_Word):
-    """A handle that is both input and output. If the value is not a handle of ours, the program has left the variable
-    uninitialised.
+    """A handle that is both input and output. If the value is not a handle of this library, the variable was
+    uninitialised, and the input is None.
     """
 
     def __init__(self, call: Call, name: str) -> None:
@@ -106,7 +106,7 @@ class _InOut(_Word):
 
 
 class _Handles(_Word):
-    """An array of handles, which may not be NULL. The argument before it is the number of handles."""
+    """An array of handles, which must not be NULL. The C parameter before the array is the number of handles."""
 
     def __init__(self, call: Call, name: str) -> None:
         super().__init__(call, name)
@@ -120,7 +120,9 @@ class _Handles(_Word):
 
 
 class _OptionalHandles(_Handles):
-    """A wait list. If its count and address contradict each other, the list has a null element."""
+    """A wait list. If the count and the address contradict each other, the argument is a list with a null element,
+    which the checks refuse.
+    """
 
     def read(self, words: Words) -> tuple[Any, ...]:
         count, address = words[self.at - 1], words[self.at]
@@ -150,8 +152,8 @@ class _Three(_Word):
 
 
 class _Pattern(_Word):
-    """A pattern. If it is longer than the memory to fill, its bytes are not read, since the checks refuse it by its
-    length.
+    """A pattern. The bytes of a pattern that is longer than the memory to fill are not read, since the checks refuse
+    the pattern by its length.
     """
 
     def __init__(self, call: Call, name: str) -> None:
@@ -180,7 +182,7 @@ class _Text(_Word):
 
 
 class _WithSize(_Word):
-    """An address with a size, which is the next word."""
+    """An address and a size. The size is in the next word of the call."""
 
     def __init__(self, call: Call, name: str) -> None:
         super().__init__(call, name)
@@ -200,7 +202,7 @@ class _Number(_WithSize):
 
 
 class _Data(_WithSize):
-    """Handle data. If their size is wrong, only the size is read."""
+    """Handle data. If the size of the data is wrong, the bytes are not read."""
 
     def read(self, words: Words) -> bytes | None:
         address, nbytes = words[self.at], words[self.at + 1]
@@ -210,7 +212,7 @@ class _Data(_WithSize):
 
 
 class _GivenData(_Word):
-    """Handle data that come without their size. They must be data that this process returned."""
+    """Handle data that C passes without the size. They must be data that this process has returned."""
 
     def read(self, words: Words) -> bytes | None:
         address = words[self.at]
@@ -299,7 +301,7 @@ _STRUCTS: Final[dict[str, type[_Struct] | type[_Three]]] = {"struct": _Struct, "
 
 
 def _by_address(call: Call, arg: Arg) -> type[_Word]:
-    """Return the class of an argument whose kind C passes in several ways."""
+    """Return the class for an argument of a kind that C passes in several ways."""
     family = arg.base_kind.partition(":")[0]
     points = next(each.passed == "ptr" for each in call.parameters if each.name == arg.name)
     after = _after(call, arg.name)
@@ -325,7 +327,7 @@ def _argument(call: Call, arg: Arg) -> Argument:
 
 
 def arguments(call: Call) -> list[Argument]:
-    """Return the arguments of the function, in its order."""
+    """Return the arguments of the function, in the function's order."""
     args: Iterable[Arg] = call.function.args
     unknown = {arg.name for arg in args} - call.at.keys()
     assert not unknown, f"{call.function.name} has no {unknown} in C"

@@ -1,7 +1,8 @@
 """Maps C handles to objects of `xpushare.ur`.
 
-A handle is the address of a box in the library. The first word of a box is the loader's table. When a handle is
-released, its box stays for the rest of the process, so that later uses of the handle are recognised as stale.
+A C handle is the address of a *box*, a struct `xp_box` that the library allocates. The first word of a box points to
+the dispatch table of Unified Runtime's loader. When a handle is released, its box stays for the rest of the process, so
+that later uses of the handle are recognised as errors.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ library.xpushare_ur_remember.argtypes = [
 
 
 class _Stale:
-    """Placeholder for the object of a handle that was released."""
+    """Placeholder for the object of a handle that was released before, or that never existed."""
 
     def __repr__(self) -> str:
         return "a handle that was released before, or that is none"
@@ -64,7 +65,7 @@ class _BoxLast(ctypes.Union):
 
 
 class _Box(ctypes.Structure):
-    """`xp_box` of the library, to which a handle points."""
+    """A box: the C struct `xp_box` of the library, to which a C handle points."""
 
     _anonymous_: ClassVar = ["word", "last"]
     _fields_: ClassVar = [
@@ -93,17 +94,19 @@ _devices: Final[dict[Device, int]] = {}
 
 
 def _backend(device: Device) -> int:
-    """Return the number that stands for a device's backend in boxes."""
+    """Return the number by which the library identifies the backend of a device, in the struct `xp_box` of a queue."""
     return _backends.setdefault(device.backend, len(_backends))
 
 
 def _device_number(device: Device) -> int:
-    """Return the number that stands for a device in the library."""
+    """Return the number by which the library identifies a device."""
     return _devices.setdefault(device, len(_devices))
 
 
 def _engine_queue(queue: Queue) -> int:
-    """Return the engine's queue, for commands that need no Python, or 0 if the queue cannot take such commands."""
+    """Return the address of the native queue, to which the library passes commands without Python. Return 0 if the
+    queue does not support this.
+    """
     driver = use(queue.shared).driver
     if layers_on or queue.profiling or not isinstance(driver, DeviceQueue) or not driver.works_natively:
         return 0
@@ -116,17 +119,18 @@ def _engine_queue(queue: Queue) -> int:
 
 
 class Boxes:
-    """Maps handles to objects.
+    """Maps C handles to Python objects. A handle is the address of a box (the C struct `xp_box`).
 
-    For the kinds in `COUNTED`, the library counts the references in the box, without Python. The Python object counts
-    the references that Python knows of, at least one as long as its handle lives.
+    For objects of the kinds in `COUNTED`, the library counts the references in the box, without Python. The Python
+    object has a count of its own, of the references that Python knows of. That count is at least 1 as long as the
+    handle is valid.
     """
 
     def __init__(
         self, make: Callable[[], int], count: Callable[[int, int], object], known: Callable[[int], bool]
     ) -> None:
-        """Start with no handles. `make` makes a box, `count` adds to its references, and `known` tells whether a handle
-        exists or has existed.
+        """Start with no handles. `make` makes a box. `count` adds a number to the references that a box counts. `known`
+        returns whether a handle exists or has existed.
         """
         self._make = make
         self._count = count
@@ -174,7 +178,7 @@ class Boxes:
 
     @staticmethod
     def _describe(box: _Box, queue: Queue) -> None:
-        """Write the properties of a queue that the library needs into its box."""
+        """Write the properties of a queue that the library needs into the queue's box."""
         device = queue.device.shared
         box.backend = _backend(device)
         box.traits = sum(1 << i for i, aspect in enumerate(TRAITS) if device.has(aspect))
@@ -182,8 +186,8 @@ class Boxes:
             box.traits |= HOST
 
     def fill(self, handle: int, event: Event) -> Event:
-        """Make a handle that the program already has stand for `event`, unless it stands for another event already.
-        Return the event that the handle stands for. The first reference of `event` is the program's.
+        """Bind a handle that the program already has to `event`, unless the handle is bound to an event already. Return
+        the event to which the handle is bound. The program owns the first reference of `event`.
         """
         with self._lock:
             known: Event | None = self.objects.get(handle)
@@ -199,7 +203,7 @@ class Boxes:
             return event
 
     def _tell(self, handle: int, found: Any) -> None:
-        """Add the change of Python's count since the last call to the count in the box."""
+        """Add to the count in the box by how much the count of the Python object has changed since the last call."""
         references: int = found.references  # read once, since a callback may release one in the meantime
         seen = self._seen.get(handle, references)
         if references != seen:
@@ -207,24 +211,26 @@ class Boxes:
             self._seen[handle] = references
 
     def tell(self, found: Any) -> None:
-        """Count in the box the references that Python itself has released."""
+        """Subtract from the count in the object's box the references that Python itself has released."""
         with self._lock:
             handle = self._of.get(id(found))
             if handle is not None:
                 self._tell(handle, found)
 
     def lend(self, event: Event) -> int:
-        """Return the handle of an event, with a reference that the library releases."""
+        """Return the handle of an event, after taking a reference to it, which the library will release."""
         handle = self.put(event)
         self._count(handle, 1)
         return handle
 
     def take_back(self, handle: int) -> None:
-        """Release the reference of `lend` if the library never received the handle."""
+        """Release the reference that `lend` took. Called if the library never received the handle."""
         self._count(handle, -1)
 
     def learn(self, handle: int) -> None:
-        """Copy the library's count to the object, before Python reads the number of references or releases one."""
+        """Copy the reference count in the box to the Python object, before Python reads the count or releases a
+        reference.
+        """
         if handle in self._seen and not self._released(handle):
             found = self.objects[handle]
             with self._lock:
@@ -253,13 +259,15 @@ class Boxes:
         return STALE if handle in self._seen and self._released(handle) else found
 
     def _released(self, handle: int) -> bool:
-        """Return whether the handle is stale. No handle is stale for a thread that carries out commands which the
-        program has submitted.
+        """Return whether the program has released its last reference of the handle. Returns False in a thread that
+        carries out commands which the program has submitted before, since these may use the handle.
         """
         return not _Box.from_address(handle).references and threading.get_ident() not in self._carriers
 
     def _carried_out(self, handle: int) -> Any:
-        """Return the event of a command that was carried out, or handed to a device, without Python."""
+        """Return the event of a command that was carried out, or passed to a device, without Python. The event is made
+        now, and the handle is bound to it.
+        """
         if not self.known(handle) or self._released(handle):
             return STALE
         box = _Box.from_address(handle)
@@ -271,8 +279,8 @@ class Boxes:
 
     @contextmanager
     def carrying(self) -> Generator[None]:
-        """In this context, the thread carries out submitted commands. It may use handles whose last reference the
-        program has released.
+        """Context manager. Inside, this thread carries out commands that the program has submitted, and may use handles
+        whose last reference the program has released since.
         """
         self._carriers.add(threading.get_ident())
         try:
@@ -296,7 +304,9 @@ class Boxes:
 
 
 def reachable(address: int) -> None:
-    """Let the library enqueue commands that use this memory without Python."""
+    """Tell the library of the memory at this address, so that it can enqueue commands which use the memory without
+    Python.
+    """
     found = _objects.places.known(address)
     if found is not None:
         device = found.device

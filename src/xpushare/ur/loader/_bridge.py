@@ -1,8 +1,8 @@
-"""The Python half of the library that Unified Runtime's loader loads. Converts C's arguments, and returns results and
-outputs.
+"""The Python half of the library that Unified Runtime's loader loads. It converts C's arguments to Python, calls the
+functions of `xpushare.ur`, and returns their results and outputs to C.
 
 Each function of `xpushare.ur` gets a wrapper that answers the C function of that name, made from its declaration and
-its C prototype. A wrapper takes the C arguments as ints and returns a result's number.
+its C prototype. A wrapper takes the C arguments as ints and returns a result code as an int.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ def carry(function: int, event: int, queued: int, count: int, *numbers: int) -> 
     """Enqueue a command that the program submitted at the time `queued`. `event` is the handle of the command's event,
     or 0 if it has none. Return the result code.
 
-    `numbers` has the `count` points that the command waits for, and then its arguments.
+    The first `count` of the `numbers` are the points of events that the command waits for. The others are the command's
+    arguments.
     """
     points = tuple(None if each == _NEWEST else each for each in numbers[:count])
     arguments = numbers[count:]
@@ -147,7 +148,9 @@ _ASKED: Final[dict[type[Counted], str]] = {Context: "ContextInfo", Queue: "Queue
 
 
 def _ask(handle: int, found: Any) -> None:
-    """Give the library the properties of a new handle's object that never change, so that it can cache them."""
+    """Compute those properties of the object of a new handle that never change, and pass them to the library, which
+    caches them.
+    """
     name = _ASKED.get(found.__class__)
     if name is not None:
         info = INFOS[name]
@@ -184,5 +187,5 @@ def start(site: str) -> list[Callable[..., int]]:
 
 
 def leave() -> None:
-    """Run the package's clean exit in a program that ends without finalising Python."""
+    """Run the package's usual cleanup in a program that ends without finalising Python."""
     leaving.leave()

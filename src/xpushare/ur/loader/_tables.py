@@ -84,7 +84,7 @@ def kept_queries(function: Function) -> frozenset[int]:
     """Return the queries that depend on a handle alone and whose answers never change, so that the library can cache
     them.
 
-    Queries of events are never cached, since an event's times are those of its newest command.
+    Queries of events are never cached, since an event's answers change when a newer command signals it.
     """
     kinds = [arg.base_kind.replace("handle:event", "event").partition(":")[0] for arg in function.args]
     passed = [parameter.passed for parameter in parameters(function.name)]
@@ -94,8 +94,8 @@ def kept_queries(function: Function) -> frozenset[int]:
 
 
 def _native(function: Function) -> tuple[str, str] | None:
-    """Return how the library answers the function without Python, and the kind of handle that it answers for. Return
-    None if the function needs Python.
+    """Return how the library answers calls of the function without Python, and the kind of the handle that the function
+    takes. Return None if the function needs Python.
     """
     kinds = [arg.base_kind.partition(":") for arg in function.args]
     family, _, kind = kinds[0] if kinds else ("", "", "")
@@ -134,7 +134,7 @@ class _OnlyPython(Exception):
 
 
 def _in_c(node: ast.expr, words: dict[str, int]) -> str:
-    """Translate the condition of a rule to C, in which the array `a` has the words of the call."""
+    """Translate the condition of a rule to C, in which the words of the call are in the array `a`."""
     match node:
         case ast.BoolOp(op, values):
             return f"({f' {_OPERATORS[type(op)]} '.join(_in_c(each, words) for each in values)})"
@@ -181,7 +181,8 @@ def words_of(function: str) -> dict[str, int]:
 
 def _form(function: Function) -> tuple[str, str] | None:
     """Return the form of a command that the library can enqueue without Python, and the C condition under which no rule
-    refuses the command. If the condition is false, the call goes to Python. Return None if every call does.
+    refuses the command. If the condition is false, the call goes to Python. Return None if every call of the function
+    goes to Python.
     """
     words = words_of(function.name)
     if function.returns != "handle:event" or not function.args or function.args[0].kind != "handle:queue":
@@ -233,8 +234,8 @@ def _form(function: Function) -> tuple[str, str] | None:
 
 
 def _does(function: Function, words: dict[str, int]) -> dict[str, str]:
-    """Return what a queue of the host does with each memory that the command touches: the first `width` bytes of each
-    row.
+    """Return the operation, such as a copy, by which a queue of the host carries out the command, and the words of the
+    call that contain its addresses and sizes.
     """
     [does] = [how for name, how in _DOES.items() if name in (*(each.name for each in function.operations), "")][:1]
     if does == "XP_NOTHING":
@@ -291,7 +292,7 @@ def _commands() -> Iterator[str]:
 
 
 def _numbers() -> Iterator[str]:
-    """Return the constants that all parts of the library need from the declarations."""
+    """Yield the C definitions of constants that depend on the declarations."""
     yield "#ifndef XP_FUNCTIONS"
     yield f"#define XP_FUNCTIONS {len(NUMBERED)}"
     waits = [number for number, name in enumerate(NUMBERED) if (_native(FUNCTIONS[name]) or ("",))[0] == "XP_WAITS"]
@@ -304,7 +305,9 @@ def _numbers() -> Iterator[str]:
 
 
 def _fingerprint(names: list[str]) -> int:
-    """Return the value that the library computes over the names in a loader: the sum of their 64-bit FNV-1a hashes."""
+    """Return the number that identifies the functions which a loader knows: the sum of the 64-bit FNV-1a hashes of
+    their names. The library computes the same number.
+    """
     total = 0
     for name in names:
         number = 0xCBF29CE484222325

@@ -43,7 +43,7 @@ def read_bytes(address: int, nbytes: int) -> bytes:
 
 
 def written_number(address: int) -> int:
-    """Return the word at an address."""
+    """Return the 64-bit word at an address."""
     number: int = ctypes.c_uint64.from_address(address).value
     return number
 
@@ -59,7 +59,7 @@ def _format(kind: str) -> str:
 
 
 def _layout(name: str) -> tuple[str, int]:
-    """Return the format of a struct's fields and their offsets."""
+    """Return the `struct` formats of a C struct's fields, and the offset of the first field."""
     fields = "".join(_format(kind) for kind in _structs.FIELD_KINDS[name].values())
     return fields, 16 if name in _structs.STRUCTURE_TYPES else 0
 
