@@ -113,14 +113,14 @@ def _refusals(device: Device) -> tuple[str, str]:
 
 
 def check_signals(signals: object) -> None:
-    """Raise `InvalidArgumentError` unless an event can be created or opened with this `signals=`."""
+    """Raise `InvalidArgumentError` unless `signals` is True, False or None."""
     if signals is not None and not isinstance(signals, bool):
         raise InvalidArgumentError(f"signals is None, True or False, not {signals!r}")
 
 
 def role_of(domain: Domain, index: int, signals: bool | None) -> Slot:
-    """Return a new slot object, through which one event object waits. Unless `signals` is False, it counts as a
-    possible signaller.
+    """Return a new slot object, through which one event object waits. Unless `signals` is False, the slot object counts
+    as a possible signaller.
     """
     try:
         return Slot(domain, index, signals)
@@ -220,7 +220,7 @@ def create(
     makes="event handle",
 )
 def get(source: Opened, context: Context | None = None, implicit: bool = False) -> Handle:
-    """Export an event that was created here with `enable_ipc=True`. The handle keeps the event until `put`."""
+    """Export an event that was created here with `enable_ipc=True`. The handle keeps the event alive until `put`."""
     if source.handle is not None:
         raise InvalidArgumentError(
             "an imported event cannot be exported again: send on the handle that it was opened from (`.handle`)"
