@@ -1,4 +1,4 @@
-"""The error for a lost point, and the texts that explain it."""
+"""The error for a lost signal, and the texts that explain why the signal was lost."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ class Losses:
 
     def new(self, slot: Slot, point: int) -> bool:
         """Return whether the queue meets this loss for the first time, so that it reports a loss only once. `point` can
-        be lost without the slot showing it: while an earlier point of a living process is pending, or if no process has
-        submitted `point`.
+        be lost before the slot shows the loss: while an earlier point of a living process is pending, or if no process
+        has submitted `point`.
         """
         ahead, top, blame = self._ahead.get(slot, (0, 0, (0, 0)))
         outstanding = ahead <= top  # otherwise nobody had submitted it
