@@ -78,14 +78,14 @@ class Opener:
     """How this process opens exports of one kind on one device. Its number is part of the cache's keys.
 
     - `make` imports one object
-    - `make_all` imports several objects: all, or none
+    - `make_all` imports several objects: all of them, or none
     - `admit` is called for exporters on another backend, before any fetch. It raises if the import is impossible
-    - `maps`: whether a memfd is mapped before `make` is called
-    - `least_per_fd`: the least bytes behind each of several descriptors; 0 if there is only one
-    - `room`: where closed imports are cached
+    - `maps` says whether a memfd is mapped before `make` is called
+    - `least_per_fd` is the minimum of bytes behind each of several descriptors. It is 0 if there is only one
+    - `room` limits the cache of closed imports
     - `native` opens an entry by one native call, or returns None. It is the result of `find_native`, which is called
       after the first import
-    - `own`: whether this process can export its imports
+    - `own` says whether this process can export its imports
     """
 
     __slots__ = ("admit", "find_native", "least_per_fd", "make", "make_all", "maps", "native", "number", "own", "room")
@@ -131,7 +131,9 @@ class Opener:
 
 
 def _meet(handle: Handle) -> routes.Met:
-    """Map the exporter's table and join its commons, step by step, so that an error says what is wrong."""
+    """Map the exporter's table and join its commons (the memory that it shares with its importers), step by step, so
+    that an error says what is wrong.
+    """
     fields = fields_of(handle)
     attachment = routes.attach(handle)
     doing = f"mapping the table of process {fields.pid}"
@@ -165,8 +167,8 @@ def _view(table: _native.Mapping) -> memoryview:
 
 @final
 class Peer(PeerTable):
-    """One exporter, known by its table, which is mapped once. Membership in its commons shows the exporter which
-    objects are open.
+    """One exporter, known by its table, which is mapped once. This process is a member of the exporter's commons, the
+    memory that the exporter and its importers all write. There the exporter sees which objects are open.
     """
 
     __slots__ = (
@@ -485,7 +487,7 @@ class Peers:
         return found
 
     def _lease(self, handle: Handle) -> Lease:
-        """Take a lease of the handle's entry, at its exporter."""
+        """Take a lease of the handle's entry: record at the exporter that this process uses the entry."""
         fields = fields_of(handle)
         while True:
             peer = self.peer(handle)
@@ -494,8 +496,8 @@ class Peers:
                     return Lease(peer.domain, fields.entry, peer)
 
     def _discard(self, cookie: bytes) -> None:
-        """Leave and forget an exporter that was attached for an open that failed, unless another thread has opened
-        something. The error's traceback may keep the peer alive for long.
+        """Leave and forget an exporter after a failed open for which this process attached to it, unless another thread
+        has opened something from it. Otherwise the error's traceback could keep the peer alive for long.
         """
         with self._lock:
             peer = self._peers.get(cookie)
@@ -510,7 +512,7 @@ class Peers:
 
     def cached(self, key: Any, make: Callable[[], T], room: Room | None = None) -> T:
         """Return the living object that was made under `key`, or else the result of `make`, a `Resource` that notifies
-        the cache when it dies. `room` caches the object after its last use.
+        the cache when it dies. `room` limits how long the object is cached after its last use.
         """
 
         def find() -> T | None:
@@ -575,8 +577,8 @@ class Peers:
 
     def _rest(self, key: Any, reopens: tuple[Any, ...], end: _native.End) -> None:
         """Keep the mapping of a closed import of host memory. The mapping holds no lease: the exporter may use the
-        memory for other arrays, and this process does not read it until a handle of the memory is opened. The warden
-        unmaps it after a while.
+        memory for other arrays, and this process does not read the memory until a handle of it is opened. The warden,
+        this process's native background thread, unmaps the memory after a while.
         """
         reopens[1].rest()
         self._resting[key] = (*reopens, end)
@@ -674,7 +676,7 @@ class Peers:
         return peer is not None and peer.stands(fields)
 
     def _open(self, key: Any, fields: Fields, opener: Opener) -> tuple[Any, Lease] | None:
-        """Open an object of a known exporter by one native call. Returns None if that call cannot."""
+        """Open an object of a known exporter by one native call. Returns None if the call cannot open it."""
         opened = self.imports.hold(fields, key)
         if opened is not None:
             return opened
@@ -703,7 +705,9 @@ class Peers:
                 return self._remember(key, opened[0], opener.room), opened[1]
 
     def _reopened(self, peer: Peer, fields: Fields, key: Any, opener: Opener) -> tuple[Any, Lease] | None:
-        """Hold an object that is still mapped. Returns None if it is not, or its handle has expired."""
+        """Take a lease of an object that is still mapped. Returns None if the object is not mapped any more or its
+        handle has expired.
+        """
         held = peer.hold(fields)  # first: a handle that is refused renews nothing that is kept
         made = None if held is None else self._taken(key, opener.room)
         return None if held is None or made is None else (made, held[0])
@@ -711,7 +715,7 @@ class Peers:
     def _open_together(self, wanted: Sequence[tuple[Any, ...]]) -> list[tuple[Any, Lease] | None]:
         """Open each object by one native call, as `_open` does, if possible. Fetch the descriptors of the other objects
         with as few requests as possible, and import those objects together. The result contains None for each object
-        that could not be opened. Opening it step by step raises the error.
+        that could not be opened. Opening such an object step by step raises the error.
         """
         opened: list[tuple[Any, Lease] | None] = [None] * len(wanted)
         known: dict[bytes, Peer | None] = {}
@@ -885,7 +889,9 @@ class Peers:
 
     @staticmethod
     def _expected(peer: Peer, handle: Handle, opener: Opener) -> tuple[Entry, Hardware | None]:
-        """Read an entry, and raise unless it can be opened. Returns the exporter's device, too, for another backend."""
+        """Read an entry, and raise unless it can be opened. If the exporter's device belongs to another backend, that
+        device is returned, too.
+        """
         entry = peer.entry(handle)
         exporter = None
         if opener.admit is not None:

@@ -80,7 +80,9 @@ class Survey(NamedTuple):
 
 
 class _Open(NamedTuple):
-    """A descriptor, in any process, of a table or a commons."""
+    """A descriptor, in any process, of an exporter's table or commons (the memory that the exporter and its importers
+    write).
+    """
 
     pid: int
     fd: int
@@ -184,8 +186,8 @@ def _reopen(opens: list[_Open], inode: int, nbytes: int) -> OwnedFd | None:
 
 
 class _Members:
-    """The processes attached to a commons. `mine` means that this process is attached. Then its own locks have to be
-    added, since the kernel does not report them to this process.
+    """The processes attached to a commons, the memory that an exporter and its importers write. If `mine` is true, this
+    process is one of them. Then its own locks have to be added, since the kernel does not report them to this process.
     """
 
     def __init__(self, fd: int, mine: bool) -> None:
@@ -267,7 +269,7 @@ def _label(table: int, entry: int, generation: int) -> str:
 
 def _progress(commons: int, slot: int) -> tuple[int, int] | tuple[None, None]:
     """Return an event's value and the number of its newest submitted signal, or (None, None) if there is no such slot.
-    A peer wrote the slot's number and the words, so they may be anything.
+    A peer wrote the slot's number and the event's words, so none of them is trusted.
     """
     raw = os.pread(commons, layout.SLOT.size, layout.SLOTS + slot * layout.SLOT.size)
     if slot >= layout.SLOT_COUNT or len(raw) < layout.SLOT.size:
