@@ -26,8 +26,9 @@ _TAG: Final = "r"
 
 
 def described(source: VirtualRange, read_only: bool) -> tuple[SharedArray, Any]:
-    """Return the array that followers read, and the content that takes the place of a tree: the addresses that the
-    range has, its device, whether followers may write, and the event that reports changes.
+    """Return the array that followers of a growable range read, and the content that takes the place of a tree in the
+    message: the number of addresses that the range has, its device, whether followers may write, and the event that
+    reports changes.
     """
     reserved, growing = growth_of(source)
     if growing.follows:
