@@ -1,9 +1,9 @@
 """Crews: the processes that share one lock, atomic or channel, and how a newcomer finds them.
 
 A crew is a file `crews/<kind>.<name>` in the runtime folder. Member m holds a POSIX lock on byte CREW_LIFE + m for as
-long as it lives, and has written a record: handles of what the crew shares, exported by the member's own process. A
-newcomer opens those of any living member, so a crew lives while anybody has it open, whoever made it. Whoever makes,
-joins or leaves holds the lock on byte CREW_JOIN meanwhile.
+long as it lives, and has written a record: the handles of the objects that the crew shares, exported by the member's
+own process. A newcomer opens the handles of any living member, so a crew lives while any process has it open, no matter
+which process made it. A process that makes, joins or leaves a crew holds the lock on byte CREW_JOIN meanwhile.
 
 A process never opens the file of a crew that it is in, since closing it again would drop its locks.
 """
@@ -105,8 +105,8 @@ def check_label(label: str | None) -> str:
 
 @final
 class Crew:
-    """This process's part in a crew, the members of a channel or lock. `count` is the number of its objects that are
-    members.
+    """This process's part in a crew, which is the set of members of one channel, lock or atomic. `count` is the number
+    of objects of this process that are members.
     """
 
     def __init__(self, kind: int, name: str, fd: OwnedFd, ranges: Sequence[Range], fresh: bool, initial: int) -> None:
@@ -270,9 +270,9 @@ def _opened(path: Path, create: bool) -> OwnedFd | None:
 def meet(
     kind: int, name: str, create: Callable[[], Sequence[Range]] | None, initial: int = 0
 ) -> Generator[tuple[Crew, bool] | None]:
-    """Join the crew of that name within the block, in which no other process may. Yields the crew, and whether it was
-    made now. If the block adds no member, the crew is left again. `create` allocates the memory that the crew shares.
-    Yields None if `create` is None and no crew has this name.
+    """Join the crew of that name. While the block runs, no other process can join or leave. Yields the crew, and
+    whether the crew was made now. If the block adds no member, the crew is left again. `create` allocates the memory
+    that the crew shares. Yields None if `create` is None and no crew has this name.
     """
     path = folder() / _file(kind, name)
     with _lock:
