@@ -1,4 +1,6 @@
-"""Pools give other libraries memory of this package. A pool can sleep: its device memory is free for a while."""
+"""Pools, from which other libraries allocate memory of this package. While a pool sleeps, its device memory is free for
+other uses.
+"""
 
 from __future__ import annotations
 

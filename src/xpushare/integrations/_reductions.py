@@ -6,7 +6,7 @@ run, all arrays of a library are exported together: one export for each allocati
 has work. The marks are made last, after anything that the run itself may have queued. The message precedes the pickle,
 so the receiver has opened it before it reads the first array. A failed run leaves no export.
 
-Arrays in memory of another process are pieces of a `Block`, which passes on the handle that the memory came from.
+Arrays in memory of another process are pieces of a `Block`, which passes on the handle by which the memory was opened.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class _Run:
         self._ends: list[int] = []
 
     def reaches(self, address: int, nbytes: int, backend: str | None, keep: Any) -> bool:
-        """Return whether these bytes lie in an allocation that this process can export. False for an imported
+        """Return whether these bytes lie in an allocation that this process can export. Return False for an imported
         allocation.
         """
         at = bisect_right(self._starts, address)
@@ -340,8 +340,8 @@ def _imported(address: int, nbytes: int) -> Range | None:
 
 def block_of(address: int, nbytes: int, keep: Any, reopen: Reopen) -> tuple[Block, int] | None:
     """Return the run's block of an import and the offset in it, or None for other memory. `keep` is the library's
-    array. It keeps the memory alive, and its library's current stream produces the content. `reopen` opens the block at
-    the receiver, once.
+    array, which keeps the memory alive. The current stream of the library produces the content. `reopen` opens the
+    block at the receiver, once.
     """
     run = _current.run
     if run is None or not nbytes:

@@ -1,4 +1,4 @@
-"""SGLang: tensors go between its processes, and from a trainer to them, by handle.
+"""SGLang: tensors go between SGLang's processes, and from a trainer to these processes, by handle.
 
 SGLang's own list of plug-ins, `SGLANG_PLUGINS=xpushare`, switches the plug-in on, and so does `install()`. For the
 changes see docs/engines/sglang.md.
@@ -74,8 +74,8 @@ def _hook(target: str, hook: Callable[..., Any]) -> Any:
 
 
 def _patch(original: Callable[[], None]) -> None:
-    """Let SGLang register its reductions, and then register this package's. These call SGLang's for tensors without a
-    handle.
+    """Let SGLang register its reductions, and then register this package's. The latter call SGLang's reductions for
+    tensors that cannot be sent by handle.
     """
     global _patched
     if _patched:
