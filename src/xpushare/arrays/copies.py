@@ -101,7 +101,7 @@ def copy_kind(array: SharedArray) -> UsmKind:
 
 
 class Spanned(NamedTuple):
-    """The bytes that the elements of an array span, in anybody's memory, and their layout."""
+    """The bytes that the elements of an array span, in memory of any library, and the layout of the elements."""
 
     address: int
     nbytes: int

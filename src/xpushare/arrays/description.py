@@ -62,7 +62,9 @@ _LEAF: Final = (
 
 
 class Located(NamedTuple):
-    """The place of an array."""
+    """The place of an array: the address and size of its memory, whether it is read-only, and the backend of its
+    device.
+    """
 
     address: int  # of its lowest byte
     nbytes: int

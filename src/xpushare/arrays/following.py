@@ -45,7 +45,7 @@ def is_range(tree: Any) -> bool:
 
 
 def follower(message: ArrayHandle, tree: Any, device: DeviceLike | None) -> VirtualRange:
-    """Return a range that follows the one in a message, in its current state."""
+    """Return a range that follows the growable range in a message, in its current state."""
     _tag, nbytes, backend, name, read_only, told_by = tree
     kinds = (type(nbytes), type(backend), type(name), type(read_only), type(told_by))
     if kinds != (int, str, str, bool, str) or message_count(message) != 1:

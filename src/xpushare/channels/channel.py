@@ -43,7 +43,7 @@ _T = TypeVar("_T")
 
 @final
 class _Closed:
-    """Replaces the end of a closed channel."""
+    """Takes the place of the `End` of a channel object that was closed."""
 
     def __getattr__(self, _name: str) -> NoReturn:
         raise InvalidArgumentError(f"this Channel is closed{CLOSED}")
@@ -566,7 +566,7 @@ def _created(name: str, seconds: float | None, attempt: Callable[[], _T]) -> _T:
 
 
 def _advice(name: str) -> str:
-    """Return which channels there are, and what to do about one that is missing."""
+    """Return a text that names the existing channels, and says what to do about a channel that is missing."""
     others = [each["name"] for each in channels() if each["name"]]
     near = get_close_matches(name, others, 1)
     advice = (

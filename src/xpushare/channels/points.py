@@ -76,7 +76,9 @@ class After:
                 queues.wait(work, event, point)
 
     def before_host(self) -> None:
-        """Wait on the host for the earlier devices, and for the work of this frame's own queues."""
+        """Wait on the host until the earlier device work on the slot, and the work of this frame's own queues, has
+        finished.
+        """
         for event, point in self._pending():
             events.wait(event, None, point)
         for work in self.works:

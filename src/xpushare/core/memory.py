@@ -144,8 +144,8 @@ def size_argument(nbytes: int, name: str = "nbytes") -> int:
 
 
 def piece(what: str, total: int, offset: int, nbytes: int | None) -> tuple[int, int]:
-    """Check that the `nbytes` bytes (None: to the end) from `offset` lie in [0, total). Returns the offset and the
-    size.
+    """Check that the `nbytes` bytes from `offset` on lie in [0, total). If `nbytes` is None, the piece ends at `total`.
+    Returns the offset and the size.
     """
     try:
         offset = operator.index(offset)

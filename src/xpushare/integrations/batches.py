@@ -58,8 +58,8 @@ class _Slot:
 
 @final
 class _CollateFn:
-    """The function that a DataLoader's workers call. They get this object by fork or pickle, and it opens the channel
-    in the worker.
+    """The function that a DataLoader's workers call. A worker gets this object by fork or by a pickle. At its first
+    call there, the object opens the channel.
     """
 
     def __init__(self, name: str, options: dict[str, Any]) -> None:

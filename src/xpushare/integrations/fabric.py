@@ -1,9 +1,9 @@
 """Fabric handles of CUDA memory, for transports to other nodes: `xpushare.integrations.fabric`.
 
 With `XPUSHARE_CUDA_FABRIC=1` in the environment, `xs.malloc_device`, `xs.empty` and
-`xs.PhysicalMemory(enable_ipc=True)` on CUDA make allocations that have a fabric handle beside the file descriptor. On
-this host the memory is shared as any other. On the other nodes of an NVLink domain, a transport such as NIXL, UCX or
-NCCL opens the memory by the fabric handle.
+`xs.PhysicalMemory(enable_ipc=True)` on CUDA make allocations that have a fabric handle in addition to the file
+descriptor. On this host the memory is shared like any other memory. On the other nodes of an NVLink domain, a transport
+such as NIXL, UCX or NCCL opens the memory by the fabric handle.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def register(name: str = "XPUSHARE", data_type: type = np.ndarray) -> None:
     `data_type` is the type of the arrays that the transport carries: `numpy.ndarray`, `torch.Tensor`, `cupy.ndarray`,
     `jax.Array` or `xpushare.SharedArray`. Ray takes arrays of exactly that class, not of subclasses. Another type needs
     another `name`. Registering the same type and name again does nothing. Raises `InvalidArgumentError` for any other
-    type, and if the name already stands for something else. (ray.experimental.register_tensor_transport)
+    type, and if the name is already registered for another transport. (ray.experimental.register_tensor_transport)
     """
     library = _library(data_type)
     if library not in _LIBRARIES:
@@ -179,8 +179,8 @@ class Transport(TensorTransportManager):  # type: ignore[misc,unused-ignore]
         communicator_metadata: Any,  # noqa: ARG002
         target_buffers: list[Any] | None = None,
     ) -> Fetch:
-        """Attach the arrays. If that is impossible, start a task on the producer's node that reads them, and do not
-        wait for it.
+        """Attach the arrays. If that is impossible, start a task on the producer's node that reads the arrays, and
+        return without waiting for the task.
         """
         metadata = tensor_transport_metadata
         fetch = Fetch(obj_id, [], metadata, target_buffers, None)

@@ -143,7 +143,7 @@ async def _update_weights(
 
 
 def _listed(token: bytes, number: int, raw: bytes) -> Any:
-    """Return a tensor of a received list. The rest of an earlier list, whose update failed, is dropped."""
+    """Return a tensor of a received list. If an earlier update failed, the unread tensors of its list are dropped."""
     if raw and number not in _open.get(token, ()):
         found = importlib.import_module(_UTILS).MultiprocessingSerializer.deserialize(raw)
         _open.clear()

@@ -80,7 +80,7 @@ class _Handed:
 
 @final
 class _Client(_Handed):
-    """A connection, and the memory that it has handed over."""
+    """A client's connection, and the memory that the client has handed over on it."""
 
     def __init__(self, connection: socket.socket) -> None:
         super().__init__(struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])

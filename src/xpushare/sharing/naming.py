@@ -1,9 +1,10 @@
 """The files behind published names.
 
-A name is a file `names/<name>` in the runtime folder. It contains the handles of the versions that are kept, the newest
-first: `MAGIC`, their count, the version and length of each, then their bytes. Its publisher holds a POSIX lock on byte
-0 of the file for its lifetime; this works across PID namespaces. A file that nobody locks belongs to a dead publisher.
-The next process that finds the file removes it, and holds a lock on byte 1 while it does so.
+A name is a file `names/<name>` in the runtime folder. The file contains the handles of all versions that are still
+available: `MAGIC`, the number of handles, the version and length of each, the newest first, and then the bytes of the
+handles. The publisher holds a POSIX lock on byte 0 of the file for its lifetime. This works across PID namespaces. A
+file that nobody locks belongs to a dead publisher. The next process that finds the file removes it, and holds a lock on
+byte 1 while it does so.
 
 A process never opens a file that it has published itself, because closing it again would drop the lock. A new version
 is a new file that is swapped with the old one. The old version is withdrawn after that. (ext4 writes a file to the

@@ -367,8 +367,9 @@ class _Asked(NamedTuple):
 class Peers:
     """All peers of this process, and the cache of open objects.
 
-    The cache, in `imports`, maps (exporter, its object, how it was opened) to the result of `make`, as long as the
-    result lives. It holds weak references, so it never evicts an object in use and keeps nothing alive.
+    The cache, in `imports`, maps keys to the results of `make`. A key consists of the exporter, the number of its
+    object, and the way in which the object was opened. The cache holds weak references: it never evicts an object in
+    use, and keeps nothing alive.
     """
 
     __slots__ = (
@@ -448,7 +449,9 @@ class Peers:
                     raise
 
     def peer(self, handle: Handle) -> Peer:
-        """Return the exporter of `handle`. This process attaches to it at its first handle."""
+        """Return the exporter of `handle`. This process attaches to an exporter when it meets the exporter's first
+        handle.
+        """
         cookie = fields_of(handle).cookie
         found = self._peers.get(cookie)
         return (
@@ -540,7 +543,9 @@ class Peers:
         return self._remember(key, _native.imported(*again), room)
 
     def _remember(self, key: Any, made: T, room: Room | None = None) -> T:
-        """Cache `made` under `key`, and return it, or return what another thread made first."""
+        """Cache `made` under `key`, and return it. If another thread has cached an object under the key first, return
+        that object.
+        """
         resource: Any = made
         keep = None
         if room is not None:

@@ -49,7 +49,9 @@ labels: Final = _Labels()
 
 
 def deadline_in(nanoseconds: int) -> int:
-    """Return the monotonic time `nanoseconds` from now, as table entries and the commons store it."""
+    """Return the monotonic time `nanoseconds` from now, in the form that the shared memory of exporter and importers
+    stores.
+    """
     return time.monotonic_ns() + nanoseconds
 
 
@@ -220,8 +222,8 @@ class Table:
         return self.address + layout.TABLE_ENTRIES + entry * layout.ENTRY_NBYTES
 
     def _device(self, device: DeviceInfo | Hardware) -> tuple[bytes, int]:
-        """Return the bytes by which handles name the device, and 1 + its index in the table's header (0 if that is
-        full).
+        """Return the bytes by which handles name the device, and 1 + its index in the table's header (0 if the header
+        is full).
         """
         key = device.backend, device.uuid
         known = self._devices.get(key)
