@@ -67,7 +67,7 @@ def adopt_stream_handle(device: Device, context: Context, handle: int, owned: bo
 
 @operation("Event.native_ipc_handle", raises=(FeatureNotSupportedError, OutOfMemoryError, DeviceError))
 def record_native(event: Opened, point: int | None = None) -> Resource:
-    """Return a driver event that completes with `point`, or with the newest signal known now."""
+    """Return a driver event that completes with signal `point` or, by default, with the newest signal known now."""
     device = event.device
     queue = Work(device, device.context, adapter_of(device).queue(info_of(device)))
     slot = event.timeline.slot

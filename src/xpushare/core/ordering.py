@@ -138,8 +138,8 @@ def finish(work: Work, device: Device) -> None:
 
 @final
 class Order:
-    """Delays the readers of an opened array until the producer's content is complete, which `point` of `event`
-    signals.
+    """Delays the readers of an opened array until the producer's content is complete. Signal number `point` of `event`
+    marks the content as complete.
     """
 
     __slots__ = ("_event", "_point")

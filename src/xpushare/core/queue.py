@@ -283,7 +283,7 @@ def signal(queue: Work, event: Opened) -> int:
 
 @operation("Queue.wait", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))
 def wait(queue: Work, event: Opened, at_least: int | None) -> None:
-    """Hold back work queued later until the newest point known now, or `at_least`, is complete."""
+    """Hold back work queued later until the newest signal known now, or signal `at_least`, is complete."""
     queue.reach(event)
     slot = event.timeline.slot
     queue.driver.wait(slot, point_argument(at_least, slot))

@@ -97,7 +97,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class Message:
-    """All arrays of one library that a run sends, in memory of this process."""
+    """All arrays of one library that a pickler sends in one run (one call of its `dump`), in memory of this process."""
 
     __slots__ = ("_added", "_library", "_token", "arrays", "numbers")
 
@@ -184,7 +184,9 @@ class _Run:
 
 
 class _Current(threading.local):
-    """The current run of this thread, and the messages that this thread has open."""
+    """The run (the call of a pickler's `dump`) that is in progress on this thread, and the messages that this thread
+    has open.
+    """
 
     run: _Run | None = None
 
@@ -270,8 +272,8 @@ def sent(array: Any, library: str) -> tuple[Any, ...] | None:
 
 
 class Block:
-    """The memory behind the handle of an import, for arrays of one run. At the receiver it is a `SharedArray` of
-    bytes.
+    """The memory behind the handle of an import. All arrays in it that a pickler sends in one run (one call of its
+    `dump`) use the same block. At the receiver, the block is a `SharedArray` of bytes.
     """
 
     __slots__ = ("_array", "_raw", "_reopen", "place")
@@ -296,7 +298,7 @@ def reopened(raw: bytes) -> xs.SharedArray:
 
 
 class Blocks:
-    """All `Block` objects of one run."""
+    """All `Block` objects of one run of a pickler (one call of its `dump`)."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int, int], Block] = {}

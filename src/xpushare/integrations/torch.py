@@ -246,7 +246,7 @@ def _torch_stream(place: xs.Device) -> Any:
 
 
 def _reopened(raw: bytes) -> xs.SharedArray:
-    """Open a block of the message again, and return its array. On a GPU, torch's current stream waits for the
+    """Open a block of memory at the receiver, and return its array. On a GPU, torch's current stream waits for the
     producer's stream.
     """
     array = common.reopened(raw)

@@ -274,8 +274,8 @@ class Keeper:
         self, client: _Handed, name: str, replace: bool, versions: int, parts: Sequence[tuple[Earlier | None, bytes]],
         before: int | None,
     ) -> int:  # fmt: skip
-        """Publish memory that was handed over under a name. `parts` are the name's versions and their messages, the
-        newest first.
+        """Publish, under one name, the memory that a client has handed over. `parts` are the versions of the name and
+        their messages, the newest first.
         """
         kept = [self._prepared(client, *each) for each in parts]
 

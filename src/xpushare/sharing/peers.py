@@ -459,8 +459,8 @@ class Peers:
         )
 
     def meet(self, handle: Handle) -> Peer | None:
-        """Attach to the exporter of `handle` by the fast path. Returns None if that is blocked or the exporter is dead;
-        `peer` raises the reason.
+        """Attach to the exporter of `handle` by the fast path. Returns None if the fast path is blocked or the exporter
+        is dead. `peer` then raises the error with the reason.
         """
         cookie = fields_of(handle).cookie
         turn = self._turn(cookie)  # keeps the turn alive while its lock is held

@@ -30,7 +30,7 @@ def _member(domain: Domain, index: int) -> Span:
 
 
 def note_failure(domain: Domain, error: BaseException) -> None:
-    """Record the text of a queue's failure for the peers that lose points because of it."""
+    """Record the text of a queue's failure, for the processes that wait for signals of this queue."""
     text = f"{type(error).__name__}: {error}".encode()[:_TEXT_NBYTES]
     memoryview(_member(domain, domain.member))[_TEXT_AT:] = text.ljust(_TEXT_NBYTES, b"\0")
 
@@ -43,7 +43,7 @@ def _printable(text: bytes) -> str:
 
 
 def peer_lost(slot: Slot, point: int) -> PeerLostError:
-    """Return the error for a point of `slot` that was lost."""
+    """Return the error for a lost signal: number `point` of the event in `slot`."""
     cause, pid = slot.blame()
     if cause == _UNOPENED:
         return PeerLostError(

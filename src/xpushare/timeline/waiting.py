@@ -34,7 +34,7 @@ _trio_runs: set[Any] = set()  # trio tokens of runs that have a watching task
 
 
 def _dispatch() -> None:
-    """Wake the waiters whose points are complete or lost."""
+    """Wake the waiters whose signals are complete or lost."""
     for token in _native.due():
         with _lock:
             waiter = _waiters.pop(token, None)
