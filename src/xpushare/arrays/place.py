@@ -463,8 +463,9 @@ class Placing(Leaves):
     # --- the result
 
     def ranges(self, works: Sequence[Work], whole_allocations: bool = False) -> list[Range]:
-        """Return the ranges to export: for each allocation and access, the bytes that its arrays span, or the whole
-        allocation. `works` maps the number of an event to the stream that readers wait for.
+        """Return the ranges to export. In each allocation, the read-only arrays and the writable arrays get one range
+        each: the bytes that these arrays span or, with `whole_allocations`, the whole allocation. `works` maps the
+        number of an event to the stream that readers wait for.
         """
         if not works or self._stream is not None:  # with a stream, all arrays are as of that point of it
             return self.groups(_NO_EVENTS, 0 if works else -1, whole_allocations)

@@ -222,7 +222,7 @@ class Placed:
 
 
 def placed_for_others(array: Any) -> Placed:
-    """Place an array or a tree of arrays, and wait until the content is complete."""
+    """Place an array or a tree of arrays (find the memory to export), and wait until the content is complete."""
     if isinstance(array, VirtualRange) and is_growable(array):
         raise FeatureNotSupportedError("the memory of a range that grows ends with the process that made it")
     placing = _placed(array, False, False, None, lasting=True)

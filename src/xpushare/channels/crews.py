@@ -277,8 +277,8 @@ def meet(
     kind: int, name: str, create: Callable[[], Sequence[Range]] | None, initial: int = 0
 ) -> Generator[tuple[Crew, bool] | None]:
     """Join the crew of that name. While the block runs, no other process can join or leave. Yields the crew, and
-    whether the crew was made now. If the block adds no member, the crew is left again. `create` allocates the memory
-    that the crew shares. Yields None if `create` is None and no crew has this name.
+    whether the crew was made now. If the block adds no member, this process leaves the crew again. `create` allocates
+    the memory that the crew shares. Yields None if `create` is None and no crew has this name.
     """
     path = folder() / _file(kind, name)
     with _lock:
@@ -327,8 +327,8 @@ def _stuck(number: int, path: Path) -> InvalidArgumentError:
 
 
 def _give_up(native: _native.Crew, path: Path, inode: tuple[int, int]) -> None:
-    """Tell the members of a channel whose slots are gone to look for its successor, before the name is freed. If this
-    process died between the two, no member would be left waiting. The caller holds the lock for joining.
+    """Tell the members of a channel whose slots are gone to look for its successor, and only then free the name. In
+    this order, no member waits for ever if this process dies in between. The caller holds the lock for joining.
     """
     _native.channel_move(native)
     if _inode_at(path) == inode:

@@ -60,7 +60,7 @@ class Point:
         return self._names[self._name] is not self._off
 
     def wrap(self, wrapper: Callable[..., Any] | None) -> None:
-        """Make every caller call `wrapper`; None restores the function itself."""
+        """Make every caller call `wrapper`. If it is None, callers call the function itself again."""
         self._names[self._name] = self._off if wrapper is None else wrapper
 
 

@@ -109,8 +109,8 @@ class Message:
         self._added: dict[int, int] = {}  # the arrays' numbers, by the ids of `arrays`
 
     def add(self, array: Any) -> int:
-        """Add an array and return its number. The same array may come twice, if a reduction calls another one or a
-        pickler has no memo.
+        """Add an array and return its number. The same array may come twice, if a reduction calls another reduction, or
+        if a pickler has no memo.
         """
         number = self._added.setdefault(id(array), len(self.arrays))
         if number == len(self.arrays):

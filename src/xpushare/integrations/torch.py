@@ -1,7 +1,7 @@
 """Sends torch tensors through `multiprocessing` by handle: `xpushare.integrations.torch.install()`.
 
-`Batches` carries a DataLoader's batches by a channel. `pool()` allocates CUDA tensors in memory that can be shared,
-handed to the keeper, and put to sleep.
+`Batches` carries a DataLoader's batches through a channel. `pool()` allocates CUDA tensors in memory that can be
+shared, handed to the keeper, and put to sleep.
 """
 
 from __future__ import annotations
