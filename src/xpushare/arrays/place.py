@@ -209,8 +209,8 @@ class Placing(Leaves):
     def _settle(
         self, number: int, array: Any, device: Device | None, element: tuple[int, int, int, int, int] | None
     ) -> None:
-        """Tell native code the device and the producer of arrays of a kind, unless another library's arrays have to be
-        described one by one.
+        """Tell native code the device and the producing stream of all arrays of one kind, unless arrays of this kind
+        have to be described one by one.
         """
         if element is not None:
             own: Any = type(array)
@@ -384,8 +384,8 @@ class Placing(Leaves):
     # --- copies
 
     def _copy_private(self) -> None:
-        """Copy private arrays: those on the host into one allocation, and memory that several arrays are views of only
-        once.
+        """Copy the private arrays. All that lie on the host get one allocation. If several arrays are views of the same
+        memory, the memory is copied only once.
         """
         on_host: list[_Private] = []
         on_devices: list[_Private] = []

@@ -12,7 +12,7 @@ class OnDemand(NamedTuple):
     """File descriptors that a C function makes, one by one, once an importer asks for them.
 
     `function` is the address of that function: `int function(int *fd, uint64 objects[i], int64 a, uint64 b)`. It
-    returns 0 for success. The thread that calls the function does not hold the GIL, and has no current context of CUDA.
+    returns 0 for success. The thread that calls the function does not hold the GIL, and has no current CUDA context.
     """
 
     function: int

@@ -151,7 +151,7 @@ class Books:
     # --- what has a key
 
     def add(self, kind: str, key: int, what: str, nbytes: int = 0, owner: object = None) -> None:
-        """Record that an object of that kind was made, or one more reference to it taken."""
+        """Record that an object of that kind was made, or that one more reference to it was taken."""
         with self._lock:
             found = self._keyed.get((kind, key))
             if found is not None and found.count > 0:

@@ -353,7 +353,7 @@ class Table:
         return f"the handle has expired: {layout.REASONS[self._put.get(generation, layout.REASON_PUT)]}"
 
     def put(self, handle: Handle) -> None:
-        """Withdraw the handle. Raises `InvalidArgumentError` if it is not from this process or was put before."""
+        """Withdraw the handle. Raises `InvalidArgumentError` if it is not from this process or was withdrawn before."""
         if fields_of(handle).cookie != self.cookie:
             raise InvalidArgumentError(
                 f"put is for the process that exported: this handle is from pid {fields_of(handle).pid}"
