@@ -140,7 +140,9 @@ def _free_nbytes(device: Device) -> int:
 
 @functools.cache
 def room_of(device: Device) -> Room | None:
-    """Return the limits for caching closed or freed memory of the device, or None if such memory is not cached."""
+    """Return the limits of the cache for closed or freed memory of the device, or None if the device's adapter does not
+    look after such a cache.
+    """
     look_after, after_work = adapter_of(device).look_after, adapter_of(device).after_work
     if look_after is None:
         return None
