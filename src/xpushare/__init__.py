@@ -1,7 +1,7 @@
 """Share arrays in CPU and GPU memory between Python processes, without copying them.
 
 Names are loaded when they are first used: importing the package starts nothing and touches no driver. Type checkers and
-editors read them from `__init__.pyi`, which scripts/stub writes.
+editors read the names from `__init__.pyi`, which scripts/stub writes.
 """
 
 import importlib as _importlib  # editors would offer the name without the underscore

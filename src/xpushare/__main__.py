@@ -1,4 +1,4 @@
-"""`python -m xpushare`: the commands."""
+"""`python -m xpushare` runs the command `xpushare`."""
 
 from xpushare.cli import main
 

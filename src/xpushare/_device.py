@@ -77,11 +77,11 @@ def _is_backend(name: str) -> bool:
 
 
 def _parse(text: str) -> _Selector:
-    """`term(;term)*`, where a term is `[!]backend:filter(,filter)*` and a filter
+    """Parse a selector of the form `term(;term)*`. A term is `[!]backend:filter(,filter)*`, and a filter is
     `*|number|cpu|gpu|fpga[.sub[.subsub]]`. Case does not matter.
 
-    This follows Unified Runtime's loader: a trailing `;` or `,` is ignored, terms that discard may come in any order,
-    and a filter that is neither a number nor a type (`**`, `acc`, `-1`) means every device.
+    This follows Unified Runtime's loader: a trailing `;` or `,` is ignored, terms that discard devices (`!`) may come
+    in any order, and a filter that is neither a number nor a type (`**`, `acc`, `-1`) means every device.
     """
 
     def wrong(why: str) -> InvalidArgumentError:
@@ -123,12 +123,12 @@ def _parse(text: str) -> _Selector:
 class Device:
     """A device of this process.
 
-    Devices are equal if their backends and uuids are: a physical device has the same uuid under any
-    ordinal. A `Device` can be pickled. Making one starts no driver.
+    Devices are equal if their backends and uuids are: a physical device has the same uuid under any ordinal. A `Device`
+    can be pickled. Making a `Device` starts no driver.
 
     Args:
-        name (str | Device): `"native_cpu:0"`, `"cuda:1"`, `"gpu"`, `"cpu"` or a uuid. If several devices
-            match, as with `"cuda"`, the first is taken.
+        name (str | Device): `"native_cpu:0"`, `"cuda:1"`, `"gpu"`, `"cpu"` or a uuid. If several devices match, as with
+            `"cuda"`, the result is the first of them.
 
     Raises:
         InvalidArgumentError: The name means no device that this process can see.
@@ -391,12 +391,12 @@ def _backend_devices(backend: str) -> list[Device]:
 def devices(selector: str | None = None) -> list[Device]:
     """List the devices of this process.
 
-    It starts no driver that would make a later fork unsafe. Some backends (`mock`) exist only if a
-    selector names them.
+    This starts no driver that would make a later fork unsafe. Some backends (`mock`) exist only if
+    a selector names them.
 
     Args:
-        selector: Which devices, in the grammar of `ONEAPI_DEVICE_SELECTOR`. A device has to match
-            the environment variable, too.
+        selector: Selects devices, in the grammar of the environment variable
+            `ONEAPI_DEVICE_SELECTOR`. A device has to match that variable, too.
 
     Returns:
         The devices, in the order of their backends and of the selector's filters.
@@ -597,7 +597,7 @@ def device_for_handle(backend: str, device_uuid: bytes) -> Device:
 
 @final
 class Context:
-    """Devices of one backend that share objects, SYCL's context.
+    """Devices of one backend that share objects, like SYCL's `context`.
 
     Contexts are equal if their devices are. For every argument `context=`, None means the device's own.
 
@@ -605,7 +605,7 @@ class Context:
         devices: One device or several.
 
     Raises:
-        InvalidArgumentError: There is no device, one is named twice, or their backends differ.
+        InvalidArgumentError: The list is empty, a device occurs twice, or the backends differ.
 
     Examples:
         >>> xs.Context("native_cpu:0")
@@ -629,7 +629,7 @@ class Context:
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """The devices, as they were given."""
+        """The devices, in the order in which they were given."""
         return self._devices
 
     def __eq__(self, other: object) -> bool:

@@ -1,5 +1,5 @@
-"""Takes the place of the native part if that is missing. The native part is built for Linux only, and is found before
-this file.
+"""Raises the error for a missing native part. Python finds the native part, which is built for Linux only, before this
+file.
 """
 
 from __future__ import annotations

@@ -33,11 +33,15 @@ def forks() -> int:
     """Return how many forks led to this process (pthread_atfork). The number differs between a parent and its child."""
 
 def left() -> bool:
-    """Return whether this process has left. From then on, nothing is released any more; the kernel cleans up."""
+    """Return whether this process is exiting and has left its peers. From then on, native code releases nothing, and
+    the kernel cleans up.
+    """
 
 def set_left(left: bool, /) -> None: ...
 def pidfd_getfd(pidfd: int, fd: int) -> int:
-    """Duplicate `fd` of the process behind `pidfd`; close-on-exec. pidfd_getfd(2)."""
+    """Return a duplicate of the descriptor `fd` of the process behind `pidfd` (pidfd_getfd(2)). The duplicate is
+    close-on-exec.
+    """
 
 @final
 class OwnedFd:
@@ -58,7 +62,9 @@ class OwnedFd:
 
     @classmethod
     def bell(cls) -> OwnedFd:
-        """Make a bell: an eventfd with which members of a commons wake each other's wardens."""
+        """Make a bell: an eventfd with which the members of a commons (an exporter's shared memory) wake each other's
+        wardens, their native background threads.
+        """
 
     @classmethod
     def copied(cls, fd: int) -> OwnedFd: ...
@@ -78,8 +84,8 @@ class OwnedFd:
         """Transfer the descriptor to the caller."""
 
     def close(self) -> None:
-        """Close the descriptor. It may be one that a peer sent: if it is a commons in which this process is a member,
-        the lock on it survives.
+        """Close the descriptor. If a peer sent a descriptor of a commons (an exporter's shared memory) in which this
+        process is a member, the process's lock on the commons survives.
         """
 
 def meet(fields: Fields, /) -> tuple[Mapping, Domain, OwnedFd, OwnedFd] | None:
@@ -89,7 +95,9 @@ def meet(fields: Fields, /) -> tuple[Mapping, Domain, OwnedFd, OwnedFd] | None:
     """
 
 def close_received(fd: int) -> None:
-    """Close an fd that a peer sent. If it is a commons in which this process is a member, the lock on it survives."""
+    """Close a descriptor that a peer sent. If it is a commons (an exporter's shared memory) in which this process is a
+    member, the process's lock on the commons survives.
+    """
 
 def dead(pidfds: Sequence[int]) -> list[int]:
     """Return those of the `pidfds` whose process has died, by one poll(2) that does not wait."""
@@ -107,17 +115,17 @@ def exchange(one: str | PathLike[str], other: str | PathLike[str], /) -> bool:
 
 def lock_holder(fd: int, at: int, count: int = 1, /) -> int | None:
     """Return the pid of a process that holds a lock on one of `count` bytes from `at` on (F_GETLK). 0 means that the
-    pid is not visible from here, None that no other process holds a lock.
+    pid is not visible from here. None means that no other process holds a lock.
     """
 
 # --- atomics on shared words (addresses must be mapped and aligned; sequentially consistent) --------------------------
 def load64(address: int) -> int: ...
 def store64(address: int, value: int) -> None: ...
 def futex_wait(address: int, expected: int, timeout: float | None = None, spin: float = 0.0) -> bool:
-    """Wait until the 32-bit word differs from `expected` or somebody wakes it; False on time-out.
+    """Wait until the 32-bit word differs from `expected`, or until a futex wake-up. Returns False on time-out.
 
     First spins for at most `spin` seconds, but not on a machine with one CPU. Signals run their Python handlers (so
-    `KeyboardInterrupt` works), and the wait goes on.
+    `KeyboardInterrupt` works), and the wait continues afterwards.
     """
 
 def futex_wake(address: int, count: int = 2**31 - 1) -> int: ...
@@ -128,10 +136,10 @@ def trim() -> int:
 
 def kept_nbytes() -> int: ...
 def copy(dst: int, src: int, nbytes: int) -> None:
-    """Copy bytes by memmove, without the GIL."""
+    """Copy bytes by memmove, without holding the GIL."""
 
 def fill(dst: int, pattern: bytes, nbytes: int) -> None:
-    """Repeat `pattern` over [dst, dst + nbytes) without the GIL; nbytes is a multiple of len(pattern)."""
+    """Repeat `pattern` over [dst, dst + nbytes), without holding the GIL. `nbytes` is a multiple of len(pattern)."""
 
 def mapped(address: int, nbytes: int) -> str:
     """Return how this process can access all of these bytes: "rw", "r", or "" if some of them are not mapped."""
@@ -152,7 +160,7 @@ def name_handles(function: int, addresses: list[int], into: bytearray, /) -> int
     """
 
 def query(function: int, handle: int, /) -> int:
-    """Call a driver's function that returns the state of `handle`. Returns the code."""
+    """Call a driver's function that returns the state of `handle`. Returns the code of the driver."""
 
 @final
 class Importer:
@@ -252,8 +260,9 @@ class Mapping:
     def keep(self, fd: OwnedFd | None, owned: bool, /) -> int:
         """Offer the mapping, and its fd if it has one, for reuse. Nothing may use the mapping any more.
 
-        Both are cached for `owned`, or for `kept` if the memory was never exported. They are freed if the process has
-        forked since, or memory is scarce. Returns their number in the cache, or 0 if they were freed.
+        The method `owned` finds both in the cache, or the method `kept` if the memory was never exported. They are
+        freed if the process has forked since, or memory is scarce. Returns their number in the cache, or 0 if they were
+        freed.
         """
 
     @classmethod
@@ -364,8 +373,8 @@ class Seal:
         """Return BLAKE2b-256 of `data` under the key."""
 
     def read(self, raw: bytes, /) -> Handle | None:
-        """Return the handle of these bytes. None unless they were sealed under the key, and this version knows
-        everything in them. The caller checks the boot.
+        """Return the handle of these bytes. Return None unless the bytes were sealed under the key, and this version of
+        the package knows all fields in them. The caller checks the boot.
         """
 
     def moved(self, raw: bytes, handles: bytes, /) -> bytes:
@@ -384,7 +393,9 @@ class HandleState:
 # write their fields.
 
 def unread_of(handle: HandleState | MessageState, /) -> Unread | None:
-    """Return the callable that raises why a pickle's bytes are not a handle here, or None for a handle."""
+    """Return a callable that raises the reason why a pickle's bytes are not a handle in this process, or None if they
+    are a handle.
+    """
 
 def newest_of(handle: HandleState | MessageState, /) -> Callable[[], Any] | None:
     """Return the `newest` that was passed to `handle` or `following_message`."""
@@ -393,7 +404,9 @@ def handle(raw: bytes, newest: Callable[[], Any] | None = None, /) -> Handle:
     """Make a handle of 256 verified bytes. For `newest`, see `sharing.handle.following`."""
 
 def unread_handle(raw: bytes, why: Unread, /) -> Handle:
-    """Make a handle of bytes that are not a handle here. Calling `why` raises the reason."""
+    """Make a handle object of a pickle's bytes that are not a handle in this process. Calling `why` raises the
+    reason.
+    """
 
 def fields_of(handle: Handle, /) -> Fields: ...
 
@@ -412,7 +425,9 @@ class PeerTable:
         """Return whether the entry still belongs to the handle. Its deadline may have passed."""
 
     def copy(self, fields: Fields, /) -> bytes | None:
-        """Return a copy of the handle's entry, checked against the handle. None unless the entry is live and fits."""
+        """Return a copy of the handle's entry, checked against the handle. Return None unless the entry is live and
+        fits the handle.
+        """
 
     def open(
         self, fields: Fields, mapped: bool, /
@@ -442,7 +457,9 @@ class Imports:
         """Return the object that is open under the key, or None."""
 
     def add(self, key: Any, made: Any, /) -> Any:
-        """Add `made` under the key unless another object is open under it. Return the object that is."""
+        """Add `made` under the key, and return it. If another object is open under the key, return that object
+        instead.
+        """
 
     def forget(self, key: Any, /) -> None:
         """Forget the object that was open under the key and has died, but not a newer one."""
@@ -451,8 +468,8 @@ class Imports:
         """Return all open objects."""
 
     def hold(self, fields: Fields, key: Any, /) -> tuple[Any, Lease] | None:
-        """Return the object that is open under the key, and a hold of it. Return None if there is none, or for the
-        reasons of `PeerTable.open`.
+        """Return the object that is open under the key, and a hold of its entry. Return None if no object is open under
+        the key, or for the reasons of `PeerTable.open`.
         """
 
     def open(self, handles: tuple[Handle, ...], opened: list[Any], /) -> list[tuple[Handle, Any, Any, Any]] | None:
@@ -464,7 +481,9 @@ class Imports:
         """
 
     def decide(self, handle: Handle, opener: Any, number: int, device: Any, context: Any, /) -> None:
-        """Set the opener of that device's handles, and its number, for opens that request no other device."""
+        """Set the opener of a handle's device, and the opener's number, for opens that do not request another
+        device.
+        """
 
     def decided(self, handle: Handle, /) -> tuple[Any, Any, Any] | None:
         """Return the decision for the handle's device, (opener, device, context), or None."""
@@ -505,8 +524,8 @@ class Exposure:
     """
 
     def free(self) -> bool | None:
-        """Return whether no other process can have the memory any more. None means that this will never be known, for
-        example after a fork.
+        """Return True if no other process can have the memory any more, False if one may have it, and None if this will
+        never be known, for example after a fork.
         """
 
     def spoil(self) -> None:
@@ -516,7 +535,7 @@ class Exposure:
 
 @final
 class OwnTable:
-    """This process's own table, mapped writable, and its live exports, which it holds.
+    """This process's own table, mapped writable. It keeps the live exports.
 
     `common` is a handle without seal, with the fields that all handles of this process share. Any thread may call any
     method at any time.
@@ -546,15 +565,15 @@ class OwnTable:
     ) -> list[Handle] | None:
         """Publish new exports, each with a handle of its own: all of them, or none. Returns None if the table is full.
 
-        `opens` is how often each can be opened. `deadline` is a time of the monotonic clock, or 0 for none.
+        `opens` is how often each export can be opened. `deadline` is a time of the monotonic clock, or 0 for none.
         """
 
     @overload
     def of_range(self, range: RangeBase, template: Template, read_only: bool, implicit: bool, /) -> Exported: ...
     @overload
     def of_range(self, range: RangeBase, template: None, read_only: bool, implicit: bool, /) -> Exported | None:
-        """Make the export of a range of an allocation. Without a template, the allocation's own is used. Returns None
-        if it has none, or if this process may not export the memory.
+        """Make the export of a range of an allocation. By default, the template is the allocation's own. Returns None
+        if the allocation has no template, or if this process may not export the memory.
         """
 
     def find(self, fields: Fields, /) -> Exported | None:
@@ -564,12 +583,12 @@ class OwnTable:
         """Return all live exports, the oldest first."""
 
     def end(self, exported: Exported, reason: int, /) -> bool:
-        """End an export, unless it has ended already. Returns whether importers may still use its memory: then the
-        table holds it, and its entry stays taken, until `release`.
+        """End an export, unless it has ended already. Returns whether importers may still use the memory. If so, the
+        table keeps the memory alive, and the entry stays taken, until `release`.
         """
 
     def release(self, exported: Exported, /) -> None:
-        """Drop an ended export, whose entry becomes free."""
+        """Drop an ended export. Its entry becomes free."""
 
     def set_deadline(self, exported: Exported, deadline: int, /) -> None:
         """Change the deadline of a live export."""
@@ -579,7 +598,7 @@ class OwnTable:
 
     @property
     def used(self) -> int:
-        """How many entries have ever been used, from the first one on."""
+        """The number of entries that have ever been used. They are the first entries of the table."""
 
     @property
     def live(self) -> int:
@@ -595,10 +614,10 @@ class OwnTable:
 
 @final
 class End:
-    """Releases a resource when its owner has died, by one call of `release(*arguments)` unless that is None.
+    """Releases a resource when its owner has died, by one call of `release(*arguments)`, unless `release` is None.
 
-    Only the owner refers to it. The owner's own `__del__` would be too early: weak references to the owner still work
-    while it runs, so another thread could take the object out of a cache while it is being released.
+    Only the owner refers to an `End`. The owner's own `__del__` would be too early: weak references to the owner still
+    work while `__del__` runs, so another thread could take the owner out of a cache while it is being released.
 
     Nothing is called in a forked child, or after this process has left.
     """
@@ -616,13 +635,12 @@ class Resource:
     forks: int  # how often this line of processes had forked when this was made
     @property
     def foreign_process(self) -> bool:
-        """True in a child forked after this was made."""
+        """True in a child that was forked after this object was made."""
 
     def on_death(
         self, forget: Callable[[Any], object], key: Any, keep: Callable[[End], object] | None = None, /
     ) -> None:
-        """Have `forget(key)` called when this object has died, before its driver resource is released. This is for
-        caches.
+        """Have `forget(key)` called when this object has died, before its driver resource is released. Caches use this.
 
         With `keep`, the resource is not released. Instead, `keep` is called with a new `End` that owns it.
         """
@@ -635,7 +653,8 @@ class Timeline(Resource):
     """This process's attachment to an event's slot. There is one for each event and process, however often the event is
     opened.
 
-    The attachment ends when the object dies. Queues that still have to signal the event or wait for it keep it alive.
+    The attachment ends when this object dies. Queues that still have to signal the event, or to wait for it, keep this
+    object alive.
     """
 
     def __new__(
@@ -669,9 +688,9 @@ class AllocationBase(Resource):
     known_serial: int  # 0 before the first export
 
     def opened_by(self, handle: Handle, /) -> bool:
-        """Make a handle the `newest` one of this import. The former newest handle goes to `earlier` unless the new one
-        replaces it: it covers the same bytes, or belongs to the same pickle. Returns whether it is time to drop the
-        earlier handles that have ended.
+        """Make a handle the `newest` one of this import. The former newest handle moves to `earlier`, unless the new
+        handle covers the same bytes or belongs to the same pickle. Returns whether it is time to drop the earlier
+        handles that have ended.
         """
 
 class PagesBase(Resource):
@@ -688,7 +707,7 @@ def imported(
     keepable: bool = False, /,
 ) -> Any:  # fmt: skip
     """Make the `Allocation` of memory that another process exported. `owned` is the object by which this process can
-    export it, or None. `keepable` means that it is worth caching for a moment after it was closed.
+    export the memory, or None. If `keepable` is true, the mapping is worth caching for a moment after its close.
     """
 
 @final
@@ -700,7 +719,9 @@ class AddressMap:
         """Add an `AllocationBase`. Other objects have no address."""
 
     def find(self, address: int, /) -> Any | None:
-        """Return the live allocation that contains `address`; of several that begin at one address, the newest."""
+        """Return the live allocation that contains `address`. If several allocations begin at one address, return the
+        newest.
+        """
 
     def all(self) -> list[Any]: ...
 
@@ -732,13 +753,15 @@ class RangeBase:
         """Return the range that an opened handle names, or None if it does not lie in the allocation."""
 
 def flatten(tree: Any, most: int, scalar: type | None, /) -> Any:
-    """Return the arrays of a tree, and the tree as JSON values. NotImplemented means that Python has to describe or
-    refuse the tree. `most` limits the bytes of the message. `scalar` is the type of NumPy's scalars, or None if NumPy
-    is not loaded.
+    """Return the arrays of a tree, and the tree as JSON values. NotImplemented means that the Python code has to
+    describe the tree, or to refuse it. `most` limits the bytes of the message. `scalar` is the type of NumPy's scalars,
+    or None if NumPy is not loaded.
     """
 
 def unflatten(described: Any, arrays: Sequence[Any], /) -> Any:
-    """Return the tree with these arrays. NotImplemented means that Python has to make or refuse it."""
+    """Return the tree with these arrays. NotImplemented means that the Python code has to make the tree, or to refuse
+    its description.
+    """
 
 class MessageState:
     """The base of `objects.array_handle.ArrayHandle`: the handle of an array, or of a tree of arrays. If a pickle's
@@ -753,30 +776,34 @@ class MessageState:
     def __bytes__(self) -> bytes: ...
 
 def message_text(message: MessageState, /) -> bytes:
-    """Return the dtypes and the tree: see `objects.message`."""
+    """Return the dtypes and the tree of a message. See `objects.message`."""
 
 def message_copied(message: MessageState, /) -> int:
-    """Return how many bytes `share` copied."""
+    """Return how many bytes `share` copied for a message."""
 
 def message_count(message: MessageState, /) -> int:
-    """Return how many arrays there are."""
+    """Return how many arrays a message has."""
 
 def message_memory(message: MessageState, /) -> tuple[Handle, ...]:
-    """Return the handles of the memory that the arrays lie in."""
+    """Return the handles of the memory that the arrays of a message lie in."""
 
 def message_events(message: MessageState, /) -> tuple[tuple[Handle, int], ...]:
-    """Return the handles of the events that order the content, and the points at which it is complete."""
+    """Return the handles of the events that order the content of a message, each with the number of the signal at which
+    the content is complete.
+    """
 
 def message_good(message: MessageState, itemsizes: tuple[int, ...], /) -> bool:
-    """Return whether all arrays are possible and lie in their memory, if the dtypes have these sizes."""
+    """Return whether all arrays of a message have possible shapes and lie in their memory, given the item sizes of the
+    dtypes.
+    """
 
 def message_elements(message: MessageState, /) -> list[tuple[int, int, tuple[int, ...], tuple[int, ...], int, int]]:
-    """Return for each array the index of its memory, that of its event (-1: none), shape, strides, the dtype's index,
-    and the offset of the first element in the memory's range.
+    """Return, for each array, the index of its memory, the index of its event (-1: none), its shape and strides, the
+    index of its dtype, and the offset of its first element in the memory's range.
     """
 
 def message_marks(message: MessageState, /) -> set[tuple[int, int]]:
-    """Return the indices of memory and event of the arrays that have an event."""
+    """Return, for each array that has an event, the indices of its memory and of its event."""
 
 def message_arrays(
     message: MessageState, ranges: list[Any], dtypes: tuple[Any, ...], orders: dict[tuple[int, int], Any], /
@@ -790,14 +817,14 @@ def message_tensors(
     dtypes: tuple[tuple[tuple[int, int, int], int], ...], /,
 ) -> list[Any] | None:  # fmt: skip
     """Make tensors by a DLPack exchange API. `places` has for each memory its owner, its address and DLPack's device.
-    `dtypes` has DLPack's types and the item sizes. None if the library has no tensor for one of the arrays.
+    `dtypes` has DLPack's types and the item sizes. Returns None if the library has no tensor for one of the arrays.
     """
 
 def message_own(message: MessageState, /) -> None:
-    """Make the message own the exports from now on, in this process."""
+    """From now on, closing the message in this process ends its exports."""
 
 def message_end(message: MessageState, /) -> bool:
-    """Close the message. Return whether it owned its exports."""
+    """Close the message. Return whether it owned its exports, which the caller then has to end."""
 
 def read_message(seal: Seal, raw: bytes, boot_id: bytes, /) -> ArrayHandle | None:
     """Verify a message. Returns None unless it was sealed under the key, in that boot. `message_good` checks its
@@ -834,7 +861,8 @@ class Leaves:
     def view(self, ordered: bool = True, /) -> list[tuple[int, Any, Any, tuple[int, int, int, int, int] | None]]:
         """Look at the arrays. Returns, for each unknown kind, its number, an array of it, and its device. For another
         library's kind, it returns None instead of the device, then DLPack's device type and number, and the code, bits
-        and lanes of an element. `ordered` means that a kind is known only if the stream that produces its arrays is.
+        and lanes of an element. If `ordered` is true, a kind counts as known only if the stream that produces its
+        arrays is known, too.
         """
 
     def stream(self, kind: int, /) -> int | None:
@@ -844,7 +872,7 @@ class Leaves:
         """Set the dtype and the device of the arrays of another library's kind."""
 
     def finds(self, kind: int, finder: Recogniser, info: Any, /) -> None:
-        """Set the recogniser of the kind's memory, and the `info` by which it knows their device."""
+        """Set the recogniser of the kind's memory, and `info`, by which the recogniser identifies their device."""
 
     def produce(self, kind: int, work: Resource | None, number: int | None, lasting: bool, /) -> None:
         """Set the queue over the stream that produces the kind's arrays, and the result of `stream` at that time.
@@ -859,8 +887,8 @@ class Leaves:
     def next(
         self, maps: tuple[AddressMap, ...] = ..., add: Callable[[Any, Any], Any] = ..., own: OwnTable | None = ..., /
     ) -> int | None:
-        """Place the arrays that lie in known allocations, whether known here or to the kind's recogniser. Returns the
-        index of the next array outside of them, or None if there is none.
+        """Place the arrays that lie in allocations that are known here or to the kind's recogniser. Returns the index
+        of the next array that lies in no known allocation, or None if there is none.
 
         With `maps`, the recogniser also makes the allocations of new memory, as `Recogniser.find` does, except at
         addresses that one of the maps has.
@@ -869,7 +897,7 @@ class Leaves:
     def where(self) -> tuple[int, int, int, Any, Any, Recogniser | None, Any, int] | None:
         """Describe the memory of the array that `next` returned: its kind; the address and size of the first array that
         adjoins it, perhaps itself; its device and context; the kind's recogniser, and its `info` of the device; and the
-        total size of the adjoining arrays. None if the kind is not settled.
+        total size of the adjoining arrays. Returns None if the kind is not settled.
         """
 
     def learn(self, allocation: Any, context: Any, /) -> None:
@@ -882,12 +910,14 @@ class Leaves:
         self, index: int, range: Any, first: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any,
         kind: int, /
     ) -> None:  # fmt: skip
-        """Place an array that covers that range of an allocation, with its first element `first` bytes into it."""
+        """Place an array that covers that range of an allocation. `first` is the offset of its first element in the
+        range, in bytes.
+        """
 
     def groups(self, events: dict[int, int] = {}, event: int = -1, whole: bool = False, /) -> list[Any]:
-        """Return one range for each allocation, and kind of access, with arrays in it: the bytes that they span, or
-        with `whole` all of it. `events` has, by kind, the index of the event that orders the arrays (-1 for none), and
-        `event` that of all other kinds.
+        """Return the ranges that the arrays need: in each allocation, one range for read-only and one for writable
+        arrays. A range is the bytes that its arrays span or, with `whole`, the whole allocation. `events` maps each
+        kind to the index of the event that orders its arrays (-1 for none). `event` is the index for all other kinds.
         """
 
     def seal(
@@ -916,8 +946,8 @@ def read_reply(packet: bytes, asked: int, fds: int, /) -> list[tuple[int, int, i
 # --- buffers and DLPack -----------------------------------------------------------------------------------------------
 @final
 class Span:
-    """A buffer, of format "B" by default, over memory that `owner` keeps alive. Every view of it keeps the span, and so
-    the owner, alive.
+    """A buffer, of format "B" by default, over memory that `owner` keeps alive. Every view of the span keeps the span
+    and its owner alive.
 
     `shape`, `strides` (in bytes) and `format` give the buffer a shape. PEP 3118's flags are honoured: requesting
     contiguous or writable memory raises BufferError if this memory is not.
@@ -948,7 +978,9 @@ class ObjectBase:
     """The base of classes whose objects hold a resource until they are closed. The class has a weak-reference list."""
 
 def hold(object: ObjectBase, held: object, forks: int, /) -> None:
-    """Give the object its resource, which was made after that many `forks`."""
+    """Give the object its resource. `forks` is the number that the function `forks` returned when the resource was
+    made.
+    """
 
 def held_by(object: ObjectBase, /) -> Any:
     """Return the object's resource, or None if it is closed."""
@@ -973,7 +1005,7 @@ class BufferBase(ObjectBase):
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 def pin(buffer: BufferBase, needed: object, /) -> None:
-    """Keep a reference for the consumer of an array interface, as long as the object lives."""
+    """Keep a reference alive for the consumer of an array interface, as long as the object lives."""
 
 class ArrayState(BufferBase):
     """The base of `objects.array.SharedArray`."""
@@ -981,7 +1013,7 @@ class ArrayState(BufferBase):
 def array_shape(array: ArrayState, /) -> tuple[int, ...]: ...
 def array_strides(array: ArrayState, /) -> tuple[int, ...]: ...
 def array_dtype(array: ArrayState, /) -> Any:
-    """Return the dtype. None if the array came from a pickle that could not be opened."""
+    """Return the dtype, or None if the array came from a pickle that could not be opened."""
 
 def array_offset(array: ArrayState, /) -> int:
     """Return the offset of the first element in the range."""
@@ -990,7 +1022,7 @@ def array_message(array: ArrayState, /) -> ArrayHandle | None:
     """Return the handle that `attach` opened for the array."""
 
 def array_order(array: ArrayState, /) -> Any:
-    """Return the points that readers of the array have to wait for, or None."""
+    """Return the signals that readers of the array have to wait for, or None."""
 
 def set_array_order(array: ArrayState, order: object, /) -> None: ...
 def array(
@@ -1000,9 +1032,9 @@ def array(
 def dlpack_view(
     array: Any, api: object, /
 ) -> tuple[int, tuple[int, int], tuple[int, int, int], tuple[int, ...], tuple[int, ...] | None] | None:
-    """Describe an array by DLPack's C exchange API, the capsule of its type: address, device, dtype, shape, and strides
-    in elements (None for C order). Streams are not consulted. Returns None if the API has no such view, or refuses the
-    array.
+    """Describe an array by DLPack's C exchange API, which the type of the array offers as a capsule. The result is the
+    address, device, dtype, shape, and strides in elements (None for C order). Streams are not consulted. Returns None
+    if the API has no such view, or refuses the array.
     """
 
 def dlpack_capsule(
@@ -1025,12 +1057,14 @@ def dlpack_capsule(
 
 @final
 class DLTensor:
-    """The content of another library's capsule. It takes over the capsule (renames it "used_…"), and calls the
-    capsule's deleter when it dies.
+    """The content of another library's capsule. This object takes over the capsule (renames it "used_…"), and calls the
+    deleter of the content when it dies.
     """
 
     def __init__(self, capsule: Any) -> None:
-        """Raises ValueError for anything but an unused DLPack capsule, BufferError for a major version other than 1."""
+        """Take over the capsule. Raises ValueError for anything but an unused DLPack capsule, and BufferError for a
+        major version other than 1.
+        """
 
     address: int
     device: tuple[int, int]
@@ -1042,7 +1076,8 @@ class DLTensor:
 # --- membership, holders, event slots ---------------------------------------------------------------------------------
 @final
 class Domain:
-    """This process's membership in one commons. There is one for each commons and process.
+    """This process's membership in one commons, an exporter's shared memory. There is one `Domain` for each commons and
+    process.
 
     It takes over the two descriptors, which become close-on-exec. `leave` closes the commons (then `fd` is -1), and the
     object's death closes the bell. If the constructor raises, the caller keeps both. In a forked child, the commons'
@@ -1052,8 +1087,8 @@ class Domain:
     def __init__(self, fd: int, bell: int, cookie: bytes, owner: bool) -> None:
         """Map the commons and claim a member index. Seals, size, magic and cookie are checked, and ValueError names the
         fault. The owner gets index 0, and writes the header. Anybody else gets the first free index, and reaps dead
-        members on the way. Raises OSError(ENOSPC) if all 1024 are taken. A member never closes another descriptor of
-        this file while it lives.
+        members on the way. Raises OSError(ENOSPC) if all 1024 indices are taken. A member never closes another
+        descriptor of this file while it lives.
         """
 
     @property
@@ -1092,15 +1127,15 @@ class Domain:
         """Declare that some process may reach the memory for longer than its hold of the entry lasts."""
 
     def holders(self, entry: int) -> list[int]:
-        """Return the indices of the other living members that hold `entry`. Dead ones are reaped first."""
+        """Return the indices of the other living members that hold `entry`. Reaps dead members first."""
 
     def reached(self, entry: int) -> bool:
-        """Return whether any member holds `entry`, or has closed it while its device may still use the memory. Dead
-        ones are reaped first.
+        """Return whether any member holds `entry`, or has closed it while its device may still use the memory. Reaps
+        dead members first.
         """
 
     def set_opens(self, entry: int, count: int) -> None:
-        """Start with that many opens, and without a renewal."""
+        """Set the number of opens that an export still allows, and clear its renewal."""
 
     def take_open(self, entry: int) -> bool:
         """Use up one open of a counted or pickled export. Returns False if none is left."""
@@ -1110,14 +1145,18 @@ class Domain:
 
     def opens_left(self, entry: int) -> int: ...
     def renew(self, entry: int, until: int) -> None:
-        """Add one open of a pickled export, which stays valid at least until then (CLOCK_MONOTONIC, nanoseconds)."""
+        """Add one open of a pickled export. The export stays valid at least until the given time (CLOCK_MONOTONIC,
+        nanoseconds).
+        """
 
     def renewed(self, entry: int) -> int: ...
     def own(self, entry: int) -> None:
         """Record, while this process holds the entry, that it exports the memory of this export itself from now on."""
 
     def owned(self, entry: int) -> bool:
-        """Return whether any other process exports the memory itself. Then the table's owner never reuses it."""
+        """Return whether any other process exports the memory of this entry itself. If so, the table's owner never
+        reuses the memory.
+        """
 
     # slots, owner only
     def new_slot(self) -> int:
@@ -1134,13 +1173,13 @@ class Lease:
 
     This process counts its holds: the first one of an entry sets the shared bit, and the last one clears it.
 
-    The hold of a range whose allocation has `uses` becomes a use when it ends: a lease that marks this process as a
-    user of the entry, and not as a holder. It is appended to `uses`, which is called then.
+    If a range's allocation has `uses`, its hold becomes a *use* when it ends: a lease that marks this process as a user
+    of the entry, but not as a holder. The lease is appended to `uses`, and then `uses` is called.
     """
 
     def __init__(self, domain: Domain, entry: int, peer: Any, /) -> None: ...
     def end(self) -> None:
-        """End it now, whoever still refers to the object. Only the first call has an effect."""
+        """End the hold now, even if the object is still referenced. Only the first call has an effect."""
     @property
     def peer(self) -> Any: ...
 
@@ -1187,7 +1226,7 @@ class Slot:
 
     def complete(self, point: int) -> None: ...
     def fail(self, cause: int) -> None:
-        """Mark all outstanding points that this process owes as lost (cause 2 or 3 of the protocol)."""
+        """Mark as lost (cause 2 or 3 of the protocol) all outstanding points that this process had to complete."""
 
     def lose(self, point: int, cause: int) -> bool:
         """Mark a point of this process, which no device will store, and all points behind it as lost. Returns False
@@ -1195,7 +1234,7 @@ class Slot:
         """
 
     def owes(self) -> bool:
-        """Return whether this process owes an outstanding point."""
+        """Return whether an outstanding point is one that this process has to complete."""
 
     def owes_next(self) -> bool:
         """Return whether this process has to complete the lowest outstanding point."""
@@ -1206,8 +1245,8 @@ class Slot:
         """
 
     def pickled(self, until: int) -> None:
-        """Record that a pickle was made, whose opener may signal. It is valid until then (CLOCK_MONOTONIC,
-        nanoseconds).
+        """Record that a pickle of the event was made, whose opener may signal. The pickle is valid until the given time
+        (CLOCK_MONOTONIC, nanoseconds).
         """
 
     def taken(self) -> None:
@@ -1222,31 +1261,31 @@ class Slot:
     def notify(self, point: int, token: int) -> bool:
         """Have `due()` report `token` (64 bits) once `point` is done or lost.
 
-        Returns True if it already is, and then registers nothing. The tokens of a slot that is detached become due at
+        If the point already is, returns True and registers nothing. The tokens of a slot that is detached become due at
         once.
         """
 
     def notify_recovery(self, token: int) -> bool:
-        """Register a token as `notify` does. It is due once a signal that nobody has submitted yet is not lost any
-        more.
+        """Register a token as `notify` does. The token is due once the loss has ended, so that the next signal, which
+        nobody has submitted yet, can be signalled again.
         """
 
     def cancel(self, token: int) -> None: ...
     def guard(self, point: int) -> None:
-        """Watch the members while a device waits for `point` here, so that a loss releases the device. Ends once the
-        point is done or lost.
+        """Watch the members while a device waits for `point` here, so that a loss releases the device. The guard ends
+        once the point is done or lost.
 
         Raises ValueError for a point more than 2**20 - 1 ahead. If a future point is lost, it is submitted and lost at
         once, see the protocol.
         """
 
     def released(self, point: int) -> bool:
-        """Return whether a guard for `point` has seen its loss. True once for each guard, even if a later signal has
-        ended the loss.
+        """Return whether a guard for `point` has seen the loss of the point. The result is True once for each guard,
+        even if a later signal has ended the loss.
         """
 
     def watch(self) -> None:
-        """Have the deaths of all attached members noticed, for callers that poll `state`."""
+        """Make the warden notice the deaths of all attached members, for callers that poll `state`."""
 
     def detach(self) -> None:
         """Detach from the event. Waits of other threads end with ValueError, tokens become due, and guards are dropped.
@@ -1431,7 +1470,7 @@ class StreamQueue:
 
     @property
     def spent(self) -> bool:
-        """Whether there is no such slot, or the queue has met a loss that a later point of it would hide."""
+        """Whether `own` has set no slot, or the queue has met a loss that a later point of the slot would hide."""
 
     @property
     def engine(self) -> int:
@@ -1448,8 +1487,8 @@ class StreamQueue:
 
     @property
     def handed(self) -> int:
-        """The place up to which the driver has received the operations, or they were dropped (`failure`). A mark means
-        nothing until the driver has received it.
+        """The place of the last operation that the driver has received, or that was dropped after a failure
+        (`failure`). A mark has no meaning until the driver has received it.
         """
 
     @property
@@ -1508,10 +1547,11 @@ def due() -> list[int]:
     """Return the tokens whose points are done or lost, each once, and clear the notification."""
 
 def start_warden() -> bool:
-    """Start the thread unless it runs. Returns whether it does."""
+    """Start the warden, the native background thread, unless it runs. Returns whether it runs now."""
 
 def close_warden() -> None:
-    """Stop the thread and close its descriptors, including the listening socket, at interpreter exit. Idempotent.
+    """Stop the warden thread and close its descriptors, including the listening socket, at interpreter exit.
+    Idempotent.
 
     The next call that needs the thread starts it again. `notification_fd` stays open.
     """
@@ -1535,8 +1575,9 @@ class Crew:
         """Return the pid of a member: 0 if the pid is not visible from here, -1 if there is no such member."""
 
 class LockMember:
-    """One member of a lock's crew. The caller holds the join byte. With an exception instead of a crew, each use raises
-    that exception. Acquiring the lock returns `held`, or `died` if its last owner died.
+    """One member of a lock's crew. To make a member, the caller holds the lock on the byte CREW_JOIN of the crew's
+    file. If an exception is passed instead of a crew, each use raises that exception. Acquiring the lock returns
+    `held`, or `died` if its last owner died.
     """
 
     def __new__(cls, crew: Crew | Exception, label: str = "", held: object = None, died: object = None, /) -> Self: ...
@@ -1563,7 +1604,7 @@ def lock_acquire(lock: LockMember, timeout: float | None, /) -> Any:
 def lock_leave(lock: LockMember, /) -> None: ...
 def lock_member(lock: LockMember, /) -> int: ...
 def lock_owner(lock: LockMember, /) -> int:
-    """Return 1 + the member that holds the lock, or 0."""
+    """Return 1 + the number of the member that holds the lock, or 0 if no member does."""
 
 class AtomicMember:
     """One member of an atomic's crew, made as a `LockMember` is."""
@@ -1620,7 +1661,7 @@ class AtomicMember:
 
 def atomic_swap(atomic: AtomicMember, old: int, value: int, /) -> bool: ...
 def atomic_wait(atomic: AtomicMember, value: int, timeout: float | None, /) -> bool:
-    """Wait until the value differs. Returns False after the time-out."""
+    """Wait until the number differs from `value`. Returns False after the time-out."""
 
 def atomic_leave(atomic: AtomicMember, /) -> None: ...
 def atomic_member(atomic: AtomicMember, /) -> int: ...
@@ -1647,8 +1688,8 @@ def channel_begin(crew: Crew, geometry: tuple[int, ...], text: bytes, /) -> None
     """Begin a channel in new control words."""
 
 def channel_geometry(crew: Crew, /) -> tuple[tuple[int, ...], bytes]:
-    """Return the geometry and the text of a channel that another process began. Raises ValueError if its words do not
-    fit.
+    """Return the geometry and the text of a channel that another process began. Raises ValueError if its control words
+    are not those of a channel.
     """
 
 def channel_move(crew: Crew, /) -> None:
@@ -1660,8 +1701,8 @@ def channel_survey(crew: Crew, /) -> tuple[list[tuple[Any, ...]], int]:
     """
 
 class ChannelEnd:
-    """One member of a channel's crew. The caller holds the join byte. Raises OSError (EBUSY) if there is no room for
-    another writer.
+    """One member of a channel's crew. To make a member, the caller holds the lock on the byte CREW_JOIN of the crew's
+    file. Raises OSError (EBUSY) if there is no room for another writer.
 
     `refuse(end, outcome, wanted, timeout)` raises the error of an outcome. `encode(end, meta)` returns the bytes that
     are sent with a frame. `signal(end, order)` returns the point that completes once the work on a frame is done, or 0
@@ -1746,7 +1787,7 @@ def held_order(held: HeldBase, /) -> Any:
 def set_held_order(held: HeldBase, order: object, /) -> None: ...
 
 class LoanBase(HeldBase):
-    """A slot that a writer fills within a block, which sends it."""
+    """A slot that a writer fills within a `with` block. The end of the block sends the slot."""
 
     meta: Any
     """Plain data that readers get with the frame. Set it before the end of the block."""
@@ -1754,19 +1795,21 @@ class LoanBase(HeldBase):
 def loan_is_open(loan: LoanBase, /) -> bool: ...
 def set_loan_text(loan: LoanBase, text: bytes, /) -> None: ...
 def set_loan_nbytes(loan: LoanBase, nbytes: int, /) -> None:
-    """Set how much was filled; 0 is all of it."""
+    """Set how many bytes of the slot were filled. 0 means all of them."""
 
 def frame_meta(frame: FrameBase, /) -> bytes | None: ...
 def frame_text(frame: FrameBase, /) -> bytes | None: ...
 def frame_nbytes(frame: FrameBase, /) -> int: ...
 def frame_point(frame: FrameBase, /) -> int:
-    """Return the point of its writer's event at which the content is complete, or 0 if it already is."""
+    """Return the number of the signal, of the writer's event, at which the content of the frame is complete. Return 0
+    if it is complete already.
+    """
 
 def frame_point_by(frame: FrameBase, /) -> int:
-    """Return the member whose event that is."""
+    """Return the member whose event `frame_point` refers to."""
 
 def frame_since(frame: FrameBase, /) -> int:
-    """Return when that member joined."""
+    """Return when the member that `frame_point_by` returns has joined."""
 
 class FrameBase(HeldBase):
     """A slot that a reader holds."""

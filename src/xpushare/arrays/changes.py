@@ -43,8 +43,8 @@ def woken_by(awaitable: Awaitable) -> tuple[Changes, OwnedFd | None, bool]:
 
 @final
 class Changes:
-    """Watches a folder or a file for changes since this object was made or waited last. Uses inotify(7) if an instance
-    is available (a user has 128, unless root raised it), else looks again after a nap.
+    """Watches a folder or a file for changes since this object was made or since the last wait. Uses inotify(7) if an
+    instance is available (a user has 128, unless root raised the limit). Otherwise this polls.
     """
 
     __slots__ = ("_closing", "_fresh", "_inotify", "_nap")
@@ -64,7 +64,7 @@ class Changes:
 
     def wait(self, seconds: float | None, pidfd: OwnedFd | None, look: bool) -> None:
         """Wait until a name may have changed, at most `seconds`. The wait also ends when the process of `pidfd` ends.
-        `look` says that there may be changes of which the kernel does not notify.
+        If `look` is true, there may be changes of which the kernel does not notify, so this also polls.
         """
         if self._begun():
             return
@@ -99,7 +99,7 @@ class Changes:
         return ready
 
     def limit(self, seconds: float | None, look: bool) -> float | None:
-        """Return the seconds until the next look, at most `seconds`."""
+        """Return the seconds until the next poll, at most `seconds`."""
         if self._inotify is None or look:
             self._nap = min(self._nap * 2, NAP_MAX)
             return self._nap if seconds is None else min(self._nap, seconds)

@@ -1,4 +1,4 @@
-"""Trees of arrays in terms of JSON, and back."""
+"""Conversion of trees of arrays to JSON, and back."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _LEAVES: Final = (str, bool, float, type(None))  # as JSON has them
 
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
-    """Return the arrays of a tree, each object once, and the tree as JSON with their indices in their places. Raises
-    `InvalidArgumentError` for leaves that no message can carry.
+    """Return the arrays of a tree, each object once, and the tree as JSON, in which an index stands for each array.
+    Raises `InvalidArgumentError` for leaves that no message can carry.
     """
     found: Any = _native.flatten(tree, _NBYTES_MAX, _scalar_type())
     if found is NotImplemented:
@@ -46,9 +46,9 @@ def flatten(tree: Any) -> tuple[list[Any], Any]:
 
 class _Walk:
     """Describes the nodes of a tree. A container that occurs several times is described once, since the number of paths
-    to it may be exponential. Containers are identified by id, so the walk keeps each alive: a subclass may make them
-    while it is read. (A class, because nested functions that call themselves are reference cycles, which would keep the
-    arrays alive.)
+    to it may be exponential. Containers are identified by id, so the walk keeps each container alive, even one that a
+    subclass makes while it is read. (A class, because nested functions that call themselves are reference cycles, which
+    would keep the arrays alive.)
     """
 
     def __init__(self) -> None:

@@ -59,7 +59,9 @@ _new: Any = tuple.__new__  # faster than a named tuple's own `__new__`
 
 
 def is_unordered(stream: object) -> bool:
-    """Return whether `stream=` opts out of waiting. Streams of libraries are not compared with numbers."""
+    """Return whether `stream` is the int -1, which means that nobody waits for the producer. Any other type is False
+    without a comparison, since another library's stream may not support one.
+    """
     return isinstance(stream, int) and stream == UNORDERED
 
 
@@ -85,19 +87,21 @@ def new_array(
 
 
 def lies_on_host(array: Any, found: description.Described | None) -> bool:
-    """Return whether NumPy copies the array. Otherwise the array's device copies it. `found` is None for an array of
-    ours.
+    """Return whether NumPy copies the array. Otherwise the array's device copies it. `found` is None for a
+    `SharedArray`.
     """
     return array.device.backend == adapters.HOST if found is None else found.backend is None
 
 
 def copy_kind(array: SharedArray) -> UsmKind:
-    """Return the memory kind of a copy on the array's own device. Memory that the host can read stays readable."""
+    """Return the kind of memory for a copy on the array's own device: host memory if the host can read the array, else
+    device memory.
+    """
     return "device" if described(array)[0].allocation.kind == "device" else "host"
 
 
 class Spanned(NamedTuple):
-    """The bytes that the elements of an array span, in anybody's memory, and their layout."""
+    """The bytes that the elements of an array span, in memory of any library, and the layout of the elements."""
 
     address: int
     nbytes: int
@@ -109,7 +113,7 @@ class Spanned(NamedTuple):
 
 
 def spanned(array: Any, found: description.Described | None) -> Spanned:
-    """Return the bytes that an array spans. `found` is None for an array of ours."""
+    """Return the bytes that the elements of an array span. `found` is None for a `SharedArray`."""
     if found is None:
         place, first, shape, strides, dtype = described(array)
         return Spanned(place.address, place.nbytes, place.hold()[0], first, shape, strides, dtype)
@@ -141,7 +145,7 @@ def kept_strides(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int
 def copy_out(
     array: Any, found: description.Described | None, source: Spanned, place: Range, device: Device, stream: Any
 ) -> Work:
-    """Have the device copy the bytes that an array spans to `place`, on `stream`. None means the stream that the
+    """Have the device copy the bytes that an array spans to `place`, on `stream`, by default the stream that the
     array's library works on. If the device has no streams, a queue copies the bytes, and the copy is complete on
     return. Returns the queue.
     """
@@ -185,8 +189,8 @@ def whole(array: SharedArray) -> Source:
 def copy_of(array: Any, found: description.Described | None, stream: Any) -> tuple[Source, int]:
     """Copy the elements into new shared memory on the same device. Also returns the number of bytes copied.
 
-    A device copies all bytes that the elements span. For an array of ours, these bytes may include gaps between
-    elements. A process that opens the array's handle can read the gaps anyway.
+    A device copies all bytes that the elements span. For a `SharedArray`, these bytes may include gaps between
+    elements. A process that opens its handle can read the gaps anyway.
     """
     import numpy
 
@@ -211,8 +215,8 @@ def copy_of(array: Any, found: description.Described | None, stream: Any) -> tup
 
 
 def host_view(array: Any, found: description.Described | None) -> Any:
-    """Return the elements of an array of ours (`found` is None) or of another library as a NumPy array. The host must
-    be able to read the memory.
+    """Return the elements of an array as a NumPy array, without a copy. The host must be able to read the memory.
+    `found` is None for a `SharedArray`.
     """
     import numpy
 
@@ -224,7 +228,9 @@ def host_view(array: Any, found: description.Described | None) -> Any:
 
 
 def native_stream(stream: Any, found: description.Described | None, array: Any, device: Device) -> Any:
-    """Return the stream that the caller or the array's protocol names, or None to ask the adapter."""
+    """Return the stream that the caller names or, if the caller names none, the stream that the array's protocol names.
+    Return None if neither names a stream. The adapter then chooses the stream.
+    """
     if isinstance(stream, Queue):
         return use(stream)
     if stream is not None:
@@ -254,19 +260,19 @@ def empty(
 ) -> SharedArray:
     """Make an array in memory that other processes can attach once it is shared.
 
-    The elements are unspecified: the memory may have served earlier arrays of this process. `zeros`
-    clears them. The array owns the memory, and views and exports keep it.
+    The elements are unspecified: the memory may have served earlier arrays of this process. `zeros` sets the elements
+    to 0. The array owns the memory, and views and exports keep the memory alive.
 
-    Small arrays on the host (up to 16 KiB) lie together in allocations of 256 KiB. A process that
-    opens one of them can read and write its neighbours, too. `handle.handle.exposed_nbytes`
-    reports how many bytes it can reach. Use `isolated=True` if that matters.
+    Small arrays on the host (up to 16 KiB) lie together in allocations of 256 KiB. A process that opens one such array
+    can read and write its neighbours, too. `handle.handle.exposed_nbytes` reports how many bytes the process can reach.
+    Use `isolated=True` if that matters.
 
     Args:
         shape: Number of elements per dimension.
         dtype: A NumPy dtype or its name. bfloat16 and the float8 family have their `ml_dtypes` names.
         device: Where the array lies. The default is the host, even if there is a GPU.
         isolated: Gives the array an allocation of its own that never serves another array.
-        label: The array's name in `ls` and `shares`, at most 56 bytes. It also isolates the array.
+        label: The array's name in `ls` and `shares`, at most 56 bytes. An array with a label is isolated, too.
 
     Returns:
         A C-ordered array.

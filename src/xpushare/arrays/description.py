@@ -62,7 +62,9 @@ _LEAF: Final = (
 
 
 class Located(NamedTuple):
-    """The place of an array."""
+    """The place of an array: the address and size of its memory, whether it is read-only, and the backend of its
+    device.
+    """
 
     address: int  # of its lowest byte
     nbytes: int
@@ -122,7 +124,7 @@ def without_gradient(array: Any) -> Any:
 
 
 def _asked(array: Any, name: str) -> Any:
-    """Return an attribute that another library computes, or None if it has none."""
+    """Return an attribute of another library's array, or None if the array has no such attribute."""
     try:
         return getattr(array, name, None)
     except XpuShareError:  # of an array of ours
@@ -138,8 +140,8 @@ def _unusable(array: Any, why: object) -> InvalidArgumentError:
 def describe(array: Any, ordered: bool = False) -> Described:
     """Return an array's own description, read by the array interfaces that the vendors know, DLPack or the buffer
     protocol. With `ordered`, a DLPack array on a device is asked to have its content ready on the device's default
-    stream. Otherwise nothing is asked of its streams. Raises `FeatureNotSupportedError` if the array is on a device
-    that no adapter here knows, or one whose driver this process has not loaded.
+    stream. Otherwise its streams are left alone. Raises `FeatureNotSupportedError` if the array is on a device that no
+    adapter here knows, or one whose driver this process has not loaded.
     """
     found = described(array, ordered)
     if found is None:
@@ -416,7 +418,9 @@ def device_of(array: Any, found: Described) -> Device:
 
 
 def _check_known(array: Any, where: Located) -> None:
-    """Refuse an array whose vendor's driver recognises foreign memory, but not this array's."""
+    """Raise `FeatureNotSupportedError` if the vendor's driver can recognise other libraries' memory, but does not
+    recognise the memory of this array.
+    """
     adapter = adapters.adapter(where.backend or adapters.HOST)
     finds = any(adapter.support(each, Aspect.foreign_memory).state == "yes" for each in adapter.devices())
     if finds and not adapter.knows(where.address):
@@ -432,10 +436,10 @@ def locate(array: Any) -> Located:
 
 
 def range_of(array: Any) -> Range:
-    """Return the piece of an allocation that an array covers, or that begins at an address (int) and ends with its
-    allocation.
+    """Return the piece of an allocation that an array covers. If `array` is an address (an int), the piece begins at
+    the address and ends where the allocation ends.
 
-    Raises `FeatureNotSupportedError` with the reason if it cannot be exported.
+    Raises `FeatureNotSupportedError` with the reason if the memory cannot be exported.
     """
     if isinstance(array, SharedArray):
         return covered_by(array)[0]
@@ -453,8 +457,8 @@ def allocation_at(
 ) -> Allocation:  # fmt: skip
     """Return the allocation that contains these bytes of another library on a device, as `range_at` does.
 
-    `finder` recognises most allocations in one native call. To it, the device is `info`. `known` says whether the
-    finder may have the allocation cached and has not been asked yet.
+    `finder` recognises most allocations in one native call, in which `info` stands for the device. If `known` is true,
+    the finder may have cached the allocation and has not been asked yet.
     """
     if finder is not None and info is not None:
         here = node.here[0]
@@ -469,11 +473,13 @@ def allocation_at(
 
 
 def range_at(where: Located, array: Any, known: Sequence[Allocation] = (), ahead: int = 0) -> Range:
-    """Return the piece of an allocation that `where` names. The allocation is our own, an import or another library's.
+    """Return the piece of an allocation that `where` names. The allocation was made by this process, imported, or made
+    by another library.
 
-    `array` keeps the allocation alive (None: nothing does). If `where.nbytes` is 0, the piece ends where the allocation
-    ends. Addresses in `known` allocations are looked up without asking drivers. `ahead` is the number of bytes from
-    `where` on that a run of allocations may cover.
+    `array` keeps the allocation alive. It is None if nothing does. If `where.nbytes` is 0, the piece ends where the
+    allocation ends. Addresses in `known` allocations are looked up without asking drivers. Other arrays may follow in
+    adjacent allocations: `ahead` is the number of bytes from `where` to the end of the last of them, so that the driver
+    can be asked about all these bytes at once.
     """
     here = node.current()
     allocation: Any = here.allocations.find(where.address)
@@ -532,8 +538,8 @@ def _foreign(adapter: Adapter, where: Located, ahead: int) -> Foreign | None:
 
 
 def _borrowed(imported: Allocation, where: Located, keep: Any) -> Range:
-    """Return a piece of another process's memory. It has the handle by which the memory was opened, unless this process
-    owns the memory.
+    """Return a piece of another process's memory. The piece has the handle by which the memory was opened, unless this
+    process owns the memory.
     """
     found = _within(imported, where.address - imported.address, where, keep)
     if imported.owned:

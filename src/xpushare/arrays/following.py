@@ -26,8 +26,9 @@ _TAG: Final = "r"
 
 
 def described(source: VirtualRange, read_only: bool) -> tuple[SharedArray, Any]:
-    """Return the array that followers read, and the content that takes the place of a tree: the addresses that the
-    range has, its device, whether followers may write, and the event that reports changes.
+    """Return the array that followers of a growable range read, and the content that takes the place of a tree in the
+    message: the number of addresses that the range has, its device, whether followers may write, and the event that
+    reports changes.
     """
     reserved, growing = growth_of(source)
     if growing.follows:
@@ -44,7 +45,7 @@ def is_range(tree: Any) -> bool:
 
 
 def follower(message: ArrayHandle, tree: Any, device: DeviceLike | None) -> VirtualRange:
-    """Return a range that follows the one in a message, in its current state."""
+    """Return a range that follows the growable range in a message, in its current state."""
     _tag, nbytes, backend, name, read_only, told_by = tree
     kinds = (type(nbytes), type(backend), type(name), type(read_only), type(told_by))
     if kinds != (int, str, str, bool, str) or message_count(message) != 1:

@@ -32,7 +32,7 @@ _handed_over: Final[list[Range]] = []
 
 
 def handed_over() -> tuple[Range, ...]:
-    """Return other libraries' memory that the keeper has, or has had."""
+    """Return other libraries' memory that was handed over to the keeper, even if the keeper no longer holds it."""
     return tuple(_handed_over)
 
 

@@ -1,4 +1,4 @@
-"""Arrays in memory of other processes, which `share` and `publish` pass on."""
+"""How `share` and `publish` pass on arrays in memory that another process exported."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ OWN: Final = "xs.attach(handle, own=True) makes this process an owner, which can
 
 
 def passed_on(place: Range, read_only: bool, lasting: bool) -> Range:
-    """Return the memory to share instead of borrowed memory: while the process that made the original handle lives, all
-    memory behind that handle. Memory that came by a pickle is exported from here once that process has ended, or at
-    once with `lasting`. Then this returns the piece itself. Raises `HandleExpiredError` if the handle has ended.
+    """Return the memory to share when the program shares `place`, a piece of memory that this process opened by a
+    handle.
+
+    As long as the process that made this handle lives, the result is all memory behind the handle. Memory that came by
+    a pickle is exported by this process once that process has ended or, if `lasting` is true, at once. In this case the
+    result is `place` itself. Raises `HandleExpiredError` if the handle has expired.
     """
     handle = place.handle
     assert handle is not None

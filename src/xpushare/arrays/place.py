@@ -59,7 +59,7 @@ os.register_at_fork(after_in_child=KINDS.clear)  # the parent's streams have no 
 
 
 class _Private(NamedTuple):
-    """An array that has to be copied."""
+    """An array whose memory cannot be shared in place, so that it has to be copied."""
 
     at: int
     array: Any
@@ -67,7 +67,7 @@ class _Private(NamedTuple):
 
 
 class _Storage:
-    """Private arrays that are views of one memory: the bytes that they span overlap."""
+    """Private arrays, which have to be copied, that are views of the same memory: the bytes that they span overlap."""
 
     def __init__(self, each: _Private, view: Spanned) -> None:
         self.views = [(each, view)]
@@ -131,9 +131,9 @@ def _copy_bytes(target: Any, group: _Storage) -> None:
 
 @final
 class Placing(Leaves):
-    """Arrays, their places, and the work that must finish before their content is complete. Native code examines arrays
-    of ours, and arrays of libraries that have DLPack's exchange API. Python describes each kind of these arrays once,
-    and all other arrays one by one.
+    """Arrays, their places, and the work that must finish before their content is complete. Native code examines each
+    `SharedArray`, and the arrays of libraries that have DLPack's exchange API. Python describes each kind of these
+    arrays once, and every other array by itself.
     """
 
     # Most arrays need none of this, so no object says it.
@@ -178,7 +178,7 @@ class Placing(Leaves):
     # --- placing
 
     def place(self) -> None:
-        """Place all arrays. Arrays that are private to their library are copied if that was asked for."""
+        """Place all arrays. Arrays whose memory cannot be shared in place are copied if the caller asked for copies."""
         special = self.special
         ordered = not special or self._ordered
         if not special or not self.named:  # a stream that is named stands for all
@@ -209,8 +209,8 @@ class Placing(Leaves):
     def _settle(
         self, number: int, array: Any, device: Device | None, element: tuple[int, int, int, int, int] | None
     ) -> None:
-        """Tell native code the device and the producer of arrays of a kind, unless another library's arrays have to be
-        described one by one.
+        """Tell native code the device and the producing stream of all arrays of one kind, unless arrays of this kind
+        have to be described one by one.
         """
         if element is not None:
             own: Any = type(array)
@@ -234,7 +234,7 @@ class Placing(Leaves):
         ahead: int,
     ) -> bool:  # fmt: skip
         """Tell native code the allocation of these bytes of another library's array, whose kind is settled. `ahead` is
-        the number of bytes from `low` on in which other arrays lie, too.
+        the number of bytes from `low` to the end of the arrays that follow it.
         """
         try:
             allocation = description.allocation_at(low, nbytes, device, info, finder, known=False, ahead=ahead)
@@ -281,8 +281,8 @@ class Placing(Leaves):
         return self._pass_on(source, self._work(array, found, source.covered.device))
 
     def _pass_on(self, source: Source, work: Work | None) -> tuple[Source, Work | None]:
-        """Place an array in borrowed memory, by its offset in the memory behind the original handle. That handle names
-        no event of ours, so this waits for the queued work.
+        """Place an array in borrowed memory, by its offset in the memory behind the original handle. A message with
+        that handle cannot name an event of this process, so this waits for the queued work.
         """
         place = source.covered
         if not place.borrowed:
@@ -314,7 +314,7 @@ class Placing(Leaves):
         return Source(place, -low, found.shape, found.strides, dtype)
 
     def _put(self, index: int, source: Source | None, work: Work | None) -> None:
-        """Store an array's place in native code. A private array has no place yet."""
+        """Store an array's place in native code. A private array, whose `source` is None, has no place yet."""
         if source is None:
             self.skip()
             return
@@ -329,7 +329,7 @@ class Placing(Leaves):
     # --- streams
 
     def _distinct(self, work: Work | None) -> Work | None:
-        """Return one object for each stream."""
+        """Return the object that stands for the stream of `work`: always the same object for one stream."""
         if work is None:
             return None
         for known in self.streams:
@@ -384,8 +384,8 @@ class Placing(Leaves):
     # --- copies
 
     def _copy_private(self) -> None:
-        """Copy private arrays: those on the host into one allocation, and memory that several arrays are views of only
-        once.
+        """Copy the private arrays. All that lie on the host get one allocation. If several arrays are views of the same
+        memory, the memory is copied only once.
         """
         on_host: list[_Private] = []
         on_devices: list[_Private] = []
@@ -463,8 +463,9 @@ class Placing(Leaves):
     # --- the result
 
     def ranges(self, works: Sequence[Work], whole_allocations: bool = False) -> list[Range]:
-        """Return the ranges to export: for each allocation and access, the bytes that its arrays span, or the whole
-        allocation. `works` maps the number of an event to the stream that readers wait for.
+        """Return the ranges to export. In each allocation, the read-only arrays and the writable arrays get one range
+        each: the bytes that these arrays span or, with `whole_allocations`, the whole allocation. `works` maps the
+        number of an event to the stream that readers wait for.
         """
         if not works or self._stream is not None:  # with a stream, all arrays are as of that point of it
             return self.groups(_NO_EVENTS, 0 if works else -1, whole_allocations)

@@ -93,14 +93,14 @@ def share(
 ) -> ArrayHandle[Any]:
     """Export an array, or a tree of arrays, without copying it.
 
-    Memory can be shared if it was made by `empty`, `array`, `zeros` or `malloc_*`, or by a library
-    whose driver can export it. The export holds the memory until the handle is closed, until this
-    process ends, or until `opens` or `ttl` end it. A handle that is lost without any of these emits
-    a `ResourceWarning`.
+    Memory can be shared if it was made by `empty`, `array`, `zeros` or `malloc_*`, or by a library whose driver can
+    export it. The export holds the memory until the handle is closed, until this process ends, or until `opens` or
+    `ttl` end it. If a handle is garbage-collected without `close()`, `opens` or `ttl`, Python emits a
+    `ResourceWarning`.
 
-    A tree is a dict, list, tuple or named tuple, up to 64 levels deep. Its keys are str or int. Besides
-    arrays it may hold None, bool, int of 64 bits, float, complex, str, bytes and NumPy scalars, and
-    each comes back as its own type. The whole tree has one handle.
+    A tree is a dict, list, tuple or named tuple, up to 64 levels deep. Its keys are str or int. Besides arrays it may
+    hold None, bool, int of 64 bits, float, complex, str, bytes and NumPy scalars, and each of them keeps its type. The
+    whole tree has one handle.
 
     An array that this process attached is passed on by its original handle, as long as its
     exporter lives and has not withdrawn that handle. Closing the new handle then withdraws nothing. After
@@ -109,8 +109,8 @@ def share(
     Args:
         array: A `SharedArray`, a `Memory`, an array of NumPy, torch, CuPy, JAX or any library with
             DLPack or an array interface, a growable `VirtualRange`, or a tree of these.
-        read_only: Gives receivers no writable view. PyTorch ignores that: writing to such a tensor
-            crashes the process, so `torch.from_dlpack` emits a warning.
+        read_only: Gives receivers no writable view. PyTorch ignores the flag: writing to such a tensor crashes the
+            process, so `torch.from_dlpack` emits a warning.
         copy: Copies elements that cannot be shared in place into new shared memory, which the
             export owns. `handle.copied_nbytes` reports their size.
         stream: The stream that produces the content: a `Queue`, another library's stream or a raw
@@ -217,12 +217,12 @@ class Placed:
         self._placing = placing
 
     def sealed(self, handles: list[Handle]) -> bytes:
-        """Return the message of the arrays in that memory. It has a handle for each range."""
+        """Return the message of the arrays. `handles` has one handle for each range of memory that they lie in."""
         return bytes(_message(self._placing, tuple(handles), ()))
 
 
 def placed_for_others(array: Any) -> Placed:
-    """Place an array or a tree of arrays, and wait until the content is complete."""
+    """Place an array or a tree of arrays (find the memory to export), and wait until the content is complete."""
     if isinstance(array, VirtualRange) and is_growable(array):
         raise FeatureNotSupportedError("the memory of a range that grows ends with the process that made it")
     placing = _placed(array, False, False, None, lasting=True)
@@ -232,8 +232,8 @@ def placed_for_others(array: Any) -> Placed:
 
 
 def _sealed(placing: Placing, opens: int | None, ttl: int | None) -> ArrayHandle:
-    """Export the placed arrays, and make the handle that owns the exports. The first export keeps all others, and the
-    exports of the events, alive. `opens` and `ttl` apply to it.
+    """Export the placed arrays, and make the handle that owns the exports. The first export keeps all other exports
+    alive, those of events included. `opens` and `ttl` apply to the first export.
     """
     works: Sequence[Work] = ()
     marks: Sequence[Mark] = ()
@@ -289,10 +289,10 @@ def _message(placing: Placing, handles: tuple[Handle, ...], marks: Sequence[Mark
 
 
 def pickle_arrays(found: list[Any], known: Iterable[Allocation], made: dict[Device, list[Handle]]) -> bytes:
-    """Return the message of a list of different arrays for a pickle, as of now. Each allocation has an export of its
-    own, which is added to `made` even if an error follows. The whole allocation is exported, so that a receiver of
-    several messages can pass on the memory of one message by the handle of another. `known` are allocations that the
-    arrays lie in.
+    """Return the message of a list of different arrays for a pickle, with their content as of now. Each allocation has
+    an export of its own, which is added to `made` even if an error follows. The whole allocation is exported, so that a
+    receiver of several messages can pass on the memory of one message by the handle of another. `known` are allocations
+    that the arrays lie in.
     """
     placing = Placing(found, False, KINDS)
     placing.tree = flatten(found)[1]

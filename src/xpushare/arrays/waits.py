@@ -121,7 +121,9 @@ class _Wanted:
             raise InvalidArgumentError("there is nothing to wait for: the list of objects is empty")
 
     def vacuous(self) -> bool:
-        """Return whether an event was given without a number before its first signal was pending."""
+        """Return whether the caller passed an event without a signal number, and no signal of the event had been
+        submitted at that time. Such a wait has nothing to wait for.
+        """
         return any(isinstance(each, _Point) and each.given is each.event and not each.number for each in self._all)
 
     def ready(self) -> list[Any]:

@@ -43,7 +43,7 @@ _T = TypeVar("_T")
 
 @final
 class _Closed:
-    """Replaces the end of a closed channel."""
+    """Takes the place of the `End` of a channel object that was closed."""
 
     def __getattr__(self, _name: str) -> NoReturn:
         raise InvalidArgumentError(f"this Channel is closed{CLOSED}")
@@ -60,9 +60,8 @@ class Channel(Advised, Awaitable):
     reader. Writers fill a slot in place with `loan`, or copy into one with `send`. Readers hold a frame
     until they close it; all together hold at most `slots - 1 - writers`.
 
-    The stream ends when all writers that are left have said `finish()`: iteration stops, and `receive`
-    raises `EOFError`. If the last writer ends without that, readers get the frames that were sent, and then
-    `PeerLostError`.
+    The stream ends when all remaining writers have called `finish()`: iteration stops, and `receive` raises `EOFError`.
+    If the last writer ends without `finish()`, readers get the frames that were sent, and then `PeerLostError`.
 
     Examples:
         >>> with xs.Channel.create("frames", (2, 2)) as writer, xs.Channel.open("frames") as reader:
@@ -111,8 +110,8 @@ class Channel(Advised, Awaitable):
         A channel whose writers are all gone is taken over, slots and readers included.
 
         Args:
-            name: 1 to 128 of the characters `A-Z a-z 0-9 . _ -`, not beginning with a dot. None makes a
-                channel that is found by its `handle` only.
+            name: 1 to 128 of the characters `A-Z a-z 0-9 . _ -`, not beginning with a dot. None makes a channel that
+                others can open by its `handle` only.
             shape: Shape of every frame.
             dtype: Type of the elements of every frame, by default float64.
             nbytes: Instead of `shape`: frames are arrays or trees of at most this many bytes.
@@ -123,8 +122,8 @@ class Channel(Advised, Awaitable):
             history: How many of the last frames are kept for readers opened with `start="oldest"`.
             writers: How many processes may write at a time.
             meta_nbytes: Room for the metadata of a frame.
-            redeliver: After this many deliveries without an acknowledgement, a frame goes to `failed()`.
-                0 delivers it without end.
+            redeliver: After this many deliveries without an acknowledgement, a frame goes to `failed()`. 0 means no
+                limit.
             label: The name of this writer in `ls`.
 
         Returns:
@@ -258,12 +257,13 @@ class Channel(Advised, Awaitable):
         """Return the channel's counts, and its writers and readers.
 
         Returns:
-            A dict. `name` is None for a channel without one. `backend` and `device` (a uuid) are where
-            the slots lie, `slots` is their number, `nbytes` their size together and `frame_nbytes` that
-            of the largest frame. `sent` counts frames. Each of the `members` has a number (`member`),
-            `pid` and `label`, `writes` and `finished` of a writer, and of a reader its `mode`, or None,
-            its `lag` behind the newest frame, and how many frames it has `missed`, `received` and `held`
-            now.
+            A dict. `name` is None for a channel without a name. `backend` and `device` (a uuid) name the device that
+            the slots lie on. `slots` is the number of slots, `nbytes` the size of all slots, and `frame_nbytes` the
+            size of the largest frame. `sent` is the number of frames sent. `members` lists the writers and readers.
+            Each has a number (`member`), `pid` and `label`. `writes` says whether it is a writer, and `finished`
+            whether it has called `finish()`. `mode` is a reader's mode, or None. `lag` is how many frames a reader is
+            behind the newest frame. `missed` is how many frames were overwritten before a reader saw them, `received`
+            how many it has received, and `held` how many it holds now.
 
         Raises:
             InvalidArgumentError: The channel is closed.
@@ -285,7 +285,7 @@ class Channel(Advised, Awaitable):
     # --- writing
 
     def loan(self, timeout: float | None = None) -> Loan:
-        """Borrow a slot to fill in place. It is sent at the end of the `with` block, unless that raises.
+        """Borrow a slot to fill in place. The slot is sent at the end of the `with` block, unless the block raises.
 
         Entering the block waits for a slot.
 
@@ -343,7 +343,8 @@ class Channel(Advised, Awaitable):
     def finish(self) -> None:
         """Announce that this writer sends no more frames.
 
-        Once all writers have, readers get the remaining frames, and then the end of the stream.
+        Once all writers have called `finish`, readers get the remaining frames, and then the end of
+        the stream.
 
         Raises:
             InvalidArgumentError: The channel is closed, or has no room for another writer.
@@ -364,8 +365,8 @@ class Channel(Advised, Awaitable):
     def receive(self, timeout: float | None = None) -> Frame:
         """Wait for the next frame, and return it.
 
-        Use it as `with ch.receive() as frame:`, or close the frame. In mode "one" that acknowledges it. If
-        the block raises, the frame is dropped unclosed, or the process dies, another reader gets it.
+        Write `with ch.receive() as frame:`, or close the frame. In mode "one", closing a frame acknowledges it. If the
+        block raises, if the frame is dropped unclosed, or if the process dies, another reader gets the frame.
 
         Args:
             timeout: Seconds to wait. None waits as long as it takes.
@@ -420,8 +421,8 @@ class Channel(Advised, Awaitable):
         """Return the frames that no reader could finish in `redeliver` deliveries. The last four are kept.
 
         Returns:
-            The frames, the oldest first. Closing one removes it; one that is dropped unclosed is listed
-            again.
+            The frames, the oldest first. Closing a frame removes it from this list. A frame that is dropped unclosed is
+            listed again.
 
         Raises:
             InvalidArgumentError: The channel is closed.
@@ -487,7 +488,7 @@ class Channel(Advised, Awaitable):
         """Leave the channel. If a writer closes without `finish()`, its readers get
         `PeerLostError`. Idempotent.
 
-        Frames of this object that are open are given back. Arrays over their slots keep the memory.
+        Open frames of this object are closed. Arrays over their slots keep the memory alive.
 
         Examples:
             >>> channel = xs.Channel.create("frames", 3)
@@ -565,7 +566,7 @@ def _created(name: str, seconds: float | None, attempt: Callable[[], _T]) -> _T:
 
 
 def _advice(name: str) -> str:
-    """Return which channels there are, and what to do about one that is missing."""
+    """Return a text that names the existing channels, and says what to do about a channel that is missing."""
     others = [each["name"] for each in channels() if each["name"]]
     near = get_close_matches(name, others, 1)
     advice = (

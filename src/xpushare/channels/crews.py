@@ -1,9 +1,9 @@
 """Crews: the processes that share one lock, atomic or channel, and how a newcomer finds them.
 
 A crew is a file `crews/<kind>.<name>` in the runtime folder. Member m holds a POSIX lock on byte CREW_LIFE + m for as
-long as it lives, and has written a record: handles of what the crew shares, exported by the member's own process. A
-newcomer opens those of any living member, so a crew lives while anybody has it open, whoever made it. Whoever makes,
-joins or leaves holds the lock on byte CREW_JOIN meanwhile.
+long as it lives, and has written a record: the handles of the objects that the crew shares, exported by the member's
+own process. A newcomer opens the handles of any living member, so a crew lives while any process has it open, no matter
+which process made it. A process that makes, joins or leaves a crew holds the lock on byte CREW_JOIN meanwhile.
 
 A process never opens the file of a crew that it is in, since closing it again would drop its locks.
 """
@@ -105,8 +105,8 @@ def check_label(label: str | None) -> str:
 
 @final
 class Crew:
-    """This process's part in a crew, the members of a channel or lock. `count` is the number of its objects that are
-    members.
+    """This process's part in a crew, which is the set of members of one channel, lock or atomic. `count` is the number
+    of objects of this process that are members.
     """
 
     def __init__(self, kind: int, name: str, fd: OwnedFd, ranges: Sequence[Range], fresh: bool, initial: int) -> None:
@@ -141,7 +141,7 @@ class Crew:
         return self._handles
 
     def admit(self, make: Callable[[_native.Crew], _T], member: Callable[[_T], int]) -> _T:
-        """Call `make`, which adds a member, and record its handles. The caller holds the join byte."""
+        """Call `make`, which adds a member, and record its handles. The caller holds the lock for joining."""
         self.handles()
         made = make(self.native)
         try:
@@ -194,7 +194,9 @@ def _ended(place: Range) -> bool:
 
 
 def alone() -> threading.RLock:
-    """Return the lock under which this process joins and leaves crews."""
+    """Return the lock under which threads of this process join and leave crews (the processes that share one channel,
+    lock or atomic).
+    """
     return _lock
 
 
@@ -203,7 +205,9 @@ def _file(kind: int, name: str) -> str:
 
 
 def folder() -> Path:
-    """Return the folder of crew files, which only this user can enter. It is created if it is missing."""
+    """Return the folder for the files of channels, locks and atomics, which only this user can enter. It is created if
+    it is missing.
+    """
     found = identity.runtime_dir() / "crews"
     try:
         found.mkdir(mode=0o700)
@@ -216,7 +220,9 @@ def folder() -> Path:
 
 
 def _joining(number: int, path: Path, seconds: float) -> bool:
-    """Take the join byte. Returns False on a time-out: another process, which may be stopped, still holds it."""
+    """Lock the byte CREW_JOIN of a crew's file, as a process does while it joins or leaves the crew. Returns False on a
+    time-out: another process, which may be stopped, still holds the lock.
+    """
     end = time.monotonic() + seconds
     with doing(f"locking {path}"):
         while not _native.lock(number, _native.CREW_JOIN):
@@ -270,9 +276,9 @@ def _opened(path: Path, create: bool) -> OwnedFd | None:
 def meet(
     kind: int, name: str, create: Callable[[], Sequence[Range]] | None, initial: int = 0
 ) -> Generator[tuple[Crew, bool] | None]:
-    """Join the crew of that name within the block, in which no other process may. Yields the crew, and whether it was
-    made now. If the block adds no member, the crew is left again. `create` allocates the memory that the crew shares.
-    Yields None if `create` is None and no crew has this name.
+    """Join the crew of that name. While the block runs, no other process can join or leave. Yields the crew, and
+    whether the crew was made now. If the block adds no member, this process leaves the crew again. `create` allocates
+    the memory that the crew shares. Yields None if `create` is None and no crew has this name.
     """
     path = folder() / _file(kind, name)
     with _lock:
@@ -321,8 +327,8 @@ def _stuck(number: int, path: Path) -> InvalidArgumentError:
 
 
 def _give_up(native: _native.Crew, path: Path, inode: tuple[int, int]) -> None:
-    """Tell the members of a channel whose slots are gone to look for its successor, before the name is freed. If this
-    process died between the two, no member would be left waiting. The caller holds the join byte.
+    """Tell the members of a channel whose slots are gone to look for its successor, and only then free the name. In
+    this order, no member waits for ever if this process dies in between. The caller holds the lock for joining.
     """
     _native.channel_move(native)
     if _inode_at(path) == inode:
@@ -368,7 +374,9 @@ def _begin(
 
 
 def names(kind: int) -> list[str]:
-    """Return the names of the crews of that kind, including those without members."""
+    """Return the names of the channels, locks or atomics (by `kind`) that have a file, including those that no process
+    has open.
+    """
     start = f"{_KINDS[kind]}."
     where = identity.chosen_dir() / "crews"
     try:
@@ -380,7 +388,9 @@ def names(kind: int) -> list[str]:
 
 @contextlib.contextmanager
 def looked_into(kind: int, name: str) -> Generator[Crew | None]:
-    """Yield a crew whose control words this process reads without joining it, or None if the crew has no member."""
+    """Yield the crew of a channel, lock or atomic, so that this process can read its control words without joining.
+    Yields None if the crew has no living member.
+    """
     path = folder() / _file(kind, name)
     with _lock:
         known = _known.get(path.name)
@@ -400,8 +410,9 @@ def looked_into(kind: int, name: str) -> Generator[Crew | None]:
 
 
 def _shared_by_any(fd: OwnedFd, path: Path, most: int = 2) -> tuple[list[Range] | None, bool]:
-    """Open at most `most` of the objects that a living member shares. Returns the objects, or None if no member lives,
-    and whether only the control words are left because the slots have ended with their maker.
+    """Open at most `most` of the objects that a living member shares. Returns the objects, or None if no member lives.
+    Also returns whether the slots of a channel are gone, since their maker has ended, so that only its control words
+    could be opened.
     """
     if not _anybody(fd.number):
         return None, False
@@ -429,7 +440,9 @@ def _shared_by_any(fd: OwnedFd, path: Path, most: int = 2) -> tuple[list[Range] 
 
 
 def living(number: int) -> Iterator[int]:
-    """Return the members that a file's locks show to be alive, except those of this process."""
+    """Return the numbers of the members that hold their locks on a crew's file and so are alive, except those of this
+    process.
+    """
     for member in range(_native.CREW_MEMBERS):
         if _native.lock_holder(number, _native.CREW_LIFE + member) is not None:
             yield member

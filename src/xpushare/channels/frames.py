@@ -63,8 +63,8 @@ class Layout(NamedTuple):
 
 
 def laid_out(x: Any, room: int, slot: int | None = None) -> Layout:
-    """Describe an array, or a tree of arrays, for a slot of `room` bytes. Arrays that already lie in the slot at that
-    address stay where they are.
+    """Describe an array, or a tree of arrays, for a slot of `room` bytes. `slot` is the address of the slot. Arrays
+    that already lie in the slot stay where they are.
     """
     if isinstance(x, dict | list | tuple):
         arrays, tree = flatten(x)

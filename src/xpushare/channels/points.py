@@ -1,8 +1,8 @@
 """Channels on devices: the device work for which a slot's next user waits, on the device.
 
-Each member has an event, whose handle is in its record. When a writer sends a frame, or a reader closes one, each queue
-that has worked on it signals the member's event, and the slot keeps the point. The slot's next user makes its queues
-wait for these points, so no host waits for a device.
+Each member of a channel has an event, whose handle is in the member's record. When a writer sends a frame, or a reader
+closes a frame, each queue that has worked on the frame signals the member's event, and the slot records the number of
+the signal. The slot's next user makes its own queues wait for these signals, so no host waits for a device.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _DEATH: Final = 1.0  # seconds until a death is certainly noticed
 
 @final
 class After:
-    """Orders work on a frame's array. All work on the array first waits for these points, and is recorded, since the
-    slot's next user has to wait for it.
+    """Orders work on a frame's array. All work on the array first waits for the recorded signals of the slot's earlier
+    users. The work is recorded, too, since the slot's next user has to wait for it.
     """
 
     __slots__ = ("_device", "_points", "works")
@@ -76,7 +76,9 @@ class After:
                 queues.wait(work, event, point)
 
     def before_host(self) -> None:
-        """Wait on the host for the earlier devices, and for the work of this frame's own queues."""
+        """Wait on the host until the earlier device work on the slot, and the work of this frame's own queues, has
+        finished.
+        """
         for event, point in self._pending():
             events.wait(event, None, point)
         for work in self.works:
@@ -85,7 +87,7 @@ class After:
 
 @final
 class Points:
-    """The events and points of a channel on a device."""
+    """The events of a channel on a device, and the signals for which the users of its slots wait."""
 
     def __init__(self, end: End) -> None:
         self._device: Final = end.geometry.device
@@ -155,7 +157,7 @@ class Points:
         return After(self._device, found)
 
     def signalled(self, order: After) -> int:
-        """Make the queues that worked on a frame signal this member's event. Return the point of the last signal, or 0
+        """Make the queues that worked on a frame signal this member's event. Return the number of the last signal, or 0
         if no queue has worked on the frame.
         """
         point = 0

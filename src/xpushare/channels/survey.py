@@ -58,7 +58,7 @@ def channels() -> list[dict[str, Any]]:
 
 
 def own_sizes() -> set[int]:
-    """Return the sizes of the memory that channels, locks and atomics themselves consist of. They share it without a
+    """Return the sizes of the memory that channels, locks and atomics use internally. They share this memory without a
     name and without a label.
     """
     found: set[int] = set()

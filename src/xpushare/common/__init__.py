@@ -1,1 +1,3 @@
-"""The foundation of every room: errors, result codes, aspects, element types, descriptors, system calls, exit order."""
+"""Basic modules that the whole package uses: errors, result codes, aspects, element types, descriptors, system calls,
+exit order.
+"""

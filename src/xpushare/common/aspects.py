@@ -62,8 +62,8 @@ class Aspect(StrEnum):
 
 
 class Support(NamedTuple):
-    """The answer to whether a device has an aspect. The driver was asked, or the feature was tried.
-    Nothing is assumed.
+    """The answer to whether a device has an aspect. It comes from the driver or from a trial of the
+    feature, never from an assumption.
 
     Attributes:
         state: "yes", "no" or "unknown".

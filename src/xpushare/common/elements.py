@@ -133,7 +133,7 @@ def check_dtype(dtype: Any) -> None:
 
 @functools.cache
 def named_by_typestr(dtype: Any) -> bool:
-    """Return whether `dtype.str` describes the dtype completely. It does not for structures, nor for bfloat16 and
+    """Return whether `dtype.str` describes the dtype completely. It does not do so for structures, nor for bfloat16 and
     similar types.
     """
     import numpy

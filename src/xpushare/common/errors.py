@@ -3,10 +3,10 @@
 XpuShareError(.result: ur.Result, .native: int | None, .reasons: tuple[str, ...])
  ├─ InvalidArgumentError (ValueError)               misuse by the caller
  │   └─ InvalidHandleError                          corrupt, forged, wrong kind, version or host
- ├─ HandleExpiredError                              put, freed, exporter gone, pid or fd reused
+ ├─ HandleExpiredError                              withdrawn, freed, exporter gone, pid or fd reused
  ├─ FeatureNotSupportedError (NotImplementedError)  the device lacks the aspect
  ├─ RouteError (PermissionError)                    no route to the exporter's object; `reasons` says what blocks each
- ├─ PeerLostError (ConnectionError)                 the process that owed a signal died or failed
+ ├─ PeerLostError (ConnectionError)                 the process that should have signalled died or failed
  ├─ ChannelFull                                     every slot is in use, and the channel was made with on_full="raise"
  ├─ OutOfMemoryError (MemoryError)                  host or device memory, or file descriptors
  ├─ ForkError (RuntimeError)                        an object of the parent used in a forked child
@@ -158,7 +158,7 @@ def unusable(why: str | None) -> XpuShareError:
 
 
 def exporter_gone(pid: int, how: str) -> HandleExpiredError:
-    """Return the error for a handle whose exporter has ended. `how` says how this process knows it."""
+    """Return the error for a handle whose exporter has ended. `how` says how this process knows that."""
     return HandleExpiredError(
         f"the process that shared this (pid {pid}) has exited ({how}). Keep it running until the receiver has "
         "attached, or publish with keep=True"
@@ -196,8 +196,8 @@ class doing(ContextDecorator):  # lower case, as it reads as a clause: `with doi
 
 
 class Unread:
-    """The reason why this process cannot use a pickle's content. Unpickling never raises, so each use of the object
-    does.
+    """The reason why this process cannot use a pickle's content. Unpickling itself never raises. Each use of the object
+    raises this error instead.
     """
 
     __slots__ = ("_error",)

@@ -11,8 +11,8 @@ __all__ = ["OwnedFd", "close_all", "own_fd"]
 
 
 def own_fd(call: Callable[..., int], *arguments: object) -> OwnedFd:
-    """Call the C function `call`, which opens a descriptor, and own the descriptor. Ctrl-C between the two cannot leak
-    it.
+    """Call the C function `call`, which opens a descriptor, and return an owner of the descriptor. An interrupt
+    (Ctrl-C) cannot come between the two steps and leak the descriptor.
     """
     return next(map(OwnedFd, starmap(call, (arguments,))))
 

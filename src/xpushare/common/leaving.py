@@ -28,7 +28,7 @@ _log: Final = logging.getLogger("xpushare")
 
 
 class Stage(enum.IntEnum):
-    """The purpose of a callback. The stages run in this order."""
+    """The stage of the exit in which a callback runs. The stages run in this order."""
 
     WITHDRAW = 0  # other processes can discover nothing new of this one
     REPORT = 1  # the leak layer reports
@@ -48,8 +48,8 @@ def at_leave(callback: Callable[[float], object], stage: Stage) -> None:
     """Call `callback(deadline)` at the clean exit of this process, and of its forked children.
 
     The callback may block until `deadline`, in seconds of `time.monotonic`, but not longer, and must not need a new
-    thread. If Ctrl-C interrupts it, it is called once more with a deadline that has passed. Exceptions are logged.
-    Within a stage, callbacks run in the order of registration; registering one twice has no effect.
+    thread. If Ctrl-C interrupts the callback, it is called once more, with a deadline that has passed. Exceptions are
+    logged. Within a stage, callbacks run in the order of registration; registering one twice has no effect.
     """
     _callbacks.setdefault(callback, stage)
 

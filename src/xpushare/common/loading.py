@@ -1,4 +1,6 @@
-"""Loading the package's own modules at their first use. This module imports none of them before it can guard that."""
+"""Loads the package's own modules at their first use. Until `load` is called, this module imports no other module of
+the package.
+"""
 
 from __future__ import annotations
 

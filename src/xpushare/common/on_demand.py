@@ -9,10 +9,10 @@ __all__ = ["OnDemand"]
 
 
 class OnDemand(NamedTuple):
-    """Descriptors that are made one by one when an importer asks, by `int function(int *fd, uint64 objects[i], int64 a,
-    uint64 b)`, which returns 0 for success.
+    """File descriptors that a C function makes, one by one, once an importer asks for them.
 
-    The calling thread holds neither the GIL nor a current context.
+    `function` is the address of that function: `int function(int *fd, uint64 objects[i], int64 a, uint64 b)`. It
+    returns 0 for success. The thread that calls the function does not hold the GIL, and has no current CUDA context.
     """
 
     function: int

@@ -95,7 +95,8 @@ def boot_id() -> bytes:
 
 
 def join(commons: OwnedFd, bell: OwnedFd, cookie: bytes, owner: bool) -> Domain:
-    """Join a commons. The membership takes over both descriptors in one C call, so that an interrupt cannot leave a
+    """Join the memory that an exporter shares with its importers (its commons). The membership takes over the file
+    descriptors of the commons and of the bell, its eventfd, in one C call, so that an interrupt cannot leave a
     descriptor with two owners.
     """
     steps: tuple[Callable[[], Any], ...] = (

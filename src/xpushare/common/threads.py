@@ -22,7 +22,7 @@ _names: dict[int, str] = {}  # of the threads that run, by their identity
 
 @final
 class _Life:
-    """An object that lives as long as the thread it is given to."""
+    """An object that lives as long as the thread that it was passed to."""
 
     __slots__ = ("__weakref__",)
 
@@ -48,7 +48,9 @@ class Worker:
         return self._life() is not None
 
     def start(self, work: Callable[[], None]) -> None:
-        """Run `work` in the thread unless it runs already. Raises `OutOfMemoryError` if no thread can be created."""
+        """Run `work` in the thread unless the thread runs already. Raises `OutOfMemoryError` if no thread can be
+        created.
+        """
         with self._lock:
             if self.alive():
                 return

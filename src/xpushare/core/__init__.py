@@ -1,5 +1,5 @@
-"""Every operation, declared once. The faces (`xpushare`, `xpushare.ipc`, `xpushare.ur`) call these and add no rules of
-their own.
+"""The operations of the package, each declared once. The public modules `xpushare`, `xpushare.ipc` and `xpushare.ur`
+call these operations and add no rules of their own.
 """
 
 import os

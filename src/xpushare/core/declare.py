@@ -47,8 +47,8 @@ class Point:
     __slots__ = ("_name", "_names", "_off", "plain")
 
     def __init__(self, names: dict[str, Any], name: str, plain: Callable[..., Any], off: object) -> None:
-        """`names` are the globals that contain the name, `plain` is the function without its wrapper, and `off` is the
-        object that the name is bound to while there is no wrapper.
+        """`names` is the dictionary of globals that contains `name`, and `plain` is the function without its wrapper.
+        While there is no wrapper, the name is bound to `off`.
         """
         self._names = names
         self._name = name
@@ -60,7 +60,7 @@ class Point:
         return self._names[self._name] is not self._off
 
     def wrap(self, wrapper: Callable[..., Any] | None) -> None:
-        """Make every caller call `wrapper`; None restores the function itself."""
+        """Make every caller call `wrapper`. If it is None, callers call the function itself again."""
         self._names[self._name] = self._off if wrapper is None else wrapper
 
 
@@ -85,7 +85,7 @@ class Operation:
         return self.function.__doc__ or ""
 
     def install(self, function: Callable[..., Any]) -> None:
-        """Make every caller call `function`: a layer's wrapper, or `self.function` to restore."""
+        """Make every caller call `function`, which is a layer's wrapper, or `self.function` to remove the wrapper."""
         self.point.wrap(None if function is self.function else function)
 
 
@@ -129,7 +129,9 @@ watchers: Final[list[Watcher]] = []
 
 
 def misused(layer: Literal["lifetime", "bounds"], error: E, subject: object = None) -> E:
-    """Tell the active layers why `error` is about to be raised (for example, `subject` is closed). Returns `error`."""
+    """Report to the active layers that a misuse of `subject`, such as a use after its `close()`, is about to raise
+    `error`. Returns `error`.
+    """
     for each in watchers:
         each.misused(layer, error, subject)
     return error
@@ -144,7 +146,9 @@ def made(thing: object, *, listed: bool = True) -> None:
 
 
 def closing(thing: object, handles: Iterable[Handle] = ()) -> None:
-    """Tell the active layers that an object is about to be closed, which withdraws the exports of these handles."""
+    """Tell the active layers that an object is about to be closed. Closing the object withdraws the exports behind
+    `handles`.
+    """
     for each in watchers:
         each.closing(thing, handles)
 

@@ -113,14 +113,14 @@ def _refusals(device: Device) -> tuple[str, str]:
 
 
 def check_signals(signals: object) -> None:
-    """Raise `InvalidArgumentError` unless an event can be created or opened with this `signals=`."""
+    """Raise `InvalidArgumentError` unless `signals` is True, False or None."""
     if signals is not None and not isinstance(signals, bool):
         raise InvalidArgumentError(f"signals is None, True or False, not {signals!r}")
 
 
 def role_of(domain: Domain, index: int, signals: bool | None) -> Slot:
-    """Return a new slot object, through which one event object waits. Unless `signals` is False, it counts as a
-    possible signaller.
+    """Return a new slot object, through which one event object waits. Unless `signals` is False, the slot object counts
+    as a possible signaller.
     """
     try:
         return Slot(domain, index, signals)
@@ -139,7 +139,7 @@ def may_signal(event: Opened) -> None:
 
 
 def point_argument(at_least: int | None, slot: Slot) -> int:
-    """Return the point to wait for: `at_least`, or the newest one known now."""
+    """Return the number of the signal to wait for: `at_least`, or the newest signal known now."""
     if at_least is None:
         return slot.pending
     try:
@@ -220,7 +220,7 @@ def create(
     makes="event handle",
 )
 def get(source: Opened, context: Context | None = None, implicit: bool = False) -> Handle:
-    """Export an event that was created here with `enable_ipc=True`. The handle keeps the event until `put`."""
+    """Export an event that was created here with `enable_ipc=True`. The handle keeps the event alive until `put`."""
     if source.handle is not None:
         raise InvalidArgumentError(
             "an imported event cannot be exported again: send on the handle that it was opened from (`.handle`)"
@@ -302,7 +302,7 @@ def put(handle: Handle | bytes | str) -> None:
 
 @operation("Event.signal", raises=(InvalidArgumentError, FeatureNotSupportedError))
 def signal(event: Opened) -> int:
-    """Signal from the host. Returns the number of the new point, which is complete at once."""
+    """Signal from the host. Returns the number of the new signal, which is complete at once."""
     if event.signals is False:
         may_signal(event)  # raises the reason if this end may not signal
     if event.host_refusal:
@@ -366,7 +366,7 @@ def _lost(slot: Slot, point: int) -> NoReturn:
 
 @operation("Event.wait", raises=(InvalidArgumentError, PeerLostError, TimeoutError, OutOfMemoryError, DeviceError))
 def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
-    """Wait on the host for the newest point known now, or for `at_least`."""
+    """Wait on the host for the newest signal known now, or for signal `at_least`."""
     slot = event.timeline.slot if event.role is None else event.role
     # The usual arguments are checked inline, since each round trip would pay for a call twice.
     seconds = timeout if type(timeout) is float and timeout >= 0 else timeout_argument(timeout)
@@ -398,8 +398,8 @@ def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
 
 @operation("Event.done", raises=(PeerLostError, OutOfMemoryError, DeviceError))
 def done(event: Opened, at_least: int | None = None) -> bool:
-    """Return whether a point, the newest one known now or `at_least`, is complete. Raises `PeerLostError` if the point
-    was lost, so that no caller polls for ever.
+    """Return whether the newest signal known now, or signal `at_least`, is complete. Raises `PeerLostError` if this
+    signal was lost, so that no caller polls for ever.
     """
     slot = event.timeline.slot
     point = slot.pending if at_least is None else at_least
@@ -415,7 +415,7 @@ def done(event: Opened, at_least: int | None = None) -> bool:
 
 @operation("Event.reached", raises=(InvalidArgumentError, PeerLostError, OutOfMemoryError, DeviceError))
 async def reached(event: Opened, at_least: int | None) -> None:
-    """Wait in an event loop for the newest point known now, or for `at_least`."""
+    """Wait in an event loop for the newest signal known now, or for signal `at_least`."""
     slot = waited_by(event)
     point = point_argument(at_least, slot)
     try:
@@ -447,7 +447,7 @@ _LOOK: Final = 1.0  # seconds between checks for the exporter's end, of which no
 
 @operation("Event.recovered", raises=(InvalidArgumentError, PeerLostError, TimeoutError, OutOfMemoryError, DeviceError))
 def recovered(event: Opened, timeout: float | None) -> None:
-    """Wait on the host until a loss has ended: another process can signal again."""
+    """Wait on the host until a loss has ended: until another process can signal the event again."""
     seconds = timeout_argument(timeout)
     end = math.inf if seconds is None else time.monotonic() + seconds
     while not _recovered(event):

@@ -43,8 +43,8 @@ def _complete_with(opened: Opened, raw: Any, keep: object) -> None:
 
 
 def adopt_event_handle(device: Device, context: Context, handle: int, owned: bool) -> tuple[Opened, object]:
-    """Adopt an event by the driver's handle, as `adopt_event` does. Also returns the object that must be kept alive
-    with it. If `owned`, dropping that object destroys the driver's event.
+    """Adopt an event by the driver's handle, as `adopt_event` does. Also returns the object that must be kept alive as
+    long as the event. If `owned`, dropping that object destroys the driver's event.
     """
     opened = core_event.create(device, context, enable_ipc=False, enable_profiling=False)
     raw, keep = adapter_of(device).native_event(info_of(device), handle, owned)
@@ -67,7 +67,7 @@ def adopt_stream_handle(device: Device, context: Context, handle: int, owned: bo
 
 @operation("Event.native_ipc_handle", raises=(FeatureNotSupportedError, OutOfMemoryError, DeviceError))
 def record_native(event: Opened, point: int | None = None) -> Resource:
-    """Return a driver event that completes with `point`, or with the newest signal known now."""
+    """Return a driver event that completes with signal `point` or, by default, with the newest signal known now."""
     device = event.device
     queue = Work(device, device.context, adapter_of(device).queue(info_of(device)))
     slot = event.timeline.slot

@@ -1,5 +1,5 @@
-"""Layers: optional wrappers around the declared operations, for all three faces. A layer that is off adds no wrapper
-and costs nothing.
+"""Layers: optional wrappers around the declared operations. A layer applies to calls through `xpushare`, `xpushare.ipc`
+and `xpushare.ur`. A layer that is off adds no wrapper and costs nothing.
 """
 
 from __future__ import annotations

@@ -38,9 +38,9 @@ _loggers: Final[list[Logger]] = []
 class Logger:
     """Writes the messages of one layer.
 
-    Without its variable, it writes messages of `default` and above to stderr. (Unified Runtime's own loggers are silent
-    then, but a user who switches a layer on wants to see its findings.) Buffered messages are flushed by a message of
-    level `flush` (default `error`) or above, before a fork, and at exit.
+    If the layer's environment variable is not set, messages of `default` and above go to stderr. (Unified Runtime's own
+    loggers are silent then, but a user who switches a layer on wants to see its findings.) Buffered messages are
+    flushed by a message of level `flush` (default `error`) or above, before a fork, and at exit.
     """
 
     def __init__(self, name: str, default: Level, prefix: bool = True) -> None:

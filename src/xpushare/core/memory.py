@@ -71,7 +71,8 @@ FORK_ADVICE = (
 class Range(RangeBase):
     """A piece of an allocation and the objects that keep it open: the whole state of a `Memory`.
 
-    Only an import has a handle and a lease. For another library's memory, the lease is that library's array.
+    `handle` is None unless the memory was opened from a handle. `lease` is the hold on the exporter's entry or, for
+    another library's memory, that library's array.
     """
 
     __slots__ = ()
@@ -143,8 +144,8 @@ def size_argument(nbytes: int, name: str = "nbytes") -> int:
 
 
 def piece(what: str, total: int, offset: int, nbytes: int | None) -> tuple[int, int]:
-    """Check that the `nbytes` bytes (None: to the end) from `offset` lie in [0, total). Returns the offset and the
-    size.
+    """Check that the `nbytes` bytes from `offset` on lie in [0, total). If `nbytes` is None, the piece ends at `total`.
+    Returns the offset and the size.
     """
     try:
         offset = operator.index(offset)
@@ -176,7 +177,7 @@ class _Arena:
         self._begin = [0]  # start of the unused part. Threads and signal handlers take turns by popping it
 
     def take(self, nbytes: int) -> int | None:
-        """Return the offset of the next `nbytes`, or None if they do not fit."""
+        """Return the offset of the next `nbytes` bytes, or None if fewer bytes are left."""
         try:
             begin = self._begin.pop()
         except IndexError:
@@ -294,7 +295,9 @@ def with_trim(take: Callable[[], T], table: Table | None = None) -> T:
 
 
 def kept_nbytes() -> int:
-    """Return how many bytes of memory this process caches: freed memory, closed imports, and space for small arrays."""
+    """Return how many bytes of memory this process caches: freed memory, closed imports, and unused space for small
+    arrays.
+    """
     arenas = sum(arena.left() for arena in list(_arenas.values()))
     return _native.kept_nbytes() + node.current().peers.kept.nbytes + reuse.nbytes() + arenas
 
@@ -334,19 +337,19 @@ def on_trim(function: Callable[[], int]) -> None:
 
 @operation("trim", raises=())
 def trim() -> int:
-    """Give back the memory that this process caches: freed memory kept for later allocations, the allocation for the
-    next small arrays if it is unused, and closed imports that are still mapped.
+    """Release the memory that this process caches: freed memory kept for later allocations, the allocation for the next
+    small arrays if it is unused, and closed imports that are still mapped.
 
-    Returns the number of bytes. Mappings on a device end as after a close, in the background. Other libraries' arrays
-    that were kept alive for importers are released too, if the importers have closed them and their devices have
-    finished.
+    Returns the number of bytes. Mappings on a device are removed in the background, as after a close. This also
+    releases other libraries' arrays that were kept alive for importers, if every importer has closed them and all
+    device work on them has finished. They do not count towards the result.
     """
     return sum(function() for function in _trimmers)
 
 
 @operation("memory.slice", raises=(InvalidArgumentError,))
 def slice_(source: Range, offset: int, nbytes: int) -> Range:
-    """Return the piece [offset, offset + nbytes) of a range; it shares the range's ownership."""
+    """Return the piece [offset, offset + nbytes) of a range. The piece shares the ownership of the range."""
     offset, nbytes = piece("memory", source.nbytes, offset, nbytes)
     return source.replace(offset=source.offset + offset, nbytes=nbytes)
 
@@ -387,7 +390,7 @@ def get(
     ttl: int | None = None,
 ) -> Handle:
     """Export a range of an allocation of this process. Every call makes a distinct handle, which keeps the allocation
-    until `put`.
+    alive until `put`.
     """
     if context is not None:
         resolve_context(source.device, context)
@@ -400,7 +403,7 @@ def get(
 
 
 def get_each(sources: list[Range], read_only: bool, implicit: bool = False) -> list[Handle]:
-    """Export the ranges by one call of `get` each. If a call fails, withdraw the other exports."""
+    """Export each range by a call of `get`. If a call fails, withdraw the exports of the earlier calls."""
     made: list[Handle] = []
     try:
         for each in sources:
@@ -580,15 +583,15 @@ def open_all(handles: tuple[Handle, ...], device: DeviceLike | None, opened: lis
 
 
 def _expect_reach(handle: Handle, device: Device, home: Device) -> None:
-    """Raise `FeatureNotSupportedError` unless the device can use memory of another device of the same backend."""
+    """Raise `FeatureNotSupportedError` unless the device can use memory of `home`, a device of the same backend."""
     if device != home and not adapter_of(device).reaches(info_of(device), info_of(home)):
         give_open(handle)
         raise FeatureNotSupportedError(f"memory on {home} cannot be opened on {device}, which does not reach it")
 
 
 def import_on(device: Device, adapter: Any, info: DeviceInfo, what: Import, own: bool = False) -> Allocation:
-    """Import an allocation on a device. `info` is the adapter's description of the device. With `own`, keep descriptors
-    so that this process can export it.
+    """Import an allocation on a device. `info` is the adapter's description of the device. With `own`, keep the
+    allocation's file descriptors so that this process can export it.
     """
     kind: UsmKind = "host" if what.exporter is not None and what.form is Form.MEMFD else "device"
     owned = Owned.of(what) if own else None

@@ -140,7 +140,9 @@ def _free_nbytes(device: Device) -> int:
 
 @functools.cache
 def room_of(device: Device) -> Room | None:
-    """Return the cache for the device's closed or freed memory, or None if nothing manages one."""
+    """Return the limits of the cache for closed or freed memory of the device, or None if the device's adapter does not
+    look after such a cache.
+    """
     look_after, after_work = adapter_of(device).look_after, adapter_of(device).after_work
     if look_after is None:
         return None
@@ -149,12 +151,15 @@ def room_of(device: Device) -> Room | None:
 
 
 class Openers:
-    """Makes the opener of one kind of object for each device. `make` imports one export on a device. It gets the
-    device, the device's adapter, the adapter's description of the device, and the export. `make_all` imports several
-    exports in one call. `find_native` returns the native function that opens one.
+    """Makes the opener of one kind of object for each device.
+
+    `make` imports one export on a device. Its arguments are the device, the device's adapter, the adapter's description
+    of the device, and the export. `make_all` imports several exports in one call. `find_native` returns the native
+    function that opens one export.
 
     `aspect` is the aspect that a device needs to import from its own backend. For other backends, `Adapter.imports`
-    lists the forms that it can import. With `own`, this process can export the objects that it opens.
+    lists the forms of export that the device can import. If `own` is true, this process can export the objects that
+    these openers open.
     """
 
     def __init__(
@@ -205,7 +210,7 @@ class Openers:
 
 
 def own_export(here: Node, handle: Handle) -> Exported:
-    """Return the export behind a handle that this process made. Uses up one of its opens if they are counted."""
+    """Return the export behind a handle that this process made. If the number of opens is limited, this uses up one."""
     table = here.table()
     exported = table.find(handle)
     fields = fields_of(handle)
@@ -256,7 +261,7 @@ def _import_own(handle: Handle, export: Export, exporter: Hardware | None, opene
 
 
 def give_open(handle: Handle) -> None:
-    """Return one open to a handle whose opens are counted, after the open failed."""
+    """Allow one more open of a handle after an open failed, if the handle limits the number of opens."""
     here = node.current()
     fields = fields_of(handle)
     if fields.flags & (COUNTED | PICKLED):

@@ -73,8 +73,8 @@ def _other(device: Device, info: Any) -> Device:
 
 
 class Mark(NamedTuple):
-    """The producer's side: an event that is signalled when the content is complete. Other processes can open the event
-    as long as `export` exists.
+    """The signal with which a producer's stream marks content as complete, and the event that it belongs to. Other
+    processes can open the event as long as `export` exists.
     """
 
     export: Implicit
@@ -138,7 +138,9 @@ def finish(work: Work, device: Device) -> None:
 
 @final
 class Order:
-    """The importer's side. It delays every reader of the array until `point` of `event` is complete."""
+    """Delays the readers of an opened array until the producer's content is complete. Signal number `point` of `event`
+    marks the content as complete.
+    """
 
     __slots__ = ("_event", "_point")
 

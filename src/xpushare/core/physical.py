@@ -81,7 +81,9 @@ def create(nbytes: int, device: DeviceLike | None, context: Context | None, enab
     makes="physical memory handle",
 )
 def get(source: Held, context: Context | None = None, implicit: bool = False) -> Handle:
-    """Export physical memory that was created with `enable_ipc=True`, or imported. The handle keeps it until `put`."""
+    """Export physical memory that was created with `enable_ipc=True`, or imported. The handle keeps the memory alive
+    until `put`.
+    """
     pages = source.pages
     if not pages.ipc_enabled:
         raise InvalidArgumentError(
@@ -102,7 +104,9 @@ def get(source: Held, context: Context | None = None, implicit: bool = False) ->
     raises=OPEN_ERRORS,
 )
 def open_(handle: HandleLike, device: DeviceLike | None = None, context: Context | None = None) -> Held:
-    """Open a handle: physical memory over the same pages. The import outlives its source and can be exported again."""
+    """Open a handle as physical memory over the same pages. The import outlives its source, and it can be exported
+    again.
+    """
     found = memory.expect_kind(handle, "physical_memory")
     chosen, chosen_context = opening_device(found, device, context)
     opener = _openers.on(chosen, found)
@@ -158,7 +162,9 @@ class Mapped(Pinned):
 
 @final
 class Reserved(Resource):
-    """Reserved addresses and their mappings, in order. The `Range` of a virtual range has this as its allocation."""
+    """Reserved addresses and their mappings, in order. The `Range` of a virtual range has this object as its
+    allocation.
+    """
 
     __slots__ = ("address", "context", "granularity", "kind", "lock", "mapped", "nbytes", "starts")
 

@@ -50,13 +50,15 @@ def _grace() -> int:
 
 
 def _most_nbytes(device: Device) -> int:
-    """Return how many bytes of a device may wait for the first open of a pickle whose object has died."""
+    """Return the limit on a device's memory that pickles keep alive, in bytes, if their objects have died and nobody
+    has opened them yet.
+    """
     most = settings.nbytes(_BYTES)
     return memory_nbytes(device) // 4 if most is None else most
 
 
 class Implicit:
-    """The handle of an export that ends with this object."""
+    """Holds the handle of an export. When this object dies, the export ends."""
 
     __slots__ = ("__weakref__", "_end", "handle")
 
@@ -66,7 +68,7 @@ class Implicit:
 
 
 class ImplicitAll:
-    """The handles of exports that end with this object."""
+    """Holds the handles of several exports. When this object dies, the exports end."""
 
     __slots__ = ("_end", "handles")
 
@@ -103,7 +105,7 @@ class Pickled:
         self._end = End(_outlive, handle, self._limits)
 
     def sent(self, device: Device) -> Handle | None:
-        """Return the handle for one more pickle, or None if its export has ended because somebody called `put`."""
+        """Return the handle for one more pickle, or None if its export has ended because the program called `put`."""
         self._limits[:] = _grace(), _most_nbytes(device)
         return self.handle if node.left() or node.current().table().give_open(self.handle) else None
 
@@ -115,8 +117,8 @@ def _outlive(handle: Handle, limits: list[int]) -> None:
 
 
 def hope_for(slot: Slot) -> None:
-    """Record that a pickle of an event was made. While the pickle is valid, a process that opens it may signal the
-    event.
+    """Record that a pickle of an event was made. As long as the pickle is valid, some process may still open it and
+    signal the event, so the signals that are waited for do not count as lost.
     """
     if not node.left():
         slot.pickled(deadline_in(_grace()))
@@ -143,8 +145,8 @@ def taken_back(made: dict[Device, list[Handle]]) -> None:
 
 
 def forwards(handle: Handle) -> bool:
-    """Return whether pickling an import forwards the handle it was opened from, and renew that handle. False if its
-    exporter is gone.
+    """Return whether pickling an import forwards the handle that the import was opened from, and renew that handle.
+    Return False if its exporter is gone.
     """
     here = node.current()
     fields = fields_of(handle)

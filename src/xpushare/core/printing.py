@@ -30,7 +30,7 @@ def _result_of(error: BaseException) -> str:
 
 @contextmanager
 def logged(name: str, arguments: Callable[[], Iterable[tuple[str, str]]]) -> Generator[list[tuple[str, str]]]:
-    """Log the beginning and the end of a call. The caller adds its outputs to the list that this yields."""
+    """Log the beginning and the end of a call. Yields a list, to which the caller adds the outputs of the call."""
     log = logger()
     place = shown(here()) if log.fileline else ""
     log.log(Level.INFO, f"   ---> {name}", place)

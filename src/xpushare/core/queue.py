@@ -85,7 +85,7 @@ def _goes_on(unfinished: bool | tuple[Slot, int]) -> bool:
 def _finish(deadline: float) -> None:
     """At a clean exit, wait until the queues have finished all work that they can finish.
 
-    A queue cannot progress by itself while it waits for a point that nobody has submitted, or that another queue of
+    A queue cannot progress by itself while it waits for a signal that nobody has submitted, or that another queue of
     this process has yet to signal. The wait ends once no queue can progress and none has progressed since the previous
     check.
     """
@@ -283,7 +283,7 @@ def signal(queue: Work, event: Opened) -> int:
 
 @operation("Queue.wait", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))
 def wait(queue: Work, event: Opened, at_least: int | None) -> None:
-    """Hold back work queued later until the newest point known now, or `at_least`, is complete."""
+    """Hold back work queued later until the newest signal known now, or signal `at_least`, is complete."""
     queue.reach(event)
     slot = event.timeline.slot
     queue.driver.wait(slot, point_argument(at_least, slot))

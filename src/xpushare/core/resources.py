@@ -29,8 +29,8 @@ __all__ = [
 
 @final
 class Allocation(AllocationBase):
-    """USM memory: allocated here, mapped from a peer, or another library's. Except for another library's memory, it can
-    be looked up by address.
+    """USM memory: allocated by this process, mapped from a peer, or allocated by another library. Memory of the first
+    two kinds can be looked up by address.
     """
 
     __slots__ = ()
@@ -96,8 +96,8 @@ class Allocation(AllocationBase):
         return newest
 
     def hold(self, piece: Any) -> tuple[object, bool]:
-        """Return the object that keeps this piece mapped, as `Range.hold` does. This is the piece itself, since it
-        holds the allocation.
+        """Return the object that keeps this piece mapped, as `Range.hold` does. The object is the piece itself, since
+        the piece holds the allocation.
         """
         return piece, piece.read_only
 
@@ -177,8 +177,8 @@ class Pages(PagesBase):
 
 
 def release_slot(domain: Domain, taken: list[int]) -> None:
-    """Release a slot of this process's own commons, and remove its number from `taken`. Only the first call has an
-    effect.
+    """Release an event's slot in this process's own shared words (its commons), and remove its number from `taken`.
+    Only the first call has an effect.
     """
     while taken:
         domain.release_slot(taken.pop())

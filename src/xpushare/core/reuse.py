@@ -22,9 +22,10 @@ _ROUGHLY = 4  # a block may be larger than requested by one part in four, and a 
 
 @final
 class Block(Exposure):
-    """Memory of this process's arrays, from its allocation to its release, across all arrays that use it in turn.
+    """Memory for arrays of this process, from its allocation to its release. Several arrays may use the memory in turn.
 
-    `free()` returns whether no other process can have the memory any more, or None if that will never be known.
+    `free()` returns True if no other process can have the memory any more, False if one may have it, and None if this
+    process will never know.
     """
 
     __slots__ = ("_waits", "after_work", "device", "driver", "kind", "nbytes", "room", "used")

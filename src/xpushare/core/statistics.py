@@ -1,4 +1,4 @@
-"""The facts that objects and processes report about themselves."""
+"""The dictionaries that `statistics()` of memory, physical memory and events returns."""
 
 from __future__ import annotations
 

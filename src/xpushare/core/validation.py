@@ -95,8 +95,8 @@ class _Known(NamedTuple):
 
 @final
 class Books:
-    """All records of this process. Python objects are looked up by identity, and everything else by its kind and a key,
-    which is an address or an export's number.
+    """All records of this process. A Python object is looked up by its identity. Any other object is looked up by its
+    kind and a key, which is an address or an export's number.
     """
 
     def __init__(self) -> None:
@@ -108,8 +108,8 @@ class Books:
     # --- objects
 
     def made(self, thing: object, what: str, *, counted: bool = False, listed: bool = True) -> None:
-        """Record a new object, or one more reference to it. Unless it is `counted`, the record ends when the object
-        dies. An object that is not `listed` is recorded but never counts as retained.
+        """Record a new object, or one more reference to it. Unless `counted` is true, the record ends when the object
+        dies. If `listed` is false, the object is recorded but never counts as retained.
         """
         with self._lock:
             found = self.of(thing)
@@ -151,7 +151,7 @@ class Books:
     # --- what has a key
 
     def add(self, kind: str, key: int, what: str, nbytes: int = 0, owner: object = None) -> None:
-        """Record that an object of that kind was made, or one more reference to it taken."""
+        """Record that an object of that kind was made, or that one more reference to it was taken."""
         with self._lock:
             found = self._keyed.get((kind, key))
             if found is not None and found.count > 0:
@@ -189,8 +189,8 @@ class Books:
     # --- what is retained
 
     def retained(self, objects: bool = True) -> list[Record]:
-        """Return the records of objects that were made and not released. Without `objects`, leave out Python objects
-        that are released when they die.
+        """Return the records of objects that were made and not released. If `objects` is false, this leaves out the
+        Python objects that release themselves when they die.
         """
         gc.collect()  # so that objects in reference cycles do not count as leaked
         with self._lock:
@@ -247,7 +247,9 @@ _inside = threading.local()
 
 @final
 class Call:
-    """A running function of `xpushare.ur`. The function itself records the objects that it makes and closes."""
+    """A running function of `xpushare.ur`. Such a function itself records the objects that it makes and closes, so the
+    operations that it calls do not record them again.
+    """
 
     def __init__(self) -> None:
         self.told = False  # whether a layer has reported the mistake

@@ -17,7 +17,9 @@ _wanted: Final[dict[str, Change]] = {}
 
 
 def after_import(name: str, change: Change) -> None:
-    """Call `change` with the module of that name: now if it is already imported, otherwise once it is."""
+    """Call `change` with the module of that name: at once if the module is already imported, otherwise as soon as it is
+    imported.
+    """
     if name in sys.modules:
         change(sys.modules[name])
         return

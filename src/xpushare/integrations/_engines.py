@@ -58,10 +58,11 @@ def _view(slab: Any, at: int, dtype: Any, shape: Iterable[int]) -> Any:
 
 
 def snapshot(weights: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Copy tensors, each on its device, into memory that can be shared in place, kept and owned.
+    """Copy tensors, each on its device, into memory that can be shared in place, handed to the keeper, and owned by
+    other processes.
 
-    Each device gets one allocation. If two tensors have the same name, the last one is returned. Views of one tensor
-    become separate copies.
+    Each device gets one allocation. If several tensors have the same name, the last of them is returned. Views of one
+    tensor become separate copies.
     """
     weights = list(weights)
     copies: dict[str, Any] = {}
@@ -127,8 +128,8 @@ class Publisher:
                         done.wait(timeout)
 
     def withdraw(self) -> None:
-        """Withdraw the version, unless it is kept, so that nobody can open it any more. Open mappings stay open.
-        Idempotent.
+        """Withdraw the version, so that nobody can open it any more, unless the keeper holds it. Open mappings stay
+        open. Idempotent.
         """
         if self.tree is not None and not self._keep:
             xs.unpublish(self._name)
@@ -160,9 +161,9 @@ class Reader:
     ) -> Generator[dict[str, Any], None, None]:
         """Attach one version, by default the newest: all of it, or only the tensors whose name `only` accepts.
 
-        The block may use the tensors on torch's current stream, and only until it ends. Raises, before the block
-        begins, `HandleExpiredError` if the publisher has exited or the version was withdrawn, and `TimeoutError` if the
-        version does not appear in time.
+        The `with` block may use the tensors on torch's current stream, and no longer after its end. Raises, before the
+        block begins, `HandleExpiredError` if the publisher has exited or the version was withdrawn, and `TimeoutError`
+        if the version does not appear in time.
         """
         tensors: dict[str, Any] = {}
         wanted = None if only is None else lambda path: only(path.partition(_DTYPE)[0])

@@ -1,4 +1,6 @@
-"""Pools give other libraries memory of this package. A pool can sleep: its device memory is free for a while."""
+"""Pools, from which other libraries allocate memory of this package. While a pool sleeps, its device memory is free for
+other uses.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ class _Copied(NamedTuple):
 
 
 class Pool(abc.ABC):
-    """Memory of a device from which a library's allocator takes parts. All of the memory belongs to this process. It
+    """Memory of a device from which a library's allocator takes parts. All of the memory belongs to this process, and
     goes back to the driver when the library frees it.
     """
 
@@ -62,7 +64,7 @@ class Pool(abc.ABC):
         """Give back to the device the memory that the library has cached and that no array uses."""
 
     def __enter__(self) -> Self:
-        """Put this thread's new arrays on the device into the pool. Blocks may be nested.
+        """Put this thread's new arrays on the device into the pool. `with` blocks may be nested.
 
         Raises `InvalidArgumentError` while the pool sleeps, and `ForkError` in a forked child.
         """

@@ -6,7 +6,7 @@ run, all arrays of a library are exported together: one export for each allocati
 has work. The marks are made last, after anything that the run itself may have queued. The message precedes the pickle,
 so the receiver has opened it before it reads the first array. A failed run leaves no export.
 
-Arrays in memory of another process are pieces of a `Block`, which passes on the handle that the memory came from.
+Arrays in memory of another process are pieces of a `Block`, which passes on the handle by which the memory was opened.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class Message:
-    """All arrays of one library that a run sends, in memory of this process."""
+    """All arrays of one library that a pickler sends in one run (one call of its `dump`), in memory of this process."""
 
     __slots__ = ("_added", "_library", "_token", "arrays", "numbers")
 
@@ -109,8 +109,8 @@ class Message:
         self._added: dict[int, int] = {}  # the arrays' numbers, by the ids of `arrays`
 
     def add(self, array: Any) -> int:
-        """Add an array and return its number. The same array may come twice, if a reduction calls another one or a
-        pickler has no memo.
+        """Add an array and return its number. The same array may come twice, if a reduction calls another reduction, or
+        if a pickler has no memo.
         """
         number = self._added.setdefault(id(array), len(self.arrays))
         if number == len(self.arrays):
@@ -148,7 +148,7 @@ class _Run:
         self._ends: list[int] = []
 
     def reaches(self, address: int, nbytes: int, backend: str | None, keep: Any) -> bool:
-        """Return whether these bytes lie in an allocation that this process can export. False for an imported
+        """Return whether these bytes lie in an allocation that this process can export. Return False for an imported
         allocation.
         """
         at = bisect_right(self._starts, address)
@@ -184,7 +184,9 @@ class _Run:
 
 
 class _Current(threading.local):
-    """The current run of this thread, and the messages that this thread has open."""
+    """The run (the call of a pickler's `dump`) that is in progress on this thread, and the messages that this thread
+    has open.
+    """
 
     run: _Run | None = None
 
@@ -270,8 +272,8 @@ def sent(array: Any, library: str) -> tuple[Any, ...] | None:
 
 
 class Block:
-    """The memory behind the handle of an import, for arrays of one run. At the receiver it is a `SharedArray` of
-    bytes.
+    """The memory behind the handle of an import. All arrays in it that a pickler sends in one run (one call of its
+    `dump`) use the same block. At the receiver, the block is a `SharedArray` of bytes.
     """
 
     __slots__ = ("_array", "_raw", "_reopen", "place")
@@ -296,7 +298,7 @@ def reopened(raw: bytes) -> xs.SharedArray:
 
 
 class Blocks:
-    """All `Block` objects of one run."""
+    """All `Block` objects of one run of a pickler (one call of its `dump`)."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int, int], Block] = {}
@@ -340,8 +342,8 @@ def _imported(address: int, nbytes: int) -> Range | None:
 
 def block_of(address: int, nbytes: int, keep: Any, reopen: Reopen) -> tuple[Block, int] | None:
     """Return the run's block of an import and the offset in it, or None for other memory. `keep` is the library's
-    array. It keeps the memory alive, and its library's current stream produces the content. `reopen` opens the block at
-    the receiver, once.
+    array, which keeps the memory alive. The current stream of the library produces the content. `reopen` opens the
+    block at the receiver, once.
     """
     run = _current.run
     if run is None or not nbytes:

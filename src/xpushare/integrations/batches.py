@@ -58,8 +58,8 @@ class _Slot:
 
 @final
 class _CollateFn:
-    """The function that a DataLoader's workers call. They get this object by fork or pickle, and it opens the channel
-    in the worker.
+    """The function that a DataLoader's workers call. A worker gets this object by fork or by a pickle. At its first
+    call there, the object opens the channel.
     """
 
     def __init__(self, name: str, options: dict[str, Any]) -> None:
@@ -95,15 +95,15 @@ class Batches:
     """Carry a DataLoader's batches from its workers to this process in shared memory, without a copy on the way.
 
     The workers collate their samples straight into slots of a channel. With `device`, those slots are page-locked for
-    that GPU in this process, so a copy to it needs no further copy. Leave the DataLoader's `pin_memory` off.
+    that GPU in this process, so a copy to the GPU needs no intermediate copy. Leave the DataLoader's `pin_memory` off.
 
         with Batches(64 << 20, workers=4, device="cuda:0") as batches:
             loader = DataLoader(dataset, 256, num_workers=4, collate_fn=batches.collate_fn)
             for batch in batches.of(loader, "cuda:0"):
                 train(batch)
 
-    Batches are what `default_collate` makes of the samples, except that named tuples arrive as channels send them. If a
-    batch does not fit, the worker raises `InvalidArgumentError`.
+    Batches are what `default_collate` makes of the samples, except that a named tuple arrives as a new class with the
+    same fields. If a batch does not fit, the worker raises `InvalidArgumentError`.
 
     Args:
         nbytes: The largest size that the tensors of one batch take.
@@ -150,15 +150,16 @@ class Batches:
 
         Args:
             loader: The DataLoader.
-            to: A torch device. Batches are copied to it on its current stream, and belong to you. This
-                process does not wait for the copies. Without `to`, a batch's tensors lie in its slot, which
-                the next batch overwrites.
+            to: A torch device. Batches are copied to the device on its current stream, and the copies belong to the
+                caller. This process does not wait for the copies. Without `to`, a batch's tensors lie in a slot of the
+                channel. They are valid until the next batch is requested.
 
         Returns:
             An iterator of batches.
 
         Raises:
-            InvalidArgumentError: The DataLoader has other workers than this object was made for.
+            InvalidArgumentError: The DataLoader has another `collate_fn`, or more workers or a larger `prefetch_factor`
+                than this object was made for, or an earlier epoch has not ended.
         """
         if (
             loader.collate_fn is not self._collate_fn

@@ -1,4 +1,4 @@
-"""checkpoint-engine: its buckets go through a channel, and its workers answer through another.
+"""checkpoint-engine: the server sends buckets through one channel, and the workers answer through another.
 
 checkpoint-engine 0.4.2 has no plug-ins. vLLM's option
 `worker_extension_cls="xpushare.integrations.checkpoint_engine.WorkerExtension"` loads the worker's side. The patch
@@ -43,7 +43,7 @@ class BucketSender:
 
     @property
     def address(self) -> str:
-        """The address for the worker, in place of a socket's."""
+        """The address to give to the worker, in place of the address of a socket."""
         return SCHEME + self._name
 
     @contextlib.contextmanager

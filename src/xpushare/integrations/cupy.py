@@ -1,5 +1,6 @@
-"""Sends CuPy arrays through `multiprocessing` by handle: `xpushare.integrations.cupy.install()`. Puts them into memory
-that can be shared, kept and put to sleep: `xpushare.integrations.cupy.pool()`.
+"""Sends CuPy arrays through `multiprocessing` by handle: `xpushare.integrations.cupy.install()`.
+`xpushare.integrations.cupy.pool()` puts CuPy arrays into memory that can be shared, handed to the keeper, and put to
+sleep.
 """
 
 from __future__ import annotations
@@ -104,12 +105,12 @@ class Pool(_pools.Pool):
 
 
 def pool(device: Any = "gpu") -> Pool:
-    """Make a pool of device memory for CuPy's arrays, which can be shared, kept and put to sleep.
+    """Make a pool of device memory for CuPy's arrays. The memory can be shared, handed to the keeper, and put to sleep.
 
     Arrays that are made within `with pool:`, or after `cupy.cuda.set_allocator(pool.malloc)`, lie in large VMM
-    allocations of CUDA, which are exported as file descriptors. They are shared in place, and can be kept
-    (`xs.publish(…, keep=True)`) and owned (`xs.attach(…, own=True)`). `pool.sleep()` gives the memory back to the
-    device while the arrays keep their addresses, and `pool.wake()` brings it back.
+    allocations of CUDA, which are exported as file descriptors. They are shared in place. `xs.publish(…, keep=True)`
+    hands them to the keeper, and another process can own them (`xs.attach(…, own=True)`). `pool.sleep()` gives the
+    memory back to the device while the arrays keep their addresses, and `pool.wake()` brings it back.
 
     Arrays that outlive the pool keep their memory. A process can have 16 pools.
 

@@ -1,9 +1,9 @@
 """Fabric handles of CUDA memory, for transports to other nodes: `xpushare.integrations.fabric`.
 
 With `XPUSHARE_CUDA_FABRIC=1` in the environment, `xs.malloc_device`, `xs.empty` and
-`xs.PhysicalMemory(enable_ipc=True)` on CUDA make allocations that have a fabric handle beside the file descriptor. On
-this host the memory is shared as any other. On the other nodes of an NVLink domain, a transport such as NIXL, UCX or
-NCCL opens it by the fabric handle.
+`xs.PhysicalMemory(enable_ipc=True)` on CUDA make allocations that have a fabric handle in addition to the file
+descriptor. On this host the memory is shared like any other memory. On the other nodes of an NVLink domain, a transport
+such as NIXL, UCX or NCCL opens the memory by the fabric handle.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def support(device: DeviceLike = "cuda:0") -> Support:
 def handle(obj: Any) -> FabricHandle:
     """Return the fabric handle of the allocation that contains `obj`, a Memory or an array.
 
-    Keep the memory for as long as another node uses it, since a fabric handle does not keep it. The handle opens the
-    whole allocation. Raises `FeatureNotSupportedError` if the memory was made without a fabric handle. Also raises
-    `InvalidArgumentError` and `DeviceError`.
+    Keep the memory for as long as another node uses it, since a fabric handle does not keep the memory alive. The
+    handle opens the whole allocation. Raises `FeatureNotSupportedError` if the memory was made without a fabric handle.
+    Also raises `InvalidArgumentError` and `DeviceError`.
     """
     source = use(obj) if isinstance(obj, Memory) else range_of(obj)
     if source.device.backend != _BACKEND:

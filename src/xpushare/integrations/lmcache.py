@@ -1,4 +1,5 @@
-"""LMCache: an engine's KV cache goes to LMCache's server by handle, and timelines of this package order both sides.
+"""LMCache: an engine passes its KV cache to LMCache's server by handle, and events of this package order the work of
+both.
 
 `LMCACHE_DEVICE_BACKEND=xpushare` switches the plug-in on, in the engine and in the server. For the changes see
 docs/engines/lmcache.md.
@@ -109,7 +110,8 @@ def wrapper() -> Any:
             return found
 
         def to_tensor(self) -> Any:
-            """Return a view of the other process's memory, which stays mapped until `close` and while the tensor lives.
+            """Return a view of the other process's memory, which stays mapped until `close`, and as long as the tensor
+            lives.
 
             The first call opens all storages of the batch.
             """
@@ -131,7 +133,7 @@ class Storages(list[Any]):
 
 
 class Batch:
-    """Storages that an engine describes one after the other. They are exported as one tree."""
+    """Storages that an engine has described one after the other, to be exported together as one tree."""
 
     def __init__(self) -> None:
         self.flats: list[Any] = []
@@ -143,7 +145,7 @@ class Batch:
         return bytes(self.handle)
 
     def end(self) -> None:
-        """End the export, because one of its tensors, and so the cache, no longer exists."""
+        """End the export, because a tensor in it no longer exists, which means that the whole cache is gone."""
         for key in [key for key, (batch, _) in _exports.items() if batch is self]:
             del _exports[key]
         self.flats.clear()
@@ -217,7 +219,9 @@ class Events:
             _queue(stream).wait(event.event, at_least=event.number)
 
     def query_event(self, event: Point) -> bool:
-        """Return whether the event is complete. Raises `PeerLostError` if its process died before that."""
+        """Return whether the event is complete. Raises `PeerLostError` if the process that recorded the event died
+        before the event was complete.
+        """
         if event.event is None:
             return True
         if event.event.value < event.number:
@@ -226,7 +230,9 @@ class Events:
         return True
 
     def synchronize_event(self, event: Point, device: object) -> None:  # noqa: ARG002
-        """Wait for the event. Raises `PeerLostError` if its process dies before it is complete."""
+        """Wait for the event. Raises `PeerLostError` if the process that recorded the event dies before the event is
+        complete.
+        """
         if event.event is not None:
             event.event.wait(at_least=event.number)
 

@@ -48,12 +48,12 @@ _log: Final = logging.getLogger("xpushare")
 
 
 def register(name: str = "XPUSHARE", data_type: type = np.ndarray) -> None:
-    """Make the transport known to Ray in this process, and in the actors that it creates from now on.
+    """Make the transport known to Ray in this process, and in the actors that this process creates from now on.
 
     `data_type` is the type of the arrays that the transport carries: `numpy.ndarray`, `torch.Tensor`, `cupy.ndarray`,
     `jax.Array` or `xpushare.SharedArray`. Ray takes arrays of exactly that class, not of subclasses. Another type needs
     another `name`. Registering the same type and name again does nothing. Raises `InvalidArgumentError` for any other
-    type, and if the name already stands for something else. (ray.experimental.register_tensor_transport)
+    type, and if the name is already registered for another transport. (ray.experimental.register_tensor_transport)
     """
     library = _library(data_type)
     if library not in _LIBRARIES:
@@ -179,8 +179,8 @@ class Transport(TensorTransportManager):  # type: ignore[misc,unused-ignore]
         communicator_metadata: Any,  # noqa: ARG002
         target_buffers: list[Any] | None = None,
     ) -> Fetch:
-        """Attach the arrays. If that is impossible, start a task on the producer's node that reads them, and do not
-        wait for it.
+        """Attach the arrays. If that is impossible, start a task on the producer's node that reads the arrays, and
+        return without waiting for the task.
         """
         metadata = tensor_transport_metadata
         fetch = Fetch(obj_id, [], metadata, target_buffers, None)
@@ -217,8 +217,8 @@ class Transport(TensorTransportManager):  # type: ignore[misc,unused-ignore]
         """Return views of the producer's memory, which stays mapped as long as they live. Return copies if the memory
         is out of reach.
 
-        If there are `target_buffers`, they are filled and returned instead. Raises `HandleExpiredError` if the producer
-        is gone. Waits no longer than Ray does (RAY_rdt_fetch_fail_timeout_milliseconds).
+        If `target_buffers` is given, these buffers are filled and returned instead. Raises `HandleExpiredError` if the
+        producer is gone. Waits no longer than Ray does (RAY_rdt_fetch_fail_timeout_milliseconds).
         """
         fetch = self.fetch_multiple_tensors(obj_id, tensor_transport_metadata, communicator_metadata, target_buffers)
         return self.wait_fetch_complete(fetch, RDT_FETCH_FAIL_TIMEOUT_SECONDS)
@@ -229,7 +229,9 @@ class Transport(TensorTransportManager):  # type: ignore[misc,unused-ignore]
         raise NotImplementedError("a one-sided transport sends nothing: consumers fetch")
 
     def garbage_collect(self, obj_id: str, tensor_transport_meta: Metadata, tensors: list[Any]) -> None:  # noqa: ARG002
-        """Withdraw an object's exports. Attached arrays stay attached, and the memory is freed with its last user."""
+        """Withdraw an object's exports. Attached arrays stay attached, and the memory is freed once its last user has
+        released it.
+        """
         if obj_id in self._exports:
             for handle in self._exports.pop(obj_id)[1]:
                 handle.close()
@@ -273,8 +275,9 @@ def _view(library: str, array: xs.SharedArray) -> Any:
 
 
 class _ForJax:
-    """Hides that an array is read-only. JAX shares its arrays as read-only but cannot import read-only arrays, since it
-    does not know the flag. JAX never writes to an array.
+    """Wraps an array so that JAX can import it. JAX marks the arrays that it exports as read-only, but refuses to
+    import read-only arrays, since it does not know the flag. Hiding the flag is safe, because JAX never writes to an
+    array.
     """
 
     def __init__(self, array: xs.SharedArray) -> None:

@@ -1,4 +1,4 @@
-"""SGLang: tensors go between its processes, and from a trainer to them, by handle.
+"""SGLang: tensors go between SGLang's processes, and from a trainer to these processes, by handle.
 
 SGLang's own list of plug-ins, `SGLANG_PLUGINS=xpushare`, switches the plug-in on, and so does `install()`. For the
 changes see docs/engines/sglang.md.
@@ -74,8 +74,8 @@ def _hook(target: str, hook: Callable[..., Any]) -> Any:
 
 
 def _patch(original: Callable[[], None]) -> None:
-    """Let SGLang register its reductions, and then register this package's. These call SGLang's for tensors without a
-    handle.
+    """Let SGLang register its reductions, and then register this package's. The latter call SGLang's reductions for
+    tensors that cannot be sent by handle.
     """
     global _patched
     if _patched:
@@ -143,7 +143,7 @@ async def _update_weights(
 
 
 def _listed(token: bytes, number: int, raw: bytes) -> Any:
-    """Return a tensor of a received list. The rest of an earlier list, whose update failed, is dropped."""
+    """Return a tensor of a received list. If an earlier update failed, the unread tensors of its list are dropped."""
     if raw and number not in _open.get(token, ()):
         found = importlib.import_module(_UTILS).MultiprocessingSerializer.deserialize(raw)
         _open.clear()

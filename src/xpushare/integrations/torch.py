@@ -1,7 +1,7 @@
 """Sends torch tensors through `multiprocessing` by handle: `xpushare.integrations.torch.install()`.
 
-`Batches` carries a DataLoader's batches by a channel. `pool()` allocates CUDA tensors in memory that can be shared,
-kept and put to sleep.
+`Batches` carries a DataLoader's batches through a channel. `pool()` allocates CUDA tensors in memory that can be
+shared, handed to the keeper, and put to sleep.
 """
 
 from __future__ import annotations
@@ -157,8 +157,8 @@ _SHARED_METHODS: Final = {"is_shared": _is_shared, "share_memory_": _share_memor
 
 
 def _lies_here(storage: Any) -> bool:
-    """Return whether a CPU storage lies in memory of this package that this process or a parent of it made or
-    opened.
+    """Return whether a CPU storage lies in memory of this package that this process, or a parent of this process, made
+    or opened.
     """
     if storage.device.type != "cpu" or not storage.nbytes():
         return False
@@ -246,7 +246,7 @@ def _torch_stream(place: xs.Device) -> Any:
 
 
 def _reopened(raw: bytes) -> xs.SharedArray:
-    """Open a block of the message again, and return its array. On a GPU, torch's current stream waits for the
+    """Open a block of memory at the receiver, and return its array. On a GPU, torch's current stream waits for the
     producer's stream.
     """
     array = common.reopened(raw)
@@ -259,8 +259,9 @@ def _reopened(raw: bytes) -> xs.SharedArray:
 
 
 def _only(storage: Any) -> Any:
-    """Return the storage over these bytes. The same bytes give the same object as long as that object lives. Memory
-    that is opened twice has the same address, which no other memory gets while a storage keeps the mapping.
+    """Return the storage over these bytes. As long as the storage lives, the same bytes give the same storage. Memory
+    that is opened twice has the same address, and no other memory gets that address while a storage keeps the memory
+    mapped.
     """
     key = "xpushare", storage.data_ptr(), storage.nbytes()
     cache = _torch_reductions.shared_cache
@@ -329,7 +330,9 @@ class Pool(_pools.Pool):
 
     @property
     def id(self) -> tuple[int, int]:
-        """The pool's id for `torch.cuda.graph(…, pool=…)`, so that a captured graph has its memory here."""
+        """The pool's id, for `torch.cuda.graph(…, pool=…)`. A graph that is captured with this id allocates its memory
+        in the pool.
+        """
         found: tuple[int, int] = self._mem_pool.id
         return found
 
@@ -337,7 +340,7 @@ class Pool(_pools.Pool):
         """Give back to the device the memory that torch has cached, in this pool and elsewhere, and that no tensor
         uses. `id` changes.
 
-        Raises `InvalidArgumentError` within `with pool:`, and while a captured graph has memory here.
+        Raises `InvalidArgumentError` within `with pool:`, and while a captured graph has memory in this pool.
         """
         with self._lock:
             self._expect_own()
@@ -361,7 +364,8 @@ _allocators: Final[dict[str, Any]] = {}  # torch's objects, by the function that
 
 
 def pool(device: Any = "gpu") -> Pool:
-    """Make a pool of device memory for torch's tensors, which can be shared, kept and put to sleep.
+    """Make a pool of device memory for torch's tensors. The memory can be shared, handed to the keeper, and put to
+    sleep.
 
     Within `with pool:`, torch puts the device memory of this thread's new tensors into large VMM allocations of CUDA,
     which are exported as file descriptors. `xs.share` and pickles take such tensors in place, `xs.publish(…,

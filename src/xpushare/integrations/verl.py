@@ -96,8 +96,8 @@ async def _send_weights(self: Any, weights: Any) -> None:
 
 
 def _receive_weights(self: Any, on_bucket_received: Callable[[list[tuple[str, Any]], bool], object]) -> None:
-    """Pass each frame's weights to the callback, which may use them on the current stream. The last call passes no
-    weights.
+    """Pass the weights of each frame to the callback, which may use them on the current stream. The last call of the
+    callback passes no weights.
 
     Raises `PeerLostError` if the sender exits before the last frame.
     """
@@ -141,7 +141,7 @@ def _replace(module: Any) -> None:
 def _register(module: Any) -> None:
     @module.CheckpointEngineRegistry.register("xpushare")
     class CheckpointEngine(module.CheckpointEngine):  # type: ignore[misc]
-        """Sends from the trainer's first rank to all ranks of the rollout, on one host, through one channel."""
+        """Sends weights from the trainer's first rank to all ranks of the rollout, on one host, through one channel."""
 
         def __init__(self, bucket_size: int, is_master: bool = False) -> None:
             self._bucket_size = bucket_size
@@ -174,7 +174,7 @@ def _register(module: Any) -> None:
 
         async def send_weights(self, weights: Any, global_steps: int | None = None) -> None:  # noqa: ARG002
             """Send the weights. Returns when all ranks of the rollout have finished with them. Raises `PeerLostError`
-            if one of them exits.
+            if one of these ranks exits before that.
             """
             if self._channel is None:  # of another rank, which takes part in gathering each tensor
                 async for _ in importlib.import_module("verl.workers.rollout.utils").ensure_async_iterator(weights):

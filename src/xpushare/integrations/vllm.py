@@ -75,7 +75,7 @@ class InitInfo(_transfer.WeightTransferInitInfo):
 
 @dataclasses.dataclass
 class UpdateInfo(_transfer.WeightTransferUpdateInfo):
-    """The device, name and version of each tree of an update. All ranks get the same."""
+    """The device, name and version of each tree of an update. All ranks get the same information."""
 
     trees: list[tuple[str, str, int]]
 
@@ -118,9 +118,9 @@ class WorkerEngine(_transfer.WeightTransferEngine):
 
 @dataclasses.dataclass
 class TrainerInfo(_transfer.TrainerInitInfo):
-    """Options of the trainer's side. `name` is the published name, which this user's processes on this machine find.
-    `keep` leaves each version with the keeper, so that engines can start from it (`load_format="xpushare"`). `timeout`
-    is in seconds.
+    """Options of the trainer's side. `name` is the name under which weights are published to this user's processes on
+    this machine. `keep` leaves each version with the keeper, so that engines can start from it
+    (`load_format="xpushare"`). `timeout` is in seconds.
     """
 
     backend: ClassVar[str] = NAME
@@ -202,7 +202,8 @@ class Trainer(_transfer.TrainerWeightTransferEngine):
 
 class ModelLoader(_loaders.DefaultModelLoader):
     """Loads the newest version that a trainer or the keeper has published. `model_loader_extra_config` may set `name`
-    (default "vllm-weights") and `timeout`, the seconds to wait for a first version (default 0).
+    (default "vllm-weights") and `timeout`, the number of seconds to wait if no version has been published yet (default
+    0).
     """
 
     def __init__(self, load_config: Any) -> None:

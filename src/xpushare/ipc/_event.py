@@ -1,5 +1,5 @@
-"""The functions of `xpushare.ipc.event`. That module contains no other names, since editors offer every name of a
-module.
+"""The functions of `xpushare.ipc.event`. The public module contains nothing else, because editors offer every name in a
+module, imported names included.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def put(h: Handle | bytes | str) -> None:
         h: A handle that `get` made here, its bytes or its text.
 
     Raises:
-        InvalidArgumentError: Another process made the handle, or it was put before.
+        InvalidArgumentError: Another process made the handle, or the handle was already withdrawn.
 
     Examples:
         >>> event = xs.Event("native_cpu:0", enable_ipc=True)

@@ -1,5 +1,5 @@
-"""The functions of `xpushare.ipc.memory`. That module contains no other names, since editors offer every name of a
-module.
+"""The functions of `xpushare.ipc.memory`. The public module contains nothing else, because editors offer every name in
+a module, imported names included.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def get(obj: Memory | AnyArray, *, context: Context | None = None, read_only: bo
     garbage-collected. (urIPCGetMemHandleExp)
 
     Args:
-        obj: A `Memory`, or an array of any library whose memory a driver can export. It may cover
-            a part of an allocation; importers get exactly that range.
+        obj: A `Memory`, or an array of any library whose memory a driver can export. If it covers
+            only a part of an allocation, importers get exactly that part.
         context: The context of the memory, by default the device's own.
-        read_only: Lets importers map the memory without write access, as a safeguard against
-            accidents.
+        read_only: Makes importers map the memory without write access, as a safeguard against
+            accidental writes.
 
     Returns:
         A new handle, even of memory that was exported before.
@@ -62,7 +62,7 @@ def _range_of(obj: Any) -> _core.Range:
 def open(h: HandleLike, *, device: DeviceLike | None = None, context: Context | None = None) -> Memory:
     """Open a handle of memory, in any process of this user.
 
-    Repeated opens are cheap. An open that fails leaves nothing behind. (urIPCOpenMemHandleExp)
+    Repeated opens are cheap. A failed open leaves nothing mapped. (urIPCOpenMemHandleExp)
 
     Args:
         h: A handle, its bytes or its text.
@@ -74,7 +74,7 @@ def open(h: HandleLike, *, device: DeviceLike | None = None, context: Context | 
 
     Raises:
         InvalidHandleError: The bytes are not a handle of memory of this user and boot.
-        HandleExpiredError: The handle was put, the memory was freed, or the exporter has exited.
+        HandleExpiredError: The handle was withdrawn (`put`), the memory was freed, or the exporter has exited.
         RouteError: Every way to the exporter's memory is blocked. `reasons` lists how to unblock each.
         FeatureNotSupportedError: The device cannot open this memory.
         OutOfMemoryError: Memory or file descriptors ran out.
@@ -106,7 +106,7 @@ def close(memory: Memory) -> None:
 
     Raises:
         InvalidArgumentError: The memory is closed, or was not opened from a handle. Unlike this
-            function, `memory.close()` accepts both.
+            function, `memory.close()` does not raise in these two cases.
 
     Examples:
         >>> memory = xs.malloc_host(4, "native_cpu:0")
@@ -134,7 +134,7 @@ def put(h: Handle | bytes | str) -> None:
         h: A handle that `get` made here, its bytes or its text.
 
     Raises:
-        InvalidArgumentError: Another process made the handle, or it was put before.
+        InvalidArgumentError: Another process made the handle, or the handle was already withdrawn.
 
     Examples:
         >>> handle = xs.ipc.memory.get(xs.malloc_host(4, "native_cpu:0"))

@@ -1,5 +1,5 @@
-"""The functions of `xpushare.ipc.physical_memory`. That module contains no other names, since editors offer every name
-of a module.
+"""The functions of `xpushare.ipc.physical_memory`. The public module contains nothing else, because editors offer every
+name in a module, imported names included.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def open(h: HandleLike, *, device: DeviceLike | None = None, context: Context | 
 
     Raises:
         InvalidHandleError: The bytes are not a handle of physical memory of this user and boot.
-        HandleExpiredError: The handle was put, or the exporter has exited.
+        HandleExpiredError: The handle was withdrawn (`put`), or the exporter has exited.
         RouteError: Every way to the exporter's memory is blocked. `reasons` lists how to unblock each.
         FeatureNotSupportedError: The device cannot open this memory.
 
@@ -83,7 +83,7 @@ def put(h: Handle | bytes | str) -> None:
         h: A handle that `get` made here, its bytes or its text.
 
     Raises:
-        InvalidArgumentError: Another process made the handle, or it was put before.
+        InvalidArgumentError: Another process made the handle, or the handle was already withdrawn.
 
     Examples:
         >>> pages = xs.PhysicalMemory(xs.Device("cpu").memory_granularity(), "cpu", enable_ipc=True)

@@ -47,7 +47,7 @@ _KINDS: Final = ("memory", "physical_memory")
 
 @final
 class _Kept:
-    """A version of a name."""
+    """A version of a published name that the keeper holds."""
 
     __slots__ = ("nbytes", "objects", "pid", "since", "version", "who")
 
@@ -80,7 +80,7 @@ class _Handed:
 
 @final
 class _Client(_Handed):
-    """A connection, and the memory that it has handed over."""
+    """A client's connection, and the memory that the client has handed over on it."""
 
     def __init__(self, connection: socket.socket) -> None:
         super().__init__(struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
@@ -123,8 +123,8 @@ class Keeper:
         _native.close_warden()
 
     def run(self, until: int = -1) -> None:
-        """Serve until stopped. With `until`, serve a predecessor's hand-over, to which the limits do not apply, until
-        that descriptor is readable.
+        """Serve until stopped. If `until` is a descriptor, serve the hand-over of a predecessor, to which the limits do
+        not apply, until the descriptor becomes readable.
         """
         self._filling = until >= 0
         if self._filling:
@@ -248,7 +248,9 @@ class Keeper:
         return made
 
     def _expect_room(self, more: list[Exported]) -> None:
-        """Raise `OutOfMemoryError` if there is no room, since a full keeper evicts nothing."""
+        """Raise `OutOfMemoryError` if these exports exceed the limit on the keeper's memory. A full keeper evicts
+        nothing.
+        """
         if not self._max_bytes or self._filling:
             return
         before = _nbytes(self._table.exports())
@@ -272,8 +274,8 @@ class Keeper:
         self, client: _Handed, name: str, replace: bool, versions: int, parts: Sequence[tuple[Earlier | None, bytes]],
         before: int | None,
     ) -> int:  # fmt: skip
-        """Publish memory that was handed over under a name. `parts` are the name's versions and their messages, the
-        newest first.
+        """Publish, under one name, the memory that a client has handed over. `parts` are the versions of the name and
+        their messages, the newest first.
         """
         kept = [self._prepared(client, *each) for each in parts]
 
@@ -374,7 +376,9 @@ class Keeper:
         naming.unpublish(name)
 
     def _replace(self, _client: _Client, fds: list[OwnedFd]) -> bytes:
-        """Hand over all memory first, so that a failure changes nothing, and then the names one by one."""
+        """Hand everything over to a successor: first all memory, so that a failure changes nothing, and then the names
+        one by one.
+        """
         successor = keeping.connect(keeping.body_of(fds[0]).decode())
         if successor is None:
             raise InvalidArgumentError("nobody listens there")

@@ -1,1 +1,3 @@
-"""The object face: memory, arrays and their handles, physical memory, events and queues, and how they end."""
+"""The classes of the public interface: memory, arrays and their handles, physical memory, events and queues.
+`lifecycle` contains what they have in common, such as `close`.
+"""

@@ -1,5 +1,5 @@
-"""`Memory` and `SharedArray`: USM memory, and arrays over it, which every array library reads. Both are in one module,
-because each makes the other.
+"""`Memory` and `SharedArray`: USM memory, and arrays in it, which every array library reads. Both classes are in one
+module, because each makes objects of the other.
 """
 
 from __future__ import annotations
@@ -113,9 +113,9 @@ def span_of(found: Range) -> Span:
 class Memory(BufferBase, Exportable[Range]):
     """Memory of a device: an allocation, a slice of one, or memory of another process.
 
-    `malloc_device`, `malloc_host`, `malloc_shared` and `ipc.memory.open` make it. It speaks DLPack and
-    the array interfaces, and on host-accessible memory the buffer protocol. After `close`, the memory
-    is freed once the last view, array, slice, export and unfinished queue operation has released it.
+    `malloc_device`, `malloc_host`, `malloc_shared` and `ipc.memory.open` make it. It supports DLPack and the array
+    interfaces and, if the host can access the memory, the buffer protocol. After `close`, the memory is freed once the
+    last view, array, slice, export and unfinished queue operation has released it.
 
     Examples:
         >>> with xs.malloc_host(64, "native_cpu:0") as memory:
@@ -172,7 +172,7 @@ class Memory(BufferBase, Exportable[Range]):
             nbytes: Length of the part.
 
         Returns:
-            The part. It shares the ownership, and a handle of it covers that range.
+            The part, which shares the ownership of the memory. Its handles cover exactly the part.
 
         Raises:
             InvalidArgumentError: The part does not lie inside the memory, or the memory is closed.
@@ -209,11 +209,10 @@ class Memory(BufferBase, Exportable[Range]):
         """Report sizes and handles of this memory.
 
         Returns:
-            A dict. `kind` is "device", "host" or "shared". `nbytes` is the memory's size, and
-            `allocation_nbytes` that of the allocation that it lies in. `imported` tells whether it was
-            opened from a handle. `kept_nbytes` counts freed memory that this process keeps. `exports`
-            has the live handles of the allocation, each with `generation`, `nbytes`, `read_only` and the
-            number of `importers`.
+            A dict. `kind` is "device", "host" or "shared". `nbytes` is the size of this memory, and `allocation_nbytes`
+            the size of the allocation that contains it. `imported` tells whether the memory was opened from a handle.
+            `kept_nbytes` is the size of all memory that this process caches. `exports` has the live handles of the
+            allocation, each with `generation`, `nbytes`, `read_only` and the number of `importers`.
 
         Raises:
             InvalidArgumentError: The memory is closed.
@@ -242,7 +241,7 @@ class Memory(BufferBase, Exportable[Range]):
         return self._given("__array_interface__")
 
     def _given(self, name: str) -> dict[str, Any]:
-        """Return the content of an array interface."""
+        """Return the value of the array interface attribute `name`, for all of the memory as an array of bytes."""
         content = bytes_of(self)
         interface: dict[str, Any] = getattr(content, name)
         pin(self, content)  # the consumer holds this object, not a buffer: stay open as long as it lives
@@ -295,9 +294,9 @@ class SharedArray(ArrayState, Holder[Range]):
 
     `empty`, `zeros`, `array`, `attach`, `Memory.as_array` and `VirtualRange.as_array` make it. Read
     it with `np.asarray(a)` or `memoryview(a)` on the host. On any device, use
-    `torch.from_dlpack(a)`, `cupy.from_dlpack(a)` or `jax.dlpack.from_dlpack(a)`. These share the
-    memory and keep it, even after `close()`. The array itself does not calculate, and `==` compares
-    objects, not elements. `np.array_equal(a, b)` compares elements.
+    `torch.from_dlpack(a)`, `cupy.from_dlpack(a)` or `jax.dlpack.from_dlpack(a)`. The results share
+    the memory and keep it alive, even after `close()`. A `SharedArray` itself has no arithmetic,
+    and `==` compares objects, not elements. `np.array_equal(a, b)` compares elements.
 
     Examples:
         >>> a = xs.zeros((2, 3))
@@ -314,8 +313,8 @@ class SharedArray(ArrayState, Holder[Range]):
         raise TypeError("a SharedArray is made by Memory.as_array, VirtualRange.as_array, empty and attach")
 
     def _before_host(self) -> None:
-        """Wait for the producer's stream, because the host reads next. Once the content is complete, no reader of the
-        array waits again.
+        """Wait for the producer's stream, because the host reads next. Once the content is complete, later reads do not
+        wait.
         """
         order = array_order(self)
         if order is not None:
@@ -508,8 +507,9 @@ class SharedArray(ArrayState, Holder[Range]):
         return array_of(place, shape, dtype, strides, offset)
 
     def _capsule(self, stream: Any, versioned: bool, immutable: bool = False, copied: bool = False) -> Any:
-        """Return a DLPack capsule. `immutable` means that its consumer never writes to arrays, so it need not know that
-        this one is read-only. `copied` means that the consumer asked for a copy, and this array is one.
+        """Return a DLPack capsule. If `immutable` is true, the consumer never writes to arrays, so the capsule does not
+        mark a read-only array as read-only. If `copied` is true, the consumer asked for a copy, and this array is that
+        copy.
         """
         found = use(self)
         allocation = found.allocation
@@ -652,9 +652,9 @@ class SharedArray(ArrayState, Holder[Range]):
         return _reopen_array, (self._pickled(),)
 
     def _pickled(self, producer: object = None, marks: Marks | None = None) -> bytes:
-        """Return the bytes that a pickle carries: an import's handle if its exporter lives, otherwise the handle of an
-        export by this process. The content is that of the current stream of `producer`'s library. `marks` are those of
-        the same message.
+        """Return the bytes that a pickle of the array contains: the handle of an import if its exporter is alive,
+        otherwise the handle of a new export. The content is as of now on the current stream of `producer`'s library.
+        `marks` are the stream marks made so far for the same message.
         """
         found = use(self)
         imported = found.handle if found.borrowed else None
@@ -749,8 +749,9 @@ _TORCH_WRITES: Final = (
 
 
 def _warn_torch() -> None:
-    """Warn of `torch.from_dlpack`, which treats read-only memory as writable. It asks for version 1.0 and, unlike
-    NumPy, leaves out optional arguments. If torch is loaded, other libraries that do the same are warned needlessly.
+    """Warn of `torch.from_dlpack`, which treats read-only memory as writable. Its call is recognised because it asks
+    for DLPack version 1.0 and, unlike NumPy, leaves out optional arguments. If torch is loaded, other libraries that
+    call in this way cause a needless warning.
     """
     if "torch" in sys.modules:
         import warnings
@@ -799,8 +800,8 @@ def array_of(
     offset: int,
     order: Order | None = None,
 ) -> SharedArray:
-    """Make an array whose first element is `offset` bytes into `source`. Raises `InvalidArgumentError` if it does not
-    lie inside.
+    """Make an array whose first element is `offset` bytes into `source`. Raises `InvalidArgumentError` if the array
+    does not lie inside `source`.
     """
     low, high = extent(shape, strides, dtype.itemsize)
     if offset + low < 0 or offset + high > source.nbytes:
@@ -827,7 +828,7 @@ def view_of(
     array: SharedArray, offset: int, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...]
 ) -> SharedArray:
     """Make another array in the same memory. Its first element is `offset` bytes after this array's, and its readers
-    wait for the same points.
+    wait for the same signals.
     """
     check_dtype(dtype)
     return array_of(use(array), as_shape(shape), dtype, strides, array_offset(array) + offset, array_order(array))
@@ -856,7 +857,7 @@ def covered_by(array: SharedArray) -> tuple[Range, int]:
 
 
 def unsettled(array: SharedArray) -> Order | None:
-    """Return the points that readers have to wait for, or None once the content is complete."""
+    """Return the signals of events that readers of the array have to wait for, or None once the content is complete."""
     order: Order | None = array_order(array)
     if order is not None and order.settled():
         order = None
@@ -865,12 +866,12 @@ def unsettled(array: SharedArray) -> Order | None:
 
 
 def capsule_of(array: SharedArray, stream: Any, versioned: bool, immutable: bool = False) -> Any:
-    """Make a DLPack capsule. `immutable` means that its consumer never writes to arrays."""
+    """Make a DLPack capsule. `immutable` means that the consumer never writes to arrays."""
     return array._capsule(stream, versioned, immutable)  # pyright: ignore[reportPrivateUsage]
 
 
 def order_before(array: SharedArray, work: Work) -> None:
-    """Have `work` wait for the content."""
+    """Make later operations of `work` wait until the content of the array is complete."""
     array._before(work)  # pyright: ignore[reportPrivateUsage]
 
 

@@ -49,7 +49,7 @@ _NO_ARRAY: Final = "this is a handle, not an array: np.asarray(xs.attach(handle)
 
 
 class ArrayHandle(MessageState, Named, Closable, Generic[T_co]):
-    """A handle of an array, or of a tree of arrays, which `share` makes and `attach` opens.
+    """A handle of an array or of a tree of arrays. `share` makes it, and `attach` opens it.
 
     `bytes(h)` and `str(h)` are the whole handle. They may be sent through any channel, and
     `ArrayHandle(h)` parses and verifies them. Handles compare by content, and can be hashed and pickled.
@@ -60,8 +60,8 @@ class ArrayHandle(MessageState, Named, Closable, Generic[T_co]):
     The handle of a tree has `handles`, one for each allocation, and no `handle`, `event`, `shape`,
     `strides` and `dtype`.
 
-    To type checkers, `ArrayHandle[T]` is the handle of what `attach` returns as a `T`, by default a
-    `SharedArray`. `xs.ArrayHandle[dict[str, xs.SharedArray]](raw)` says it of bytes or text.
+    To type checkers, `attach` of an `ArrayHandle[T]` returns a `T`, by default a `SharedArray`. For bytes or text,
+    state the type: `xs.ArrayHandle[dict[str, xs.SharedArray]](raw)`.
 
     Args:
         handle (ArrayHandle | bytes | str): An array handle, its bytes or its text.
@@ -185,7 +185,9 @@ class ArrayHandle(MessageState, Named, Closable, Generic[T_co]):
 
     # The default keeps what is needed at interpreter exit, when module globals are gone.
     def _abandoned(self, _left: Callable[[], bool] = _native.left) -> None:
-        """Record that an object that owned exports dies."""
+        """Record that this object, which owns exports, is deleted without `close()`. Warns if nothing else will end the
+        exports.
+        """
         if _left():
             return
         table = node.current().table_if_any

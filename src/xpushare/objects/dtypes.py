@@ -1,4 +1,6 @@
-"""dtypes in terms of JSON: a string, [base, shape] for sub-arrays, an object for structures."""
+"""Descriptions of dtypes in JSON: a string for a simple dtype, [base, shape] for a sub-array, an object for a
+structure.
+"""
 
 from __future__ import annotations
 

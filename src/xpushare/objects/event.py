@@ -1,4 +1,4 @@
-"""`Event`: the object face of events."""
+"""`Event`: the public class for events."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class Closable(Advised):
         raise NotImplementedError
 
     def close(self) -> None:
-        """End this object's use of its resource. Idempotent. In a forked child, nothing of the parent's is touched."""
+        """End this object's use of its resource. Idempotent. In a forked child, this affects nothing of the parent."""
         raise NotImplementedError
 
     def __enter__(self: C) -> C:  # Jedi takes `Self` for this base class
@@ -159,8 +159,8 @@ _UNOPENED: Final = 0xFFFFFFFF  # no process has forked that often, so what could
 
 
 def unpickles(kind: Any) -> Callable[[F], F]:
-    """Decorate the functions that pickles call. They never raise, since that would kill the threads of pools, which
-    unpickle. An object that cannot be opened becomes a `kind` that raises at each use.
+    """Decorate a function that pickles call. The decorated function never raises, since an error would kill the threads
+    in which pools unpickle. An object that cannot be opened becomes a `kind` that raises at each use.
     """
 
     def wrap(open_: Any) -> Any:
@@ -184,8 +184,8 @@ CLOSED: Final = (
 
 
 def use(thing: Holder[S]) -> S:
-    """Return the object behind an open object. Raises `InvalidArgumentError` if it is closed, `ForkError` in a forked
-    child of its process.
+    """Return the object behind an open object. Raises `InvalidArgumentError` if it is closed, or `ForkError` in a
+    forked child of the process that made the object.
     """
     found: S | None = usable(thing)
     if found is None:
@@ -246,7 +246,9 @@ class Exportable(DeviceObject[I]):
         return found.handle
 
     def _handle_to_pickle(self, found: I, get: Callable[..., Handle]) -> Handle:
-        """Return the handle that an import was opened from, if its exporter lives, else that of an export by `get`."""
+        """Return the handle that an import was opened from, if its exporter lives, else the handle of a new export,
+        which `get` makes.
+        """
         imported = self._forwarded(found)
         if imported is not None and pickle_of(self) is None and forwards(imported):
             return imported

@@ -1,4 +1,6 @@
-"""The object face of USM memory: the three mallocs, and `Memory`, which `objects.array` defines beside its arrays."""
+"""The public functions `malloc_device`, `malloc_host`, `malloc_shared` and `trim`. The class `Memory` is in
+`objects.array`.
+"""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ def _handles(places: int, events: int) -> list[tuple[int, str]]:
 
 
 def _covered(raw: bytes, places: int, events: int) -> bytes:
-    """Return the bytes that the seal covers. Instead of each handle, only the handle's own seal is covered."""
+    """Return the bytes that the seal covers. Of each handle in the message, it covers only the handle's own seal."""
     found = [raw[: HEADER.size]]
     for at, kind in _handles(places, events):
         end = at + Handle.NBYTES

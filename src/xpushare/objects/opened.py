@@ -1,4 +1,4 @@
-"""Opening the memory of a message, and the events that its readers wait for."""
+"""Opens the memory of a message, and the events that the readers of its arrays wait for."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Orders = dict[tuple[int, int], Order]  # by the numbers of the memory and the ev
 
 
 class Part(NamedTuple):
-    """A part of a message."""
+    """The arrays that are selected from a message, and the memory that they need."""
 
     arrays: set[int]  # indices of the selected arrays
     memory: list[int]  # numbers of their memory, and that of the first memory
 
     def chosen(self, arrays: list[Any]) -> list[Any]:
-        """Return the list with None in place of each array outside the part."""
+        """Return the list with None in place of each array that is not selected."""
         return [each if index in self.arrays else None for index, each in enumerate(arrays)]
 
 
@@ -45,9 +45,11 @@ def open_message(
     part: Part | None = None,
     own: bool = False,
 ) -> Orders:
-    """Append the range of each memory of a message to `opened`, even if an error follows. Return the points that the
-    readers of its arrays wait for. With `ordered`, the readers wait for the producers' streams, and so does `work` from
-    now on. `part` selects memory; None selects all. With `own`, this process can export the memory.
+    """Open the memory of a message, and return the signals that readers of its arrays have to wait for.
+
+    Each opened range is appended to `opened`, even if an error follows. If `ordered` is true, readers wait for the
+    streams that produce the content, and later operations of `work` wait for them, too. If `part` is given, only the
+    memory of the arrays in that part is opened. If `own` is true, this process can export the memory afterwards.
     """
     handles, at, export = message_memory(message), None, None
     if len(handles) > 1 and (here := node.current()).is_own(fields_of(handles[0]).cookie):
@@ -78,7 +80,9 @@ def open_message(
 def arrays_of(
     message: ArrayHandle, opened: list[Range], content: Content, orders: Orders, part: Part | None = None
 ) -> list[Any]:
-    """Make the arrays of a message, whose memory is open. Each array outside the part is None."""
+    """Make the arrays of a message, whose memory is open. If `part` is given, None takes the place of each array
+    outside the part.
+    """
     ranges: Any = opened
     if part is not None:
         ranges = [None] * len(message_memory(message))
@@ -95,7 +99,9 @@ def arrays_of(
 
 
 def give_back(message: ArrayHandle, opened: list[Range], part: Part | None = None) -> None:
-    """Return the opens of a message that could not be opened after all. `part` is as for `open_message`."""
+    """After a failed attempt to open a message, undo its effect on the number of opens that the message still allows.
+    `part` is as for `open_message`.
+    """
     handles = message_memory(message)
     if part is not None:
         handles = tuple(map(handles.__getitem__, part.memory))

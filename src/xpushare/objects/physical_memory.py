@@ -1,4 +1,4 @@
-"""`PhysicalMemory` and `VirtualRange`: the object face of virtual memory."""
+"""`PhysicalMemory` and `VirtualRange`: the public classes for virtual memory."""
 
 from __future__ import annotations
 
@@ -147,9 +147,9 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
     The buffer protocol and `as_array` work on bytes that are mapped with access. While such a view
     lives, its bytes cannot be unmapped. (urVirtualMemReserve)
 
-    With `growable=True` the range maps memory of its own: `grow` adds bytes at the end, and `shrink`
-    takes them away. `share` makes a handle of it, and `attach` a follower: a range with the same bytes,
-    at one address for its life, which `refresh` brings up to date.
+    With `growable=True` the range maps memory of its own: `grow` adds bytes at the end, and `shrink` takes them away.
+    `share` makes a handle of a growable range. `attach` opens the handle as a *follower*: a range with the same bytes
+    at a fixed address. `refresh` brings a follower up to date.
 
     Args:
         nbytes (int): How many addresses, a multiple of `device.memory_granularity()`.
@@ -204,12 +204,12 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
             pm: The memory.
             at: Offset in the range, in bytes, at which the mapping begins.
             offset: Offset of the mapped part in the memory, in bytes.
-            nbytes: How many bytes, by default all that follow.
+            nbytes: How many bytes, by default all from `offset` to the end of the memory.
             access: "rw", "r" or "none".
 
         Raises:
-            InvalidArgumentError: A number is not a multiple of the granularity, the place is taken or
-                outside the range, or the device lacks `partial_map` and this is a part of the memory.
+            InvalidArgumentError: A number is not a multiple of the granularity, the addresses are mapped already or lie
+                outside the range, or the device cannot map a part of the memory (it lacks `partial_map`).
             DeviceError: The driver failed.
 
         Examples:
@@ -274,14 +274,14 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
     def grow(self, nbytes: int) -> None:
         """Add bytes at the end of a growable range. Their content is unspecified.
 
-        Whole granules are mapped, and the next call uses what is left. Followers see the new bytes after
-        `refresh`. A call that fails changes nothing.
+        Whole granules are mapped, and the next call uses the rest of the last granule. Followers see the new bytes
+        after `refresh`. A call that fails changes nothing.
 
         Args:
             nbytes: How many bytes.
 
         Raises:
-            InvalidArgumentError: The reserved addresses end before that, or the range follows another.
+            InvalidArgumentError: There are not enough reserved addresses, or the range follows another range.
             OutOfMemoryError: The device does not have enough memory.
 
         Examples:
@@ -295,15 +295,15 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
     def shrink(self, nbytes: int) -> None:
         """Take bytes away at the end of a growable range.
 
-        Whole pieces of memory beyond the end are unmapped once this process's queue operations on them
-        have finished. Followers keep them until `refresh`.
+        Whole pieces of memory beyond the end are unmapped once this process's queue operations on them have finished.
+        Followers keep these pieces until `refresh`.
 
         Args:
             nbytes: How many bytes.
 
         Raises:
-            InvalidArgumentError: A view reaches such a piece, the range is shorter than that, or it
-                follows another.
+            InvalidArgumentError: A view uses memory that would be unmapped, the range has fewer than `nbytes` bytes, or
+                it follows another range.
             DeviceError: The driver failed.
 
         Examples:
@@ -319,10 +319,10 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         """Bring a follower up to date: map the memory that the other range added, and unmap the
         memory that it removed.
 
-        It waits for the queue operations of this process that use the removed memory.
+        `refresh` waits for the queue operations of this process that use the removed memory.
 
         Raises:
-            InvalidArgumentError: A view reaches the removed memory, or this range follows no other.
+            InvalidArgumentError: A view uses the removed memory, or this range is not a follower.
             HandleExpiredError: The process that owns the range has closed it, or has exited.
 
         Examples:
@@ -338,7 +338,9 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
 
     @property
     def changed(self) -> Event:
-        """The event that `grow` and `shrink` signal. Read its `pending`, `refresh`, and wait for `pending + 1`."""
+        """The event that `grow` and `shrink` signal. Read `n = changed.pending`, call `refresh()`, and then wait for
+        signal `n + 1`.
+        """
         return event_over(growth_of(self)[1].changed)
 
     def access(self, at: int) -> Literal["rw", "r", "none"]:
@@ -348,7 +350,7 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
             at: The byte.
 
         Returns:
-            "rw", "r" or "none"; "none" if nothing is mapped there.
+            "rw", "r" or "none". If nothing is mapped at the byte, the result is "none", too.
 
         Raises:
             InvalidArgumentError: The byte lies outside the range.
@@ -418,7 +420,7 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
 
     def close(self) -> None:
         """End this object's use of the addresses. Idempotent. Once no view is left, everything is
-        unmapped. A handle of a growable range keeps its memory.
+        unmapped. A handle of a growable range keeps the memory of the range alive.
 
         Examples:
             >>> addresses = xs.VirtualRange(xs.Device("cpu").memory_granularity(), "cpu")
@@ -458,7 +460,7 @@ def whole_range(addresses: VirtualRange) -> Range:
 
 
 def growth_of(addresses: VirtualRange) -> tuple[Reserved, Growth]:
-    """Return the addresses and the growth of a growable range. Raises `InvalidArgumentError` for any other."""
+    """Return the addresses and the growth of a growable range. Raises `InvalidArgumentError` for any other range."""
     found, growth = use(addresses), addresses._growth  # pyright: ignore[reportPrivateUsage]
     if growth is None:
         raise InvalidArgumentError("this range cannot grow: make it with xs.VirtualRange(nbytes, growable=True)")

@@ -1,4 +1,4 @@
-"""`Queue`: the object face of in-order queues."""
+"""`Queue`: the public class for in-order queues."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ class Queue(DeviceObject[Work]):
     def wait(self, event: Event, *, at_least: int | None = None) -> None:
         """Hold back later work until a signal is complete. (urEnqueueEventsWait)
 
-        The host does not wait.
+        Only the queue waits: the call returns at once.
 
         Args:
             event: The event.
@@ -238,14 +238,15 @@ class Queue(DeviceObject[Work]):
     def synchronize(self, timeout: float | None = None) -> None:
         """Wait on the host until everything queued has finished. (urQueueFinish)
 
-        After a lost wait, the signals queued behind it are lost, too, until this raises.
+        If a signal that the queue waits for is lost, the signals queued later are lost, too, until
+        `synchronize` has raised the error.
 
         Args:
             timeout: Seconds to wait. None waits as long as it takes.
 
         Raises:
             TimeoutError: The work did not finish in time.
-            PeerLostError: A wait met a loss. Each loss raises once.
+            PeerLostError: A signal that the queue waited for is lost. Each loss is raised once.
             DeviceError: The driver failed.
             Exception: The exception of a submitted function.
 

@@ -47,8 +47,8 @@ def _folder() -> Generator[str | None]:
 
 @contextlib.contextmanager
 def path(cookie: bytes) -> Generator[str | None]:
-    """Return the path of the socket of the exporter with that table, if the exporter has the same runtime folder as
-    this process.
+    """Return the path of the socket of the exporter whose table has this cookie, if the exporter uses the same runtime
+    folder as this process.
     """
     with _folder() as folder:
         yield None if folder is None else f"{folder}/{_PREFIX}{cookie.hex()}"
@@ -67,8 +67,8 @@ def paths() -> Generator[list[str]]:
 
 @contextlib.contextmanager
 def opening(cookie: bytes) -> Generator[bytes | None]:
-    """Yield the path of a socket on which this process starts to listen within the block, or None if there is no
-    folder. After the block, other processes can find the socket.
+    """Yield the path of a socket for the table with this cookie, on which the block has to start listening. After the
+    block, other processes can find the socket. Yields None if there is no runtime folder.
     """
     with _folder() as folder:
         if folder is None:

@@ -81,9 +81,9 @@ class Exporter(NamedTuple):
     """The process that made a handle.
 
     Attributes:
-        pid: Its pid, as it sees itself.
-        boot_id: The boot of its host.
-        pid_namespace: The inode of its PID namespace.
+        pid: The process's pid in its own PID namespace.
+        boot_id: The id of the boot of the process's host.
+        pid_namespace: The inode of the process's PID namespace.
     """
 
     pid: int
@@ -159,7 +159,7 @@ class Named:
     @property
     def version(self) -> int | None:
         """The version number that `publish` returned, for a handle from `lookup` or `watch`. None for any other handle.
-        If the version has been replaced since, `attach` opens the newer one, unless the handle is from
+        If the version has been replaced since, `attach` opens the newer version, unless the handle is from
         `lookup(version=)`.
         """
         handle: Any = self  # a native handle, too
@@ -197,9 +197,8 @@ def bytes_of(handle: object, meant: str, advice: str = "") -> bytes:
 class Handle(HandleState, Named):
     """A verified handle: 256 bytes that name one export of one process of this user on this host.
 
-    `bytes(h)` and `str(h)` are the whole handle. The text is safe in URLs, arguments and variables.
-    Handles compare by content, and can be hashed and pickled. Verifying one touches no driver and no
-    other process.
+    `bytes(h)` and `str(h)` are the whole handle. The text is safe in URLs, arguments and variables. Handles compare by
+    content, and can be hashed and pickled. Verifying a handle uses no driver and contacts no other process.
 
     Args:
         handle (Handle | bytes | str): A handle, its bytes or its text.
@@ -259,7 +258,7 @@ class Handle(HandleState, Named):
 
     @property
     def exposed_nbytes(self) -> int:
-        """How many bytes an importer could reach, since drivers map whole granules."""
+        """How many bytes an importer can reach: often more than `nbytes`, since drivers map whole granules."""
         return fields_of(self).exposed_nbytes
 
     @property
@@ -334,8 +333,9 @@ def following(handle: _N, newest: Callable[[], Named]) -> _N:
 
 
 def newest(handle: object) -> Any:
-    """Return the current handle of the name by which an expired handle was looked up. None if it was not looked up, or
-    the name still means the same handle. Raises `HandleExpiredError` if nobody publishes the name any more.
+    """Return the current handle of the name by which an expired handle was looked up. Returns None if `handle` was not
+    looked up by a name, or if the name still stands for this handle. Raises `HandleExpiredError` if nobody publishes
+    the name any more.
     """
     look = newest_of(handle) if isinstance(handle, Named) else None  # type: ignore[arg-type]
     found = None if look is None else look()

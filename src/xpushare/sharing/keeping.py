@@ -5,8 +5,9 @@ descriptors that come with it. If the message has content, the first descriptor 
 answers each message.
 
 A tree is handed over as a whole. A process first sends the descriptors of its memory (`FDS`, as often as needed), then
-the facts about their exports (`HOLD`), for which the keeper answers with its own handles, and last the name and the
-handle to publish under it (`PUBLISH`). If the connection ends before that, the keeper drops all that was handed over.
+the facts about their exports (`HOLD`), to which the keeper answers with handles of its own, and last the name and the
+handle to publish under it (`PUBLISH`). If the connection ends before the name is published, the keeper drops all memory
+that was handed over.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ _BODY_MOST: Final = 1 << 27
 
 
 class Fact(NamedTuple):
-    """An export, and the range of it that a handle covers. A message contains the list of its values."""
+    """An export, and the range that a handle of the export covers. A message carries a `Fact` as the list of its
+    values.
+    """
 
     kind: str  # "memory" or "physical_memory"
     backend: str
@@ -97,7 +100,9 @@ class Fact(NamedTuple):
 
 
 class Earlier(NamedTuple):
-    """The facts about a version that a keeper passes to its successor. A message contains the list of its values."""
+    """The facts about a version that a keeper passes to its successor. A message carries an `Earlier` as the list of
+    its values.
+    """
 
     version: int
     pid: int
@@ -118,7 +123,7 @@ def _body(content: bytes) -> OwnedFd:
 
 
 def body_of(fd: OwnedFd) -> bytes:
-    """Read the content of a message once, since its sender may change it later."""
+    """Copy the content of a message out of its memfd, since the sender may still change the memfd."""
     nbytes = min(os.fstat(fd.number).st_size, _BODY_MOST)
     parts, at = [], 0
     while at < nbytes and (part := os.pread(fd.number, nbytes - at, at)):
@@ -180,7 +185,9 @@ def _gone(error: OSError) -> XpuShareError:
 
 
 def moved(message: bytes, handles: bytes) -> bytes:
-    """Return the message or handle, with its handles replaced by `handles`, other handles of the same memory."""
+    """Return `message`, which is a message or a handle, with each handle in it replaced by one of `handles`, which name
+    the same memory.
+    """
     return handles if len(message) == HANDLE_NBYTES else identity.sealing().moved(message, handles)
 
 
@@ -189,8 +196,8 @@ def moved(message: bytes, handles: bytes) -> bytes:
 
 @contextmanager
 def socket_at(name: str = "keeper") -> Generator[str]:
-    """Return the path of the keeper's socket, short enough for an address. `name` is for a process that is not the
-    keeper yet. Raises `FileNotFoundError` if there is no runtime folder.
+    """Return the path of the keeper's socket, short enough for a socket address. A process that is about to become the
+    keeper listens under another `name`. Raises `FileNotFoundError` if there is no runtime folder.
     """
     folder = identity.chosen_dir()
     identity.check_folder(folder)
@@ -202,7 +209,7 @@ def socket_at(name: str = "keeper") -> Generator[str]:
 
 
 def lock_path() -> str:
-    """Return the file that the keeper locks for its lifetime. The keeper creates its folder."""
+    """Return the path of the file that the keeper locks for its lifetime. The keeper creates the file's folder."""
     return str(identity.chosen_dir() / "keeper.lock")
 
 
@@ -218,7 +225,9 @@ def connect(name: str = "keeper") -> socket.socket | None:
 
 
 def _start() -> None:
-    """Start a keeper that outlives this process. If other processes do so at the same time, only one keeper stays."""
+    """Start a keeper that outlives this process. If several processes start a keeper at the same time, only one keeper
+    stays.
+    """
     if not sys.executable:
         raise InvalidArgumentError("no keeper runs, and this program does not know its Python: start `xpushare keep`")
     import subprocess  # imported here, since the keeper does not need it
@@ -302,8 +311,8 @@ class Connection:
         return [raw[at : at + HANDLE_NBYTES] for at in range(0, len(raw), HANDLE_NBYTES)]
 
     def publish(self, name: str, message: bytes, replace: bool, versions: int, mine: bool) -> int:
-        """Publish the memory that was handed over. With `mine`, this process is the name's current publisher, and stops
-        publishing it.
+        """Publish the memory that was handed over. If `mine` is true, this process is the current publisher of the
+        name, and the keeper takes the name over from it.
         """
         head = json.dumps([name, replace, versions, mine, None]).encode()
         return int(self._ask(PUBLISH, head + b"\n" + message))

@@ -1,4 +1,4 @@
-"""The cache of closed imports: they stay mapped for a moment, so that opening them again needs no driver."""
+"""The cache of imports that were closed: they stay mapped for a moment, so that opening them again needs no driver."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ def _no_call() -> None:
 
 
 class _Call:
-    """A call of `after_work`. The next call is made once this one is over, or was dropped because the device is broken.
+    """A call of `after_work`. The next call is made once this call is over, or was dropped because the device is
+    broken.
 
-    `over` records the end, since the deletion of objects may come late. On a free-threaded build, an object whose last
-    reference another thread has dropped may live until the thread that made it runs again.
+    `over` is set when the call ends, because this object may be deleted much later. On a free-threaded build, an object
+    whose last reference another thread has dropped may live until the thread that made it runs again.
     """
 
     __slots__ = ("__weakref__", "_then", "next", "over", "uses")
@@ -55,10 +56,10 @@ class _Call:
 
 @final
 class Uses(list[Lease]):
-    """The uses of exports that were closed here. A use ends once the device work submitted before the close has
-    finished. Until then, the exporter does not give the memory to anybody else.
+    """The leases of closed imports that device work may still read or write. Such a lease ends once the work that was
+    submitted before the close has finished. Until then, the exporter does not give the memory to anybody else.
 
-    At most one call of `after_work` is pending at a time. The next call covers all closes since the previous one.
+    At most one call of `after_work` is pending at a time. The next call covers all closes since the previous call.
     """
 
     def __init__(self, after_work: Callable[[Callable[[], object]], object]) -> None:
@@ -67,8 +68,8 @@ class Uses(list[Lease]):
         self._under_way: Callable[[], _Call | None] = _no_call
 
     def __call__(self) -> None:
-        """Start a call of `after_work` for the uses that were appended, unless an earlier call is pending. After an
-        interrupt, the next call processes them.
+        """Start a call of `after_work` for the leases that were appended, unless an earlier call is pending. If an
+        interrupt stops this, the next call covers these leases.
         """
         before = self._under_way()
         if not self or (before is not None and not before.over):
@@ -88,8 +89,10 @@ class Uses(list[Lease]):
 
 @final
 class Room:
-    """A device's memory: its size, how much of it is free (0 if the driver does not report that), the function that
-    looks after cached imports (`Adapter.look_after`), and the uses of closed imports.
+    """The memory of one device, as far as the cache of closed imports needs it. `nbytes` returns the memory's size, and
+    `free_nbytes` how much of it is free (0 if the driver does not report that). `look_after` (`Adapter.look_after`)
+    makes a thread call the function that releases expired imports. `uses` collects the leases of closed imports that
+    device work may still use. None means that no lease has to wait for such work.
     """
 
     def __init__(
@@ -153,9 +156,9 @@ class _OfRoom:
 @final
 class Kept:
     """The cache of closed imports. A cached import holds no lease, so the exporter regards it as closed. Memory that
-    the exporter frees stays occupied while an import of it is cached. So an import is cached for no more seconds than
-    the room allows. It is released at once if the exporter dies, if the device's free memory falls below the number of
-    cached bytes, or by `give_up`.
+    the exporter frees stays occupied while an import of it is cached. So an import is cached for at most the seconds
+    that its device's `Room` allows. A cached import is released at once if the exporter dies, if the device's free
+    memory falls below the number of cached bytes, or by `give_up`.
     """
 
     def __init__(self, sweep: Callable[[], object]) -> None:
@@ -171,8 +174,8 @@ class Kept:
         self, key: Hashable, cookie: bytes, nbytes: int, room: Room, reopens: tuple[Any, ...], end: End,
         descriptors: int = 1,
     ) -> None:  # fmt: skip
-        """Cache an import, with the data to open it again, or release the import if there is no room. Dropping `end`
-        releases the import. `descriptors` is the number of file descriptors that it holds.
+        """Cache an import, with the data to open it again, or release the import if the cache is full. Dropping `end`
+        releases the import. `descriptors` is the number of file descriptors that the import holds.
         """
         until = time.monotonic() + room.seconds
         item: _Item = _new(_Item, (until, nbytes, cookie, room, end, reopens, descriptors))
@@ -263,7 +266,7 @@ class Kept:
             return of.nbytes
 
     def _look(self, room: Room) -> bool:
-        """Release expired imports. Returns whether this device still has cached ones."""
+        """Release the expired imports of this device. Returns whether any import of the device is still cached."""
         try:
             self._sweep()
             now = time.monotonic()

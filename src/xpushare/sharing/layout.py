@@ -1,5 +1,5 @@
-"""The layout of the table and the commons for Python. src/native/engine/layout.h declares it, docs/layout.md explains
-it.
+"""The layout of the table of exports, and of the commons (the memory that an exporter and its importers all write), as
+Python reads them. src/native/engine/layout.h declares the layout, and docs/layout.md explains it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ __all__ = ["COMMONS_NBYTES", "ENTRY", "ENTRY_COUNT", "ENTRY_NBYTES", "LIFE", "TA
 
 
 def _struct(of: str, *fields: str, nbytes: int = 0) -> struct.Struct:
-    """Return a `Struct` that reads these fields of a C structure, beginning at the first of them. It skips the gaps
-    between them, and is at least `nbytes` long.
+    """Return a `Struct` that reads these fields of a C structure, beginning at the first of them. The `Struct` skips
+    the gaps between the fields, and is at least `nbytes` long.
     """
     start = at = STRUCTS[of][fields[0]][0]
     code = "<"

@@ -1,9 +1,10 @@
 """The files behind published names.
 
-A name is a file `names/<name>` in the runtime folder. It contains the handles of the versions that are kept, the newest
-first: `MAGIC`, their count, the version and length of each, then their bytes. Its publisher holds a POSIX lock on byte
-0 of the file for its lifetime; this works across PID namespaces. A file that nobody locks belongs to a dead publisher.
-The next process that finds the file removes it, and holds a lock on byte 1 while it does so.
+A name is a file `names/<name>` in the runtime folder. The file contains the handles of all versions that are still
+available: `MAGIC`, the number of handles, the version and length of each, the newest first, and then the bytes of the
+handles. The publisher holds a POSIX lock on byte 0 of the file for its lifetime. This works across PID namespaces. A
+file that nobody locks belongs to a dead publisher. The next process that finds the file removes it, and holds a lock on
+byte 1 while it does so.
 
 A process never opens a file that it has published itself, because closing it again would drop the lock. A new version
 is a new file that is swapped with the old one. The old version is withdrawn after that. (ext4 writes a file to the
@@ -85,7 +86,7 @@ class _Call:
 
 @final
 class Published:
-    """A name of this process, or one that a call is about to create or remove."""
+    """A name that this process has published, or that a running call is about to publish or remove."""
 
     __slots__ = (
         "_withdraw",
@@ -129,7 +130,7 @@ class Published:
 
     def end(self) -> None:
         """Remove the file and end the exports of all versions, except the versions that the name's current publication
-        keeps. If an interrupt cuts this short, it is called again.
+        keeps. If an interrupt cuts this method short, it can be called again.
         """
         current = names.get(self.path.name)
         kept = [] if current is None or current is self else current.older
@@ -220,8 +221,8 @@ def publish(
     """Publish an export under the name, and return its version number.
 
     `export` sets `handle` and `exports` of its argument. `withdraw` ends one of these exports. `before` is a process
-    that may have published the name. If it has, its file is replaced, and `export` may provide the version number and
-    the earlier versions of that process, too.
+    that may have published the name. If so, that process's file is replaced, and `export` may provide the version
+    number and the earlier versions of that process, too.
     """
     check_name(name)
     folder = names_folder()
@@ -292,7 +293,7 @@ def unpublish(name: str) -> None:
 
 
 def _who_has(name: str) -> str:
-    """Return who has a name that is not of this process, and what ends it."""
+    """Return a text that says who publishes a name that this process does not publish, and how to end that."""
     holder = _holder_at(names_folder() / name)
     if holder is None:
         from difflib import get_close_matches
@@ -357,7 +358,7 @@ def listed(folder: Path) -> list[str]:
 
 
 def open_file(path: Path) -> OwnedFd | None:
-    """Open a published file, never one of this process. Returns None if there is none."""
+    """Open a published file, never a file of this process. Returns None if the file does not exist."""
     try:
         fd = own_fd(os.open, path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
@@ -382,8 +383,8 @@ def stat_of(fd: OwnedFd) -> os.stat_result:
 
 
 def holder_of(fd: OwnedFd, at: int = _LIFE) -> int | None:
-    """Return the pid of the process that has locked the file, 0 if its pid is not visible here, or None if
-    nobody has.
+    """Return the pid of the process that has locked the file, 0 if its pid is not visible here, or None if no process
+    has locked the file.
     """
     with doing("asking who has published a name"):
         return _native.lock_holder(fd.number, at)

@@ -82,7 +82,9 @@ class Node:
         return table is not None and table.cookie == cookie
 
     def meet(self, handle: Handle) -> Peer | None:
-        """Return the exporter of a handle by the fast path, as `Peers.meet` does. None for a handle of this process."""
+        """Attach to the exporter of a handle by the fast path, as `Peers.meet` does, and return it. Return None for a
+        handle of this process.
+        """
         if self.is_own(fields_of(handle).cookie):
             return None
         self.peers.sweep()

@@ -60,7 +60,9 @@ def expect_lasting(form: Form, count: int) -> None:
 
 @final
 class Owned:
-    """The descriptors of an allocation, and the facts of its export. Exporting them needs no driver."""
+    """The file descriptors of an allocation, and the facts of its export. With these, this process can export the
+    allocation without a driver.
+    """
 
     __slots__ = ("_export", "exporter", "fds")
 

@@ -78,14 +78,14 @@ class Opener:
     """How this process opens exports of one kind on one device. Its number is part of the cache's keys.
 
     - `make` imports one object
-    - `make_all` imports several objects: all, or none
+    - `make_all` imports several objects: all of them, or none
     - `admit` is called for exporters on another backend, before any fetch. It raises if the import is impossible
-    - `maps`: whether a memfd is mapped before `make` is called
-    - `least_per_fd`: the least bytes behind each of several descriptors; 0 if there is only one
-    - `room`: where closed imports are cached
+    - `maps` says whether a memfd is mapped before `make` is called
+    - `least_per_fd` is the minimum of bytes behind each of several descriptors. It is 0 if there is only one
+    - `room` limits the cache of closed imports
     - `native` opens an entry by one native call, or returns None. It is the result of `find_native`, which is called
       after the first import
-    - `own`: whether this process can export its imports
+    - `own` says whether this process can export its imports
     """
 
     __slots__ = ("admit", "find_native", "least_per_fd", "make", "make_all", "maps", "native", "number", "own", "room")
@@ -131,7 +131,9 @@ class Opener:
 
 
 def _meet(handle: Handle) -> routes.Met:
-    """Map the exporter's table and join its commons, step by step, so that an error says what is wrong."""
+    """Map the exporter's table and join its commons (the memory that it shares with its importers), step by step, so
+    that an error says what is wrong.
+    """
     fields = fields_of(handle)
     attachment = routes.attach(handle)
     doing = f"mapping the table of process {fields.pid}"
@@ -165,8 +167,8 @@ def _view(table: _native.Mapping) -> memoryview:
 
 @final
 class Peer(PeerTable):
-    """One exporter, known by its table, which is mapped once. Membership in its commons shows the exporter which
-    objects are open.
+    """One exporter, known by its table, which is mapped once. This process is a member of the exporter's commons, the
+    memory that the exporter and its importers all write. There the exporter sees which objects are open.
     """
 
     __slots__ = (
@@ -365,8 +367,9 @@ class _Asked(NamedTuple):
 class Peers:
     """All peers of this process, and the cache of open objects.
 
-    The cache, in `imports`, maps (exporter, its object, how it was opened) to the result of `make`, as long as the
-    result lives. It holds weak references, so it never evicts an object in use and keeps nothing alive.
+    The cache, in `imports`, maps keys to the results of `make`. A key consists of the exporter, the number of its
+    object, and the way in which the object was opened. The cache holds weak references: it never evicts an object in
+    use, and keeps nothing alive.
     """
 
     __slots__ = (
@@ -446,7 +449,9 @@ class Peers:
                     raise
 
     def peer(self, handle: Handle) -> Peer:
-        """Return the exporter of `handle`. This process attaches to it at its first handle."""
+        """Return the exporter of `handle`. This process attaches to an exporter when it meets the exporter's first
+        handle.
+        """
         cookie = fields_of(handle).cookie
         found = self._peers.get(cookie)
         return (
@@ -454,8 +459,8 @@ class Peers:
         )
 
     def meet(self, handle: Handle) -> Peer | None:
-        """Attach to the exporter of `handle` by the fast path. Returns None if that is blocked or the exporter is dead;
-        `peer` raises the reason.
+        """Attach to the exporter of `handle` by the fast path. Returns None if the fast path is blocked or the exporter
+        is dead. `peer` then raises the error with the reason.
         """
         cookie = fields_of(handle).cookie
         turn = self._turn(cookie)  # keeps the turn alive while its lock is held
@@ -485,7 +490,7 @@ class Peers:
         return found
 
     def _lease(self, handle: Handle) -> Lease:
-        """Take a lease of the handle's entry, at its exporter."""
+        """Take a lease of the handle's entry: record at the exporter that this process uses the entry."""
         fields = fields_of(handle)
         while True:
             peer = self.peer(handle)
@@ -494,8 +499,8 @@ class Peers:
                     return Lease(peer.domain, fields.entry, peer)
 
     def _discard(self, cookie: bytes) -> None:
-        """Leave and forget an exporter that was attached for an open that failed, unless another thread has opened
-        something. The error's traceback may keep the peer alive for long.
+        """Leave and forget an exporter after a failed open for which this process attached to it, unless another thread
+        has opened something from it. Otherwise the error's traceback could keep the peer alive for long.
         """
         with self._lock:
             peer = self._peers.get(cookie)
@@ -510,7 +515,7 @@ class Peers:
 
     def cached(self, key: Any, make: Callable[[], T], room: Room | None = None) -> T:
         """Return the living object that was made under `key`, or else the result of `make`, a `Resource` that notifies
-        the cache when it dies. `room` caches the object after its last use.
+        the cache when it dies. `room` limits how long the object is cached after its last use.
         """
 
         def find() -> T | None:
@@ -538,7 +543,9 @@ class Peers:
         return self._remember(key, _native.imported(*again), room)
 
     def _remember(self, key: Any, made: T, room: Room | None = None) -> T:
-        """Cache `made` under `key`, and return it, or return what another thread made first."""
+        """Cache `made` under `key`, and return it. If another thread has cached an object under the key first, return
+        that object.
+        """
         resource: Any = made
         keep = None
         if room is not None:
@@ -575,8 +582,8 @@ class Peers:
 
     def _rest(self, key: Any, reopens: tuple[Any, ...], end: _native.End) -> None:
         """Keep the mapping of a closed import of host memory. The mapping holds no lease: the exporter may use the
-        memory for other arrays, and this process does not read it until a handle of the memory is opened. The warden
-        unmaps it after a while.
+        memory for other arrays, and this process does not read the memory until a handle of it is opened. The warden,
+        this process's native background thread, unmaps the memory after a while.
         """
         reopens[1].rest()
         self._resting[key] = (*reopens, end)
@@ -674,7 +681,7 @@ class Peers:
         return peer is not None and peer.stands(fields)
 
     def _open(self, key: Any, fields: Fields, opener: Opener) -> tuple[Any, Lease] | None:
-        """Open an object of a known exporter by one native call. Returns None if that call cannot."""
+        """Open an object of a known exporter by one native call. Returns None if the call cannot open it."""
         opened = self.imports.hold(fields, key)
         if opened is not None:
             return opened
@@ -703,7 +710,9 @@ class Peers:
                 return self._remember(key, opened[0], opener.room), opened[1]
 
     def _reopened(self, peer: Peer, fields: Fields, key: Any, opener: Opener) -> tuple[Any, Lease] | None:
-        """Hold an object that is still mapped. Returns None if it is not, or its handle has expired."""
+        """Take a lease of an object that is still mapped. Returns None if the object is not mapped any more or its
+        handle has expired.
+        """
         held = peer.hold(fields)  # first: a handle that is refused renews nothing that is kept
         made = None if held is None else self._taken(key, opener.room)
         return None if held is None or made is None else (made, held[0])
@@ -711,7 +720,7 @@ class Peers:
     def _open_together(self, wanted: Sequence[tuple[Any, ...]]) -> list[tuple[Any, Lease] | None]:
         """Open each object by one native call, as `_open` does, if possible. Fetch the descriptors of the other objects
         with as few requests as possible, and import those objects together. The result contains None for each object
-        that could not be opened. Opening it step by step raises the error.
+        that could not be opened. Opening such an object step by step raises the error.
         """
         opened: list[tuple[Any, Lease] | None] = [None] * len(wanted)
         known: dict[bytes, Peer | None] = {}
@@ -885,7 +894,9 @@ class Peers:
 
     @staticmethod
     def _expected(peer: Peer, handle: Handle, opener: Opener) -> tuple[Entry, Hardware | None]:
-        """Read an entry, and raise unless it can be opened. Returns the exporter's device, too, for another backend."""
+        """Read an entry, and raise unless it can be opened. If the exporter's device belongs to another backend, that
+        device is returned, too.
+        """
         entry = peer.entry(handle)
         exporter = None
         if opener.admit is not None:

@@ -1,4 +1,6 @@
-"""Surveys what this user's processes share, by reading their tables. Changes nothing and joins nothing."""
+"""Lists the objects that this user's processes share, by reading the tables of their exports. Reading changes nothing,
+and this process does not become a member of anything.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ _ATTACHED: Final = 1
 
 
 class Row(TypedDict):
-    """One shared object, or one whose sharing has ended but that is still open somewhere."""
+    """An object that is shared, or one that is no longer shared but that some process still has open."""
 
     kind: str
     """`memory`, `physical_memory` or `event`."""
@@ -80,7 +82,9 @@ class Survey(NamedTuple):
 
 
 class _Open(NamedTuple):
-    """A descriptor, in any process, of a table or a commons."""
+    """A descriptor, in any process, of an exporter's table or commons (the memory that the exporter and its importers
+    write).
+    """
 
     pid: int
     fd: int
@@ -143,14 +147,16 @@ def _zombie(pid: int) -> bool:
 
 
 def _linked(pid: int) -> list[int]:
-    """Return the process's descriptors that are named as tables or commons. Raises OSError if it may not be
-    examined.
+    """Return the descriptors of the process whose names are those of an exporter's table or commons (the memory that
+    its importers write, too). Raises OSError if the process may not be examined.
     """
     return _native.fds_linked_to(f"/proc/{pid}/fd", _TABLE, _COMMONS)
 
 
 def _look(pid: int, numbers: list[int], tables: _Found, commons: _Found) -> None:
-    """Record which of these descriptors are tables and commons. Raises OSError if the process may not be examined."""
+    """Record which of these descriptors are tables of exports, and which are commons (memory that importers write,
+    too). Raises OSError if the process may not be examined.
+    """
     for number in numbers:
         try:
             link, what = os.readlink(f"/proc/{pid}/fd/{number}"), os.stat(f"/proc/{pid}/fd/{number}")
@@ -184,8 +190,8 @@ def _reopen(opens: list[_Open], inode: int, nbytes: int) -> OwnedFd | None:
 
 
 class _Members:
-    """The processes attached to a commons. `mine` means that this process is attached. Then its own locks have to be
-    added, since the kernel does not report them to this process.
+    """The processes attached to a commons, the memory that an exporter and its importers write. If `mine` is true, this
+    process is one of them. Then its own locks have to be added, since the kernel does not report them to this process.
     """
 
     def __init__(self, fd: int, mine: bool) -> None:
@@ -267,7 +273,7 @@ def _label(table: int, entry: int, generation: int) -> str:
 
 def _progress(commons: int, slot: int) -> tuple[int, int] | tuple[None, None]:
     """Return an event's value and the number of its newest submitted signal, or (None, None) if there is no such slot.
-    A peer wrote the slot's number and the words, so they may be anything.
+    A peer wrote the slot's number and the event's words, so none of them is trusted.
     """
     raw = os.pread(commons, layout.SLOT.size, layout.SLOTS + slot * layout.SLOT.size)
     if slot >= layout.SLOT_COUNT or len(raw) < layout.SLOT.size:
@@ -358,7 +364,7 @@ def _read(inode: int, opens: list[_Open], commons: _Found, names: _Names) -> lis
 
 
 def _own(inode: int) -> int | None:
-    """Return this process's own descriptor of a commons."""
+    """Return this process's own descriptor of a commons, the memory that an exporter and its importers write."""
     mine: _Found = {}
     me = os.getpid()
     _look(me, _linked(me), {}, mine)

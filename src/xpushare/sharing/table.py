@@ -49,7 +49,9 @@ labels: Final = _Labels()
 
 
 def deadline_in(nanoseconds: int) -> int:
-    """Return the monotonic time `nanoseconds` from now, as table entries and the commons store it."""
+    """Return the monotonic time `nanoseconds` from now, in the form that the shared memory of exporter and importers
+    stores.
+    """
     return time.monotonic_ns() + nanoseconds
 
 
@@ -220,8 +222,8 @@ class Table:
         return self.address + layout.TABLE_ENTRIES + entry * layout.ENTRY_NBYTES
 
     def _device(self, device: DeviceInfo | Hardware) -> tuple[bytes, int]:
-        """Return the bytes by which handles name the device, and 1 + its index in the table's header (0 if that is
-        full).
+        """Return the bytes by which handles name the device, and 1 + its index in the table's header (0 if the header
+        is full).
         """
         key = device.backend, device.uuid
         known = self._devices.get(key)
@@ -251,9 +253,10 @@ class Table:
         return time.monotonic_ns() >= max(found.deadline, renewed)
 
     def _why_over(self, found: Exported) -> int:
-        """Return why an export ends now, or 0 if it does not. A process that has the export open may still have to
-        fetch its descriptors, or may pass it on. A process that takes the last open holds the entry first, and returns
-        or renews that open before it releases the entry. So check the reason, then the holders, then the reason again.
+        """Return why an export ends now, or 0 if it does not end yet. While a process has the export open, the export
+        stays, since the process may still fetch its descriptors or pass it on. A process that uses up the last open
+        takes a lease first, and adds the open again, if it does, before it ends the lease. So this checks the reason,
+        then the leases, then the reason again.
         """
         if not self._reason(found) or self.domain.holders(found.entry):
             return 0
@@ -350,7 +353,7 @@ class Table:
         return f"the handle has expired: {layout.REASONS[self._put.get(generation, layout.REASON_PUT)]}"
 
     def put(self, handle: Handle) -> None:
-        """Withdraw the handle. Raises `InvalidArgumentError` if it is not from this process or was put before."""
+        """Withdraw the handle. Raises `InvalidArgumentError` if it is not from this process or was withdrawn before."""
         if fields_of(handle).cookie != self.cookie:
             raise InvalidArgumentError(
                 f"put is for the process that exported: this handle is from pid {fields_of(handle).pid}"
@@ -377,8 +380,8 @@ class Table:
         del gone, ended  # released outside the lock
 
     def _withdrawn(self, handle: Handle, reason: int) -> Exported | bool | None:
-        """Return the export that a withdrawal ends, or None if it had ended before. Return True for the first `put` of
-        a freed object. The caller holds the lock.
+        """Return the export that a withdrawal ends, or None if the export had ended before. Return True instead for the
+        first `put` of a freed object. The caller holds the lock.
         """
         fields = fields_of(handle)
         found = self._entries.find(fields)
@@ -414,7 +417,7 @@ class Table:
         """Record that the objects behind pickles of one device's memory have died.
 
         A pickle that nobody has opened yet stays valid for `grace` nanoseconds, unless such pickles hold more than
-        `most_nbytes` of the device. A process that has opened one may still pass it on.
+        `most_nbytes` of the device. A process that has opened such a pickle may still pass it on.
         """
         over: list[Exported] = []
         waiting: list[Exported] = []
@@ -547,9 +550,9 @@ class Table:
         return self._entries.exports()
 
     def users(self, wanted: Callable[[Any], bool]) -> list[int | None]:
-        """Return the processes that still have exported memory open, as pids. A pid of 0 means a process that is
-        not visible here, and None an unknown process to which an owner may have passed the memory. `wanted` selects the
-        sources.
+        """Return the pids of the processes that still have exported memory open. A pid of 0 stands for a process that
+        is not visible here, and None for an unknown process to which an owner may have passed the memory. `wanted`
+        returns whether the memory of an export's source counts.
         """
         self.sweep(everything=True)
         pids = {index: pid for index, pid, _since, alive in self.domain.members() if alive}
@@ -561,7 +564,7 @@ class Table:
         return list(found)
 
     def leave(self) -> None:
-        """Stop serving importers and leave the commons, at a clean exit."""
+        """At a clean exit, stop serving importers, and leave the commons (the memory that importers write, too)."""
         if self._serving:
             door.close(self.cookie)
         self.domain.leave()

@@ -1,4 +1,4 @@
-"""The error for a lost point, and the texts that explain it."""
+"""The error for a lost signal, and the texts that explain why the signal was lost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _member(domain: Domain, index: int) -> Span:
 
 
 def note_failure(domain: Domain, error: BaseException) -> None:
-    """Record the text of a queue's failure for the peers that lose points because of it."""
+    """Record the text of a queue's failure, for the processes that wait for signals of this queue."""
     text = f"{type(error).__name__}: {error}".encode()[:_TEXT_NBYTES]
     memoryview(_member(domain, domain.member))[_TEXT_AT:] = text.ljust(_TEXT_NBYTES, b"\0")
 
@@ -43,7 +43,7 @@ def _printable(text: bytes) -> str:
 
 
 def peer_lost(slot: Slot, point: int) -> PeerLostError:
-    """Return the error for a point of `slot` that was lost."""
+    """Return the error for a lost signal: number `point` of the event in `slot`."""
     cause, pid = slot.blame()
     if cause == _UNOPENED:
         return PeerLostError(
@@ -80,8 +80,8 @@ class Losses:
 
     def new(self, slot: Slot, point: int) -> bool:
         """Return whether the queue meets this loss for the first time, so that it reports a loss only once. `point` can
-        be lost without the slot showing it: while an earlier point of a living process is pending, or if no process has
-        submitted `point`.
+        be lost before the slot shows the loss: while an earlier point of a living process is pending, or if no process
+        has submitted `point`.
         """
         ahead, top, blame = self._ahead.get(slot, (0, 0, (0, 0)))
         outstanding = ahead <= top  # otherwise nobody had submitted it

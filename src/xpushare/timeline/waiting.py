@@ -1,8 +1,10 @@
-"""Waiting for points in event loops (asyncio and trio), with one watcher per loop and no thread for a waiter.
+"""Waiting for points in event loops (asyncio and trio), with one watcher per loop and no thread for a waiter. A *point*
+is one signal of an event, given by its number.
 
-The warden makes one eventfd of this process readable when a registered point is done or lost. Each loop that has
-waiters watches that fd. Whichever loop sees it first wakes every due waiter, in any loop. If something in this process
-closes our fds (`os.closerange`), nothing becomes readable any more, so each loop with waiters also checks now and then.
+The warden, this process's native background thread, makes one eventfd readable when a registered point is done or lost.
+Each loop that has waiters watches that fd. Whichever loop sees the change first wakes every due waiter, in any loop. If
+the program closes the package's file descriptors (`os.closerange`), nothing becomes readable any more, so each loop
+with waiters also checks now and then.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _trio_runs: set[Any] = set()  # trio tokens of runs that have a watching task
 
 
 def _dispatch() -> None:
-    """Wake the waiters whose points are complete or lost."""
+    """Wake the waiters whose signals are complete or lost."""
     for token in _native.due():
         with _lock:
             waiter = _waiters.pop(token, None)
@@ -41,8 +43,8 @@ def _dispatch() -> None:
 
 
 def _look() -> bool:
-    """Check that waiters can still be notified. If not, wake all of them, and each finds that its object cannot be
-    used.
+    """Check that waiters can still be notified. If not, wake all waiters. Each of them then finds that its object
+    cannot be used.
     """
     with _lock:
         waiters = list(_waiters.values())
@@ -77,8 +79,11 @@ def in_loop() -> bool:
 
 @final
 class Told:
-    """Points that one thread or task waits for. One of `fds` becomes readable once any of the points may be complete or
-    lost. None instead of a point stands for the end of a loss: the event's unsubmitted points can be signalled again.
+    """The points of events that one thread or task waits for. One of `fds` becomes readable once any of these points
+    may be complete or lost.
+
+    If None is given instead of a point, the wait is for the end of a loss: the moment from which another process can
+    signal the event again.
     """
 
     def __init__(self, points: Iterable[tuple[_native.Slot, int | None]]) -> None:
@@ -117,8 +122,8 @@ class Told:
 
 
 async def reached(slot: _native.Slot, point: int) -> None:
-    """Return once `point` is complete or lost, or can no longer be signalled. Can be cancelled. Nothing stays
-    registered.
+    """Return once `point` is complete or lost, or can no longer be signalled. The wait can be cancelled. Afterwards, no
+    waiter stays registered.
     """
     slot.state(point)  # raises if the event cannot be used, since somebody else may have our fds then
     trio = trio_here()

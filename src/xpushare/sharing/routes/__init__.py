@@ -3,7 +3,7 @@
 A route is a module with `name`, `attach(handle) -> Attachment` and `fetch(pidfd, wanted) -> list[Fetched]`. Both raise
 `Blocked` if something refuses them (the next route is tried). `attach` raises `HandleExpiredError` if the exporter is
 certainly gone. `fetch` returns for each entry its descriptors or an error, which is `Blocked` if the next route may
-have them. `meet(handle) -> Met | None` is a fast path that returns None if it is blocked.
+still get the descriptors. `meet(handle) -> Met | None` is a fast path that returns None if it is blocked.
 """
 
 from __future__ import annotations

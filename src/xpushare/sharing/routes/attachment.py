@@ -43,7 +43,9 @@ class Attachment:
 
 @dataclass(slots=True)
 class Met:
-    """An exporter that this process is attached to: the table is mapped, and the commons joined."""
+    """An exporter that this process is attached to: its table is mapped, and this process has joined its commons (the
+    memory that its importers write, too).
+    """
 
     mapping: Mapping
     domain: Domain

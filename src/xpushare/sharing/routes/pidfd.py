@@ -101,8 +101,8 @@ def attach(handle: Handle) -> Attachment:
 
 
 def _commons_and_bell(table: OwnedFd, handle: Handle) -> tuple[int, int] | None:
-    """Return the numbers of the commons and the bell in the exporter, or None if the mapped file is not the exporter's
-    table.
+    """Return two descriptor numbers in the exporter: that of the commons, the memory that it shares with its importers,
+    and that of the bell, its eventfd. Return None if the mapped file is not the exporter's table.
     """
     try:
         system.check_memfd(table.number, layout.TABLE_NBYTES, exact=True)

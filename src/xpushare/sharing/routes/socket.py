@@ -190,8 +190,8 @@ def attach(handle: Handle) -> Attachment:
 
 
 def fetch(pidfd: OwnedFd | None, wanted: Sequence[Wanted]) -> list[Fetched]:  # noqa: ARG001
-    """Ask for all entries in one request. The exporter answers for as many as one packet carries, from the first one
-    on, so ask again for the others.
+    """Ask for all entries in one request. The exporter answers for the first entries, as many as fit into one packet,
+    so repeat the request for the remaining entries.
     """
     got: list[list[OwnedFd]] = [[] for _ in wanted]
     refused: dict[int, Blocked | XpuShareError] = {}
