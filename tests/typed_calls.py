@@ -158,6 +158,7 @@ def others() -> None:
     reveal_type(xs.Channel.open("frames").receive())  # Frame
     reveal_type(xs.wait_any([xs.Event()]))  # list[Event]
     reveal_type(xs.wait_any([(xs.Event(), 1)]))  # list[tuple[Event, int]]
+    reveal_type(xs.wait_any([xs.Event(), xs.Channel.open("f"), xs.watch("w"), (xs.Event(), 1)]))  # list[Event |
     reveal_type(xs.zeros(3, "bfloat16"))  # SharedArray
     reveal_type(xs.ipc.memory.get(np.ones(3)))  # Handle
     reveal_type(xs.ipc.memory.get(xs.malloc_host(8)))  # Handle
@@ -168,6 +169,7 @@ async def awaited(event: xs.Event, frames: xs.Channel) -> None:
     reveal_type(await event)  # None
     reveal_type(await event.reached(1))  # None
     reveal_type(await xs.any_of([event]))  # list[Event]
+    reveal_type(await xs.any_of([event, frames]))  # list[Event |
     await event.recovered()
     async for frame in frames:
         reveal_type(frame)  # Frame
@@ -189,7 +191,8 @@ def refused(array: xs.SharedArray, raw: bytes) -> None:
     xs.Channel(name="frames")  # type: ignore[arg-type]
     xs.SharedArray((3,))  # type: ignore[arg-type]
     xs.zeros(3, 7)  # type: ignore[arg-type]
-    xs.wait_any(xs.Event())  # type: ignore[arg-type]
+    xs.wait_any(xs.Event())  # type: ignore[call-overload]
+    xs.wait_any([xs.Lock()])  # type: ignore[type-var]
     array["w"]  # type: ignore[index]
     xs.attach(raw)["w"]  # type: ignore[index]
     len(xs.attach(raw))  # type: ignore[arg-type]
