@@ -5,7 +5,11 @@ from __future__ import annotations
 import ast
 import doctest
 import inspect
+import json
+import os
 import re
+import subprocess
+import sys
 import types
 from collections.abc import Iterator
 from importlib import import_module
@@ -142,6 +146,36 @@ def run(name: str, text: str, monkeypatch: pytest.MonkeyPatch, devices: str = "n
     said: list[str] = []
     doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=said.append)
     assert not said, "".join(said)
+
+
+ALONE = """
+import doctest, json, os, sys
+
+import numpy as np
+import xpushare as xs
+
+for name, text in json.load(sys.stdin).items():
+    if child := os.fork():
+        os.waitpid(child, 0)
+        continue
+    test = doctest.DocTestParser().get_doctest(text, {"np": np, "xs": xs}, name, None, 0)
+    doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test)
+    print(name, "ran", file=sys.stderr)
+    break
+"""
+
+
+@pytest.mark.exhaustive
+def test_examples_pass_alone() -> None:
+    """Each in a process that has done nothing else. Doctest prints what fails."""
+    texts = {name: inspect.getdoc(found) or "" for name, found in {**CALLABLES, **CLASSES}.items()}
+    environment = {**os.environ, "ONEAPI_DEVICE_SELECTOR": "native_cpu:*"}
+    command = [sys.executable, "-c", ALONE]
+    done = subprocess.run(
+        command, input=json.dumps(texts), capture_output=True, text=True, env=environment, timeout=300, check=True
+    )
+    assert done.stdout == ""
+    assert set(done.stderr.splitlines()) >= {f"{name} ran" for name in texts}
 
 
 INTEGRATIONS = [
