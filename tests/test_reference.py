@@ -5,7 +5,11 @@ from __future__ import annotations
 import ast
 import doctest
 import inspect
+import json
+import os
 import re
+import subprocess
+import sys
 import types
 from collections.abc import Iterator
 from importlib import import_module
@@ -95,11 +99,12 @@ SIGNATURES = {  # as `help` shows them
 def test_native_methods(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     text = native_methods()[name]
     assert "Examples" in sections(text)
-    if name != "FrameBase.close":
-        assert "Raises" in sections(text)
     owner, _, method = name.partition(".")
     found = getattr({"LockMember": xs.Lock, "AtomicMember": xs.Atomic, "FrameBase": Frame}[owner], method)
     assert str(inspect.signature(found)) == SIGNATURES[name]
+    if name != "FrameBase.close":
+        assert "Raises" in sections(text)
+        assert inspect.getdoc(found) == text
     run(name, text, monkeypatch)
 
 
@@ -144,6 +149,36 @@ def run(name: str, text: str, monkeypatch: pytest.MonkeyPatch, devices: str = "n
     assert not said, "".join(said)
 
 
+ALONE = """
+import doctest, json, os, sys
+
+import numpy as np
+import xpushare as xs
+
+for name, text in json.load(sys.stdin).items():
+    if child := os.fork():
+        os.waitpid(child, 0)
+        continue
+    test = doctest.DocTestParser().get_doctest(text, {"np": np, "xs": xs}, name, None, 0)
+    doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test)
+    print(name, "ran", file=sys.stderr)
+    break
+"""
+
+
+@pytest.mark.exhaustive
+def test_examples_pass_alone() -> None:
+    """Each in a process that has done nothing else. Doctest prints what fails."""
+    texts = {name: inspect.getdoc(found) or "" for name, found in {**CALLABLES, **CLASSES}.items()}
+    environment = {**os.environ, "ONEAPI_DEVICE_SELECTOR": "native_cpu:*"}
+    command = [sys.executable, "-c", ALONE]
+    done = subprocess.run(
+        command, input=json.dumps(texts), capture_output=True, text=True, env=environment, timeout=300, check=True
+    )
+    assert done.stdout == ""
+    assert set(done.stderr.splitlines()) >= {f"{name} ran" for name in texts}
+
+
 INTEGRATIONS = [
     f"{library}.{name}" for library in ("torch", "cupy", "jax") for name in ("install", "uninstall", "pool")
     if (library, name) != ("jax", "pool")
@@ -163,6 +198,29 @@ def test_integrations(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if on_gpu and not xs.devices("cuda:*"):
         pytest.skip("its example needs a GPU")
     run(name, inspect.getdoc(found) or "", monkeypatch, "cuda:*;native_cpu:*" if on_gpu else "native_cpu:*")
+
+
+OTHER_INTEGRATIONS = {
+    "dma_buf": ("memory_fd", "adopt", "access"), "vulkan": ("device", "memory_fd"), "dask": ("register", "leases"),
+    "ray": ("register",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", [f"{module}.{name}" for module in OTHER_INTEGRATIONS for name in OTHER_INTEGRATIONS[module]]
+)
+def test_other_integrations(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their examples are skipped where these need more than this package."""
+    library, _, function = name.partition(".")
+    if library in ("dask", "ray"):
+        pytest.importorskip({"dask": "distributed"}.get(library, library))
+    found = getattr(import_module(f"xpushare.integrations.{library}"), function)
+    text = inspect.getdoc(found) or ""
+    there = sections(text)
+    assert described(there) == list(inspect.signature(found).parameters)
+    assert ("Returns" in there) == (inspect.signature(found).return_annotation not in (None, "None"))
+    assert "Raises" in there or function == "leases"
+    run(name, text, monkeypatch)
 
 
 def test_arguments_of_batches() -> None:

@@ -87,27 +87,27 @@ def attached_like(handle: xs.ArrayHandle, raw: bytes) -> None:
     reveal_type(xs.attach(handle, like="cupy"))  # Any
     reveal_type(xs.attach(handle, like=total))  # float
     reveal_type(xs.attach(raw, like="torch"))  # Tensor
-    reveal_type(xs.attach(xs.ArrayHandle[Weights](raw), like="torch"))  # dict[str, Tensor]
+    reveal_type(xs.attach(xs.ArrayHandle[Weights](raw), like="torch"))  # Any
 
 
 def trees_attached_like(
     tree: xs.ArrayHandle[Weights], layers: xs.ArrayHandle[list[xs.SharedArray]], any_tree: xs.ArrayHandle[Any],
     nested: xs.ArrayHandle[dict[str, Weights]], unknown_values: xs.ArrayHandle[dict[str, Any]],
 ) -> None:  # fmt: skip
-    reveal_type(xs.attach(tree, like="numpy"))  # dict[str, ndarray
+    reveal_type(xs.attach(tree, like="numpy"))  # Any
     reveal_type(xs.attach(tree, like=np))  # dict[str, ndarray
-    reveal_type(xs.attach(tree, like="torch"))  # dict[str, Tensor]
+    reveal_type(xs.attach(tree, like="torch"))  # Any
     reveal_type(xs.attach(tree, like=torch, only="a"))  # dict[str, Tensor]
-    reveal_type(xs.attach(tree, like="jax"))  # dict[str, Array]
+    reveal_type(xs.attach(tree, like="jax"))  # Any
     reveal_type(xs.attach(tree, like=jax))  # dict[str, Array]
     reveal_type(xs.attach(tree, like=total))  # dict[str, float]
     reveal_type(xs.attach(tree, like="cupy"))  # Any
-    reveal_type(xs.attach(layers, like="numpy"))  # list[ndarray
-    reveal_type(xs.attach(layers, like="torch"))  # list[Tensor]
+    reveal_type(xs.attach(layers, like="numpy"))  # Any
+    reveal_type(xs.attach(layers, like="torch"))  # Any
     reveal_type(xs.attach(layers, like=torch))  # list[Tensor]
-    reveal_type(xs.attach(layers, like="jax"))  # list[Array]
+    reveal_type(xs.attach(layers, like="jax"))  # Any
     with xs.share({0: np.ones(3)}) as shared:
-        reveal_type(xs.attach(shared, like="numpy")[0])  # ndarray
+        reveal_type(xs.attach(shared, like="numpy")[0])  # Any
     reveal_type(xs.attach(any_tree, like=torch))  # Any
     reveal_type(xs.attach(nested, like=torch))  # Any
     reveal_type(xs.attach(unknown_values, like="torch"))  # Any
@@ -158,6 +158,7 @@ def others() -> None:
     reveal_type(xs.Channel.open("frames").receive())  # Frame
     reveal_type(xs.wait_any([xs.Event()]))  # list[Event]
     reveal_type(xs.wait_any([(xs.Event(), 1)]))  # list[tuple[Event, int]]
+    reveal_type(xs.wait_any([xs.Event(), xs.Channel.open("f"), xs.watch("w"), (xs.Event(), 1)]))  # list[Event |
     reveal_type(xs.zeros(3, "bfloat16"))  # SharedArray
     reveal_type(xs.ipc.memory.get(np.ones(3)))  # Handle
     reveal_type(xs.ipc.memory.get(xs.malloc_host(8)))  # Handle
@@ -168,6 +169,7 @@ async def awaited(event: xs.Event, frames: xs.Channel) -> None:
     reveal_type(await event)  # None
     reveal_type(await event.reached(1))  # None
     reveal_type(await xs.any_of([event]))  # list[Event]
+    reveal_type(await xs.any_of([event, frames]))  # list[Event |
     await event.recovered()
     async for frame in frames:
         reveal_type(frame)  # Frame
@@ -189,7 +191,8 @@ def refused(array: xs.SharedArray, raw: bytes) -> None:
     xs.Channel(name="frames")  # type: ignore[arg-type]
     xs.SharedArray((3,))  # type: ignore[arg-type]
     xs.zeros(3, 7)  # type: ignore[arg-type]
-    xs.wait_any(xs.Event())  # type: ignore[arg-type]
+    xs.wait_any(xs.Event())  # type: ignore[call-overload]
+    xs.wait_any([xs.Lock()])  # type: ignore[type-var]
     array["w"]  # type: ignore[index]
     xs.attach(raw)["w"]  # type: ignore[index]
     len(xs.attach(raw))  # type: ignore[arg-type]

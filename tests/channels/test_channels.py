@@ -231,6 +231,18 @@ def test_a_block_that_raises_sends_nothing() -> None:
 # --- modes
 
 
+def test_reprs_show_the_name() -> None:
+    with xs.Channel.create("frames", 3) as writer, xs.Channel.open("frames") as reader:
+        loan = writer.loan()
+        assert repr(loan) == "<Loan of 'frames'>"
+        with loan:
+            assert repr(loan) == "<Loan of 'frames' open>"
+        assert repr(loan) == "<Loan 1 of 'frames' sent>"
+        with reader.receive() as frame:
+            assert repr(frame) == "<Frame 1 of 'frames'>"
+        assert repr(frame) == "<Frame 1 of 'frames' closed>"
+
+
 def test_all_and_newest_and_one_on_one_channel() -> None:
     with (
         channel() as ch,

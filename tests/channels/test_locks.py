@@ -55,6 +55,17 @@ def test_acquire_and_release(lock: xs.Lock) -> None:
         lock.release()
 
 
+def test_reprs_show_the_name(lock: xs.Lock) -> None:
+    with lock as held:
+        assert (repr(lock), repr(held)) == ("<Lock>", "<Held owner_died=False>")
+    with xs.Lock("database") as held, contextlib.closing(xs.Lock("database")) as named:
+        assert (repr(named), repr(held)) == ("<Lock 'database'>", "<Held 'database' owner_died=False>")
+    assert repr(named) == "<Lock 'database' closed>"
+    with xs.Atomic(5) as nameless, xs.Atomic(5, "hits") as number:
+        assert (repr(nameless), repr(number)) == ("<Atomic 5>", "<Atomic 'hits' 5>")
+    assert (repr(nameless), repr(number)) == ("<Atomic closed>", "<Atomic 'hits' closed>")
+
+
 def test_twice_in_one_thread_raises(lock: xs.Lock) -> None:
     other: xs.Lock = pickle.loads(pickle.dumps(lock))
     with lock:

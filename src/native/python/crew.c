@@ -316,8 +316,23 @@ static PyObject *lock_owner(PyObject *self, PyObject *Py_UNUSED(none))
     return o ? PyLong_FromUnsignedLongLong(XP_LOAD(&((xp_lock_words *)o->words)->owner) & XP_LOCK_MEMBER) : NULL;
 }
 
+/* As in _native.pyi, which the reference shows. */
+PyDoc_STRVAR(release_doc,
+    "release($self, /)\n--\n\n"
+    "Release the lock.\n"
+    "\n"
+    "Raises:\n"
+    "    InvalidArgumentError: This thread does not hold it, or the object is closed.\n"
+    "\n"
+    "Examples:\n"
+    "    >>> lock = xs.Lock()\n"
+    "    >>> lock.acquire().owner_died\n"
+    "    False\n"
+    "    >>> lock.release()\n"
+    "    >>> lock.close()");
+
 static PyMethodDef lock_methods[] = {
-    {"release", lock_release, METH_NOARGS, PyDoc_STR("release($self, /)\n--\n\nRelease the lock.")},
+    {"release", lock_release, METH_NOARGS, release_doc},
     {"__enter__", lock_enter, METH_NOARGS, NULL},
     {"__exit__", XP_FAST(lock_exit), METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
@@ -424,10 +439,60 @@ static PyObject *atomic_wait(PyObject *self, PyObject *const *args, Py_ssize_t n
     }
 }
 
+/* As in _native.pyi. */
+PyDoc_STRVAR(add_doc,
+    "add($self, n, /)\n--\n\n"
+    "Add to the number.\n"
+    "\n"
+    "Args:\n"
+    "    n: The number to add.\n"
+    "\n"
+    "Returns:\n"
+    "    The number before.\n"
+    "\n"
+    "Raises:\n"
+    "    InvalidArgumentError: `n` has more than 64 bits, or the object is closed.\n"
+    "\n"
+    "Examples:\n"
+    "    >>> with xs.Atomic(5) as number:\n"
+    "    ...     number.add(-2), number.load()\n"
+    "    (5, 3)");
+
+PyDoc_STRVAR(load_doc,
+    "load($self, /)\n--\n\n"
+    "Return the number.\n"
+    "\n"
+    "Returns:\n"
+    "    The value after the last change by any process.\n"
+    "\n"
+    "Raises:\n"
+    "    InvalidArgumentError: The object is closed.\n"
+    "\n"
+    "Examples:\n"
+    "    >>> with xs.Atomic(5) as number:\n"
+    "    ...     number.load()\n"
+    "    5");
+
+PyDoc_STRVAR(store_doc,
+    "store($self, value, /)\n--\n\n"
+    "Replace the number.\n"
+    "\n"
+    "Args:\n"
+    "    value: The new number.\n"
+    "\n"
+    "Raises:\n"
+    "    InvalidArgumentError: `value` has more than 64 bits, or the object is closed.\n"
+    "\n"
+    "Examples:\n"
+    "    >>> with xs.Atomic(5) as number:\n"
+    "    ...     number.store(7)\n"
+    "    ...     number.load()\n"
+    "    7");
+
 static PyMethodDef atomic_methods[] = {
-    {"add", atomic_add, METH_O, PyDoc_STR("add($self, n, /)\n--\n\nAdd to the number, and return the number before.")},
-    {"load", atomic_load, METH_NOARGS, PyDoc_STR("load($self, /)\n--\n\nReturn the number.")},
-    {"store", atomic_store, METH_O, PyDoc_STR("store($self, value, /)\n--\n\nReplace the number.")},
+    {"add", atomic_add, METH_O, add_doc},
+    {"load", atomic_load, METH_NOARGS, load_doc},
+    {"store", atomic_store, METH_O, store_doc},
     {NULL, NULL, 0, NULL},
 };
 static PyMethodDef on_atomics[] = {

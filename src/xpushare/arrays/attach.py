@@ -57,7 +57,7 @@ __all__ = ["attach", "attach_message"]
 
 
 # With `like`, `Unknown` comes first, because pyright takes the first overload that a handle may match, and an
-# `ArrayHandle[Any]` may match all. Dicts and lists of arrays come before other trees, and trees before arrays.
+# `ArrayHandle[Any]` may match all. The last one is for other trees.
 @overload
 def attach(
     h: ArrayHandleLike[T], *, device: DeviceLike | None = None, stream: Any = None,
@@ -80,42 +80,6 @@ def attach(
 @overload
 def attach(
     h: ArrayHandle[dict[K, SharedArray]], *, device: DeviceLike | None = None, stream: Any = None,
-    like: Literal["numpy"], types: Iterable[type[tuple[Any, ...]]] = (),
-    only: str | Iterable[str] | Callable[[str], bool] | None = None, own: bool = False,
-) -> dict[K, NDArray[Any]]: ...  # fmt: skip
-@overload
-def attach(
-    h: ArrayHandle[list[SharedArray]], *, device: DeviceLike | None = None, stream: Any = None,
-    like: Literal["numpy"], types: Iterable[type[tuple[Any, ...]]] = (),
-    only: str | Iterable[str] | Callable[[str], bool] | None = None, own: bool = False,
-) -> list[NDArray[Any]]: ...  # fmt: skip
-@overload
-def attach(  # pyright: ignore[reportUnknownParameterType]  # unless the library is installed
-    h: ArrayHandle[dict[K, SharedArray]], *, device: DeviceLike | None = None, stream: Any = None,
-    like: Literal["torch"], types: Iterable[type[tuple[Any, ...]]] = (),
-    only: str | Iterable[str] | Callable[[str], bool] | None = None, own: bool = False,
-) -> dict[K, torch.Tensor]: ...  # fmt: skip
-@overload
-def attach(  # pyright: ignore[reportUnknownParameterType]  # unless the library is installed
-    h: ArrayHandle[list[SharedArray]], *, device: DeviceLike | None = None, stream: Any = None,
-    like: Literal["torch"], types: Iterable[type[tuple[Any, ...]]] = (),
-    only: str | Iterable[str] | Callable[[str], bool] | None = None, own: bool = False,
-) -> list[torch.Tensor]: ...  # fmt: skip
-@overload
-def attach(  # pyright: ignore[reportUnknownParameterType]  # unless the library is installed
-    h: ArrayHandle[dict[K, SharedArray]], *, device: DeviceLike | None = None, stream: Any = None,
-    like: Literal["jax"], types: Iterable[type[tuple[Any, ...]]] = (),
-    only: str | Iterable[str] | Callable[[str], bool] | None = None, own: bool = False,
-) -> dict[K, jax.Array]: ...  # fmt: skip
-@overload
-def attach(  # pyright: ignore[reportUnknownParameterType]  # unless the library is installed
-    h: ArrayHandle[list[SharedArray]], *, device: DeviceLike | None = None, stream: Any = None,
-    like: Literal["jax"], types: Iterable[type[tuple[Any, ...]]] = (),
-    only: str | Iterable[str] | Callable[[str], bool] | None = None, own: bool = False,
-) -> list[jax.Array]: ...  # fmt: skip
-@overload
-def attach(
-    h: ArrayHandle[dict[K, SharedArray]], *, device: DeviceLike | None = None, stream: Any = None,
     like: Library[V] | Callable[[SharedArray], V], types: Iterable[type[tuple[Any, ...]]] = (),
     only: str | Iterable[str] | Callable[[str], bool] | None = None, own: bool = False,
 ) -> dict[K, V]: ...  # fmt: skip
@@ -127,42 +91,36 @@ def attach(
 ) -> list[V]: ...  # fmt: skip
 @overload
 def attach(
-    h: ArrayHandle[Tree] | Handle, *, device: DeviceLike | None = None, stream: Any = None,
-    like: Literal["numpy", "torch", "cupy", "jax"] | Library[Any] | Callable[[SharedArray], Any],
-    types: Iterable[type[tuple[Any, ...]]] = (),
-    only: str | Iterable[str] | Callable[[str], bool] | None = None, own: bool = False,
-) -> Any: ...  # fmt: skip
-@overload
-def attach(
-    h: ArrayHandle | Handle | bytes | bytearray | memoryview | str, *, device: DeviceLike | None = None,
+    h: ArrayHandle | bytes | bytearray | memoryview | str, *, device: DeviceLike | None = None,
     stream: Any = None, like: Literal["numpy"], types: Iterable[type[tuple[Any, ...]]] = (),
     only: str | Iterable[str] | Callable[[str], bool] | None = None, own: bool = False,
 ) -> NDArray[Any]: ...  # fmt: skip
 @overload
 def attach(  # pyright: ignore[reportUnknownParameterType]  # unless the library is installed
-    h: ArrayHandle | Handle | bytes | bytearray | memoryview | str, *, device: DeviceLike | None = None,
+    h: ArrayHandle | bytes | bytearray | memoryview | str, *, device: DeviceLike | None = None,
     stream: Any = None, like: Literal["torch"], types: Iterable[type[tuple[Any, ...]]] = (),
     only: str | Iterable[str] | Callable[[str], bool] | None = None, own: bool = False,
 ) -> torch.Tensor: ...  # fmt: skip
 @overload
 def attach(  # pyright: ignore[reportUnknownParameterType]  # unless the library is installed
-    h: ArrayHandle | Handle | bytes | bytearray | memoryview | str, *, device: DeviceLike | None = None,
+    h: ArrayHandle | bytes | bytearray | memoryview | str, *, device: DeviceLike | None = None,
     stream: Any = None, like: Literal["jax"], types: Iterable[type[tuple[Any, ...]]] = (),
     only: str | Iterable[str] | Callable[[str], bool] | None = None, own: bool = False,
 ) -> jax.Array: ...  # fmt: skip
 @overload
 def attach(
-    h: ArrayHandle | Handle | bytes | bytearray | memoryview | str, *, device: DeviceLike | None = None,
-    stream: Any = None, like: Literal["cupy"], types: Iterable[type[tuple[Any, ...]]] = (),
-    only: str | Iterable[str] | Callable[[str], bool] | None = None, own: bool = False,
-) -> Any: ...  # fmt: skip
-@overload
-def attach(
-    h: ArrayHandle | Handle | bytes | bytearray | memoryview | str, *, device: DeviceLike | None = None,
-    stream: Any = None, like: Library[V] | Callable[[SharedArray], V],
-    types: Iterable[type[tuple[Any, ...]]] = (),
+    h: ArrayHandle | bytes | bytearray | memoryview | str, *, device: DeviceLike | None = None,
+    stream: Any = None, like: Library[V] | Callable[[SharedArray], V], types: Iterable[type[tuple[Any, ...]]] = (),
     only: str | Iterable[str] | Callable[[str], bool] | None = None, own: bool = False,
 ) -> V: ...  # fmt: skip
+@overload
+def attach(
+    h: ArrayHandle[Any] | Handle | bytes | bytearray | memoryview | str, *, device: DeviceLike | None = None,
+    stream: Any = None,
+    like: Literal["numpy", "torch", "cupy", "jax"] | Library[Any] | Callable[[SharedArray], Any],
+    types: Iterable[type[tuple[Any, ...]]] = (),
+    only: str | Iterable[str] | Callable[[str], bool] | None = None, own: bool = False,
+) -> Any: ...  # fmt: skip
 def attach(
     h: ArrayHandle[Any] | Handle | bytes | bytearray | memoryview | str,
     *,
@@ -179,8 +137,9 @@ def attach(
     read-only. The result keeps the memory mapped, and so do NumPy arrays and tensors made from it.
 
     The handle of a tree gives the tree. Type checkers know its type from the handle that `share`
-    returned. With `like`, they know that of dicts and lists of arrays. For bytes, text and names,
-    declare it: `tree: dict[str, xs.SharedArray] = xs.attach(raw)`.
+    returned. With `like`, they know the type of one array, and of dicts and lists of arrays if `like`
+    is a module or a function, but not a name such as "numpy". For bytes, text and names, declare it:
+    `tree: dict[str, xs.SharedArray] = xs.attach(raw)`.
     The handle of a growable `VirtualRange` gives a range that follows it.
 
     Args:

@@ -7,7 +7,7 @@ import select
 import time
 import warnings
 from collections.abc import Generator, Iterable
-from typing import Any, Final, NamedTuple, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, final, overload
 
 from xpushare.arrays.changes import Awaitable, woken_by
 from xpushare.common.errors import InvalidArgumentError, doing
@@ -18,12 +18,25 @@ from xpushare.timeline.waiting import Told, readable
 
 __all__ = ["any_of", "wait_any"]
 
-Waitable = TypeVar("Waitable")  # Event | tuple[Event, int] | Channel | Watch, which this room does not know
+if TYPE_CHECKING:
+    from xpushare.arrays.names import Watch
+    from xpushare.channels.channel import Channel  # a room above, for type checkers alone
+
+    Waitable: TypeAlias = Event | tuple[Event, int] | Channel | Watch[Any]
+    Given = TypeVar("Given", bound=Waitable)
 
 _LOOK: Final = 1.0  # seconds between checks for an object that was closed meanwhile, of which nobody is notified
 
 
-def wait_any(objects: Iterable[Waitable], timeout: float | None = None) -> list[Waitable]:
+# For objects of several classes mypy takes their common base, which the bound refuses. It then takes the second
+# overload.
+@overload
+def wait_any(objects: Iterable[Given], timeout: float | None = None) -> list[Given]: ...
+@overload
+def wait_any(  # type: ignore[overload-cannot-match]
+    objects: Iterable[Waitable], timeout: float | None = None
+) -> list[Waitable]: ...
+def wait_any(objects: Iterable[Any], timeout: float | None = None) -> list[Any]:
     """Wait for the first of several events, channels and watches.
 
     It takes nothing: call `receive` or `next` afterwards.
@@ -60,7 +73,11 @@ def wait_any(objects: Iterable[Waitable], timeout: float | None = None) -> list[
     return found
 
 
-async def any_of(objects: Iterable[Waitable]) -> list[Waitable]:
+@overload
+async def any_of(objects: Iterable[Given]) -> list[Given]: ...
+@overload
+async def any_of(objects: Iterable[Waitable]) -> list[Waitable]: ...  # type: ignore[overload-cannot-match]
+async def any_of(objects: Iterable[Any]) -> list[Any]:
     """Wait in an event loop for the first of several events, channels and watches.
 
     It can be cancelled and needs no thread. For time-outs use `asyncio.timeout` or

@@ -261,6 +261,12 @@ class Loan(LoanBase, _Content):
         found: SharedArray = made
         return found
 
+    def __repr__(self) -> str:
+        name = held_end(self).crew.name
+        if self.seq:
+            return f"<Loan {self.seq} of {name!r} sent>"
+        return f"<Loan of {name!r}{' open' if loan_is_open(self) else ''}>"
+
 
 def fill(loan: Loan, array: Any) -> None:
     """Copy one array into the slot."""

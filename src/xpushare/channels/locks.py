@@ -23,20 +23,22 @@ _NBYTES: Final = 0x4000 + 4096  # bytes of the control words
 class Held:
     """The result of `Lock.acquire`."""
 
-    __slots__ = ("owner_died",)
+    __slots__ = ("_name", "owner_died")
 
-    def __init__(self, owner_died: bool) -> None:
+    def __init__(self, name: str, owner_died: bool) -> None:
+        self._name: Final = name
         self.owner_died: Final = owner_died
         """Whether the last owner died, exited or closed its object while it held the lock: the data that it guards may
         be inconsistent.
         """
 
     def __repr__(self) -> str:
-        return f"<Held owner_died={self.owner_died}>"
+        return f"<Held{_shown(self._name)} owner_died={self.owner_died}>"
 
 
-_HELD: Final = Held(False)
-_DIED: Final = Held(True)
+def _shown(name: str) -> str:
+    """Return what reprs show of a name: nothing if the user has given none."""
+    return "" if name.startswith(".") else f" {name!r}"
 
 
 def _allocate() -> list[memory.Range]:
@@ -56,7 +58,7 @@ class _Shared:
     __slots__ = ()
 
     _crew: Crew | None
-    _pickle: tuple[Any, ...]
+    _pickle: tuple[Any, ...]  # a function, and its arguments: the name comes first
     closed: bool
     """Whether `close` was called."""
     _leave: ClassVar[Any]  # a function of native code
@@ -152,7 +154,7 @@ class Lock(_native.LockMember, _Shared):
         def __enter__(self) -> Held: ...
 
     def __repr__(self) -> str:
-        return f"<Lock{' closed' if self.closed else ''}>"
+        return f"<Lock{_shown(self._pickle[1][0])}{' closed' if self.closed else ''}>"
 
 
 @final
@@ -243,7 +245,7 @@ class Atomic(_native.AtomicMember, _Shared):
         self.close()
 
     def __repr__(self) -> str:
-        return "<Atomic closed>" if self.closed else f"<Atomic {self.load()}>"
+        return f"<Atomic{_shown(self._pickle[1][0])} {'closed' if self.closed else self.load()}>"
 
 
 def _open_lock(kind: type[_L], name: str, label: str, *, create: bool) -> _L:
@@ -252,7 +254,8 @@ def _open_lock(kind: type[_L], name: str, label: str, *, create: bool) -> _L:
             raise _gone("lock")
         crew, _fresh = found
         new = _native.LockMember.__new__
-        made = crew.admit(lambda native: new(kind, native, label, _HELD, _DIED), _native.lock_member)
+        held, died = Held(name, False), Held(name, True)
+        made = crew.admit(lambda native: new(kind, native, label, held, died), _native.lock_member)
         _begin(made, crew, (_reopen_lock, (name, label)))
         return made
 

@@ -201,17 +201,25 @@ _leases = Leases()
 def leases() -> dict[str, int]:
     """Return statistics of the handles that this process has sent and received. `client.run(leases)` asks all workers.
 
-    - `granted`: handles that were sent
-    - `waiting`: handles that have not been opened yet
-    - `opened`: handles whose memory the receiver holds
-    - `returned`: handles that were opened and closed again
-    - `kept`: handles that were opened, and whose memory is the receiver's alone since then
-    - `expired`: handles that nobody opened in time
-    - `lost`: handles that nobody opened, since the receiver died
-    - `refused`: arrays that could not be exported and were sent by value
-    - `attached`, `failed`: received handles that could, or could not, be opened
-    - `*_nbytes`: the bytes of these
-    - `spare_nbytes`: shared memory that waits for the next copy
+    Returns:
+        A dict of numbers.
+
+            - `granted`: handles that were sent
+            - `waiting`: handles that have not been opened yet
+            - `opened`: handles whose memory the receiver holds
+            - `returned`: handles that were opened and closed again
+            - `kept`: handles that were opened, and whose memory is the receiver's alone since then
+            - `expired`: handles that nobody opened in time
+            - `lost`: handles that nobody opened, since the receiver died
+            - `refused`: arrays that could not be exported and were sent by value
+            - `attached`, `failed`: received handles that could, or could not, be opened
+            - `waiting_nbytes`, `opened_nbytes`: the bytes of these
+            - `spare_nbytes`: shared memory that waits for the next copy
+
+    Examples:
+        >>> from xpushare.integrations.dask import leases
+        >>> leases()["waiting"]
+        0
     """
     return _leases.statistics()
 
@@ -469,17 +477,31 @@ def register(
     lease: float | str | None = None,
     copies: int | str | None = None,
 ) -> None:
-    """Register the family in this process. If this process is a Worker or Client, as `server`, it asks its peers for
-    handles.
+    """Register the family in this process.
 
-    - `threshold`: arrays below this size go by value (bytes, or "1 MiB")
-    - `lease`: how long a handle waits to be opened (seconds, or "300 s")
-    - `copies`: the most shared memory for copies of private arrays, including memory that is held for the next copies.
-      Beyond that, arrays go by value
+    `register` may be called again. The settings of the last call apply. Peers that have not registered send and get
+    values, as before.
 
-    The defaults are `xpushare.threshold`, `xpushare.lease` and `xpushare.copies` in Dask's configuration, or else 1
-    MiB, 300 s and 1 GiB. `register` may be called again. The settings of the last call apply. Peers that have not
-    registered send and get values, as before.
+    Args:
+        server: A Worker or Client of this process, which then asks its peers for handles.
+        threshold: Arrays below this size go by value (bytes, or "1 MiB"). None means `xpushare.threshold` in Dask's
+            configuration, or else 1 MiB.
+        lease: How long a handle waits to be opened (seconds, or "300 s"). None means `xpushare.lease`, or else 300 s.
+        copies: The most shared memory for copies of private arrays, including memory that is held for the next copies.
+            Beyond that, arrays go by value. None means `xpushare.copies`, or else 1 GiB.
+
+    Raises:
+        ValueError: `threshold` or `copies` is not a number of bytes.
+        KeyError: `lease` has a unit that Dask does not know.
+
+    Examples:
+        >>> from distributed import Client
+        >>> from xpushare.integrations.dask import XpushareSerialization, register
+        >>> client = Client("tcp://127.0.0.1:8786")  # doctest: +SKIP
+        >>> client.register_plugin(XpushareSerialization())  # calls it in the workers  # doctest: +SKIP
+        >>> register(client)  # for arrays that this client gathers from them  # doctest: +SKIP
+        >>> client.gather(client.submit(np.ones, 1 << 20), direct=True).size  # doctest: +SKIP
+        1048576
     """
     _settings.threshold = int(parse_bytes(_setting("threshold", threshold, "1 MiB")))
     _settings.lease = float(parse_timedelta(_setting("lease", lease, "300 s")))

@@ -50,10 +50,23 @@ _log: Final = logging.getLogger("xpushare")
 def register(name: str = "XPUSHARE", data_type: type = np.ndarray) -> None:
     """Make the transport known to Ray in this process, and in the actors that this process creates from now on.
 
-    `data_type` is the type of the arrays that the transport carries: `numpy.ndarray`, `torch.Tensor`, `cupy.ndarray`,
-    `jax.Array` or `xpushare.SharedArray`. Ray takes arrays of exactly that class, not of subclasses. Another type needs
-    another `name`. Registering the same type and name again does nothing. Raises `InvalidArgumentError` for any other
-    type, and if the name is already registered for another transport. (ray.experimental.register_tensor_transport)
+    Registering the same type and name again does nothing. (ray.experimental.register_tensor_transport)
+
+    Args:
+        name: The name of the transport, as for `tensor_transport=`. Another type needs another name.
+        data_type: The type of the arrays that the transport carries: `numpy.ndarray`, `torch.Tensor`, `cupy.ndarray`,
+            `jax.Array` or `xpushare.SharedArray`. Ray takes arrays of exactly that class, not of subclasses.
+
+    Raises:
+        InvalidArgumentError: `data_type` is another type, or the name already is already registered for another transport.
+
+    Examples:
+        >>> import ray
+        >>> from xpushare.integrations.ray import register
+        >>> register()  # doctest: +SKIP
+        >>> reference = ray.put(np.asarray(xs.zeros(1 << 20)), _tensor_transport="XPUSHARE")  # doctest: +SKIP
+        >>> ray.get(reference).size  # doctest: +SKIP
+        1048576
     """
     library = _library(data_type)
     if library not in _LIBRARIES:

@@ -34,12 +34,28 @@ def device(
     name: str = "Vulkan device",
     type: Literal["cpu", "gpu", "accelerator"] = "gpu",
 ) -> Device:
-    """Return the device that the program uses, by `deviceUUID` and `driverUUID` of its VkPhysicalDeviceIDProperties (16
-    bytes each).
+    """Return the device that the program uses. The same uuids give the same `Device`.
 
-    Handles name the memory's device by this uuid, which is CUDA's uuid of the same GPU. The same uuids give the same
-    `Device`. Use it only to export memory from it and to open memory on it. Raises `InvalidArgumentError` if a uuid has
-    another length, or the device was named with another driver before.
+    Handles name the memory's device by this uuid, which is CUDA's uuid of the same GPU. Use the device only to export
+    memory from it and to open memory on it.
+
+    Args:
+        device_uuid: `deviceUUID` of its VkPhysicalDeviceIDProperties, 16 bytes.
+        driver_uuid: `driverUUID` of the same, 16 bytes.
+        name: The device's name.
+        type: The device's type.
+
+    Returns:
+        The device.
+
+    Raises:
+        InvalidArgumentError: A uuid has another length, or the device was named with another driver before.
+
+    Examples:
+        >>> from xpushare.integrations import vulkan
+        >>> where = vulkan.device(b"a Vulkan device!", b"a Vulkan driver!")
+        >>> where.uuid
+        '61205675-6c6b-616e-2064-657669636521'
     """
     given = bytes(device_uuid), bytes(driver_uuid)
     if any(len(each) != 16 for each in given):
@@ -126,9 +142,24 @@ def memory_fd(memory: Memory) -> MemoryFd:
     """Return a new file descriptor of memory that was opened on a Vulkan device, for Vulkan to import.
 
     `xs.ipc.memory.open(handle, device=vulkan_device)` opens memory that other Vulkan programs exported on the same
-    device and driver. It also opens CUDA memory of `xs.malloc_device` and `xs.empty` on the same GPU. Keep `memory`
-    open while the import is in use, so that its exporter knows of the user. Raises `InvalidArgumentError` for other
-    memory.
+    device and driver. It also opens CUDA memory of `xs.malloc_device` and `xs.empty` on the same GPU.
+
+    Args:
+        memory: The opened memory. Keep it open while the import is in use, so that its exporter knows of the user.
+
+    Returns:
+        The file descriptor, and the other parameters of the import.
+
+    Raises:
+        InvalidArgumentError: The memory was not opened on a Vulkan device, or is closed.
+        OutOfMemoryError: File descriptors ran out.
+
+    Examples:
+        >>> from xpushare.integrations import vulkan
+        >>> opened = xs.ipc.memory.open(handle, device=where)  # doctest: +SKIP
+        >>> found = vulkan.memory_fd(opened)  # doctest: +SKIP
+        >>> found.allocation_nbytes, found.offset, found.dedicated  # doctest: +SKIP
+        (65536, 0, False)
     """
     if not isinstance(memory, Memory):
         raise InvalidArgumentError(f"memory_fd takes an opened Memory, not {type(memory).__name__}")
@@ -157,15 +188,32 @@ class TimelineSemaphore:
         self.device_uuid: str = device.uuid
 
     def wait(self, queue: Queue, value: int) -> None:
-        """Hold back later operations of the queue until the semaphore has reached `value`
-        (cuWaitExternalSemaphoresAsync). Raises `FeatureNotSupportedError` if the queue's driver or GPU does not import
-        the semaphore.
+        """Hold back later operations of the queue until the semaphore has reached a value
+        (cuWaitExternalSemaphoresAsync).
+
+        Args:
+            queue: A queue of the same GPU.
+            value: The value to reach.
+
+        Raises:
+            FeatureNotSupportedError: The queue's driver or GPU does not import the semaphore.
+            InvalidArgumentError: The value has more than 64 bits, or the queue is closed.
+            DeviceError: The driver failed.
         """
         self._enqueue(queue, value, False)
 
     def signal(self, queue: Queue, value: int) -> None:
-        """Raise the semaphore to `value` once the earlier operations of the queue have finished
-        (cuSignalExternalSemaphoresAsync). Raises as `wait` does.
+        """Raise the semaphore to a value once the earlier operations of the queue have finished
+        (cuSignalExternalSemaphoresAsync).
+
+        Args:
+            queue: A queue of the same GPU.
+            value: The new value.
+
+        Raises:
+            FeatureNotSupportedError: The queue's driver or GPU does not import the semaphore.
+            InvalidArgumentError: The value has more than 64 bits, or the queue is closed.
+            DeviceError: The driver failed.
         """
         self._enqueue(queue, value, True)
 

@@ -220,8 +220,15 @@ class Event(Exportable[Opened]):
             PeerLostError: The exporter is gone, so nobody can open the event any more.
 
         Examples:
+            >>> def wait_for(event, number):
+            ...     try:
+            ...         event.wait(at_least=number)
+            ...     except xs.PeerLostError:
+            ...         event.recovered(timeout=60)  # until its signaller has been started again
+            ...         event.wait(at_least=event.pending + 1)
             >>> with xs.Event("native_cpu:0", enable_ipc=True) as event:
-            ...     event.recovered(timeout=1) is None
+            ...     wait_for(event, event.signal())
+            ...     event.recovered() is None  # nothing is lost
             True
         """
         if in_loop():

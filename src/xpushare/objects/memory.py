@@ -90,10 +90,10 @@ def malloc_shared(nbytes: int, device: DeviceLike | None = None, *, context: Con
 def trim() -> int:
     """Give back freed memory that this process keeps.
 
-    Freed host memory that no other process could reach is kept for the next allocation of its size:
-    for 5 s, up to 256 MiB and an eighth of the free memory. Memory of a device that another process
-    shares stays mapped for 2 s after it was closed, up to a quarter of the device's memory. An
-    allocation that fails gives all of this back by itself.
+    Once this process has shared something, freed host memory that no other process could reach is
+    kept for the next allocation of its size: for 5 s, up to 256 MiB and an eighth of the free memory.
+    Memory of a device that another process shares stays mapped for 2 s after it was closed, up to a
+    quarter of the device's memory. An allocation that fails gives all of this back by itself.
 
     Another library's array whose handle was closed is held while an importer has it open. The next
     `share`, `close` or `trim` releases it after that; its memory is not counted.
@@ -105,8 +105,9 @@ def trim() -> int:
         DeviceError: The driver failed.
 
     Examples:
-        >>> xs.malloc_host(1 << 20, "native_cpu:0").close()
-        >>> xs.trim() >= 1 << 20
+        >>> with xs.share(xs.zeros(3)):
+        ...     xs.malloc_host(1 << 20, "native_cpu:0").close()
+        ...     xs.trim() >= 1 << 20
         True
     """
     return core.trim()
