@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -97,6 +98,14 @@ def test_once() -> None:
     done = command("metrics")
     assert done.returncode == 0
     assert "# TYPE xpushare_objects gauge" in done.stdout
+
+
+def test_a_used_port_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        address = f"127.0.0.1:{used.getsockname()[1]}"
+        done = command("metrics", "--listen", address)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"xpushare: Address already in use: {address}\n"
 
 
 @pytest.mark.parametrize("address", ["9464", "host:", "host:99999"])

@@ -54,6 +54,29 @@ class Scene:
         lock.close()
         return lock
 
+    def version(self, kept: int, wanted: int) -> Any:
+        """Look for a version that nobody published, beside those that are kept."""
+        for _ in range(kept):
+            xs.publish("v", self.array, replace=True, versions=kept)
+        try:
+            return xs.lookup("v", version=wanted, timeout=0)
+        finally:
+            xs.unpublish("v")
+
+    def full(self) -> None:
+        with xs.Channel.open("frames"):
+            for _ in range(4):
+                self.channel.send([1.0, 2.0], timeout=0.01)
+
+    def empty(self) -> None:
+        with xs.Channel.open("frames") as reader:
+            reader.receive(0.01)
+
+    def without_writer(self) -> None:
+        with xs.Channel.open("frames", reconnect=True) as reader:
+            self.channel.close()
+            reader.receive(0.01)
+
     def closed_frame(self) -> Any:
         with xs.Channel.open("frames") as reader:
             self.channel.send([1.0, 2.0])
@@ -194,7 +217,24 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
         lambda s: xs.attach(s.handle, like="tensorflow"), xs.InvalidArgumentError,
         ("numpy, torch, cupy, jax", "'tensorflow'"),
     ),
+    "the class of a library's arrays": (
+        lambda s: xs.attach(s.handle, like=np.ndarray), xs.InvalidArgumentError,
+        ("pass like='numpy', not numpy.ndarray",),
+    ),
+    "a handle of an event": (
+        lambda s: xs.attach(xs.ipc.event.get(s.event)), xs.InvalidHandleError,
+        ("this is a handle of an event, not of an array", "ipc.event.open"),
+    ),
+    "a word for a yes": (
+        lambda s: xs.share(s.array, copy="yes"), xs.InvalidArgumentError, ("copy is True or False, not 'yes'",),
+    ),
+    "a word for read-only": (
+        lambda s: xs.share(s.array, read_only="no"), xs.InvalidArgumentError, ("read_only is True or False, not 'no'",),
+    ),
     # making
+    "a misspelt dtype": (
+        lambda _: xs.empty(3, "flaot32"), xs.InvalidArgumentError, ("'flaot32'", "Did you mean 'float32'?"),
+    ),
     "a GPU that is not there": (
         lambda _: xs.empty(3, device="cuda"), xs.InvalidArgumentError,
         ("no device 'cuda' here", *("driver",) * (find_library("cuda") is None), "Visible: native_cpu:0"),
@@ -341,6 +381,23 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
         ("'frames' is there", "(2,) float64 on native_cpu:0, not (3,) float64 on native_cpu:0; slots=3, not 4; ",
          "on_full='block', not 'raise'. Create it with the same, or under another name"),
     ),
+    "no slot in time": (
+        lambda s: s.full(), TimeoutError,
+        ("no slot of 'frames' became free within 0.01 s: close frames", "more slots, or with on_full='overwrite'"),
+    ),
+    "no frame of a writer": (
+        lambda s: s.empty(), TimeoutError, (f"writer (pid {os.getpid()}) is alive, but no frame of 'frames' came",),
+    ),
+    "no frame without a writer": (
+        lambda s: s.without_writer(), TimeoutError,
+        ("no frame of 'frames' came within 0.01 s: it has no writer now", "xs.Channel.create"),
+    ),
+    "a loan closed": (
+        lambda s: s.channel.loan().close(), AttributeError,
+        ("Loan has no attribute 'close'", "leaving its `with` block sends the frame"),
+    ),
+    "a handle unlinked": (lambda s: s.handle.unlink(), AttributeError, ("close() withdraws the export",)),
+    "whether a lock is locked": (lambda _: xs.Lock().locked(), AttributeError, ("acquire(timeout=0) tries once",)),
     "a closed frame": (
         lambda s: s.closed_frame().array, xs.InvalidArgumentError, ("frame is closed", "np.array(frame)"),
     ),
@@ -414,6 +471,13 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
         lambda _: xs.unpublish("zzz"), xs.InvalidArgumentError, ("nobody has", "nothing to unpublish"),
     ),
     "a name to end, misspelt": (lambda s: s.ended("weigths"), xs.InvalidArgumentError, ("Did you mean 'weights'?",)),
+    "a version that never was": (
+        lambda s: s.version(1, 7), xs.HandleExpiredError,
+        ("version 7 of 'v' is not there: only version", "versions=n", "look up a newer one"),
+    ),
+    "a version before those that are kept": (
+        lambda s: s.version(3, 7), xs.HandleExpiredError, ("version 7 of 'v' is not there: versions", "are kept"),
+    ),
     "a closed watch": (
         lambda _: (watch := xs.watch("zzz")).close() or watch.next(), xs.InvalidArgumentError,
         ("watch is closed", "xs.watch"),

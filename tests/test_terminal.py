@@ -67,6 +67,20 @@ def test_a_narrow_terminal_lists_pairs() -> None:
     assert "LABEL      narrow" in slim
 
 
+def test_a_terminal_of_eighty_columns_gets_a_table() -> None:
+    """Long columns are cut, numbers are not, and pipes get the whole text."""
+    label = "a label of more than twenty letters"
+    with xs.share(xs.zeros(3), label=label):
+        lines = [COLOUR.sub("", each) for each in on_terminal(80, "ls", "--pid", str(os.getpid()))]
+        text = command("ls", "--pid", str(os.getpid())).stdout
+    assert re.match("STATE +KIND +SIZE", lines[0])
+    (line,) = [each for each in lines if each.startswith("shared")]
+    assert max(map(len, lines)) <= 80
+    assert re.search(r" KiB .* a label.*…$", line)
+    assert line.index("a label") == lines[0].index("LABEL")
+    assert label in text
+
+
 def test_colours() -> None:
     coloured = "\n".join(on_terminal(100, "info", "--device", "native_cpu:*"))
     assert "\x1b[32myes\x1b[0m" in coloured

@@ -33,24 +33,26 @@ DEADLINE = 60
 class Terminal:
     """The command in a pseudo-terminal; `screen` is what a person sees now."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, columns: int = 200, **settings: str) -> None:
         self.pid, self._fd = pty.fork()
         if self.pid == 0:
             environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
-            ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 200, 0, 0))
+            ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
             command = [sys.executable, "-m", "xpushare", "top", "--interval", "0.1", *arguments]
-            os.execve(sys.executable, command, environment)  # what readline has set is not in os.environ
-        self._raw = ""
+            os.execve(
+                sys.executable, command, {**environment, **settings}
+            )  # what readline has set is not in os.environ
+        self.raw = ""
 
     @property
     def screen(self) -> list[str]:
-        last = self._raw.rpartition("\x1b[H")[2]
+        last = self.raw.rpartition("\x1b[H")[2]
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "\n", last).replace("\r", "").split("\n")
 
     def _more(self, until: float) -> None:
         ready, _, _ = select.select([self._fd], [], [], max(until - time.monotonic(), 0))
         assert ready, f"nothing like that was shown:\n{self.screen}"
-        self._raw = (self._raw + os.read(self._fd, 1 << 16).decode())[-(1 << 20) :]
+        self.raw = (self.raw + os.read(self._fd, 1 << 16).decode())[-(1 << 20) :]
 
     def expect(self, *patterns: str) -> list[str]:
         """The lines of the first whole screen that match, one for each."""
@@ -68,8 +70,8 @@ class Terminal:
     def end(self) -> int:
         """Read what is left, and return the exit status."""
         try:
-            while os.read(self._fd, 1 << 16):
-                pass
+            while more := os.read(self._fd, 1 << 16):
+                self.raw = self.raw + more.decode(errors="replace")
         except OSError:  # EIO: nobody has the other side any more
             pass
         os.close(self._fd)
@@ -208,6 +210,35 @@ def test_a_signal_puts_the_terminal_back() -> None:
     terminal.expect("top-frames")
     os.kill(terminal.pid, signal.SIGTERM)
     assert terminal.end() == 128 + signal.SIGTERM
+
+
+def test_eighty_columns() -> None:
+    """All keys, names and labels are there, and no line is wider."""
+    with xs.Event("native_cpu:0", enable_ipc=True, label="top-label") as event:
+        xs.publish("top-event", event)
+        with xs.share(xs.zeros(3), label="top-weights"):
+            terminal = Terminal("--view", "objects", columns=80, TERM="xterm")
+            terminal.expect("^memory .*top-weights", "^event .*top-event +top-label")
+            for view, key in (("objects", "p"), ("processes", "c"), ("channels", "q")):
+                terminal.expect(f"^{view}: ", "  q quit  < > sort  r reverse  / filter  space pause$")
+                assert max(map(len, terminal.screen)) <= 80
+                terminal.keys(key)
+            assert terminal.end() == 0
+        xs.unpublish("top-event")
+
+
+@pytest.mark.usefixtures("frames")
+def test_a_dumb_terminal_gets_a_table_once() -> None:
+    terminal = Terminal("--view", "channels", TERM="dumb")
+    assert terminal.end() == 0
+    assert re.search("(?m)^top-frames +[0-9]+ +camera", terminal.raw)
+    assert "\x1b" not in terminal.raw
+
+
+@pytest.mark.usefixtures("frames")
+def test_one_view() -> None:
+    text = command("top", "--interval", "0.05", "--view", "channels").stdout
+    assert re.findall("(?m)^(objects|processes|channels)$", text) == ["channels"]
 
 
 def test_once(frames: xs.Channel) -> None:

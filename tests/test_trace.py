@@ -329,6 +329,20 @@ def test_wrong_usage(tmp_path: Path) -> None:
     assert done.stderr.endswith("required: program\n")
 
 
+@pytest.mark.parametrize("program", [["/nowhere/nope.py"], ["-m", "nope"]])
+def test_a_program_that_cannot_be_started_leaves_no_file(program: list[str], tmp_path: Path) -> None:
+    """A trace of before stays."""
+    output = tmp_path / "trace.json"
+    for before in (None, "before"):
+        if before is not None:
+            output.write_text(before)
+        done = subprocess.run(command("-o", output, *program), capture_output=True, text=True, timeout=TIMEOUT)
+        status = 1 if "-m" in program else 2
+        assert done.returncode == status
+        assert f"{output} was not written: the program ended with status {status} before it used" in done.stderr
+        assert (output.read_text() if output.exists() else None) == before
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_reach_the_program(tmp_path: Path, number: int) -> None:
     """SIGTERM is passed on; Ctrl-C goes to the whole group, and the command waits for what the program makes of it."""

@@ -17,7 +17,7 @@ import pytest
 import harness
 import xpushare as xs
 from harness import Child, kept
-from xpushare.arrays import names
+from xpushare.arrays import changes
 from xpushare.sharing import identity
 
 
@@ -364,7 +364,7 @@ def test_what_is_no_file_is_in_nobodys_way(stray: list[Path], peer: Child) -> No
 def test_what_is_no_file_ends_no_wait(
     stray: list[Path], peer: Child, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(names, "WARN_AFTER", 0.01)
+    monkeypatch.setattr(changes, "WARN_AFTER", 0.01)
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(looked_up("later", None)))
     with caplog.at_level(logging.WARNING, "xpushare"):

@@ -23,7 +23,7 @@ from harness import Child, kept
 from named_arrays import filled, unpublish_all, value_of
 from sampling import sampled
 from xpushare import _native
-from xpushare.arrays import attach, names
+from xpushare.arrays import attach, changes
 from xpushare.common import system
 from xpushare.sharing import naming
 
@@ -657,7 +657,7 @@ def test_the_wrong_verb_for_what_was_looked_up() -> None:
 def test_a_long_wait_without_a_time_out_is_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(names, "WARN_AFTER", 0.05)
+    monkeypatch.setattr(changes, "WARN_AFTER", 0.05)
     publish_value("weights", 1)
     found: list[float] = []
     thread = threading.Thread(target=lambda: found.append(value_of(xs.lookup("weigths"))))

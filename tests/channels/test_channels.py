@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import os
 import pickle
 import signal
@@ -17,6 +18,7 @@ import pytest
 
 import xpushare as xs
 from harness import Child, kept, wait_until
+from xpushare.arrays import changes
 from xpushare.channels import crews
 from xpushare.objects.array import memory_over
 
@@ -362,6 +364,26 @@ def test_readers_hold_no_more_than_their_share() -> None:
         same_frame.close()
         assert first(one.receive(10)) == 2
         frames[1].close()
+
+
+def test_a_long_wait_for_a_channel_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Once, with the channels that there are."""
+    monkeypatch.setattr(changes, "WARN_AFTER", 0.05)
+    opened: list[str] = []
+
+    def open_late() -> None:
+        with xs.Channel.open("tset") as reader:
+            opened.append(reader.name)
+
+    with channel(), caplog.at_level(logging.WARNING, "xpushare"):
+        thread = threading.Thread(target=open_late)
+        thread.start()
+        wait_until(lambda: "Channel.open has waited" in caplog.text)
+        with channel("tset"):
+            thread.join(20)
+    assert opened == ["tset"]
+    assert "'tset', which nobody has created (channels now: test). Did you mean 'test'?" in caplog.text
+    assert caplog.text.count("has waited") == 1
 
 
 def test_a_receive_in_vain_says_whose_frames_to_close() -> None:

@@ -147,8 +147,12 @@ def test_a_worker_that_died_is_replaced(event: xs.Event, peer: Child) -> None:
         with Child() as worker:
             worker.call(opened, kept["handle"], True)
             when = ended(worker, "kill")
-            with pytest.raises(xs.PeerLostError, match=f"process {worker.pid} died"):
+            text = f"signal {point} of the event is lost: process {worker.pid} died"
+            with pytest.raises(xs.PeerLostError, match=text) as caught:
                 event.wait(10, at_least=point)
+            (note,) = caught.value.__notes__
+            assert f"what process {worker.pid} printed" in note
+            assert "event.recovered() waits" in note
             assert time.monotonic() - when < SOON
         peer.call(opened, kept["handle"], True)  # the loss ends
         pending(event, point)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -12,7 +14,7 @@ import pytest
 from small_loader import Run, compiled, names
 
 import xpushare as xs
-from xpushare import PeerLostError
+from xpushare import PeerLostError, cli
 from xpushare.ur.loader import interpreter
 from xpushare.ur.loader._builds import BUILDS
 
@@ -66,13 +68,33 @@ def test_an_interpreter_without_libpython(library: Path, tmp_path: Path) -> None
 def test_the_setting_for_programs(library: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "xpushare", "ur-adapter", "--json"],
-        env={**os.environ, "PYTHONPATH": str(library.parents[3])}, capture_output=True, text=True, timeout=60,
+        env={**os.environ, "PYTHONPATH": str(library.parents[3]), "XPUSHARE_PYTHON": sys.executable},
+        capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     found = json.loads(done.stdout)
     assert found["environment"] == {"UR_ADAPTERS_FORCE_LOAD": str(library)}
     assert found["interpreter"].keys() == {"executable", "library", "wrong"}
     assert done.returncode == bool(found["interpreter"]["wrong"])
     assert done.stderr == ""
+
+
+def test_the_setting_beside_a_version_manager(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The python3 of the PATH is a script of the version manager: the interpreter of the command is named instead."""
+    if interpreter(sys.executable).wrong:
+        pytest.skip(interpreter(sys.executable).wrong)
+    monkeypatch.delenv("XPUSHARE_PYTHON", raising=False)
+    copy = tmp_path / "xpushare" / "ur" / "loader" / library.name  # in no folder that says a version
+    copy.parent.mkdir(parents=True)
+    copy.write_bytes(library.read_bytes())
+    (tmp_path / "python3").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("xpushare.ur.loader.LIBRARY", copy)
+    assert f"{tmp_path}/python3 does not say its version. It may be a script" in interpreter().wrong
+    assert "XPUSHARE_PYTHON" not in os.environ
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        assert cli.main(["ur-adapter"]) == 0
+    assert output.getvalue() == f"UR_ADAPTERS_FORCE_LOAD={copy}\nXPUSHARE_PYTHON={sys.executable}\n"
 
 
 def test_a_script_in_place_of_an_interpreter(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -214,8 +214,9 @@ static bool find(xp_python *p)
         if (strchr(version, '.'))
             find_library(p, home, version);
         else
-            put(p->wrong, "%.1000s does not say its version, as a script that starts another: have XPUSHARE_PYTHON name the "
-                "interpreter itself", p->executable);
+            put(p->wrong, "%.1000s does not say its version. It may be a script that starts the real interpreter, as "
+                "version managers such as pyenv install. Set XPUSHARE_PYTHON to the path of the real one, which "
+                "`python3 -c 'import sys; print(sys.executable)'` prints", p->executable);
     }
     return !*p->wrong;
 }

@@ -1,4 +1,6 @@
-"""Wake a thread that waits for a name: when the folder of names changes, a publisher ends, or the watch is closed."""
+"""Wake a thread that waits for a name: when the folder of names changes, a publisher ends, or the watch is closed.
+`Patience` limits such a wait.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,8 @@ import ctypes
 import logging
 import os
 import select
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, final
 
@@ -14,12 +18,13 @@ from xpushare.common.errors import from_os_error
 from xpushare.common.fds import OwnedFd, own_fd
 from xpushare.timeline.waiting import readable
 
-__all__ = ["NAP_MAX", "Awaitable", "Changes", "woken_by"]
+__all__ = ["NAP_MAX", "WARN_AFTER", "Awaitable", "Changes", "Patience", "woken_by"]
 
 _IN_MODIFY: Final = 0x2
 _IN_CREATE: Final = 0x100
 _IN_MOVED_TO: Final = 0x80
 _LONGEST: Final = 1 << 20  # seconds of one wait: the kernel counts milliseconds in an int
+WARN_AFTER: Final = 10.0  # seconds of waiting for a name that nobody has
 NAP_MAX: Final = 0.05  # seconds between two checks if the kernel does not report changes
 
 
@@ -39,6 +44,33 @@ class Awaitable:
 def woken_by(awaitable: Awaitable) -> tuple[Changes, OwnedFd | None, bool]:
     """Return the object that reports changes, and the arguments of its `ready` and `limit`."""
     return awaitable._woken_by()  # pyright: ignore[reportPrivateUsage]
+
+
+@final
+class Patience:
+    """The time limit of one wait for a name. A wait without a limit is logged once it takes long."""
+
+    __slots__ = ("_start", "_timeout", "_warned")
+
+    def __init__(self, timeout: float | None) -> None:
+        self._start = time.monotonic()
+        self._timeout = timeout
+        self._warned = False
+
+    def left(self, warn: Callable[[float], None] | None) -> float | None:
+        """Return the seconds to wait at most before the next look: 0 if the time has run out, None for no limit. `warn`
+        logs a wait without a timeout. It gets the seconds waited so far. None logs nothing.
+        """
+        waited = time.monotonic() - self._start
+        if self._timeout is not None:
+            return max(self._timeout - waited, 0.0)
+        if warn is None or self._warned:
+            return None
+        if waited < WARN_AFTER:
+            return WARN_AFTER - waited
+        self._warned = True
+        warn(waited)
+        return None
 
 
 @final

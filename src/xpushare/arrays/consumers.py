@@ -43,6 +43,7 @@ _CONSUMERS: Final = {
     "cupy": ("cupy", "from_dlpack"),
     "jax": ("jax.dlpack", "from_dlpack"),
 }
+_CLASSES: Final = {"numpy": "ndarray", "torch": "Tensor", "cupy": "ndarray", "jax": "Array"}
 
 
 def consumer_of(like: Any) -> Consumer | None:
@@ -62,6 +63,12 @@ def consumer_of(like: Any) -> Consumer | None:
         except ImportError as error:
             raise InvalidArgumentError(f"like={name!r} needs {name}: {error}") from error
         return found
+    for library_name, class_name in _CLASSES.items():
+        if isinstance(like, type) and like is getattr(sys.modules.get(library_name), class_name, None):
+            raise InvalidArgumentError(
+                f"like is a library, not the class of its arrays: pass like={library_name!r}, not "
+                f"{library_name}.{class_name}"
+            )
     if not callable(like):
         raise InvalidArgumentError(f"like is a library or a function of a SharedArray, not {type(like).__name__}")
     consumer: Consumer = like

@@ -7,14 +7,14 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, Self, TypeVar, final, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, TypeVar, final, overload
 
 from xpushare import _native
-from xpushare.arrays.changes import Awaitable, Changes
+from xpushare.arrays.changes import Awaitable, Changes, Patience
 from xpushare.arrays.keep import keep_by_name
 from xpushare.arrays.passing import passed_on
 from xpushare.arrays.share import shared
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from xpushare.objects.physical_memory import VirtualRange
 
 __all__ = ["Lost", "Watch", "lookup", "publish", "published", "shares", "survey_named", "unpublish", "watch"]
-
-WARN_AFTER: Final = 10.0  # seconds of waiting for a name that nobody has
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +197,7 @@ def lookup(name: str, *, timeout: float | None = None, version: int | None = Non
 
     Raises:
         TimeoutError: Nobody has published the name in time.
-        HandleExpiredError: That version is not kept any more.
+        HandleExpiredError: That version is older than those that are kept.
         InvalidArgumentError: The name is invalid.
 
     Examples:
@@ -355,25 +353,31 @@ def _content(fd: OwnedFd, name: str, version: int | None) -> tuple[bytes, int | 
             at += nbytes
     assert version is not None
     if version < entries[0][0]:
-        raise _version_expired(name, version)
+        raise _version_expired(name, version, [number for number, _nbytes in entries])
     return None
 
 
-def _version_expired(name: str, version: int) -> HandleExpiredError:
+def _version_expired(name: str, version: int, kept: Sequence[int]) -> HandleExpiredError:
+    """Return the error for a version that is older than those that are kept, the newest first. Whether it was ever
+    published is not known.
+    """
+    newest, oldest = kept[0], kept[-1]
+    there = f"versions {oldest} to {newest} are kept" if len(kept) > 1 else f"only version {newest} is kept"
     return HandleExpiredError(
-        f"version {version} of {name!r} was replaced and is not kept any more: publish with versions=n to keep the "
-        "last n, or look up a newer one"
+        f"version {version} of {name!r} is not there: {there}. A version that was replaced is not kept any more: "
+        "publish with versions=n to keep the last n, or look up a newer one"
     )
 
 
 def _own_content(own: naming.Published, name: str, version: int | None) -> tuple[bytes, int] | None:
     """Return the content and the version, as `_content` does, for a name of this process."""
-    for each in (own, *own.older):
+    kept = own, *own.older
+    for each in kept:
         if version in (None, each.version):
             return bytes(each.handle), each.version
     assert version is not None
     if version < own.version:
-        raise _version_expired(name, version)
+        raise _version_expired(name, version, [each.version for each in kept])
     return None
 
 
@@ -601,19 +605,21 @@ class Watch(Awaitable, Generic[Item]):
             True
             >>> xs.unpublish("weights")
         """
-        wait = _Wait(self._timeout if timeout is None else event.timeout_argument(timeout))
+        timeout = self._timeout if timeout is None else event.timeout_argument(timeout)
+        wait = Patience(timeout)
         while (found := self._newer()) is None:
-            self._watching().wait(wait.left(self._name, self._seen is not None), *self._end())
+            left = _left(wait, self._name, timeout, self._seen is not None)
+            self._watching().wait(left, *self._end())
         return found
 
     async def _next(self) -> Item:
-        wait = _Wait(self._timeout)
+        wait = Patience(self._timeout)
         while (found := self._newer()) is None:
             if self._awaited:
                 raise InvalidArgumentError("another task waits on this watch: give each its own")
             self._awaited = True
             try:
-                left = wait.left(self._name, self._seen is not None)
+                left = _left(wait, self._name, self._timeout, self._seen is not None)
                 await self._watching().changed(left, *self._end())
             finally:
                 self._awaited = False
@@ -738,46 +744,28 @@ class Watch(Awaitable, Generic[Item]):
         return f"<Watch of {self._name!r}{' closed' if self._closed else ''}>"
 
 
-class _Wait:
-    """One wait for a version."""
+def _left(wait: Patience, name: str, timeout: float | None, seen: bool) -> float | None:
+    """Return the seconds to wait at most before the next look. `seen` says that there was a version before. Raises
+    `TimeoutError` if the time has run out.
+    """
+    left = wait.left(None if seen else partial(_warn, name))
+    if left != 0:
+        return left
+    if seen:
+        raise TimeoutError(f"no new version of {name!r} has come within {timeout:g} s")
+    from difflib import get_close_matches
 
-    __slots__ = ("_start", "_timeout", "_warned")
-
-    def __init__(self, timeout: float | None) -> None:
-        self._start = time.monotonic()
-        self._timeout = timeout
-        self._warned = False
-
-    def left(self, name: str, seen: bool) -> float | None:
-        """Return the seconds to wait at most before the next look. `seen` says that there was a version before. Raises
-        `TimeoutError` if the time has run out.
-        """
-        waited = time.monotonic() - self._start
-        if self._timeout is not None:
-            if waited >= self._timeout:
-                if seen:
-                    raise TimeoutError(f"no new version of {name!r} has come within {self._timeout:g} s")
-                from difflib import get_close_matches
-
-                others = list(published())
-                near = get_close_matches(name, others, 1)
-                advice = (
-                    f"Did you mean {near[0]!r}?"
-                    if near
-                    else f"Have the other process call xs.publish({name!r}, array), or wait longer"
-                )
-                raise TimeoutError(
-                    f"nobody has published {name!r} within {self._timeout:g} s (published now: "
-                    f"{', '.join(others) or 'nothing'}). {advice}"
-                )
-            return self._timeout - waited
-        if seen or self._warned:
-            return None
-        if waited < WARN_AFTER:
-            return WARN_AFTER - waited
-        self._warned = True
-        _warn(name, waited)
-        return None
+    others = list(published())
+    near = get_close_matches(name, others, 1)
+    advice = (
+        f"Did you mean {near[0]!r}?"
+        if near
+        else f"Have the other process call xs.publish({name!r}, array), or wait longer"
+    )
+    raise TimeoutError(
+        f"nobody has published {name!r} within {timeout:g} s (published now: "
+        f"{', '.join(others) or 'nothing'}). {advice}"
+    )
 
 
 def _warn(name: str, waited: float) -> None:

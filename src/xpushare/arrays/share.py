@@ -136,11 +136,19 @@ def share(
         >>> tree["x"].shape, tree["step"]
         ((3,), 7)
     """
+    if read_only is not False or copy is not False:
+        _expect_bool("read_only", read_only)
+        _expect_bool("copy", copy)
     text = None if label is None else label_argument(label)
     handle = shared(array, read_only, copy, stream, opens, ttl)
     if text is not None:
         _label(handle, text)
     return handle
+
+
+def _expect_bool(option: str, value: object) -> None:
+    if type(value).__name__ not in ("bool", "bool_"):  # NumPy's own is called `bool_` before NumPy 2
+        raise InvalidArgumentError(f"{option} is True or False, not {value!r:.100}")
 
 
 def _label(handle: ArrayHandle[Any], text: str) -> None:

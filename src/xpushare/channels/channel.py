@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import time
+import logging
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from errno import EBUSY
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Never, NoReturn, Self, TypeVar, final
 
 from xpushare import _native
 from xpushare._device import Device
-from xpushare.arrays.changes import Awaitable, Changes, woken_by
+from xpushare.arrays.changes import Awaitable, Changes, Patience, woken_by
 from xpushare.channels import crews
 from xpushare.channels.crews import CHANNEL, Crew
 from xpushare.channels.ends import End, Frame, Loan, Moved, fill, fill_tree, too_many_writers
@@ -182,7 +183,8 @@ class Channel(Advised, Awaitable):
                 frames out among them.
             start: Begins with the "next" frame, or with the "oldest" one in a slot.
             reconnect: Waits for the next writer if the last one has died.
-            timeout: Seconds to wait for the channel. None waits as long as it takes.
+            timeout: Seconds to wait for the channel. None waits as long as it takes, and logs that after a
+                while.
             label: The name of this reader in `ls`.
 
         Returns:
@@ -203,7 +205,9 @@ class Channel(Advised, Awaitable):
         name = _name_of(name_or_handle)
         seconds = events.timeout_argument(timeout)
         label = crews.check_label(label)
-        made = _created(name, seconds, lambda: cls._try_open(name, label, number, oldest, reconnect))
+        made = _created(
+            name, seconds, lambda: cls._try_open(name, label, number, oldest, reconnect), partial(_warn, name)
+        )
         assert made is not None
         return made
 
@@ -394,7 +398,7 @@ class Channel(Advised, Awaitable):
             try:
                 frame: Frame = end.receive(timeout)
             except Moved:
-                _created(self.name, timeout, self._follow)
+                _created(self.name, timeout, self._follow, None)
                 continue
             if end.points is None or end.points.stands(frame):
                 return frame
@@ -550,19 +554,27 @@ def lock_pages(channel: Channel, device: DeviceLike) -> None:
     channel._end.lock_pages(device)  # pyright: ignore[reportPrivateUsage]
 
 
-def _created(name: str, seconds: float | None, attempt: Callable[[], _T]) -> _T:
-    """Repeat an attempt to open until another process has created the channel, and return its result."""
+def _created(name: str, seconds: float | None, attempt: Callable[[], _T], warn: Callable[[float], None] | None) -> _T:
+    """Repeat an attempt to open until another process has created the channel, and return its result. `warn` is as for
+    `Patience.left`.
+    """
     if made := attempt():
         return made
-    end = None if seconds is None else time.monotonic() + seconds
+    wait = Patience(seconds)
     with contextlib.closing(Changes(crews.folder())) as changes:
         while not made:
-            left = None if end is None else end - time.monotonic()
-            if left is not None and left <= 0:
+            left = wait.left(warn)
+            if left == 0:
                 raise TimeoutError(f"nobody has created the channel {name!r} within {seconds:g} s {_advice(name)}")
             changes.wait(_LOOK if left is None else min(left, _LOOK), None, False)
             made = attempt()
     return made
+
+
+def _warn(name: str, waited: float) -> None:
+    logging.getLogger("xpushare").warning(
+        "Channel.open has waited %.0f s for %r, which nobody has created %s", waited, name, _advice(name)
+    )
 
 
 def _advice(name: str) -> str:

@@ -4,7 +4,7 @@ releases. This module makes arrays over slots, metadata and the texts of errors.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn, cast, final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast, final
 
 from xpushare import _native
 from xpushare._native import (
@@ -35,6 +35,7 @@ from xpushare.common.errors import ChannelFull, HandleExpiredError, InvalidArgum
 from xpushare.core import memory
 from xpushare.core.pickles import Implicit
 from xpushare.objects.array import SharedArray, array_of
+from xpushare.objects.lifecycle import Advised, advise
 
 if TYPE_CHECKING:
     from xpushare._device import DeviceLike
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
     from xpushare.core.memory import Range
 
 __all__ = ["End", "Frame", "Loan", "Moved", "fill", "fill_tree", "too_many_writers"]
+
+
+_MAKE_ROOM: Final = "close frames, create the channel with more slots, or with on_full='overwrite'"
 
 
 class Moved(Exception):
@@ -149,36 +153,39 @@ class End(ChannelEnd):
                     "the channel again: create or open it again, too"
                 )
             case _native.CHANNEL_NO_ROOM:
-                raise ChannelFull(
-                    f"readers of {name!r} have yet to read, or hold, all of its slots: close frames, create the "
-                    "channel with more slots, or with on_full='overwrite'"
-                )
+                raise ChannelFull(f"readers of {name!r} have yet to read, or hold, all of its slots: {_MAKE_ROOM}")
             case _native.CHANNEL_TWICE:
                 raise InvalidArgumentError("this thread has a loan of this object already: send or drop that first")
             case _native.CHANNEL_SAID_END:
                 raise InvalidArgumentError("this writer has said finish(): create the channel again to send more")
             case _native.CHANNEL_NO_WRITER:
                 raise too_many_writers(name, self.geometry.numbers[3])
+            case _ if wanted == "frame":
+                raise self._no_frame(timeout)
             case _:
-                came = "came" if wanted == "frame" else "became free"
-                why = self._full() if wanted == "frame" else ""
-                raise TimeoutError(f"no {wanted} of {name!r} {came} within {timeout:g} s{why}")
+                raise TimeoutError(f"no {wanted} of {name!r} became free within {timeout:g} s: {_MAKE_ROOM}")
 
-    def _full(self) -> str:
-        """Return what readers have to do if they hold as many frames as they may together, so that none can come."""
+    def _no_frame(self, timeout: float | None) -> TimeoutError:
+        """Return the error for a frame that did not come in time. If readers hold as many frames as they may together,
+        none can come, and the error says what they have to do. Else it says whether there is a writer.
+        """
         slots, writers = self.geometry.numbers[1], self.geometry.numbers[3]
         most = slots - 1 - writers
         members = surveyed(self.crew)["members"]
         (mine,) = (each for each in members if each["member"] == self.member)
+        late = f"no frame of {self.crew.name!r} came within {timeout:g} s"
         if mine["held"] >= most:
             who = f"this reader holds {most} frames"
         elif mine["lag"] and sum(each["held"] for each in members) >= most:
             who = f"the next one is there, but the readers hold {most} frames"
+        elif pids := sorted({each["pid"] for each in members if each["writes"] and not each["finished"]}):
+            alive = f"the writer (pid {pids[0]}) is" if len(pids) == 1 else f"{len(pids)} writers are"
+            return TimeoutError(f"{alive} alive, but {late}")
         else:
-            return ""
-        return (
-            f": {who}, as many as readers may hold together with slots={slots}. Close frames, as `with` blocks and "
-            "iteration do, or create the channel with more slots"
+            return TimeoutError(f"{late}: it has no writer now. Have a process call xs.Channel.create")
+        return TimeoutError(
+            f"{late}: {who}, as many as readers may hold together with slots={slots}. Close frames, as `with` blocks "
+            "and iteration do, or create the channel with more slots"
         )
 
     def encoded(self, meta: object) -> bytes:
@@ -189,7 +196,7 @@ class End(ChannelEnd):
         return point
 
 
-class _Content:
+class _Content(Advised):
     """The common part of `Loan` and `Frame`: an array over the slot."""
 
     __slots__ = ()
@@ -266,6 +273,13 @@ class Loan(LoanBase, _Content):
         if self.seq:
             return f"<Loan {self.seq} of {name!r} sent>"
         return f"<Loan of {name!r}{' open' if loan_is_open(self) else ''}>"
+
+
+advise(
+    Loan,
+    close="leaving its `with` block sends the frame. If the block raises, nothing is sent",
+    send="leaving its `with` block sends the frame",
+)
 
 
 def fill(loan: Loan, array: Any) -> None:

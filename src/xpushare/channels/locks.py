@@ -10,6 +10,7 @@ from xpushare.channels.crews import ATOMIC, LOCK, Crew
 from xpushare.common.errors import HandleExpiredError, InvalidArgumentError, XpuShareError
 from xpushare.core import event as events
 from xpushare.core import memory
+from xpushare.objects.lifecycle import Advised, advise
 
 __all__ = ["Atomic", "Lock"]
 
@@ -52,7 +53,7 @@ def _gone(kind: str) -> HandleExpiredError:
     )
 
 
-class _Shared:
+class _Shared(Advised):
     """The common part of locks and atomics. `_crew` is None if it could not be opened."""
 
     __slots__ = ()
@@ -246,6 +247,12 @@ class Atomic(_native.AtomicMember, _Shared):
 
     def __repr__(self) -> str:
         return f"<Atomic{_shown(self._pickle[1][0])} {'closed' if self.closed else self.load()}>"
+
+
+advise(
+    Lock,
+    locked="acquire(timeout=0) tries once. It raises TimeoutError if another process or thread holds the lock",
+)
 
 
 def _open_lock(kind: type[_L], name: str, label: str, *, create: bool) -> _L:

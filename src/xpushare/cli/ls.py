@@ -21,7 +21,7 @@ from xpushare.arrays.names import survey_named
 from xpushare.channels.survey import channels
 from xpushare.cli import pid_argument
 from xpushare.cli.keep import age, kept_lines, kept_rows
-from xpushare.cli.screen import coloured, narrow, wrapped
+from xpushare.cli.screen import coloured, columns, narrow, table, wrapped
 from xpushare.common.sizes import counted, readable
 from xpushare.sharing.survey import Row, Survey, command_line
 
@@ -108,14 +108,10 @@ def _print_table(groups: list[list[Row]]) -> None:
                 sep="\n",
             )
         return
-    widths = [max(map(len, column)) for column in zip(header, *lines, strict=True)]
-    for line in (header, *lines):
-        cells = [
-            text.rjust(width) if title in ("SIZE", "HANDLES", "AGE") else text.ljust(width)
-            for title, text, width in zip(header, line, widths, strict=True)
-        ]
-        text = wrapped("", "  ".join(cells), 4)
-        print(coloured(text, "bold" if line is header else "red" if line[0] == "LEFT" else ""))
+    rows = (header, *lines)
+    numbers = [title in ("SIZE", "HANDLES", "AGE") for title in header]
+    for row, text in zip(rows, table(rows, numbers, columns()), strict=True):
+        print(coloured(text, "bold" if row is header else "red" if row[0] == "LEFT" else ""))
 
 
 def _processes(rows: list[Row]) -> dict[int, str]:

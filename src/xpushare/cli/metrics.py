@@ -121,7 +121,9 @@ class _Collector:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command. Returns 0, or 1 if prometheus-client is not installed."""
+    """Run the command. Returns 0, or 1 if prometheus-client is not installed. Raises `OSError` with the address if the
+    address cannot be used.
+    """
     try:
         import prometheus_client as prometheus
         from prometheus_client import core
@@ -138,7 +140,10 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     host, port = arguments.listen
     server: Any
-    server, _thread = prometheus.start_http_server(port, host, registry)
+    try:
+        server, _thread = prometheus.start_http_server(port, host, registry)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, f"{host}:{port}") from error
     print(f"serving http://{host}:{server.server_port}/metrics", file=sys.stderr, flush=True)
     try:
         threading.Event().wait()

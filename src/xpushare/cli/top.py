@@ -2,8 +2,8 @@
 
 The command opens on objects, or on channels if nothing but channels and events is shared. Rates are measured between
 two updates. The keys p, o and c show processes, objects and channels; < and > choose the column to sort by; r reverses
-the order; / filters the lines by a text (Enter ends it); space pauses and resumes; q quits. Without a terminal, and
-with --json, the command measures once over --interval seconds, prints the result and ends.
+the order; / filters the lines by a text (Enter ends it); space pauses and resumes; q quits. Without a terminal, with
+TERM=dumb, and with --json, the command measures once over --interval seconds, prints the result and ends.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple
 import xpushare
 from xpushare.arrays.names import survey_named
 from xpushare.channels.survey import channels, own_sizes
+from xpushare.cli import screen as output
 from xpushare.cli import seconds
 from xpushare.common.sizes import counted
 from xpushare.sharing.survey import command_line
@@ -31,6 +32,7 @@ from xpushare.sharing.survey import command_line
 __all__ = ["Look", "add_arguments", "look", "opens_on", "run", "tables"]
 
 _MIB: Final = 1 << 20
+_LEAST: Final = 12  # characters that a name or a label keeps on a narrow terminal
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--view",
         choices=tuple(_VIEWS.values()),
-        help="what to show first (default: objects, or channels if nothing else is there)",
+        help="what to show first (default: objects, or channels if nothing else is there); without a terminal, the "
+        "only view in the text (default: all)",
     )
     parser.add_argument("--filter", default="", metavar="TEXT", help="show only lines that contain this text")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
@@ -106,10 +109,11 @@ def _object_lines(new: Look, old: Look) -> Iterator[tuple[Any, ...]]:
     devices = _device_names()
     for row in new.rows:
         yield (
-            row["kind"], row["state"], row["exporter"], len(row["importers"]), round(row["nbytes"] / _MIB, 1),
+            row["kind"], row["state"], row["exporter"], " ".join(row["names"]), row["label"],
+            len(row["importers"]), round(row["nbytes"] / _MIB, 1),
             row["value"], None if row["value"] is None else max(row["pending"] - row["value"], 0),
             _rate(row["value"], before.get(_identity(row)), new.at - old.at), row["age"],
-            devices.get(row["device"] or "", row["backend"] or "?"), " ".join(row["names"]), row["label"],
+            devices.get(row["device"] or "", row["backend"] or "?"),
         )  # fmt: skip
 
 
@@ -124,10 +128,11 @@ def _process_lines(new: Look, old: Look) -> Iterator[tuple[Any, ...]]:
         mine = [line for owner, line in ends if owner == pid]
         labels = dict.fromkeys([row["label"] for row in exports] + [line[2] for line in mine])
         yield (
-            pid, len(exports), round(sum(row["nbytes"] for row in exports) / _MIB, 1), len(imports),
+            pid, " ".join(each for each in labels if each), len(exports),
+            round(sum(row["nbytes"] for row in exports) / _MIB, 1), len(imports),
             round(sum(row["nbytes"] for row in imports) / _MIB, 1), len(mine), sum(line[5] for line in mine),
             sum(line[6] for line in mine), sum(line[7] for line in mine), round(sum(line[8] or 0 for line in mine), 1),
-            " ".join(each for each in labels if each), command_line(pid) or "",
+            command_line(pid) or "",
         )  # fmt: skip
 
 
@@ -141,13 +146,13 @@ def _device_names() -> dict[str, str]:
 _VIEWS: Final = {"p": "processes", "o": "objects", "c": "channels"}
 _LINES: Final[dict[str, tuple[tuple[str, ...], Callable[[Look, Look], Iterator[tuple[Any, ...]]]]]] = {
     "processes": (
-        ("PID", "EXPORTS", "MIB", "OPEN", "OPEN_MIB", "ENDS", "LAG", "MISSED", "HELD", "FRAMES/S", "LABELS", "COMMAND"),
+        ("PID", "LABELS", "EXPORTS", "MIB", "OPEN", "OPEN_MIB", "ENDS", "LAG", "MISSED", "HELD", "FRAMES/S", "COMMAND"),
         _process_lines,
     ),
     "objects": (
         (
-            "KIND", "STATE", "PID", "IMPORTERS", "MIB", "VALUE", "PENDING", "SIGNALS/S", "AGE", "DEVICE", "NAMES",
-            "LABEL",
+            "KIND", "STATE", "PID", "NAMES", "LABEL", "IMPORTERS", "MIB", "VALUE", "PENDING", "SIGNALS/S", "AGE",
+            "DEVICE",
         ),
         _object_lines,
     ),
@@ -215,9 +220,9 @@ class _Screen:
         elif key == "q":
             self.ended = True
 
-    def lines(self, shown: dict[str, Table]) -> list[str]:
-        """Return the current view as lines of text, sorted and filtered. A star marks the column by which the lines are
-        sorted.
+    def lines(self, shown: dict[str, Table], width: int | None = None) -> list[str]:
+        """Return the current view as lines of text that fit `width`, sorted and filtered. A star marks the column by
+        which the lines are sorted.
         """
         columns, found = shown[self.view]
         sort = self._sort[self.view]
@@ -229,15 +234,15 @@ class _Screen:
         )
         head = [f"*{name}" if i == sort else name for i, name in enumerate(columns)]
         cells = [head, *([_text(each) for each in line] for line in found)]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        right = [_is_number(found, i) for i in range(len(columns))]
-        return [
-            "  ".join(
-                text.rjust(width) if number else text.ljust(width)
-                for text, width, number in zip(line, widths, right, strict=True)
-            ).rstrip()
-            for line in cells
-        ]
+        return output.table(cells, [_is_number(found, i) for i in range(len(columns))], width, _LEAST)
+
+    def keys(self, width: int) -> str:
+        """Return the help on the keys, as far as it fits."""
+        views = [f"{key} {view}" for key, view in _VIEWS.items() if view != self.view]
+        shown = [*views, "q quit", "< > sort", "r reverse", "/ filter", "space pause"]
+        while len("  ".join(shown)) > width:
+            shown.pop()
+        return "  ".join(shown)
 
     def status(self, seen: Look) -> str:
         total = sum(row["nbytes"] for row in seen.rows) / _MIB
@@ -264,10 +269,9 @@ def _text(value: Any) -> str:
 
 def _draw(screen: _Screen, shown: dict[str, Table], seen: Look) -> None:
     width, height = shutil.get_terminal_size()
-    keys = "p processes  o objects  c channels  q quit  < > sort  r reverse  / filter  space pause"
-    body = [screen.status(seen), *screen.lines(shown)][: height - 1]
+    body = [screen.status(seen), *screen.lines(shown, width)][: height - 1]
     text = "".join(f"{line[:width]}\x1b[K\r\n" for line in body)
-    sys.stdout.write(f"\x1b[H{text}\x1b[J\x1b[{height};1H{keys[: width - 1]}\x1b[K")
+    sys.stdout.write(f"\x1b[H{text}\x1b[J\x1b[{height};1H{screen.keys(width - 1)}\x1b[K")
     sys.stdout.flush()
 
 
@@ -312,7 +316,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command. Always returns 0."""
     screen = _Screen(arguments.view, arguments.filter)
     interval = max(arguments.interval, 0.05)
-    if not arguments.json and sys.stdin.isatty() and sys.stdout.isatty():
+    if not arguments.json and not output.is_dumb() and sys.stdin.isatty() and sys.stdout.isatty():
         _live(screen, interval)
         return 0
     old = look()
@@ -327,7 +331,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(found, indent=2))
         return 0
     print(screen.status(new))
-    for view in _LINES:
+    for view in [arguments.view] if arguments.view else _LINES:
         screen.view = view
-        print(f"\n{view}", *screen.lines(shown), sep="\n")
+        print(f"\n{view}", *screen.lines(shown, output.columns()), sep="\n")
     return 0

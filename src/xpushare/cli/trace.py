@@ -4,7 +4,7 @@ The timeline has every operation of xpushare in the program and in the Python pr
 operation ran, how long, in which thread, with what arguments, and its error. Arrows lead from the creation of a handle
 to its opening, and from a signal to the wait that it ended. The operations of killed processes are included. The exit
 status is the program's, or 128 plus the signal if a signal killed it. The file is Chrome trace-event JSON. Open it in
-https://ui.perfetto.dev (it stays on your machine).
+https://ui.perfetto.dev (it stays on your machine). No file is written if the program fails before it uses xpushare.
 
   xpushare trace program.py its arguments
   xpushare trace -o load.json -m package.module its arguments
@@ -189,8 +189,10 @@ def run(arguments: argparse.Namespace) -> int:
     if sys.platform != "linux":
         raise xpushare.FeatureNotSupportedError("the native part of xpushare is built for Linux only: nothing to trace")
     output = Path(arguments.output)
+    is_new = not output.exists()
     try:
-        write_file(output, "")  # checked before the program runs, which may take long
+        with output.open("a"):  # checked before the program runs, which may take long
+            pass
     except OSError as error:
         print(f"xpushare trace: cannot write {output}: {error.strerror}", file=sys.stderr)
         return 2
@@ -198,6 +200,15 @@ def run(arguments: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="xpushare-trace-", ignore_cleanup_errors=True) as folder:
         status = _run([sys.executable, *program, *arguments.arguments], folder)
         events = merge(Path(folder))
+    if status and not events:  # the program was not started, or failed before it imported the package
+        if is_new:
+            output.unlink(missing_ok=True)
+        if arguments.json:
+            print(json.dumps({"trace": None, "processes": 0, "operations": 0, "status": status}), file=sys.stderr)
+        else:
+            why = f"the program ended with status {status} before it used xpushare"
+            print(f"xpushare trace: {output} was not written: {why}", file=sys.stderr)
+        return status
     about = {"command": [*program, *arguments.arguments], "xpushare": xpushare.__version__}
     write_file(output, json.dumps({"traceEvents": events, "displayTimeUnit": "ns", "otherData": about}))
     processes = sum(event["name"] == "process_name" for event in events)

@@ -1,14 +1,16 @@
 """Let C++ SYCL programs use these devices, by a setting that makes Unified Runtime's own loader load this package.
 
-The command prints one environment variable, for use as in `env $(xpushare ur-adapter) ./program`. A program that runs
-no Python needs a libpython. The exit status is 1 if no libpython was found. In that case, set XPUSHARE_PYTHON to the
-interpreter to use.
+The command prints environment variables, for use as in `env $(xpushare ur-adapter) ./program`. A program that runs no
+Python needs an interpreter and its libpython. If the library would not find them by itself, XPUSHARE_PYTHON is printed,
+too, and names the interpreter that runs this command. The exit status is 1 if no libpython was found. In that case, set
+XPUSHARE_PYTHON to the interpreter to use.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from typing import Final
 
@@ -17,6 +19,7 @@ from xpushare.ur.loader import LIBRARY, interpreter
 __all__ = ["add_arguments", "run"]
 
 _VARIABLE: Final = "UR_ADAPTERS_FORCE_LOAD"
+_PYTHON: Final = "XPUSHARE_PYTHON"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,11 +30,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    found = interpreter()
+    found, environment = interpreter(), {_VARIABLE: str(LIBRARY)}
+    if found.wrong and not os.environ.get(_PYTHON):
+        running = interpreter(sys.executable)
+        if not running.wrong:
+            found, environment[_PYTHON] = running, running.executable
     if arguments.json:
-        print(json.dumps({"environment": {_VARIABLE: str(LIBRARY)}, "interpreter": found._asdict()}, indent=2))
+        print(json.dumps({"environment": environment, "interpreter": found._asdict()}, indent=2))
         return int(bool(found.wrong))
-    print(f"{_VARIABLE}={LIBRARY}")
+    for name, text in environment.items():
+        print(f"{name}={text}")
     if found.wrong:
         print(f"xpushare: only programs that run Python can load this: {found.wrong}", file=sys.stderr)
         return 1

@@ -106,7 +106,7 @@ def as_dtype(dtype: Any) -> Any:
                 import ml_dtypes  # type: ignore[import-not-found,unused-ignore]
             except ImportError:
                 raise InvalidArgumentError(
-                    f"dtype {dtype!r} is none of NumPy's (bfloat16 and float8 need ml_dtypes)"
+                    f"dtype {dtype!r} is none of NumPy's (bfloat16 and float8 need ml_dtypes){_meant(dtype)}"
                 ) from None
             kind = getattr(ml_dtypes, dtype, None)
             if isinstance(kind, type) and numpy.dtype(kind).type is kind:
@@ -115,7 +115,19 @@ def as_dtype(dtype: Any) -> Any:
             raise InvalidArgumentError(
                 f"{dtype} is not a dtype. If it belongs to the shape, give the shape as one tuple: xs.empty((2, 3))"
             ) from None
-        raise InvalidArgumentError(f"{dtype!r} is not a dtype: {error}") from None
+        meant = _meant(dtype) if isinstance(dtype, str) else ""
+        raise InvalidArgumentError(f"{dtype!r} is not a dtype: {error}{meant}") from None
+
+
+def _meant(dtype: str) -> str:
+    """Return the name of a dtype that is similar, as a question, or nothing."""
+    from difflib import get_close_matches
+
+    import numpy
+
+    known = [*(name for name in numpy.sctypeDict if isinstance(name, str)), *DLPACK_NAMED]
+    near = get_close_matches(dtype, known, 1)
+    return f". Did you mean {near[0]!r}?" if near else ""
 
 
 def check_dtype(dtype: Any) -> None:

@@ -280,6 +280,7 @@ advise(
     **dict.fromkeys((
         "numpy", "copy", "fill", "tolist", "reshape", "item", "sum", "mean", "max", "min", "astype", "T",
     ), _NO_ARRAY),
+    unlink="close() withdraws the export. Arrays that are attached stay valid",
 )  # fmt: skip
 
 

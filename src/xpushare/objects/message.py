@@ -141,7 +141,8 @@ def _why_bad(raw: bytes) -> str:
     """Return why these bytes are not a message of this user and boot. Raises if a handle in them is bad."""
     if len(raw) == Handle.NBYTES and raw[:8] != MAGIC:
         found = Handle(raw)
-        return f"this is a handle of {found.kind}, not of an array: open it with ipc.{found.kind}.open"
+        what = "an event" if found.kind == "event" else found.kind
+        return f"this is a handle of {what}, not of an array: open it with ipc.{found.kind}.open"
     if raw.startswith(CHANNEL_MAGIC):
         return OF_CHANNEL
     if not MAGIC.startswith(raw[:8]):

@@ -43,16 +43,17 @@ def _printable(text: bytes) -> str:
 
 
 def peer_lost(slot: Slot, point: int) -> PeerLostError:
-    """Return the error for a lost signal: number `point` of the event in `slot`."""
+    """Return the error for a lost signal: number `point` of the event in `slot`. The error's notes say what to do."""
     cause, pid = slot.blame()
     if cause == _UNOPENED:
         return PeerLostError(
-            f"point {point} of the event is lost: a pickle of it was sent, and nobody opened that in its time "
+            f"signal {point} of the event is lost: a pickle of it was sent, and nobody opened that in its time "
             "(XPUSHARE_PICKLE_GRACE): look whether the receiver failed before, with the traceback that it printed"
         )
     if cause not in _CAUSES:  # no process died, and no queue failed
         return PeerLostError(
-            f"point {point} of the event is lost: the process that shared it has gone, and nobody is left to signal"
+            f"signal {point} of the event is lost: the process that shared it has gone, and nobody is left to signal. "
+            "Share another event"
         )
     who = f"process {pid}"
     how = _CAUSES[cause]
@@ -62,7 +63,12 @@ def peer_lost(slot: Slot, point: int) -> PeerLostError:
             record = memoryview(_member(slot.domain, index))
             if int.from_bytes(record[_PID_AT : _PID_AT + 4], "little") == pid:
                 text = _printable(bytes(record[_TEXT_AT:]).partition(b"\0")[0])
-    return PeerLostError(f"point {point} of the event is lost: {who} {how}" + (f" ({text})" if text else ""))
+    error = PeerLostError(f"signal {point} of the event is lost: {who} {how}" + (f" ({text})" if text else ""))
+    error.add_note(
+        f"Look at what {who} printed, such as a traceback. To go on, event.recovered() waits until another process "
+        "signals or opens the event with signals=True"
+    )
+    return error
 
 
 @final

@@ -101,7 +101,7 @@ class HostQueue(DriverQueue):
             try:
                 slot.complete(point)
             except ValueError as error:
-                raise PeerLostError(f"point {point} of the event is lost: its state was damaged ({error})") from None
+                raise PeerLostError(f"signal {point} of the event is lost: its state was damaged ({error})") from None
 
     def wait(self, slot: _native.Slot, point: int) -> None:
         slot.state(point)  # from now on this process has waited, even if it drops the event before our thread does

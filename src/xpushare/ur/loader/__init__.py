@@ -10,6 +10,7 @@ returns the results to C, and `_boxes` maps handles to objects.
 from __future__ import annotations
 
 import ctypes
+import os
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -19,6 +20,7 @@ __all__ = ["LIBRARY", "Interpreter", "interpreter"]
 
 LIBRARY: Final = Path(__file__).with_name("libur_adapter_xpushare.so")
 _TEXT: Final = 4096
+_PYTHON: Final = "XPUSHARE_PYTHON"
 
 
 class Interpreter(NamedTuple):
@@ -31,12 +33,23 @@ class Interpreter(NamedTuple):
     """Why the library cannot start it; empty if it can."""
 
 
-def interpreter() -> Interpreter:
-    """Return the interpreter that the library will start, found by the library's own search."""
+def interpreter(executable: str | None = None) -> Interpreter:
+    """Return the interpreter that the library will start, found by the library's own search, or found as if
+    XPUSHARE_PYTHON named `executable`.
+    """
     try:
         library = ctypes.CDLL(str(LIBRARY))
     except OSError as error:
         raise FeatureNotSupportedError(f"{LIBRARY.name} is not part of this installation: {error}") from None
     texts = [ctypes.create_string_buffer(_TEXT) for _field in Interpreter._fields]
-    library.xpushare_ur_interpreter(*texts)
+    before = os.environ.get(_PYTHON)
+    try:
+        if executable is not None:
+            os.environ[_PYTHON] = executable  # the library reads the environment
+        library.xpushare_ur_interpreter(*texts)
+    finally:
+        if executable is not None:
+            os.environ.pop(_PYTHON)
+            if before is not None:
+                os.environ[_PYTHON] = before
     return Interpreter(*(text.value.decode(errors="surrogateescape") for text in texts))
