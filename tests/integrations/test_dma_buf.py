@@ -81,6 +81,7 @@ def read_and_write(handle: bytes) -> bytes:
 def first_byte(handle: xs.ipc.Handle) -> int:
     with xs.ipc.memory.open(handle) as memory, dma_buf.access(memory, write=False):
         first = memoryview(memory)[0]
+    assert memory.closed
     return first
 
 

@@ -58,7 +58,7 @@ def register(name: str = "XPUSHARE", data_type: type = np.ndarray) -> None:
             `jax.Array` or `xpushare.SharedArray`. Ray takes arrays of exactly that class, not of subclasses.
 
     Raises:
-        InvalidArgumentError: `data_type` is another type, or the name already is already registered for another transport.
+        InvalidArgumentError: `data_type` is another type, or the name is registered for another transport.
 
     Examples:
         >>> import ray
