@@ -164,8 +164,8 @@ _LINES: Final[dict[str, tuple[tuple[str, ...], Callable[[Look, Look], Iterator[t
 
 
 def opens_on(seen: Look, text: str = "") -> str:
-    """Return the view to begin with. That is the view of channels if the lines that pass the filter `text` are only
-    channels and events, otherwise that of objects.
+    """Return the view to begin with. If only channels and events pass the filter `text`, that is the view of channels,
+    otherwise the view of objects.
     """
     if not seen.channels:
         return "objects"

@@ -210,7 +210,7 @@ def urContextCreate(phDevices: Sequence[Device], pProperties: ContextProperties 
 def urContextCreateWithNativeHandle(
     hNativeContext: int, hAdapter: Adapter, phDevices: Sequence[Device] | None, pProperties: ContextNativeProperties | None,
 ) -> Context:
-    """Makes a context from a driver's context. The handle must be that of the driver's context which contains the objects of all these devices. Any other handle is refused.
+    """Makes a context for devices from the handle of the driver's context that contains the objects of all these devices. The handle of any other context is refused.
 
     `URError` with the result:
 
@@ -2375,7 +2375,7 @@ def urUSMPoolSetInfoExp(hPool: USMPool, propName: USMPoolInfo | int, pPropValue:
     """
 
 def urUSMPoolTrimToExp(hContext: Context, hDevice: Device, hPool: USMPool, minBytesToKeep: int) -> None:
-    """Makes a pool release its cache. Does nothing, since a pool has no cache.
+    """Would release freed memory that a pool has cached. Does nothing, since pools cache no freed memory.
 
     `URError` with the result:
 

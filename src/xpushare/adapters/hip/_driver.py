@@ -61,7 +61,7 @@ _FD_BY_VALUE: Final = 70_100_000  # before release 7.1, an import takes the addr
 
 @final
 class Driver(LibraryDriver["Gpu"]):
-    """Calls the library. Its functions return their results through their first arguments."""
+    """Calls HIP's library. The library's functions return their results through their first arguments."""
 
     codes = CODES
     names: ClassVar[Mapping[int, str]] = {}  # the library knows the ordinals

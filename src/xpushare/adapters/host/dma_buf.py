@@ -1,4 +1,4 @@
-"""dma-bufs on the host. They come from any driver that lets the host map its dma-bufs, or from memfds by the kernel
+"""dma-bufs on the host. A dma-buf comes from a driver that lets the host map it, or the kernel makes it from a memfd
 (udmabuf).
 """
 

@@ -58,7 +58,7 @@ _MISSING = {
 
 
 class NativeCpu(Adapter):
-    """The adapter of the host, which is one device: all its processors and its memory."""
+    """The adapter of the host. The host is a single device, which consists of all processors and all memory."""
 
     backend = "native_cpu"
     calls = Calls()

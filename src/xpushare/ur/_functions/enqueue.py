@@ -250,7 +250,9 @@ def urEnqueueUSMFill(hQueue: Queue, pMem: Pointer, pPattern: Pattern, size: Size
 
 
 def _known(address: int, size: int) -> None:
-    """Raise if an address is not USM memory, or if its allocation ends before `size` bytes."""
+    """Raise if an address is not USM memory, or if fewer than `size` bytes lie between the address and the end of the
+    allocation.
+    """
     if size > _objects.places.find(address).nbytes:
         raise URError(f"{size} bytes from {address:#x} on exceed the allocation", result=Result.ERROR_INVALID_SIZE)
 

@@ -107,8 +107,8 @@ def urContextCreateWithNativeHandle(
     phDevices: DeviceList,
     pProperties: ContextNativeProperties | None,
 ) -> Context:
-    """Makes a context from a driver's context. The handle must be that of the driver's context which contains the
-    objects of all these devices. Any other handle is refused.
+    """Makes a context for devices from the handle of the driver's context that contains the objects of all these
+    devices. The handle of any other context is refused.
     """
     if any(device.platform is not hAdapter.platform for device in phDevices):
         raise URError(f"a device is not of {hAdapter!r}", result=Result.ERROR_INVALID_DEVICE)

@@ -347,7 +347,7 @@ def urUSMPoolGetDevicePoolExp(hContext: Context, hDevice: Device) -> USMPool:
 
 @function(261, _POOL_OF)
 def urUSMPoolTrimToExp(hContext: Context, hDevice: Device, hPool: USMPool, minBytesToKeep: Size) -> None:
-    """Makes a pool release its cache. Does nothing, since a pool has no cache."""
+    """Would release freed memory that a pool has cached. Does nothing, since pools cache no freed memory."""
     _check_pool(hPool, hContext, hDevice)
 
 
