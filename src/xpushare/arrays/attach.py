@@ -57,7 +57,7 @@ __all__ = ["attach", "attach_message"]
 
 
 # With `like`, `Unknown` comes first, because pyright takes the first overload that a handle may match, and an
-# `ArrayHandle[Any]` may match all. The last one is for other trees.
+# `ArrayHandle[Any]` may match all. A `Handle` may be of a tree. The last overload is for other trees and for CuPy.
 @overload
 def attach(
     h: ArrayHandleLike[T], *, device: DeviceLike | None = None, stream: Any = None,
@@ -72,7 +72,7 @@ def attach(
 ) -> Attached: ...  # type: ignore[type-var]  # what the caller declares, else an array  # fmt: skip
 @overload
 def attach(
-    h: Unknown, *, device: DeviceLike | None = None, stream: Any = None,
+    h: Unknown | Handle, *, device: DeviceLike | None = None, stream: Any = None,
     like: Literal["numpy", "torch", "cupy", "jax"] | Library[Any] | Callable[[SharedArray], Any],
     types: Iterable[type[tuple[Any, ...]]] = (),
     only: str | Iterable[str] | Callable[[str], bool] | None = None, own: bool = False,
@@ -91,25 +91,25 @@ def attach(
 ) -> list[V]: ...  # fmt: skip
 @overload
 def attach(
-    h: ArrayHandle | bytes | bytearray | memoryview | str, *, device: DeviceLike | None = None,
+    h: ArrayHandle | Handle | bytes | bytearray | memoryview | str, *, device: DeviceLike | None = None,
     stream: Any = None, like: Literal["numpy"], types: Iterable[type[tuple[Any, ...]]] = (),
     only: str | Iterable[str] | Callable[[str], bool] | None = None, own: bool = False,
 ) -> NDArray[Any]: ...  # fmt: skip
 @overload
 def attach(  # pyright: ignore[reportUnknownParameterType]  # unless the library is installed
-    h: ArrayHandle | bytes | bytearray | memoryview | str, *, device: DeviceLike | None = None,
+    h: ArrayHandle | Handle | bytes | bytearray | memoryview | str, *, device: DeviceLike | None = None,
     stream: Any = None, like: Literal["torch"], types: Iterable[type[tuple[Any, ...]]] = (),
     only: str | Iterable[str] | Callable[[str], bool] | None = None, own: bool = False,
 ) -> torch.Tensor: ...  # fmt: skip
 @overload
 def attach(  # pyright: ignore[reportUnknownParameterType]  # unless the library is installed
-    h: ArrayHandle | bytes | bytearray | memoryview | str, *, device: DeviceLike | None = None,
+    h: ArrayHandle | Handle | bytes | bytearray | memoryview | str, *, device: DeviceLike | None = None,
     stream: Any = None, like: Literal["jax"], types: Iterable[type[tuple[Any, ...]]] = (),
     only: str | Iterable[str] | Callable[[str], bool] | None = None, own: bool = False,
 ) -> jax.Array: ...  # fmt: skip
 @overload
 def attach(
-    h: ArrayHandle | bytes | bytearray | memoryview | str, *, device: DeviceLike | None = None,
+    h: ArrayHandle | Handle | bytes | bytearray | memoryview | str, *, device: DeviceLike | None = None,
     stream: Any = None, like: Library[V] | Callable[[SharedArray], V], types: Iterable[type[tuple[Any, ...]]] = (),
     only: str | Iterable[str] | Callable[[str], bool] | None = None, own: bool = False,
 ) -> V: ...  # fmt: skip
