@@ -172,11 +172,12 @@ class End(ChannelEnd):
         slots, writers = self.geometry.numbers[1], self.geometry.numbers[3]
         most = slots - 1 - writers
         members = surveyed(self.crew)["members"]
-        (mine,) = (each for each in members if each["member"] == self.member)
+        own = ((each["held"], each["lag"]) for each in members if each["member"] == self.member)
+        held, lag = next(own, (0, 0))  # another thread may have closed this end
         late = f"no frame of {self.crew.name!r} came within {timeout:g} s"
-        if mine["held"] >= most:
+        if held >= most:
             who = f"this reader holds {most} frames"
-        elif mine["lag"] and sum(each["held"] for each in members) >= most:
+        elif lag and sum(each["held"] for each in members) >= most:
             who = f"the next one is there, but the readers hold {most} frames"
         elif pids := sorted({each["pid"] for each in members if each["writes"] and not each["finished"]}):
             alive = f"the writer (pid {pids[0]}) is" if len(pids) == 1 else f"{len(pids)} writers are"
