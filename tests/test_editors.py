@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import doctest
 import importlib.util
 import inspect
@@ -23,7 +24,7 @@ import documented
 import test_reference
 import xpushare as xs
 from language_server import LanguageServer
-from xpushare.channels.ends import Frame, Loan
+from xpushare.channels.ends import Frame
 
 ROOT = Path(__file__).parent.parent
 CALLS = Path(__file__).with_name("typed_calls.py")
@@ -135,13 +136,13 @@ def test_dir_has_public_names_alone() -> None:
     """A REPL completes them."""
     with (
         xs.share(array := xs.zeros(3)) as handle, xs.Event("native_cpu:0") as event, xs.Queue("native_cpu:0") as queue,
-        xs.Channel.create("frames", 2) as channel,
+        xs.Channel.create("frames", 2) as channel, contextlib.closing(xs.Lock()) as lock,
     ):  # fmt: skip
         for thing, made in (
             (array, "xs.zeros(3)"), (array.memory, "xs.malloc_host(8)"), (event, "xs.Event()"), (queue, "xs.Queue()"),
-            (handle, "xs.share([])"), (handle.handle, "xs.ipc.Handle(b'')"), (xs.Lock, "xs.Lock()"),
+            (handle, "xs.share([])"), (handle.handle, "xs.ipc.Handle(b'')"), (lock, "xs.Lock()"),
             (xs.Atomic, "xs.Atomic()"), (channel, "xs.Channel.create('frames')"),
-            (Frame, "xs.Channel.open('frames').receive()"), (Loan, "xs.Channel.create('frames').loan()"),
+            (Frame, "xs.Channel.open('frames').receive()"), (channel.loan(), "xs.Channel.create('frames').loan()"),
             (xs.PhysicalMemory, "xs.PhysicalMemory(8)"), (xs.VirtualRange, "xs.VirtualRange(8)"),
         ):  # fmt: skip
             assert {name for name in dir(thing) if not name.startswith("_")} == OFFERED[made]

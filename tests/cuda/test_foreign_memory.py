@@ -25,6 +25,7 @@ from xpushare.adapters.cuda._adapter import Cuda
 from xpushare.sharing import node
 from xpushare.sharing.handle import Fields, fields_of
 
+PACKAGE = os.path.dirname(xs.__file__) + os.sep
 START = 0x7D00_0000_0000
 ENTER = ["cuThreadExchangeStreamCaptureMode", "cuCtxPushCurrent"]
 LEAVE = ["cuCtxPopCurrent", "cuThreadExchangeStreamCaptureMode"]
@@ -504,7 +505,7 @@ class Interrupt:
         self.thread = threading.get_ident()
 
     def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
-        if event not in ("call", "c_return") or "xpushare" not in frame.f_code.co_filename:
+        if event not in ("call", "c_return") or not frame.f_code.co_filename.startswith(PACKAGE):
             return
         above: FrameType | None = frame
         while above is not None:
