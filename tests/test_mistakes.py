@@ -235,6 +235,10 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
     "a misspelt dtype": (
         lambda _: xs.empty(3, "flaot32"), xs.InvalidArgumentError, ("'flaot32'", "Did you mean 'float32'?"),
     ),
+    "a device in the dtype's place": (
+        lambda _: xs.zeros(2, "gpu"), xs.InvalidArgumentError,
+        ("'gpu' is not a dtype", "For a device write device='gpu'"),
+    ),
     "a GPU that is not there": (
         lambda _: xs.empty(3, device="cuda"), xs.InvalidArgumentError,
         ("no device 'cuda' here", *("driver",) * (find_library("cuda") is None), "Visible: native_cpu:0"),

@@ -20,6 +20,7 @@ import xpushare as xs
 from harness import Child, command
 from sampling import sampled
 from xpushare import cli
+from xpushare.cli import screen
 from xpushare.common.sizes import counted
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -226,3 +227,13 @@ def test_no_advice_for_hardware_that_is_not_there(
     assert cuda.state == "absent"
     assert (cuda.fix is not None) == advised
     assert all(check.fix is None for check in checks if check.name in ("hip", "level_zero") and check.state == "absent")
+
+
+def test_a_table_that_is_too_wide() -> None:
+    """Empty columns go first, then texts are cut, then the last columns go. A number and its header stay whole."""
+    rows = [["NAME", "LABEL", "BYTES", "AGE"], ["a-long-name-of-weights", "-", "1234567", "13"]]
+    numbers = [False, False, True, True]
+    assert screen.table(rows, numbers, 80)[1] == "a-long-name-of-weights  -      1234567   13"
+    assert screen.table(rows, numbers, 36)[1] == "a-long-name-of-weights  1234567   13"
+    assert screen.table(rows, numbers, 24)[1] == "a-long-na…  1234567   13"
+    assert screen.table(rows, numbers, 15) == ["NAME    BYTES", "a-l…  1234567"]

@@ -166,6 +166,7 @@ def test_under_tmux(frames: xs.Channel, tmp_path: Path) -> None:
         assert max(map(len, screen.split("\n"))) <= 90
         tmux("send-keys", "-t", "top", "/nothing-has-this", "Enter")
         expect(r"filter: nothing-has-this$", absent="camera")
+        expect(r"^no line contains 'nothing-has-this'$")
         tmux("send-keys", "-t", "top", "o")
         expect("^objects: ")
         tmux("resize-window", "-t", "top", "-x", "60", "-y", "8")

@@ -128,7 +128,7 @@ class Channel(Advised, Awaitable):
             label: The name of this writer in `ls`.
 
         Returns:
-            The writer. It may receive, too, once it is opened.
+            The writer. To receive, open the channel with `Channel.open`.
 
         Raises:
             InvalidArgumentError: The channel has no room for another writer, it has other frames or
@@ -382,7 +382,7 @@ class Channel(Advised, Awaitable):
             TimeoutError: No frame came in time.
             EOFError: The stream has ended.
             PeerLostError: The last writer has ended without `finish()`.
-            InvalidArgumentError: The channel is closed.
+            InvalidArgumentError: The object was made by `create`, to write, or is closed.
 
         Examples:
             >>> with xs.Channel.create("frames", 3) as writer, xs.Channel.open("frames") as reader:

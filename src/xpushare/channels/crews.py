@@ -128,8 +128,9 @@ class Crew:
         return any(map(_ended, self.ranges))
 
     def handles(self) -> list[Handle]:
-        """Return the handles by which others open the crew's objects. This process exports them itself, even imported
-        memory. Only memory that ends with its maker is opened by the maker's handle.
+        """Return the handles by which others open the crew's objects. This process exports all objects itself, also
+        those that it has imported, except memory that ends with the process that made it. For such memory, the handle
+        is that process's.
         """
         if not self._handles:
             for each in self.ranges:

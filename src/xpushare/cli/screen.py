@@ -33,8 +33,8 @@ def columns() -> int | None:
 
 def table(rows: Sequence[Sequence[str]], numbers: Sequence[bool], width: int | None, least: int = _LEAST) -> list[str]:
     """Return the lines of a table. The first row is the header, and columns of numbers are aligned to the right. A
-    table that is wider than `width` loses its empty columns. Then its longest columns are cut, a text to `least`
-    characters at most, but no number is. If that is not enough, the lines are cut.
+    table that is wider than `width` loses its empty columns. Then its longest columns are cut, each to no fewer than
+    `least` characters, but columns of numbers are not. If that is not enough, the last columns are left out.
     """
     used: Sequence[int] = range(len(numbers))
     widths = [max(len(row[i]) for row in rows) for i in used]
@@ -43,14 +43,14 @@ def table(rows: Sequence[Sequence[str]], numbers: Sequence[bool], width: int | N
         if sum(widths) + gaps > width:
             used = [i for i in used if len(rows) == 1 or any(row[i] not in ("", "-") for row in rows[1:])] or used
             gaps = 2 * (len(used) - 1)
-        needed = [
-            max([_LEAST, *(len(row[i]) for row in rows[1:])]) if number else least for i, number in enumerate(numbers)
-        ]
+        needed = [widths[i] if number else least for i, number in enumerate(numbers)]
         while sum(widths[i] for i in used) + gaps > width:
             longer = [i for i in used if widths[i] > needed[i]]
             if not longer:
                 break
             widths[max(longer, key=widths.__getitem__)] -= 1
+        while len(used) > 1 and sum(widths[i] for i in used) + 2 * (len(used) - 1) > width:
+            used = used[:-1]
     lines = (
         "  ".join(f"{_cut(row[i], widths[i]):{'>' if numbers[i] else '<'}{widths[i]}}" for i in used).rstrip()
         for row in rows

@@ -234,7 +234,8 @@ class _Screen:
         )
         head = [f"*{name}" if i == sort else name for i, name in enumerate(columns)]
         cells = [head, *([_text(each) for each in line] for line in found)]
-        return output.table(cells, [_is_number(found, i) for i in range(len(columns))], width, _LEAST)
+        lines = output.table(cells, [_is_number(found, i) for i in range(len(columns))], width, _LEAST)
+        return lines if found or not self.text else [*lines, f"no line contains {self.text!r}"]
 
     def keys(self, width: int) -> str:
         """Return the help on the keys, as far as it fits."""

@@ -120,11 +120,13 @@ def as_dtype(dtype: Any) -> Any:
 
 
 def _meant(dtype: str) -> str:
-    """Return the name of a dtype that is similar, as a question, or nothing."""
+    """Return what to write instead of this text: a device as `device=`, or the name of a similar dtype."""
     from difflib import get_close_matches
 
     import numpy
 
+    if ":" in dtype or dtype in ("cpu", "gpu", "cuda"):
+        return f". For a device write device={dtype!r}"
     known = [*(name for name in numpy.sctypeDict if isinstance(name, str)), *DLPACK_NAMED]
     near = get_close_matches(dtype, known, 1)
     return f". Did you mean {near[0]!r}?" if near else ""

@@ -109,7 +109,7 @@ def _ended(block: Block) -> None:
 
 
 def _finished(block: Block) -> None:
-    """Make the block available, since the device work submitted before its last use ended has finished."""
+    """Make the block available again. Called once the device has finished all work on the block."""
     with _lock:
         if block not in _finishing:
             return

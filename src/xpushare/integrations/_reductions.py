@@ -292,7 +292,7 @@ class Block:
 
 
 def reopened(raw: bytes) -> xs.SharedArray:
-    """Return a block at the receiver."""
+    """Open the memory behind a handle in the process that unpickles it. Pickles of `Block` objects call this."""
     found: xs.SharedArray = attach_message(xs.ArrayHandle(raw))
     return found
 

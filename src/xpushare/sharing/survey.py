@@ -1,5 +1,5 @@
-"""Lists the objects that this user's processes share, by reading the tables of their exports. Reading changes nothing,
-and this process does not become a member of anything.
+"""Lists the objects that this user's processes share, by reading the tables of their exports. Reading changes nothing:
+no other process notices it.
 """
 
 from __future__ import annotations

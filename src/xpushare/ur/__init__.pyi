@@ -210,7 +210,7 @@ def urContextCreate(phDevices: Sequence[Device], pProperties: ContextProperties 
 def urContextCreateWithNativeHandle(
     hNativeContext: int, hAdapter: Adapter, phDevices: Sequence[Device] | None, pProperties: ContextNativeProperties | None,
 ) -> Context:
-    """Makes a context for devices from the handle of the driver's context that contains the objects of all these devices. The handle of any other context is refused.
+    """Makes a context for devices from the handle of a driver's context. This must be the context in which this package makes the objects of all these devices. The handle of any other context is refused.
 
     `URError` with the result:
 

@@ -141,8 +141,8 @@ class Driver(ProcessDriver["Gpu"]):
         return found
 
     def __call__(self, doing: str, name: str, *arguments: Any) -> Any:
-        """Call the driver. Returns the values that the call returns after its result code. Raises our error if it
-        fails.
+        """Call the driver's function `name`, and return its results without the result code. Raises `DeviceError` or
+        another error of this package if the code says that the call failed.
         """
         code, *values = getattr(self.api, name)(*arguments)
         if code:

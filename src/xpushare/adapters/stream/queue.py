@@ -339,8 +339,8 @@ class DeviceQueue(DriverQueue):
             raise
 
     def _must_wait(self, slot: Slot, point: int) -> bool:
-        """Wait while a teardown runs that forbids queues to start waits. Return False as soon as the point of the event
-        is complete or lost, since the queue then need not wait for the point. Otherwise return True.
+        """Wait until no teardown is running, since queues may not start a wait during a teardown. Return True then, or
+        False as soon as the signal with the number `point` is complete or lost: no wait is needed any more.
         """
         nap = _NAP_FIRST
         while self._teardown.busy:

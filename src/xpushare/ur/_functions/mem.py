@@ -40,8 +40,8 @@ _MEM: Final = Info(
 
 
 def _allocate(context: Context, flags: int, size: int) -> Range:
-    """Allocate memory for a buffer. This is host memory with the flag `ALLOC_HOST_POINTER` or if the context has
-    several devices. Otherwise it is memory of the device.
+    """Allocate memory for a buffer: host memory if the flag `ALLOC_HOST_POINTER` is set or the context has several
+    devices, else memory of the context's device.
     """
     for device in context.devices:
         if size > largest_allocation(device):

@@ -107,8 +107,8 @@ def urContextCreateWithNativeHandle(
     phDevices: DeviceList,
     pProperties: ContextNativeProperties | None,
 ) -> Context:
-    """Makes a context for devices from the handle of the driver's context that contains the objects of all these
-    devices. The handle of any other context is refused.
+    """Makes a context for devices from the handle of a driver's context. This must be the context in which this package
+    makes the objects of all these devices. The handle of any other context is refused.
     """
     if any(device.platform is not hAdapter.platform for device in phDevices):
         raise URError(f"a device is not of {hAdapter!r}", result=Result.ERROR_INVALID_DEVICE)
