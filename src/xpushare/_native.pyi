@@ -1620,7 +1620,7 @@ class AtomicMember:
             The number before.
 
         Raises:
-            InvalidArgumentError: `n` has more than 64 bits, or the object is closed.
+            InvalidArgumentError: `n` is no signed number of 64 bits, or the object is closed.
 
         Examples:
             >>> with xs.Atomic(5) as number:
@@ -1650,7 +1650,7 @@ class AtomicMember:
             value: The new number.
 
         Raises:
-            InvalidArgumentError: `value` has more than 64 bits, or the object is closed.
+            InvalidArgumentError: `value` is no signed number of 64 bits, or the object is closed.
 
         Examples:
             >>> with xs.Atomic(5) as number:

@@ -300,8 +300,8 @@ def kind_of(own: type, on: int, ordinal: int, code: int, bits: int, lanes: int) 
 
 @functools.lru_cache(64)
 def viewable(own: type, on: int) -> Vendor | None:
-    """Return the vendor of arrays of type `own`, whose device has the number `on` in DLPack. Return None if another
-    protocol may describe such arrays differently.
+    """Return the vendor of arrays of type `own` on devices of DLPack's type `on`. Return None if an array interface
+    may describe such arrays differently.
     """
     record = adapters.dlpack_owner(on)[0]
     if record.backend != adapters.HOST and not any(hasattr(own, each.name) for each in record.interfaces):
@@ -457,8 +457,8 @@ def allocation_at(
 ) -> Allocation:  # fmt: skip
     """Return the allocation that contains these bytes of another library on a device, as `range_at` does.
 
-    `finder` recognises most allocations in one native call, in which `info` stands for the device. If `known` is true,
-    the finder may have cached the allocation and has not been asked yet.
+    `finder` recognises most allocations in one native call, which gets `info` as the device. `known` is false if the
+    caller has asked the finder's cache already. `ahead` is as for `range_at`.
     """
     if finder is not None and info is not None:
         here = node.here[0]

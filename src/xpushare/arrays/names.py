@@ -420,8 +420,8 @@ def _read(
 
 
 def _pinned(folder: Path, name: str, version: int) -> Handle | ArrayHandle[Any] | None:
-    """Return the handle that replaces an expired handle of that version: a handle of the same version, as long as the
-    version is kept.
+    """Return the current handle of that version, for a handle of the version that has expired. Return None if the
+    version is not kept any more.
     """
     with naming.lock:
         return _read(folder, name, version=version)

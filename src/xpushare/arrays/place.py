@@ -157,7 +157,7 @@ class Placing(Leaves):
     _private: list[_Private]
 
     def ask(self, copy: bool, stream: Any, lasting: bool) -> None:
-        """Place the arrays with the arguments of `share`. `lasting` is as for `passed_on`."""
+        """Set the arguments of `share` with which the arrays are placed. `lasting` is the argument of `passed_on`."""
         self.special = True
         self._copy = copy
         self._lasting = lasting

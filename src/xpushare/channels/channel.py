@@ -489,8 +489,8 @@ class Channel(Advised, Awaitable):
     # --- the end
 
     def close(self) -> None:
-        """Leave the channel. If a writer closes without `finish()`, its readers get
-        `PeerLostError`. Idempotent.
+        """Leave the channel. If the last writer closes without `finish()`, readers get `PeerLostError`
+        after the frames that were sent. Idempotent.
 
         Open frames of this object are closed. Arrays over their slots keep the memory alive.
 

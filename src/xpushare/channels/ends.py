@@ -166,8 +166,8 @@ class End(ChannelEnd):
                 raise TimeoutError(f"no {wanted} of {name!r} became free within {timeout:g} s: {_MAKE_ROOM}")
 
     def _no_frame(self, timeout: float | None) -> TimeoutError:
-        """Return the error for a frame that did not come in time. If readers hold as many frames as they may together,
-        none can come, and the error says what they have to do. Else it says whether there is a writer.
+        """Return the error for a frame that did not come in time. If the readers hold all frames that they may hold, no
+        frame can come, and the error says what to do. Otherwise the error says whether there is a writer.
         """
         slots, writers = self.geometry.numbers[1], self.geometry.numbers[3]
         most = slots - 1 - writers

@@ -170,7 +170,7 @@ class Atomic(_native.AtomicMember, _Shared):
         name (str | None): As for `publish`.
 
     Raises:
-        InvalidArgumentError: The name is invalid, or `initial` has more than 64 bits.
+        InvalidArgumentError: The name is invalid, or `initial` is no signed number of 64 bits.
 
     Examples:
         >>> with xs.Atomic(5) as number:
@@ -197,7 +197,7 @@ class Atomic(_native.AtomicMember, _Shared):
             Whether it was stored.
 
         Raises:
-            InvalidArgumentError: A number has more than 64 bits, or the object is closed.
+            InvalidArgumentError: A number is no signed number of 64 bits, or the object is closed.
 
         Examples:
             >>> with xs.Atomic(1) as number:

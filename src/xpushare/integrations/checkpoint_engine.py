@@ -136,7 +136,7 @@ def _run_all(buckets: xs.Channel, run: Callable[[list[tuple[str, Any]]], None], 
 
 
 class WorkerExtension(_worker.VllmColocateWorkerExtension):
-    """checkpoint-engine's extension of vLLM's worker, for the addresses of channels and of sockets."""
+    """checkpoint-engine's extension of vLLM's worker, which loads weights from a channel or, as before, a socket."""
 
     def update_weights_from_ipc(self, zmq_handles: dict[str, str]) -> None:
         """Load weights from the address that `zmq_handles` has for this worker's device, by vLLM's own reload."""

@@ -74,7 +74,7 @@ def open(h: HandleLike, *, device: DeviceLike | None = None, context: Context | 
 
     Raises:
         InvalidHandleError: The bytes are not a handle of memory of this user and boot.
-        HandleExpiredError: The handle was withdrawn (`put`), the memory was freed, or the exporter has exited.
+        HandleExpiredError: The handle was withdrawn (`put`), or the exporter has exited.
         RouteError: Every way to the exporter's memory is blocked. `reasons` lists how to unblock each.
         FeatureNotSupportedError: The device cannot open this memory.
         OutOfMemoryError: Memory or file descriptors ran out.

@@ -26,6 +26,7 @@ def get(physical_memory: PhysicalMemory, *, context: Context | None = None) -> H
 
     Raises:
         InvalidArgumentError: The memory was not made for sharing, or is closed.
+        ForkError: The memory belongs to the parent of this process.
 
     Examples:
         >>> pages = xs.PhysicalMemory(xs.Device("cpu").memory_granularity(), "cpu", enable_ipc=True)

@@ -30,7 +30,9 @@ class Event(Exportable[Opened]):
     open the event by handle, and signal, wait and query it as its maker does.
 
     A wait is for the newest signal known at the call, or for `at_least`, which may lie in the future.
-    Between processes use `at_least`. A wait never hangs on a dead process: it raises `PeerLostError`.
+    Between processes use `at_least`. A wait for a signal that no process can send any more raises
+    `PeerLostError`. So pass `signals=True` in the process that is going to signal: its death then counts
+    even if other processes, which might signal, have the event open.
 
     With `signals=True`, a process that exits with the event open and without having signalled is
     treated as dead, and waits raise `PeerLostError`. Without the argument, a process that has only

@@ -212,7 +212,8 @@ class Queue(DeviceObject[Work]):
     def wait(self, event: Event, *, at_least: int | None = None) -> None:
         """Hold back later work until a signal is complete. (urEnqueueEventsWait)
 
-        Only the queue waits: the call returns at once.
+        Only the queue waits: the call returns at once. If the signal is lost, `synchronize` raises
+        `PeerLostError`.
 
         Args:
             event: The event.

@@ -89,7 +89,7 @@ class Uses(list[Lease]):
 
 @final
 class Room:
-    """The memory of one device, as far as the cache of closed imports needs it. `nbytes` returns the memory's size, and
+    """What the cache of closed imports needs to know about one device's memory. `nbytes` returns the memory's size, and
     `free_nbytes` how much of it is free (0 if the driver does not report that). `look_after` (`Adapter.look_after`)
     makes a thread call the function that releases expired imports. `uses` collects the leases of closed imports that
     device work may still use. None means that no lease has to wait for such work.

@@ -257,7 +257,7 @@ def publish(
 
 
 def taken_over(name: str) -> None:
-    """End the exports of a name of this process whose file another process has replaced."""
+    """End the exports that this process has made for a name, if another process has replaced the name's file."""
     with lock:
         own = names.get(name)
         if own is not None and not own.published():

@@ -80,7 +80,7 @@ class LibraryDriver(ProcessDriver[G], abc.ABC):
         return function(*[address_of(each) if isinstance(each, self.by_address) else each for each in arguments])
 
     def __call__(self, doing: str, name: str, *arguments: Any) -> None:
-        """Call a function, or raise our error."""
+        """Call the library's function `name`. Raises an error of this package if the call failed."""
         code = self.code(name, *arguments)
         if code:
             raise self.error(doing, name, code)

@@ -690,8 +690,8 @@ class DeviceQueue(DriverQueue):
         return busy
 
     def _keep_late(self) -> None:
-        """Some points were lost before the stream stored them. Keep the events of these points alive until the stream
-        has made the stores. The caller holds `_order`.
+        """Keep alive the events whose signals were lost although the stream is still going to store them, until it has
+        done so. The caller holds `_order`.
         """
         late = {key: slot for key, slot in self._owed.items() if not _owes(slot)}
         if not late or self._broken is not None or (self._adopted and self._native.check()):

@@ -25,8 +25,8 @@ _SLOTS_NBYTES: Final = LAYOUT["commons.size"] - _SLOTS
 
 @final
 class _Commons:
-    """The parts of one commons that devices can reach. Each part (*chunk*) is a separate mapping, which can outlive
-    this process's mapping of the whole commons.
+    """The parts of a commons (the memory in which an exporter's events lie) that devices can reach. Each part (*chunk*)
+    is a separate mapping, which can outlive this process's mapping of the whole memory.
     """
 
     def __init__(self, domain: Domain, gone: Callable[[_Commons], None]) -> None:

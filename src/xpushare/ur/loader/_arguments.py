@@ -212,7 +212,7 @@ class _Data(_WithSize):
 
 
 class _GivenData(_Word):
-    """Handle data that C passes without the size. They must be data that this process has returned."""
+    """The data of a handle, which C passes without their size. This process must have returned them."""
 
     def read(self, words: Words) -> bytes | None:
         address = words[self.at]
