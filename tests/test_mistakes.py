@@ -237,7 +237,7 @@ MISTAKES: dict[str, tuple[Callable[[Scene], Any], type[BaseException], tuple[str
     ),
     "a device in the dtype's place": (
         lambda _: xs.zeros(2, "gpu"), xs.InvalidArgumentError,
-        ("'gpu' is not a dtype", "For a device write device='gpu'"),
+        ("dtype", "'gpu'", "For a device write device='gpu'"),
     ),
     "a GPU that is not there": (
         lambda _: xs.empty(3, device="cuda"), xs.InvalidArgumentError,

@@ -125,7 +125,7 @@ def _meant(dtype: str) -> str:
 
     import numpy
 
-    if ":" in dtype or dtype in ("cpu", "gpu", "cuda"):
+    if ":" in dtype or dtype in ("cpu", "gpu"):
         return f". For a device write device={dtype!r}"
     known = [*(name for name in numpy.sctypeDict if isinstance(name, str)), *DLPACK_NAMED]
     near = get_close_matches(dtype, known, 1)
