@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from xpushare import _native
 from xpushare.channels import crews
-from xpushare.channels.crews import ATOMIC, CHANNEL, LOCK, Crew
+from xpushare.channels.crews import CHANNEL, Crew
 from xpushare.channels.geometry import stride_of
 from xpushare.common.errors import XpuShareError
 
-__all__ = ["channels", "own_sizes", "surveyed"]
+__all__ = ["channels", "surveyed"]
 
 _MODES: Final = (None, "all", "newest", "one")
 _WRITER: Final = 4
@@ -54,19 +54,4 @@ def channels() -> list[dict[str, Any]]:
         with contextlib.suppress(XpuShareError, OSError, ValueError), crews.looked_into(CHANNEL, name) as crew:
             if crew is not None:
                 found.append(surveyed(crew))
-    return found
-
-
-def own_sizes() -> set[int]:
-    """Return the sizes of the memory that channels, locks and atomics use internally. They share this memory without a
-    name and without a label.
-    """
-    found: set[int] = set()
-    for kind in CHANNEL, LOCK, ATOMIC:
-        for name in crews.names(kind):
-            with contextlib.suppress(XpuShareError, OSError, ValueError), crews.looked_into(kind, name) as crew:
-                if crew is not None:
-                    found.add(crew.ranges[0].nbytes)
-                    if kind == CHANNEL:
-                        found.add(surveyed(crew)["nbytes"])
     return found

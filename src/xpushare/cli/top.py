@@ -1,9 +1,9 @@
 """Show live what processes share: arrays and other memory, events and channels, with rates.
 
-The command opens on objects, or on channels if nothing but channels and events is shared. Rates are measured between
-two updates. The keys p, o and c show processes, objects and channels; < and > choose the column to sort by; r reverses
-the order; / filters the lines by a text (Enter ends it); space pauses and resumes; q quits. Without a terminal, with
-TERM=dumb, and with --json, the command measures once over --interval seconds, prints the result and ends.
+The command opens on objects. Rates are measured between two updates. The keys p, o and c show processes, objects and
+channels; < and > choose the column to sort by; r reverses the order; / filters the lines by a text (Enter ends it);
+space pauses and resumes; q quits. Without a terminal, with TERM=dumb, and with --json, the command measures once over
+--interval seconds, prints the result and ends.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from typing import Any, Final, NamedTuple
 
 import xpushare
 from xpushare.arrays.names import survey_named
-from xpushare.channels.survey import channels, own_sizes
+from xpushare.channels.survey import channels
 from xpushare.cli import screen as output
 from xpushare.cli import seconds
 from xpushare.common.sizes import counted
 from xpushare.sharing.survey import command_line
 
-__all__ = ["Look", "add_arguments", "look", "opens_on", "run", "tables"]
+__all__ = ["Look", "add_arguments", "look", "run", "tables"]
 
 _MIB: Final = 1 << 20
 _LEAST: Final = 12  # characters that a name or a label keeps on a narrow terminal
@@ -42,8 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--view",
         choices=tuple(_VIEWS.values()),
-        help="what to show first (default: objects, or channels if nothing else is there); without a terminal, the "
-        "only view in the text (default: all)",
+        help="what to show first (default: objects); without a terminal, the only view in the text (default: all)",
     )
     parser.add_argument("--filter", default="", metavar="TEXT", help="show only lines that contain this text")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
@@ -163,21 +162,6 @@ _LINES: Final[dict[str, tuple[tuple[str, ...], Callable[[Look, Look], Iterator[t
 }  # fmt: skip
 
 
-def opens_on(seen: Look, text: str = "") -> str:
-    """Return the view to begin with. If only channels and events pass the filter `text`, that is the view of channels,
-    otherwise the view of objects.
-    """
-    if not seen.channels:
-        return "objects"
-    channels_own = own_sizes()
-    others = any(
-        row["kind"] != "event" and (row["names"] or row["label"] or row["nbytes"] not in channels_own)
-        for row, line in zip(seen.rows, _object_lines(seen, seen), strict=True)
-        if _has(line, text)
-    )
-    return "objects" if others else "channels"
-
-
 def tables(new: Look, old: Look) -> dict[str, Table]:
     """Return every view, with rates between two surveys."""
     return {view: Table(columns, list(lines(new, old))) for view, (columns, lines) in _LINES.items()}
@@ -190,7 +174,7 @@ class _Screen:
     """The view, order and filter that the keys have chosen."""
 
     def __init__(self, view: str | None, text: str) -> None:
-        self.view = view or ""
+        self.view = view or "objects"
         self.text = text
         self.typing = False
         self.paused = False
@@ -295,7 +279,6 @@ def _terminal() -> Generator[None]:
 def _live(screen: _Screen, interval: float) -> None:
     with _terminal():
         old = new = look()
-        screen.view = screen.view or opens_on(new, screen.text)
         while not screen.ended:
             _draw(screen, tables(new, old), new)
             ready, _, _ = select.select([0], [], [], max(new.at + interval - time.monotonic(), 0))
@@ -321,7 +304,6 @@ def run(arguments: argparse.Namespace) -> int:
         _live(screen, interval)
         return 0
     old = look()
-    screen.view = screen.view or opens_on(old, screen.text)
     time.sleep(interval)
     new = look()
     shown = tables(new, old)
