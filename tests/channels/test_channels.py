@@ -843,6 +843,14 @@ def test_ls_shows_channels() -> None:
         child.call(close_there)
 
 
+def test_the_memory_of_channels_and_locks_has_their_names() -> None:
+    name = "counter-" + "n" * 120  # cut: a label is shorter than the longest name
+    with channel(), xs.Lock("database"), xs.Lock() as unnamed, xs.Atomic(0, name):
+        found = [each["label"] for each in xs.shares() if each["exporter"] == os.getpid()]
+        assert set(found) >= {"channel test", "lock database", "lock", f"atomic {name}"[:56]}, unnamed
+        assert found.count("channel test") == 2  # its control words and its slots
+
+
 @pytest.mark.parametrize("dtype", [">i4", "datetime64[s]", "float32", [("a", "i4"), ("b", "f8")], "S3"])
 def test_frames_are_arrays_of_any_dtype(dtype: Any) -> None:
     """Some of them have a buffer, which NumPy asks for first, and others not."""

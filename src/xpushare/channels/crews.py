@@ -35,11 +35,11 @@ from xpushare.common.errors import (
 from xpushare.common.fds import OwnedFd, own_fd
 from xpushare.common.leaving import Stage, at_leave
 from xpushare.core import memory
-from xpushare.core.labels import label_argument
+from xpushare.core.labels import LABEL_MOST, label_argument
 from xpushare.core.memory import Range
 from xpushare.core.pickles import Implicit
 from xpushare.objects.array import memory_over
-from xpushare.sharing import identity, naming
+from xpushare.sharing import identity, naming, node
 from xpushare.sharing.handle import Handle
 
 __all__ = [
@@ -133,9 +133,12 @@ class Crew:
         is that process's.
         """
         if not self._handles:
+            kind = _KINDS[self.kind]
+            text = kind if self.name.startswith(".") else f"{kind} {self.name}"[:LABEL_MOST]  # for `ls`
             for each in self.ranges:
                 if each.handle is None or each.device.has(Aspect.outlives_exporter):
                     self.exports.append(Implicit(memory.get(each, implicit=True)))
+                    node.current().table().label(self.exports[-1].handle, text)
                     self._handles.append(self.exports[-1].handle)
                 else:
                     self._handles.append(each.handle)

@@ -92,7 +92,7 @@ def _line(group: list[Row], devices: dict[str, str]) -> tuple[str, ...]:
         str(sum(each["handles"] for each in group)),
         age(max(ages, default=None)),
         " ".join(row["names"]),
-        " ".join(dict.fromkeys(each["label"] for each in group if each["label"])),
+        ", ".join(dict.fromkeys(each["label"] for each in group if each["label"])),
     )
 
 

@@ -127,7 +127,7 @@ def _process_lines(new: Look, old: Look) -> Iterator[tuple[Any, ...]]:
         mine = [line for owner, line in ends if owner == pid]
         labels = dict.fromkeys([row["label"] for row in exports] + [line[2] for line in mine])
         yield (
-            pid, " ".join(each for each in labels if each), len(exports),
+            pid, ", ".join(each for each in labels if each), len(exports),
             round(sum(row["nbytes"] for row in exports) / _MIB, 1), len(imports),
             round(sum(row["nbytes"] for row in imports) / _MIB, 1), len(mine), sum(line[5] for line in mine),
             sum(line[6] for line in mine), sum(line[7] for line in mine), round(sum(line[8] or 0 for line in mine), 1),

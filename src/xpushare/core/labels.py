@@ -9,9 +9,9 @@ from xpushare.common.errors import InvalidArgumentError
 from xpushare.sharing import layout
 from xpushare.sharing.table import labels
 
-__all__ = ["label_argument", "labels"]
+__all__ = ["LABEL_MOST", "label_argument", "labels"]
 
-_MOST: Final = layout.LABEL_NBYTES - 8
+LABEL_MOST: Final = layout.LABEL_NBYTES - 8
 
 
 def label_argument(label: str | None) -> str | None:
@@ -22,6 +22,6 @@ def label_argument(label: str | None) -> str | None:
         raise InvalidArgumentError(f"label is a str, not {type(label).__name__}")
     if any(unicodedata.category(each)[0] == "C" for each in label):
         raise InvalidArgumentError(f"a label is text that can be shown, without control characters: {label!r:.200}")
-    if len(label.encode()) > _MOST:
-        raise InvalidArgumentError(f"a label has at most {_MOST} bytes in UTF-8: {label!r:.200}")
+    if len(label.encode()) > LABEL_MOST:
+        raise InvalidArgumentError(f"a label has at most {LABEL_MOST} bytes in UTF-8: {label!r:.200}")
     return label or None
