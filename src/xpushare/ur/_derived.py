@@ -213,7 +213,7 @@ def documentation(function: Function) -> str:
     lines = [function.summary]
     if function.notes:
         lines += ["", function.notes]
-    lines += ["", "`URError` with the result:", ""]
+    lines += ["", "Raises `URError` with one of these results:", ""]
     lines += [f"- `{error.result}`{f': {error.condition}' if error.condition else ''}" for error in function.errors]
     return "\n".join(lines)
 
@@ -403,7 +403,7 @@ def _answer_unsupported(name: str) -> Callable[..., NoReturn]:
 
     answer.__name__ = answer.__qualname__ = name
     answer.__module__ = "xpushare.ur"
-    answer.__doc__ = "Not supported: `URError` with the result `ERROR_UNSUPPORTED_FEATURE`, whatever the arguments are."
+    answer.__doc__ = "Not supported. Always raise `URError` with the result `ERROR_UNSUPPORTED_FEATURE`."
     return answer
 
 

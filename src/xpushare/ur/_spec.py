@@ -293,7 +293,7 @@ def _value_rules(arg: Arg) -> Iterable[Rule]:
         yield rule(
             "INVALID_ENUMERATION",
             f"invalid_bits({name}, {arg.name})",
-            f"`{arg.name}` has a bit of {_mask(name)}, which are not `{name}`",
+            f"`{arg.name}` has bits that are not `{name}` (mask {_mask(name)})",
         )
     elif family == "struct":
         guard = f"{arg.name} is not None and " if arg.optional else ""
@@ -303,7 +303,7 @@ def _value_rules(arg: Arg) -> Iterable[Rule]:
                 yield rule(
                     "INVALID_ENUMERATION",
                     f"{guard}invalid_bits({flags}, {arg.name}.{field})",
-                    f"`{arg.name}.{field}` has a bit of {_mask(flags)}, which are not `{flags}`",
+                    f"`{arg.name}.{field}` has bits that are not `{flags}` (mask {_mask(flags)})",
                 )
 
 
