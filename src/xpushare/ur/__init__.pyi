@@ -1048,7 +1048,7 @@ def urEnqueueUSMFill2D(
 def urEnqueueUSMFreeExp(
     hQueue: Queue, pPool: USMPool | None, pMem: int, phEventWaitList: Sequence[Event] | None,
 ) -> Event:
-    """Free USM memory in the order of a queue. The memory stays allocated until the commands that use it have finished.
+    """Free USM memory in the order of a queue. The memory stays allocated until commands that use it have finished.
 
     Raises `URError` with one of these results:
 
@@ -2278,7 +2278,7 @@ def urUSMPoolGetInfo(
 ) -> Context: ...
 @overload
 def urUSMPoolGetInfo(hPool: USMPool, propName: int) -> Any:
-    """Return the property `propName` of a pool. Reserved and used sizes are equal, since pools cache no freed memory.
+    """Return the property `propName` of a pool. Reserved and used sizes are equal, as pools cache no freed memory.
 
     Raises `URError` with one of these results:
 

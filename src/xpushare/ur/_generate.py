@@ -1,8 +1,8 @@
 """Writes the files that are generated from the declarations: the stub for type checkers, the pages about functions,
 operations and aspects, and the C tables of the library that Unified Runtime's loader loads.
 
-python -m xpushare.ur._generate            writes __init__.pyi here, and the others in a checkout python -m
-xpushare.ur._generate --check    exits with status 1 if one is stale
+    python -m xpushare.ur._generate            writes all files that are out of date
+    python -m xpushare.ur._generate --check    exits with status 1 if a file is out of date
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _definition(function: Function, arguments: str, returns: str) -> list[str]:
 
 
 def _wrap(names: list[str]) -> list[str]:
-    """Put comma-separated names on lines of a stub."""
+    """Format names as lines of a stub, separated by commas."""
     lines = [""]
     for name in names:
         if len(lines[-1]) + len(name) > 105:
@@ -133,13 +133,13 @@ def stub() -> str:
 
 
 def _anchor(operation: Operation) -> str:
-    """Return the anchor of the operation's section, as mkdocs derives it from the heading."""
+    """Return the anchor of an operation's section, as MkDocs derives it from the heading."""
     return re.sub(r"[^\w-]", "", operation.name).lower()
 
 
 def _of_core(function: Function) -> list[str]:
-    """Return the rows of a table of errors: those that a function's operations of `core` raise, and those that the
-    function translates itself. Each row has the function's result code and the error's class.
+    """Return the rows of a table that shows which result code each of the package's errors becomes. The errors are
+    those that the function's operations of `core` raise, and those that the function itself converts.
     """
     raised = [error for each in function.operations for error in each.raises if issubclass(error, XpuShareError)]
     own = [each for each in (InvalidArgumentError, FeatureNotSupportedError) if each.default_result in function.results]
@@ -148,8 +148,8 @@ def _of_core(function: Function) -> list[str]:
 
 
 def _given_back(function: Function) -> list[str]:
-    """Describe which objects the caller has to release after a successful call, and which object the call itself
-    releases.
+    """Return sentences about the objects that the caller has to release after a successful call, and about the object
+    that the call itself releases.
     """
     lines = [f"Gives back: {function.ends}."] if function.ends else []
     for made in function.made:
@@ -260,7 +260,7 @@ def aspects_page() -> str:
 
 
 def targets() -> dict[Path, str]:
-    """Return the generated files of a checkout, with their contents."""
+    """Return the paths of all generated files in a checkout, and their contents."""
     here = Path(__file__).resolve()
     checkout = here.parents[3]
     docs = checkout / "docs"

@@ -31,7 +31,7 @@ def _part(buffer: Mem, offset: int, size: int) -> _Operand:
 
 
 def _ordinary(queue: Queue, address: int, size: int) -> _Operand:
-    """Return the operand for `size` bytes at `address`, which may be in USM memory or in other memory of the process."""
+    """Return the operand for `size` bytes at `address`, which may be USM memory or other memory of the process."""
     found = _objects.places.operand(address, size, queue.device.shared, queue.context.shared)
     return found, 0, size
 

@@ -300,7 +300,7 @@ def urUSMPoolRelease(pPool: USMPool) -> None:
 
 @function(120, UNSUPPORTED_QUERY, "OUT_OF_HOST_MEMORY", "OUT_OF_RESOURCES")
 def urUSMPoolGetInfo(hPool: USMPool, propName: USMPoolInfo) -> Any:
-    """Return the property `propName` of a pool. Reserved and used sizes are equal, since pools cache no freed memory."""
+    """Return the property `propName` of a pool. Reserved and used sizes are equal, as pools cache no freed memory."""
     return _POOL.answer(propName, hPool)
 
 
@@ -466,7 +466,7 @@ def urEnqueueUSMHostAllocExp(
     ends="USM memory",
 )
 def urEnqueueUSMFreeExp(hQueue: Queue, pPool: USMPool | None, pMem: Pointer, phEventWaitList: WaitList) -> Event:
-    """Free USM memory in the order of a queue. The memory stays allocated until the commands that use it have finished."""
+    """Free USM memory in the order of a queue. The memory stays allocated until commands that use it have finished."""
     if pMem not in _objects.places.allocated:
         raise URError(f"{pMem:#x} was not allocated", result=Result.ERROR_INVALID_MEM_OBJECT)
     event = command(hQueue, Command.ENQUEUE_USM_FREE_EXP, phEventWaitList)
