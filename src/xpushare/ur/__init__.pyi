@@ -210,7 +210,7 @@ def urContextCreate(phDevices: Sequence[Device], pProperties: ContextProperties 
 def urContextCreateWithNativeHandle(
     hNativeContext: int, hAdapter: Adapter, phDevices: Sequence[Device] | None, pProperties: ContextNativeProperties | None,
 ) -> Context:
-    """Create a context from the handle of a driver's context. The handle must be that of the driver's context in which this package creates the objects of all these devices.
+    """Create a context from the handle of a driver's context. `hNativeContext` must be the driver's context in which this package creates the objects of all devices in `phDevices`.
 
     Raises `URError` with one of these results:
 
@@ -967,9 +967,9 @@ def urEnqueueUSMAdvise(hQueue: Queue, pMem: int, size: int, advice: USMAdviceFla
 def urEnqueueUSMDeviceAllocExp(
     hQueue: Queue, pPool: USMPool | None, size: int, pProperties: ExpAsyncUSMAllocProperties | None, phEventWaitList: Sequence[Event] | None,
 ) -> tuple[int, Event]:
-    """Allocate memory of a device in the order of a queue. Return the memory's address and an event. The memory comes from `pPool` or, if that is `None`, from the pool that is set for the device.
+    """Allocate memory of the queue's device, and enqueue a command after which other commands may use the memory. Return the memory's address and the command's event. The memory comes from `pPool` or, if that is `None`, from the pool that is set for the device.
 
-    The memory is already allocated when this function returns, but only commands that run after the event may use it.
+    The memory is allocated immediately, but only commands that run after the event may use it.
 
     Raises `URError` with one of these results:
 
@@ -1048,7 +1048,7 @@ def urEnqueueUSMFill2D(
 def urEnqueueUSMFreeExp(
     hQueue: Queue, pPool: USMPool | None, pMem: int, phEventWaitList: Sequence[Event] | None,
 ) -> Event:
-    """Free USM memory in the order of a queue. The memory stays allocated until commands that use it have finished.
+    """Enqueue a command that frees USM memory. The memory stays allocated until the commands that use it have finished.
 
     Raises `URError` with one of these results:
 
@@ -1068,7 +1068,7 @@ def urEnqueueUSMFreeExp(
 def urEnqueueUSMHostAllocExp(
     hQueue: Queue, pPool: USMPool | None, size: int, pProperties: ExpAsyncUSMAllocProperties | None, phEventWaitList: Sequence[Event] | None,
 ) -> tuple[int, Event]:
-    """Allocate host memory that devices can access, in the order of a queue. In all other respects, this works like `urEnqueueUSMDeviceAllocExp`, except that `None` for `pPool` means no pool.
+    """Allocate host memory that the devices of the queue's context can access. Otherwise, this works like `urEnqueueUSMDeviceAllocExp`, but `None` for `pPool` means that the memory comes from no pool.
 
     Raises `URError` with one of these results:
 
@@ -1169,7 +1169,7 @@ def urEnqueueUSMPrefetch(
 def urEnqueueUSMSharedAllocExp(
     hQueue: Queue, pPool: USMPool | None, size: int, pProperties: ExpAsyncUSMAllocProperties | None, phEventWaitList: Sequence[Event] | None,
 ) -> tuple[int, Event]:
-    """Allocate memory that the host and a device share, in the order of a queue. In all other respects, this works like `urEnqueueUSMDeviceAllocExp`, except that `None` for `pPool` means no pool.
+    """Allocate memory that the host and the queue's device share. Otherwise, this works like `urEnqueueUSMDeviceAllocExp`, but `None` for `pPool` means that the memory comes from no pool.
 
     Raises `URError` with one of these results:
 
@@ -1410,7 +1410,7 @@ def urIPCGetEventHandleExp(hEvent: Event) -> bytes:
 def urIPCGetMemHandleExp(hContext: Context, pMem: int) -> bytes:
     """Return handle data (the bytes of an IPC handle) with which other processes can open device USM memory.
 
-    If the memory at `pMem` cannot be shared, or if `pMem` is null, the result is `ERROR_INVALID_ARGUMENT`. Unified Runtime documents no result for these cases, but its own adapters also return this one.
+    If the memory at `pMem` cannot be shared, or if `pMem` is null, the call fails with `ERROR_INVALID_ARGUMENT`. Unified Runtime documents no error code for these cases, but its own adapters also use this one.
 
     Raises `URError` with one of these results:
 
@@ -1497,7 +1497,7 @@ def urIPCOpenPhysMemHandleExp(
     """
 
 def urIPCPutEventHandleExp(hContext: Context, pIPCEventHandleData: bytes | bytearray | memoryview) -> None:
-    """Release handle data of an event, which can then no longer be opened. The event stays valid, and so do events that were already opened. Only the process that called `urIPCGetEventHandleExp` may release the handle data.
+    """Release handle data of an event. No process can open the event by this handle data any more. The event itself and events that are already open stay valid. Only the process that called `urIPCGetEventHandleExp` may release the handle data.
 
     Raises `URError` with one of these results:
 
@@ -1512,7 +1512,7 @@ def urIPCPutEventHandleExp(hContext: Context, pIPCEventHandleData: bytes | bytea
     """
 
 def urIPCPutMemHandleExp(hContext: Context, pIPCMemHandleData: bytes | bytearray | memoryview) -> None:
-    """Release handle data of memory, which can then no longer be opened. Memory that is already open stays open.
+    """Release handle data of memory. No process can open the memory by this handle data any more. Memory that is already open stays open.
 
     Raises `URError` with one of these results:
 
@@ -1527,7 +1527,7 @@ def urIPCPutMemHandleExp(hContext: Context, pIPCMemHandleData: bytes | bytearray
     """
 
 def urIPCPutPhysMemHandleExp(hContext: Context, pIPCPhysMemHandleData: bytes | bytearray | memoryview) -> None:
-    """Release handle data of physical memory, which can then no longer be opened. Physical memory that is already open stays open.
+    """Release handle data of physical memory. No process can open the memory by this handle data any more. Physical memory that is already open stays open.
 
     Raises `URError` with one of these results:
 
@@ -2500,7 +2500,7 @@ def urVirtualMemGetInfo(
 def urVirtualMemGranularityGetInfo(
     hContext: Context, hDevice: Device | None, allocationSize: int, propName: VirtualMemGranularityInfo | int,
 ) -> int:
-    """Return the granularity of virtual and physical memory: sizes and addresses must be multiples of it. If `hDevice` is `None`, the granularity is valid for all devices of the context.
+    """Return the granularity of virtual and physical memory. Sizes and addresses must be multiples of the granularity. If `hDevice` is `None`, the granularity is valid for all devices of the context.
 
     Raises `URError` with one of these results:
 

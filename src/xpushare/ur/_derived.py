@@ -208,8 +208,8 @@ def annotation(kind: str) -> str:
 
 
 def result_annotation(kind: str) -> str:
-    """Return the type annotation for a result of the kind `kind`. It differs from `annotation` because results are more
-    specific than arguments: enumerations are never plain ints, for example.
+    """Return the type annotation for a result of the kind `kind`. Results are more specific than arguments. For
+    example, an enumeration is always a member of its class, never a plain int.
     """
     if kind == "bytes":
         return "bytes"

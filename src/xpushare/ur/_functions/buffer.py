@@ -53,8 +53,8 @@ _OTHERS: Final = ("INVALID_MEM_OBJECT", "OUT_OF_HOST_MEMORY", "OUT_OF_RESOURCES"
 
 
 def _copies(number: int, too_large: str, *rules: Rule, operation: str = "Queue.copy") -> Callable[[F], F]:
-    """Return a decorator that declares a function as one that enqueues a command on buffers. `too_large` is the
-    documented condition for `ERROR_INVALID_SIZE`.
+    """Return a decorator that declares a function which enqueues a command on buffers. `number` is UR's number of the
+    function. `too_large` is the documented condition for `ERROR_INVALID_SIZE`.
     """
     return function(
         number,

@@ -42,8 +42,8 @@ def _expect_device(context: Context, device: object) -> None:
 def urIPCGetMemHandleExp(hContext: Context, pMem: Pointer) -> bytes:
     """Return handle data (the bytes of an IPC handle) with which other processes can open device USM memory.
 
-    If the memory at `pMem` cannot be shared, or if `pMem` is null, the result is `ERROR_INVALID_ARGUMENT`. Unified
-    Runtime documents no result for these cases, but its own adapters also return this one.
+    If the memory at `pMem` cannot be shared, or if `pMem` is null, the call fails with `ERROR_INVALID_ARGUMENT`.
+    Unified Runtime documents no error code for these cases, but its own adapters also use this one.
     """
     try:
         found = _objects.places.find(pMem)
@@ -70,7 +70,9 @@ def urIPCGetMemHandleExp(hContext: Context, pMem: Pointer) -> bytes:
     python="`xs.ipc.memory.put(handle)`",
 )
 def urIPCPutMemHandleExp(hContext: Context, pIPCMemHandleData: bytes) -> None:
-    """Release handle data of memory, which can then no longer be opened. Memory that is already open stays open."""
+    """Release handle data of memory. No process can open the memory by this handle data any more. Memory that is
+    already open stays open.
+    """
     core_memory.put(pIPCMemHandleData)
 
 
@@ -152,8 +154,8 @@ def urIPCGetPhysMemHandleExp(hContext: Context, hPhysMem: PhysicalMem) -> bytes:
     python="`xs.ipc.physical_memory.put(handle)`",
 )
 def urIPCPutPhysMemHandleExp(hContext: Context, pIPCPhysMemHandleData: bytes) -> None:
-    """Release handle data of physical memory, which can then no longer be opened. Physical memory that is already open
-    stays open.
+    """Release handle data of physical memory. No process can open the memory by this handle data any more. Physical
+    memory that is already open stays open.
     """
     core_physical.put(pIPCPhysMemHandleData)
 
@@ -216,8 +218,9 @@ def urIPCGetEventHandleExp(hEvent: Event) -> bytes:
     python="`xs.ipc.event.put(handle)`",
 )
 def urIPCPutEventHandleExp(hContext: Context, pIPCEventHandleData: bytes) -> None:
-    """Release handle data of an event, which can then no longer be opened. The event stays valid, and so do events that
-    were already opened. Only the process that called `urIPCGetEventHandleExp` may release the handle data.
+    """Release handle data of an event. No process can open the event by this handle data any more. The event itself and
+    events that are already open stay valid. Only the process that called `urIPCGetEventHandleExp` may release the
+    handle data.
     """
     core_event.put(pIPCEventHandleData)
 

@@ -112,8 +112,8 @@ def urContextCreateWithNativeHandle(
     phDevices: DeviceList,
     pProperties: ContextNativeProperties | None,
 ) -> Context:
-    """Create a context from the handle of a driver's context. The handle must be that of the driver's context in which
-    this package creates the objects of all these devices.
+    """Create a context from the handle of a driver's context. `hNativeContext` must be the driver's context in which
+    this package creates the objects of all devices in `phDevices`.
     """
     if any(device.platform is not hAdapter.platform for device in phDevices):
         raise URError(f"a device is not of {hAdapter!r}", result=Result.ERROR_INVALID_DEVICE)

@@ -419,10 +419,11 @@ def urEnqueueUSMDeviceAllocExp(
     pProperties: ExpAsyncUSMAllocProperties | None,
     phEventWaitList: WaitList,
 ) -> tuple[Pointer, Event]:
-    """Allocate memory of a device in the order of a queue. Return the memory's address and an event. The memory comes
-    from `pPool` or, if that is `None`, from the pool that is set for the device.
+    """Allocate memory of the queue's device, and enqueue a command after which other commands may use the memory.
+    Return the memory's address and the command's event. The memory comes from `pPool` or, if that is `None`, from the
+    pool that is set for the device.
 
-    The memory is already allocated when this function returns, but only commands that run after the event may use it.
+    The memory is allocated immediately, but only commands that run after the event may use it.
     """
     return _enqueue_allocation("device", Command.ENQUEUE_USM_DEVICE_ALLOC_EXP, hQueue, pPool, size, phEventWaitList)
 
@@ -435,8 +436,8 @@ def urEnqueueUSMSharedAllocExp(
     pProperties: ExpAsyncUSMAllocProperties | None,
     phEventWaitList: WaitList,
 ) -> tuple[Pointer, Event]:
-    """Allocate memory that the host and a device share, in the order of a queue. In all other respects, this works like
-    `urEnqueueUSMDeviceAllocExp`, except that `None` for `pPool` means no pool.
+    """Allocate memory that the host and the queue's device share. Otherwise, this works like
+    `urEnqueueUSMDeviceAllocExp`, but `None` for `pPool` means that the memory comes from no pool.
     """
     return _enqueue_allocation("shared", Command.ENQUEUE_USM_SHARED_ALLOC_EXP, hQueue, pPool, size, phEventWaitList)
 
@@ -449,8 +450,8 @@ def urEnqueueUSMHostAllocExp(
     pProperties: ExpAsyncUSMAllocProperties | None,
     phEventWaitList: WaitList,
 ) -> tuple[Pointer, Event]:
-    """Allocate host memory that devices can access, in the order of a queue. In all other respects, this works like
-    `urEnqueueUSMDeviceAllocExp`, except that `None` for `pPool` means no pool.
+    """Allocate host memory that the devices of the queue's context can access. Otherwise, this works like
+    `urEnqueueUSMDeviceAllocExp`, but `None` for `pPool` means that the memory comes from no pool.
     """
     return _enqueue_allocation("host", Command.ENQUEUE_USM_HOST_ALLOC_EXP, hQueue, pPool, size, phEventWaitList)
 
@@ -466,7 +467,7 @@ def urEnqueueUSMHostAllocExp(
     ends="USM memory",
 )
 def urEnqueueUSMFreeExp(hQueue: Queue, pPool: USMPool | None, pMem: Pointer, phEventWaitList: WaitList) -> Event:
-    """Free USM memory in the order of a queue. The memory stays allocated until commands that use it have finished."""
+    """Enqueue a command that frees USM memory. The memory stays allocated until the commands that use it have finished."""
     if pMem not in _objects.places.allocated:
         raise URError(f"{pMem:#x} was not allocated", result=Result.ERROR_INVALID_MEM_OBJECT)
     event = command(hQueue, Command.ENQUEUE_USM_FREE_EXP, phEventWaitList)

@@ -43,8 +43,8 @@ Info(
 def urVirtualMemGranularityGetInfo(
     hContext: Context, hDevice: Device | None, allocationSize: Size, propName: VirtualMemGranularityInfo
 ) -> int:
-    """Return the granularity of virtual and physical memory: sizes and addresses must be multiples of it. If `hDevice`
-    is `None`, the granularity is valid for all devices of the context.
+    """Return the granularity of virtual and physical memory. Sizes and addresses must be multiples of the granularity.
+    If `hDevice` is `None`, the granularity is valid for all devices of the context.
     """
     recommended = propName is VirtualMemGranularityInfo.RECOMMENDED
     devices = hContext.devices if hDevice is None else (hDevice,)

@@ -328,7 +328,7 @@ def _argument(call: Call, arg: Arg) -> Argument:
 
 
 def arguments(call: Call) -> list[Argument]:
-    """Return an object for each argument of the function that converts the argument from C, in order."""
+    """Return the converters for the arguments of the function, in order."""
     args: Iterable[Arg] = call.function.args
     unknown = {arg.name for arg in args} - call.at.keys()
     assert not unknown, f"{call.function.name} has no {unknown} in C"

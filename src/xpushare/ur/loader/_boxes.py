@@ -205,9 +205,7 @@ class Boxes:
             return event
 
     def _tell(self, handle: int, found: Any) -> None:
-        """Update the reference count in the box by the amount that the Python object's count has changed since the last
-        update.
-        """
+        """Add to the reference count in the box how much the Python object's count has changed since the last call."""
         references: int = found.references  # read once, since a callback may release one in the meantime
         seen = self._seen.get(handle, references)
         if references != seen:
