@@ -626,7 +626,7 @@ def urEnqueueEventsWait(hQueue: Queue, phEventWaitList: Sequence[Event] | None) 
     """
 
 def urEnqueueEventsWaitWithBarrier(hQueue: Queue, phEventWaitList: Sequence[Event] | None) -> Event:
-    """Enqueue a command like `urEnqueueEventsWait` does. Later commands in the queue wait until it is complete.
+    """Enqueue the same command as `urEnqueueEventsWait`. Later commands in the queue wait until it is complete.
 
     Raises `URError` with one of these results:
 
@@ -647,7 +647,7 @@ def urEnqueueEventsWaitWithBarrier(hQueue: Queue, phEventWaitList: Sequence[Even
 def urEnqueueEventsWaitWithBarrierExt(
     hQueue: Queue, pProperties: ExpEnqueueExtProperties | None, phEventWaitList: Sequence[Event] | None, phEvent: Event | None,
 ) -> Event:
-    """Enqueue a barrier like `urEnqueueEventsWaitWithBarrier`, with properties and, if wanted, with a reusable event.
+    """Enqueue a barrier as `urEnqueueEventsWaitWithBarrier` does, with properties and optionally with a reusable event.
 
     If `phEvent` is `None`, the command signals a new event. Otherwise it signals `phEvent`, which must come from `urEventCreateExp` or `urIPCOpenEventHandleExp`. The function returns the event that the command signals. `phEvent` must belong to the context of `hQueue`. If `hQueue` has profiling, `phEvent` must not be shared with other processes. `phEvent` must not be an element of `phEventWaitList`, and the device of `hQueue` must support `DeviceInfo.REUSABLE_EVENTS_SUPPORT_EXP`. Unified Runtime defines no error code for violations of the last two rules.
 
@@ -1048,7 +1048,7 @@ def urEnqueueUSMFill2D(
 def urEnqueueUSMFreeExp(
     hQueue: Queue, pPool: USMPool | None, pMem: int, phEventWaitList: Sequence[Event] | None,
 ) -> Event:
-    """Enqueue a command that frees USM memory. The memory stays allocated until the commands that use it have finished.
+    """Enqueue a command that frees USM memory. The memory stays allocated until commands that use it have finished.
 
     Raises `URError` with one of these results:
 
@@ -1544,7 +1544,7 @@ def urIPCPutPhysMemHandleExp(hContext: Context, pIPCPhysMemHandleData: bytes | b
 def urMemBufferCreate(
     hContext: Context, flags: MemFlags | int, size: int, pProperties: BufferProperties | None,
 ) -> Mem:
-    """Create a buffer, whose bytes commands access by a handle and an offset.
+    """Create a buffer. Commands access its bytes by the buffer's handle and an offset.
 
     With `USE_HOST_POINTER`, the buffer is the program's own memory at `pProperties.pHost`. Otherwise new memory is allocated for the buffer. It is host memory if `flags` contains `ALLOC_HOST_POINTER` or if the context has several devices, and device memory in all other cases. With `ALLOC_COPY_HOST_POINTER`, the bytes at `pProperties.pHost` are copied into the new buffer.
 

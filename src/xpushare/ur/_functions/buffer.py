@@ -158,8 +158,8 @@ class _Box:
         self.end = self.begin + (region.depth - 1) * self.slice + (region.height - 1) * self.row + region.width
 
     def pieces(self, other: _Box) -> Iterator[tuple[int, int, int]]:
-        """Yield the contiguous pieces into which a copy between this box and `other` divides. The boxes have the same
-        size. Each piece is its offset in this box, its offset in `other` and its number of bytes.
+        """Yield the contiguous pieces of a copy between this box and `other`, which has the same size. Each piece is
+        its offset in this box, its offset in `other` and its number of bytes.
         """
         width, height, depth = self.region.width, self.region.height, self.region.depth
         if self.row == other.row == width:  # no gaps between the rows, and then none between the slices

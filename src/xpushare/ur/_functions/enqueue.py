@@ -490,7 +490,7 @@ def urEnqueueEventsWait(hQueue: Queue, phEventWaitList: WaitList) -> Event:
     python="`queue.wait(event)`",
 )
 def urEnqueueEventsWaitWithBarrier(hQueue: Queue, phEventWaitList: WaitList) -> Event:
-    """Enqueue a command like `urEnqueueEventsWait` does. Later commands in the queue wait until it is complete."""
+    """Enqueue the same command as `urEnqueueEventsWait`. Later commands in the queue wait until it is complete."""
     return command(hQueue, Command.EVENTS_WAIT_WITH_BARRIER, phEventWaitList)
 
 
@@ -517,7 +517,7 @@ def urEnqueueEventsWaitWithBarrierExt(
     phEventWaitList: WaitList,
     phEvent: Event | None,
 ) -> Event:
-    """Enqueue a barrier like `urEnqueueEventsWaitWithBarrier`, with properties and, if wanted, with a reusable event.
+    """Enqueue a barrier as `urEnqueueEventsWaitWithBarrier` does, with properties and optionally with a reusable event.
 
     If `phEvent` is `None`, the command signals a new event. Otherwise it signals `phEvent`, which must come from
     `urEventCreateExp` or `urIPCOpenEventHandleExp`. The function returns the event that the command signals. `phEvent`

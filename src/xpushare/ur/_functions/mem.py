@@ -78,7 +78,7 @@ def _allocate(context: Context, flags: int, size: int) -> Range:
 def urMemBufferCreate(
     hContext: Context, flags: Annotated[int, MemFlags], size: Size, pProperties: BufferProperties | None
 ) -> Mem:
-    """Create a buffer, whose bytes commands access by a handle and an offset.
+    """Create a buffer. Commands access its bytes by the buffer's handle and an offset.
 
     With `USE_HOST_POINTER`, the buffer is the program's own memory at `pProperties.pHost`. Otherwise new memory is
     allocated for the buffer. It is host memory if `flags` contains `ALLOC_HOST_POINTER` or if the context has several

@@ -467,7 +467,7 @@ def urEnqueueUSMHostAllocExp(
     ends="USM memory",
 )
 def urEnqueueUSMFreeExp(hQueue: Queue, pPool: USMPool | None, pMem: Pointer, phEventWaitList: WaitList) -> Event:
-    """Enqueue a command that frees USM memory. The memory stays allocated until the commands that use it have finished."""
+    """Enqueue a command that frees USM memory. The memory stays allocated until commands that use it have finished."""
     if pMem not in _objects.places.allocated:
         raise URError(f"{pMem:#x} was not allocated", result=Result.ERROR_INVALID_MEM_OBJECT)
     event = command(hQueue, Command.ENQUEUE_USM_FREE_EXP, phEventWaitList)

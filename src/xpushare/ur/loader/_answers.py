@@ -208,7 +208,7 @@ def _text_writer(address: int, text: str) -> None:
 
 
 def answer(call: Call, outputs: list[str]) -> Answer:
-    """Return the object that returns a function's results to C. `outputs` are the names of the C parameters that are
+    """Return the object that passes a function's results to C. `outputs` are the names of the C parameters that are
     only outputs.
     """
     kinds = call.function.returns
