@@ -22,7 +22,13 @@ from xpushare.ur._spec import FUNCTIONS
 CHECKOUT = Path(__file__).resolve().parents[2]  # the package may be an installed one
 GENERATED = (
     "src/xpushare/ur/__init__.pyi",
-    "docs/ur-reference.md",
+    *(
+        f"docs/ur/{page}.md"
+        for page in (
+            *("index", "devices", "contexts", "queues", "commands", "events", "memory", "buffers", "virtual-memory"),
+            *("ipc", "native-handles", "unsupported"),
+        )
+    ),
     "docs/reference/operations.md",
     "docs/reference/aspects.md",
     "src/native/ur_adapter/functions.h",
@@ -73,17 +79,30 @@ def test_annotations_resolve(name: str) -> None:
 
 def test_links_between_the_pages() -> None:
     """What one page links to is a heading of the other."""
-    pages = {
-        name: (CHECKOUT / "docs" / name).read_text("utf-8") for name in ("ur-reference.md", "reference/operations.md")
-    }
+    operations_page = CHECKOUT / "docs" / "reference" / "operations.md"
+    pages = {path: path.read_text("utf-8") for path in [*(CHECKOUT / "docs" / "ur").glob("*.md"), operations_page]}
     anchors = {
-        name: {re.sub(r"[^\w\s-]", "", heading).lower() for heading in re.findall(r"^## (.+)$", text, re.MULTILINE)}
-        for name, text in pages.items()
+        path: {re.sub(r"[^\w\s-]", "", heading).lower() for heading in re.findall(r"^## (.+)$", text, re.MULTILINE)}
+        for path, text in pages.items()
     }
-    for name, other in (("ur-reference.md", "reference/operations.md"), ("reference/operations.md", "ur-reference.md")):
-        linked = set(re.findall(rf"{re.escape(Path(other).name)}#([\w-]+)\)", pages[name]))
-        assert linked
-        assert linked <= anchors[other]
+    linked = {
+        path: {
+            ((path.parent / page).resolve(), anchor) for page, anchor in re.findall(r"\]\(([\w./-]+)#([\w-]+)\)", text)
+        }
+        for path, text in pages.items()
+    }
+    for path, links in linked.items():
+        assert all(anchor in anchors[page] for page, anchor in links), path
+    assert linked[operations_page]
+    assert len(linked[CHECKOUT / "docs" / "ur" / "index.md"]) == len(FUNCTIONS)
+    assert any(
+        page == operations_page for path, links in linked.items() if path != operations_page for page, _ in links
+    )
+
+
+def test_every_function_is_on_one_page_of_the_reference() -> None:
+    modules = [module for _title, modules in _generate.GROUPS.values() for module in modules]
+    assert sorted(modules) == sorted({each.body.__module__.rpartition(".")[2] for each in FUNCTIONS.values()})
 
 
 def test_every_operation_is_described() -> None:

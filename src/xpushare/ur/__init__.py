@@ -1,15 +1,17 @@
-"""The functions of Unified Runtime, provided by xpushare: with UR's names, arguments, numbers and result codes.
+"""The functions of Unified Runtime (UR) that xpushare provides, with UR's names, arguments, numbers and result codes.
 
     for adapter in ur.urAdapterGet():
         for platform in ur.urPlatformGet(adapter):
             devices = ur.urDeviceGet(platform, ur.DeviceType.ALL)
     context = ur.urContextCreate(devices, None)
 
-Arguments are the inputs of the C function, in the same order. An array and its count are one sequence, null is `None`,
-a struct is a dataclass, and an enumeration is an `IntEnum` or any int. Outputs are returned. A failure raises
-`URError`, whose `result` is a `Result`. A function that has no meaning for this package, such as one for kernels, fails
-with `ERROR_UNSUPPORTED_FEATURE`. docs/ur-reference.md lists every function. Type checkers read `__init__.pyi`. That
-page and that file are generated from the declarations in `_functions` (`python -m xpushare.ur._generate`).
+The arguments of a function are the inputs of the C function, in the same order. An array and its count are one
+sequence, null is `None`, a struct is a dataclass, and an enumeration is an `IntEnum` or any int. A function returns the
+outputs of the C function. A failure raises `URError`, whose `result` is a `Result`. Functions that this package does
+not implement, such as those for kernels, always fail with `ERROR_UNSUPPORTED_FEATURE`.
+
+The folder docs/ur describes every function. Those pages and `__init__.pyi`, which type checkers read, are generated
+from the declarations in `_functions` (`python -m xpushare.ur._generate`).
 """
 
 # Underscores hide from editors what `__all__` lacks.

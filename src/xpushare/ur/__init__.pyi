@@ -91,9 +91,9 @@ from xpushare.ur._structs import USMDesc as USMDesc
 from xpushare.ur._structs import USMPoolDesc as USMPoolDesc
 
 def urAdapterGet() -> list[Adapter]:
-    """Returns the adapters, each with a reference taken.
+    """Return the adapters. The caller owns a reference to each adapter.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
@@ -112,9 +112,9 @@ def urAdapterGetInfo(
 ) -> int: ...
 @overload
 def urAdapterGetInfo(hAdapter: Adapter, propName: int) -> Any:
-    """Returns a property of an adapter.
+    """Return the property `propName` of an adapter.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `AdapterInfo.VERSION`
@@ -127,11 +127,11 @@ def urAdapterGetInfo(hAdapter: Adapter, propName: int) -> Any:
     """
 
 def urAdapterGetLastError(hAdapter: Adapter) -> tuple[str, int]:
-    """Returns the message and the number of the driver's error behind this thread's last `ERROR_ADAPTER_SPECIFIC`.
+    """Return the message and the driver's error number of the last `ERROR_ADAPTER_SPECIFIC` in this thread.
 
     If there was no such error, the message is empty and the number is 0.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
     - `ERROR_UNINITIALIZED`
@@ -140,9 +140,9 @@ def urAdapterGetLastError(hAdapter: Adapter) -> tuple[str, int]:
     """
 
 def urAdapterRelease(hAdapter: Adapter) -> None:
-    """Releases a reference to an adapter. Its objects stay valid, and `urAdapterGet` still returns the adapter.
+    """Release a reference to an adapter. The adapter's objects stay valid, and `urAdapterGet` still returns the adapter.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
     - `ERROR_UNINITIALIZED`
@@ -151,9 +151,9 @@ def urAdapterRelease(hAdapter: Adapter) -> None:
     """
 
 def urAdapterRetain(hAdapter: Adapter) -> None:
-    """Takes a reference to an adapter.
+    """Add a reference to an adapter.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
     - `ERROR_UNINITIALIZED`
@@ -164,11 +164,11 @@ def urAdapterRetain(hAdapter: Adapter) -> None:
 def urAdapterSetLoggerCallback(
     hAdapter: Adapter, pfnLoggerCallback: Callable[[LoggerLevel, str, object], object], pUserData: object, level: LoggerLevel | int,
 ) -> None:
-    """Passes log messages of `level` and above to a function. The function replaces one that was set earlier for this adapter.
+    """Register a callback for log messages of `level` and above. It replaces the adapter's previous callback.
 
-    Any thread may call the function, as `pfnLoggerCallback(level, message, pUserData)`. The adapters share one log, the Python logger `xpushare`, whose level is lowered as far as `level` needs.
+    Any thread may call the callback, as `pfnLoggerCallback(level, message, pUserData)`. All adapters share one log, the Python logger `xpushare`. If the level of that logger is above `level`, it is lowered to `level`.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pfnLoggerCallback` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
@@ -179,9 +179,9 @@ def urAdapterSetLoggerCallback(
     """
 
 def urAdapterSetLoggerCallbackLevel(hAdapter: Adapter, level: LoggerLevel | int) -> None:
-    """Changes the level from which `urAdapterSetLoggerCallback` passes messages on. Does nothing if there is no callback.
+    """Change the lowest level of the messages that the callback of `urAdapterSetLoggerCallback` receives. This does nothing if there is no callback.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
     - `ERROR_INVALID_ENUMERATION`: `level` is not in the range up to `LoggerLevel.QUIET`
@@ -191,12 +191,12 @@ def urAdapterSetLoggerCallbackLevel(hAdapter: Adapter, level: LoggerLevel | int)
     """
 
 def urContextCreate(phDevices: Sequence[Device], pProperties: ContextProperties | None) -> Context:
-    """Makes a context, which contains devices of one platform.
+    """Create a context for devices of one platform.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `phDevices` is null
-    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffffffe, which are not `ContextFlags`
+    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has bits that are not `ContextFlags` (mask 0xfffffffe)
     - `ERROR_INVALID_SIZE`: `phDevices` is empty
     - `ERROR_INVALID_NULL_HANDLE`: an element of `phDevices` is null
     - `ERROR_INVALID_NULL_HANDLE`: an element of `phDevices` is not a valid device
@@ -210,13 +210,13 @@ def urContextCreate(phDevices: Sequence[Device], pProperties: ContextProperties 
 def urContextCreateWithNativeHandle(
     hNativeContext: int, hAdapter: Adapter, phDevices: Sequence[Device] | None, pProperties: ContextNativeProperties | None,
 ) -> Context:
-    """Makes a context for devices from the handle of a driver's context. This must be the context in which this package makes the objects of all these devices. The handle of any other context is refused.
+    """Create a context from the handle of a driver's context. `hNativeContext` must be the driver's context in which this package creates the objects of all devices in `phDevices`.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
     - `ERROR_INVALID_DEVICE`
-    - `ERROR_UNSUPPORTED_FEATURE`: `phDevices` is empty, the devices' objects are not in that context, or it is owned: it is the devices' own
+    - `ERROR_UNSUPPORTED_FEATURE`: `phDevices` is empty, `hNativeContext` is not the driver's context for all of them, or `pProperties.isNativeHandleOwned` is true
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
@@ -239,9 +239,9 @@ def urContextGetInfo(
 ) -> bool: ...
 @overload
 def urContextGetInfo(hContext: Context, propName: int) -> Any:
-    """Returns a property of a context.
+    """Return the property `propName` of a context.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `ContextInfo.USM_FILL2D_SUPPORT`
@@ -255,9 +255,9 @@ def urContextGetInfo(hContext: Context, propName: int) -> Any:
     """
 
 def urContextGetNativeHandle(hContext: Context) -> int:
-    """Returns the handle of a driver's context (`CUcontext`, `ze_context_handle_t`): the one that contains the objects of the first device.
+    """Return the handle of the driver's context (`CUcontext`, `ze_context_handle_t`) in which this package creates the objects of the context's first device.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_UNSUPPORTED_FEATURE`: the driver has no such handle
@@ -267,9 +267,9 @@ def urContextGetNativeHandle(hContext: Context) -> int:
     """
 
 def urContextRelease(hContext: Context) -> None:
-    """Releases a reference to a context.
+    """Release a reference to a context.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_UNINITIALIZED`
@@ -278,9 +278,9 @@ def urContextRelease(hContext: Context) -> None:
     """
 
 def urContextRetain(hContext: Context) -> None:
-    """Takes a reference to a context.
+    """Add a reference to a context.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_UNINITIALIZED`
@@ -291,12 +291,12 @@ def urContextRetain(hContext: Context) -> None:
 def urDeviceCreateWithNativeHandle(
     hNativeDevice: int, hAdapter: Adapter, pProperties: DeviceNativeProperties | None,
 ) -> Device:
-    """Returns the device of a driver's handle, as `urDeviceGet` returns it. The device does not own the handle.
+    """Return the device that a driver's handle identifies. The caller owns a reference to the device. The device does not own the handle.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
-    - `ERROR_INVALID_DEVICE`: `hAdapter` has no device of that handle, or `ONEAPI_DEVICE_SELECTOR` leaves it out
+    - `ERROR_INVALID_DEVICE`: `hAdapter` has no device with that handle, or `ONEAPI_DEVICE_SELECTOR` hides the device
     - `ERROR_UNSUPPORTED_FEATURE`: the driver has no such handle
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
@@ -304,9 +304,9 @@ def urDeviceCreateWithNativeHandle(
     """
 
 def urDeviceGet(hPlatform: Platform, DeviceType: DeviceType | int) -> list[Device]:
-    """Returns the devices of a platform that are of the given type, each with a reference taken.
+    """Return the devices of a platform that have the given type. The caller owns a reference to each device.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hPlatform` is null
     - `ERROR_INVALID_ENUMERATION`: `DeviceType` is not in the range up to `DeviceType.CUSTOM`
@@ -317,9 +317,9 @@ def urDeviceGet(hPlatform: Platform, DeviceType: DeviceType | int) -> list[Devic
     """
 
 def urDeviceGetGlobalTimestamps(hDevice: Device) -> tuple[int, int]:
-    """Returns the time of the device's clock and of the host's clock at one moment, in nanoseconds. Command times (`urEventGetProfilingInfo`) are measured by the device's clock.
+    """Return the times of the device's clock and of the host's clock at the same moment, in nanoseconds. The device's clock also measures the times that `urEventGetProfilingInfo` returns.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
     - `ERROR_UNSUPPORTED_FEATURE`: the device's clock cannot be read from the host
@@ -527,9 +527,9 @@ def urDeviceGetInfo(
 ) -> ExpDevice2DBlockArrayCapabilityFlags: ...
 @overload
 def urDeviceGetInfo(hDevice: Device, propName: int) -> Any:
-    """Returns a property of a device.
+    """Return the property `propName` of a device.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `DeviceInfo.ENQUEUE_HOST_TASK_SUPPORT_EXP`
@@ -543,9 +543,9 @@ def urDeviceGetInfo(hDevice: Device, propName: int) -> Any:
     """
 
 def urDeviceGetNativeHandle(hDevice: Device) -> int:
-    """Returns the driver's handle of a device (`CUdevice`, `ze_device_handle_t`).
+    """Return the driver's handle of a device (`CUdevice`, `ze_device_handle_t`).
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
     - `ERROR_UNSUPPORTED_FEATURE`: the driver has no such handle
@@ -555,11 +555,11 @@ def urDeviceGetNativeHandle(hDevice: Device) -> int:
     """
 
 def urDeviceGetSelected(hPlatform: Platform, DeviceType: DeviceType | int) -> list[Device]:
-    """Returns the devices of a platform that are of the given type and that `ONEAPI_DEVICE_SELECTOR` selects, each with a reference taken.
+    """Return the devices of a platform that have the given type and that `ONEAPI_DEVICE_SELECTOR` selects. The caller owns a reference to each device.
 
-    In this package, `urDeviceGet` returns the same devices, since devices that the variable excludes do not exist for this process.
+    `urDeviceGet` returns the same devices, since this package hides all devices that the variable does not select.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hPlatform` is null
     - `ERROR_INVALID_ENUMERATION`: `DeviceType` is not in the range up to `DeviceType.CUSTOM`
@@ -570,9 +570,9 @@ def urDeviceGetSelected(hPlatform: Platform, DeviceType: DeviceType | int) -> li
     """
 
 def urDeviceRelease(hDevice: Device) -> None:
-    """Releases a reference to a device. A device lives as long as the process in any case.
+    """Release a reference to a device. The device itself lives until the process exits.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
     - `ERROR_INVALID_DEVICE`
@@ -582,9 +582,9 @@ def urDeviceRelease(hDevice: Device) -> None:
     """
 
 def urDeviceRetain(hDevice: Device) -> None:
-    """Takes a reference to a device.
+    """Add a reference to a device.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
     - `ERROR_UNINITIALIZED`
@@ -593,11 +593,11 @@ def urDeviceRetain(hDevice: Device) -> None:
     """
 
 def urDeviceWaitExp(hDevice: Device) -> None:
-    """Waits until the commands in all queues of a device are complete or lost.
+    """Wait until the commands in all queues of a device have finished, whether they succeeded or not.
 
-    `urQueueFinish` still reports their errors.
+    This does not report errors of the commands. `urQueueFinish` reports them.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
     - `ERROR_INVALID_DEVICE`
@@ -607,9 +607,9 @@ def urDeviceWaitExp(hDevice: Device) -> None:
     """
 
 def urEnqueueEventsWait(hQueue: Queue, phEventWaitList: Sequence[Event] | None) -> Event:
-    """Enqueues a command that completes after the events. If there are none, it completes after all commands before it.
+    """Enqueue a command that completes once the events in `phEventWaitList` are complete. If the list is empty, the command completes after all earlier commands in the queue.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
@@ -626,9 +626,9 @@ def urEnqueueEventsWait(hQueue: Queue, phEventWaitList: Sequence[Event] | None) 
     """
 
 def urEnqueueEventsWaitWithBarrier(hQueue: Queue, phEventWaitList: Sequence[Event] | None) -> Event:
-    """Works like `urEnqueueEventsWait`, but later commands in the queue also wait for it.
+    """Enqueue the same command as `urEnqueueEventsWait`. Later commands in the queue wait until it is complete.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
@@ -647,14 +647,14 @@ def urEnqueueEventsWaitWithBarrier(hQueue: Queue, phEventWaitList: Sequence[Even
 def urEnqueueEventsWaitWithBarrierExt(
     hQueue: Queue, pProperties: ExpEnqueueExtProperties | None, phEventWaitList: Sequence[Event] | None, phEvent: Event | None,
 ) -> Event:
-    """Works like `urEnqueueEventsWaitWithBarrier`, but takes properties and can signal a reusable event.
+    """Enqueue a barrier as `urEnqueueEventsWaitWithBarrier` does, with properties and optionally with a reusable event.
 
-    If `phEvent` is an event that `urEventCreateExp` made, the command signals and returns that event. If it is `None`, the command makes a new event. The event must belong to the context of `hQueue`. A queue with profiling cannot signal an event with IPC. The event must not be an element of `phEventWaitList`, and the device of `hQueue` must answer true to `DeviceInfo.REUSABLE_EVENTS_SUPPORT_EXP`. UR names no result for violations of the last two rules.
+    If `phEvent` is `None`, the command signals a new event. Otherwise it signals `phEvent`, which must come from `urEventCreateExp` or `urIPCOpenEventHandleExp`. The function returns the event that the command signals. `phEvent` must belong to the context of `hQueue`. If `hQueue` has profiling, `phEvent` must not be shared with other processes. `phEvent` must not be an element of `phEventWaitList`, and the device of `hQueue` must support `DeviceInfo.REUSABLE_EVENTS_SUPPORT_EXP`. Unified Runtime defines no error code for violations of the last two rules.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
-    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffff7ff, which are not `ExpEnqueueExtFlags`
+    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has bits that are not `ExpEnqueueExtFlags` (mask 0xfffff7ff)
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
     - `ERROR_INVALID_QUEUE`
     - `ERROR_INVALID_EVENT`
@@ -672,15 +672,15 @@ def urEnqueueEventsWaitWithBarrierExt(
 def urEnqueueHostTaskExp(
     hQueue: Queue, pfnHostTask: Callable[[object], object], data: object, pProperties: ExpHostTaskProperties | None, phEventWaitList: Sequence[Event] | None,
 ) -> Event:
-    """Calls a function as `pfnHostTask(data)` in the order of the queue, on a thread of the queue.
+    """Enqueue a call of `pfnHostTask(data)`, which a thread of the queue makes after the earlier commands in the queue.
 
     If the function raises an exception, `urQueueFinish` raises a `URError` with that exception as its cause. The `result` of the `URError` is `ERROR_UNKNOWN` or, if this package raised the exception, the exception's own `result`.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pfnHostTask` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
-    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffffffe, which are not `ExpHostTaskFlags`
+    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has bits that are not `ExpHostTaskFlags` (mask 0xfffffffe)
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_UNSUPPORTED_FEATURE`: the device answers false to `DeviceInfo.ENQUEUE_HOST_TASK_SUPPORT_EXP`
@@ -692,9 +692,9 @@ def urEnqueueHostTaskExp(
 def urEnqueueMemBufferCopy(
     hQueue: Queue, hBufferSrc: Mem, hBufferDst: Mem, srcOffset: int, dstOffset: int, size: int, phEventWaitList: Sequence[Event] | None,
 ) -> Event:
-    """Copies bytes of one buffer to another.
+    """Enqueue a copy of `size` bytes from one buffer to another.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hBufferSrc` is null
@@ -704,7 +704,7 @@ def urEnqueueMemBufferCopy(
     - `ERROR_INVALID_EVENT`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
-    - `ERROR_INVALID_SIZE`: `srcOffset + size` exceeds `hBufferSrc`, or `dstOffset + size` `hBufferDst`
+    - `ERROR_INVALID_SIZE`: `srcOffset + size` exceeds `hBufferSrc`, or `dstOffset + size` exceeds `hBufferDst`
     - `ERROR_INVALID_MEM_OBJECT`
     - `ERROR_OUT_OF_HOST_MEMORY`
     - `ERROR_OUT_OF_RESOURCES`
@@ -716,20 +716,20 @@ def urEnqueueMemBufferCopy(
 def urEnqueueMemBufferCopyRect(
     hQueue: Queue, hBufferSrc: Mem, hBufferDst: Mem, srcOrigin: RectOffset, dstOrigin: RectOffset, region: RectRegion, srcRowPitch: int, srcSlicePitch: int, dstRowPitch: int, dstSlicePitch: int, phEventWaitList: Sequence[Event] | None,
 ) -> Event:
-    """Copies a box of bytes of one buffer to another.
+    """Enqueue a copy of a three-dimensional box of bytes from one buffer to another.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hBufferSrc` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hBufferDst` is null
     - `ERROR_INVALID_SIZE`: `region` is empty
-    - `ERROR_INVALID_SIZE`: `srcRowPitch` is not 0 and less than `region.width`
-    - `ERROR_INVALID_SIZE`: `dstRowPitch` is not 0 and less than `region.width`
-    - `ERROR_INVALID_SIZE`: `srcSlicePitch` is not 0 and less than `region.height` rows of `srcRowPitch`, or `region.width` if that is 0
-    - `ERROR_INVALID_SIZE`: `srcSlicePitch` is not a multiple of rows of `srcRowPitch`, or `region.width` if that is 0
-    - `ERROR_INVALID_SIZE`: `dstSlicePitch` is not 0 and less than `region.height` rows of `dstRowPitch`, or `region.width` if that is 0
-    - `ERROR_INVALID_SIZE`: `dstSlicePitch` is not a multiple of rows of `dstRowPitch`, or `region.width` if that is 0
+    - `ERROR_INVALID_SIZE`: `srcRowPitch` is less than `region.width` and not 0
+    - `ERROR_INVALID_SIZE`: `dstRowPitch` is less than `region.width` and not 0
+    - `ERROR_INVALID_SIZE`: `srcSlicePitch` is not 0 and is less than `region.height` times the row pitch (`srcRowPitch`, or `region.width` if that is 0)
+    - `ERROR_INVALID_SIZE`: `srcSlicePitch` is not a multiple of the row pitch (`srcRowPitch`, or `region.width` if that is 0)
+    - `ERROR_INVALID_SIZE`: `dstSlicePitch` is not 0 and is less than `region.height` times the row pitch (`dstRowPitch`, or `region.width` if that is 0)
+    - `ERROR_INVALID_SIZE`: `dstSlicePitch` is not a multiple of the row pitch (`dstRowPitch`, or `region.width` if that is 0)
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
     - `ERROR_INVALID_QUEUE`
     - `ERROR_INVALID_EVENT`
@@ -747,9 +747,9 @@ def urEnqueueMemBufferCopyRect(
 def urEnqueueMemBufferFill(
     hQueue: Queue, hBuffer: Mem, pPattern: bytes | bytearray | memoryview, offset: int, size: int, phEventWaitList: Sequence[Event] | None,
 ) -> Event:
-    """Fills bytes of a buffer with a pattern.
+    """Enqueue a command that fills `size` bytes of a buffer with repetitions of a pattern.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pPattern` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
@@ -776,15 +776,15 @@ def urEnqueueMemBufferFill(
 def urEnqueueMemBufferMap(
     hQueue: Queue, hBuffer: Mem, blockingMap: bool, mapFlags: MapFlags | int, offset: int, size: int, phEventWaitList: Sequence[Event] | None,
 ) -> tuple[Event, int]:
-    """Gives bytes of a buffer an address. The program can read and write the bytes at that address once the command is complete.
+    """Enqueue a command that maps a part of a buffer, and return its event and the address of the mapped bytes. The program can access the bytes at that address once the command is complete.
 
-    If the buffer is host memory, the address is that of the memory itself. If the buffer is memory of a device, the address is that of a copy, and `urEnqueueMemUnmap` copies the bytes back if `mapFlags` says that the program writes them.
+    If the buffer is in host memory, the address points into the buffer itself. If the buffer is in device memory, the address points to a copy in host memory, and `urEnqueueMemUnmap` copies the bytes back if `mapFlags` contains a write flag.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hBuffer` is null
-    - `ERROR_INVALID_ENUMERATION`: `mapFlags` has a bit of 0xfffffff8, which are not `MapFlags`
+    - `ERROR_INVALID_ENUMERATION`: `mapFlags` has bits that are not `MapFlags` (mask 0xfffffff8)
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
     - `ERROR_INVALID_QUEUE`
     - `ERROR_INVALID_EVENT`
@@ -802,9 +802,9 @@ def urEnqueueMemBufferMap(
 def urEnqueueMemBufferRead(
     hQueue: Queue, hBuffer: Mem, blockingRead: bool, offset: int, size: int, pDst: int, phEventWaitList: Sequence[Event] | None,
 ) -> Event:
-    """Copies bytes of a buffer to memory of the program.
+    """Enqueue a copy of `size` bytes from a buffer to the address `pDst`. If `blockingRead` is true, wait until the copy is complete.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pDst` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
@@ -826,20 +826,20 @@ def urEnqueueMemBufferRead(
 def urEnqueueMemBufferReadRect(
     hQueue: Queue, hBuffer: Mem, blockingRead: bool, bufferOrigin: RectOffset, hostOrigin: RectOffset, region: RectRegion, bufferRowPitch: int, bufferSlicePitch: int, hostRowPitch: int, hostSlicePitch: int, pDst: int, phEventWaitList: Sequence[Event] | None,
 ) -> Event:
-    """Copies a box of bytes of a buffer to memory of the program.
+    """Enqueue a copy of a three-dimensional box of bytes from a buffer to the address `pDst`. If `blockingRead` is true, wait until the copy is complete.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pDst` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hBuffer` is null
     - `ERROR_INVALID_SIZE`: `region` is empty
-    - `ERROR_INVALID_SIZE`: `bufferRowPitch` is not 0 and less than `region.width`
-    - `ERROR_INVALID_SIZE`: `hostRowPitch` is not 0 and less than `region.width`
-    - `ERROR_INVALID_SIZE`: `bufferSlicePitch` is not 0 and less than `region.height` rows of `bufferRowPitch`, or `region.width` if that is 0
-    - `ERROR_INVALID_SIZE`: `bufferSlicePitch` is not a multiple of rows of `bufferRowPitch`, or `region.width` if that is 0
-    - `ERROR_INVALID_SIZE`: `hostSlicePitch` is not 0 and less than `region.height` rows of `hostRowPitch`, or `region.width` if that is 0
-    - `ERROR_INVALID_SIZE`: `hostSlicePitch` is not a multiple of rows of `hostRowPitch`, or `region.width` if that is 0
+    - `ERROR_INVALID_SIZE`: `bufferRowPitch` is less than `region.width` and not 0
+    - `ERROR_INVALID_SIZE`: `hostRowPitch` is less than `region.width` and not 0
+    - `ERROR_INVALID_SIZE`: `bufferSlicePitch` is not 0 and is less than `region.height` times the row pitch (`bufferRowPitch`, or `region.width` if that is 0)
+    - `ERROR_INVALID_SIZE`: `bufferSlicePitch` is not a multiple of the row pitch (`bufferRowPitch`, or `region.width` if that is 0)
+    - `ERROR_INVALID_SIZE`: `hostSlicePitch` is not 0 and is less than `region.height` times the row pitch (`hostRowPitch`, or `region.width` if that is 0)
+    - `ERROR_INVALID_SIZE`: `hostSlicePitch` is not a multiple of the row pitch (`hostRowPitch`, or `region.width` if that is 0)
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
     - `ERROR_INVALID_QUEUE`
     - `ERROR_INVALID_EVENT`
@@ -857,9 +857,9 @@ def urEnqueueMemBufferReadRect(
 def urEnqueueMemBufferWrite(
     hQueue: Queue, hBuffer: Mem, blockingWrite: bool, offset: int, size: int, pSrc: int, phEventWaitList: Sequence[Event] | None,
 ) -> Event:
-    """Copies memory of the program to bytes of a buffer.
+    """Enqueue a copy of `size` bytes from the address `pSrc` to a buffer. If `blockingWrite` is true, wait until the copy is complete.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pSrc` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
@@ -881,20 +881,20 @@ def urEnqueueMemBufferWrite(
 def urEnqueueMemBufferWriteRect(
     hQueue: Queue, hBuffer: Mem, blockingWrite: bool, bufferOrigin: RectOffset, hostOrigin: RectOffset, region: RectRegion, bufferRowPitch: int, bufferSlicePitch: int, hostRowPitch: int, hostSlicePitch: int, pSrc: int, phEventWaitList: Sequence[Event] | None,
 ) -> Event:
-    """Copies a box of bytes of the program to a buffer.
+    """Enqueue a copy of a three-dimensional box of bytes from the address `pSrc` to a buffer. If `blockingWrite` is true, wait until the copy is complete.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pSrc` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hBuffer` is null
     - `ERROR_INVALID_SIZE`: `region` is empty
-    - `ERROR_INVALID_SIZE`: `bufferRowPitch` is not 0 and less than `region.width`
-    - `ERROR_INVALID_SIZE`: `hostRowPitch` is not 0 and less than `region.width`
-    - `ERROR_INVALID_SIZE`: `bufferSlicePitch` is not 0 and less than `region.height` rows of `bufferRowPitch`, or `region.width` if that is 0
-    - `ERROR_INVALID_SIZE`: `bufferSlicePitch` is not a multiple of rows of `bufferRowPitch`, or `region.width` if that is 0
-    - `ERROR_INVALID_SIZE`: `hostSlicePitch` is not 0 and less than `region.height` rows of `hostRowPitch`, or `region.width` if that is 0
-    - `ERROR_INVALID_SIZE`: `hostSlicePitch` is not a multiple of rows of `hostRowPitch`, or `region.width` if that is 0
+    - `ERROR_INVALID_SIZE`: `bufferRowPitch` is less than `region.width` and not 0
+    - `ERROR_INVALID_SIZE`: `hostRowPitch` is less than `region.width` and not 0
+    - `ERROR_INVALID_SIZE`: `bufferSlicePitch` is not 0 and is less than `region.height` times the row pitch (`bufferRowPitch`, or `region.width` if that is 0)
+    - `ERROR_INVALID_SIZE`: `bufferSlicePitch` is not a multiple of the row pitch (`bufferRowPitch`, or `region.width` if that is 0)
+    - `ERROR_INVALID_SIZE`: `hostSlicePitch` is not 0 and is less than `region.height` times the row pitch (`hostRowPitch`, or `region.width` if that is 0)
+    - `ERROR_INVALID_SIZE`: `hostSlicePitch` is not a multiple of the row pitch (`hostRowPitch`, or `region.width` if that is 0)
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
     - `ERROR_INVALID_QUEUE`
     - `ERROR_INVALID_EVENT`
@@ -910,9 +910,9 @@ def urEnqueueMemBufferWriteRect(
     """
 
 def urEnqueueMemUnmap(hQueue: Queue, hMem: Mem, pMappedPtr: int, phEventWaitList: Sequence[Event] | None) -> Event:
-    """Ends a mapping that `urEnqueueMemBufferMap` made. The program must not use the address any more.
+    """Enqueue a command that ends a mapping made by `urEnqueueMemBufferMap`. The program must not use the mapped address any more.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pMappedPtr` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
@@ -931,9 +931,9 @@ def urEnqueueMemUnmap(hQueue: Queue, hMem: Mem, pMappedPtr: int, phEventWaitList
     """
 
 def urEnqueueTimestampRecordingExp(hQueue: Queue, blocking: bool, phEventWaitList: Sequence[Event] | None) -> Event:
-    """Enqueues a command whose event has the times of its execution, even in a queue without profiling.
+    """Enqueue a command that only records when it runs. Its event has these times even if the queue has no profiling. If `blocking` is true, wait until the command is complete.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
@@ -945,13 +945,13 @@ def urEnqueueTimestampRecordingExp(hQueue: Queue, blocking: bool, phEventWaitLis
     """
 
 def urEnqueueUSMAdvise(hQueue: Queue, pMem: int, size: int, advice: USMAdviceFlags | int) -> Event:
-    """Hints how memory will be used. The command does nothing, and completes after the commands before it.
+    """Hint how memory will be used. The command does nothing, and completes after the earlier commands in the queue.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
-    - `ERROR_INVALID_ENUMERATION`: `advice` has a bit of 0xfffe0000, which are not `USMAdviceFlags`
+    - `ERROR_INVALID_ENUMERATION`: `advice` has bits that are not `USMAdviceFlags` (mask 0xfffe0000)
     - `ERROR_INVALID_SIZE`: `size` is 0
     - `ERROR_INVALID_QUEUE`
     - `ERROR_INVALID_EVENT`
@@ -967,18 +967,18 @@ def urEnqueueUSMAdvise(hQueue: Queue, pMem: int, size: int, advice: USMAdviceFla
 def urEnqueueUSMDeviceAllocExp(
     hQueue: Queue, pPool: USMPool | None, size: int, pProperties: ExpAsyncUSMAllocProperties | None, phEventWaitList: Sequence[Event] | None,
 ) -> tuple[int, Event]:
-    """Allocates memory of a device in the order of a queue. The memory comes from `pPool` or, if that is `None`, from the device's pool.
+    """Allocate memory of the queue's device, and enqueue a command after which other commands may use the memory. Return the memory's address and the command's event. The memory comes from `pPool` or, if that is `None`, from the pool that is set for the device.
 
-    The memory exists when this returns. Commands that run after the event may use the memory.
+    The memory is allocated immediately, but only commands that run after the event may use it.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
-    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffffffe, which are not `ExpAsyncUSMAllocFlags`
+    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has bits that are not `ExpAsyncUSMAllocFlags` (mask 0xfffffffe)
     - `ERROR_INVALID_USM_SIZE`: `size` is 0
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
     - `ERROR_INVALID_USM_SIZE`: `size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE`
-    - `ERROR_INVALID_VALUE`: `pool` is of another context, or for another device
+    - `ERROR_INVALID_VALUE`: `pPool` is of another context, or for another device
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
     - `ERROR_OUT_OF_HOST_MEMORY`
@@ -991,11 +991,11 @@ def urEnqueueUSMDeviceAllocExp(
 def urEnqueueUSMFill(
     hQueue: Queue, pMem: int, pPattern: bytes | bytearray | memoryview, size: int, phEventWaitList: Sequence[Event] | None,
 ) -> Event:
-    """Fills memory with a pattern: USM memory, a mapped range, or ordinary memory of the process.
+    """Enqueue a command that fills `size` bytes with repetitions of a pattern. The address can be in USM memory, in a mapped range of virtual memory or in other memory of the process.
 
-    The length of `pPattern` must be a power of two. UR names no result for other lengths.
+    The length of `pPattern` must be a power of two. Unified Runtime defines no error code for other lengths.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
     - `ERROR_INVALID_NULL_POINTER`: `pPattern` is null
@@ -1020,9 +1020,9 @@ def urEnqueueUSMFill(
 def urEnqueueUSMFill2D(
     hQueue: Queue, pMem: int, pitch: int, pPattern: bytes | bytearray | memoryview, width: int, height: int, phEventWaitList: Sequence[Event] | None,
 ) -> Event:
-    """Fills rows of memory, as `urEnqueueUSMFill` fills memory. The pattern continues from row to row.
+    """Enqueue a command that fills `height` rows of `width` bytes with repetitions of a pattern. The pattern continues from one row to the next. The memory can be of the same kinds as for `urEnqueueUSMFill`.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
     - `ERROR_INVALID_NULL_POINTER`: `pPattern` is null
@@ -1032,7 +1032,7 @@ def urEnqueueUSMFill2D(
     - `ERROR_INVALID_SIZE`: `pPattern` is longer than `width * height`
     - `ERROR_INVALID_SIZE`: the length of `pPattern` is not a power of two
     - `ERROR_INVALID_SIZE`: `width` or `height` is 0
-    - `ERROR_INVALID_SIZE`: `width * height` is not a multiple of that length
+    - `ERROR_INVALID_SIZE`: `width * height` is not a multiple of the length of `pPattern`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
     - `ERROR_INVALID_SIZE`: `pitch * height` exceeds the allocation of `pMem`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
@@ -1048,9 +1048,9 @@ def urEnqueueUSMFill2D(
 def urEnqueueUSMFreeExp(
     hQueue: Queue, pPool: USMPool | None, pMem: int, phEventWaitList: Sequence[Event] | None,
 ) -> Event:
-    """Frees USM memory in the order of a queue. The pages stay allocated until the commands that use the memory have finished.
+    """Enqueue a command that frees USM memory. The memory stays allocated until commands that use it have finished.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
@@ -1068,16 +1068,16 @@ def urEnqueueUSMFreeExp(
 def urEnqueueUSMHostAllocExp(
     hQueue: Queue, pPool: USMPool | None, size: int, pProperties: ExpAsyncUSMAllocProperties | None, phEventWaitList: Sequence[Event] | None,
 ) -> tuple[int, Event]:
-    """Allocates host memory that devices can reach. Otherwise works like `urEnqueueUSMDeviceAllocExp`.
+    """Allocate host memory that the devices of the queue's context can access. Otherwise, this works like `urEnqueueUSMDeviceAllocExp`, but `None` for `pPool` means that the memory comes from no pool.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
-    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffffffe, which are not `ExpAsyncUSMAllocFlags`
+    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has bits that are not `ExpAsyncUSMAllocFlags` (mask 0xfffffffe)
     - `ERROR_INVALID_USM_SIZE`: `size` is 0
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
     - `ERROR_INVALID_USM_SIZE`: `size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE`
-    - `ERROR_INVALID_VALUE`: `pool` is of another context, or for another device
+    - `ERROR_INVALID_VALUE`: `pPool` is of another context, or for another device
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
     - `ERROR_OUT_OF_HOST_MEMORY`
@@ -1090,9 +1090,11 @@ def urEnqueueUSMHostAllocExp(
 def urEnqueueUSMMemcpy(
     hQueue: Queue, blocking: bool, pDst: int, pSrc: int, size: int, phEventWaitList: Sequence[Event] | None,
 ) -> Event:
-    """Copies memory: USM memory, a mapped range, or ordinary memory of the process, which the caller keeps alive.
+    """Enqueue a copy of `size` bytes. If `blocking` is true, wait until the copy is complete.
 
-    `URError` with the result:
+    Each address can be in USM memory, in a mapped range of virtual memory or in other memory of the process. The caller must keep other memory of the process alive until the copy is complete.
+
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pDst` is null
     - `ERROR_INVALID_NULL_POINTER`: `pSrc` is null
@@ -1115,9 +1117,9 @@ def urEnqueueUSMMemcpy(
 def urEnqueueUSMMemcpy2D(
     hQueue: Queue, blocking: bool, pDst: int, dstPitch: int, pSrc: int, srcPitch: int, width: int, height: int, phEventWaitList: Sequence[Event] | None,
 ) -> Event:
-    """Copies rows of memory. Each row is copied as `urEnqueueUSMMemcpy` copies memory.
+    """Enqueue a copy of `height` rows of `width` bytes. If `blocking` is true, wait until the copy is complete. The memory can be of the same kinds as for `urEnqueueUSMMemcpy`.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pDst` is null
     - `ERROR_INVALID_NULL_POINTER`: `pSrc` is null
@@ -1126,7 +1128,7 @@ def urEnqueueUSMMemcpy2D(
     - `ERROR_INVALID_SIZE`: `width` exceeds `srcPitch` or `dstPitch`
     - `ERROR_INVALID_SIZE`: `height` is 0
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
-    - `ERROR_INVALID_SIZE`: `srcPitch * height` or `dstPitch * height` exceeds the allocation of `pSrc` or `pDst`
+    - `ERROR_INVALID_SIZE`: `srcPitch * height` exceeds the allocation of `pSrc`, or `dstPitch * height` that of `pDst`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
     - `ERROR_INVALID_MEM_OBJECT`
@@ -1140,15 +1142,15 @@ def urEnqueueUSMMemcpy2D(
 def urEnqueueUSMPrefetch(
     hQueue: Queue, pMem: int, size: int, flags: USMMigrationFlags | int, phEventWaitList: Sequence[Event] | None,
 ) -> Event:
-    """Hints that memory will be used on a device or on the host.
+    """Hint that memory will be used on a device or on the host.
 
-    Drivers move memory when it is used, so the command does nothing. The command completes after the earlier commands in the queue.
+    The command does nothing, since drivers move memory when it is used. The command completes after the earlier commands in the queue.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
-    - `ERROR_INVALID_ENUMERATION`: `flags` has a bit of 0xfffffffc, which are not `USMMigrationFlags`
+    - `ERROR_INVALID_ENUMERATION`: `flags` has bits that are not `USMMigrationFlags` (mask 0xfffffffc)
     - `ERROR_INVALID_SIZE`: `size` is 0
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
     - `ERROR_INVALID_QUEUE`
@@ -1167,16 +1169,16 @@ def urEnqueueUSMPrefetch(
 def urEnqueueUSMSharedAllocExp(
     hQueue: Queue, pPool: USMPool | None, size: int, pProperties: ExpAsyncUSMAllocProperties | None, phEventWaitList: Sequence[Event] | None,
 ) -> tuple[int, Event]:
-    """Allocates memory that host and device share. Otherwise works like `urEnqueueUSMDeviceAllocExp`.
+    """Allocate memory that the host and the queue's device share. Otherwise, this works like `urEnqueueUSMDeviceAllocExp`, but `None` for `pPool` means that the memory comes from no pool.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
-    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffffffe, which are not `ExpAsyncUSMAllocFlags`
+    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has bits that are not `ExpAsyncUSMAllocFlags` (mask 0xfffffffe)
     - `ERROR_INVALID_USM_SIZE`: `size` is 0
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
     - `ERROR_INVALID_USM_SIZE`: `size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE`
-    - `ERROR_INVALID_VALUE`: `pool` is of another context, or for another device
+    - `ERROR_INVALID_VALUE`: `pPool` is of another context, or for another device
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
     - `ERROR_OUT_OF_HOST_MEMORY`
@@ -1187,14 +1189,14 @@ def urEnqueueUSMSharedAllocExp(
     """
 
 def urEventCreateExp(hContext: Context, hDevice: Device, pEventDesc: ExpEventDesc) -> Event:
-    """Makes a reusable event, which `urEnqueueEventsWaitWithBarrierExt` signals. It does not belong to a command yet.
+    """Create a reusable event, which belongs to no command yet. `urEnqueueEventsWaitWithBarrierExt` can signal it.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pEventDesc` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
-    - `ERROR_INVALID_ENUMERATION`: `pEventDesc.flags` has a bit of 0xfffffffc, which are not `ExpEventFlags`
+    - `ERROR_INVALID_ENUMERATION`: `pEventDesc.flags` has bits that are not `ExpEventFlags` (mask 0xfffffffc)
     - `ERROR_INVALID_VALUE`: `pEventDesc.flags` has both `IPC_EXP` and `ENABLE_PROFILING`
     - `ERROR_INVALID_CONTEXT`
     - `ERROR_UNSUPPORTED_FEATURE`: `pEventDesc.flags` has `ENABLE_PROFILING` and the platform cannot profile single events
@@ -1208,13 +1210,13 @@ def urEventCreateExp(hContext: Context, hDevice: Device, pEventDesc: ExpEventDes
 def urEventCreateWithNativeHandle(
     hNativeEvent: int, hContext: Context, pProperties: EventNativeProperties | None,
 ) -> Event:
-    """Makes an event that completes when a driver's event does (`CUevent`, `ze_event_handle_t`). If the driver's event is recorded again later, the new event is not affected. If the handle is 0, the new event is complete.
+    """Create an event that completes together with a driver's event (`CUevent`, `ze_event_handle_t`). Recording the driver's event again later does not affect the new event. If the handle is 0, the new event is already complete.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_VALUE`: `hNativeEvent` is not an event
-    - `ERROR_UNSUPPORTED_FEATURE`: the adapter takes no events of others
+    - `ERROR_UNSUPPORTED_FEATURE`: the adapter cannot use events of other libraries
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
@@ -1247,9 +1249,9 @@ def urEventGetInfo(
 ) -> int: ...
 @overload
 def urEventGetInfo(hEvent: Event, propName: int) -> Any:
-    """Returns a property of an event.
+    """Return the property `propName` of an event.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hEvent` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `EventInfo.REFERENCE_COUNT`
@@ -1263,23 +1265,23 @@ def urEventGetInfo(hEvent: Event, propName: int) -> Any:
     """
 
 def urEventGetNativeHandle(hEvent: Event) -> int:
-    """Returns the handle of a driver's event that completes with the newest command of an event (`CUevent`, `ze_event_handle_t`). The handle is valid until `hEvent` is signalled again or released.
+    """Return the handle of a driver's event (`CUevent`, `ze_event_handle_t`) that completes together with the newest command of `hEvent`. The handle is valid until `hEvent` is signalled again or released.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hEvent` is null
-    - `ERROR_UNSUPPORTED_FEATURE`: the driver has no such handle, or a queue holds back the command of `hEvent`
+    - `ERROR_UNSUPPORTED_FEATURE`: the driver has no such handle, or a queue still holds back the command of `hEvent`
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEventGetProfilingInfo(hEvent: Event, propName: ProfilingInfo | int) -> int:
-    """Returns the time at which the command behind an event was enqueued, submitted, started or completed.
+    """Return the time at which the command of an event was enqueued, submitted, started or completed.
 
-    QUEUED and SUBMIT are known once the command is enqueued, the others once it is complete. A reusable event made with `ExpEventFlags.ENABLE_PROFILING` has its times on any queue.
+    `COMMAND_QUEUED` and `COMMAND_SUBMIT` are known once the command is enqueued, the other times once it is complete. A reusable event that was created with `ExpEventFlags.ENABLE_PROFILING` has these times on any queue.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hEvent` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `ProfilingInfo.COMMAND_COMPLETE`
@@ -1294,9 +1296,9 @@ def urEventGetProfilingInfo(hEvent: Event, propName: ProfilingInfo | int) -> int
     """
 
 def urEventRelease(hEvent: Event) -> None:
-    """Releases a reference to an event.
+    """Release a reference to an event.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hEvent` is null
     - `ERROR_INVALID_EVENT`
@@ -1308,9 +1310,9 @@ def urEventRelease(hEvent: Event) -> None:
     """
 
 def urEventRetain(hEvent: Event) -> None:
-    """Takes a reference to an event.
+    """Add a reference to an event.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hEvent` is null
     - `ERROR_INVALID_EVENT`
@@ -1324,16 +1326,16 @@ def urEventRetain(hEvent: Event) -> None:
 def urEventSetCallback(
     hEvent: Event, execStatus: ExecutionInfo | int, pfnNotify: Callable[[Event, ExecutionInfo, object], object], pUserData: object,
 ) -> None:
-    """Registers a function, which is called once the command behind an event has reached a state.
+    """Register a callback for the moment when the command of an event reaches the state `execStatus`.
 
-    One thread calls all such functions, as `pfnNotify(hEvent, execStatus, pUserData)`. The event is retained until the call. The function is called even if the command is lost, so the function should query the event's state. `RUNNING` is reported together with `COMPLETE`.
+    One thread makes all these calls, as `pfnNotify(hEvent, execStatus, pUserData)`. The event is retained until the call. The callback is also called if the command fails, so it should query the state of the event. The state `RUNNING` is reported only when the command is complete.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pfnNotify` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hEvent` is null
     - `ERROR_INVALID_ENUMERATION`: `execStatus` is not in the range up to `ExecutionInfo.QUEUED`
-    - `ERROR_UNSUPPORTED_ENUMERATION`: `execStatus` is `ExecutionInfo.QUEUED`, in which every event begins
+    - `ERROR_UNSUPPORTED_ENUMERATION`: `execStatus` is `ExecutionInfo.QUEUED`, the state in which every event begins
     - `ERROR_INVALID_EVENT`
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
@@ -1341,9 +1343,9 @@ def urEventSetCallback(
     """
 
 def urEventWait(phEventWaitList: Sequence[Event]) -> None:
-    """Waits on the host until events are complete.
+    """Wait until all the given events are complete.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `phEventWaitList` is null
     - `ERROR_INVALID_VALUE`: `phEventWaitList` is empty
@@ -1359,9 +1361,9 @@ def urEventWait(phEventWaitList: Sequence[Event]) -> None:
     """
 
 def urIPCCloseMemHandleExp(hContext: Context, pMem: int) -> None:
-    """Closes opened memory.
+    """Close memory that `urIPCOpenMemHandleExp` opened.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
@@ -1374,9 +1376,9 @@ def urIPCCloseMemHandleExp(hContext: Context, pMem: int) -> None:
     """
 
 def urIPCClosePhysMemHandleExp(hContext: Context, hPhysMem: PhysicalMem) -> None:
-    """Closes opened physical memory by releasing a reference.
+    """Close physical memory that `urIPCOpenPhysMemHandleExp` opened, by releasing a reference.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hPhysMem` is null
@@ -1389,9 +1391,9 @@ def urIPCClosePhysMemHandleExp(hContext: Context, hPhysMem: PhysicalMem) -> None
     """
 
 def urIPCGetEventHandleExp(hEvent: Event) -> bytes:
-    """Returns the handle data of an event.
+    """Return handle data (the bytes of an IPC handle) with which other processes can open an event.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hEvent` is null
     - `ERROR_INVALID_EVENT`: `hEvent` was made without `ExpEventFlags.IPC_EXP`
@@ -1406,11 +1408,11 @@ def urIPCGetEventHandleExp(hEvent: Event) -> bytes:
     """
 
 def urIPCGetMemHandleExp(hContext: Context, pMem: int) -> bytes:
-    """Returns the handle data of device USM memory.
+    """Return handle data (the bytes of an IPC handle) with which other processes can open device USM memory.
 
-    UR neither compares `pMem` with null nor documents a result for an address that cannot be shared. UR's own adapters fail with `ERROR_INVALID_ARGUMENT`, and so does this function.
+    If the memory at `pMem` cannot be shared, or if `pMem` is null, the call fails with `ERROR_INVALID_ARGUMENT`. Unified Runtime documents no error code for these cases, but its own adapters also use this one.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_CONTEXT`
@@ -1422,9 +1424,9 @@ def urIPCGetMemHandleExp(hContext: Context, pMem: int) -> bytes:
     """
 
 def urIPCGetPhysMemHandleExp(hContext: Context, hPhysMem: PhysicalMem) -> bytes:
-    """Returns the handle data of physical memory.
+    """Return handle data (the bytes of an IPC handle) with which other processes can open physical memory.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hPhysMem` is null
@@ -1438,11 +1440,11 @@ def urIPCGetPhysMemHandleExp(hContext: Context, hPhysMem: PhysicalMem) -> bytes:
     """
 
 def urIPCOpenEventHandleExp(hContext: Context, pIPCEventHandleData: bytes | bytearray | memoryview) -> Event:
-    """Opens an event that shares its state with the event that the handle data identify.
+    """Open an event by its handle data. The opened event shares its state with the original event.
 
-    No function closes an opened event. The last `urEventRelease` closes it.
+    There is no function that closes an opened event. The last `urEventRelease` closes it.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pIPCEventHandleData` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
@@ -1459,9 +1461,9 @@ def urIPCOpenEventHandleExp(hContext: Context, pIPCEventHandleData: bytes | byte
 def urIPCOpenMemHandleExp(
     hContext: Context, hDevice: Device, pIPCMemHandleData: bytes | bytearray | memoryview,
 ) -> int:
-    """Opens the memory that the handle data identify. Returns the memory's address in this process, which differs from the exporter's.
+    """Open memory by its handle data. Return the address of the memory in this process, which can differ from its address in the exporting process.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pIPCMemHandleData` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
@@ -1478,9 +1480,9 @@ def urIPCOpenMemHandleExp(
 def urIPCOpenPhysMemHandleExp(
     hContext: Context, hDevice: Device, pIPCPhysMemHandleData: bytes | bytearray | memoryview,
 ) -> PhysicalMem:
-    """Opens the physical memory that the handle data identify.
+    """Open physical memory by its handle data.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pIPCPhysMemHandleData` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
@@ -1495,9 +1497,9 @@ def urIPCOpenPhysMemHandleExp(
     """
 
 def urIPCPutEventHandleExp(hContext: Context, pIPCEventHandleData: bytes | bytearray | memoryview) -> None:
-    """Releases handle data. The event stays valid, and so do events that were opened from the data. Only the process that called `urIPCGetEventHandleExp` may release the data.
+    """Release handle data of an event. No process can open the event by this handle data any more. The event itself and events that are already open stay valid. Only the process that called `urIPCGetEventHandleExp` may release the handle data.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pIPCEventHandleData` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
@@ -1510,9 +1512,9 @@ def urIPCPutEventHandleExp(hContext: Context, pIPCEventHandleData: bytes | bytea
     """
 
 def urIPCPutMemHandleExp(hContext: Context, pIPCMemHandleData: bytes | bytearray | memoryview) -> None:
-    """Releases handle data. Opened memory stays open.
+    """Release handle data of memory. No process can open the memory by this handle data any more. Memory that is already open stays open.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pIPCMemHandleData` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
@@ -1525,9 +1527,9 @@ def urIPCPutMemHandleExp(hContext: Context, pIPCMemHandleData: bytes | bytearray
     """
 
 def urIPCPutPhysMemHandleExp(hContext: Context, pIPCPhysMemHandleData: bytes | bytearray | memoryview) -> None:
-    """Releases handle data. Opened physical memory stays open.
+    """Release handle data of physical memory. No process can open the memory by this handle data any more. Physical memory that is already open stays open.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pIPCPhysMemHandleData` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
@@ -1542,19 +1544,19 @@ def urIPCPutPhysMemHandleExp(hContext: Context, pIPCPhysMemHandleData: bytes | b
 def urMemBufferCreate(
     hContext: Context, flags: MemFlags | int, size: int, pProperties: BufferProperties | None,
 ) -> Mem:
-    """Makes a buffer: bytes that commands access by a handle and an offset.
+    """Create a buffer. Commands access its bytes by the buffer's handle and an offset.
 
-    With `USE_HOST_POINTER`, the buffer is the program's own memory at `pProperties.pHost`. Otherwise the buffer has memory of its own. That memory is host memory with `ALLOC_HOST_POINTER` or if the context has several devices, otherwise memory of the device. With `ALLOC_COPY_HOST_POINTER`, the bytes at `pProperties.pHost` are copied into the buffer.
+    With `USE_HOST_POINTER`, the buffer is the program's own memory at `pProperties.pHost`. Otherwise new memory is allocated for the buffer. It is host memory if `flags` contains `ALLOC_HOST_POINTER` or if the context has several devices, and device memory in all other cases. With `ALLOC_COPY_HOST_POINTER`, the bytes at `pProperties.pHost` are copied into the new buffer.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_INVALID_ENUMERATION`: `flags` has a bit of 0xffffffc0, which are not `MemFlags`
+    - `ERROR_INVALID_ENUMERATION`: `flags` has bits that are not `MemFlags` (mask 0xffffffc0)
     - `ERROR_INVALID_BUFFER_SIZE`: `size` is 0
     - `ERROR_INVALID_HOST_PTR`: `flags` has `USE_HOST_POINTER` or `ALLOC_COPY_HOST_POINTER`, and there is no `pProperties.pHost`
     - `ERROR_INVALID_HOST_PTR`: `flags` has neither, and there is a `pProperties.pHost`
     - `ERROR_INVALID_CONTEXT`
-    - `ERROR_INVALID_BUFFER_SIZE`: a device of `hContext` does not have that much memory
+    - `ERROR_INVALID_BUFFER_SIZE`: `size` exceeds the memory of a device of `hContext`
     - `ERROR_INVALID_HOST_PTR`: this process does not have `size` bytes at `pProperties.pHost`
     - `ERROR_INVALID_VALUE`
     - `ERROR_OUT_OF_HOST_MEMORY`
@@ -1567,18 +1569,18 @@ def urMemBufferCreate(
 def urMemBufferPartition(
     hBuffer: Mem, flags: MemFlags | int, bufferCreateType: BufferCreateType | int, pRegion: BufferRegion,
 ) -> Mem:
-    """Makes a buffer that covers a part of another buffer. The two buffers share these bytes, which stay allocated as long as either buffer exists.
+    """Create a buffer that covers a part of another buffer. The two buffers share these bytes. The memory stays allocated as long as either buffer exists.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pRegion` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hBuffer` is null
-    - `ERROR_INVALID_ENUMERATION`: `flags` has a bit of 0xffffffc0, which are not `MemFlags`
+    - `ERROR_INVALID_ENUMERATION`: `flags` has bits that are not `MemFlags` (mask 0xffffffc0)
     - `ERROR_INVALID_ENUMERATION`: `bufferCreateType` is not in the range up to `BufferCreateType.REGION`
     - `ERROR_INVALID_BUFFER_SIZE`: `pRegion.size` is 0
-    - `ERROR_INVALID_MEM_OBJECT`: `hBuffer` is a part of a buffer
+    - `ERROR_INVALID_MEM_OBJECT`: `hBuffer` is itself a part of a buffer
     - `ERROR_OBJECT_ALLOCATION_FAILURE`
-    - `ERROR_INVALID_VALUE`: `flags` says where the bytes are, which are those of `hBuffer`, or allows what `hBuffer` does not
+    - `ERROR_INVALID_VALUE`: `flags` has `USE_HOST_POINTER`, `ALLOC_HOST_POINTER` or `ALLOC_COPY_HOST_POINTER`, or permits an access that `hBuffer` does not
     - `ERROR_INVALID_BUFFER_SIZE`: `pRegion` exceeds `hBuffer`
     - `ERROR_INVALID_HOST_PTR`
     - `ERROR_OUT_OF_HOST_MEMORY`
@@ -1600,9 +1602,9 @@ def urMemGetInfo(
 ) -> Context: ...
 @overload
 def urMemGetInfo(hMemory: Mem, propName: int) -> Any:
-    """Returns a property of a buffer.
+    """Return the property `propName` of a buffer.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hMemory` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `MemInfo.REFERENCE_COUNT`
@@ -1616,9 +1618,9 @@ def urMemGetInfo(hMemory: Mem, propName: int) -> Any:
     """
 
 def urMemRelease(hMem: Mem) -> None:
-    """Releases a reference to a buffer. The last release frees the buffer's memory, once the commands that use the memory have finished.
+    """Release a reference to a buffer. After the last release, the buffer's memory is freed once the commands that use it have finished.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hMem` is null
     - `ERROR_INVALID_MEM_OBJECT`
@@ -1629,9 +1631,9 @@ def urMemRelease(hMem: Mem) -> None:
     """
 
 def urMemRetain(hMem: Mem) -> None:
-    """Takes a reference to a buffer.
+    """Add a reference to a buffer.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hMem` is null
     - `ERROR_INVALID_MEM_OBJECT`
@@ -1645,16 +1647,16 @@ def urMemRetain(hMem: Mem) -> None:
 def urMemoryExportAllocExportableMemoryExp(
     hContext: Context, hDevice: Device, alignment: int, size: int, handleTypeToExport: ExpExternalMemType | int,
 ) -> int:
-    """Allocates memory of a device that can be exported by `urMemoryExportExportMemoryHandleExp`.
+    """Allocate memory of a device that `urMemoryExportExportMemoryHandleExp` can export, and return its address.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
     - `ERROR_INVALID_ENUMERATION`: `handleTypeToExport` is not in the range up to `ExpExternalMemType.WIN32_NT_DX11_RESOURCE`
     - `ERROR_UNSUPPORTED_ALIGNMENT`: `alignment` is neither 0 nor a power of two
     - `ERROR_INVALID_USM_SIZE`: `size` is 0
-    - `ERROR_INVALID_VALUE`: `pUSMDesc.align` exceeds the size of the largest data type of `hDevice`
+    - `ERROR_INVALID_VALUE`: `alignment` exceeds the size of the largest data type of `hDevice`
     - `ERROR_UNSUPPORTED_SIZE`: `size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE`
     - `ERROR_INVALID_CONTEXT`
     - `ERROR_INVALID_DEVICE`
@@ -1669,9 +1671,9 @@ def urMemoryExportAllocExportableMemoryExp(
 def urMemoryExportExportMemoryHandleExp(
     hContext: Context, hDevice: Device, handleTypeToExport: ExpExternalMemType | int, pMem: int,
 ) -> int:
-    """Returns a file descriptor with which another API can import an allocation. The descriptor belongs to the caller.
+    """Return a file descriptor with which another API can import an allocation. The caller owns the file descriptor.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
@@ -1689,9 +1691,9 @@ def urMemoryExportExportMemoryHandleExp(
     """
 
 def urMemoryExportFreeExportableMemoryExp(hContext: Context, hDevice: Device, pMem: int) -> None:
-    """Frees memory that `urMemoryExportAllocExportableMemoryExp` allocated.
+    """Free memory that `urMemoryExportAllocExportableMemoryExp` allocated.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
@@ -1709,13 +1711,13 @@ def urMemoryExportFreeExportableMemoryExp(hContext: Context, hDevice: Device, pM
 def urPhysicalMemCreate(
     hContext: Context, hDevice: Device, size: int, pProperties: PhysicalMemProperties | None,
 ) -> PhysicalMem:
-    """Makes physical memory, which virtual memory can be mapped to.
+    """Create physical memory, which `urVirtualMemMap` can map to virtual addresses.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
-    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffffffd, which are not `PhysicalMemFlags`
+    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has bits that are not `PhysicalMemFlags` (mask 0xfffffffd)
     - `ERROR_INVALID_SIZE`: `size` is not a multiple of `VirtualMemGranularityInfo.MINIMUM`
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
@@ -1744,9 +1746,9 @@ def urPhysicalMemGetInfo(
 ) -> PhysicalMemProperties: ...
 @overload
 def urPhysicalMemGetInfo(hPhysicalMem: PhysicalMem, propName: int) -> Any:
-    """Returns a property of physical memory.
+    """Return the property `propName` of physical memory.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hPhysicalMem` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `PhysicalMemInfo.REFERENCE_COUNT`
@@ -1756,9 +1758,9 @@ def urPhysicalMemGetInfo(hPhysicalMem: PhysicalMem, propName: int) -> Any:
     """
 
 def urPhysicalMemRelease(hPhysicalMem: PhysicalMem) -> None:
-    """Releases a reference to physical memory.
+    """Release a reference to physical memory.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hPhysicalMem` is null
     - `ERROR_UNINITIALIZED`
@@ -1767,9 +1769,9 @@ def urPhysicalMemRelease(hPhysicalMem: PhysicalMem) -> None:
     """
 
 def urPhysicalMemRetain(hPhysicalMem: PhysicalMem) -> None:
-    """Takes a reference to physical memory.
+    """Add a reference to physical memory.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hPhysicalMem` is null
     - `ERROR_UNINITIALIZED`
@@ -1780,9 +1782,9 @@ def urPhysicalMemRetain(hPhysicalMem: PhysicalMem) -> None:
 def urPlatformCreateWithNativeHandle(
     hNativePlatform: int, hAdapter: Adapter, pProperties: PlatformNativeProperties | None,
 ) -> Platform:
-    """Returns the platform of a driver's handle. The platform does not own the handle.
+    """Return the platform that a driver's handle identifies. The platform does not own the handle.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
     - `ERROR_INVALID_VALUE`: `hNativePlatform` is not the platform of `hAdapter`
@@ -1793,9 +1795,9 @@ def urPlatformCreateWithNativeHandle(
     """
 
 def urPlatformGet(hAdapter: Adapter) -> list[Platform]:
-    """Returns the platforms of an adapter.
+    """Return the platforms of an adapter.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
     - `ERROR_UNINITIALIZED`
@@ -1804,9 +1806,9 @@ def urPlatformGet(hAdapter: Adapter) -> list[Platform]:
     """
 
 def urPlatformGetApiVersion(hPlatform: Platform) -> ApiVersion:
-    """Returns the version of Unified Runtime's interface.
+    """Return the version of Unified Runtime's interface that this package implements.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hPlatform` is null
     - `ERROR_UNINITIALIZED`
@@ -1815,9 +1817,9 @@ def urPlatformGetApiVersion(hPlatform: Platform) -> ApiVersion:
     """
 
 def urPlatformGetBackendOption(hPlatform: Platform, pFrontendOption: str) -> str:
-    """Returns the platform's compiler option for an option of a frontend. The result is always empty, since xpushare has no compiler.
+    """Return the platform's equivalent of a compiler option. The result is always empty, since xpushare has no compiler.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pFrontendOption` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hPlatform` is null
@@ -1847,9 +1849,9 @@ def urPlatformGetInfo(
 ) -> Adapter: ...
 @overload
 def urPlatformGetInfo(hPlatform: Platform, propName: int) -> Any:
-    """Returns a property of a platform.
+    """Return the property `propName` of a platform.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hPlatform` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `PlatformInfo.ADAPTER`
@@ -1863,9 +1865,9 @@ def urPlatformGetInfo(hPlatform: Platform, propName: int) -> Any:
     """
 
 def urPlatformGetNativeHandle(hPlatform: Platform) -> int:
-    """Returns the driver's handle of a platform (Level Zero: `ze_driver_handle_t`).
+    """Return the driver's handle of a platform (Level Zero: `ze_driver_handle_t`).
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hPlatform` is null
     - `ERROR_UNSUPPORTED_FEATURE`: the driver has no such handle
@@ -1875,13 +1877,13 @@ def urPlatformGetNativeHandle(hPlatform: Platform) -> int:
     """
 
 def urQueueCreate(hContext: Context, hDevice: Device, pProperties: QueueProperties | None) -> Queue:
-    """Makes a queue for a device.
+    """Create a queue for a device.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
-    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffff000, which are not `QueueFlags`
+    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has bits that are not `QueueFlags` (mask 0xfffff000)
     - `ERROR_INVALID_QUEUE_PROPERTIES`: `pProperties.flags` has both `PRIORITY_HIGH` and `PRIORITY_LOW`
     - `ERROR_INVALID_QUEUE_PROPERTIES`: `pProperties.flags` has both `SUBMISSION_BATCHED` and `SUBMISSION_IMMEDIATE`
     - `ERROR_INVALID_CONTEXT`
@@ -1896,23 +1898,23 @@ def urQueueCreate(hContext: Context, hDevice: Device, pProperties: QueueProperti
 def urQueueCreateWithNativeHandle(
     hNativeQueue: int, hContext: Context, hDevice: Device | None, pProperties: QueueNativeProperties | None,
 ) -> Queue:
-    """Makes a queue over a driver's stream (`CUstream`). The commands of the queue run in order with the commands that other code enqueues in the stream.
+    """Create a queue on top of a driver's stream (`CUstream`). The commands of the queue and the commands that other code enqueues in the stream run in the order in which they are enqueued.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_DEVICE`: `hDevice` is null and `hContext` has several devices
     - `ERROR_INVALID_VALUE`: `hNativeQueue` is on another device
-    - `ERROR_UNSUPPORTED_FEATURE`: the adapter takes no streams of others
+    - `ERROR_UNSUPPORTED_FEATURE`: the adapter cannot use streams of other libraries
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urQueueFinish(hQueue: Queue) -> None:
-    """Waits until all commands of a queue are complete.
+    """Wait until all commands of a queue are complete.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
     - `ERROR_INVALID_QUEUE`
@@ -1923,11 +1925,11 @@ def urQueueFinish(hQueue: Queue) -> None:
     """
 
 def urQueueFlush(hQueue: Queue) -> None:
-    """Issues the commands of a queue to its device.
+    """Submit the commands of a queue to its device.
 
-    This does nothing, since a queue passes each command to the device at once or, if a wait holds the command back, when the wait ends.
+    This does nothing, since a queue submits each command by itself, either immediately or when the events that the command waits for are complete.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
     - `ERROR_INVALID_QUEUE`
@@ -1969,14 +1971,14 @@ def urQueueGetInfo(
 ) -> bool: ...
 @overload
 def urQueueGetInfo(hQueue: Queue, propName: int) -> Any:
-    """Returns a property of a queue.
+    """Return the property `propName` of a queue.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `QueueInfo.EMPTY`
     - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
-    - `ERROR_INVALID_QUEUE`: `propName` is `QueueInfo.SIZE`: no queue here is on a device
+    - `ERROR_INVALID_QUEUE`: `propName` is `QueueInfo.SIZE`, which only on-device queues have
     - `ERROR_OUT_OF_HOST_MEMORY`
     - `ERROR_OUT_OF_RESOURCES`
     - `ERROR_UNINITIALIZED`
@@ -1985,11 +1987,11 @@ def urQueueGetInfo(hQueue: Queue, propName: int) -> Any:
     """
 
 def urQueueGetNativeHandle(hQueue: Queue, pDesc: QueueNativeDesc | None) -> int:
-    """Returns the driver's handle of a queue's stream (`CUstream`). For Level Zero, the handle is that of an immediate command list, so 1 is written to `pDesc.pNativeData`.
+    """Return the handle of the driver's stream behind a queue (`CUstream`). For Level Zero, this is the handle of an immediate command list, and the number 1 is written to the address `pDesc.pNativeData`.
 
-    The handle is valid as long as the queue. Commands that the queue holds back behind a wait are not in the stream yet.
+    The handle is valid as long as the queue. While the queue waits for an event, the commands behind that wait are not in the stream yet.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
     - `ERROR_UNSUPPORTED_FEATURE`: the driver has no such handle
@@ -1999,9 +2001,9 @@ def urQueueGetNativeHandle(hQueue: Queue, pDesc: QueueNativeDesc | None) -> int:
     """
 
 def urQueueRelease(hQueue: Queue) -> None:
-    """Releases a reference to a queue. The last release flushes the queue. Commands that are still in the queue run to their end.
+    """Release a reference to a queue. Even after the last release, the commands that are still in the queue run to their end.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
     - `ERROR_INVALID_QUEUE`
@@ -2013,9 +2015,9 @@ def urQueueRelease(hQueue: Queue) -> None:
     """
 
 def urQueueRetain(hQueue: Queue) -> None:
-    """Takes a reference to a queue.
+    """Add a reference to a queue.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
     - `ERROR_INVALID_QUEUE`
@@ -2027,9 +2029,9 @@ def urQueueRetain(hQueue: Queue) -> None:
     """
 
 def urUSMContextMemcpyExp(hContext: Context, pDst: int, pSrc: int, size: int) -> None:
-    """Copies memory as `urEnqueueUSMMemcpy` does, but without a queue, and waits for the copy.
+    """Copy `size` bytes without a queue, and wait until the copy is complete. The memory can be of the same kinds as for `urEnqueueUSMMemcpy`.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pDst` is null
     - `ERROR_INVALID_NULL_POINTER`: `pSrc` is null
@@ -2045,17 +2047,17 @@ def urUSMContextMemcpyExp(hContext: Context, pDst: int, pSrc: int, size: int) ->
 def urUSMDeviceAlloc(
     hContext: Context, hDevice: Device, pUSMDesc: USMDesc | None, pool: USMPool | None, size: int,
 ) -> int:
-    """Allocates memory of a device.
+    """Allocate memory of a device, and return its address.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
-    - `ERROR_INVALID_ENUMERATION`: `pUSMDesc.hints` has a bit of 0xfffe0000, which are not `USMAdviceFlags`
+    - `ERROR_INVALID_ENUMERATION`: `pUSMDesc.hints` has bits that are not `USMAdviceFlags` (mask 0xfffe0000)
     - `ERROR_INVALID_VALUE`: `pUSMDesc.align` is neither 0 nor a power of two
     - `ERROR_INVALID_USM_SIZE`: `size` is 0
     - `ERROR_INVALID_CONTEXT`
-    - `ERROR_INVALID_OPERATION`: `DeviceInfo.USM_HOST_SUPPORT` is false (so UR says; the device's support is meant)
+    - `ERROR_INVALID_OPERATION`: `hDevice` has no device USM (Unified Runtime's text names `USM_HOST_SUPPORT` by mistake)
     - `ERROR_INVALID_VALUE`: `pUSMDesc.align` exceeds the size of the largest data type of `hDevice`
     - `ERROR_INVALID_USM_SIZE`: `size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE`
     - `ERROR_OUT_OF_HOST_MEMORY`
@@ -2067,9 +2069,9 @@ def urUSMDeviceAlloc(
     """
 
 def urUSMFree(hContext: Context, pMem: int) -> None:
-    """Frees USM memory, after waiting for the commands that may use it.
+    """Wait until the commands that may use USM memory have finished, and free the memory.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
@@ -2102,9 +2104,9 @@ def urUSMGetMemAllocInfo(
 ) -> USMPool | None: ...
 @overload
 def urUSMGetMemAllocInfo(hContext: Context, pMem: int, propName: int) -> Any:
-    """Returns a property of the allocation that contains an address.
+    """Return the property `propName` of the allocation that contains the address `pMem`.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
@@ -2119,12 +2121,12 @@ def urUSMGetMemAllocInfo(hContext: Context, pMem: int, propName: int) -> Any:
     """
 
 def urUSMHostAlloc(hContext: Context, pUSMDesc: USMDesc | None, pool: USMPool | None, size: int) -> int:
-    """Allocates host memory that devices can reach.
+    """Allocate host memory that the devices of a context can access, and return its address.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_INVALID_ENUMERATION`: `pUSMDesc.hints` has a bit of 0xfffe0000, which are not `USMAdviceFlags`
+    - `ERROR_INVALID_ENUMERATION`: `pUSMDesc.hints` has bits that are not `USMAdviceFlags` (mask 0xfffe0000)
     - `ERROR_INVALID_VALUE`: `pUSMDesc.align` is neither 0 nor a power of two
     - `ERROR_INVALID_USM_SIZE`: `size` is 0
     - `ERROR_INVALID_CONTEXT`
@@ -2142,16 +2144,16 @@ def urUSMHostAlloc(hContext: Context, pUSMDesc: USMDesc | None, pool: USMPool | 
 def urUSMHostAllocRegisterExp(
     hContext: Context, pHostMem: int, size: int, pProperties: ExpUSMHostAllocRegisterProperties | None,
 ) -> None:
-    """Makes ordinary memory of the process USM host memory. The caller keeps the memory alive.
+    """Register ordinary memory of the process as USM host memory. The caller must keep the memory alive.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pHostMem` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffffffe, which are not `ExpUSMHostAllocRegisterFlags`
+    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has bits that are not `ExpUSMHostAllocRegisterFlags` (mask 0xfffffffe)
     - `ERROR_INVALID_VALUE`: `size` is 0
     - `ERROR_INVALID_CONTEXT`
-    - `ERROR_INVALID_VALUE`: this process does not have that memory, or it is USM memory, or was registered before
+    - `ERROR_INVALID_VALUE`: the memory is not mapped in this process, is USM memory, or is already registered
     - `ERROR_UNSUPPORTED_FEATURE`: a device answers false to `DeviceInfo.USM_HOST_ALLOC_REGISTER_SUPPORT_EXP`
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
@@ -2159,44 +2161,44 @@ def urUSMHostAllocRegisterExp(
     """
 
 def urUSMHostAllocUnregisterExp(hContext: Context, pHostMem: int) -> None:
-    """Makes registered memory ordinary memory again.
+    """Undo `urUSMHostAllocRegisterExp`, so that the memory is ordinary memory of the process again.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pHostMem` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_CONTEXT`
-    - `ERROR_INVALID_VALUE`: `pHostMem` is not registered (any more)
+    - `ERROR_INVALID_VALUE`: `pHostMem` is not registered
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMImportExp(hContext: Context, pMem: int, size: int) -> None:
-    """Hints that ordinary memory of the process will be copied. Does nothing, since copies need no preparation of such memory.
+    """Hint that ordinary memory of the process will be used in copies. This only checks that the memory exists, since copies need no preparation.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_SIZE`: `size` is 0
     - `ERROR_INVALID_CONTEXT`
-    - `ERROR_INVALID_VALUE`: this process does not have that memory
+    - `ERROR_INVALID_VALUE`: the memory is not mapped in this process
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMPoolCreate(hContext: Context, pPoolDesc: USMPoolDesc) -> USMPool:
-    """Makes a pool from which memory can be allocated.
+    """Create a pool from which USM memory can be allocated.
 
-    Each allocation has its own pages, so that it can be shared without others, and `urUSMFree` frees these pages. The pool caches nothing, and limits that are chained to `pPoolDesc` in C have no effect. `ZERO_INITIALIZE_BLOCK` zeroes the allocations. The other flags have no effect.
+    Each allocation has pages of its own, so sharing one allocation does not expose the others. `urUSMFree` frees these pages, and the pool caches no memory. Limits that a C program chains to `pPoolDesc` therefore have no effect. With `ZERO_INITIALIZE_BLOCK`, allocations are filled with zeros. The other flags have no effect.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pPoolDesc` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_INVALID_ENUMERATION`: `pPoolDesc.flags` has a bit of 0xfffffff8, which are not `USMPoolFlags`
+    - `ERROR_INVALID_ENUMERATION`: `pPoolDesc.flags` has bits that are not `USMPoolFlags` (mask 0xfffffff8)
     - `ERROR_INVALID_VALUE`
     - `ERROR_OUT_OF_HOST_MEMORY`
     - `ERROR_UNINITIALIZED`
@@ -2205,14 +2207,14 @@ def urUSMPoolCreate(hContext: Context, pPoolDesc: USMPoolDesc) -> USMPool:
     """
 
 def urUSMPoolCreateExp(hContext: Context, hDevice: Device, pPoolDesc: USMPoolDesc) -> USMPool:
-    """Makes a pool for one device. The pool behaves like a pool that `urUSMPoolCreate` makes.
+    """Create a pool for one device. In all other respects, it works like a pool that `urUSMPoolCreate` creates.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pPoolDesc` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
-    - `ERROR_INVALID_ENUMERATION`: `pPoolDesc.flags` has a bit of 0xfffffff8, which are not `USMPoolFlags`
+    - `ERROR_INVALID_ENUMERATION`: `pPoolDesc.flags` has bits that are not `USMPoolFlags` (mask 0xfffffff8)
     - `ERROR_INVALID_VALUE`
     - `ERROR_OUT_OF_HOST_MEMORY`
     - `ERROR_UNINITIALIZED`
@@ -2221,23 +2223,23 @@ def urUSMPoolCreateExp(hContext: Context, hDevice: Device, pPoolDesc: USMPoolDes
     """
 
 def urUSMPoolDestroyExp(hContext: Context, hDevice: Device, hPool: USMPool) -> None:
-    """Releases a reference to a pool, as `urUSMPoolRelease` does.
+    """Release a reference to a pool, as `urUSMPoolRelease` does.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hPool` is null
-    - `ERROR_INVALID_VALUE`: `hPool` is of another context, or for another device, or is the device's default one
+    - `ERROR_INVALID_VALUE`: `hPool` is of another context, or for another device, or is the device's default pool
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMPoolGetDefaultDevicePoolExp(hContext: Context, hDevice: Device) -> USMPool:
-    """Returns the default pool of a device, which always exists. The caller gets no reference to the pool.
+    """Return the default pool of a device, which always exists. No reference is added, so the caller must not release the pool.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
@@ -2248,9 +2250,9 @@ def urUSMPoolGetDefaultDevicePoolExp(hContext: Context, hDevice: Device) -> USMP
     """
 
 def urUSMPoolGetDevicePoolExp(hContext: Context, hDevice: Device) -> USMPool:
-    """Returns the pool that `urUSMPoolSetDevicePoolExp` set for a device, or else the device's default pool. The caller gets no reference to the pool.
+    """Return the pool that `urUSMPoolSetDevicePoolExp` set for a device, or the device's default pool if none is set. No reference is added, so the caller must not release the pool.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
@@ -2276,9 +2278,9 @@ def urUSMPoolGetInfo(
 ) -> Context: ...
 @overload
 def urUSMPoolGetInfo(hPool: USMPool, propName: int) -> Any:
-    """Returns a property of a pool. Reserved and used sizes are equal, since a pool caches no freed memory.
+    """Return the property `propName` of a pool. Reserved and used sizes are equal, as pools cache no freed memory.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hPool` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `USMPoolInfo.USED_HIGH_EXP`
@@ -2306,9 +2308,9 @@ def urUSMPoolGetInfoExp(
 ) -> Context: ...
 @overload
 def urUSMPoolGetInfoExp(hPool: USMPool, propName: int) -> Any:
-    """Returns a property of a pool, as `urUSMPoolGetInfo` does.
+    """Return the property `propName` of a pool, as `urUSMPoolGetInfo` does.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hPool` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `USMPoolInfo.USED_HIGH_EXP`
@@ -2321,9 +2323,9 @@ def urUSMPoolGetInfoExp(hPool: USMPool, propName: int) -> Any:
     """
 
 def urUSMPoolRelease(pPool: USMPool) -> None:
-    """Releases a reference to a pool. Allocations from the pool stay valid.
+    """Release a reference to a pool. Allocations from the pool stay valid.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `pPool` is null
     - `ERROR_UNINITIALIZED`
@@ -2332,9 +2334,9 @@ def urUSMPoolRelease(pPool: USMPool) -> None:
     """
 
 def urUSMPoolRetain(pPool: USMPool) -> None:
-    """Takes a reference to a pool.
+    """Add a reference to a pool.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `pPool` is null
     - `ERROR_UNINITIALIZED`
@@ -2343,9 +2345,9 @@ def urUSMPoolRetain(pPool: USMPool) -> None:
     """
 
 def urUSMPoolSetDevicePoolExp(hContext: Context, hDevice: Device, hPool: USMPool) -> None:
-    """Sets the pool from which `urEnqueueUSMDeviceAllocExp` allocates memory of a device if the caller passes no pool. When that pool is destroyed, the device's default pool is used again.
+    """Set the pool from which `urEnqueueUSMDeviceAllocExp` allocates memory of a device if its caller passes no pool. Once this pool is destroyed, the device's default pool is used again.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
@@ -2357,15 +2359,15 @@ def urUSMPoolSetDevicePoolExp(hContext: Context, hDevice: Device, hPool: USMPool
     """
 
 def urUSMPoolSetInfoExp(hPool: USMPool, propName: USMPoolInfo | int, pPropValue: int) -> None:
-    """Sets how much freed memory a pool may keep (`RELEASE_THRESHOLD_EXP`), or resets `USED_HIGH_EXP` and `RESERVED_HIGH_EXP`, which are equal.
+    """Set how much freed memory a pool may cache (`RELEASE_THRESHOLD_EXP`), or reset the pool's peak size (`USED_HIGH_EXP` or `RESERVED_HIGH_EXP`, which are equal).
 
-    The release threshold has no effect, since a pool never keeps freed memory.
+    The release threshold has no effect, since pools cache no freed memory.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hPool` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `USMPoolInfo.USED_HIGH_EXP`
-    - `ERROR_INVALID_VALUE`: `pPropValue` is not 0, for `USED_HIGH_EXP` and `RESERVED_HIGH_EXP`
+    - `ERROR_INVALID_VALUE`: `propName` is `USED_HIGH_EXP` or `RESERVED_HIGH_EXP`, and `pPropValue` is not 0
     - `ERROR_UNSUPPORTED_ENUMERATION`: `propName` cannot be set
     - `ERROR_OUT_OF_HOST_MEMORY`
     - `ERROR_OUT_OF_RESOURCES`
@@ -2375,9 +2377,9 @@ def urUSMPoolSetInfoExp(hPool: USMPool, propName: USMPoolInfo | int, pPropValue:
     """
 
 def urUSMPoolTrimToExp(hContext: Context, hDevice: Device, hPool: USMPool, minBytesToKeep: int) -> None:
-    """Would release freed memory that a pool has cached. Does nothing, since pools cache no freed memory.
+    """Release freed memory that a pool caches. This does nothing, since pools cache no freed memory.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
@@ -2389,9 +2391,9 @@ def urUSMPoolTrimToExp(hContext: Context, hDevice: Device, hPool: USMPool, minBy
     """
 
 def urUSMReleaseExp(hContext: Context, pMem: int) -> None:
-    """Undoes `urUSMImportExp`. This has no effect.
+    """Undo `urUSMImportExp`. This does nothing.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
@@ -2404,13 +2406,13 @@ def urUSMReleaseExp(hContext: Context, pMem: int) -> None:
 def urUSMSharedAlloc(
     hContext: Context, hDevice: Device, pUSMDesc: USMDesc | None, pool: USMPool | None, size: int,
 ) -> int:
-    """Allocates memory that host and device share.
+    """Allocate memory that the host and a device share, and return its address.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
-    - `ERROR_INVALID_ENUMERATION`: `pUSMDesc.hints` has a bit of 0xfffe0000, which are not `USMAdviceFlags`
+    - `ERROR_INVALID_ENUMERATION`: `pUSMDesc.hints` has bits that are not `USMAdviceFlags` (mask 0xfffe0000)
     - `ERROR_INVALID_VALUE`: `pUSMDesc.align` is neither 0 nor a power of two
     - `ERROR_INVALID_USM_SIZE`: `size` is 0
     - `ERROR_INVALID_CONTEXT`
@@ -2426,38 +2428,38 @@ def urUSMSharedAlloc(
     """
 
 def urUsmP2PDisablePeerAccessExp(commandDevice: Device, peerDevice: Device) -> None:
-    """Disables access that `urUsmP2PEnablePeerAccessExp` enabled.
+    """Disable access that `urUsmP2PEnablePeerAccessExp` enabled.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `commandDevice` is null
     - `ERROR_INVALID_NULL_HANDLE`: `peerDevice` is null
-    - `ERROR_INVALID_OPERATION`: the access was not enabled, or disabled before
+    - `ERROR_INVALID_OPERATION`: the access is not enabled
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUsmP2PEnablePeerAccessExp(commandDevice: Device, peerDevice: Device) -> None:
-    """Lets a device use memory of another device.
+    """Let `commandDevice` use memory of `peerDevice`.
 
-    Queues of xpushare enable such access for copies and fills by themselves, so this only checks that the access is possible.
+    This only checks that the access is possible. Queues of xpushare enable the access themselves for copies and fills.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `commandDevice` is null
     - `ERROR_INVALID_NULL_HANDLE`: `peerDevice` is null
     - `ERROR_UNSUPPORTED_FEATURE`: `commandDevice` cannot use memory of `peerDevice`
-    - `ERROR_INVALID_OPERATION`: the access was enabled before
+    - `ERROR_INVALID_OPERATION`: the access is already enabled
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUsmP2PPeerAccessGetInfoExp(commandDevice: Device, peerDevice: Device, propName: ExpPeerInfo | int) -> int:
-    """Returns whether a device can use memory of another device, or whether its atomic operations work on that memory.
+    """Return 1 if `commandDevice` can use memory of `peerDevice`, otherwise 0. For the query `UR_PEER_ATOMICS_SUPPORT`, return 1 if atomic operations of `commandDevice` work on that memory, otherwise 0.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `commandDevice` is null
     - `ERROR_INVALID_NULL_HANDLE`: `peerDevice` is null
@@ -2469,9 +2471,9 @@ def urUsmP2PPeerAccessGetInfoExp(commandDevice: Device, peerDevice: Device, prop
     """
 
 def urVirtualMemFree(hContext: Context, pStart: int, size: int) -> None:
-    """Frees a reserved range.
+    """Free a range of virtual addresses that `urVirtualMemReserve` reserved. No memory may be mapped in the range.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pStart` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
@@ -2483,9 +2485,9 @@ def urVirtualMemFree(hContext: Context, pStart: int, size: int) -> None:
 def urVirtualMemGetInfo(
     hContext: Context, pStart: int, size: int, propName: VirtualMemInfo | int,
 ) -> VirtualMemAccessFlags:
-    """Returns a property of a mapped range.
+    """Return the access permissions of a mapped range.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pStart` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
@@ -2498,9 +2500,9 @@ def urVirtualMemGetInfo(
 def urVirtualMemGranularityGetInfo(
     hContext: Context, hDevice: Device | None, allocationSize: int, propName: VirtualMemGranularityInfo | int,
 ) -> int:
-    """Returns the granularity of virtual and physical memory. If `hDevice` is `None`, the granularity is valid for all devices of the context.
+    """Return the granularity of virtual and physical memory. Sizes and addresses must be multiples of the granularity. If `hDevice` is `None`, the granularity is valid for all devices of the context.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `VirtualMemGranularityInfo.RECOMMENDED`
@@ -2517,23 +2519,23 @@ def urVirtualMemGranularityGetInfo(
 def urVirtualMemMap(
     hContext: Context, pStart: int, size: int, hPhysicalMem: PhysicalMem, offset: int, flags: VirtualMemAccessFlags | int,
 ) -> None:
-    """Maps physical memory into a reserved range.
+    """Map physical memory to virtual addresses in a reserved range.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pStart` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hPhysicalMem` is null
-    - `ERROR_INVALID_ENUMERATION`: `flags` has a bit of 0xfffffff8, which are not `VirtualMemAccessFlags`
+    - `ERROR_INVALID_ENUMERATION`: `flags` has bits that are not `VirtualMemAccessFlags` (mask 0xfffffff8)
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urVirtualMemReserve(hContext: Context, pStart: int | None, size: int) -> int:
-    """Reserves a range of addresses, at `pStart` if `pStart` is not null and the addresses there are free.
+    """Reserve a range of virtual addresses, and return the first address. The range begins at `pStart` if the addresses there are free. Otherwise, or if `pStart` is null, it can begin anywhere.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_UNINITIALIZED`
@@ -2542,22 +2544,22 @@ def urVirtualMemReserve(hContext: Context, pStart: int | None, size: int) -> int
     """
 
 def urVirtualMemSetAccess(hContext: Context, pStart: int, size: int, flags: VirtualMemAccessFlags | int) -> None:
-    """Changes the access to a mapped range.
+    """Change the access permissions of a mapped range.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pStart` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_INVALID_ENUMERATION`: `flags` has a bit of 0xfffffff8, which are not `VirtualMemAccessFlags`
+    - `ERROR_INVALID_ENUMERATION`: `flags` has bits that are not `VirtualMemAccessFlags` (mask 0xfffffff8)
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urVirtualMemUnmap(hContext: Context, pStart: int, size: int) -> None:
-    """Unmaps a mapped range, which can then be mapped again.
+    """Unmap physical memory from a range of virtual addresses. The addresses stay reserved and can be mapped again.
 
-    `URError` with the result:
+    Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pStart` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null

@@ -1,5 +1,5 @@
-"""Calls the program's callbacks: those for completed events, on a separate thread, and those for messages of
-the log.
+"""Calls the program's callbacks. Callbacks for completed events run on a separate thread. Callbacks for log messages
+run on the thread that logs the message.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ _LEVELS: Final = {
 
 
 class LogSink(logging.Handler):
-    """Passes the package's log on to a callback."""
+    """A logging handler that passes the package's log messages to a callback of the program."""
 
     def __init__(self, notify: Callable[[LoggerLevel, str, object], object], data: object) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class LogSink(logging.Handler):
         self._data = data
 
     def open(self, level: LoggerLevel) -> None:
-        """Start to pass on messages of `level` and above."""
+        """Start passing on messages of `level` and above. A second call changes the level."""
         self.setLevel(_LEVELS[level])
         if level is not LoggerLevel.QUIET and _log.getEffectiveLevel() > self.level:
             _log.setLevel(self.level)

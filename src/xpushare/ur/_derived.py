@@ -1,10 +1,12 @@
-"""Derives the functions of `xpushare.ur`: a wrapper around the body of each declaration.
+"""Builds the public functions of `xpushare.ur` from their declarations. Each one is a wrapper around the declared body.
 
-A wrapper is compiled once, at import. It takes the arguments under UR's names and converts them to the types that the
-body expects. It refuses arguments that no C program could pass. It makes the declared checks in UR's order, checks that
-every handle is alive, and translates errors. Before all that, the wrapper calls the function `_layer` of its globals
-instead, if a layer (such as tracing or validation) has set one. Replacing the functions of the module would not work,
-since programs import the functions by name.
+A wrapper is compiled once, when the package is imported. It has UR's parameter names and converts the arguments to the
+types that the body expects. It rejects arguments that no C program could pass, makes the declared checks in UR's order,
+checks that every handle is valid, and converts errors to `URError`.
+
+A layer such as tracing or validation can replace the wrapper. It sets `_layer` in the wrapper's globals, and the
+wrapper then only calls `_layer`. Replacing the functions in the module would not be enough, since programs import them
+by name.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ def _refuse(result: Result, message: str) -> NoReturn:
 
 
 def _number(value: Any, name: str, result: Result = Result.ERROR_INVALID_ARGUMENT) -> int:
-    """Convert `value` to an int of any size."""
+    """Convert `value` to an int of any size. Raise `URError` with `result` if it is not an integer. `name` is the name
+    of the argument in the message.
+    """
     try:
         return operator.index(value)
     except TypeError:
@@ -44,7 +48,9 @@ def _number(value: Any, name: str, result: Result = Result.ERROR_INVALID_ARGUMEN
 
 
 def _size(value: Any, name: str) -> int:
-    """Convert `value` to a `size_t` or an address."""
+    """Convert `value` to a `size_t` or an address. Raise `URError` if it does not fit into 64 bits. `name` is the name
+    of the argument in the message.
+    """
     number = _number(value, name)
     if not 0 <= number < 1 << 64:
         _refuse(Result.ERROR_INVALID_VALUE, f"`{name}` has 64 bits, {number} does not fit")
@@ -103,7 +109,7 @@ _FIELDS: Final[Mapping[str, Callable[[Any, str], int]]] = {
 
 
 def _struct(value: Any, name: str, cls: type[Any]) -> Any:
-    """Return a copy of a struct whose fields are ints."""
+    """Check that `value` is of the dataclass `cls`, and return a copy in which all fields are ints."""
     if not isinstance(value, cls):
         _refuse(Result.ERROR_INVALID_ARGUMENT, f"`{name}` is a {cls.__name__}, not {type(value).__name__}")
     fields: dict[str, int] = {}
@@ -145,8 +151,8 @@ _PLAIN: Final[Mapping[str, Callable[[Any], Any]]] = {
 
 
 def _decoder(kind: str) -> Callable[[Any], Any] | None:
-    """Return the function that converts the result of a body to the class for that kind. Return None if no conversion
-    is needed.
+    """Return the function that converts a body's result to the class for the kind `kind`. Return None if no conversion
+    is needed. `_spec` lists the kinds.
     """
     family, _, name = kind.partition(":")
     if family in ("enum", "flags"):
@@ -170,7 +176,7 @@ CALLBACKS: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def annotation(kind: str) -> str:
-    """Return the type of an argument or a result of that kind, for people and type checkers."""
+    """Return the type annotation for an argument or a result of the kind `kind`, as in the docs and the stub."""
     if "+" in kind:
         return f"tuple[{', '.join(map(annotation, kind.split('+')))}]"
     base = kind.removesuffix("?")
@@ -202,18 +208,20 @@ def annotation(kind: str) -> str:
 
 
 def result_annotation(kind: str) -> str:
-    """Return the annotation of a result, as `annotation` does for an argument."""
+    """Return the type annotation for a result of the kind `kind`. Results are more specific than arguments. For
+    example, an enumeration is always a member of its class, never a plain int.
+    """
     if kind == "bytes":
         return "bytes"
     return annotation(kind).replace(" | int", "")
 
 
 def documentation(function: Function) -> str:
-    """Return the docstring of a function."""
+    """Return the docstring of a public function."""
     lines = [function.summary]
     if function.notes:
         lines += ["", function.notes]
-    lines += ["", "`URError` with the result:", ""]
+    lines += ["", "Raises `URError` with one of these results:", ""]
     lines += [f"- `{error.result}`{f': {error.condition}' if error.condition else ''}" for error in function.errors]
     return "\n".join(lines)
 
@@ -222,7 +230,7 @@ def documentation(function: Function) -> str:
 
 
 def _convert(arg: Arg) -> Iterator[str]:
-    """Return the statements that convert an argument for the checks and the body."""
+    """Yield the source lines of a wrapper that convert an argument to the type that the checks and the body expect."""
     name, (family, _, kind) = arg.name, arg.base_kind.partition(":")
     if family == "pointer":
         yield f"if {name}.__class__ is not int or not 0 <= {name} < {1 << 64}: {name} = _pointer({name}, {name!r})"
@@ -253,8 +261,8 @@ def _convert(arg: Arg) -> Iterator[str]:
 
 
 def _validate(arg: Arg) -> Iterator[str]:
-    """Return the statements of a wrapper that refuse an argument of the wrong type. They run after the declared
-    checks.
+    """Yield the source lines of a wrapper that reject an invalid handle or an unknown enumeration value. They run after
+    the declared checks.
     """
     name, (family, _, kind) = arg.name, arg.base_kind.partition(":")
     if family == "handle":
@@ -273,7 +281,7 @@ def _validate(arg: Arg) -> Iterator[str]:
 
 
 def _source(function: Function) -> str:
-    """Return the source of a wrapper."""
+    """Return the source code of a function's wrapper."""
     signature = ", ".join(f"{arg.name}: {annotation(arg.kind)}" for arg in function.args)
     body = [statement for arg in function.args for statement in _convert(arg)]
     lists = [arg.name for arg in function.args if arg.kind.startswith("sequence:")]
@@ -308,7 +316,7 @@ def _source(function: Function) -> str:
 
 
 def _element_result(function: Function) -> Result:
-    """Return the error code for an invalid element of a sequence: the code that the function declares for null
+    """Return the result code for an invalid element of a sequence. It is the code that the function declares for null
     elements.
     """
     for check in function.checks:
@@ -318,8 +326,9 @@ def _element_result(function: Function) -> Result:
 
 
 def _member_result(function: Function) -> Result:
-    """Return the error code for an unknown enumeration value: "unsupported" for a query, since a newer Unified Runtime
-    may define more queries, otherwise "invalid".
+    """Return the result code for an unknown value of an enumeration. For queries this is
+    `ERROR_UNSUPPORTED_ENUMERATION`, since newer versions of Unified Runtime may define more queries. Otherwise it is
+    `ERROR_INVALID_ENUMERATION`.
     """
     queries = any(arg.name == "propName" for arg in function.args)
     return Result.ERROR_UNSUPPORTED_ENUMERATION if queries else Result.ERROR_INVALID_ENUMERATION
@@ -374,9 +383,7 @@ def _build(function: Function) -> tuple[Callable[..., Any], Point]:
 
 
 def build() -> dict[str, tuple[Callable[..., Any], Point]]:
-    """Build all functions. Returns the functions by name, and for each function the `Point` at which a layer can wrap
-    it.
-    """
+    """Build all public functions. Return, by name, each function and the `Point` at which a layer can wrap it."""
     return {name: _build(function) for name, function in FUNCTIONS.items()}
 
 
@@ -403,12 +410,12 @@ def _answer_unsupported(name: str) -> Callable[..., NoReturn]:
 
     answer.__name__ = answer.__qualname__ = name
     answer.__module__ = "xpushare.ur"
-    answer.__doc__ = "Not supported: `URError` with the result `ERROR_UNSUPPORTED_FEATURE`, whatever the arguments are."
+    answer.__doc__ = "Not supported. Always raise `URError` with the result `ERROR_UNSUPPORTED_FEATURE`."
     return answer
 
 
 def unsupported() -> dict[str, Callable[..., NoReturn]]:
-    """Build the functions of Unified Runtime that this package does not implement. They raise
-    `ERROR_UNSUPPORTED_FEATURE` whatever their arguments are.
+    """Build the functions of Unified Runtime that this package does not implement. They always raise `URError` with the
+    result `ERROR_UNSUPPORTED_FEATURE`.
     """
     return {name: _answer_unsupported(name) for name in UNSUPPORTED}

@@ -1,9 +1,9 @@
 """Unified Runtime's enumerations and flag sets that the functions of `xpushare.ur` take or return.
 
-A class is named after UR's C type, and a member after UR's name without the type's prefix: `UR_DEVICE_INFO_UUID` is
-`DeviceInfo.UUID`, and `UR_PHYSICAL_MEM_FLAG_ENABLE_IPC` is `PhysicalMemFlags.ENABLE_IPC`. The numbers are those of
-Unified Runtime's `ur_api.h` of 2026-08-22 (commit 578c2a84). The flag sets keep unknown bits, so any `int` is accepted.
-The functions reject unknown bits with `invalid_bits`.
+A class is named after UR's C type. A member is named after UR's constant, without the prefix for the type:
+`UR_DEVICE_INFO_UUID` is `DeviceInfo.UUID`, and `UR_PHYSICAL_MEM_FLAG_ENABLE_IPC` is `PhysicalMemFlags.ENABLE_IPC`. The
+numbers are those of Unified Runtime's `ur_api.h` of 2026-08-22 (commit 578c2a84). The flag sets keep unknown bits, so
+any `int` can be converted. The functions reject unknown bits with `invalid_bits`.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ __all__ = [
 
 
 class Backend(IntEnum):
-    """`ur_backend_t`: The interface behind a platform, as answered by `AdapterInfo.BACKEND` and
-    `PlatformInfo.BACKEND`.
+    """`ur_backend_t`: The driver interface behind an adapter or platform (`AdapterInfo.BACKEND`,
+    `PlatformInfo.BACKEND`).
     """
 
     UNKNOWN = 0
@@ -87,7 +87,7 @@ class Backend(IntEnum):
 
 
 class AdapterInfo(IntEnum):
-    """`ur_adapter_info_t`: The queries of `urAdapterGetInfo`."""
+    """`ur_adapter_info_t`: The properties that `urAdapterGetInfo` can return."""
 
     BACKEND = 0
     REFERENCE_COUNT = 1
@@ -95,7 +95,7 @@ class AdapterInfo(IntEnum):
 
 
 class LoggerLevel(IntEnum):
-    """`ur_logger_level_t`: The level from which `urAdapterSetLoggerCallback` passes messages on."""
+    """`ur_logger_level_t`: The levels of log messages (`urAdapterSetLoggerCallback`)."""
 
     DEBUG = 0
     INFO = 1
@@ -105,10 +105,10 @@ class LoggerLevel(IntEnum):
 
 
 class ApiVersion(IntEnum):
-    """`ur_api_version_t`: The answers of `urPlatformGetApiVersion`: the major version times 65536 plus the minor
-    version.
+    """`ur_api_version_t`: The versions that `urPlatformGetApiVersion` can return. A number is the major version times
+    65536 plus the minor version.
 
-    UR calls `VERSION_0_12` just `0_12`; Python's names cannot start with a digit.
+    UR's name for `VERSION_0_12` is `0_12`, but names in Python cannot start with a digit.
     """
 
     VERSION_0_6 = 6
@@ -121,7 +121,7 @@ class ApiVersion(IntEnum):
 
 
 class PlatformInfo(IntEnum):
-    """`ur_platform_info_t`: The queries of `urPlatformGetInfo`."""
+    """`ur_platform_info_t`: The properties that `urPlatformGetInfo` can return."""
 
     NAME = 1
     VENDOR_NAME = 2
@@ -133,8 +133,8 @@ class PlatformInfo(IntEnum):
 
 
 class DeviceType(IntEnum):
-    """`ur_device_type_t`: Kinds of devices. `DEFAULT` and `ALL` only select devices. No device has the type `DEFAULT`
-    or `ALL`.
+    """`ur_device_type_t`: The types of devices. `DEFAULT` and `ALL` are only for selecting devices. No device has one
+    of these two types.
     """
 
     DEFAULT = 1
@@ -148,9 +148,10 @@ class DeviceType(IntEnum):
 
 
 class DeviceInfo(IntEnum):
-    """`ur_device_info_t`: The queries of `urDeviceGetInfo`.
+    """`ur_device_info_t`: The properties that `urDeviceGetInfo` can return.
 
-    UR calls one value `2D_BLOCK_ARRAY_CAPABILITIES_EXP`; Python's names cannot start with a digit.
+    UR's name for `_2D_BLOCK_ARRAY_CAPABILITIES_EXP` has no underscore at the start, but names in Python cannot start
+    with a digit.
     """
 
     TYPE = 0
@@ -358,7 +359,7 @@ class DevicePartition(IntEnum):
 
 
 class DeviceMemCacheType(IntEnum):
-    """`ur_device_mem_cache_type_t`: Answers of `DeviceInfo.GLOBAL_MEM_CACHE_TYPE`."""
+    """`ur_device_mem_cache_type_t`: The values of `DeviceInfo.GLOBAL_MEM_CACHE_TYPE`."""
 
     NONE = 0
     READ_ONLY_CACHE = 1
@@ -366,7 +367,7 @@ class DeviceMemCacheType(IntEnum):
 
 
 class DeviceLocalMemType(IntEnum):
-    """`ur_device_local_mem_type_t`: Answers of `DeviceInfo.LOCAL_MEM_TYPE`."""
+    """`ur_device_local_mem_type_t`: The values of `DeviceInfo.LOCAL_MEM_TYPE`."""
 
     NONE = 0
     LOCAL = 1
@@ -383,7 +384,7 @@ class USMType(IntEnum):
 
 
 class USMAllocInfo(IntEnum):
-    """`ur_usm_alloc_info_t`: The queries of `urUSMGetMemAllocInfo`."""
+    """`ur_usm_alloc_info_t`: The properties that `urUSMGetMemAllocInfo` can return."""
 
     TYPE = 0
     BASE_PTR = 1
@@ -393,7 +394,7 @@ class USMAllocInfo(IntEnum):
 
 
 class USMPoolInfo(IntEnum):
-    """`ur_usm_pool_info_t`: The queries of `urUSMPoolGetInfo`."""
+    """`ur_usm_pool_info_t`: The properties that `urUSMPoolGetInfo` can return."""
 
     REFERENCE_COUNT = 0
     CONTEXT = 1
@@ -406,7 +407,7 @@ class USMPoolInfo(IntEnum):
 
 
 class MemInfo(IntEnum):
-    """`ur_mem_info_t`: The queries of `urMemGetInfo`."""
+    """`ur_mem_info_t`: The properties that `urMemGetInfo` can return."""
 
     SIZE = 0
     CONTEXT = 1
@@ -414,20 +415,20 @@ class MemInfo(IntEnum):
 
 
 class BufferCreateType(IntEnum):
-    """`ur_buffer_create_type_t`: Kinds of buffers that `urMemBufferPartition` makes."""
+    """`ur_buffer_create_type_t`: The kinds of buffers that `urMemBufferPartition` can create."""
 
     REGION = 0
 
 
 class ExpPeerInfo(IntEnum):
-    """`ur_exp_peer_info_t`: The queries of `urUsmP2PPeerAccessGetInfoExp`."""
+    """`ur_exp_peer_info_t`: The properties that `urUsmP2PPeerAccessGetInfoExp` can return."""
 
     UR_PEER_ACCESS_SUPPORT = 0
     UR_PEER_ATOMICS_SUPPORT = 1
 
 
 class ExpExternalMemType(IntEnum):
-    """`ur_exp_external_mem_type_t`: Kinds of handles that `urMemoryExportExportMemoryHandleExp` returns."""
+    """`ur_exp_external_mem_type_t`: The kinds of handles that `urMemoryExportExportMemoryHandleExp` can return."""
 
     OPAQUE_FD = 0
     WIN32_NT = 1
@@ -437,20 +438,20 @@ class ExpExternalMemType(IntEnum):
 
 
 class VirtualMemGranularityInfo(IntEnum):
-    """`ur_virtual_mem_granularity_info_t`: The queries of `urVirtualMemGranularityGetInfo`."""
+    """`ur_virtual_mem_granularity_info_t`: The properties that `urVirtualMemGranularityGetInfo` can return."""
 
     MINIMUM = 0x30100
     RECOMMENDED = 0x30101
 
 
 class VirtualMemInfo(IntEnum):
-    """`ur_virtual_mem_info_t`: The queries of `urVirtualMemGetInfo`."""
+    """`ur_virtual_mem_info_t`: The properties that `urVirtualMemGetInfo` can return."""
 
     ACCESS_MODE = 0
 
 
 class ContextInfo(IntEnum):
-    """`ur_context_info_t`: The queries of `urContextGetInfo`."""
+    """`ur_context_info_t`: The properties that `urContextGetInfo` can return."""
 
     NUM_DEVICES = 0
     DEVICES = 1
@@ -460,7 +461,7 @@ class ContextInfo(IntEnum):
 
 
 class QueueInfo(IntEnum):
-    """`ur_queue_info_t`: The queries of `urQueueGetInfo`."""
+    """`ur_queue_info_t`: The properties that `urQueueGetInfo` can return."""
 
     CONTEXT = 0
     DEVICE = 1
@@ -472,7 +473,7 @@ class QueueInfo(IntEnum):
 
 
 class PhysicalMemInfo(IntEnum):
-    """`ur_physical_mem_info_t`: The queries of `urPhysicalMemGetInfo`."""
+    """`ur_physical_mem_info_t`: The properties that `urPhysicalMemGetInfo` can return."""
 
     CONTEXT = 0
     DEVICE = 1
@@ -482,7 +483,7 @@ class PhysicalMemInfo(IntEnum):
 
 
 class EventInfo(IntEnum):
-    """`ur_event_info_t`: The queries of `urEventGetInfo`."""
+    """`ur_event_info_t`: The properties that `urEventGetInfo` can return."""
 
     COMMAND_QUEUE = 0
     CONTEXT = 1
@@ -492,7 +493,7 @@ class EventInfo(IntEnum):
 
 
 class EventStatus(IntEnum):
-    """`ur_event_status_t`: States of the command behind an event (`EventInfo.COMMAND_EXECUTION_STATUS`)."""
+    """`ur_event_status_t`: The states of an event's command (`EventInfo.COMMAND_EXECUTION_STATUS`)."""
 
     COMPLETE = 0
     RUNNING = 1
@@ -502,7 +503,7 @@ class EventStatus(IntEnum):
 
 
 class ExecutionInfo(IntEnum):
-    """`ur_execution_info_t`: The states that `urEventSetCallback` can wait for."""
+    """`ur_execution_info_t`: The states of a command for which `urEventSetCallback` can register a callback."""
 
     COMPLETE = 0
     RUNNING = 1
@@ -511,7 +512,7 @@ class ExecutionInfo(IntEnum):
 
 
 class ProfilingInfo(IntEnum):
-    """`ur_profiling_info_t`: The queries of `urEventGetProfilingInfo`."""
+    """`ur_profiling_info_t`: The properties that `urEventGetProfilingInfo` can return."""
 
     COMMAND_QUEUED = 0
     COMMAND_SUBMIT = 1
@@ -521,7 +522,7 @@ class ProfilingInfo(IntEnum):
 
 
 class Command(IntEnum):
-    """`ur_command_t`: Kinds of commands behind an event (`EventInfo.COMMAND_TYPE`)."""
+    """`ur_command_t`: The kinds of commands that an event can belong to (`EventInfo.COMMAND_TYPE`)."""
 
     KERNEL_LAUNCH = 0
     EVENTS_WAIT = 1
@@ -568,7 +569,9 @@ class ContextFlags(IntFlag, boundary=KEEP):
 
 
 class QueueFlags(IntFlag, boundary=KEEP):
-    """`ur_queue_flags_t`: Flags of `QueueProperties`, which `DeviceInfo.QUEUE_PROPERTIES` returns as well."""
+    """`ur_queue_flags_t`: Flags of `QueueProperties`. `DeviceInfo.QUEUE_PROPERTIES` returns the flags that a device
+    supports.
+    """
 
     OUT_OF_ORDER_EXEC_MODE_ENABLE = 1 << 0
     PROFILING_ENABLE = 1 << 1
@@ -603,7 +606,7 @@ class USMDeviceMemFlags(IntFlag, boundary=KEEP):
 
 
 class USMAdviceFlags(IntFlag, boundary=KEEP):
-    """`ur_usm_advice_flags_t`: Hints of `USMDesc`."""
+    """`ur_usm_advice_flags_t`: Hints for `urEnqueueUSMAdvise` and `USMDesc`."""
 
     DEFAULT = 1 << 0
     SET_READ_MOSTLY = 1 << 1
@@ -625,7 +628,7 @@ class USMAdviceFlags(IntFlag, boundary=KEEP):
 
 
 class USMMigrationFlags(IntFlag, boundary=KEEP):
-    """`ur_usm_migration_flags_t`: The target of `urEnqueueUSMPrefetch`."""
+    """`ur_usm_migration_flags_t`: Whether `urEnqueueUSMPrefetch` moves memory to the device or to the host."""
 
     HOST_TO_DEVICE = 1 << 0
     DEVICE_TO_HOST = 1 << 1
@@ -640,13 +643,13 @@ class USMPoolFlags(IntFlag, boundary=KEEP):
 
 
 class ExpAsyncUSMAllocFlags(IntFlag, boundary=KEEP):
-    """`ur_exp_async_usm_alloc_flags_t`: Flags of `ExpAsyncUSMAllocProperties`."""
+    """`ur_exp_async_usm_alloc_flags_t`: Flags of `ExpAsyncUSMAllocProperties`. The only bit is reserved."""
 
     TBD = 1 << 0
 
 
 class MemFlags(IntFlag, boundary=KEEP):
-    """`ur_mem_flags_t`: How kernels use a buffer, and where its bytes are."""
+    """`ur_mem_flags_t`: How kernels may access a buffer, and where its bytes are."""
 
     READ_WRITE = 1 << 0
     WRITE_ONLY = 1 << 1
@@ -657,7 +660,7 @@ class MemFlags(IntFlag, boundary=KEEP):
 
 
 class MapFlags(IntFlag, boundary=KEEP):
-    """`ur_map_flags_t`: How the program uses the bytes of `urEnqueueMemBufferMap`."""
+    """`ur_map_flags_t`: How the program will access the bytes that `urEnqueueMemBufferMap` maps."""
 
     READ = 1 << 0
     WRITE = 1 << 1
@@ -665,19 +668,19 @@ class MapFlags(IntFlag, boundary=KEEP):
 
 
 class ExpUSMHostAllocRegisterFlags(IntFlag, boundary=KEEP):
-    """`ur_exp_usm_host_alloc_register_flags_t`: How devices use registered host memory."""
+    """`ur_exp_usm_host_alloc_register_flags_t`: Flags of `ExpUSMHostAllocRegisterProperties`."""
 
     READ_ONLY = 1 << 0
 
 
 class ExpHostTaskFlags(IntFlag, boundary=KEEP):
-    """`ur_exp_host_task_flags_t`: Reserved."""
+    """`ur_exp_host_task_flags_t`: Flags of `ExpHostTaskProperties`. The only bit is reserved."""
 
     TBD = 1 << 0
 
 
 class VirtualMemAccessFlags(IntFlag, boundary=KEEP):
-    """`ur_virtual_mem_access_flags_t`: Access to a mapped range."""
+    """`ur_virtual_mem_access_flags_t`: The access permissions of a mapped range."""
 
     NONE = 1 << 0
     READ_WRITE = 1 << 1
@@ -685,13 +688,13 @@ class VirtualMemAccessFlags(IntFlag, boundary=KEEP):
 
 
 class PhysicalMemFlags(IntFlag, boundary=KEEP):
-    """`ur_physical_mem_flags_t`: Flags of `PhysicalMemProperties`. Bit 0 is no longer a flag and is invalid."""
+    """`ur_physical_mem_flags_t`: Flags of `PhysicalMemProperties`. Bit 0 is invalid, since UR no longer defines it."""
 
     ENABLE_IPC = 1 << 1
 
 
 class ExpEventFlags(IntFlag, boundary=KEEP):
-    """`ur_exp_event_flags_t`: Flags of `ExpEventDesc`. The two flags exclude each other."""
+    """`ur_exp_event_flags_t`: Flags of `ExpEventDesc`. The two flags cannot be combined."""
 
     ENABLE_PROFILING = 1 << 0
     IPC_EXP = 1 << 1
@@ -704,7 +707,7 @@ class ExpEnqueueExtFlags(IntFlag, boundary=KEEP):
 
 
 class DeviceFpCapabilityFlags(IntFlag, boundary=KEEP):
-    """`ur_device_fp_capability_flags_t`: Floating point abilities of a device."""
+    """`ur_device_fp_capability_flags_t`: Floating-point capabilities of a device."""
 
     CORRECTLY_ROUNDED_DIVIDE_SQRT = 1 << 0
     ROUND_TO_NEAREST = 1 << 1
@@ -735,7 +738,7 @@ class DeviceAffinityDomainFlags(IntFlag, boundary=KEEP):
 
 
 class DeviceUSMAccessCapabilityFlags(IntFlag, boundary=KEEP):
-    """`ur_device_usm_access_capability_flags_t`: The access of a device to a kind of USM memory."""
+    """`ur_device_usm_access_capability_flags_t`: How a device can access one kind of USM memory."""
 
     ACCESS = 1 << 0
     ATOMIC_ACCESS = 1 << 1
@@ -744,7 +747,7 @@ class DeviceUSMAccessCapabilityFlags(IntFlag, boundary=KEEP):
 
 
 class DeviceThrottleReasonsFlags(IntFlag, boundary=KEEP):
-    """`ur_device_throttle_reasons_flags_t`: Reasons for which a device lowered its clock."""
+    """`ur_device_throttle_reasons_flags_t`: Reasons why a device has lowered its clock frequency."""
 
     POWER_CAP = 1 << 0
     CURRENT_LIMIT = 1 << 1
@@ -785,7 +788,7 @@ class KernelLaunchPropertiesFlags(IntFlag, boundary=KEEP):
 
 
 class DeviceCommandBufferUpdateCapabilityFlags(IntFlag, boundary=KEEP):
-    """`ur_device_command_buffer_update_capability_flags_t`: The changes to a command buffer that a device supports."""
+    """`ur_device_command_buffer_update_capability_flags_t`: Changes to a command buffer that a device supports."""
 
     KERNEL_ARGUMENTS = 1 << 0
     LOCAL_WORK_SIZE = 1 << 1
@@ -796,7 +799,7 @@ class DeviceCommandBufferUpdateCapabilityFlags(IntFlag, boundary=KEEP):
 
 
 class ExpDevice2DBlockArrayCapabilityFlags(IntFlag, boundary=KEEP):
-    """`ur_exp_device_2d_block_array_capability_flags_t`: 2D block operations of a device."""
+    """`ur_exp_device_2d_block_array_capability_flags_t`: 2D block operations that a device supports."""
 
     LOAD = 1 << 0
     STORE = 1 << 1
@@ -838,6 +841,6 @@ INVALID_BITS: Final[Mapping[type[IntFlag], int]] = MappingProxyType(
 def invalid_bits(flags: type[IntFlag], value: int) -> int:
     """Return the bits of `value` that are not flags of `flags`, or 0 if all bits are flags.
 
-    UR's flags have 32 bits. Higher bits are invalid, and so are negative numbers.
+    UR's flags have 32 bits. Bits above these are invalid, and so are negative numbers.
     """
     return int(value) & ~(INVALID_BITS[flags] ^ 0xFFFF_FFFF)

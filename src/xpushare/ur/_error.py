@@ -1,4 +1,4 @@
-"""`URError`, and the translation of the package's errors to `URError`."""
+"""Defines `URError`, and converts the package's other errors to `URError`."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _last: Final = threading.local()
 
 
 def last_error() -> tuple[str, int]:
-    """Return the message and the driver's number of this thread's last `ERROR_ADAPTER_SPECIFIC`, or "" and 0 if there
-    was none.
+    """Return the message and the driver's error number of this thread's last `ERROR_ADAPTER_SPECIFIC`. Return "" and 0
+    if there was none.
     """
     found: tuple[str, int] = getattr(_last, "error", ("", 0))
     return found
 
 
 class URError(XpuShareError):
-    """A function of `xpushare.ur` failed. `.result` is Unified Runtime's code for the failure.
+    """Raised when a function of `xpushare.ur` fails. `.result` is Unified Runtime's code for the failure.
 
-    If an error of another part of `xpushare` caused the failure, it is the `__cause__`, and `native` and `reasons` are
-    copied from it.
+    If another error of `xpushare` caused the failure, that error is the `__cause__`, and its `native` and `reasons` are
+    copied to this error.
     """
 
     def __str__(self) -> str:
@@ -34,12 +34,14 @@ class URError(XpuShareError):
 
 
 class HostTaskError(Exception):
-    """Carries the exception of a host task to `urQueueFinish`. The exception is the cause of this error."""
+    """Raised internally for a failed host task, so that `urQueueFinish` can report it. The `__cause__` is the exception
+    that the host task raised.
+    """
 
 
 def fail(function: str, error: XpuShareError, results: Mapping[Result, Result]) -> NoReturn:
-    """Raise `error` as the `URError` of `function`. `results` maps general result codes to the codes with which this
-    function reports them.
+    """Raise a `URError` for `error`, with the name `function` in its message. `results` maps the general result code of
+    an error to the code that this function uses instead.
     """
     if isinstance(error, URError):
         raise URError(f"{function}: {error.message}", result=error.result) from error.__cause__
@@ -55,5 +57,5 @@ def fail(function: str, error: XpuShareError, results: Mapping[Result, Result]) 
 
 
 def out_of_memory(function: str) -> NoReturn:
-    """Raise the error with which `function` fails if Python runs out of memory."""
+    """Raise the error for the case that Python runs out of memory in `function`."""
     raise URError(f"{function}: this process has no memory left", result=Result.ERROR_OUT_OF_HOST_MEMORY) from None

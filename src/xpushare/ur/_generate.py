@@ -1,8 +1,8 @@
 """Writes the files that are generated from the declarations: the stub for type checkers, the pages about functions,
 operations and aspects, and the C tables of the library that Unified Runtime's loader loads.
 
-python -m xpushare.ur._generate            writes __init__.pyi here, and the others in a checkout python -m
-xpushare.ur._generate --check    exits with status 1 if one is stale
+    python -m xpushare.ur._generate            writes all files that are out of date
+    python -m xpushare.ur._generate --check    exits with status 1 if a file is out of date
 """
 
 from __future__ import annotations
@@ -29,31 +29,76 @@ ENUMERATIONS: Final = sorted(set(_enums.__all__) - {"INVALID_BITS", "invalid_bit
 STRUCTS: Final = sorted(set(_structs.__all__) - {"BY_VALUE", "FIELD_KINDS", "STRUCTURE_TYPES"})
 OBJECTS: Final = sorted(cls.__name__ for cls in HANDLES.values())
 
-INTRODUCTION: Final = """\
+NOTICE: Final = (
+    "<!-- Made by `python -m xpushare.ur._generate` from `src/xpushare/ur/_functions`: not to be edited. -->"
+)
+
+INTRODUCTION: Final = f"""\
 # `xpushare.ur`: reference
 
-<!-- Made by `python -m xpushare.ur._generate` from `src/xpushare/ur/_functions`: not to be edited. -->
+{NOTICE}
 
-These are the functions of Unified Runtime that this package provides, under UR's names. The arguments are the inputs of
-the C function, in its order: an array and its count are one sequence, null is `None`, a struct is a dataclass, an
-enumeration is an `IntEnum` or any int, and the size arguments of queries are left out. A function returns its outputs.
-A failure raises `ur.URError` with a `ur.Result` in `.result`; the tables list the results in the order in which they
-are checked.
+`xpushare.ur` provides functions of Unified Runtime (UR), under UR's names. Each function has a section on one of the
+pages below. [Another page](unsupported.md) lists the functions that are not supported.
 
-Common to all functions:
+A function of `xpushare.ur` differs from the C function in these ways:
 
-- A handle of another kind, or one whose last reference was given up: `ERROR_INVALID_CONTEXT`, `ERROR_INVALID_DEVICE`,
-  `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_INVALID_PLATFORM`;
-  `ERROR_INVALID_VALUE` for an adapter. In a wait list: `ERROR_INVALID_EVENT_WAIT_LIST`.
-- A device that is not in the context: `ERROR_INVALID_DEVICE`.
-- A value of a type that no C program could pass: `ERROR_INVALID_ARGUMENT`, for enumerations and flags
-  `ERROR_INVALID_ENUMERATION`. A number that does not fit the C type: `ERROR_INVALID_VALUE`.
-- An address that lies in no memory of this process: `ERROR_INVALID_MEM_OBJECT` where memory is read, written or freed,
-  `ERROR_INVALID_ARGUMENT` where it is exported or closed, `ERROR_INVALID_VALUE` elsewhere.
-- A handle that is refused or has expired: `ERROR_INVALID_VALUE`. An object of the parent in a forked child:
-  `ERROR_INVALID_OPERATION`. What the driver refuses: `ERROR_ADAPTER_SPECIFIC`, its number in `.native`.
-- A query that is known but not answered, on this device or at all: `ERROR_UNSUPPORTED_ENUMERATION`.
+- The arguments are the inputs of the C function, in the same order. An array and its count are one sequence. The size
+  arguments of queries are left out.
+- Null is `None`. A struct is a dataclass. An enumeration is an `IntEnum`, or any int.
+- The function returns the outputs of the C function.
+- A failure raises `ur.URError`. Its `.result` is the result code, a `ur.Result`.
 """
+
+RESULTS: Final = """\
+## Results
+
+The table of each function lists its results in the order of the checks. If UR states no condition for a result, the
+table has none either. Some conditions have a mark:
+
+- "(documented)": UR documents the check, but its validation does not make it.
+- "(as the Level Zero adapter)": UR does not document the check, but its Level Zero adapter makes it and its tests
+  require it.
+
+In the tables of properties, "(optional)" means that an adapter may leave the property out.
+
+These results are common to all functions:
+
+| result | when |
+|---|---|
+| `ERROR_INVALID_CONTEXT`, `ERROR_INVALID_DEVICE`, `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, \
+`ERROR_INVALID_MEM_OBJECT`, `ERROR_INVALID_PLATFORM` | a handle is of another kind, or its last reference was released |
+| `ERROR_INVALID_VALUE` | the same for the handle of an adapter |
+| `ERROR_INVALID_EVENT_WAIT_LIST` | the same for an event in a wait list |
+| `ERROR_INVALID_DEVICE` | a device is not in the context |
+| `ERROR_INVALID_ARGUMENT` | no C program could pass a value of this type |
+| `ERROR_INVALID_ENUMERATION` | the same for an enumeration or flags |
+| `ERROR_INVALID_VALUE` | a number does not fit into the C type |
+| `ERROR_INVALID_MEM_OBJECT` | memory at an unknown address is to be read, written or freed |
+| `ERROR_INVALID_ARGUMENT` | memory at an unknown address is to be exported or closed |
+| `ERROR_INVALID_VALUE` | an address is unknown, in all other cases |
+| `ERROR_INVALID_VALUE` | an IPC handle is invalid or has expired |
+| `ERROR_INVALID_OPERATION` | an object of the parent process is used in a forked child |
+| `ERROR_ADAPTER_SPECIFIC` | the driver failed; `.native` is the driver's error number |
+| `ERROR_UNSUPPORTED_ENUMERATION` | a query exists, but is not answered for this device or at all |
+"""
+
+GROUPS: Final = {
+    "devices": ("adapters, platforms and devices", ("device", "peer")),
+    "contexts": ("contexts", ("context",)),
+    "queues": ("queues", ("queue",)),
+    "commands": ("commands in queues", ("enqueue",)),
+    "events": ("events", ("event",)),
+    "memory": ("USM memory", ("usm",)),
+    "buffers": ("buffers", ("mem", "buffer")),
+    "virtual-memory": ("physical and virtual memory", ("physical_mem", "virtual_mem")),
+    "ipc": ("sharing with other processes", ("ipc",)),
+    "native-handles": ("handles of the driver", ("native",)),
+}
+"""The pages of the reference: file name -> title, and the modules of `_functions` whose functions it describes."""
+
+_NAMES: Final = {"physical_mem": "physical memory", "mem": "buffer", "usm_pool": "pool"}
+"""The kinds of objects whose names on the pages differ from their names in the declarations."""
 
 # --- the stub ---------------------------------------------------------------------------------------
 
@@ -70,7 +115,7 @@ def _definition(function: Function, arguments: str, returns: str) -> list[str]:
 
 
 def _wrap(names: list[str]) -> list[str]:
-    """Put comma-separated names on lines of a stub."""
+    """Format names as lines of a stub, separated by commas."""
     lines = [""]
     for name in names:
         if len(lines[-1]) + len(name) > 105:
@@ -129,17 +174,17 @@ def stub() -> str:
     return "\n".join(lines) + "\n"
 
 
-# --- the reference page -----------------------------------------------------------------------------
+# --- the reference pages ----------------------------------------------------------------------------
 
 
 def _anchor(operation: Operation) -> str:
-    """Return the anchor of the operation's section, as mkdocs derives it from the heading."""
+    """Return the anchor of an operation's section, as MkDocs derives it from the heading."""
     return re.sub(r"[^\w-]", "", operation.name).lower()
 
 
 def _of_core(function: Function) -> list[str]:
-    """Return the rows of a table of errors: those that a function's operations of `core` raise, and those that the
-    function translates itself. Each row has the function's result code and the error's class.
+    """Return the rows of a table that shows which result code each of the package's errors becomes. The errors are
+    those that the function's operations of `core` raise, and those that the function itself converts.
     """
     raised = [error for each in function.operations for error in each.raises if issubclass(error, XpuShareError)]
     own = [each for each in (InvalidArgumentError, FeatureNotSupportedError) if each.default_result in function.results]
@@ -148,13 +193,14 @@ def _of_core(function: Function) -> list[str]:
 
 
 def _given_back(function: Function) -> list[str]:
-    """Describe which objects the caller has to release after a successful call, and which object the call itself
-    releases.
+    """Return sentences about the objects that the caller has to release after a successful call, and about the object
+    that the call itself releases.
     """
-    lines = [f"Gives back: {function.ends}."] if function.ends else []
+    lines = [f"Releases: {_NAMES.get(function.ends, function.ends)}."] if function.ends else []
     for made in function.made:
+        name = _NAMES.get(made, made)
         by = " or ".join(f"`{each.name}`" for each in FUNCTIONS.values() if each.ends == made)
-        lines.append(f"Has to be given back: {made}, by {by}." if by else f"Takes a reference: {made}.")
+        lines.append(f"The caller has to release: {name}, with {by}." if by else f"Adds a reference: {name}.")
     return lines
 
 
@@ -181,32 +227,81 @@ def _section(function: Function) -> list[str]:
     for line in _given_back(function):
         lines += ["", line]
     if function.python:
-        lines += ["", f"In Python: {function.python}"]
+        lines += ["", f"Equivalent in `xpushare`: {function.python}"]
     if function.operations:
-        links = (f"[`{each.name}`](reference/operations.md#{_anchor(each)})" for each in function.operations)
+        links = (f"[`{each.name}`](../reference/operations.md#{_anchor(each)})" for each in function.operations)
         lines += ["", f"Operation: {', '.join(links)}"]
     if rows := _of_core(function):
-        lines += ["", "| result | for the package's error |", "|---|---|", *rows]
+        lines += ["", "Errors of the package become these results:", "", "| result | error |", "|---|---|", *rows]
     return lines
 
 
-def reference() -> str:
-    """Return the text of `docs/ur-reference.md`."""
-    lines = [INTRODUCTION]
-    for name in sorted(FUNCTIONS):
-        lines += [*_section(FUNCTIONS[name]), ""]
-    lines += ["## Not supported", "", "These answer `ERROR_UNSUPPORTED_FEATURE`, whatever the arguments are:", ""]
-    lines += [f"`{name}`{',' if name != UNSUPPORTED[-1] else '.'}" for name in UNSUPPORTED]
-    lines += ["", "## Queries", ""]
-    for info, declared in sorted(INFOS.items()):
-        lines += [f"### `{info}`", "", "| query | number | answer |", "|---|---|---|"]
+def _page(function: Function) -> str:
+    """Return the name of the page that describes a function, without its suffix."""
+    module = function.body.__module__.rpartition(".")[2]
+    return next(page for page, (_title, modules) in GROUPS.items() if module in modules)
+
+
+def _link(name: str, folder: str) -> str:
+    """Return a link to the section of the function with that name. `folder` leads to the pages of the reference."""
+    return f"[`{name}`]({folder}{_page(FUNCTIONS[name])}.md#{name.lower()})"
+
+
+def _functions_of_page(page: str) -> list[Function]:
+    """Return the functions that a page describes, in the order of their declarations."""
+    return [
+        each for module in GROUPS[page][1] for each in FUNCTIONS.values() if each.body.__module__.endswith(f".{module}")
+    ]
+
+
+def _queries(functions: list[Function]) -> list[str]:
+    """Return the tables of the properties that these functions return."""
+    lines: list[str] = []
+    for info in sorted({each.returns.removeprefix("info:") for each in functions if each.returns.startswith("info:")}):
+        declared = INFOS[info]
+        asking = ", ".join(f"`{each.name}`" for each in functions if each.returns == f"info:{info}")
+        lines += [f"### `{info}`", "", f"The properties that {asking} can return:", ""]
+        lines += ["| property | number | type |", "|---|---|---|"]
         numbers = declared.enumeration.__members__
         for member in declared.kinds:
             mark = " (optional)" if member in declared.optional else ""
             answer = _result_of_query(info, member).replace("|", "\\|")
             lines.append(f"| `{member}` | {int(numbers[member]):#x} | `{answer}`{mark} |")
         lines.append("")
-    return "\n".join(lines)
+    return ["## Queries", "", *lines] if lines else []
+
+
+def _page_of_group(page: str) -> str:
+    """Return the text of a page about one group of functions."""
+    title, _modules = GROUPS[page]
+    functions = _functions_of_page(page)
+    lines = [f"# `xpushare.ur`: {title}", "", NOTICE, ""]
+    lines += [f"Unified Runtime's functions for {title}. [The overview](index.md) explains arguments and results.", ""]
+    for function in functions:
+        lines += [*_section(function), ""]
+    return "\n".join([*lines, *_queries(functions)])
+
+
+def _index() -> str:
+    """Return the text of the reference's first page."""
+    lines = [INTRODUCTION, "## Functions", "", "| page | functions |", "|---|---|"]
+    for page, (title, _modules) in GROUPS.items():
+        links = ", ".join(_link(each.name, "") for each in _functions_of_page(page))
+        lines.append(f"| [{title[0].upper()}{title[1:]}]({page}.md) | {links} |")
+    return "\n".join([*lines, "", RESULTS])
+
+
+def _unsupported() -> str:
+    """Return the text of the page that lists the functions of Unified Runtime that are not provided."""
+    lines = ["# `xpushare.ur`: unsupported functions", "", NOTICE, ""]
+    lines += ["These functions of Unified Runtime always fail with `ERROR_UNSUPPORTED_FEATURE`:", ""]
+    return "\n".join([*lines, *(f"- `{name}`" for name in UNSUPPORTED), ""])
+
+
+def reference() -> dict[str, str]:
+    """Return the pages of the reference in `docs/ur`: file name -> text."""
+    pages = {f"{page}.md": _page_of_group(page) for page in GROUPS}
+    return {"index.md": _index(), **pages, "unsupported.md": _unsupported()}
 
 
 # --- the pages on operations and aspects ------------------------------------------------------------
@@ -243,8 +338,7 @@ def operations_page() -> str:
         lines += [f"## `{each.name}`", "", " ".join(each.doc.split()), ""]
         lines += [f"- Raises: {', '.join(f'`{error.__name__}`' for error in each.raises)}"]
         if named := functions_of(each):
-            links = (f"[`{name}`](../ur-reference.md#{name.lower()})" for name in named)
-            lines += [f"- Unified Runtime: {', '.join(links)}"]
+            lines += [f"- Unified Runtime: {', '.join(_link(name, '../ur/') for name in named)}"]
         if each.rules:
             lines += [f"- Rules of sharing: {', '.join(f'3.{rule}' for rule in each.rules)}"]
         if each.makes or each.ends:
@@ -260,13 +354,13 @@ def aspects_page() -> str:
 
 
 def targets() -> dict[Path, str]:
-    """Return the generated files of a checkout, with their contents."""
+    """Return the paths of all generated files in a checkout, and their contents."""
     here = Path(__file__).resolve()
     checkout = here.parents[3]
     docs = checkout / "docs"
     return {
         here.with_name("__init__.pyi"): stub(),
-        docs / "ur-reference.md": reference(),
+        **{docs / "ur" / name: text for name, text in reference().items()},
         docs / "reference" / "operations.md": operations_page(),
         docs / "reference" / "aspects.md": aspects_page(),
         checkout / "src" / "native" / "ur_adapter" / "functions.h": tables(),

@@ -1,5 +1,5 @@
-"""The layers around the functions of `xpushare.ur`, such as tracing and validation. The layers read the declarations to
-learn which objects a function makes and ends, and which of its arguments are handles and addresses.
+"""Installs layers, such as tracing and validation, around the functions of `xpushare.ur`. From the declarations, the
+layers learn which objects a function creates and releases, and which of its arguments are handles and addresses.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ _points: Final[dict[str, Point]] = {}
 
 
 def attach(points: Mapping[str, Point]) -> None:
-    """Make all layers that are enabled now or later wrap these functions."""
+    """Register the functions at these points, so that every active layer wraps them. Layers that become active later
+    also wrap them.
+    """
     _points.update(points)
     add_face(_apply)
 
@@ -73,13 +75,13 @@ def _layered(function: Function, call: Callable[..., Any]) -> Callable[..., Any]
 
 @cache
 def _ended() -> frozenset[str]:
-    """Return the kinds of handles and addresses that functions release."""
+    """Return the kinds of objects that functions release."""
     return frozenset(each.ends for each in FUNCTIONS.values())
 
 
 @cache
 def _addresses() -> frozenset[str]:
-    """Return the kinds of objects that functions release by address instead of by handle."""
+    """Return the kinds of objects that functions release by their address instead of by a handle."""
     return frozenset(kind for kind in _ended() if kind and kind not in HANDLES and not kind.endswith(" handle"))
 
 
@@ -88,8 +90,9 @@ def _name(handle: Counted) -> str:
 
 
 def _subject(function: Function, kind: str, given: Mapping[str, Any]) -> Any:
-    """Return the first argument that is a handle of that kind. If objects of that kind are not handles, return the
-    first argument that is an address. Return None if no argument fits.
+    """Return the first argument that is a handle of the kind `kind`. If objects of that kind have addresses instead of
+    handles, return the first argument that is an address. Return None if there is no such argument. `given` maps names
+    to arguments.
     """
     for arg in function.args:
         if arg.base_kind == (f"handle:{kind}" if kind in HANDLES else "pointer"):
@@ -98,8 +101,8 @@ def _subject(function: Function, kind: str, given: Mapping[str, Any]) -> Any:
 
 
 def _made_address(function: Function, given: Mapping[str, Any], result: Any) -> int:
-    """Return the address of the object that a call made, which is one of the outputs of the call or, if no output is an
-    address, one of its arguments.
+    """Return the address of the object that a call has created. The address is one of the call's outputs or, if none of
+    them is an address, one of its arguments.
     """
     kinds = function.returns.split("+")
     outputs = dict(zip(kinds, result if len(kinds) > 1 else (result,), strict=True))
@@ -107,8 +110,8 @@ def _made_address(function: Function, given: Mapping[str, Any], result: Any) -> 
 
 
 def _keep(function: Function, given: Mapping[str, Any], result: Any) -> None:
-    """Record the objects that a successful call made and ended. Handle data are left out, since the operations of
-    `core` record them.
+    """Record the objects that a successful call has created and released. IPC handle data is left out, since the
+    operations of `core` record it.
     """
     from xpushare.core.validation import books
 
@@ -138,7 +141,9 @@ _USE: Final = "There are no valid references to"
 
 
 def _check(function: Function, given: Mapping[str, Any], error: URError, overrun: str) -> None:
-    """Report why a call failed. If an operation found an access out of bounds, `overrun` describes it."""
+    """Report why a call failed, if the validation layer can tell. `overrun` describes an access out of bounds that an
+    operation of `core` found, or is empty.
+    """
     from xpushare.core.validation import checks, tell
 
     if "lifetime" in checks and _check_lifetime(function, given):
@@ -148,7 +153,7 @@ def _check(function: Function, given: Mapping[str, Any], error: URError, overrun
 
 
 def _check_lifetime(function: Function, given: Mapping[str, Any]) -> bool:
-    """Report handles and addresses that are invalid or no longer valid. Returns whether there were any."""
+    """Report arguments that are not valid handles or addresses, or no longer are. Return whether there were any."""
     from xpushare.core.validation import books, tell
 
     found = False
@@ -175,7 +180,9 @@ def _check_lifetime(function: Function, given: Mapping[str, Any]) -> bool:
 
 
 def _check_release(function: Function, address: int) -> bool:
-    """Report why an address could not be released: it was never made here, or has been released before."""
+    """Report an address that cannot be released, because no function returned it or because it has already been
+    released. Return whether it was reported.
+    """
     from xpushare.core.validation import books, tell
 
     record = books.keyed(function.ends, address)
@@ -187,7 +194,9 @@ def _check_release(function: Function, address: int) -> bool:
 
 
 def _check_addresses(function: Function, given: Mapping[str, Any]) -> None:
-    """Report, before a call, addresses that were released while a queue or an export still uses them."""
+    """Report, before a call, addresses of objects that the program has released, even if a queue or an export still
+    keeps their memory alive.
+    """
     from xpushare.core.validation import books, tell
 
     if function.ends in _addresses():
@@ -208,7 +217,7 @@ def _check_addresses(function: Function, given: Mapping[str, Any]) -> None:
 
 
 def _mapped(address: int) -> bool:
-    """Return whether anything is mapped at an address in this process."""
+    """Return whether any memory is mapped at an address in this process."""
     with open("/proc/self/maps") as file:
         for line in file:
             start, _, end = line.split(" ", 1)[0].partition("-")
@@ -218,9 +227,7 @@ def _mapped(address: int) -> bool:
 
 
 def _check_gone(address: int) -> bool:
-    """Report an address at which functions of `xpushare.ur` have made an object that no longer exists. Returns whether
-    the address was reported.
-    """
+    """Report an address that belongs to a released object of `xpushare.ur`. Return whether the address was reported."""
     from xpushare.core.validation import books, tell
 
     if _objects.places.locate(address) is not None:
@@ -233,8 +240,8 @@ def _check_gone(address: int) -> bool:
 
 
 def _check_bounds(function: Function, given: Mapping[str, Any], error: URError) -> bool:
-    """Report address arguments whose allocation ends before the last byte that the call would use. Returns whether
-    there are any.
+    """Report address arguments whose allocation ends before the last byte that the call would use. Return whether there
+    were any.
     """
     from xpushare.core.validation import books, tell
 
@@ -268,7 +275,7 @@ def _check_bounds(function: Function, given: Mapping[str, Any], error: URError) 
 
 
 def _words(name: str) -> str:
-    """Format `USMAllocInfo` as `USM_Alloc_Info`."""
+    """Separate the words of a class name with underscores, for example `USMAllocInfo` as `USM_Alloc_Info`."""
     return re.sub(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
 
 
@@ -293,7 +300,9 @@ def _enumerator(value: int, enumeration: type[IntEnum]) -> str:
 
 
 def _value(value: Any, kind: str, asked: Any = None) -> str:
-    """Format a value of that kind as Unified Runtime prints it. Of data, only the size is printed."""
+    """Format a value of the kind `kind` as Unified Runtime prints it. For bytes, only their number is printed. For a
+    query, `asked` is the property that was asked for.
+    """
     if value is None:
         return "nullptr"
     if "+" in kind:

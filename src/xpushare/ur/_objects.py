@@ -1,5 +1,5 @@
-"""The handles of `xpushare.ur`, which are small reference-counted objects around the objects of `xpushare`, and the
-tables that map addresses to objects.
+"""The handles of `xpushare.ur`, which are reference-counted wrappers around objects of `xpushare`. Also the tables that
+find the object at an address.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ _lock = threading.RLock()
 
 
 class Counted:
-    """A handle with Unified Runtime's reference count. The handle is invalid once the count is 0, even if the program
-    still has the Python object.
+    """The base class of handles, with Unified Runtime's reference count. A handle becomes invalid when the count
+    reaches 0, even if the program still has the Python object.
 
-    Some classes have an attribute `shared`: the object of `xpushare` that the handle stands for.
+    Most subclasses have an attribute `shared`, which is the object of `xpushare` that the handle wraps.
     """
 
     __slots__ = ("__weakref__", "references")
@@ -101,7 +101,7 @@ class Counted:
             self._end()
 
     def _end(self) -> None:
-        """End the object, after its last reference was released."""
+        """Close the wrapped object. Called after the last reference has been released."""
 
     def _about(self) -> str:
         return ""
@@ -116,7 +116,7 @@ class Counted:
 
 @final
 class Adapter(Counted):
-    """`ur_adapter_handle_t`: the adapter of one backend's devices."""
+    """`ur_adapter_handle_t`: a driver adapter, which provides the devices of one backend."""
 
     __slots__ = ("_backend", "log", "platform")
 
@@ -141,7 +141,7 @@ class Adapter(Counted):
 
 @final
 class Platform(Counted):
-    """`ur_platform_handle_t`: the devices of one adapter. Each adapter has one platform."""
+    """`ur_platform_handle_t`: the platform of an adapter, with all its devices. Each adapter has one platform."""
 
     __slots__ = ("adapter",)
 
@@ -161,7 +161,7 @@ class Platform(Counted):
 
 @final
 class Device(Counted):
-    """`ur_device_handle_t`: one device. `shared` is its `xpushare.Device`."""
+    """`ur_device_handle_t`: a device. `shared` is the `xpushare.Device` that it wraps."""
 
     __slots__ = ("platform", "shared")
 
@@ -181,7 +181,7 @@ class Device(Counted):
         return self.shared.backend
 
     def release(self) -> None:
-        """Release a reference. The last reference is never released, since a device lives as long as the process."""
+        """Release a reference. The last reference is never released, since a device lives until the process exits."""
         if self.references > 1:
             super().release()
 
@@ -191,7 +191,7 @@ class Device(Counted):
 
 @final
 class Context(Counted):
-    """`ur_context_handle_t`: a group of devices of one platform, which share objects."""
+    """`ur_context_handle_t`: a group of devices of one platform that can use the same objects."""
 
     __slots__ = ("chosen_pools", "default_pools", "devices", "shared")
 
@@ -220,7 +220,9 @@ class Context(Counted):
             return found
 
     def pool(self, device: Device) -> USMPool:
-        """Return the pool from which commands allocate memory of a device if the caller passes no pool."""
+        """Return the pool from which `urEnqueueUSMDeviceAllocExp` allocates memory of a device if its caller passes no
+        pool.
+        """
         found = self.chosen_pools.get(device)
         return found if found is not None and found.references else self.default_pool(device)
 
@@ -276,7 +278,7 @@ class Queue(Counted):
 
 @final
 class PhysicalMem(Counted):
-    """`ur_physical_mem_handle_t`: pages without an address."""
+    """`ur_physical_mem_handle_t`: physical memory, which has no address until it is mapped."""
 
     __slots__ = ("context", "device", "shared")
 
@@ -306,7 +308,7 @@ class PhysicalMem(Counted):
 
 @final
 class Event(Counted):
-    """`ur_event_handle_t`: the event of a command, or a reusable event."""
+    """`ur_event_handle_t`: an event, which belongs to one command or is reusable."""
 
     __slots__ = (
         *("command", "context", "failed_on", "native", "point", "profile", "queue", "reusable", "shared", "started"),
@@ -387,7 +389,7 @@ class Mem(Counted):
 
     @property
     def piece(self) -> Range:
-        """Return the range of memory that the buffer covers."""
+        """The range of memory that the buffer covers."""
         return self._bytes if isinstance(self._bytes, Range) else use(self._bytes)
 
     def _about(self) -> str:
@@ -400,7 +402,7 @@ class Mem(Counted):
 
 
 class Mapped(NamedTuple):
-    """A part of a buffer that the program reads and writes through an address."""
+    """A part of a buffer that is mapped, so that the program can access it at an address."""
 
     offset: int
     nbytes: int
@@ -411,7 +413,7 @@ class Mapped(NamedTuple):
 
 @final
 class USMPool(Counted):
-    """`ur_usm_pool_handle_t`: a pool. It counts the bytes that are allocated from it."""
+    """`ur_usm_pool_handle_t`: a pool of USM memory. It only counts the bytes that are allocated from it."""
 
     __slots__ = ("context", "device", "flags", "most", "threshold", "used")
 
@@ -441,7 +443,7 @@ class USMPool(Counted):
         return self.context.backend
 
     def count(self, nbytes: int) -> None:
-        """Add an allocation of `nbytes` to the counts. A negative size counts a free."""
+        """Record an allocation of `nbytes`, or a free if `nbytes` is negative."""
         with _lock:
             self.used += nbytes
             self.most = max(self.most, self.used)
@@ -472,7 +474,7 @@ _devices: Final[dict[SharedDevice, Device]] = {}
 
 
 def device_of(device: SharedDevice) -> Device:
-    """Return the handle of a device."""
+    """Return the handle for an `xpushare.Device`. The same device always has the same handle."""
     found = _devices.get(device)
     if found is None:
         with _lock:
@@ -489,8 +491,8 @@ _loader_selects: Final = ContextVar("loader_selects", default=False)
 
 
 def selected_by_loader(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `call` for Unified Runtime's loader. Inside the call, `ONEAPI_DEVICE_SELECTOR` hides no devices, since the
-    loader itself applies the variable to the devices of a platform.
+    """Wrap the function `call` for use by Unified Runtime's loader. `ONEAPI_DEVICE_SELECTOR` hides no devices inside
+    the call, since the loader itself applies the variable.
     """
 
     def answer(*arguments: Any) -> Any:
@@ -504,7 +506,7 @@ def selected_by_loader(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def adapters() -> dict[Adapter, list[Device]]:
-    """Return the adapters that have devices in this process, and these devices."""
+    """Return the adapters that have devices in this process, each with a list of these devices."""
     found: dict[Adapter, list[Device]] = {}
     for device in map(device_of, devices_of_backends() if _loader_selects.get() else shared_devices()):
         found.setdefault(device.platform.adapter, []).append(device)
@@ -516,8 +518,8 @@ def adapters() -> dict[Adapter, list[Device]]:
 
 @final
 class Places:
-    """The objects at the addresses that functions of `xpushare.ur` have returned. The key is the first address of the
-    allocation or range.
+    """Tables of the objects at the addresses that functions of `xpushare.ur` have returned. The keys are the first
+    addresses of the objects.
     """
 
     def __init__(self) -> None:
@@ -531,22 +533,22 @@ class Places:
         self._mapped: dict[int, Any] = {}  # opened allocations, reserved ranges and registered memory
 
     def add(self, found: Any) -> None:
-        """Add an opened allocation, a reserved range or registered memory, so that `locate` finds it. The caller holds
-        the lock.
+        """Add opened memory, a reserved range or registered memory, so that `locate` finds it. The caller holds the
+        lock.
         """
         if found.address not in self._mapped:
             insort(self._starts, found.address)
             self._mapped[found.address] = found
 
     def remove(self, found: Any) -> None:
-        """Remove the object at an address from the table, even if it is alive. The caller holds the lock."""
+        """Remove an object that `add` added, even if the object is still alive. The caller holds the lock."""
         start: int = found.address
         if start in self._mapped and self._mapped[start] is found:
             del self._mapped[start]
             self._starts.pop(bisect_right(self._starts, start) - 1)
 
     def locate(self, address: int) -> Any | None:
-        """Return the allocation or reserved range that contains `address`."""
+        """Return the allocation or reserved range that contains `address`, or None if there is none."""
         allocation = node.current().allocations.find(address)
         if allocation is not None:
             return allocation
@@ -558,8 +560,8 @@ class Places:
         return found if address < found.address + found.nbytes else None
 
     def find(self, address: int) -> Range:
-        """Return the memory from `address` to the end of its allocation or range, including memory that was allocated
-        without `xpushare.ur`. Raises `ERROR_INVALID_MEM_OBJECT` for an unknown address.
+        """Return the memory from `address` to the end of its allocation or range. This also finds memory that was
+        allocated without `xpushare.ur`. Raise `ERROR_INVALID_MEM_OBJECT` for an unknown address.
         """
         found = self.known(address)
         if found is None:
@@ -570,7 +572,7 @@ class Places:
         return found
 
     def known(self, address: int) -> Range | None:
-        """Return the memory as `find` does, or None for an unknown address."""
+        """Return the same memory as `find`, or None for an unknown address."""
         exact = self.allocated.get(address)
         if exact is not None:
             return use(exact)
@@ -589,8 +591,8 @@ class Places:
         return Range(allocation, offset, allocation.nbytes - offset, device, device.context, read_only, handle, None)
 
     def operand(self, address: int, size: int, device: SharedDevice, context: SharedContext) -> Range:
-        """Return memory of at least `size` bytes at an address: memory that `find` would return or, if the address is
-        unknown, ordinary memory of this process.
+        """Return the memory from `address` on, for a command that uses `size` bytes of it. If `find` does not know the
+        address, return ordinary memory of this process. Raise `URError` if fewer bytes are available.
         """
         found = self.known(address)
         if found is None:
@@ -605,7 +607,7 @@ class Places:
         return found
 
     def range_at(self, address: int) -> VirtualRange:
-        """Return the reserved range that contains `address`."""
+        """Return the reserved range of virtual addresses that contains `address`."""
         reserved = self.locate(address)
         found = None if reserved is None else self.ranges.get(reserved.address)
         if found is None:

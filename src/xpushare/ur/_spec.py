@@ -1,38 +1,41 @@
-"""How a function of `xpushare.ur` is declared, and where the declarations are found.
+"""Defines how a function of `xpushare.ur` is declared, and holds the declarations in `FUNCTIONS` and `INFOS`.
 
-A function is declared once, in a module of `_functions`: `@function` and the body below it. The public function with
-its validation (`_derived`), the stub and the reference pages (`_generate`) derive from that declaration, and so do the
-links between functions and the operations of `core`. A body takes the C function's inputs in their order and under
-their names. An array and its count are one sequence. Outputs and the sizes of info queries are omitted, and so are the
-rules about them. Annotations give the kind of each argument:
+Each function is declared once, in a module of `_functions`, by the decorator `@function` above its body. The other
+modules generate everything else from the declarations: `_derived` builds the public functions with their checks, and
+`_generate` writes the stub and the reference pages. A body has the parameters of the C function, with the same names
+and in the same order, but an array and its count are one sequence. Output parameters and the sizes of queries are left
+out, and so are the checks of them.
+
+The annotation of a parameter or result gives its kind, which is a short string:
 
 | annotation | kind | in Python |
 |---|---|---|
-| a class of `_objects` | `handle:X` | an object; `HANDLES` has the kinds |
-| `Pointer`, `NullablePointer` | `pointer`, `pointer?` | an address, `int` of 64 bits; 0 and `None` are null |
-| `Size` | `size` | `int` of 64 bits, not negative |
-| `bool` | `bool` | `bool` |
-| `Uint32` | `uint32` | `int` of 32 bits, not negative |
-| `String` | `string` | `str`; a C string |
-| `LoggerCallback`, `EventCallback`, `HostTask` | `callback:X` | a callable, for a C function pointer |
-| `UserData` | `data?` | any object, handed to a callback; `void *`, which may be null |
-| `bytes` | `bytes` | bytes-like; a pointer to data together with the size of it, where UR takes the size |
-| `Pattern` | `pattern` | bytes-like; `pPattern` and `patternSize` |
-| an `IntEnum` of `_enums` | `enum:X` | `int`, answered as class `X` |
-| `Annotated[int, X]`, `X` an `IntFlag` | `flags:X` | `int` |
-| a class of `_structs` | `struct:X` | that dataclass; `value:X` if C has the struct itself, not a pointer to it |
-| `tuple[X, ...]` | `sequence:X` | a sequence of handles and its count |
-| `WaitList`, `DeviceList` | `sequence:X?` | the same; empty is UR's null with count 0 |
-| `NativeHandle` | `size` | the driver's handle, any `int` of 64 bits |
-| `X | None` | the kind of `X`, and `?` | `None` is allowed |
-| `list[X]` (a result) | the kind of `X`, and `[]` | a list |
-| `tuple[X, Y]` (a result) | the kinds, with `+` | a tuple: several outputs, in their order |
+| a class of `_objects` | `handle:X`, where `X` is a key of `HANDLES` | a handle |
+| `Pointer`, `NullablePointer` | `pointer`, `pointer?` | an address, an `int` of 64 bits; 0 and `None` mean null |
+| `Size` | `size` | an `int` of 64 bits, not negative |
+| `bool` | `bool` | a `bool` |
+| `Uint32` | `uint32` | an `int` of 32 bits, not negative |
+| `String` | `string` | a `str`; in C, a C string |
+| `LoggerCallback`, `EventCallback`, `HostTask` | `callback:X` | a callable; in C, a function pointer |
+| `UserData` | `data?` | any object, which is passed to a callback; in C, a `void *` that may be null |
+| `bytes` | `bytes` | a bytes-like object; in C, a pointer and, for some functions, a size |
+| `Pattern` | `pattern` | a bytes-like object; in C, `pPattern` and `patternSize` |
+| an `IntEnum` of `_enums` | `enum:X` | an `int`; as a result, a member of the class `X` |
+| `Annotated[int, X]` with an `IntFlag` `X` | `flags:X` | an `int` |
+| a class of `_structs` | `struct:X`, or `value:X` if C passes it by value | that dataclass |
+| `tuple[X, ...]` | `sequence:X` | a sequence of handles; in C, an array and its count |
+| `WaitList`, `DeviceList` | `sequence:X?` | the same; an empty sequence is null with the count 0 in C |
+| `NativeHandle` | `size` | a driver's handle, an `int` of 64 bits |
+| `X | None` | the kind of `X` followed by `?` | the same, or `None` |
+| `list[X]` (only results) | the kind of `X` followed by `[]` | a list |
+| `tuple[X, Y]` (only results) | the kinds of `X` and `Y`, joined by `+` | a tuple of several outputs |
 
-The values of info queries have the kinds `uint32`, `int32`, `uint64`, `string` and `K[3]`, too; an `Info` says which. A
-function whose last argument is `propName` answers `info:X`: a value whose kind the `Info` of that enumeration gives.
+A function whose last parameter is `propName` is a query. Its result has the kind `info:X`, which means that the `Info`
+for the enumeration `X` gives the kind of each value. Values of queries can also have the kinds `int32`, `uint64` and
+`K[3]` (three values of the kind `K`).
 
-Numbers, summaries, results and rules restate Unified Runtime (`scripts/core/*.yml` and its parameter validation, commit
-578c2a84 of 2026-08-22).
+Numbers, results and checks follow Unified Runtime (`scripts/core/*.yml` and its parameter validation, commit 578c2a84
+of 2026-08-22).
 """
 
 from __future__ import annotations
@@ -106,7 +109,7 @@ WaitList = Annotated[tuple[Event, ...], "sequence:event?"]
 
 
 class Arg(NamedTuple):
-    """An argument in Python."""
+    """An argument of a function in Python."""
 
     name: str
     """UR's name of the parameter. For an array and its count, it is the array's name."""
@@ -118,27 +121,27 @@ class Arg(NamedTuple):
 
     @property
     def base_kind(self) -> str:
-        """The kind without `?`."""
+        """The kind without the `?` that marks an argument which may be None."""
         return self.kind.removesuffix("?")
 
 
 class Error(NamedTuple):
-    """A result that UR documents for a function."""
+    """An error result that UR documents for a function."""
 
     result: str
     """Name of a `Result`."""
     condition: str
-    """When the result occurs. Empty if UR states no condition."""
+    """When the error occurs. Empty if UR states no condition."""
 
 
 class Check(NamedTuple):
-    """A rule that can be decided from the arguments alone."""
+    """A check that is decided from the arguments alone."""
 
     result: str
-    """Name of a `Result`, the answer if the condition holds."""
+    """Name of the `Result` if the condition is true."""
     condition: str
-    """A Python expression over the arguments' names, `invalid_bits` and the classes of `_enums`. Its value counts as
-    true or false. The checks before it have passed.
+    """A Python expression. It can use the arguments' names, `invalid_bits` and the classes of `_enums`. The earlier
+    checks have passed when it is evaluated.
     """
     origin: Literal["layer", "documented", "adapter"] = "layer"
     """`layer`: UR's parameter validation makes the check. `documented`: UR documents the check, but leaves it to the
@@ -147,19 +150,19 @@ class Check(NamedTuple):
 
 
 class Touched(NamedTuple):
-    """Memory that a command uses."""
+    """The memory at one address that a command uses."""
 
     pointer: str
     """The argument with the address."""
     nbytes: str
-    """The largest number of bytes: an argument, or the product of two."""
+    """The largest number of bytes that the command uses: the name of an argument, or `a * b` for two arguments."""
     use: Literal["hints", "reads", "writes"]
-    """Hints concern USM memory only."""
+    """How the command uses the memory. Hints are only valid for USM memory."""
 
 
 @dataclass(frozen=True)
 class Function:
-    """One function of `xpushare.ur`."""
+    """The declaration of one function of `xpushare.ur`."""
 
     name: str
     function_id: int
@@ -168,44 +171,46 @@ class Function:
     notes: str
     args: tuple[Arg, ...]
     unchecked: frozenset[str]
-    """Mandatory parameters of C, including outputs, that UR does not compare with null."""
+    """Mandatory parameters of C, including outputs, that UR does not check for null."""
     returns: str
     """Kind of the result, or `None`."""
     errors: tuple[Error, ...]
-    """The results that UR documents, in the order of their checks: those that `checks` decide, then the others, then
+    """The errors that UR documents: first those of `checks`, in the same order, then the others, and finally
     `UNIVERSAL_ERRORS`.
     """
     checks: tuple[Check, ...]
-    """The checks in the order of UR's parameter validation: pointers, handles, enumerations and flags, the rest."""
+    """The checks in the order of UR's parameter validation: of pointers, of handles, of enumerations and flags, and
+    others.
+    """
     operations: tuple[Operation, ...]
-    """The operations of `core` that do the work."""
+    """The operations of `core` that the body calls."""
     results: Mapping[Result, Result]
-    """The function's results for the general errors of `core`."""
+    """Result codes of `core`'s errors -> the codes that this function uses instead."""
     handles: tuple[type[XpuShareError], ...]
-    """The errors of its operations for which the function returns a value."""
+    """Errors of its operations that the body handles, so that the call succeeds nevertheless."""
     makes: str
-    """The kind of the object that a successful call makes, or takes a reference to. The caller has to give it back.
-    Several kinds are joined with `+`.
+    """The kind of the object that a successful call creates or adds a reference to. The caller has to release it.
+    Several kinds are joined by `+`.
     """
     ends: str
-    """The kind of the object that the call gives back."""
+    """The kind of the object that the call releases."""
     touches: tuple[Touched, ...]
     """The memory that a command uses."""
     needs: Aspect | None
-    """What a device must have to carry the command out."""
+    """The aspect that the device needs for the command, if any."""
     python: str
-    """The same call, written with the classes of `xpushare.objects`. Empty if Python programs do not need such a call:
-    Python counts references itself.
+    """The equivalent call in `xpushare`, for the reference pages. Empty if there is none, for example because Python
+    counts references itself.
     """
     body: Callable[..., Any]
 
     @property
     def made(self) -> tuple[str, ...]:
-        """The kinds of objects in `makes`, as a tuple."""
+        """The kinds of objects that the function creates, as a tuple."""
         return tuple(self.makes.split("+")) if self.makes else ()
 
     def result_of(self, result: Result) -> Result:
-        """Return the result code of the function for an error of `core`. `result` is the general code of that error."""
+        """Return the result code that this function uses for an error of `core` whose general code is `result`."""
         return self.results.get(result, result)
 
 
@@ -216,7 +221,7 @@ UNIVERSAL_ERRORS: Final[tuple[Error, ...]] = (
     Error("ERROR_DEVICE_LOST", ""),
     Error("ERROR_ADAPTER_SPECIFIC", ""),
 )
-"""The results that every function may have."""
+"""The errors that every function can have."""
 
 UNSUPPORTED_QUERY: Final = ("UNSUPPORTED_ENUMERATION", "the adapter does not support `propName`")
 
@@ -224,7 +229,9 @@ UNSUPPORTED_QUERY: Final = ("UNSUPPORTED_ENUMERATION", "the adapter does not sup
 
 
 class Info:
-    """The queries of one enumeration: the kind of the value of each query, and the function that answers it."""
+    """The queries of one enumeration. For each query, it has the kind of the value and the function that returns the
+    value.
+    """
 
     def __init__(
         self,
@@ -234,20 +241,25 @@ class Info:
         optional: str = "",
         changing: str = "",
     ) -> None:
-        """Declare the queries. `kinds` maps a kind of values to the names of the queries that return this kind.
-        `answers` maps a query to the function that answers it for an object. `optional` are the names of the queries
-        that UR lets an adapter leave unanswered. `changing` are the names of the queries whose answer may change.
+        """Declare the queries of an enumeration.
+
+        - `kinds`: a kind of value -> the names of the queries that return such a value
+        - `answers`: a query -> the function that takes an object and returns the value
+        - `optional`: the names of the queries that UR does not require of an adapter
+        - `changing`: the names of the queries whose value can change
         """
         self.enumeration = enumeration
         self.kinds: Final = {name: kind for kind, names in kinds.items() for name in names.split()}
         self.optional: Final = frozenset(optional.split())
         self.lasting: Final = frozenset(each for each in answers if each.name not in changing.split())
-        """The queries that always have the same answer."""
+        """The queries whose value never changes."""
         self._answers = answers
         INFOS[enumeration.__name__] = self
 
     def answer(self, asked: Any, about: Any) -> Any:
-        """Return the value of a query for an object, or raise `ERROR_UNSUPPORTED_ENUMERATION`."""
+        """Return the value of the query `asked` for the object `about`. Raise `ERROR_UNSUPPORTED_ENUMERATION` if the
+        query is not answered.
+        """
         found = self._answers.get(asked)
         if found is None:
             raise URError(f"{about!r} does not answer {asked!r}", result=Result.ERROR_UNSUPPORTED_ENUMERATION)
@@ -293,7 +305,7 @@ def _value_rules(arg: Arg) -> Iterable[Rule]:
         yield rule(
             "INVALID_ENUMERATION",
             f"invalid_bits({name}, {arg.name})",
-            f"`{arg.name}` has a bit of {_mask(name)}, which are not `{name}`",
+            f"`{arg.name}` has bits that are not `{name}` (mask {_mask(name)})",
         )
     elif family == "struct":
         guard = f"{arg.name} is not None and " if arg.optional else ""
@@ -303,7 +315,7 @@ def _value_rules(arg: Arg) -> Iterable[Rule]:
                 yield rule(
                     "INVALID_ENUMERATION",
                     f"{guard}invalid_bits({flags}, {arg.name}.{field})",
-                    f"`{arg.name}.{field}` has a bit of {_mask(flags)}, which are not `{flags}`",
+                    f"`{arg.name}.{field}` has bits that are not `{flags}` (mask {_mask(flags)})",
                 )
 
 
@@ -313,7 +325,9 @@ _HANDLE_KINDS: Final = {cls: kind for kind, cls in HANDLES.items()}
 
 
 def _kind(annotation: Any) -> str:
-    """Return the kind of argument or result for an annotation in a body's signature."""
+    """Return the kind of an argument or a result from its annotation in a body's signature. The module's docstring
+    lists the kinds.
+    """
     if annotation is types.NoneType:
         return "None"
     origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
@@ -363,16 +377,21 @@ def function(
     needs: Aspect | None = None,
     python: str = "",
 ) -> Callable[[F], F]:
-    """Declare that the decorated function is the body of UR's function with the same name.
+    """Return a decorator that declares a function of `xpushare.ur`. The decorated function is the body, and has the
+    name of UR's function. The decorator adds the declaration to `FUNCTIONS` and returns the body unchanged.
 
-    - `errors`: the results that no check decides, without `ERROR_`, and when they occur
-    - `rules`: the checks after those that follow from the kinds
-    - `unchecked`: mandatory parameters that UR does not compare with null
-    - `operations`: the names of the operations of `core` that do the work
-    - `invalid`, `unsupported`: the results if `core` raises `InvalidArgumentError` or `FeatureNotSupportedError`
-    - `handles`, `makes`, `ends`, `touches`, `needs`, `python`: as in `Function`
+    The parameters of the body become the parameters of the public function. The first paragraph of the body's docstring
+    becomes `Function.summary`, and the rest becomes `Function.notes`.
 
-    The first paragraph of the body's docstring is the summary. The other paragraphs are the notes.
+    - `function_id`: UR's number of the function
+    - `errors`: the error results that no check decides, in UR's order. Each is a name without `ERROR_`, or a pair of
+      such a name and the condition for the error.
+    - `rules`: additional checks. They run after the checks that follow from the kinds of the arguments.
+    - `unchecked`: the names of mandatory parameters that are not checked for null, because UR does not check them
+    - `operations`: the names of the operations of `core` that the body calls
+    - `invalid`: the result code if `core` raises `InvalidArgumentError`
+    - `unsupported`: the result code if `core` raises `FeatureNotSupportedError`
+    - `handles`, `makes`, `ends`, `touches`, `needs`, `python`: the fields of `Function` with these names
     """
 
     def declare(body: F) -> F:
@@ -429,5 +448,5 @@ def function(
 
 
 def functions_of(operation: Operation) -> tuple[str, ...]:
-    """Return the functions of `xpushare.ur` that call an operation of `core`."""
+    """Return the names of the functions of `xpushare.ur` that call an operation of `core`."""
     return tuple(each.name for each in FUNCTIONS.values() if operation in each.operations)

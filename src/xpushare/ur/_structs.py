@@ -1,7 +1,7 @@
-"""The structs that functions of `xpushare.ur` take or answer, as plain dataclasses.
+"""Unified Runtime's structs that functions of `xpushare.ur` take or return, as dataclasses.
 
-A class is named after UR's C type, and has UR's fields without `stype` and `pNext`. Any `int` is accepted. The
-functions refuse bits and values that UR does not know.
+A class is named after UR's C type and has the same fields, except `stype` and `pNext`. A field accepts any `int`. The
+functions reject flags and values that UR does not define.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 
 @dataclass
 class ContextProperties:
-    """`ur_context_properties_t`, for `urContextCreate`."""
+    """UR's struct `ur_context_properties_t`, an argument of `urContextCreate`."""
 
     flags: int = 0
     """`ContextFlags`"""
@@ -49,7 +49,7 @@ class ContextProperties:
 
 @dataclass
 class QueueProperties:
-    """`ur_queue_properties_t`, for `urQueueCreate`."""
+    """UR's struct `ur_queue_properties_t`, an argument of `urQueueCreate`."""
 
     flags: int = 0
     """`QueueFlags`"""
@@ -57,7 +57,7 @@ class QueueProperties:
 
 @dataclass
 class USMDesc:
-    """`ur_usm_desc_t`, for `urUSMHostAlloc`, `urUSMDeviceAlloc` and `urUSMSharedAlloc`."""
+    """UR's struct `ur_usm_desc_t`, an argument of `urUSMHostAlloc`, `urUSMDeviceAlloc` and `urUSMSharedAlloc`."""
 
     hints: int = 0
     """`USMAdviceFlags`"""
@@ -67,7 +67,9 @@ class USMDesc:
 
 @dataclass
 class PhysicalMemProperties:
-    """`ur_physical_mem_properties_t`, for `urPhysicalMemCreate` and as the answer of `PhysicalMemInfo.PROPERTIES`."""
+    """UR's struct `ur_physical_mem_properties_t`, an argument of `urPhysicalMemCreate` and the value of
+    `PhysicalMemInfo.PROPERTIES`.
+    """
 
     flags: int = 0
     """`PhysicalMemFlags`"""
@@ -75,7 +77,7 @@ class PhysicalMemProperties:
 
 @dataclass
 class ExpEventDesc:
-    """`ur_exp_event_desc_t`, for `urEventCreateExp`."""
+    """UR's struct `ur_exp_event_desc_t`, an argument of `urEventCreateExp`."""
 
     flags: int = 0
     """`ExpEventFlags`"""
@@ -83,7 +85,7 @@ class ExpEventDesc:
 
 @dataclass
 class ExpUSMHostAllocRegisterProperties:
-    """`ur_exp_usm_host_alloc_register_properties_t`, for `urUSMHostAllocRegisterExp`."""
+    """UR's struct `ur_exp_usm_host_alloc_register_properties_t`, an argument of `urUSMHostAllocRegisterExp`."""
 
     flags: int = 0
     """`ExpUSMHostAllocRegisterFlags`"""
@@ -91,7 +93,7 @@ class ExpUSMHostAllocRegisterProperties:
 
 @dataclass
 class ExpHostTaskProperties:
-    """`ur_exp_host_task_properties_t`, for `urEnqueueHostTaskExp`."""
+    """UR's struct `ur_exp_host_task_properties_t`, an argument of `urEnqueueHostTaskExp`."""
 
     flags: int = 0
     """`ExpHostTaskFlags`"""
@@ -99,7 +101,7 @@ class ExpHostTaskProperties:
 
 @dataclass
 class ExpEnqueueExtProperties:
-    """`ur_exp_enqueue_ext_properties_t`, for `urEnqueueEventsWaitWithBarrierExt`."""
+    """UR's struct `ur_exp_enqueue_ext_properties_t`, an argument of `urEnqueueEventsWaitWithBarrierExt`."""
 
     flags: int = 0
     """`ExpEnqueueExtFlags`"""
@@ -107,7 +109,7 @@ class ExpEnqueueExtProperties:
 
 @dataclass
 class DevicePartitionProperty:
-    """`ur_device_partition_property_t`. The answer of `DeviceInfo.PARTITION_TYPE` is a list of these structs."""
+    """UR's struct `ur_device_partition_property_t`. `DeviceInfo.PARTITION_TYPE` returns a list of these structs."""
 
     type: int = 0
     """`DevicePartition`"""
@@ -118,7 +120,7 @@ class DevicePartitionProperty:
 
 @dataclass
 class USMPoolDesc:
-    """`ur_usm_pool_desc_t`, for `urUSMPoolCreate` and `urUSMPoolCreateExp`."""
+    """UR's struct `ur_usm_pool_desc_t`, an argument of `urUSMPoolCreate` and `urUSMPoolCreateExp`."""
 
     flags: int = 0
     """`USMPoolFlags`"""
@@ -126,7 +128,9 @@ class USMPoolDesc:
 
 @dataclass
 class ExpAsyncUSMAllocProperties:
-    """`ur_exp_async_usm_alloc_properties_t`, for `urEnqueueUSMDeviceAllocExp` and the similar functions."""
+    """UR's struct `ur_exp_async_usm_alloc_properties_t`, an argument of `urEnqueueUSMDeviceAllocExp`,
+    `urEnqueueUSMSharedAllocExp` and `urEnqueueUSMHostAllocExp`.
+    """
 
     flags: int = 0
     """`ExpAsyncUSMAllocFlags`"""
@@ -134,7 +138,7 @@ class ExpAsyncUSMAllocProperties:
 
 @dataclass
 class BufferProperties:
-    """`ur_buffer_properties_t`, for `urMemBufferCreate`."""
+    """UR's struct `ur_buffer_properties_t`, an argument of `urMemBufferCreate`."""
 
     pHost: int = 0
     """Address of memory of the program."""
@@ -142,7 +146,7 @@ class BufferProperties:
 
 @dataclass
 class BufferRegion:
-    """`ur_buffer_region_t`, for `urMemBufferPartition`."""
+    """UR's struct `ur_buffer_region_t`, an argument of `urMemBufferPartition`."""
 
     origin: int = 0
     size: int = 0
@@ -150,28 +154,28 @@ class BufferRegion:
 
 @dataclass
 class PlatformNativeProperties:
-    """`ur_platform_native_properties_t`, for `urPlatformCreateWithNativeHandle`."""
+    """UR's struct `ur_platform_native_properties_t`, an argument of `urPlatformCreateWithNativeHandle`."""
 
     isNativeHandleOwned: bool = False
 
 
 @dataclass
 class DeviceNativeProperties:
-    """`ur_device_native_properties_t`, for `urDeviceCreateWithNativeHandle`."""
+    """UR's struct `ur_device_native_properties_t`, an argument of `urDeviceCreateWithNativeHandle`."""
 
     isNativeHandleOwned: bool = False
 
 
 @dataclass
 class ContextNativeProperties:
-    """`ur_context_native_properties_t`, for `urContextCreateWithNativeHandle`."""
+    """UR's struct `ur_context_native_properties_t`, an argument of `urContextCreateWithNativeHandle`."""
 
     isNativeHandleOwned: bool = False
 
 
 @dataclass
 class QueueNativeProperties:
-    """`ur_queue_native_properties_t`, for `urQueueCreateWithNativeHandle`."""
+    """UR's struct `ur_queue_native_properties_t`, an argument of `urQueueCreateWithNativeHandle`."""
 
     isNativeHandleOwned: bool = False
     """The stream is destroyed after the queue."""
@@ -179,7 +183,7 @@ class QueueNativeProperties:
 
 @dataclass
 class EventNativeProperties:
-    """`ur_event_native_properties_t`, for `urEventCreateWithNativeHandle`."""
+    """UR's struct `ur_event_native_properties_t`, an argument of `urEventCreateWithNativeHandle`."""
 
     isNativeHandleOwned: bool = False
     """The driver's event is destroyed after this one."""
@@ -187,7 +191,7 @@ class EventNativeProperties:
 
 @dataclass
 class QueueNativeDesc:
-    """`ur_queue_native_desc_t`, for `urQueueGetNativeHandle`."""
+    """UR's struct `ur_queue_native_desc_t`, an argument of `urQueueGetNativeHandle`."""
 
     pNativeData: int = 0
     """Address of an `int32_t` that receives the driver's kind of stream, or 0."""
@@ -195,7 +199,9 @@ class QueueNativeDesc:
 
 @dataclass
 class RectOffset:
-    """`ur_rect_offset_t`: the beginning of a box of bytes, in a buffer or in memory of the program."""
+    """UR's struct `ur_rect_offset_t`: the position where a three-dimensional box of bytes begins in a buffer or in
+    other memory.
+    """
 
     x: int = 0
     """In bytes."""
@@ -207,7 +213,7 @@ class RectOffset:
 
 @dataclass
 class RectRegion:
-    """`ur_rect_region_t`: the size of a box."""
+    """UR's struct `ur_rect_region_t`: the size of a three-dimensional box of bytes."""
 
     width: int = 0
     """In bytes."""

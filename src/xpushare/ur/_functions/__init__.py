@@ -1,9 +1,10 @@
-"""The functions of `xpushare.ur`. Each function is declared together with its body, a thin layer over `core` and over
-the classes of `xpushare.objects`.
+"""The functions of `xpushare.ur`. Each function is declared together with its body, a thin layer over `xpushare.core`
+and the classes of `xpushare.objects`.
 
-The public functions, which `_derived` makes, call a body with checked arguments. Numbers are ints within their range,
-sequences are tuples, a null pointer is 0, handles are alive and of their class, and a device belongs to its context.
-The public functions turn errors of `core` into `URError`.
+`_derived` makes the public functions from these declarations. A public function checks and converts its arguments
+before it calls the body. A body therefore gets ints within their range, tuples for sequences, 0 for a null pointer, and
+handles that are valid, of the right class, and of devices that belong to the context. The public function also turns
+errors of `xpushare.core` into `URError`.
 """
 
 from __future__ import annotations

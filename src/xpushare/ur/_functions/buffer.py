@@ -1,4 +1,4 @@
-"""Commands on buffers."""
+"""Functions that enqueue commands on buffers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _part(buffer: Mem, offset: int, size: int) -> _Operand:
 
 
 def _ordinary(queue: Queue, address: int, size: int) -> _Operand:
-    """Return the operand for bytes at an address, which may be USM memory or other memory of the program."""
+    """Return the operand for `size` bytes at `address`, which may be USM memory or other memory of the process."""
     found = _objects.places.operand(address, size, queue.device.shared, queue.context.shared)
     return found, 0, size
 
@@ -39,7 +39,9 @@ def _ordinary(queue: Queue, address: int, size: int) -> _Operand:
 def _copied(
     queue: Queue, kind: Command, events: tuple[Event, ...], target: _Operand, source: _Operand, blocking: bool
 ) -> Event:
-    """Enqueue a command that copies all bytes of `target` from `source`. If `blocking`, wait for it."""
+    """Enqueue a command that copies `source` to `target`, and return its event. If `blocking`, wait until the copy is
+    complete.
+    """
     size = target[2]
     event = command(queue, kind, events, lambda work: core_queue.copy(work, target, source, size))
     if blocking:
@@ -51,8 +53,8 @@ _OTHERS: Final = ("INVALID_MEM_OBJECT", "OUT_OF_HOST_MEMORY", "OUT_OF_RESOURCES"
 
 
 def _copies(number: int, too_large: str, *rules: Rule, operation: str = "Queue.copy") -> Callable[[F], F]:
-    """Declare a command on buffers. `too_large` is the documented condition under which the command fails with
-    `INVALID_SIZE`.
+    """Return a decorator that declares a function which enqueues a command on buffers. `number` is UR's number of the
+    function. `too_large` is the documented condition for `ERROR_INVALID_SIZE`.
     """
     return function(
         number,
@@ -78,7 +80,9 @@ def urEnqueueMemBufferRead(
     pDst: Pointer,
     phEventWaitList: WaitList,
 ) -> Event:
-    """Copies bytes of a buffer to memory of the program."""
+    """Enqueue a copy of `size` bytes from a buffer to the address `pDst`. If `blockingRead` is true, wait until the
+    copy is complete.
+    """
     source = _part(hBuffer, offset, size)
     target = _ordinary(hQueue, pDst, size)
     return _copied(hQueue, Command.MEM_BUFFER_READ, phEventWaitList, target, source, blockingRead)
@@ -94,13 +98,15 @@ def urEnqueueMemBufferWrite(
     pSrc: Pointer,
     phEventWaitList: WaitList,
 ) -> Event:
-    """Copies memory of the program to bytes of a buffer."""
+    """Enqueue a copy of `size` bytes from the address `pSrc` to a buffer. If `blockingWrite` is true, wait until the
+    copy is complete.
+    """
     target = _part(hBuffer, offset, size)
     source = _ordinary(hQueue, pSrc, size)
     return _copied(hQueue, Command.MEM_BUFFER_WRITE, phEventWaitList, target, source, blockingWrite)
 
 
-@_copies(24, "`srcOffset + size` exceeds `hBufferSrc`, or `dstOffset + size` `hBufferDst`", WAIT_LIST_RULE)
+@_copies(24, "`srcOffset + size` exceeds `hBufferSrc`, or `dstOffset + size` exceeds `hBufferDst`", WAIT_LIST_RULE)
 def urEnqueueMemBufferCopy(
     hQueue: Queue,
     hBufferSrc: Mem,
@@ -110,7 +116,7 @@ def urEnqueueMemBufferCopy(
     size: Size,
     phEventWaitList: WaitList,
 ) -> Event:
-    """Copies bytes of one buffer to another."""
+    """Enqueue a copy of `size` bytes from one buffer to another."""
     target, source = _part(hBufferDst, dstOffset, size), _part(hBufferSrc, srcOffset, size)
     return _copied(hQueue, Command.MEM_BUFFER_COPY, phEventWaitList, target, source, False)
 
@@ -129,7 +135,7 @@ def urEnqueueMemBufferCopy(
 def urEnqueueMemBufferFill(
     hQueue: Queue, hBuffer: Mem, pPattern: Pattern, offset: Size, size: Size, phEventWaitList: WaitList
 ) -> Event:
-    """Fills bytes of a buffer with a pattern."""
+    """Enqueue a command that fills `size` bytes of a buffer with repetitions of a pattern."""
     target = _part(hBuffer, offset, size)
     return command(
         hQueue, Command.MEM_BUFFER_FILL, phEventWaitList, lambda work: fill(work, hQueue, target, pPattern, size)
@@ -140,7 +146,9 @@ def urEnqueueMemBufferFill(
 
 
 class _Box:
-    """A three-dimensional box of bytes: where its rows lie in a buffer or in memory of the program."""
+    """A three-dimensional box of bytes in a buffer or in host memory. `begin` and `end` are its byte offsets there.
+    `row` and `slice` are the distances between its rows and between its slices, in bytes.
+    """
 
     def __init__(self, origin: RectOffset, region: RectRegion, row: int, slice_: int) -> None:
         self.region = region
@@ -150,8 +158,8 @@ class _Box:
         self.end = self.begin + (region.depth - 1) * self.slice + (region.height - 1) * self.row + region.width
 
     def pieces(self, other: _Box) -> Iterator[tuple[int, int, int]]:
-        """Yield the parts of this box that a single copy can transfer. For each part, yield its offset in this box, its
-        offset in `other`, a box of the same size, and the number of bytes.
+        """Yield the contiguous pieces of a copy between this box and `other`, which has the same size. Each piece is
+        its offset in this box, its offset in `other` and its number of bytes.
         """
         width, height, depth = self.region.width, self.region.height, self.region.depth
         if self.row == other.row == width:  # no gaps between the rows, and then none between the slices
@@ -188,7 +196,9 @@ def _copied_box(
 
 
 def _box_rules(first: str, second: str) -> tuple[Rule, ...]:
-    """Return the rules about the pitches of two boxes, whose parameters begin with these names."""
+    """Return the checks of the row and slice pitches of two boxes. `first` and `second` are the prefixes of the boxes'
+    parameters, for example `src` for `srcRowPitch` and `srcSlicePitch`.
+    """
 
     def row(name: str) -> str:
         return f"({name}RowPitch or region.width)"
@@ -197,18 +207,18 @@ def _box_rules(first: str, second: str) -> tuple[Rule, ...]:
         return rule(
             "INVALID_SIZE",
             f"0 < {name}RowPitch < region.width",
-            f"`{name}RowPitch` is not 0 and less than `region.width`",
+            f"`{name}RowPitch` is less than `region.width` and not 0",
         )
 
     def slices(name: str) -> tuple[Rule, ...]:
-        words = f"rows of `{name}RowPitch`, or `region.width` if that is 0"
+        pitch = f"the row pitch (`{name}RowPitch`, or `region.width` if that is 0)"
         return (
             rule(
                 "INVALID_SIZE",
                 f"0 < {name}SlicePitch < region.height * {row(name)}",
-                f"`{name}SlicePitch` is not 0 and less than `region.height` {words}",
+                f"`{name}SlicePitch` is not 0 and is less than `region.height` times {pitch}",
             ),
-            rule("INVALID_SIZE", f"{name}SlicePitch % {row(name)}", f"`{name}SlicePitch` is not a multiple of {words}"),
+            rule("INVALID_SIZE", f"{name}SlicePitch % {row(name)}", f"`{name}SlicePitch` is not a multiple of {pitch}"),
         )
 
     return (
@@ -236,7 +246,9 @@ def urEnqueueMemBufferReadRect(
     pDst: Pointer,
     phEventWaitList: WaitList,
 ) -> Event:
-    """Copies a box of bytes of a buffer to memory of the program."""
+    """Enqueue a copy of a three-dimensional box of bytes from a buffer to the address `pDst`. If `blockingRead` is
+    true, wait until the copy is complete.
+    """
     box = _Box(bufferOrigin, region, bufferRowPitch, bufferSlicePitch)
     to = _Box(hostOrigin, region, hostRowPitch, hostSlicePitch)
     source, target = _part(hBuffer, 0, box.end), _ordinary(hQueue, pDst, to.end)
@@ -259,7 +271,9 @@ def urEnqueueMemBufferWriteRect(
     pSrc: Pointer,
     phEventWaitList: WaitList,
 ) -> Event:
-    """Copies a box of bytes of the program to a buffer."""
+    """Enqueue a copy of a three-dimensional box of bytes from the address `pSrc` to a buffer. If `blockingWrite` is
+    true, wait until the copy is complete.
+    """
     to = _Box(bufferOrigin, region, bufferRowPitch, bufferSlicePitch)
     box = _Box(hostOrigin, region, hostRowPitch, hostSlicePitch)
     target, source = _part(hBuffer, 0, to.end), _ordinary(hQueue, pSrc, box.end)
@@ -281,7 +295,7 @@ def urEnqueueMemBufferCopyRect(
     dstSlicePitch: Size,
     phEventWaitList: WaitList,
 ) -> Event:
-    """Copies a box of bytes of one buffer to another."""
+    """Enqueue a copy of a three-dimensional box of bytes from one buffer to another."""
     box = _Box(srcOrigin, region, srcRowPitch, srcSlicePitch)
     to = _Box(dstOrigin, region, dstRowPitch, dstSlicePitch)
     target, source = _part(hBufferDst, 0, to.end), _part(hBufferSrc, 0, box.end)
@@ -310,12 +324,12 @@ def urEnqueueMemBufferMap(
     size: Size,
     phEventWaitList: WaitList,
 ) -> tuple[Event, Pointer]:
-    """Gives bytes of a buffer an address. The program can read and write the bytes at that address once the command is
-    complete.
+    """Enqueue a command that maps a part of a buffer, and return its event and the address of the mapped bytes. The
+    program can access the bytes at that address once the command is complete.
 
-    If the buffer is host memory, the address is that of the memory itself. If the buffer is memory of a device, the
-    address is that of a copy, and `urEnqueueMemUnmap` copies the bytes back if `mapFlags` says that the program writes
-    them.
+    If the buffer is in host memory, the address points into the buffer itself. If the buffer is in device memory, the
+    address points to a copy in host memory, and `urEnqueueMemUnmap` copies the bytes back if `mapFlags` contains a
+    write flag.
     """
     if not size:
         raise URError("there are no bytes to map", result=Result.ERROR_INVALID_SIZE)
@@ -348,7 +362,9 @@ def urEnqueueMemBufferMap(
     makes="event",
 )
 def urEnqueueMemUnmap(hQueue: Queue, hMem: Mem, pMappedPtr: Pointer, phEventWaitList: WaitList) -> Event:
-    """Ends a mapping that `urEnqueueMemBufferMap` made. The program must not use the address any more."""
+    """Enqueue a command that ends a mapping made by `urEnqueueMemBufferMap`. The program must not use the mapped
+    address any more.
+    """
     with _objects.places.lock:
         mapped = hMem.maps.get(pMappedPtr)
         if not mapped:

@@ -1,4 +1,4 @@
-"""Contexts."""
+"""Functions for contexts."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ _CONTEXT: Final = Info(
     python="`xs.Context(devices)`",
 )
 def urContextCreate(phDevices: tuple[Device, ...], pProperties: ContextProperties | None) -> Context:
-    """Makes a context, which contains devices of one platform."""
+    """Create a context for devices of one platform."""
     return Context.make(phDevices)
 
 
 @function(2, makes="context")
 def urContextRetain(hContext: Context) -> None:
-    """Takes a reference to a context."""
+    """Add a reference to a context."""
     hContext.retain()
 
 
 @function(3, ends="context")
 def urContextRelease(hContext: Context) -> None:
-    """Releases a reference to a context."""
+    """Release a reference to a context."""
     hContext.release()
 
 
@@ -72,5 +72,5 @@ def urContextRelease(hContext: Context) -> None:
     python="`context.devices`",
 )
 def urContextGetInfo(hContext: Context, propName: ContextInfo) -> Any:
-    """Returns a property of a context."""
+    """Return the property `propName` of a context."""
     return _CONTEXT.answer(propName, hContext)

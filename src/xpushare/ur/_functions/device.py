@@ -1,4 +1,4 @@
-"""Adapters, platforms and devices."""
+"""Functions for adapters, platforms and devices."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ _PERMISSIONS: Final = (
 
 
 def queue_flags(device: Device) -> int:
-    """Return the flags with which a queue of the device can be made."""
+    """Return all flags that a queue of the device can be created with."""
     profiles = device.shared.has(Aspect.ext_oneapi_per_event_profiling)
     return _PERMISSIONS | (QueueFlags.PROFILING_ENABLE if profiles else 0)
 
@@ -120,7 +120,7 @@ def _properties(device: Device) -> Properties:
 
 
 def _property(name: str) -> Callable[[Device], Any]:
-    """Return a function that returns a property of a device as the driver reports it."""
+    """Return a function that takes a device and returns its property `name` as the driver reports it."""
 
     def ask(device: Device) -> Any:
         found = getattr(_properties(device), name)
@@ -130,7 +130,7 @@ def _property(name: str) -> Callable[[Device], Any]:
 
 
 def _told(name: str) -> Callable[[Device], Any]:
-    """Return a function that returns a property of a device as the driver reports it. The function raises
+    """Return a function that takes a device and returns its property `name`. The function raises
     `ERROR_UNSUPPORTED_ENUMERATION` if the driver does not report the property.
     """
 
@@ -144,14 +144,14 @@ def _told(name: str) -> Callable[[Device], Any]:
 
 
 def _sizes(name: str) -> Callable[[Device], list[int]]:
-    """Return a function that returns the sizes of a device along three dimensions. If the driver does not report the
-    sizes, that function returns [1, 1, 1].
+    """Return a function that takes a device and returns its property `name`, which is one size for each of three
+    dimensions. If the driver does not report the property, that function returns [1, 1, 1].
     """
     return lambda device: list(getattr(_properties(device), name)) or [1, 1, 1]
 
 
 def _sub_groups(device: Device) -> int:
-    """Return the number of sub-groups in the largest work-group, or 0 if the device has none."""
+    """Return the number of sub-groups in the largest work-group, or 0 if the device has no sub-groups."""
     about = _properties(device)
     return about.group_items // min(about.sub_group_sizes) if about.sub_group_sizes else 0
 
@@ -165,8 +165,8 @@ def _pci(device: Device) -> str:
 
 @functools.cache
 def _reach(device: Device, kind: UsmKind) -> int:
-    """Return the flags for the device's access to memory of this kind. Support is determined by allocating a byte. Only
-    CPUs get more than plain access.
+    """Return the flags for the device's access to USM memory of this kind, or 0 if it has no access. Access is tested
+    by allocating one byte. Only CPUs also support atomic and concurrent access.
     """
     try:
         core_memory.allocate(kind, 1, device.shared, device.shared.context)
@@ -194,7 +194,7 @@ def _memory(adapter: DriverAdapter, info: Any) -> int:
 
 
 def largest_allocation(device: Device) -> int:
-    """Return the answer of the query `MAX_MEM_ALLOC_SIZE`, which is the size of the device's memory."""
+    """Return the size in bytes of the largest possible allocation, which is the size of the device's memory."""
     return _memory(adapter_of(device.shared), info_of(device.shared))
 
 
@@ -288,7 +288,7 @@ _KINDS: Final = {
 
 
 def _selects(device: Device, kind: DeviceType) -> bool:
-    """Return whether `kind` selects the device in `urDeviceGet`."""
+    """Return whether `urDeviceGet` returns the device if it is called with the type `kind`."""
     return kind in (DeviceType.ALL, DeviceType.DEFAULT, _TYPES[device.shared.type])
 
 
@@ -414,7 +414,7 @@ _DEVICE: Final = Info(
     python="`xs.devices()`",
 )
 def urAdapterGet() -> list[Adapter]:
-    """Returns the adapters, each with a reference taken."""
+    """Return the adapters. The caller owns a reference to each adapter."""
     found = list(_objects.adapters())
     for adapter in found:
         adapter.take()
@@ -423,25 +423,27 @@ def urAdapterGet() -> list[Adapter]:
 
 @function(181, UNSUPPORTED_QUERY, "OUT_OF_RESOURCES", "OUT_OF_HOST_MEMORY", python="`device.backend`")
 def urAdapterGetInfo(hAdapter: Adapter, propName: AdapterInfo) -> Any:
-    """Returns a property of an adapter."""
+    """Return the property `propName` of an adapter."""
     return _ADAPTER.answer(propName, hAdapter)
 
 
 @function(179, makes="adapter")
 def urAdapterRetain(hAdapter: Adapter) -> None:
-    """Takes a reference to an adapter."""
+    """Add a reference to an adapter."""
     hAdapter.retain()
 
 
 @function(177, ends="adapter")
 def urAdapterRelease(hAdapter: Adapter) -> None:
-    """Releases a reference to an adapter. Its objects stay valid, and `urAdapterGet` still returns the adapter."""
+    """Release a reference to an adapter. The adapter's objects stay valid, and `urAdapterGet` still returns the
+    adapter.
+    """
     hAdapter.release()
 
 
 @function(180)
 def urAdapterGetLastError(hAdapter: Adapter) -> tuple[String, Int32]:
-    """Returns the message and the number of the driver's error behind this thread's last `ERROR_ADAPTER_SPECIFIC`.
+    """Return the message and the driver's error number of the last `ERROR_ADAPTER_SPECIFIC` in this thread.
 
     If there was no such error, the message is empty and the number is 0.
     """
@@ -452,11 +454,10 @@ def urAdapterGetLastError(hAdapter: Adapter) -> tuple[String, Int32]:
 def urAdapterSetLoggerCallback(
     hAdapter: Adapter, pfnLoggerCallback: LoggerCallback, pUserData: UserData, level: LoggerLevel
 ) -> None:
-    """Passes log messages of `level` and above to a function. The function replaces one that was set earlier for this
-    adapter.
+    """Register a callback for log messages of `level` and above. It replaces the adapter's previous callback.
 
-    Any thread may call the function, as `pfnLoggerCallback(level, message, pUserData)`. The adapters share one log, the
-    Python logger `xpushare`, whose level is lowered as far as `level` needs.
+    Any thread may call the callback, as `pfnLoggerCallback(level, message, pUserData)`. All adapters share one log, the
+    Python logger `xpushare`. If the level of that logger is above `level`, it is lowered to `level`.
     """
     if hAdapter.log is not None:
         hAdapter.log.close()
@@ -466,8 +467,8 @@ def urAdapterSetLoggerCallback(
 
 @function(267)
 def urAdapterSetLoggerCallbackLevel(hAdapter: Adapter, level: LoggerLevel) -> None:
-    """Changes the level from which `urAdapterSetLoggerCallback` passes messages on. Does nothing if there is no
-    callback.
+    """Change the lowest level of the messages that the callback of `urAdapterSetLoggerCallback` receives. This does
+    nothing if there is no callback.
     """
     if hAdapter.log is not None:
         hAdapter.log.open(level)
@@ -475,7 +476,7 @@ def urAdapterSetLoggerCallbackLevel(hAdapter: Adapter, level: LoggerLevel) -> No
 
 @function(72, python="`xs.devices()`")
 def urPlatformGet(hAdapter: Adapter) -> list[Platform]:
-    """Returns the platforms of an adapter."""
+    """Return the platforms of an adapter."""
     return [hAdapter.platform]
 
 
@@ -483,13 +484,13 @@ def urPlatformGet(hAdapter: Adapter) -> list[Platform]:
     73, UNSUPPORTED_QUERY, "INVALID_PLATFORM", "OUT_OF_RESOURCES", "OUT_OF_HOST_MEMORY", python="`device.backend`"
 )
 def urPlatformGetInfo(hPlatform: Platform, propName: PlatformInfo) -> Any:
-    """Returns a property of a platform."""
+    """Return the property `propName` of a platform."""
     return _PLATFORM.answer(propName, hPlatform)
 
 
 @function(74)
 def urPlatformGetApiVersion(hPlatform: Platform) -> ApiVersion:
-    """Returns the version of Unified Runtime's interface."""
+    """Return the version of Unified Runtime's interface that this package implements."""
     return ApiVersion.VERSION_0_12
 
 
@@ -498,8 +499,8 @@ _OPTIONS: Final = frozenset(("", "-O0", "-O1", "-O2", "-O3", "-ftarget-compile-f
 
 @function(114, ("INVALID_VALUE", "`pFrontendOption` is not an option of a compiler's frontend"))
 def urPlatformGetBackendOption(hPlatform: Platform, pFrontendOption: String) -> String:
-    """Returns the platform's compiler option for an option of a frontend. The result is always empty, since xpushare
-    has no compiler.
+    """Return the platform's equivalent of a compiler option. The result is always empty, since xpushare has no
+    compiler.
     """
     if pFrontendOption not in _OPTIONS:
         raise URError(f"no compiler here knows {pFrontendOption!r}", result=Result.ERROR_INVALID_VALUE)
@@ -508,7 +509,7 @@ def urPlatformGetBackendOption(hPlatform: Platform, pFrontendOption: String) -> 
 
 @function(8, "INVALID_VALUE", invalid=Result.ERROR_INVALID_VALUE, makes="device", python="`xs.devices(selector)`")
 def urDeviceGet(hPlatform: Platform, DeviceType: DeviceType) -> list[Device]:
-    """Returns the devices of a platform that are of the given type, each with a reference taken."""
+    """Return the devices of a platform that have the given type. The caller owns a reference to each device."""
     found = [device for device in _objects.adapters().get(hPlatform.adapter, []) if _selects(device, DeviceType)]
     for device in found:
         device.take()
@@ -517,24 +518,23 @@ def urDeviceGet(hPlatform: Platform, DeviceType: DeviceType) -> list[Device]:
 
 @function(217, "INVALID_VALUE", invalid=Result.ERROR_INVALID_VALUE, makes="device", python="`xs.devices()`")
 def urDeviceGetSelected(hPlatform: Platform, DeviceType: DeviceType) -> list[Device]:
-    """Returns the devices of a platform that are of the given type and that `ONEAPI_DEVICE_SELECTOR` selects, each with
-    a reference taken.
+    """Return the devices of a platform that have the given type and that `ONEAPI_DEVICE_SELECTOR` selects. The caller
+    owns a reference to each device.
 
-    In this package, `urDeviceGet` returns the same devices, since devices that the variable excludes do not exist for
-    this process.
+    `urDeviceGet` returns the same devices, since this package hides all devices that the variable does not select.
     """
     return urDeviceGet(hPlatform, DeviceType)
 
 
 @function(10, makes="device")
 def urDeviceRetain(hDevice: Device) -> None:
-    """Takes a reference to a device."""
+    """Add a reference to a device."""
     hDevice.retain()
 
 
 @function(11, "INVALID_DEVICE", ends="device")
 def urDeviceRelease(hDevice: Device) -> None:
-    """Releases a reference to a device. A device lives as long as the process in any case."""
+    """Release a reference to a device. The device itself lives until the process exits."""
     hDevice.release()
 
 
@@ -547,7 +547,7 @@ def urDeviceRelease(hDevice: Device) -> None:
     python="`device.name`, `device.uuid`, `device.support(aspect)` …",
 )
 def urDeviceGetInfo(hDevice: Device, propName: DeviceInfo) -> Any:
-    """Returns a property of a device."""
+    """Return the property `propName` of a device."""
     return _DEVICE.answer(propName, hDevice)
 
 
@@ -556,8 +556,8 @@ def urDeviceGetInfo(hDevice: Device, propName: DeviceInfo) -> Any:
     ("UNSUPPORTED_FEATURE", "the device's clock cannot be read from the host"),
 )
 def urDeviceGetGlobalTimestamps(hDevice: Device) -> tuple[Uint64, Uint64]:
-    """Returns the time of the device's clock and of the host's clock at one moment, in nanoseconds. Command times
-    (`urEventGetProfilingInfo`) are measured by the device's clock.
+    """Return the times of the device's clock and of the host's clock at the same moment, in nanoseconds. The device's
+    clock also measures the times that `urEventGetProfilingInfo` returns.
     """
     found: tuple[int, int] = adapter_of(hDevice.shared).clock(info_of(hDevice.shared))
     return found
@@ -565,8 +565,8 @@ def urDeviceGetGlobalTimestamps(hDevice: Device) -> tuple[Uint64, Uint64]:
 
 @function(293, "INVALID_DEVICE", python="`queue.synchronize()` for each queue")
 def urDeviceWaitExp(hDevice: Device) -> None:
-    """Waits until the commands in all queues of a device are complete or lost.
+    """Wait until the commands in all queues of a device have finished, whether they succeeded or not.
 
-    `urQueueFinish` still reports their errors.
+    This does not report errors of the commands. `urQueueFinish` reports them.
     """
     core_queue.wait_for_device(hDevice.shared)

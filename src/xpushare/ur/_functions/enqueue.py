@@ -1,4 +1,4 @@
-"""Commands in queues."""
+"""Functions that enqueue commands in queues."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ WAIT_LIST_OTHERS = (
 
 
 class Handover(NamedTuple):
-    """A command that native code accepted without Python, and that Python now enqueues."""
+    """A command that a C program submitted earlier to native code, and that Python now enqueues."""
 
     points: tuple[int | None, ...]
     """The newest point at that time of each event in its wait list. None means the point of a command before it."""
@@ -63,8 +63,8 @@ _current: Final = _Current()
 
 @contextmanager
 def handing_over(handover: Handover) -> Generator[None]:
-    """Context manager. Commands that this thread enqueues inside count as enqueued at the earlier time when the program
-    submitted them.
+    """A context manager. Commands that this thread enqueues inside it count as enqueued when the program submitted them
+    (`handover.queued`).
     """
     _current.handover = handover
     try:
@@ -74,7 +74,7 @@ def handing_over(handover: Handover) -> Generator[None]:
 
 
 def complete(queue: Queue, command: Command) -> Event:
-    """Return the event of a command that is complete."""
+    """Return a new event for a command that is already complete."""
     shared = SharedEvent(queue.device.shared, context=queue.context.shared)
     event = Event.make(queue.context, shared, command, False)
     event.queue = event.failed_on = queue
@@ -82,8 +82,8 @@ def complete(queue: Queue, command: Command) -> Event:
 
 
 def renew(queue: Queue) -> None:
-    """Let native code enqueue commands in a queue that supports this. Make a timeline for the queue if it has none that
-    native code can use.
+    """Give the queue a new timeline (an event that only the queue signals) if it needs one. Native code can then
+    enqueue commands in the queue.
     """
     work = use(queue.shared)
     assert isinstance(work.driver, DeviceQueue)
@@ -96,7 +96,7 @@ def renew(queue: Queue) -> None:
 
 def handed_over(queue: Queue, command: Command, engine: int, point: int) -> Event:
     """Return the event of a command that native code has enqueued. The command's signal is the point `point` of one of
-    the queue's timelines (events that only the queue signals).
+    the queue's timelines (events that only the queue signals). `engine` is the address of that timeline.
     """
     [opened] = [each for each in queue.timelines if each.timeline.slot.engine == engine]
     event = Event.make(queue.context, event_over(opened), command, False)
@@ -106,8 +106,8 @@ def handed_over(queue: Queue, command: Command, engine: int, point: int) -> Even
 
 
 def failed(queue: Queue, command: Command, error: URError) -> Event:
-    """Return the event, with the status ERROR, of a command that native code accepted but that could not be enqueued.
-    If the queue can run functions of this process, `urQueueFinish` reports the failure, too.
+    """Return an event with the status ERROR for a command that native code accepted but that could not be enqueued. If
+    the queue can run Python functions, `urQueueFinish` also reports `error`.
     """
 
     def fail() -> None:
@@ -124,8 +124,8 @@ def failed(queue: Queue, command: Command, error: URError) -> Event:
 
 
 def _hold_back(work: Work, events: tuple[Event, ...]) -> None:
-    """Make the queue wait for events, and raise if one of them is lost. If native code has accepted the command, losses
-    were checked when the program submitted the command.
+    """Make the queue wait for events, and raise `PeerLostError` if one of them is lost. If native code accepted the
+    command, it has already checked for lost events, and this raises nothing for them.
     """
     opened = [(use(event.shared), event.point) for event in events]
     handover = _current.handover
@@ -147,7 +147,10 @@ def command(
     submit: Callable[[Work], None] | None = None,
     profiling: bool = False,
 ) -> Event:
-    """Enqueue a command and a signal after it. Return the event of the signal."""
+    """Enqueue a command followed by a signal, and return the event of that signal. `submit` enqueues the work of the
+    command. If it is None, the command does nothing. The event has timestamps if the queue has profiling or if
+    `profiling` is true.
+    """
     work = use(queue.shared)
     device, context = queue.device.shared, queue.context.shared
     shared = SharedEvent(device, context=context, enable_profiling=queue.profiling or profiling)
@@ -208,7 +211,11 @@ def fill(work: Work, queue: Queue, target: tuple[Range, int, int], pattern: byte
 def urEnqueueUSMMemcpy(
     hQueue: Queue, blocking: bool, pDst: Pointer, pSrc: Pointer, size: Size, phEventWaitList: WaitList
 ) -> Event:
-    """Copies memory: USM memory, a mapped range, or ordinary memory of the process, which the caller keeps alive."""
+    """Enqueue a copy of `size` bytes. If `blocking` is true, wait until the copy is complete.
+
+    Each address can be in USM memory, in a mapped range of virtual memory or in other memory of the process. The caller
+    must keep other memory of the process alive until the copy is complete.
+    """
     target, source = _operand(hQueue, pDst, size), _operand(hQueue, pSrc, size)
     event = command(
         hQueue, Command.USM_MEMCPY, phEventWaitList, lambda work: core_queue.copy(work, target, source, size)
@@ -240,9 +247,10 @@ def urEnqueueUSMMemcpy(
     python="`queue.fill(dst, pattern, nbytes)`",
 )
 def urEnqueueUSMFill(hQueue: Queue, pMem: Pointer, pPattern: Pattern, size: Size, phEventWaitList: WaitList) -> Event:
-    """Fills memory with a pattern: USM memory, a mapped range, or ordinary memory of the process.
+    """Enqueue a command that fills `size` bytes with repetitions of a pattern. The address can be in USM memory, in a
+    mapped range of virtual memory or in other memory of the process.
 
-    The length of `pPattern` must be a power of two. UR names no result for other lengths.
+    The length of `pPattern` must be a power of two. Unified Runtime defines no error code for other lengths.
     """
     target = _operand(hQueue, pMem, size)
 
@@ -250,9 +258,7 @@ def urEnqueueUSMFill(hQueue: Queue, pMem: Pointer, pPattern: Pattern, size: Size
 
 
 def _known(address: int, size: int) -> None:
-    """Raise if an address is not USM memory, or if fewer than `size` bytes lie between the address and the end of the
-    allocation.
-    """
+    """Raise an error if `address` is not in USM memory, or if its allocation ends less than `size` bytes after it."""
     if size > _objects.places.find(address).nbytes:
         raise URError(f"{size} bytes from {address:#x} on exceed the allocation", result=Result.ERROR_INVALID_SIZE)
 
@@ -273,10 +279,10 @@ def _known(address: int, size: int) -> None:
 def urEnqueueUSMPrefetch(
     hQueue: Queue, pMem: Pointer, size: Size, flags: Annotated[int, USMMigrationFlags], phEventWaitList: WaitList
 ) -> Event:
-    """Hints that memory will be used on a device or on the host.
+    """Hint that memory will be used on a device or on the host.
 
-    Drivers move memory when it is used, so the command does nothing. The command completes after the earlier commands
-    in the queue.
+    The command does nothing, since drivers move memory when it is used. The command completes after the earlier
+    commands in the queue.
     """
     _known(pMem, size)
     return command(hQueue, Command.USM_PREFETCH, phEventWaitList)
@@ -295,14 +301,14 @@ def urEnqueueUSMPrefetch(
     touches=(Touched("pMem", "size", "hints"),),
 )
 def urEnqueueUSMAdvise(hQueue: Queue, pMem: Pointer, size: Size, advice: Annotated[int, USMAdviceFlags]) -> Event:
-    """Hints how memory will be used. The command does nothing, and completes after the commands before it."""
+    """Hint how memory will be used. The command does nothing, and completes after the earlier commands in the queue."""
     _known(pMem, size)
     return command(hQueue, Command.USM_ADVISE, ())
 
 
 @function(
     152,
-    ("INVALID_SIZE", "`srcPitch * height` or `dstPitch * height` exceeds the allocation of `pSrc` or `pDst`"),
+    ("INVALID_SIZE", "`srcPitch * height` exceeds the allocation of `pSrc`, or `dstPitch * height` that of `pDst`"),
     *WAIT_LIST_OTHERS,
     "INVALID_MEM_OBJECT",
     "OUT_OF_HOST_MEMORY",
@@ -330,7 +336,9 @@ def urEnqueueUSMMemcpy2D(
     height: Size,
     phEventWaitList: WaitList,
 ) -> Event:
-    """Copies rows of memory. Each row is copied as `urEnqueueUSMMemcpy` copies memory."""
+    """Enqueue a copy of `height` rows of `width` bytes. If `blocking` is true, wait until the copy is complete. The
+    memory can be of the same kinds as for `urEnqueueUSMMemcpy`.
+    """
     target, _, _ = _operand(hQueue, pDst, dstPitch * height)
     source, _, _ = _operand(hQueue, pSrc, srcPitch * height)
 
@@ -357,7 +365,11 @@ def urEnqueueUSMMemcpy2D(
         rule("INVALID_SIZE", "len(pPattern) > width * height", "`pPattern` is longer than `width * height`"),
         rule("INVALID_SIZE", "len(pPattern) & (len(pPattern) - 1)", "the length of `pPattern` is not a power of two"),
         rule("INVALID_SIZE", "width == 0 or height == 0", "`width` or `height` is 0"),
-        rule("INVALID_SIZE", "width * height % len(pPattern)", "`width * height` is not a multiple of that length"),
+        rule(
+            "INVALID_SIZE",
+            "width * height % len(pPattern)",
+            "`width * height` is not a multiple of the length of `pPattern`",
+        ),
         WAIT_LIST_RULE,
     ),
     operations=("Queue.fill",),
@@ -375,7 +387,9 @@ def urEnqueueUSMFill2D(
     height: Size,
     phEventWaitList: WaitList,
 ) -> Event:
-    """Fills rows of memory, as `urEnqueueUSMFill` fills memory. The pattern continues from row to row."""
+    """Enqueue a command that fills `height` rows of `width` bytes with repetitions of a pattern. The pattern continues
+    from one row to the next. The memory can be of the same kinds as for `urEnqueueUSMFill`.
+    """
     target, _, _ = _operand(hQueue, pMem, pitch * height)
 
     def submit(work: Work) -> None:
@@ -400,7 +414,9 @@ def urEnqueueUSMFill2D(
     python="`queue.signal(xs.Event(device, enable_profiling=True))`",
 )
 def urEnqueueTimestampRecordingExp(hQueue: Queue, blocking: bool, phEventWaitList: WaitList) -> Event:
-    """Enqueues a command whose event has the times of its execution, even in a queue without profiling."""
+    """Enqueue a command that only records when it runs. Its event has these times even if the queue has no profiling.
+    If `blocking` is true, wait until the command is complete.
+    """
     event = command(hQueue, Command.TIMESTAMP_RECORDING_EXP, phEventWaitList, profiling=True)
     if blocking:
         core_event.wait(use(event.shared), None, None)
@@ -423,7 +439,7 @@ def urEnqueueHostTaskExp(
     pProperties: ExpHostTaskProperties | None,
     phEventWaitList: WaitList,
 ) -> Event:
-    """Calls a function as `pfnHostTask(data)` in the order of the queue, on a thread of the queue.
+    """Enqueue a call of `pfnHostTask(data)`, which a thread of the queue makes after the earlier commands in the queue.
 
     If the function raises an exception, `urQueueFinish` raises a `URError` with that exception as its cause. The
     `result` of the `URError` is `ERROR_UNKNOWN` or, if this package raised the exception, the exception's own `result`.
@@ -454,8 +470,8 @@ def _run(task: HostTask, data: UserData) -> None:
     python="`queue.wait(event)`",
 )
 def urEnqueueEventsWait(hQueue: Queue, phEventWaitList: WaitList) -> Event:
-    """Enqueues a command that completes after the events. If there are none, it completes after all commands
-    before it.
+    """Enqueue a command that completes once the events in `phEventWaitList` are complete. If the list is empty, the
+    command completes after all earlier commands in the queue.
     """
     return command(hQueue, Command.EVENTS_WAIT, phEventWaitList)
 
@@ -474,7 +490,7 @@ def urEnqueueEventsWait(hQueue: Queue, phEventWaitList: WaitList) -> Event:
     python="`queue.wait(event)`",
 )
 def urEnqueueEventsWaitWithBarrier(hQueue: Queue, phEventWaitList: WaitList) -> Event:
-    """Works like `urEnqueueEventsWait`, but later commands in the queue also wait for it."""
+    """Enqueue the same command as `urEnqueueEventsWait`. Later commands in the queue wait until it is complete."""
     return command(hQueue, Command.EVENTS_WAIT_WITH_BARRIER, phEventWaitList)
 
 
@@ -501,12 +517,14 @@ def urEnqueueEventsWaitWithBarrierExt(
     phEventWaitList: WaitList,
     phEvent: Event | None,
 ) -> Event:
-    """Works like `urEnqueueEventsWaitWithBarrier`, but takes properties and can signal a reusable event.
+    """Enqueue a barrier as `urEnqueueEventsWaitWithBarrier` does, with properties and optionally with a reusable event.
 
-    If `phEvent` is an event that `urEventCreateExp` made, the command signals and returns that event. If it is `None`,
-    the command makes a new event. The event must belong to the context of `hQueue`. A queue with profiling cannot
-    signal an event with IPC. The event must not be an element of `phEventWaitList`, and the device of `hQueue` must
-    answer true to `DeviceInfo.REUSABLE_EVENTS_SUPPORT_EXP`. UR names no result for violations of the last two rules.
+    If `phEvent` is `None`, the command signals a new event. Otherwise it signals `phEvent`, which must come from
+    `urEventCreateExp` or `urIPCOpenEventHandleExp`. The function returns the event that the command signals. `phEvent`
+    must belong to the context of `hQueue`. If `hQueue` has profiling, `phEvent` must not be shared with other
+    processes. `phEvent` must not be an element of `phEventWaitList`, and the device of `hQueue` must support
+    `DeviceInfo.REUSABLE_EVENTS_SUPPORT_EXP`. Unified Runtime defines no error code for violations of the last two
+    rules.
     """
     if phEvent is None:
         return command(hQueue, Command.EVENTS_WAIT_WITH_BARRIER, phEventWaitList)

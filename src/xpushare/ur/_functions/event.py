@@ -1,4 +1,4 @@
-"""Events."""
+"""Functions for events."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from xpushare.ur._structs import ExpEventDesc
 
 
 def _tell(event: Event) -> None:
-    """Record that the program has been told of a failed command, so that the command's queue accepts further
+    """Record that the program knows about the failure of an event's command. The command's queue then accepts further
     commands.
     """
     queue, event.failed_on = event.failed_on, None
@@ -67,15 +67,15 @@ def _profile(event: Event) -> Profile:
 
 
 def _started(event: Event) -> Profile:
-    """Return the profile of the command's start. A command that does nothing has only a profile of its end, which is
-    returned instead.
+    """Return the profile that was recorded when the event's command started. If the command did nothing, only its end
+    was recorded, and the profile of the end is returned.
     """
     return event.started.known() if event.started else _profile(event)
 
 
 def _early(read: Callable[[Profile], int]) -> Callable[[Event], int]:
-    """Return a function that answers a query for a time which is known once the command is enqueued. `read` takes the
-    profile of the command's start and returns the time.
+    """Return a function that answers a profiling query about an event, for a time that is known once the command is
+    enqueued. `read` returns the time from the profile of the command's start.
     """
 
     def ask(event: Event) -> int:
@@ -88,8 +88,8 @@ def _early(read: Callable[[Profile], int]) -> Callable[[Event], int]:
 
 
 def _late(read: Callable[[Profile, Profile], int]) -> Callable[[Event], int]:
-    """Return a function that answers a query for a time which is known once the command is complete. `read` takes the
-    profiles of the command's start and end and returns the time.
+    """Return a function that answers a profiling query about an event, for a time that is known once the command is
+    complete. `read` returns the time from the profiles of the command's start and end.
     """
 
     def ask(event: Event) -> int:
@@ -137,9 +137,7 @@ _PROFILING: Final = Info(
     python="`xs.Event(device, context=…, enable_ipc=…, enable_profiling=…)`",
 )
 def urEventCreateExp(hContext: Context, hDevice: Device, pEventDesc: ExpEventDesc) -> Event:
-    """Makes a reusable event, which `urEnqueueEventsWaitWithBarrierExt` signals. It does not belong to a command
-    yet.
-    """
+    """Create a reusable event, which belongs to no command yet. `urEnqueueEventsWaitWithBarrierExt` can signal it."""
     event = SharedEvent(
         hDevice.shared,
         context=hContext.shared,
@@ -162,7 +160,7 @@ def urEventCreateExp(hContext: Context, hDevice: Device, pEventDesc: ExpEventDes
     python="`event.done`",
 )
 def urEventGetInfo(hEvent: Event, propName: EventInfo) -> Any:
-    """Returns a property of an event."""
+    """Return the property `propName` of an event."""
     return _EVENT.answer(propName, hEvent)
 
 
@@ -179,10 +177,10 @@ def urEventGetInfo(hEvent: Event, propName: EventInfo) -> Any:
     unchecked=("pPropValue",),
 )
 def urEventGetProfilingInfo(hEvent: Event, propName: ProfilingInfo) -> int:
-    """Returns the time at which the command behind an event was enqueued, submitted, started or completed.
+    """Return the time at which the command of an event was enqueued, submitted, started or completed.
 
-    QUEUED and SUBMIT are known once the command is enqueued, the others once it is complete. A reusable event made with
-    `ExpEventFlags.ENABLE_PROFILING` has its times on any queue.
+    `COMMAND_QUEUED` and `COMMAND_SUBMIT` are known once the command is enqueued, the other times once it is complete. A
+    reusable event that was created with `ExpEventFlags.ENABLE_PROFILING` has these times on any queue.
     """
     found: int = _PROFILING.answer(propName, hEvent)
     return found
@@ -208,7 +206,7 @@ def urEventGetProfilingInfo(hEvent: Event, propName: ProfilingInfo) -> int:
     python="`event.wait()`",
 )
 def urEventWait(phEventWaitList: tuple[Event, ...]) -> None:
-    """Waits on the host until events are complete."""
+    """Wait until all the given events are complete."""
     for event in phEventWaitList:
         try:
             core_event.wait(use(event.shared), None, event.point)
@@ -224,7 +222,7 @@ def urEventWait(phEventWaitList: tuple[Event, ...]) -> None:
         rule(
             "UNSUPPORTED_ENUMERATION",
             "execStatus == ExecutionInfo.QUEUED",
-            "`execStatus` is `ExecutionInfo.QUEUED`, in which every event begins",
+            "`execStatus` is `ExecutionInfo.QUEUED`, the state in which every event begins",
         ),
     ),
     operations=("Event.reached",),
@@ -232,11 +230,11 @@ def urEventWait(phEventWaitList: tuple[Event, ...]) -> None:
     python="`await event`",
 )
 def urEventSetCallback(hEvent: Event, execStatus: ExecutionInfo, pfnNotify: EventCallback, pUserData: UserData) -> None:
-    """Registers a function, which is called once the command behind an event has reached a state.
+    """Register a callback for the moment when the command of an event reaches the state `execStatus`.
 
-    One thread calls all such functions, as `pfnNotify(hEvent, execStatus, pUserData)`. The event is retained until the
-    call. The function is called even if the command is lost, so the function should query the event's state. `RUNNING`
-    is reported together with `COMPLETE`.
+    One thread makes all these calls, as `pfnNotify(hEvent, execStatus, pUserData)`. The event is retained until the
+    call. The callback is also called if the command fails, so it should query the state of the event. The state
+    `RUNNING` is reported only when the command is complete.
     """
     opened = use(hEvent.shared)
     point = hEvent.point or opened.timeline.slot.pending
@@ -257,11 +255,11 @@ def urEventSetCallback(hEvent: Event, execStatus: ExecutionInfo, pfnNotify: Even
 
 @function(43, "INVALID_EVENT", "OUT_OF_RESOURCES", "OUT_OF_HOST_MEMORY", makes="event")
 def urEventRetain(hEvent: Event) -> None:
-    """Takes a reference to an event."""
+    """Add a reference to an event."""
     hEvent.retain()
 
 
 @function(44, "INVALID_EVENT", "OUT_OF_RESOURCES", "OUT_OF_HOST_MEMORY", ends="event", python="`event.close()`")
 def urEventRelease(hEvent: Event) -> None:
-    """Releases a reference to an event."""
+    """Release a reference to an event."""
     hEvent.release()

@@ -1,4 +1,6 @@
-"""Sharing memory, physical memory and events with other processes by handle data (the bytes of an IPC handle)."""
+"""Functions that share memory, physical memory and events with other processes. *Handle data* are the bytes of an IPC
+handle, which one process sends to another.
+"""
 
 from __future__ import annotations
 
@@ -38,10 +40,10 @@ def _expect_device(context: Context, device: object) -> None:
     python="`xs.ipc.memory.get(memory)`",
 )
 def urIPCGetMemHandleExp(hContext: Context, pMem: Pointer) -> bytes:
-    """Returns the handle data of device USM memory.
+    """Return handle data (the bytes of an IPC handle) with which other processes can open device USM memory.
 
-    UR neither compares `pMem` with null nor documents a result for an address that cannot be shared. UR's own adapters
-    fail with `ERROR_INVALID_ARGUMENT`, and so does this function.
+    If the memory at `pMem` cannot be shared, or if `pMem` is null, the call fails with `ERROR_INVALID_ARGUMENT`.
+    Unified Runtime documents no error code for these cases, but its own adapters also use this one.
     """
     try:
         found = _objects.places.find(pMem)
@@ -68,7 +70,9 @@ def urIPCGetMemHandleExp(hContext: Context, pMem: Pointer) -> bytes:
     python="`xs.ipc.memory.put(handle)`",
 )
 def urIPCPutMemHandleExp(hContext: Context, pIPCMemHandleData: bytes) -> None:
-    """Releases handle data. Opened memory stays open."""
+    """Release handle data of memory. No process can open the memory by this handle data any more. Memory that is
+    already open stays open.
+    """
     core_memory.put(pIPCMemHandleData)
 
 
@@ -84,8 +88,8 @@ def urIPCPutMemHandleExp(hContext: Context, pIPCMemHandleData: bytes) -> None:
     python="`xs.ipc.memory.open(handle, device=…, context=…)`",
 )
 def urIPCOpenMemHandleExp(hContext: Context, hDevice: Device, pIPCMemHandleData: bytes) -> Pointer:
-    """Opens the memory that the handle data identify. Returns the memory's address in this process, which differs from
-    the exporter's.
+    """Open memory by its handle data. Return the address of the memory in this process, which can differ from its
+    address in the exporting process.
     """
     found = core_memory.open_(pIPCMemHandleData, hDevice.shared, hContext.shared, anew=True)
     places = _objects.places
@@ -105,7 +109,7 @@ def urIPCOpenMemHandleExp(hContext: Context, hDevice: Device, pIPCMemHandleData:
     python="`xs.ipc.memory.close(memory)`",
 )
 def urIPCCloseMemHandleExp(hContext: Context, pMem: Pointer) -> None:
-    """Closes opened memory."""
+    """Close memory that `urIPCOpenMemHandleExp` opened."""
     places = _objects.places
     with places.lock:
         allocation = places.locate(pMem)
@@ -134,7 +138,7 @@ def urIPCCloseMemHandleExp(hContext: Context, pMem: Pointer) -> None:
     python="`xs.ipc.physical_memory.get(physical)`",
 )
 def urIPCGetPhysMemHandleExp(hContext: Context, hPhysMem: PhysicalMem) -> bytes:
-    """Returns the handle data of physical memory."""
+    """Return handle data (the bytes of an IPC handle) with which other processes can open physical memory."""
     _expect_device(hContext, hPhysMem.device.shared)
     return bytes(core_physical.get(use(hPhysMem.shared)))
 
@@ -150,7 +154,9 @@ def urIPCGetPhysMemHandleExp(hContext: Context, hPhysMem: PhysicalMem) -> bytes:
     python="`xs.ipc.physical_memory.put(handle)`",
 )
 def urIPCPutPhysMemHandleExp(hContext: Context, pIPCPhysMemHandleData: bytes) -> None:
-    """Releases handle data. Opened physical memory stays open."""
+    """Release handle data of physical memory. No process can open the memory by this handle data any more. Physical
+    memory that is already open stays open.
+    """
     core_physical.put(pIPCPhysMemHandleData)
 
 
@@ -166,7 +172,7 @@ def urIPCPutPhysMemHandleExp(hContext: Context, pIPCPhysMemHandleData: bytes) ->
     python="`xs.ipc.physical_memory.open(handle, device=…, context=…)`",
 )
 def urIPCOpenPhysMemHandleExp(hContext: Context, hDevice: Device, pIPCPhysMemHandleData: bytes) -> PhysicalMem:
-    """Opens the physical memory that the handle data identify."""
+    """Open physical memory by its handle data."""
     held = core_physical.open_(pIPCPhysMemHandleData, hDevice.shared, hContext.shared)
     return PhysicalMem.make(hContext, hDevice, physical_memory_over(held))
 
@@ -175,7 +181,7 @@ def urIPCOpenPhysMemHandleExp(hContext: Context, hDevice: Device, pIPCPhysMemHan
     319, "INVALID_CONTEXT", "OUT_OF_HOST_MEMORY", "OUT_OF_RESOURCES", ends="physical_mem", python="`physical.close()`"
 )
 def urIPCClosePhysMemHandleExp(hContext: Context, hPhysMem: PhysicalMem) -> None:
-    """Closes opened physical memory by releasing a reference."""
+    """Close physical memory that `urIPCOpenPhysMemHandleExp` opened, by releasing a reference."""
     if hPhysMem.context is not hContext:
         raise URError(f"{hPhysMem!r} was opened in another context", result=Result.ERROR_INVALID_CONTEXT)
     if not hPhysMem.shared.is_imported:
@@ -197,7 +203,7 @@ def urIPCClosePhysMemHandleExp(hContext: Context, hPhysMem: PhysicalMem) -> None
     python="`xs.ipc.event.get(event)`",
 )
 def urIPCGetEventHandleExp(hEvent: Event) -> bytes:
-    """Returns the handle data of an event."""
+    """Return handle data (the bytes of an IPC handle) with which other processes can open an event."""
     return bytes(core_event.get(use(hEvent.shared)))
 
 
@@ -212,8 +218,9 @@ def urIPCGetEventHandleExp(hEvent: Event) -> bytes:
     python="`xs.ipc.event.put(handle)`",
 )
 def urIPCPutEventHandleExp(hContext: Context, pIPCEventHandleData: bytes) -> None:
-    """Releases handle data. The event stays valid, and so do events that were opened from the data. Only the process
-    that called `urIPCGetEventHandleExp` may release the data.
+    """Release handle data of an event. No process can open the event by this handle data any more. The event itself and
+    events that are already open stay valid. Only the process that called `urIPCGetEventHandleExp` may release the
+    handle data.
     """
     core_event.put(pIPCEventHandleData)
 
@@ -234,9 +241,9 @@ def urIPCPutEventHandleExp(hContext: Context, pIPCEventHandleData: bytes) -> Non
     python="`xs.ipc.event.open(handle, context=…)`",
 )
 def urIPCOpenEventHandleExp(hContext: Context, pIPCEventHandleData: bytes) -> Event:
-    """Opens an event that shares its state with the event that the handle data identify.
+    """Open an event by its handle data. The opened event shares its state with the original event.
 
-    No function closes an opened event. The last `urEventRelease` closes it.
+    There is no function that closes an opened event. The last `urEventRelease` closes it.
     """
     opened = core_event.open_(pIPCEventHandleData, None, hContext.shared)
     return Event.make(hContext, event_over(opened), Command.EVENTS_WAIT_WITH_BARRIER, True)

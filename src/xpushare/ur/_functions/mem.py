@@ -1,4 +1,4 @@
-"""Buffers."""
+"""Functions for buffers."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ _MEM: Final = Info(
 
 
 def _allocate(context: Context, flags: int, size: int) -> Range:
-    """Allocate memory for a buffer: host memory if the flag `ALLOC_HOST_POINTER` is set or the context has several
-    devices, else memory of the context's device.
+    """Allocate memory for a buffer. It is host memory if `flags` contains `ALLOC_HOST_POINTER` or if the context has
+    several devices. Otherwise it is device memory.
     """
     for device in context.devices:
         if size > largest_allocation(device):
@@ -54,7 +54,7 @@ def _allocate(context: Context, flags: int, size: int) -> Range:
 @function(
     64,
     "INVALID_CONTEXT",
-    ("INVALID_BUFFER_SIZE", "a device of `hContext` does not have that much memory"),
+    ("INVALID_BUFFER_SIZE", "`size` exceeds the memory of a device of `hContext`"),
     ("INVALID_HOST_PTR", "this process does not have `size` bytes at `pProperties.pHost`"),
     "INVALID_VALUE",
     "OUT_OF_HOST_MEMORY",
@@ -78,12 +78,12 @@ def _allocate(context: Context, flags: int, size: int) -> Range:
 def urMemBufferCreate(
     hContext: Context, flags: Annotated[int, MemFlags], size: Size, pProperties: BufferProperties | None
 ) -> Mem:
-    """Makes a buffer: bytes that commands access by a handle and an offset.
+    """Create a buffer. Commands access its bytes by the buffer's handle and an offset.
 
-    With `USE_HOST_POINTER`, the buffer is the program's own memory at `pProperties.pHost`. Otherwise the buffer has
-    memory of its own. That memory is host memory with `ALLOC_HOST_POINTER` or if the context has several devices,
-    otherwise memory of the device. With `ALLOC_COPY_HOST_POINTER`, the bytes at `pProperties.pHost` are copied into the
-    buffer.
+    With `USE_HOST_POINTER`, the buffer is the program's own memory at `pProperties.pHost`. Otherwise new memory is
+    allocated for the buffer. It is host memory if `flags` contains `ALLOC_HOST_POINTER` or if the context has several
+    devices, and device memory in all other cases. With `ALLOC_COPY_HOST_POINTER`, the bytes at `pProperties.pHost` are
+    copied into the new buffer.
     """
     device = hContext.devices[0].shared
     given: Range | None = None
@@ -104,25 +104,28 @@ def urMemBufferCreate(
 
 @function(65, "INVALID_MEM_OBJECT", "OUT_OF_HOST_MEMORY", "OUT_OF_RESOURCES", makes="mem")
 def urMemRetain(hMem: Mem) -> None:
-    """Takes a reference to a buffer."""
+    """Add a reference to a buffer."""
     hMem.retain()
 
 
 @function(66, "INVALID_MEM_OBJECT", "OUT_OF_HOST_MEMORY", ends="mem")
 def urMemRelease(hMem: Mem) -> None:
-    """Releases a reference to a buffer. The last release frees the buffer's memory, once the commands that use the
-    memory have finished.
+    """Release a reference to a buffer. After the last release, the buffer's memory is freed once the commands that use
+    it have finished.
     """
     hMem.release()
 
 
 @function(
     67,
-    ("INVALID_MEM_OBJECT", "`hBuffer` is a part of a buffer"),
+    ("INVALID_MEM_OBJECT", "`hBuffer` is itself a part of a buffer"),
     "OBJECT_ALLOCATION_FAILURE",
     (
         "INVALID_VALUE",
-        "`flags` says where the bytes are, which are those of `hBuffer`, or allows what `hBuffer` does not",
+        (
+            "`flags` has `USE_HOST_POINTER`, `ALLOC_HOST_POINTER` or `ALLOC_COPY_HOST_POINTER`, or permits an access "
+            "that `hBuffer` does not"
+        ),
     ),
     ("INVALID_BUFFER_SIZE", "`pRegion` exceeds `hBuffer`"),
     "INVALID_HOST_PTR",
@@ -134,8 +137,8 @@ def urMemRelease(hMem: Mem) -> None:
 def urMemBufferPartition(
     hBuffer: Mem, flags: Annotated[int, MemFlags], bufferCreateType: BufferCreateType, pRegion: BufferRegion
 ) -> Mem:
-    """Makes a buffer that covers a part of another buffer. The two buffers share these bytes, which stay allocated as
-    long as either buffer exists.
+    """Create a buffer that covers a part of another buffer. The two buffers share these bytes. The memory stays
+    allocated as long as either buffer exists.
     """
     if hBuffer.is_part:
         raise URError(f"{hBuffer!r} is a part of a buffer", result=Result.ERROR_INVALID_MEM_OBJECT)
@@ -160,5 +163,5 @@ def urMemBufferPartition(
 
 @function(70, UNSUPPORTED_QUERY, "INVALID_MEM_OBJECT", "OUT_OF_RESOURCES", "OUT_OF_HOST_MEMORY")
 def urMemGetInfo(hMemory: Mem, propName: MemInfo) -> Any:
-    """Returns a property of a buffer."""
+    """Return the property `propName` of a buffer."""
     return _MEM.answer(propName, hMemory)

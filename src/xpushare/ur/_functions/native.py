@@ -1,4 +1,4 @@
-"""Conversions between handles of the driver and handles of `xpushare.ur`."""
+"""Functions that convert between handles of the driver and handles of `xpushare.ur`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _platform(adapter: Adapter) -> int:
 
 @function(75, _NONE)
 def urPlatformGetNativeHandle(hPlatform: Platform) -> NativeHandle:
-    """Returns the driver's handle of a platform (Level Zero: `ze_driver_handle_t`)."""
+    """Return the driver's handle of a platform (Level Zero: `ze_driver_handle_t`)."""
     return _platform(hPlatform.adapter)
 
 
@@ -55,7 +55,7 @@ def urPlatformGetNativeHandle(hPlatform: Platform) -> NativeHandle:
 def urPlatformCreateWithNativeHandle(
     hNativePlatform: NativeHandle, hAdapter: Adapter, pProperties: PlatformNativeProperties | None
 ) -> Platform:
-    """Returns the platform of a driver's handle. The platform does not own the handle."""
+    """Return the platform that a driver's handle identifies. The platform does not own the handle."""
     if _platform(hAdapter) != hNativePlatform:
         raise URError(f"{hNativePlatform:#x} is not a platform of {hAdapter!r}", result=Result.ERROR_INVALID_VALUE)
     return hAdapter.platform
@@ -63,20 +63,22 @@ def urPlatformCreateWithNativeHandle(
 
 @function(14, _NONE)
 def urDeviceGetNativeHandle(hDevice: Device) -> NativeHandle:
-    """Returns the driver's handle of a device (`CUdevice`, `ze_device_handle_t`)."""
+    """Return the driver's handle of a device (`CUdevice`, `ze_device_handle_t`)."""
     return _native(hDevice, "device")
 
 
 @function(
     15,
-    ("INVALID_DEVICE", "`hAdapter` has no device of that handle, or `ONEAPI_DEVICE_SELECTOR` leaves it out"),
+    ("INVALID_DEVICE", "`hAdapter` has no device with that handle, or `ONEAPI_DEVICE_SELECTOR` hides the device"),
     _NONE,
     makes="device",
 )
 def urDeviceCreateWithNativeHandle(
     hNativeDevice: NativeHandle, hAdapter: Adapter, pProperties: DeviceNativeProperties | None
 ) -> Device:
-    """Returns the device of a driver's handle, as `urDeviceGet` returns it. The device does not own the handle."""
+    """Return the device that a driver's handle identifies. The caller owns a reference to the device. The device does
+    not own the handle.
+    """
     for device in _objects.adapters().get(hAdapter, []):
         if _native(device, "device") == hNativeDevice:
             device.take()
@@ -86,8 +88,8 @@ def urDeviceCreateWithNativeHandle(
 
 @function(5, _NONE)
 def urContextGetNativeHandle(hContext: Context) -> NativeHandle:
-    """Returns the handle of a driver's context (`CUcontext`, `ze_context_handle_t`): the one that contains the objects
-    of the first device.
+    """Return the handle of the driver's context (`CUcontext`, `ze_context_handle_t`) in which this package creates the
+    objects of the context's first device.
     """
     return _native(hContext.devices[0], "context")
 
@@ -97,7 +99,10 @@ def urContextGetNativeHandle(hContext: Context) -> NativeHandle:
     "INVALID_DEVICE",
     (
         "UNSUPPORTED_FEATURE",
-        "`phDevices` is empty, the devices' objects are not in that context, or it is owned: it is the devices' own",
+        (
+            "`phDevices` is empty, `hNativeContext` is not the driver's context for all of them, or "
+            "`pProperties.isNativeHandleOwned` is true"
+        ),
     ),
     makes="context",
 )
@@ -107,8 +112,8 @@ def urContextCreateWithNativeHandle(
     phDevices: DeviceList,
     pProperties: ContextNativeProperties | None,
 ) -> Context:
-    """Makes a context for devices from the handle of a driver's context. This must be the context in which this package
-    makes the objects of all these devices. The handle of any other context is refused.
+    """Create a context from the handle of a driver's context. `hNativeContext` must be the driver's context in which
+    this package creates the objects of all devices in `phDevices`.
     """
     if any(device.platform is not hAdapter.platform for device in phDevices):
         raise URError(f"a device is not of {hAdapter!r}", result=Result.ERROR_INVALID_DEVICE)
@@ -121,11 +126,11 @@ def urContextCreateWithNativeHandle(
 
 @function(95, _NONE)
 def urQueueGetNativeHandle(hQueue: Queue, pDesc: QueueNativeDesc | None) -> NativeHandle:
-    """Returns the driver's handle of a queue's stream (`CUstream`). For Level Zero, the handle is that of an immediate
-    command list, so 1 is written to `pDesc.pNativeData`.
+    """Return the handle of the driver's stream behind a queue (`CUstream`). For Level Zero, this is the handle of an
+    immediate command list, and the number 1 is written to the address `pDesc.pNativeData`.
 
-    The handle is valid as long as the queue. Commands that the queue holds back behind a wait are not in the stream
-    yet.
+    The handle is valid as long as the queue. While the queue waits for an event, the commands behind that wait are not
+    in the stream yet.
     """
     handle = use(hQueue.shared).driver.native()
     kind: int | None = adapter_of(hQueue.device.shared).stream_kind
@@ -138,7 +143,7 @@ def urQueueGetNativeHandle(hQueue: Queue, pDesc: QueueNativeDesc | None) -> Nati
     96,
     ("INVALID_DEVICE", "`hDevice` is null and `hContext` has several devices"),
     ("INVALID_VALUE", "`hNativeQueue` is on another device"),
-    ("UNSUPPORTED_FEATURE", "the adapter takes no streams of others"),
+    ("UNSUPPORTED_FEATURE", "the adapter cannot use streams of other libraries"),
     invalid=Result.ERROR_INVALID_VALUE,
     makes="queue",
     python="`xs.Queue.from_native(stream)`",
@@ -149,8 +154,8 @@ def urQueueCreateWithNativeHandle(
     hDevice: Device | None,
     pProperties: QueueNativeProperties | None,
 ) -> Queue:
-    """Makes a queue over a driver's stream (`CUstream`). The commands of the queue run in order with the commands that
-    other code enqueues in the stream.
+    """Create a queue on top of a driver's stream (`CUstream`). The commands of the queue and the commands that other
+    code enqueues in the stream run in the order in which they are enqueued.
     """
     first, *others = hContext.devices
     if hDevice is None and others:
@@ -163,11 +168,11 @@ def urQueueCreateWithNativeHandle(
 
 @function(
     45,
-    ("UNSUPPORTED_FEATURE", "the driver has no such handle, or a queue holds back the command of `hEvent`"),
+    ("UNSUPPORTED_FEATURE", "the driver has no such handle, or a queue still holds back the command of `hEvent`"),
 )
 def urEventGetNativeHandle(hEvent: Event) -> NativeHandle:
-    """Returns the handle of a driver's event that completes with the newest command of an event (`CUevent`,
-    `ze_event_handle_t`). The handle is valid until `hEvent` is signalled again or released.
+    """Return the handle of a driver's event (`CUevent`, `ze_event_handle_t`) that completes together with the newest
+    command of `hEvent`. The handle is valid until `hEvent` is signalled again or released.
     """
     opened = use(hEvent.shared)
     point = hEvent.point or opened.timeline.slot.pending
@@ -180,7 +185,7 @@ def urEventGetNativeHandle(hEvent: Event) -> NativeHandle:
 @function(
     46,
     ("INVALID_VALUE", "`hNativeEvent` is not an event"),
-    ("UNSUPPORTED_FEATURE", "the adapter takes no events of others"),
+    ("UNSUPPORTED_FEATURE", "the adapter cannot use events of other libraries"),
     invalid=Result.ERROR_INVALID_VALUE,
     makes="event",
     python="`xs.Event.from_native(event)`",
@@ -188,8 +193,8 @@ def urEventGetNativeHandle(hEvent: Event) -> NativeHandle:
 def urEventCreateWithNativeHandle(
     hNativeEvent: NativeHandle, hContext: Context, pProperties: EventNativeProperties | None
 ) -> Event:
-    """Makes an event that completes when a driver's event does (`CUevent`, `ze_event_handle_t`). If the driver's event
-    is recorded again later, the new event is not affected. If the handle is 0, the new event is complete.
+    """Create an event that completes together with a driver's event (`CUevent`, `ze_event_handle_t`). Recording the
+    driver's event again later does not affect the new event. If the handle is 0, the new event is already complete.
     """
     if not hNativeEvent:
         complete = SharedEvent(hContext.devices[0].shared, context=hContext.shared)

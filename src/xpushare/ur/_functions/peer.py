@@ -1,4 +1,4 @@
-"""Access of devices to each other's memory."""
+"""Functions that control the access of devices to each other's memory."""
 
 from __future__ import annotations
 
@@ -34,13 +34,12 @@ _PEER: Final = Info(
 @function(
     165,
     ("UNSUPPORTED_FEATURE", "`commandDevice` cannot use memory of `peerDevice`"),
-    ("INVALID_OPERATION", "the access was enabled before"),
+    ("INVALID_OPERATION", "the access is already enabled"),
 )
 def urUsmP2PEnablePeerAccessExp(commandDevice: Device, peerDevice: Device) -> None:
-    """Lets a device use memory of another device.
+    """Let `commandDevice` use memory of `peerDevice`.
 
-    Queues of xpushare enable such access for copies and fills by themselves, so this only checks that the access is
-    possible.
+    This only checks that the access is possible. Queues of xpushare enable the access themselves for copies and fills.
     """
     pair = commandDevice, peerDevice
     if not _reaches(pair):
@@ -50,9 +49,9 @@ def urUsmP2PEnablePeerAccessExp(commandDevice: Device, peerDevice: Device) -> No
     _enabled.add(pair)
 
 
-@function(166, ("INVALID_OPERATION", "the access was not enabled, or disabled before"))
+@function(166, ("INVALID_OPERATION", "the access is not enabled"))
 def urUsmP2PDisablePeerAccessExp(commandDevice: Device, peerDevice: Device) -> None:
-    """Disables access that `urUsmP2PEnablePeerAccessExp` enabled."""
+    """Disable access that `urUsmP2PEnablePeerAccessExp` enabled."""
     pair = commandDevice, peerDevice
     if pair not in _enabled:
         raise URError(f"access to {peerDevice!r} is not enabled", result=Result.ERROR_INVALID_OPERATION)
@@ -61,7 +60,7 @@ def urUsmP2PDisablePeerAccessExp(commandDevice: Device, peerDevice: Device) -> N
 
 @function(167, UNSUPPORTED_QUERY)
 def urUsmP2PPeerAccessGetInfoExp(commandDevice: Device, peerDevice: Device, propName: ExpPeerInfo) -> Any:
-    """Returns whether a device can use memory of another device, or whether its atomic operations work on that
-    memory.
+    """Return 1 if `commandDevice` can use memory of `peerDevice`, otherwise 0. For the query `UR_PEER_ATOMICS_SUPPORT`,
+    return 1 if atomic operations of `commandDevice` work on that memory, otherwise 0.
     """
     return _PEER.answer(propName, (commandDevice, peerDevice))

@@ -1,4 +1,4 @@
-"""Physical memory."""
+"""Functions for physical memory."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _PHYSICAL_MEM: Final = Info(
 def urPhysicalMemCreate(
     hContext: Context, hDevice: Device, size: Size, pProperties: PhysicalMemProperties | None
 ) -> PhysicalMem:
-    """Makes physical memory, which virtual memory can be mapped to."""
+    """Create physical memory, which `urVirtualMemMap` can map to virtual addresses."""
     enable_ipc = pProperties is not None and bool(pProperties.flags & PhysicalMemFlags.ENABLE_IPC)
     memory = PhysicalMemory(size, hDevice.shared, context=hContext.shared, enable_ipc=enable_ipc)
     return PhysicalMem.make(hContext, hDevice, memory)
@@ -52,17 +52,17 @@ def urPhysicalMemCreate(
 
 @function(161, makes="physical_mem")
 def urPhysicalMemRetain(hPhysicalMem: PhysicalMem) -> None:
-    """Takes a reference to physical memory."""
+    """Add a reference to physical memory."""
     hPhysicalMem.retain()
 
 
 @function(162, ends="physical_mem", python="`physical.close()`")
 def urPhysicalMemRelease(hPhysicalMem: PhysicalMem) -> None:
-    """Releases a reference to physical memory."""
+    """Release a reference to physical memory."""
     hPhysicalMem.release()
 
 
 @function(249, python="`physical.nbytes`, `physical.device`, `physical.ipc_enabled`")
 def urPhysicalMemGetInfo(hPhysicalMem: PhysicalMem, propName: PhysicalMemInfo) -> Any:
-    """Returns a property of physical memory."""
+    """Return the property `propName` of physical memory."""
     return _PHYSICAL_MEM.answer(propName, hPhysicalMem)

@@ -1,4 +1,4 @@
-"""Queues."""
+"""Functions for queues."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from xpushare.ur._structs import QueueProperties
     python="`xs.Queue(device, context=…)`",
 )
 def urQueueCreate(hContext: Context, hDevice: Device, pProperties: QueueProperties | None) -> Queue:
-    """Makes a queue for a device."""
+    """Create a queue for a device."""
     flags = 0 if pProperties is None else pProperties.flags
     profiling = bool(flags & QueueFlags.PROFILING_ENABLE)
     if profiling:
@@ -81,13 +81,13 @@ _QUEUE: Final = Info(
 @function(
     91,
     UNSUPPORTED_QUERY,
-    ("INVALID_QUEUE", "`propName` is `QueueInfo.SIZE`: no queue here is on a device"),
+    ("INVALID_QUEUE", "`propName` is `QueueInfo.SIZE`, which only on-device queues have"),
     "OUT_OF_HOST_MEMORY",
     "OUT_OF_RESOURCES",
     python="`queue.context`, `queue.device`",
 )
 def urQueueGetInfo(hQueue: Queue, propName: QueueInfo) -> Any:
-    """Returns a property of a queue."""
+    """Return the property `propName` of a queue."""
     if propName is QueueInfo.SIZE:
         raise URError(f"{hQueue!r} is a queue of the host", result=Result.ERROR_INVALID_QUEUE)
     return _QUEUE.answer(propName, hQueue)
@@ -95,13 +95,13 @@ def urQueueGetInfo(hQueue: Queue, propName: QueueInfo) -> Any:
 
 @function(93, "INVALID_QUEUE", "OUT_OF_HOST_MEMORY", "OUT_OF_RESOURCES", makes="queue")
 def urQueueRetain(hQueue: Queue) -> None:
-    """Takes a reference to a queue."""
+    """Add a reference to a queue."""
     hQueue.retain()
 
 
 @function(94, "INVALID_QUEUE", "OUT_OF_HOST_MEMORY", "OUT_OF_RESOURCES", ends="queue", python="`queue.close()`")
 def urQueueRelease(hQueue: Queue) -> None:
-    """Releases a reference to a queue. The last release flushes the queue. Commands that are still in the queue run to
+    """Release a reference to a queue. Even after the last release, the commands that are still in the queue run to
     their end.
     """
     hQueue.release()
@@ -109,7 +109,7 @@ def urQueueRelease(hQueue: Queue) -> None:
 
 @function(97, "INVALID_QUEUE", "OUT_OF_HOST_MEMORY", operations=("Queue.synchronize",), python="`queue.synchronize()`")
 def urQueueFinish(hQueue: Queue) -> None:
-    """Waits until all commands of a queue are complete."""
+    """Wait until all commands of a queue are complete."""
     try:
         core_queue.synchronize(use(hQueue.shared), None)
     except HostTaskError as error:
@@ -120,9 +120,9 @@ def urQueueFinish(hQueue: Queue) -> None:
 
 @function(98, "INVALID_QUEUE", "OUT_OF_HOST_MEMORY")
 def urQueueFlush(hQueue: Queue) -> None:
-    """Issues the commands of a queue to its device.
+    """Submit the commands of a queue to its device.
 
-    This does nothing, since a queue passes each command to the device at once or, if a wait holds the command back,
-    when the wait ends.
+    This does nothing, since a queue submits each command by itself, either immediately or when the events that the
+    command waits for are complete.
     """
     use(hQueue.shared)

@@ -1,4 +1,4 @@
-"""Allocations of USM memory."""
+"""Functions that allocate and free USM memory."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ _KINDS: Final = {"device": USMType.DEVICE, "host": USMType.HOST, "shared": USMTy
 
 
 def _pool_of(found: Range) -> USMPool | None:
-    """Return the pool from which an allocation was made. Return None if it was made without a pool, or if the pool was
-    released.
+    """Return the pool that an allocation was made from. Return None if it was made without a pool, or if the pool has
+    been released.
     """
     pool = _objects.places.pools.get(found.allocation.address)
     return pool if pool is not None and pool.references else None
@@ -133,14 +133,14 @@ def _allocate(
     python="`xs.malloc_host(nbytes, device, context=…)`",
 )
 def urUSMHostAlloc(hContext: Context, pUSMDesc: USMDesc | None, pool: USMPool | None, size: Size) -> Pointer:
-    """Allocates host memory that devices can reach."""
+    """Allocate host memory that the devices of a context can access, and return its address."""
     return _allocate("host", hContext, hContext.devices[0], pUSMDesc, pool, size)
 
 
 @function(
     108,
     "INVALID_CONTEXT",
-    ("INVALID_OPERATION", "`DeviceInfo.USM_HOST_SUPPORT` is false (so UR says; the device's support is meant)"),
+    ("INVALID_OPERATION", "`hDevice` has no device USM (Unified Runtime's text names `USM_HOST_SUPPORT` by mistake)"),
     _ALIGN_DEVICE_ERROR,
     _SIZE_DEVICE_ERROR,
     "OUT_OF_HOST_MEMORY",
@@ -155,7 +155,7 @@ def urUSMHostAlloc(hContext: Context, pUSMDesc: USMDesc | None, pool: USMPool | 
 def urUSMDeviceAlloc(
     hContext: Context, hDevice: Device, pUSMDesc: USMDesc | None, pool: USMPool | None, size: Size
 ) -> Pointer:
-    """Allocates memory of a device."""
+    """Allocate memory of a device, and return its address."""
     return _allocate("device", hContext, hDevice, pUSMDesc, pool, size)
 
 
@@ -180,13 +180,13 @@ def urUSMDeviceAlloc(
 def urUSMSharedAlloc(
     hContext: Context, hDevice: Device, pUSMDesc: USMDesc | None, pool: USMPool | None, size: Size
 ) -> Pointer:
-    """Allocates memory that host and device share."""
+    """Allocate memory that the host and a device share, and return its address."""
     return _allocate("shared", hContext, hDevice, pUSMDesc, pool, size)
 
 
 @function(110, "INVALID_MEM_OBJECT", "OUT_OF_HOST_MEMORY", ends="USM memory", python="`memory.close()`")
 def urUSMFree(hContext: Context, pMem: Pointer) -> None:
-    """Frees USM memory, after waiting for the commands that may use it."""
+    """Wait until the commands that may use USM memory have finished, and free the memory."""
     places = _objects.places
     with places.lock:
         memory = places.allocated.get(pMem)
@@ -218,7 +218,7 @@ def urUSMFree(hContext: Context, pMem: Pointer) -> None:
     python="`memory.ptr`, `memory.nbytes`, `memory.device`",
 )
 def urUSMGetMemAllocInfo(hContext: Context, pMem: Pointer, propName: USMAllocInfo) -> Any:
-    """Returns a property of the allocation that contains an address."""
+    """Return the property `propName` of the allocation that contains the address `pMem`."""
     try:
         found = _objects.places.find(pMem)
     except URError as error:
@@ -238,7 +238,9 @@ def urUSMGetMemAllocInfo(hContext: Context, pMem: Pointer, propName: USMAllocInf
     python="`queue.copy(dst, src, nbytes)`, `queue.synchronize()`",
 )
 def urUSMContextMemcpyExp(hContext: Context, pDst: Pointer, pSrc: Pointer, size: Size) -> None:
-    """Copies memory as `urEnqueueUSMMemcpy` does, but without a queue, and waits for the copy."""
+    """Copy `size` bytes without a queue, and wait until the copy is complete. The memory can be of the same kinds as
+    for `urEnqueueUSMMemcpy`.
+    """
     device = hContext.devices[0].shared
     target, source = (_objects.places.operand(each, size, device, hContext.shared) for each in (pDst, pSrc))
     work = core_queue.create(device, hContext.shared)
@@ -275,30 +277,30 @@ _POOL: Final = Info(
 
 @function(112, "INVALID_VALUE", "OUT_OF_HOST_MEMORY", makes="usm_pool")
 def urUSMPoolCreate(hContext: Context, pPoolDesc: USMPoolDesc) -> USMPool:
-    """Makes a pool from which memory can be allocated.
+    """Create a pool from which USM memory can be allocated.
 
-    Each allocation has its own pages, so that it can be shared without others, and `urUSMFree` frees these pages. The
-    pool caches nothing, and limits that are chained to `pPoolDesc` in C have no effect. `ZERO_INITIALIZE_BLOCK` zeroes
-    the allocations. The other flags have no effect.
+    Each allocation has pages of its own, so sharing one allocation does not expose the others. `urUSMFree` frees these
+    pages, and the pool caches no memory. Limits that a C program chains to `pPoolDesc` therefore have no effect. With
+    `ZERO_INITIALIZE_BLOCK`, allocations are filled with zeros. The other flags have no effect.
     """
     return USMPool.make(hContext, pPoolDesc.flags)
 
 
 @function(118, makes="usm_pool")
 def urUSMPoolRetain(pPool: USMPool) -> None:
-    """Takes a reference to a pool."""
+    """Add a reference to a pool."""
     pPool.retain()
 
 
 @function(119, ends="usm_pool")
 def urUSMPoolRelease(pPool: USMPool) -> None:
-    """Releases a reference to a pool. Allocations from the pool stay valid."""
+    """Release a reference to a pool. Allocations from the pool stay valid."""
     pPool.release()
 
 
 @function(120, UNSUPPORTED_QUERY, "OUT_OF_HOST_MEMORY", "OUT_OF_RESOURCES")
 def urUSMPoolGetInfo(hPool: USMPool, propName: USMPoolInfo) -> Any:
-    """Returns a property of a pool. Reserved and used sizes are equal, since a pool caches no freed memory."""
+    """Return the property `propName` of a pool. Reserved and used sizes are equal, as pools cache no freed memory."""
     return _POOL.answer(propName, hPool)
 
 
@@ -309,13 +311,13 @@ _POOL_OF = ("INVALID_VALUE", "`hPool` is of another context, or for another devi
 
 @function(254, "INVALID_VALUE", "OUT_OF_HOST_MEMORY", makes="usm_pool")
 def urUSMPoolCreateExp(hContext: Context, hDevice: Device, pPoolDesc: USMPoolDesc) -> USMPool:
-    """Makes a pool for one device. The pool behaves like a pool that `urUSMPoolCreate` makes."""
+    """Create a pool for one device. In all other respects, it works like a pool that `urUSMPoolCreate` creates."""
     return USMPool.make(hContext, pPoolDesc.flags, hDevice)
 
 
-@function(255, ("INVALID_VALUE", f"{_POOL_OF[1]}, or is the device's default one"), ends="usm_pool")
+@function(255, ("INVALID_VALUE", f"{_POOL_OF[1]}, or is the device's default pool"), ends="usm_pool")
 def urUSMPoolDestroyExp(hContext: Context, hDevice: Device, hPool: USMPool) -> None:
-    """Releases a reference to a pool, as `urUSMPoolRelease` does."""
+    """Release a reference to a pool, as `urUSMPoolRelease` does."""
     _check_pool(hPool, hContext, hDevice)
     if hPool is hContext.default_pools.get(hDevice):
         raise URError(f"{hPool!r} is the default one of {hDevice!r}", result=Result.ERROR_INVALID_VALUE)
@@ -324,14 +326,16 @@ def urUSMPoolDestroyExp(hContext: Context, hDevice: Device, hPool: USMPool) -> N
 
 @function(257, "INVALID_VALUE")
 def urUSMPoolGetDefaultDevicePoolExp(hContext: Context, hDevice: Device) -> USMPool:
-    """Returns the default pool of a device, which always exists. The caller gets no reference to the pool."""
+    """Return the default pool of a device, which always exists. No reference is added, so the caller must not release
+    the pool.
+    """
     return hContext.default_pool(hDevice)
 
 
 @function(259, _POOL_OF)
 def urUSMPoolSetDevicePoolExp(hContext: Context, hDevice: Device, hPool: USMPool) -> None:
-    """Sets the pool from which `urEnqueueUSMDeviceAllocExp` allocates memory of a device if the caller passes no pool.
-    When that pool is destroyed, the device's default pool is used again.
+    """Set the pool from which `urEnqueueUSMDeviceAllocExp` allocates memory of a device if its caller passes no pool.
+    Once this pool is destroyed, the device's default pool is used again.
     """
     _check_pool(hPool, hContext, hDevice)
     hContext.chosen_pools[hDevice] = hPool
@@ -339,36 +343,36 @@ def urUSMPoolSetDevicePoolExp(hContext: Context, hDevice: Device, hPool: USMPool
 
 @function(260, "INVALID_VALUE")
 def urUSMPoolGetDevicePoolExp(hContext: Context, hDevice: Device) -> USMPool:
-    """Returns the pool that `urUSMPoolSetDevicePoolExp` set for a device, or else the device's default pool. The caller
-    gets no reference to the pool.
+    """Return the pool that `urUSMPoolSetDevicePoolExp` set for a device, or the device's default pool if none is set.
+    No reference is added, so the caller must not release the pool.
     """
     return hContext.pool(hDevice)
 
 
 @function(261, _POOL_OF)
 def urUSMPoolTrimToExp(hContext: Context, hDevice: Device, hPool: USMPool, minBytesToKeep: Size) -> None:
-    """Would release freed memory that a pool has cached. Does nothing, since pools cache no freed memory."""
+    """Release freed memory that a pool caches. This does nothing, since pools cache no freed memory."""
     _check_pool(hPool, hContext, hDevice)
 
 
 @function(262, UNSUPPORTED_QUERY, "OUT_OF_HOST_MEMORY", "OUT_OF_RESOURCES")
 def urUSMPoolGetInfoExp(hPool: USMPool, propName: USMPoolInfo) -> Any:
-    """Returns a property of a pool, as `urUSMPoolGetInfo` does."""
+    """Return the property `propName` of a pool, as `urUSMPoolGetInfo` does."""
     return _POOL.answer(propName, hPool)
 
 
 @function(
     265,
-    ("INVALID_VALUE", "`pPropValue` is not 0, for `USED_HIGH_EXP` and `RESERVED_HIGH_EXP`"),
+    ("INVALID_VALUE", "`propName` is `USED_HIGH_EXP` or `RESERVED_HIGH_EXP`, and `pPropValue` is not 0"),
     ("UNSUPPORTED_ENUMERATION", "`propName` cannot be set"),
     "OUT_OF_HOST_MEMORY",
     "OUT_OF_RESOURCES",
 )
 def urUSMPoolSetInfoExp(hPool: USMPool, propName: USMPoolInfo, pPropValue: Size) -> None:
-    """Sets how much freed memory a pool may keep (`RELEASE_THRESHOLD_EXP`), or resets `USED_HIGH_EXP` and
-    `RESERVED_HIGH_EXP`, which are equal.
+    """Set how much freed memory a pool may cache (`RELEASE_THRESHOLD_EXP`), or reset the pool's peak size
+    (`USED_HIGH_EXP` or `RESERVED_HIGH_EXP`, which are equal).
 
-    The release threshold has no effect, since a pool never keeps freed memory.
+    The release threshold has no effect, since pools cache no freed memory.
     """
     if propName is USMPoolInfo.RELEASE_THRESHOLD_EXP:
         hPool.threshold = pPropValue
@@ -383,8 +387,8 @@ def urUSMPoolSetInfoExp(hPool: USMPool, propName: USMPoolInfo, pPropValue: Size)
 def _enqueue_allocation(
     kind: UsmKind, which: Command, queue: Queue, pool: USMPool | None, size: int, events: WaitList
 ) -> tuple[int, Event]:
-    """Allocate the memory at once, and enqueue a command that does nothing. Its event completes after the earlier
-    commands in the queue.
+    """Allocate memory immediately, and enqueue a command that does nothing. Return the memory's address and the
+    command's event, which completes after the earlier commands in the queue.
     """
     if pool is None and kind == "device":
         pool = queue.context.pool(queue.device)
@@ -398,7 +402,7 @@ def _enqueue_allocation(
 
 _ASYNC_ERRORS: Final = (
     _SIZE_DEVICE_ERROR,
-    _POOL_ERROR,
+    ("INVALID_VALUE", "`pPool` is of another context, or for another device"),
     *WAIT_LIST_OTHERS,
     "OUT_OF_HOST_MEMORY",
     "OUT_OF_RESOURCES",
@@ -415,10 +419,11 @@ def urEnqueueUSMDeviceAllocExp(
     pProperties: ExpAsyncUSMAllocProperties | None,
     phEventWaitList: WaitList,
 ) -> tuple[Pointer, Event]:
-    """Allocates memory of a device in the order of a queue. The memory comes from `pPool` or, if that is `None`, from
-    the device's pool.
+    """Allocate memory of the queue's device, and enqueue a command after which other commands may use the memory.
+    Return the memory's address and the command's event. The memory comes from `pPool` or, if that is `None`, from the
+    pool that is set for the device.
 
-    The memory exists when this returns. Commands that run after the event may use the memory.
+    The memory is allocated immediately, but only commands that run after the event may use it.
     """
     return _enqueue_allocation("device", Command.ENQUEUE_USM_DEVICE_ALLOC_EXP, hQueue, pPool, size, phEventWaitList)
 
@@ -431,7 +436,9 @@ def urEnqueueUSMSharedAllocExp(
     pProperties: ExpAsyncUSMAllocProperties | None,
     phEventWaitList: WaitList,
 ) -> tuple[Pointer, Event]:
-    """Allocates memory that host and device share. Otherwise works like `urEnqueueUSMDeviceAllocExp`."""
+    """Allocate memory that the host and the queue's device share. Otherwise, this works like
+    `urEnqueueUSMDeviceAllocExp`, but `None` for `pPool` means that the memory comes from no pool.
+    """
     return _enqueue_allocation("shared", Command.ENQUEUE_USM_SHARED_ALLOC_EXP, hQueue, pPool, size, phEventWaitList)
 
 
@@ -443,7 +450,9 @@ def urEnqueueUSMHostAllocExp(
     pProperties: ExpAsyncUSMAllocProperties | None,
     phEventWaitList: WaitList,
 ) -> tuple[Pointer, Event]:
-    """Allocates host memory that devices can reach. Otherwise works like `urEnqueueUSMDeviceAllocExp`."""
+    """Allocate host memory that the devices of the queue's context can access. Otherwise, this works like
+    `urEnqueueUSMDeviceAllocExp`, but `None` for `pPool` means that the memory comes from no pool.
+    """
     return _enqueue_allocation("host", Command.ENQUEUE_USM_HOST_ALLOC_EXP, hQueue, pPool, size, phEventWaitList)
 
 
@@ -458,9 +467,7 @@ def urEnqueueUSMHostAllocExp(
     ends="USM memory",
 )
 def urEnqueueUSMFreeExp(hQueue: Queue, pPool: USMPool | None, pMem: Pointer, phEventWaitList: WaitList) -> Event:
-    """Frees USM memory in the order of a queue. The pages stay allocated until the commands that use the memory have
-    finished.
-    """
+    """Enqueue a command that frees USM memory. The memory stays allocated until commands that use it have finished."""
     if pMem not in _objects.places.allocated:
         raise URError(f"{pMem:#x} was not allocated", result=Result.ERROR_INVALID_MEM_OBJECT)
     event = command(hQueue, Command.ENQUEUE_USM_FREE_EXP, phEventWaitList)
@@ -478,12 +485,12 @@ def urEnqueueUSMFreeExp(hQueue: Queue, pPool: USMPool | None, pMem: Pointer, phE
 @function(
     163,
     "INVALID_CONTEXT",
-    ("INVALID_VALUE", "this process does not have that memory"),
+    ("INVALID_VALUE", "the memory is not mapped in this process"),
     rules=(rule("INVALID_SIZE", "size == 0", "`size` is 0", "documented"),),
 )
 def urUSMImportExp(hContext: Context, pMem: Pointer, size: Size) -> None:
-    """Hints that ordinary memory of the process will be copied. Does nothing, since copies need no preparation of such
-    memory.
+    """Hint that ordinary memory of the process will be used in copies. This only checks that the memory exists, since
+    copies need no preparation.
     """
     if not mapped(pMem, size):
         raise URError(f"this process has no {size} bytes at {pMem:#x}", result=Result.ERROR_INVALID_VALUE)
@@ -491,7 +498,7 @@ def urUSMImportExp(hContext: Context, pMem: Pointer, size: Size) -> None:
 
 @function(164, "INVALID_CONTEXT")
 def urUSMReleaseExp(hContext: Context, pMem: Pointer) -> None:
-    """Undoes `urUSMImportExp`. This has no effect."""
+    """Undo `urUSMImportExp`. This does nothing."""
 
 
 _REGISTRATION: Final = "registered host memory"
@@ -500,7 +507,7 @@ _REGISTRATION: Final = "registered host memory"
 @function(
     312,
     "INVALID_CONTEXT",
-    ("INVALID_VALUE", "this process does not have that memory, or it is USM memory, or was registered before"),
+    ("INVALID_VALUE", "the memory is not mapped in this process, is USM memory, or is already registered"),
     ("UNSUPPORTED_FEATURE", "a device answers false to `DeviceInfo.USM_HOST_ALLOC_REGISTER_SUPPORT_EXP`"),
     rules=(rule("INVALID_VALUE", "size == 0", "`size` is 0"),),
     makes=_REGISTRATION,
@@ -508,7 +515,7 @@ _REGISTRATION: Final = "registered host memory"
 def urUSMHostAllocRegisterExp(
     hContext: Context, pHostMem: Pointer, size: Size, pProperties: ExpUSMHostAllocRegisterProperties | None
 ) -> None:
-    """Makes ordinary memory of the process USM host memory. The caller keeps the memory alive."""
+    """Register ordinary memory of the process as USM host memory. The caller must keep the memory alive."""
     if any(device.shared.type != "cpu" for device in hContext.devices):
         raise URError(f"{hContext!r} has a device that is not the host", result=Result.ERROR_UNSUPPORTED_FEATURE)
     places, last = _objects.places, pHostMem + size - 1
@@ -525,9 +532,9 @@ def urUSMHostAllocRegisterExp(
         places.add(found)
 
 
-@function(313, "INVALID_CONTEXT", ("INVALID_VALUE", "`pHostMem` is not registered (any more)"), ends=_REGISTRATION)
+@function(313, "INVALID_CONTEXT", ("INVALID_VALUE", "`pHostMem` is not registered"), ends=_REGISTRATION)
 def urUSMHostAllocUnregisterExp(hContext: Context, pHostMem: Pointer) -> None:
-    """Makes registered memory ordinary memory again."""
+    """Undo `urUSMHostAllocRegisterExp`, so that the memory is ordinary memory of the process again."""
     places = _objects.places
     with places.lock:
         found = places.registered.pop(pHostMem, None)
@@ -553,7 +560,7 @@ def _expect_fd(kind: ExpExternalMemType) -> None:
 
 @function(
     285,
-    _ALIGN_DEVICE_ERROR,
+    ("INVALID_VALUE", "`alignment` exceeds the size of the largest data type of `hDevice`"),
     ("UNSUPPORTED_SIZE", "`size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE`"),
     "INVALID_CONTEXT",
     "INVALID_DEVICE",
@@ -571,7 +578,7 @@ def _expect_fd(kind: ExpExternalMemType) -> None:
 def urMemoryExportAllocExportableMemoryExp(
     hContext: Context, hDevice: Device, alignment: Size, size: Size, handleTypeToExport: ExpExternalMemType
 ) -> Pointer:
-    """Allocates memory of a device that can be exported by `urMemoryExportExportMemoryHandleExp`."""
+    """Allocate memory of a device that `urMemoryExportExportMemoryHandleExp` can export, and return its address."""
     _expect_fd(handleTypeToExport)
     if alignment > LARGEST_TYPE:
         raise URError(f"the largest data type has {LARGEST_TYPE} bytes", result=Result.ERROR_INVALID_VALUE)
@@ -591,7 +598,7 @@ def urMemoryExportAllocExportableMemoryExp(
     python="`memory.close()`",
 )
 def urMemoryExportFreeExportableMemoryExp(hContext: Context, hDevice: Device, pMem: Pointer) -> None:
-    """Frees memory that `urMemoryExportAllocExportableMemoryExp` allocated."""
+    """Free memory that `urMemoryExportAllocExportableMemoryExp` allocated."""
     _allocated(hContext, pMem)
     urUSMFree(hContext, pMem)
 
@@ -611,9 +618,7 @@ def urMemoryExportFreeExportableMemoryExp(hContext: Context, hDevice: Device, pM
 def urMemoryExportExportMemoryHandleExp(
     hContext: Context, hDevice: Device, handleTypeToExport: ExpExternalMemType, pMem: Pointer
 ) -> Int32:
-    """Returns a file descriptor with which another API can import an allocation. The descriptor belongs to the
-    caller.
-    """
+    """Return a file descriptor with which another API can import an allocation. The caller owns the file descriptor."""
     _expect_fd(handleTypeToExport)
     memory = _allocated(hContext, pMem)
     fds = use(memory).allocation.driver.export(False).fds

@@ -1,4 +1,4 @@
-"""Virtual memory: reserved ranges, and their mappings."""
+"""Functions for virtual memory, which is reserved as ranges of addresses and then mapped to physical memory."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ Info(
 def urVirtualMemGranularityGetInfo(
     hContext: Context, hDevice: Device | None, allocationSize: Size, propName: VirtualMemGranularityInfo
 ) -> int:
-    """Returns the granularity of virtual and physical memory. If `hDevice` is `None`, the granularity is valid for all
-    devices of the context.
+    """Return the granularity of virtual and physical memory. Sizes and addresses must be multiples of the granularity.
+    If `hDevice` is `None`, the granularity is valid for all devices of the context.
     """
     recommended = propName is VirtualMemGranularityInfo.RECOMMENDED
     devices = hContext.devices if hDevice is None else (hDevice,)
@@ -61,7 +61,9 @@ def urVirtualMemGranularityGetInfo(
     python="`xs.VirtualRange(nbytes, device, context=…, address=…)`",
 )
 def urVirtualMemReserve(hContext: Context, pStart: NullablePointer, size: Size) -> Pointer:
-    """Reserves a range of addresses, at `pStart` if `pStart` is not null and the addresses there are free."""
+    """Reserve a range of virtual addresses, and return the first address. The range begins at `pStart` if the addresses
+    there are free. Otherwise, or if `pStart` is null, it can begin anywhere.
+    """
     context = hContext.shared
     try:
         found = VirtualRange(size, context=context, address=pStart or None)
@@ -77,7 +79,7 @@ def urVirtualMemReserve(hContext: Context, pStart: NullablePointer, size: Size) 
 
 
 def _range_of(context: Context, start: int) -> tuple[VirtualRange, int]:
-    """Return the reserved range that contains `start`, and the offset of `start` in the range."""
+    """Return the reserved range that contains the address `start`, and the offset of `start` in the range."""
     found = _objects.places.range_at(start)
     if found.context is not context.shared:
         raise URError(f"{start:#x} was not reserved in {context!r}", result=Result.ERROR_INVALID_CONTEXT)
@@ -86,7 +88,7 @@ def _range_of(context: Context, start: int) -> tuple[VirtualRange, int]:
 
 @function(155, ends="reserved range", python="`range.close()`")
 def urVirtualMemFree(hContext: Context, pStart: Pointer, size: Size) -> None:
-    """Frees a reserved range."""
+    """Free a range of virtual addresses that `urVirtualMemReserve` reserved. No memory may be mapped in the range."""
     places = _objects.places
     with places.lock:
         found, at = _range_of(hContext, pStart)
@@ -129,7 +131,7 @@ def urVirtualMemMap(
     offset: Size,
     flags: Annotated[int, VirtualMemAccessFlags],
 ) -> None:
-    """Maps physical memory into a reserved range."""
+    """Map physical memory to virtual addresses in a reserved range."""
     found, at = _range_of(hContext, pStart)
     core_physical.map_(use(found), use(hPhysicalMem.shared), at, offset, size, _access(flags))
 
@@ -138,7 +140,7 @@ def urVirtualMemMap(
     157, operations=("VirtualRange.unmap",), invalid=Result.ERROR_INVALID_VALUE, python="`range.unmap(at, nbytes)`"
 )
 def urVirtualMemUnmap(hContext: Context, pStart: Pointer, size: Size) -> None:
-    """Unmaps a mapped range, which can then be mapped again."""
+    """Unmap physical memory from a range of virtual addresses. The addresses stay reserved and can be mapped again."""
     found, at = _range_of(hContext, pStart)
     core_physical.unmap(use(found), at, size)
 
@@ -152,14 +154,14 @@ def urVirtualMemUnmap(hContext: Context, pStart: Pointer, size: Size) -> None:
 def urVirtualMemSetAccess(
     hContext: Context, pStart: Pointer, size: Size, flags: Annotated[int, VirtualMemAccessFlags]
 ) -> None:
-    """Changes the access to a mapped range."""
+    """Change the access permissions of a mapped range."""
     found, at = _range_of(hContext, pStart)
     core_physical.set_access(use(found), at, size, _access(flags))
 
 
 @function(159, operations=("VirtualRange.access",), invalid=Result.ERROR_INVALID_VALUE, python="`range.access(at)`")
 def urVirtualMemGetInfo(hContext: Context, pStart: Pointer, size: Size, propName: VirtualMemInfo) -> int:
-    """Returns a property of a mapped range."""
+    """Return the access permissions of a mapped range."""
     found, at = _range_of(hContext, pStart)
     core_memory.piece("the range", found.nbytes, at, size)
     return _ACCESS_FLAGS[core_physical.access_of(use(found), at)]

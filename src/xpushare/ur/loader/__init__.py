@@ -1,9 +1,9 @@
-"""The library that Unified Runtime's own loader loads: its path, and the Python interpreter that the library will
-start.
+"""The library that Unified Runtime's own loader loads for C programs. This module has the library's path, and finds the
+Python interpreter that the library will start.
 
 `libur_adapter_xpushare.so` (src/native/ur_adapter) answers the loader's calls with the functions of `xpushare.ur`.
-`_tables` generates the library's dispatch tables from the declarations of these functions. `_bridge` answers the calls,
-with the help of three modules: `_arguments` converts the 64-bit words of a C call to Python's arguments, `_answers`
+`_tables` generates the library's dispatch tables from the declarations of these functions. `_bridge` answers the calls
+with the help of three modules. `_arguments` converts the 64-bit words of a C call to Python's arguments, `_answers`
 returns the results to C, and `_boxes` maps handles to objects.
 """
 
@@ -24,7 +24,7 @@ _PYTHON: Final = "XPUSHARE_PYTHON"
 
 
 class Interpreter(NamedTuple):
-    """The interpreter that the library starts in a program that runs no Python."""
+    """The Python interpreter that the library starts in a program that does not run Python itself."""
 
     executable: str
     library: str
@@ -34,8 +34,8 @@ class Interpreter(NamedTuple):
 
 
 def interpreter(executable: str | None = None) -> Interpreter:
-    """Return the interpreter that the library will start, found by the library's own search, or found as if
-    XPUSHARE_PYTHON named `executable`.
+    """Return the interpreter that the library will start. If `executable` is given, return the interpreter that the
+    library would start if the environment variable XPUSHARE_PYTHON were `executable`.
     """
     try:
         library = ctypes.CDLL(str(LIBRARY))

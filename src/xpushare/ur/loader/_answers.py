@@ -1,4 +1,4 @@
-"""Passes the results of the functions of `xpushare.ur` to C. Each kind of result has a class."""
+"""Returns the results of the functions of `xpushare.ur` to C. There is one class for each kind of result."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _TEXTS: Final = 4096
 
 
 class Answer(Protocol):
-    """Passes the outputs of a function to C."""
+    """Returns the outputs of a function to C, by writing them to the addresses that the C program passed."""
 
     def refusal(self, words: Words, /) -> int:
-        """Check, before the call, where the outputs are to be written. Return the result code of the error if a
-        mandatory output is missing, otherwise 0.
+        """Check, before the call, that the program passed addresses for all mandatory outputs. Return 0, or the result
+        code of the error.
         """
         ...
 
     def hand_out(self, words: Words, value: Any, /) -> int:
-        """Write the function's return value to the outputs. Return the result code of the call."""
+        """Write the function's return value `value` to the outputs. Return the result code of the call."""
         ...
 
 
@@ -52,7 +52,7 @@ class _Nothing:
 
 
 class _Query:
-    """The value of a property, and its size in bytes."""
+    """The value of a property and its size in bytes, as outputs."""
 
     def __init__(self, call: Call, outputs: list[str]) -> None:
         *size, value, written = (call.at[name] for name in outputs)
@@ -91,7 +91,7 @@ class _Query:
 
 
 class _List:
-    """A list of values. C receives as many values as fit in its array, and the total number."""
+    """A list of values as output. C receives the values that fit in its array, and the total number of values."""
 
     def __init__(self, call: Call, outputs: list[str]) -> None:
         self.room, self.array, self.count = (call.at[name] for name in outputs)
@@ -117,9 +117,8 @@ class _List:
 
 
 class _HandleData:
-    """Handle data. The program receives the address and the size of the data. If both parameters are optional, the
-    program may pass NULL for one of the two. If the program does not ask for the address, the data are released at
-    once.
+    """IPC handle data as output. C receives the address and the size of the data. If both outputs are optional, the
+    program may pass NULL for one of them. If it passes NULL for the address, the handle data is released immediately.
     """
 
     def __init__(self, call: Call, outputs: list[str]) -> None:
@@ -147,8 +146,8 @@ class _HandleData:
 
 
 class _Output:
-    """One value, which is written to an address that the program passed. If that address is null and the value is a
-    reference-counted object, the object is released.
+    """One output, which is written to an address that the program passed. If the program passed NULL instead, a
+    reference-counted output is released.
     """
 
     def __init__(self, call: Call, name: str, kind: str) -> None:
@@ -170,7 +169,7 @@ class _Output:
 
 
 class _Outputs:
-    """Several values, each written to its address as `_Output` does."""
+    """Several outputs. Each is written to its own address, as `_Output` does."""
 
     def __init__(self, call: Call, outputs: list[str]) -> None:
         kinds = call.function.returns.split("+")
@@ -197,17 +196,19 @@ class _One(_Outputs):
 
 @functools.lru_cache(_TEXTS)
 def _text(text: str) -> Any:
-    """Return a C string. Its address stays valid until `_TEXTS` other strings have been returned."""
+    """Return a C string that contains `text`. The string stays in memory until `_TEXTS` other strings have been
+    returned.
+    """
     return ctypes.create_string_buffer(text.encode())
 
 
 def _text_writer(address: int, text: str) -> None:
-    """Make a C string of `text`, and write a pointer to it to an address."""
+    """Convert `text` to a C string, and write the string's address to `address`."""
     ctypes.c_uint64.from_address(address).value = ctypes.addressof(_text(text))
 
 
 def answer(call: Call, outputs: list[str]) -> Answer:
-    """Return the object that passes a function's results to C. `outputs` are the names of those C parameters that are
+    """Return the object that passes a function's results to C. `outputs` are the names of the C parameters that are
     only outputs.
     """
     kinds = call.function.returns
@@ -227,7 +228,7 @@ After = Callable[[Words, list[Any]], object]
 
 
 def _arguments_of(function: Function, *kinds: str) -> list[int]:
-    """Return the indices of the arguments of these kinds."""
+    """Return the indices of the function's arguments that are of one of these kinds."""
     return [i for i, arg in enumerate(function.args) if arg.kind.startswith(kinds)]
 
 
@@ -240,7 +241,9 @@ def _each(numbers: list[int], do: Callable[[Any], object]) -> After:
 
 
 def _dropper(call: Call) -> After:
-    """Return a function that forgets the objects and the handle data whose last reference a call has released."""
+    """Return a function to run after a call that may have released the last reference of an object. It removes the C
+    handles of such objects, and the handle data that the call released.
+    """
     handles = _arguments_of(call.function, "handle:")
     data = [call.at[call.function.args[i].name] for i in _arguments_of(call.function, "bytes")]
 
@@ -253,7 +256,7 @@ def _dropper(call: Call) -> After:
 
 
 def after(call: Call) -> list[After]:
-    """Return the functions to run after each call of this function."""
+    """Return the functions to run after each successful call of a C function."""
     function = call.function
     pointers = _arguments_of(function, "pointer")
     found: list[After] = []

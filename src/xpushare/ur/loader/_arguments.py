@@ -1,4 +1,5 @@
-"""Converts C's arguments to those of the functions of `xpushare.ur`. Each kind of argument has a class.
+"""Converts the arguments of a C call to the arguments of a function of `xpushare.ur`. There is one class for each kind
+of argument.
 
 A C call arrives as *words* of 64 bits, in the order of its parameters. A struct that is passed by value takes three
 words.
@@ -36,7 +37,7 @@ given_data: Final[dict[int, Any]] = {}
 
 
 class Call(NamedTuple):
-    """A C function and how it is answered."""
+    """A C function and the data that is needed to answer calls of it."""
 
     function: Function
     parameters: tuple[Parameter, ...]
@@ -51,7 +52,7 @@ class Call(NamedTuple):
 
 
 class Argument(Protocol):
-    """Converts words of a C call to one argument in Python."""
+    """Converts one or more words of a C call to one argument in Python."""
 
     uses: tuple[str, ...]
     """The C parameters that the argument is made from."""
@@ -60,7 +61,7 @@ class Argument(Protocol):
 
 
 class _Word:
-    """One word, which is passed on as it is."""
+    """An argument that is passed on as one unchanged word."""
 
     def __init__(self, call: Call, name: str) -> None:
         self.uses: tuple[str, ...] = (name,)
@@ -91,8 +92,8 @@ class _Handle(_Word):
 
 
 class _InOut(_Word):
-    """A handle that is both input and output. If the value is not a handle of this library, the variable was
-    uninitialised, and the input is None.
+    """A handle that is both an input and an output. If the word at the address is no handle of this library, the
+    program has not initialised it, and the input is None.
     """
 
     def __init__(self, call: Call, name: str) -> None:
@@ -106,7 +107,7 @@ class _InOut(_Word):
 
 
 class _Handles(_Word):
-    """An array of handles, which must not be NULL. The C parameter before the array is the number of handles."""
+    """An array of handles, which must not be NULL. The preceding C parameter is the number of handles."""
 
     def __init__(self, call: Call, name: str) -> None:
         super().__init__(call, name)
@@ -120,8 +121,8 @@ class _Handles(_Word):
 
 
 class _OptionalHandles(_Handles):
-    """A wait list. If the count and the address contradict each other, the argument is a list with a null element,
-    which the checks refuse.
+    """An array of handles that may be NULL if its count is 0, such as a wait list. If only one of the address and the
+    count is 0, the argument becomes a tuple with a null element, which the checks then reject.
     """
 
     def read(self, words: Words) -> tuple[Any, ...]:
@@ -152,8 +153,8 @@ class _Three(_Word):
 
 
 class _Pattern(_Word):
-    """A pattern. The bytes of a pattern that is longer than the memory to fill are not read, since the checks refuse
-    the pattern by its length.
+    """The bytes of a fill pattern. If the pattern is longer than the memory to fill, its bytes are not read, since the
+    checks will reject it because of its length.
     """
 
     def __init__(self, call: Call, name: str) -> None:
@@ -182,7 +183,7 @@ class _Text(_Word):
 
 
 class _WithSize(_Word):
-    """An address and a size. The size is in the next word of the call."""
+    """The base class of arguments that C passes as an address and a size, in two successive words."""
 
     def __init__(self, call: Call, name: str) -> None:
         super().__init__(call, name)
@@ -190,7 +191,7 @@ class _WithSize(_Word):
 
 
 class _Number(_WithSize):
-    """A `size_t` at an address."""
+    """A number of the type `size_t` that C passes by its address."""
 
     def read(self, words: Words) -> int:
         address, nbytes = words[self.at], words[self.at + 1]
@@ -202,7 +203,7 @@ class _Number(_WithSize):
 
 
 class _Data(_WithSize):
-    """Handle data. If the size of the data is wrong, the bytes are not read."""
+    """IPC handle data that C passes with its size. If the size is wrong, the bytes are not read."""
 
     def read(self, words: Words) -> bytes | None:
         address, nbytes = words[self.at], words[self.at + 1]
@@ -212,7 +213,7 @@ class _Data(_WithSize):
 
 
 class _GivenData(_Word):
-    """The data of a handle, which C passes without their size. This process must have returned them."""
+    """IPC handle data that C passes without its size. It must be at an address that this library returned earlier."""
 
     def read(self, words: Words) -> bytes | None:
         address = words[self.at]
@@ -226,7 +227,7 @@ class _GivenData(_Word):
 
 
 class _Callback(_Word):
-    """A function pointer. A thread of the library calls the function without holding the GIL."""
+    """A pointer to a C function. A thread of the library calls the function without holding the GIL."""
 
     def __init__(self, call: Call, name: str) -> None:
         super().__init__(call, name)
@@ -262,7 +263,7 @@ _HOST_TASK: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 class _HostTask(_Callback):
-    """A function that a queue's thread calls. The thread continues once the function has returned."""
+    """A pointer to a C function that a thread of a queue calls. The queue continues when the function has returned."""
 
     def callable(self, function: int) -> Callable[..., object]:
         return _HOST_TASK(function)
@@ -301,7 +302,7 @@ _STRUCTS: Final[dict[str, type[_Struct] | type[_Three]]] = {"struct": _Struct, "
 
 
 def _by_address(call: Call, arg: Arg) -> type[_Word]:
-    """Return the class for an argument of a kind that C passes in several ways."""
+    """Return the class for an argument whose kind does not determine how C passes it. The C parameters decide."""
     family = arg.base_kind.partition(":")[0]
     points = next(each.passed == "ptr" for each in call.parameters if each.name == arg.name)
     after = _after(call, arg.name)
@@ -327,7 +328,7 @@ def _argument(call: Call, arg: Arg) -> Argument:
 
 
 def arguments(call: Call) -> list[Argument]:
-    """Return the arguments of the function, in the function's order."""
+    """Return the converters for the arguments of the function, in order."""
     args: Iterable[Arg] = call.function.args
     unknown = {arg.name for arg in args} - call.at.keys()
     assert not unknown, f"{call.function.name} has no {unknown} in C"

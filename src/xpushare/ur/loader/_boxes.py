@@ -47,7 +47,7 @@ library.xpushare_ur_remember.argtypes = [
 
 
 class _Stale:
-    """Placeholder for the object of a handle that was released before, or that never existed."""
+    """The type of `STALE`, which replaces the object of a handle that has been released or never existed."""
 
     def __repr__(self) -> str:
         return "a handle that was released before, or that is none"
@@ -65,7 +65,7 @@ class _BoxLast(ctypes.Union):
 
 
 class _Box(ctypes.Structure):
-    """A box: the C struct `xp_box` of the library, to which a C handle points."""
+    """The C struct `xp_box` of the library, whose address is a C handle."""
 
     _anonymous_: ClassVar = ["word", "last"]
     _fields_: ClassVar = [
@@ -94,17 +94,17 @@ _devices: Final[dict[Device, int]] = {}
 
 
 def _backend(device: Device) -> int:
-    """Return the number by which the library identifies the backend of a device, in the struct `xp_box` of a queue."""
+    """Return the number that identifies a device's backend in the library. It is stored in the box of a queue."""
     return _backends.setdefault(device.backend, len(_backends))
 
 
 def _device_number(device: Device) -> int:
-    """Return the number by which the library identifies a device."""
+    """Return the number that identifies a device in the library."""
     return _devices.setdefault(device, len(_devices))
 
 
 def _engine_queue(queue: Queue) -> int:
-    """Return the address of the native queue, to which the library passes commands without Python. Return 0 if the
+    """Return the address of the native queue to which the library can pass commands without Python. Return 0 if the
     queue does not support this.
     """
     driver = use(queue.shared).driver
@@ -121,16 +121,16 @@ def _engine_queue(queue: Queue) -> int:
 class Boxes:
     """Maps C handles to Python objects. A handle is the address of a box (the C struct `xp_box`).
 
-    For objects of the kinds in `COUNTED`, the library counts the references in the box, without Python. The Python
-    object has a count of its own, of the references that Python knows of. That count is at least 1 as long as the
+    For the kinds of objects in `COUNTED`, the library counts references in the box, without Python. The Python object
+    has its own count, which includes only the references that Python knows about. That count is at least 1 while the
     handle is valid.
     """
 
     def __init__(
         self, make: Callable[[], int], count: Callable[[int, int], object], known: Callable[[int], bool]
     ) -> None:
-        """Start with no handles. `make` makes a box. `count` adds a number to the references that a box counts. `known`
-        returns whether a handle exists or has existed.
+        """Start without any handles. `make` creates a box and returns its address. `count` adds a number to the
+        reference count in a box. `known` returns whether an address is or has been a handle.
         """
         self._make = make
         self._count = count
@@ -143,7 +143,7 @@ class Boxes:
         self.objects: dict[int, Any] = {}
 
     def put(self, found: Any) -> int:
-        """Return the handle of an object, or 0 for None."""
+        """Return the handle of an object, or 0 for None. Create the handle if the object has none."""
         if found is None:
             return 0
         new = found.__class__ is Queue and found.references and id(found) not in self._of
@@ -157,7 +157,9 @@ class Boxes:
         return handle
 
     def _add(self, found: Any, engine: int) -> int:
-        """Make a new handle."""
+        """Create and return a handle for an object. `engine` is the address of the native queue if the object is a
+        queue that has one, otherwise 0.
+        """
         handle = self._make()
         if not handle:
             raise MemoryError
@@ -178,7 +180,7 @@ class Boxes:
 
     @staticmethod
     def _describe(box: _Box, queue: Queue) -> None:
-        """Write the properties of a queue that the library needs into the queue's box."""
+        """Write those properties of a queue that the library needs into the queue's box."""
         device = queue.device.shared
         box.backend = _backend(device)
         box.traits = sum(1 << i for i, aspect in enumerate(TRAITS) if device.has(aspect))
@@ -186,8 +188,8 @@ class Boxes:
             box.traits |= HOST
 
     def fill(self, handle: int, event: Event) -> Event:
-        """Bind a handle that the program already has to `event`, unless the handle is bound to an event already. Return
-        the event to which the handle is bound. The program owns the first reference of `event`.
+        """Bind an existing handle to `event`, unless the handle is already bound to an event. Return the event to which
+        the handle is then bound. The program owns the first reference of `event`.
         """
         with self._lock:
             known: Event | None = self.objects.get(handle)
@@ -203,7 +205,7 @@ class Boxes:
             return event
 
     def _tell(self, handle: int, found: Any) -> None:
-        """Add to the count in the box by how much the count of the Python object has changed since the last call."""
+        """Add to the reference count in the box how much the Python object's count has changed since the last call."""
         references: int = found.references  # read once, since a callback may release one in the meantime
         seen = self._seen.get(handle, references)
         if references != seen:
@@ -211,25 +213,25 @@ class Boxes:
             self._seen[handle] = references
 
     def tell(self, found: Any) -> None:
-        """Subtract from the count in the object's box the references that Python itself has released."""
+        """Update the reference count in the object's box after Python has released references itself."""
         with self._lock:
             handle = self._of.get(id(found))
             if handle is not None:
                 self._tell(handle, found)
 
     def lend(self, event: Event) -> int:
-        """Return the handle of an event, after taking a reference to it, which the library will release."""
+        """Add a reference to an event for the library, which will release it. Return the event's handle."""
         handle = self.put(event)
         self._count(handle, 1)
         return handle
 
     def take_back(self, handle: int) -> None:
-        """Release the reference that `lend` took. Called if the library never received the handle."""
+        """Release the reference that `lend` added, because the library could not receive the handle."""
         self._count(handle, -1)
 
     def learn(self, handle: int) -> None:
-        """Copy the reference count in the box to the Python object, before Python reads the count or releases a
-        reference.
+        """Update the Python object's reference count from the count in the box. This is necessary before Python returns
+        the count or releases a reference.
         """
         if handle in self._seen and not self._released(handle):
             found = self.objects[handle]
@@ -241,7 +243,7 @@ class Boxes:
                 self._seen[handle] = counted
 
     def end(self, handle: int) -> None:
-        """End the object of a handle whose last reference the program has released."""
+        """Remove a handle whose last reference the program has released, and release its object."""
         with self._lock:
             found: Counted | None = self.objects.pop(handle, None)
             if found is None:
@@ -259,14 +261,14 @@ class Boxes:
         return STALE if handle in self._seen and self._released(handle) else found
 
     def _released(self, handle: int) -> bool:
-        """Return whether the program has released its last reference of the handle. Returns False in a thread that
-        carries out commands which the program has submitted before, since these may use the handle.
+        """Return whether the program has released its last reference of the handle. Always return False in a thread
+        that carries out earlier commands of the program, since these may still use the handle.
         """
         return not _Box.from_address(handle).references and threading.get_ident() not in self._carriers
 
     def _carried_out(self, handle: int) -> Any:
-        """Return the event of a command that was carried out, or passed to a device, without Python. The event is made
-        now, and the handle is bound to it.
+        """Create the event of a command that was completed, or passed to a device, without Python. Bind the handle to
+        the event and return it. Return `STALE` if there is no such command.
         """
         if not self.known(handle) or self._released(handle):
             return STALE
@@ -279,8 +281,8 @@ class Boxes:
 
     @contextmanager
     def carrying(self) -> Generator[None]:
-        """Context manager. Inside, this thread carries out commands that the program has submitted, and may use handles
-        whose last reference the program has released since.
+        """A context manager for carrying out commands that the program submitted earlier. Inside it, this thread may
+        use handles even if the program has since released their last reference.
         """
         self._carriers.add(threading.get_ident())
         try:
@@ -289,7 +291,7 @@ class Boxes:
             self._carriers.discard(threading.get_ident())
 
     def drop(self, *given: Any) -> None:
-        """Forget the objects whose last reference was released."""
+        """Remove the handles of those objects whose last reference has been released."""
         for each in given:
             handle = self._of.get(id(each))
             if handle is None or not isinstance(each, Counted):
@@ -304,9 +306,7 @@ class Boxes:
 
 
 def reachable(address: int) -> None:
-    """Tell the library of the memory at this address, so that it can enqueue commands which use the memory without
-    Python.
-    """
+    """Tell the library about the memory at an address, so that it can enqueue commands on it without Python."""
     found = _objects.places.known(address)
     if found is not None:
         device = found.device

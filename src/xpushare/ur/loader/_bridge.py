@@ -1,8 +1,9 @@
 """The Python half of the library that Unified Runtime's loader loads. It converts C's arguments to Python, calls the
-functions of `xpushare.ur`, and returns their results and outputs to C.
+functions of `xpushare.ur`, and returns their results to C.
 
-Each function of `xpushare.ur` gets a wrapper that answers the C function of that name, made from its declaration and
-its C prototype. A wrapper takes the C arguments as ints and returns a result code as an int.
+Each function of `xpushare.ur` gets a wrapper that answers calls of the C function with the same name. The wrapper is
+made from the function's declaration and the C prototype. It takes the C arguments as ints and returns a result code as
+an int.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ _NEWEST: Final = (1 << 64) - 1  # as a point, it means the newest by now
 
 
 def wrapper(function: Function, boxes: Boxes, post: Post) -> Callable[..., int]:
-    """Make the wrapper that answers the C function of that name."""
+    """Return the wrapper that answers calls of the C function with the same name as `function`. `post` is the library's
+    function for calling the program's callbacks.
+    """
     call = Call.of(function, boxes, post)
     given = arguments(call)
     used = {name for each in given for name in each.uses}
@@ -95,16 +98,16 @@ _wrappers: Final[list[Callable[..., int]]] = []
 
 
 def end(handle: int) -> None:
-    """End the object of a handle whose last reference the program has released."""
+    """Remove a handle whose last reference the program has released, and release its object."""
     boxes.end(handle)
 
 
 def carry(function: int, event: int, queued: int, count: int, *numbers: int) -> int:
-    """Enqueue a command that the program submitted at the time `queued`. `event` is the handle of the command's event,
-    or 0 if it has none. Return the result code.
+    """Enqueue a command that the program submitted at the time `queued`. `function` is the number of the C function.
+    `event` is the handle of the command's event, or 0 if it has none. Return the result code.
 
-    The first `count` of the `numbers` are the points of events that the command waits for. The others are the command's
-    arguments.
+    The first `count` of the `numbers` are the points of the events that the command waits for. The others are the words
+    of the C call.
     """
     points = tuple(None if each == _NEWEST else each for each in numbers[:count])
     arguments = numbers[count:]
@@ -131,7 +134,9 @@ def carry(function: int, event: int, queued: int, count: int, *numbers: int) -> 
 
 
 def is_clean(queue: int) -> int:
-    """Return whether a queue has no error to report. A queue of the host must also have no unfinished work."""
+    """Return whether a queue has no error to report. A queue that runs on the host must also have no unfinished work.
+    `queue` is its handle.
+    """
     driver = use(boxes.objects[queue].shared).driver
     return isinstance(driver, (HostQueue, DeviceQueue)) and driver.clean()
 
@@ -148,9 +153,7 @@ _ASKED: Final[dict[type[Counted], str]] = {Context: "ContextInfo", Queue: "Queue
 
 
 def _ask(handle: int, found: Any) -> None:
-    """Compute those properties of the object of a new handle that never change, and pass them to the library, which
-    caches them.
-    """
+    """Pass the properties of a new handle's object that never change to the library, which caches them."""
     name = _ASKED.get(found.__class__)
     if name is not None:
         info = INFOS[name]
@@ -167,7 +170,7 @@ def _property_packer(info: str, query: int) -> Callable[[Any], bytes]:
 
 def start(site: str) -> list[Callable[..., int]]:
     """Return the wrappers in the order of `NUMBERED`. The library calls this once. `site` is the folder that contains
-    the library's package. Raises `ImportError` if this Python has imported the package from another folder.
+    the library's package. Raise `ImportError` if this Python has imported the package from another folder.
     """
     if not LIBRARY.parents[3].samefile(site):
         raise ImportError(
@@ -187,5 +190,5 @@ def start(site: str) -> list[Callable[..., int]]:
 
 
 def leave() -> None:
-    """Run the package's usual cleanup in a program that ends without finalising Python."""
+    """Run the package's usual cleanup in a program that exits without finalizing Python."""
     leaving.leave()

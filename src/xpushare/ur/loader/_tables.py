@@ -1,4 +1,4 @@
-"""Writes the C half of the library from the declarations: an entry point for each function, and the dispatch tables."""
+"""Generates the C half of the library from the declarations: an entry point for each function and dispatch tables."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _PARAMETERS: Final = dict(_prototypes())
 
 
 def parameters(function: str) -> tuple[Parameter, ...]:
-    """Return the parameters of a C function, in order."""
+    """Return the parameters of the C function with the name `function`, in order."""
     return _PARAMETERS[function]
 
 
@@ -81,10 +81,9 @@ KIND_NUMBERS: Final = {
 
 
 def kept_queries(function: Function) -> frozenset[int]:
-    """Return the queries that depend on a handle alone and whose answers never change, so that the library can cache
-    them.
+    """Return the queries whose answers the library can cache, because they depend only on a handle and never change.
 
-    Queries of events are never cached, since an event's answers change when a newer command signals it.
+    Queries of events are never cached, since their answers change when a newer command signals the event.
     """
     kinds = [arg.base_kind.replace("handle:event", "event").partition(":")[0] for arg in function.args]
     passed = [parameter.passed for parameter in parameters(function.name)]
@@ -94,7 +93,7 @@ def kept_queries(function: Function) -> frozenset[int]:
 
 
 def _native(function: Function) -> tuple[str, str] | None:
-    """Return how the library answers calls of the function without Python, and the kind of the handle that the function
+    """Return how the library answers calls of the function without Python, and the kind of handle that the function
     takes. Return None if the function needs Python.
     """
     kinds = [arg.base_kind.partition(":") for arg in function.args]
@@ -130,11 +129,13 @@ _OPERATORS: Final[dict[type[ast.AST], str]] = {
 
 
 class _OnlyPython(Exception):
-    """Raised for a condition that only Python can check."""
+    """Raised for a condition that cannot be translated to C."""
 
 
 def _in_c(node: ast.expr, words: dict[str, int]) -> str:
-    """Translate the condition of a rule to C, in which the words of the call are in the array `a`."""
+    """Translate a condition of a check from Python to C. In C, the words of the call are in the array `a`. `words`
+    gives the index of the word for each argument.
+    """
     match node:
         case ast.BoolOp(op, values):
             return f"({f' {_OPERATORS[type(op)]} '.join(_in_c(each, words) for each in values)})"
@@ -164,13 +165,13 @@ _PLAIN: Final = ("handle", "sequence", "size", "pointer", "pattern", "bool", "fl
 
 
 def command_of(function: str) -> Command:
-    """Return the command that `function` enqueues."""
+    """Return the kind of the command that the function with the name `function` enqueues."""
     words = re.findall(r"USM|2D|[A-Z][a-z]+", function.removeprefix("urEnqueue").removesuffix("Ext"))
     return Command["_".join(words).upper()]
 
 
 def words_of(function: str) -> dict[str, int]:
-    """Return for each parameter of a C function the index of the word in which it arrives."""
+    """Return, for each parameter of a C function, the index of the word in which it arrives."""
     found: dict[str, int] = {}
     at = 0
     for parameter in parameters(function):
@@ -180,9 +181,9 @@ def words_of(function: str) -> dict[str, int]:
 
 
 def _form(function: Function) -> tuple[str, str] | None:
-    """Return the form of a command that the library can enqueue without Python, and the C condition under which no rule
-    refuses the command. If the condition is false, the call goes to Python. Return None if every call of the function
-    goes to Python.
+    """Return how the library can enqueue the function's command without Python, as two pieces of C source. The first is
+    the initialiser of an `xp_command_form`. The second is a condition that is true if all checks succeed. If the
+    condition is false, Python handles the call. Return None if Python has to handle every call.
     """
     words = words_of(function.name)
     if function.returns != "handle:event" or not function.args or function.args[0].kind != "handle:queue":
@@ -234,8 +235,8 @@ def _form(function: Function) -> tuple[str, str] | None:
 
 
 def _does(function: Function, words: dict[str, int]) -> dict[str, str]:
-    """Return the operation, such as a copy, by which a queue of the host carries out the command, and the words of the
-    call that contain its addresses and sizes.
+    """Return the fields of the `xp_command_form` that describe how a queue on the host runs the command: its operation,
+    such as a copy, and the words that contain its addresses and sizes.
     """
     [does] = [how for name, how in _DOES.items() if name in (*(each.name for each in function.operations), "")][:1]
     if does == "XP_NOTHING":
@@ -252,7 +253,9 @@ def _does(function: Function, words: dict[str, int]) -> dict[str, str]:
 
 
 def _order(function: Function) -> str:
-    """Return which earlier commands must finish before Python handles this call."""
+    """Return the initialiser of an `xp_order`, which says which earlier commands must finish before Python handles this
+    call.
+    """
     words = words_of(function.name)
     kinds = {arg.base_kind: words[arg.name] for arg in function.args}
     passed = {parameter.name: parameter.passed for parameter in parameters(function.name)}
@@ -272,7 +275,7 @@ def _order(function: Function) -> str:
 
 
 def _commands() -> Iterator[str]:
-    """Yield the C tables about commands."""
+    """Yield the source of the C tables about commands."""
     forms = {name: form for name in NUMBERED if (form := _form(FUNCTIONS[name]))}
     yield "/* Whether no rule refuses a command. */"
     for name, (_fields, condition) in forms.items():
@@ -305,8 +308,8 @@ def _numbers() -> Iterator[str]:
 
 
 def _fingerprint(names: list[str]) -> int:
-    """Return the number that identifies the functions which a loader knows: the sum of the 64-bit FNV-1a hashes of
-    their names. The library computes the same number.
+    """Return a number that identifies the set of functions that a loader knows. It is the sum of the 64-bit FNV-1a
+    hashes of their names. The library computes the same number.
     """
     total = 0
     for name in names:
@@ -318,7 +321,7 @@ def _fingerprint(names: list[str]) -> int:
 
 
 def _entry(number: int, function: Function) -> str:
-    """Return an entry point, which passes its arguments on as 64-bit words."""
+    """Return the C source of a function's entry point, which passes its arguments on as 64-bit words."""
     declared: list[str] = []
     words: list[str] = []
     for i, parameter in enumerate(parameters(function.name)):
@@ -335,7 +338,7 @@ def _entry(number: int, function: Function) -> str:
 
 
 def tables() -> str:
-    """Return the text of `functions.h`."""
+    """Return the text of the C header `functions.h`."""
     lines = [HEAD, *_numbers(), "", "#ifdef XP_TABLE /* the entry points and tables, for one file */", ""]
     lines += [_entry(number, FUNCTIONS[name]) for number, name in enumerate(NUMBERED)]
     lines += ["/* Gives something back: answered as done where nothing can be asked any more. */"]

@@ -1,4 +1,4 @@
-"""The layout of C values in memory, and the conversion to and from Python."""
+"""Reads and writes C values in memory, and converts them to and from Python."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _WORD: Final = struct.Struct("Q")
 
 @functools.lru_cache(256)
 def _block(nbytes: int) -> Any:
-    """Return the ctypes array type of `nbytes` bytes."""
+    """Return the ctypes type of an array of `nbytes` bytes."""
     return ctypes.c_char * nbytes
 
 
 @functools.lru_cache(256)
 def _row(count: int) -> Any:
-    """Return the ctypes array type of `count` 64-bit words."""
+    """Return the ctypes type of an array of `count` 64-bit words."""
     return ctypes.c_uint64 * count
 
 
@@ -49,23 +49,25 @@ def written_number(address: int) -> int:
 
 
 def handles_at(boxes: Boxes, address: int, count: int) -> tuple[Any, ...]:
-    """Return the objects of the handles in an array."""
+    """Return the objects for an array of `count` handles at an address."""
     return tuple([boxes.get(each) for each in _row(count).from_address(address)])
 
 
 def _format(kind: str) -> str:
-    """Return the format of one value. Enumerations and flags have 32 bits."""
+    """Return the format character of the `struct` module for a value of the kind `kind`. Enumerations and flags have 32
+    bits.
+    """
     return _FORMATS.get(kind.partition(":")[0].removesuffix("?"), "I")
 
 
 def _layout(name: str) -> tuple[str, int]:
-    """Return the `struct` formats of a C struct's fields, and the offset of the first field."""
+    """Return the formats of a C struct's fields for the `struct` module, and the offset of the first field."""
     fields = "".join(_format(kind) for kind in _structs.FIELD_KINDS[name].values())
     return fields, 16 if name in _structs.STRUCTURE_TYPES else 0
 
 
 def reader(name: str, boxes: Boxes) -> Callable[[int], Any]:
-    """Return a function that makes the dataclass from a struct at an address."""
+    """Return a function that takes the address of a C struct and returns the dataclass with the name `name`."""
     fields, begin = _layout(name)
     pad = struct.Struct(f"{begin}x{fields}")
     made = getattr(_structs, name)
@@ -98,7 +100,9 @@ def _text(value: Any) -> bytes:
 
 
 def packer(kind: str, boxes: Boxes) -> Packer:
-    """Return a function that converts a value of that kind to C's bytes. Strings become their encoded bytes."""
+    """Return a function that converts a value of the kind `kind` to the bytes of the C value. A string becomes its
+    encoded characters and a null byte.
+    """
     family, _, name = kind.partition(":")
     if kind.endswith("]"):
         one = packer(kind[: kind.index("[")], boxes)
@@ -124,7 +128,7 @@ _NUMBERS: Final[dict[str, Any]] = {
 
 
 def writer(kind: str, boxes: Boxes) -> Callable[[int, Any], None]:
-    """Return a function that writes a value of that kind to an address."""
+    """Return a function that writes a value of the kind `kind` to an address."""
     family = kind.partition(":")[0]
     assert family not in ("string", "bytes", "struct"), f"{kind} has no size of its own"
     number = _NUMBERS[_format(kind)]
