@@ -9,6 +9,7 @@ import inspect
 import json
 import operator
 import os
+import pydoc
 import re
 import runpy
 import shutil
@@ -145,8 +146,16 @@ def test_dir_has_public_names_alone() -> None:
             (Frame, "xs.Channel.open('frames').receive()"), (channel.loan(), "xs.Channel.create('frames').loan()"),
             (xs.PhysicalMemory, "xs.PhysicalMemory(8)"), (xs.VirtualRange, "xs.VirtualRange(8)"),
         ):  # fmt: skip
-            assert {name for name in dir(thing) if not name.startswith("_")} == OFFERED[made]
+            for each in (thing, thing if isinstance(thing, type) else type(thing)):
+                assert {name for name in dir(each) if not name.startswith("_")} == OFFERED[made]
     assert {"__array_interface__", "__dlpack__", "__enter__"} <= set(dir(array))
+
+
+@pytest.mark.parametrize(("kind", "name"), [(xs.SharedArray, "astype"), (xs.Channel, "put"), (xs.Event, "is_set")])
+def test_help_shows_no_attribute_that_does_not_exist(kind: type, name: str) -> None:
+    with pytest.raises(AttributeError, match=f"has no attribute '{name}': "):
+        getattr(kind, name)
+    assert name not in re.findall(r"^ \|  (\w+)", pydoc.plain(pydoc.render_doc(kind)), re.MULTILINE)
 
 
 @pytest.mark.parametrize("made", OFFERED)

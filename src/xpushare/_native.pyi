@@ -1582,10 +1582,10 @@ class LockMember:
 
     def __new__(cls, crew: Crew | Exception, label: str = "", held: object = None, died: object = None, /) -> Self: ...
     def release(self) -> None:
-        """Release the lock.
+        """Release the lock. Any thread of the process may release it.
 
         Raises:
-            InvalidArgumentError: This thread does not hold it, or the object is closed.
+            InvalidArgumentError: This object does not hold the lock, or it is closed.
 
         Examples:
             >>> lock = xs.Lock()

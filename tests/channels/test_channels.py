@@ -466,6 +466,19 @@ def test_dead_letters() -> None:
         assert take(worker, 1) == [6]
 
 
+def test_a_dead_letter_of_readers_that_died() -> None:
+    """A supervisor finds it, though no reader is left that could receive."""
+    with channel(redeliver=2) as ch:
+        xs.Channel.open("test", mode="one").close()  # so that the frame waits for workers
+        send(ch, 1)
+        for _ in range(2):
+            with Child() as worker:
+                worker.call(open_there, mode="one", start="oldest")
+                assert worker.call(hold_there) == 1
+                worker.kill()
+        assert [(first(each), each.deliveries) for each in ch.failed()] == [(1, 2)]
+
+
 def test_jobs_end_when_all_are_acknowledged() -> None:
     with channel() as ch, Child() as worker, xs.Channel.open("test", mode="one") as mine:
         worker.call(open_there, mode="one")

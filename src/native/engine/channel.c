@@ -564,6 +564,7 @@ int xp_end_release(xp_end *e, uint32_t slot, bool done, uint64_t point)
 
 int xp_end_failed(xp_end *e, xp_frame *frame)
 {
+    xp_end_watch(e); /* a reader that has died may have had the last delivery */
     if (!lock(e))
         return XP_UNUSABLE;
     uint32_t n = total(&e->g), chosen = n;

@@ -319,10 +319,10 @@ static PyObject *lock_owner(PyObject *self, PyObject *Py_UNUSED(none))
 /* As in _native.pyi, which the reference shows. */
 PyDoc_STRVAR(release_doc,
     "release($self, /)\n--\n\n"
-    "Release the lock.\n"
+    "Release the lock. Any thread of the process may release it.\n"
     "\n"
     "Raises:\n"
-    "    InvalidArgumentError: This thread does not hold it, or the object is closed.\n"
+    "    InvalidArgumentError: This object does not hold the lock, or it is closed.\n"
     "\n"
     "Examples:\n"
     "    >>> lock = xs.Lock()\n"

@@ -57,7 +57,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound="Closable")
 
 
-class Advised:
+class _AdvisedClass(type):
+    """A class whose `dir` leaves out names that only give advice, so that `help` does not show them."""
+
+    _advice: frozenset[str]
+
+    def __dir__(cls) -> list[str]:
+        return [name for name in super().__dir__() if name not in cls._advice]
+
+
+class Advised(metaclass=_AdvisedClass):
     """An object whose class gives advice for missing attributes. See `advise`."""
 
     __slots__ = ()
