@@ -55,6 +55,7 @@ def open(
         context: The context to open it in, by default the device's own.
         signals: True: this process is going to signal, and if it dies, even before its first signal,
             every waiter is notified. False: this object only waits, and its end affects no waiter.
+            None: the process counts once it has signalled (see `Event`).
 
     Returns:
         A new `Event` that shares its state with the exporter's.

@@ -30,22 +30,25 @@ class Event(Exportable[Opened]):
     open the event by handle, and signal, wait and query it as its maker does.
 
     A wait is for the newest signal known at the call, or for `at_least`, which may lie in the future.
-    Between processes use `at_least`. A wait for a signal that no process can send any more raises
-    `PeerLostError`. So pass `signals=True` in the process that is going to signal: its death then counts
-    even if other processes, which might signal, have the event open.
+    Between processes use `at_least`.
 
-    With `signals=True`, a process that exits with the event open and without having signalled is
-    treated as dead, and waits raise `PeerLostError`. Without the argument, a process that has only
-    waited may exit at any time. A pickle that nobody opens within `XPUSHARE_PICKLE_GRACE` seconds
-    is treated like a dead process, unless another possible signaller has opened the event since.
+    A wait for the next signal continues as long as some living process counts as a signaller, and then
+    raises `PeerLostError`. So pass `signals=True` in the process that is going to signal: its death
+    then ends every wait, even if other processes have the event open.
+
+    A process that exits with the event open and without having signalled is treated as dead. Without
+    `signals=True` that holds only if the process has not waited for the event. A pickle that nobody
+    opens within `XPUSHARE_PICKLE_GRACE` seconds is treated like a dead process, unless another possible
+    signaller has opened the event since.
 
     Args:
         device: The device. None means `default_device()`: the first GPU, if there is one.
         context: The context to make it in, by default the device's own.
         enable_ipc: Allows `ipc.event.get` and pickles to export it.
         enable_profiling: Records `times`. Such an event cannot be shared.
-        signals: True: this process is going to signal. False: this object only waits. None: this
-            process counts as a signaller from its first signal on.
+        signals: True: this process is going to signal, and counts as a signaller at once. False: this
+            object only waits, and never counts. None: the process counts once it has signalled. Until
+            any process counts, all processes do that have the event open without `signals=False`.
         label: The event's name in `ls` and `shares`, at most 56 bytes.
 
     Raises:
