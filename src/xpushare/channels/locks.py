@@ -73,22 +73,13 @@ class _Shared(Advised):
     def __reduce__(self) -> tuple[Any, ...]:
         return self._pickle
 
-    def close(self) -> None:
-        """Close this object. A lock that it holds goes to the next owner, which finds it abandoned as
-        after a death. Idempotent.
-
-        Examples:
-            >>> number = xs.Atomic(5)
-            >>> number.close()
-            >>> number
-            <Atomic closed>
-        """
+    def _close(self) -> None:
         if crews.first_close(self):
             self._leave()
             if self._crew is not None:
                 self._crew.part()
 
-    __del__ = close
+    __del__ = _close
 
 
 @final
@@ -147,6 +138,18 @@ class Lock(_native.LockMember, _Shared):
         if found is None:
             raise TimeoutError(f"another process or thread held the lock for {seconds:g} s")
         return found
+
+    def close(self) -> None:
+        """Close this object. If it holds the lock, the next owner gets the lock, and finds `owner_died` true as
+        after a death. Idempotent.
+
+        Examples:
+            >>> lock = xs.Lock()
+            >>> lock.close()
+            >>> lock
+            <Lock closed>
+        """
+        self._close()
 
     _leave = _native.lock_leave
 
@@ -228,6 +231,17 @@ class Atomic(_native.AtomicMember, _Shared):
         seconds = events.timeout_argument(timeout)
         if not _native.atomic_wait(self, value, seconds):
             raise TimeoutError(f"the number was {value} for {seconds:g} s")
+
+    def close(self) -> None:
+        """Close this object. Other processes keep the number. Idempotent.
+
+        Examples:
+            >>> number = xs.Atomic(5)
+            >>> number.close()
+            >>> number
+            <Atomic closed>
+        """
+        self._close()
 
     _leave = _native.atomic_leave
 

@@ -204,17 +204,17 @@ def leases() -> dict[str, int]:
     Returns:
         A dict of numbers.
 
-            - `granted`: handles that were sent
-            - `waiting`: handles that have not been opened yet
-            - `opened`: handles whose memory the receiver holds
-            - `returned`: handles that were opened and closed again
-            - `kept`: handles that were opened, and whose memory is the receiver's alone since then
-            - `expired`: handles that nobody opened in time
-            - `lost`: handles that nobody opened, since the receiver died
-            - `refused`: arrays that could not be exported and were sent by value
-            - `attached`, `failed`: received handles that could, or could not, be opened
-            - `waiting_nbytes`, `opened_nbytes`: the bytes of these
-            - `spare_nbytes`: shared memory that waits for the next copy
+        - `granted`: handles that were sent
+        - `waiting`: handles that have not been opened yet
+        - `opened`: handles whose memory the receiver holds
+        - `returned`: handles that were opened and closed again
+        - `kept`: handles that were opened, and whose memory is the receiver's alone since then
+        - `expired`: handles that nobody opened in time
+        - `lost`: handles that nobody opened, since the receiver died
+        - `refused`: arrays that could not be exported and were sent by value
+        - `attached`, `failed`: received handles that could, or could not, be opened
+        - `waiting_nbytes`, `opened_nbytes`: the bytes of these
+        - `spare_nbytes`: shared memory that waits for the next copy
 
     Examples:
         >>> from xpushare.integrations.dask import leases

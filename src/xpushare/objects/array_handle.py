@@ -64,7 +64,7 @@ class ArrayHandle(MessageState, Named, Closable, Generic[T_co]):
     state the type: `xs.ArrayHandle[dict[str, xs.SharedArray]](raw)`.
 
     Args:
-        handle (ArrayHandle | bytes | str): An array handle, its bytes or its text.
+        handle (ArrayHandle | Handle | ReadableBuffer | str): An array handle, its bytes or its text.
 
     Raises:
         InvalidHandleError: The bytes were altered, or belong to another user or boot.
