@@ -70,7 +70,9 @@ _told = False  # a parent's memory, which is copied
 
 
 def _tell_inherited(array: Any, address: int) -> None:
-    """Warn once per process if an array lies in shared memory of the parent, because its library sends a copy."""
+    """Warn, once per process, if an array lies in shared memory inherited from the parent process. The array's library
+    sends a copy of such an array.
+    """
     global _told
     if _told or not node.inherited(address):
         return
@@ -121,9 +123,9 @@ class Message:
         return received, (self._token,)
 
     def ahead(self, known: list[Allocation], made: dict[Device, list[Handle]]) -> bytes:
-        """Return pickle instructions to put before an unfinished pickle. They open the message and leave it on the
-        stack until the pickle has been read. They use no memo, since the pickle numbers its own entries, and contain no
-        protocol number, since pickles of old protocols have none.
+        """Return pickle opcodes that open the message, for the start of the pickle. They leave the message on the stack
+        until the pickle has been read. They use no memo entries, since the pickle numbers its own, and no protocol
+        opcode, since old protocols have none.
         """
         raw = pickle_arrays(self.arrays, known, made)
         strings = self._token, self._library.encode(), raw
@@ -175,8 +177,8 @@ class _Run:
         return True
 
     def ahead(self, made: dict[Device, list[Handle]]) -> bytes:
-        """Return the bytes that precede the pickle. Adds the handles of its exports to `made`, even if an error
-        follows.
+        """Return the opcodes of all messages, to put before the pickle. The handles of the exports are added to `made`,
+        even if an error follows.
         """
         found = [each.ahead(self.allocations, made) for each in self.messages.values() if each.arrays]
         pickle_sent(made, _most_opens())
@@ -231,7 +233,7 @@ def opened(token: bytes, library: bytes, raw: bytes) -> Received:
 
 
 def received(token: bytes) -> Received:
-    """Return the message that a pickle names."""
+    """Return the open message that a pickle refers to by `token`."""
     found = _current.opened.get(token)
     if found is None:
         raise xs.InvalidHandleError("this pickle is a part of another one, which carries the arrays: read it there")
@@ -329,7 +331,9 @@ class Blocks:
 
 
 def _imported(address: int, nbytes: int) -> Range | None:
-    """Return the memory behind the handle by which this memory was opened, or None if it was not opened by a handle."""
+    """Return all memory behind the handle by which these bytes were opened, or None if they were not opened by a
+    handle.
+    """
     imported = node.current().peers.mapping_at(address)
     if not isinstance(imported, Allocation):
         return None
@@ -341,9 +345,11 @@ def _imported(address: int, nbytes: int) -> Range | None:
 
 
 def block_of(address: int, nbytes: int, keep: Any, reopen: Reopen) -> tuple[Block, int] | None:
-    """Return the run's block of an import and the offset in it, or None for other memory. `keep` is the library's
-    array, which keeps the memory alive. The current stream of the library produces the content. `reopen` opens the
-    block at the receiver, once.
+    """Return the block that contains these bytes, and their offset in it. Return None if the bytes do not lie in
+    another process's memory.
+
+    `keep` is the library's array, which keeps the memory alive. The content is produced on the library's current
+    stream. The receiver calls `reopen` once to open the block.
     """
     run = _current.run
     if run is None or not nbytes:
@@ -368,14 +374,14 @@ def block_of(address: int, nbytes: int, keep: Any, reopen: Reopen) -> tuple[Bloc
 def received_piece(
     library: str, block: xs.SharedArray, at: int, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...]
 ) -> Any:
-    """Return an array over bytes of a received block."""
+    """Return an array of `library` over part of a received block. `at` is the array's offset in the block."""
     consumer = consumer_of(library)
     assert consumer is not None
     return consumer(view_of(block, at, shape, dtype, strides))
 
 
 def piece_of(array: xs.SharedArray, offset: int, nbytes: int) -> xs.SharedArray:
-    """Return bytes of a received block. This does not wait for the producer's stream."""
+    """Return part of a received block as an array of bytes. This does not wait for the producer's stream."""
     place, first = placed(array)
     if offset < 0 or nbytes < 0 or offset + nbytes > array.nbytes:
         raise xs.InvalidArgumentError(f"the message names bytes {offset} to {offset + nbytes} of {array.nbytes}")
@@ -383,7 +389,7 @@ def piece_of(array: xs.SharedArray, offset: int, nbytes: int) -> xs.SharedArray:
 
 
 def _most_opens() -> int:
-    """Return how often a pickle, which may have arrays of several libraries, can be opened."""
+    """Return how often a pickle can be opened, which is the largest `opens` of the installed libraries."""
     return max(_opens.values(), default=1)
 
 
@@ -464,8 +470,8 @@ def _table() -> dict[type, Reduction]:
 
 
 def install(library: str, reductions: dict[type, Callable[[Reduction | None], Reduction]], opens: int = 1) -> None:
-    """Register a reduction for each type. The type's factory makes it from the previous reduction, or from None if
-    there was none. Each pickle can be opened `opens` times. Idempotent.
+    """Register a reduction for each type. The type's function in `reductions` makes it from the previous reduction, or
+    from None if there was none. Each pickle can be opened `opens` times. Idempotent.
     """
     count = opens_argument(opens)
     with _lock:
@@ -481,7 +487,7 @@ def install(library: str, reductions: dict[type, Callable[[Reduction | None], Re
 
 
 def uninstall(library: str) -> None:
-    """Restore the previous registrations. Idempotent."""
+    """Restore the reductions that were registered before `install`. Idempotent."""
     with _lock:
         table = _table()
         _opens.pop(library, None)
