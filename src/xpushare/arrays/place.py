@@ -243,7 +243,7 @@ class Placing(Leaves):
     ) -> bool:  # fmt: skip
         """Find the allocation that contains these bytes of another library's array, and give it to native code. Return
         False if the array has to be described by `_describe`. `ahead` is the number of bytes from `low` to the end of
-        the arrays that follow it.
+        the last array that follows in adjacent memory.
         """
         try:
             allocation = description.allocation_at(low, nbytes, device, info, finder, known=False, ahead=ahead)

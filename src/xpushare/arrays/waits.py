@@ -144,8 +144,8 @@ class _Wanted:
         return any(isinstance(each, _Point) and each.given is each.event and not each.number for each in self._all)
 
     def ready(self) -> list[Any]:
-        """Return the objects that are ready. If an event's signal is lost, raises its error unless an earlier object in
-        the list is ready.
+        """Return the objects that are ready. If an object has failed, for example because a signal is lost, raises its
+        error unless an earlier object in the list is ready.
         """
         found: list[Any] = []
         for each in self._all:

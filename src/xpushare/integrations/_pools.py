@@ -61,7 +61,7 @@ class Pool(abc.ABC):
 
     @abc.abstractmethod
     def empty_cache(self) -> None:
-        """Give back to the device the memory that the library has cached and that no array uses."""
+        """Free memory that the library has cached and that no array uses."""
 
     def __enter__(self) -> Self:
         """Allocate this thread's new arrays on the device from the pool until the end of the block. `with` blocks may

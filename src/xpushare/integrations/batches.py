@@ -214,7 +214,7 @@ class Batches:
         return self._ahead.pop(number)
 
     def _abandon(self, numbers: Any) -> None:
-        """Drop the unread batches of an epoch once the epoch's workers have ended."""
+        """End an epoch's workers, and drop the batches that were not read."""
         end = getattr(numbers, "_shutdown_workers", None)
         if end is not None:
             end()

@@ -77,7 +77,7 @@ class _Reduction:
 
 @final
 class Pool(_pools.Pool):
-    """Memory for CuPy's arrays. See `pool`."""
+    """A pool of device memory from which CuPy allocates its arrays. See `pool`."""
 
     def __init__(self, device: Any) -> None:
         super().__init__(device)
@@ -93,7 +93,7 @@ class Pool(_pools.Pool):
         return self._memory_pool.malloc(nbytes)
 
     def empty_cache(self) -> None:
-        """Give back to the device the memory that CuPy has cached and that no array uses."""
+        """Free memory that CuPy has cached and that no array uses."""
         self._memory_pool.free_all_blocks()
 
     def _capturing(self) -> bool:

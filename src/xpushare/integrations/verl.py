@@ -1,7 +1,8 @@
-"""verl: weights from the trainer to the rollout through one channel, and a checkpoint engine for one host.
+"""verl integration. Weights are sent from the trainer to the rollout through one channel, and a checkpoint engine does
+this for all ranks of one host.
 
 `VERL_USE_EXTERNAL_PLUGINS=xpushare` replaces the bucketed transfer to vLLM's workers, and
-`checkpoint_engine.backend=xpushare` selects the checkpoint engine. For the changes see docs/engines/verl.md.
+`checkpoint_engine.backend=xpushare` selects the checkpoint engine. docs/engines/verl.md describes the changes.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ _SLOTS: Final = 3
 
 
 def _place() -> Any:
-    """Return the device of torch that verl uses in this process."""
+    """Return the torch device that verl uses in this process."""
     device = importlib.import_module("verl.utils.device")
     name = device.get_device_name()
     return torch.device("cpu") if name == "cpu" else torch.device(name, device.get_device_id())
 
 
 def _channel(nbytes: int) -> xs.Channel:
-    """Make a channel whose frames together take as much memory as verl's bucket."""
+    """Make a channel whose slots together have the size `nbytes` of verl's bucket."""
     return xs.Channel.create(
         None, (nbytes // _SLOTS,), "uint8", device=_engines.device_of(_place()), slots=_SLOTS,
         meta_nbytes=_engines.META_NBYTES, label="verl",
@@ -39,7 +40,7 @@ def _channel(nbytes: int) -> xs.Channel:
 
 
 async def _send(channel: xs.Channel, weights: Any) -> None:
-    """Send all weights. Weights larger than a frame go in pieces."""
+    """Send all weights. Weights larger than a frame are sent in several pieces."""
     most = channel.statistics()["frame_nbytes"]
     each = importlib.import_module("verl.workers.rollout.utils").ensure_async_iterator
     with _engines.Buckets(channel) as to:
@@ -78,7 +79,7 @@ def _receive(channel: xs.Channel) -> Iterator[list[tuple[str, Any]]]:
 
 
 async def _send_weights(self: Any, weights: Any) -> None:
-    """Send through a channel, and return when the receiver's work with the weights has finished.
+    """Send weights through a channel. Returns when the receiver has finished its work with the weights.
 
     Raises `PeerLostError` if the receiver exits or fails before that.
     """
