@@ -216,7 +216,7 @@ def leases() -> dict[str, int]:
             - `expired`: handles that were not opened in time
             - `lost`: handles that were not opened, because the receiver died
             - `refused`: arrays that could not be exported and were sent by value
-            - `attached`: received handles that this process opened
+            - `attached`, `failed`: received handles that this process opened, or could not open
             - `waiting_nbytes`, `opened_nbytes`: the memory behind the `waiting` and the `opened` handles, in bytes
             - `spare_nbytes`: shared memory that is kept for the next copy, in bytes
 

@@ -33,8 +33,8 @@ class FabricHandle(NamedTuple):
 
 
 def support(device: DeviceLike = "cuda:0") -> Support:
-    """Return whether memory of the device can have a fabric handle, and why not. This asks the driver and makes a test
-    allocation, even if `XPUSHARE_CUDA_FABRIC` is not set.
+    """Return whether memory of the device can have a fabric handle, and the reason if it cannot. This asks the driver
+    and makes a test allocation, even if `XPUSHARE_CUDA_FABRIC` is not set.
     """
     chosen = device if isinstance(device, Device) else Device(device)
     if chosen.backend != _BACKEND:
