@@ -133,8 +133,7 @@ class _Walk:
 
 
 def _scalar_type() -> Any:
-    """Return the base class of NumPy's scalars, or None if NumPy is not loaded, so that there can be no NumPy scalars.
-    """
+    """Return the base class of NumPy's scalars, or None if NumPy is not loaded, so that no NumPy scalars exist."""
     numpy: Any = sys.modules.get("numpy")
     return getattr(numpy, "generic", None)
 

@@ -65,8 +65,7 @@ def too_many_writers(name: str, writers: int) -> InvalidArgumentError:
 
 @final
 class End(ChannelEnd):
-    """This process's membership in a channel, as a writer or a reader. It lasts as long as any of its loans and frames.
-    """
+    """This process's membership in a channel, as a writer or a reader. It lasts as long as its loans and frames."""
 
     __slots__ = ("crew", "geometry", "places", "points")
 
@@ -119,8 +118,7 @@ class End(ChannelEnd):
         return made
 
     def view(self, slot: int) -> Any:
-        """Return a NumPy array over a slot of a channel that is `plain`. The first call makes the arrays of all slots.
-        """
+        """Return a NumPy array over a slot of a `plain` channel. The first call makes the arrays of all slots."""
         arrays = self.arrays
         if arrays is None:
             import numpy

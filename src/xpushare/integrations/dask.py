@@ -131,8 +131,7 @@ class Leases:
         self._counts: Counter[str] = Counter()
 
     def grant(self, handle: xs.ArrayHandle, memory: xs.Memory | None, receiver: _Process) -> None:
-        """Keep the export of a handle alive until its lease ends. `memory` is the copy that the handle shares, or None.
-        """
+        """Keep the export of a handle alive until its lease ends. `memory` is the copy behind the handle, or None."""
         lease = _Lease(handle, memory, receiver, self._clock() + _settings.lease)
         with self._lock:
             self._live.append(lease)

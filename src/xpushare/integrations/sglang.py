@@ -115,8 +115,7 @@ def _init(
 
 
 class _Listed:
-    """Replaces a tensor in a list to send. The message of the list's first tensor carries the whole list as one tree.
-    """
+    """Replaces a tensor in a list to send. The message of the first tensor carries the whole list as one tree."""
 
     def __init__(self, *arguments: Any) -> None:
         self._arguments = arguments
