@@ -263,12 +263,12 @@ def empty(
 ) -> SharedArray:
     """Make an array in memory that other processes can attach once it is shared.
 
-    The elements are unspecified: the memory may have served earlier arrays of this process. `zeros` sets the elements
-    to 0. The array owns the memory, and views and exports keep the memory alive.
+    The values of the elements are unspecified, since earlier arrays of this process may have used the memory. `zeros`
+    sets the elements to 0. The array owns the memory, and views and exports keep the memory alive.
 
     Small arrays on the host (up to 16 KiB) lie together in allocations of 256 KiB. A process that opens one such array
-    can read and write its neighbours, too. `handle.handle.exposed_nbytes` reports how many bytes the process can reach.
-    Use `isolated=True` if that matters.
+    can also read and write its neighbours. `handle.handle.exposed_nbytes` reports how many bytes it can access. Use
+    `isolated=True` to prevent that.
 
     Args:
         shape: Number of elements per dimension.

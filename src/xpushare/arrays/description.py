@@ -64,8 +64,8 @@ _LEAF: Final = (
 
 
 class Located(NamedTuple):
-    """The place of an array: the address and size of its memory, whether it is read-only, and the backend of its
-    device.
+    """The location of an array: the address and size of its memory, whether the memory is read-only, and the backend of
+    its device.
     """
 
     address: int  # of its lowest byte
@@ -75,7 +75,7 @@ class Located(NamedTuple):
 
 
 class Described(NamedTuple):
-    """An array as its protocol describes it."""
+    """A description of an array, made from the data of its array protocol."""
 
     address: int  # of its first element
     shape: tuple[int, ...]
@@ -128,7 +128,9 @@ def without_gradient(array: Any) -> Any:
 
 
 def _asked(array: Any, name: str) -> Any:
-    """Return an attribute of another library's array, or None if the array has no such attribute."""
+    """Return an attribute of another library's array, or None if the array has no such attribute. Raises
+    `InvalidArgumentError` if the attribute cannot be read.
+    """
     try:
         return getattr(array, name, None)
     except XpuShareError:  # of an array of ours
@@ -252,7 +254,7 @@ def _standing(array: Any, claims: list[_Claim]) -> list[_Claim]:
 
 
 def _nobodys(what: str, backends: list[str], known: bool) -> FeatureNotSupportedError:
-    """Return the error for memory whose owner is unclear: several drivers recognise the memory, or none does."""
+    """Return the error for memory whose owner is unclear, because several drivers recognise the memory or none does."""
     return FeatureNotSupportedError(
         f"the memory of {what} may be of {' or of '.join(backends)}, and {'each' if known else 'none'} of their "
         "drivers in this process knows it, so that nobody can say whose it is: share a copy on the host"
@@ -414,8 +416,9 @@ def _from_dlpack(array: Any, ordered: bool) -> Described:
 
 
 def device_of(array: Any, found: Described) -> Device:
-    """Return the device that an array lies on: the host if its array protocol has no devices. Raises
-    `FeatureNotSupportedError` if the driver does not recognise the memory: using it could break the device's context.
+    """Return the device that an array lies on, which is the host if the array's protocol has no devices. Raises
+    `FeatureNotSupportedError` if the driver does not recognise the memory, since using it could break the device's
+    context.
     """
     if found.backend is None:
         return Device(f"{adapters.HOST}:0")

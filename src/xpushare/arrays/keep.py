@@ -34,8 +34,8 @@ _handed_over: Final[list[Range]] = []
 
 
 def handed_over() -> tuple[Range, ...]:
-    """Return the memory of other libraries that this process has handed to the keeper, even if the keeper no longer
-    holds it.
+    """Return the memory of other libraries that this process has handed to the keeper. Memory that the keeper has freed
+    since then is included.
     """
     return tuple(_handed_over)
 

@@ -182,10 +182,10 @@ def published() -> dict[str, Handle | ArrayHandle[Any]]:
 
 @doing("looking for a name")
 def lookup(name: str, *, timeout: float | None = None, version: int | None = None) -> Handle | ArrayHandle[Attached]:
-    """Return the handle of a published object, and wait until a process has published it.
+    """Return the handle of the object that is published under a name. Waits until a process publishes it.
 
-    Open the handle with `attach` or `ipc.*.open`. If it has expired because the name was published again, they open the
-    newest version. The handle's bytes, text and pickle do not contain the name.
+    Open the handle with `attach` or `ipc.*.open`. If the handle has expired because the name was published again, these
+    functions open the newest version. The handle's bytes, text and pickle do not contain the name.
 
     Args:
         name: The name that was given to `publish`.
@@ -247,11 +247,12 @@ def watch(
 @overload
 def watch(name: str, *, timeout: float | None = None, lost: bool) -> Watch[Handle | ArrayHandle[Any] | Lost]: ...
 def watch(name: str, *, timeout: float | None = None, lost: bool = False) -> Watch[Any]:
-    """Iterate over the versions of a name: the newest at once, then each new one as it comes.
+    """Iterate over the versions of a name. The first is the newest version, and each later version follows when it is
+    published.
 
-    It works in `for` and, under asyncio and trio, in `async for`. It waits while nobody has published the name, and
-    never ends by itself: `break`, `close` or cancel it. Versions that were replaced before you asked for them are
-    skipped.
+    Use the result in `for` or, under asyncio and trio, in `async for`. The iteration waits while no process publishes
+    the name. It never ends by itself, so use `break`, `close` or cancellation. Versions that were replaced before you
+    asked for them are skipped.
 
     Args:
         name: The name that was given to `publish`.

@@ -59,7 +59,7 @@ os.register_at_fork(after_in_child=KINDS.clear)  # the parent's streams have no 
 
 
 class _Private(NamedTuple):
-    """An array whose memory cannot be shared in place, so that it has to be copied."""
+    """An array whose memory cannot be shared in place and therefore has to be copied."""
 
     at: int
     array: Any
@@ -172,7 +172,7 @@ class Placing(Leaves):
         self.named = stream is not None and self._ordered
 
     def know(self, known: Iterable[Allocation]) -> None:
-        """Set allocations that are known already, so that no driver is asked about arrays in them."""
+        """Set allocations that the caller knows already, so that no driver is asked about arrays in them."""
         self._known = sorted(known, key=_address)
         for allocation in self._known:
             self.learn(allocation, allocation.device.context)

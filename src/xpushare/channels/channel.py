@@ -176,7 +176,7 @@ class Channel(Advised, Awaitable):
         timeout: float | None = None,
         label: str | None = None,
     ) -> Self:
-        """Open a channel as a reader, and wait until somebody has created it.
+        """Open a channel as a reader. Waits until a process has created it.
 
         The result can also send frames, unless the channel already has its maximum of writers.
 

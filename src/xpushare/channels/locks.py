@@ -22,7 +22,7 @@ _NBYTES: Final = 0x4000 + 4096  # bytes of the control words
 
 @final
 class Held:
-    """The result of `Lock.acquire`."""
+    """The result of `Lock.acquire`, which reports whether the previous owner died."""
 
     __slots__ = ("_name", "owner_died")
 

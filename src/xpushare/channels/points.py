@@ -117,8 +117,8 @@ class Points:
         return self._events[key]
 
     def stands(self, frame: Frame) -> bool:
-        """Return whether the content of a frame is, or will be, complete. It never will be if the writer died before
-        its device work finished.
+        """Return whether the content of a frame is complete or still being produced. Return False if the writer died
+        before its device work finished, so that the frame is lost.
         """
         end, point, member, since = held_end(frame), frame_point(frame), frame_point_by(frame), frame_since(frame)
         if not point:

@@ -40,7 +40,7 @@ def device_of(device: Any) -> xs.Device:
 
 
 def signal(event: xs.Event, device: Any) -> None:
-    """Signal the event when the work queued on torch's current stream of `device` has finished."""
+    """Signal the event once the work that is queued on torch's current stream of `device` has finished."""
     place = torch.device(device)
     if place.type == "cpu":
         event.signal()
@@ -53,7 +53,7 @@ def _padded(nbytes: int) -> int:
 
 
 def _view(slab: Any, at: int, dtype: Any, shape: Iterable[int]) -> Any:
-    """Return a tensor over some bytes of a flat tensor."""
+    """Return a tensor with this dtype and shape over part of a flat tensor. The part begins at byte `at`."""
     size: Any = torch.Size(shape)
     return slab[at : at + size.numel() * dtype.itemsize].view(dtype).view(size)
 

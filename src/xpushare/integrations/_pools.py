@@ -82,7 +82,7 @@ class Pool(abc.ABC):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of device memory that the pool holds now; 0 while it sleeps."""
+        """Bytes of device memory that the pool holds now. The value is 0 while the pool sleeps."""
         self._expect_own()
         return 0 if self._asleep else sum(each.nbytes for each in self._driver.pieces())
 

@@ -1,12 +1,14 @@
-"""The common part of the array reductions: one message for all arrays of a pickle, and no copies.
+"""The common part of the reductions for arrays of several libraries. It sends all arrays of a pickle in one message,
+without copies.
 
-`multiprocessing` pickles with `ForkingPickler`. A *run* is the time in which a pickler works on one object. During a
-run, the reductions collect the arrays that they meet, and the pickle contains each array's number. At the end of the
-run, all arrays of a library are exported together: one export for each allocation, and one mark for each stream that
-has work. The marks are made last, after anything that the run itself may have queued. The message precedes the pickle,
-so the receiver has opened it before it reads the first array. A failed run leaves no export.
+`multiprocessing` pickles with `ForkingPickler`. A *run* is one call of a pickler's `dump`. During a run, the reductions
+collect the arrays that are pickled, and the pickle contains only each array's number. At the end of the run, all arrays
+of a library are exported together. There is one export for each allocation, and one mark (an event and the number of a
+signal) for each stream with unfinished work. The marks are made last, so that they include work that was queued during
+the run. The message precedes the pickle, so the receiver has opened it before it reads the first array. A failed run
+leaves no export.
 
-Arrays in memory of another process are pieces of a `Block`, which passes on the handle by which the memory was opened.
+Arrays in another process's memory are pieces of a `Block`, which passes on the handle by which the memory was opened.
 """
 
 from __future__ import annotations
@@ -111,8 +113,8 @@ class Message:
         self._added: dict[int, int] = {}  # the arrays' numbers, by the ids of `arrays`
 
     def add(self, array: Any) -> int:
-        """Add an array and return its number. The same array may come twice, if a reduction calls another reduction, or
-        if a pickler has no memo.
+        """Add an array and return its number. An array that was added before keeps its number. This happens if a
+        reduction calls another reduction, or if the pickler has no memo.
         """
         number = self._added.setdefault(id(array), len(self.arrays))
         if number == len(self.arrays):
@@ -139,7 +141,7 @@ class Message:
 
 
 class _Run:
-    """The arrays that a pickler has met since its `dump` was called."""
+    """The arrays that a pickler has encountered since its `dump` was called."""
 
     def __init__(self) -> None:
         self.blocks = Blocks()
@@ -225,7 +227,7 @@ class Received:
 
 
 def opened(token: bytes, library: bytes, raw: bytes) -> Received:
-    """Open the message that precedes a pickle."""
+    """Open the message that precedes a pickle, and store it under `token` while the pickle is read."""
     found = _current.opened.get(token)
     if found is None:  # if it is already set, this very pickle is being read
         found = _current.opened[token] = Received(library.decode(), raw)
@@ -274,8 +276,8 @@ def sent(array: Any, library: str) -> tuple[Any, ...] | None:
 
 
 class Block:
-    """The memory behind the handle of an import. All arrays in it that a pickler sends in one run (one call of its
-    `dump`) use the same block. At the receiver, the block is a `SharedArray` of bytes.
+    """All memory behind the handle of an import. All arrays in this memory that a pickler sends in one run (one call of
+    its `dump`) use the same block. At the receiver, the block is a `SharedArray` of bytes.
     """
 
     __slots__ = ("_array", "_raw", "_reopen", "place")
@@ -322,7 +324,7 @@ class Blocks:
         self._sorted.insert(at, block)
 
     def find(self, address: int, nbytes: int) -> tuple[Block, int] | None:
-        """Return the block that contains these bytes, and their offset."""
+        """Return the block that contains these bytes, and their offset in it, or None if no block contains them."""
         at = bisect_right(self._starts, address) - 1
         if at < 0:
             return None

@@ -21,9 +21,9 @@ cupy: Any = importlib.import_module("cupy")  # if CuPy is missing, type checkers
 def install(*, opens: int = 1) -> None:
     """Send CuPy arrays by handle, without a copy, through every queue, pipe, pool and process argument.
 
-    This works for arrays whose allocator's memory can be shared. CuPy sends all other arrays by value. The memory is
-    held until the receiver has dropped the array. A message that nobody receives holds it for `XPUSHARE_PICKLE_GRACE`
-    seconds. The receiver needs this package, but need not call this function. Idempotent.
+    This works for arrays whose allocator's memory can be shared. CuPy sends all other arrays by value. The memory stays
+    allocated until the receiver has released the array. If a message is never received, its memory is released after
+    `XPUSHARE_PICKLE_GRACE` seconds. The receiver needs this package, but need not call this function. Idempotent.
 
     Args:
         opens: How often each message can be received, in any processes. Use more than one for a pool

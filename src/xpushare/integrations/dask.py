@@ -1,9 +1,10 @@
-"""Dask: the workers of a machine send each other arrays as handles of a few hundred bytes, instead of through a socket.
+"""Dask integration. The workers of one machine send each other handles of a few hundred bytes instead of the arrays
+themselves.
 
 The serialisation family "xpushare" sends only the handle. Dask's family "dask" tries it first if the receiver has
 announced that it can open handles. This module is a preload (`distributed.worker.preload`), and has a plugin for
-workers that are already running. Handles that a peer may still open are leased. docs/integrations/dask.md has the
-rules.
+workers that are already running. A *lease* keeps a handle's export alive while a peer may still open it.
+docs/integrations/dask.md describes leases.
 """
 
 # The types of Dask are unknown where it is not installed.

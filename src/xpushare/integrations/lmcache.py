@@ -78,7 +78,7 @@ def __getattr__(name: str) -> Any:  # LMCache imports `Wrapper` from here when i
 @functools.cache
 def wrapper() -> Any:
     """Return the class of tensor descriptors. It is made on the first call, since its base class can be imported only
-    after LMCache has been.
+    after LMCache itself.
     """
     contiguity = importlib.import_module("lmcache.v1.gpu_connector.kv_format.contiguity")
     base: Any = importlib.import_module("lmcache.v1.platform.base.ipc_wrapper").DeviceIPCWrapper
@@ -175,7 +175,9 @@ def _batch_of(tensor: Any, storage: Any) -> tuple[Batch, int]:
 
 @dataclass
 class Point:
-    """An event of LMCache. It is a signal number of the `xs.Event` of the stream that recorded it."""
+    """An event of LMCache. It consists of the `xs.Event` of the stream that recorded it, the event's handle, and the
+    number of the signal.
+    """
 
     event: xs.Event | None = None
     handle: bytes = b""

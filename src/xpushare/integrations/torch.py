@@ -44,14 +44,14 @@ def install(*, opens: int = 1) -> None:
     """Send tensors by handle, without a copy, through every queue, pipe, pool and process argument.
 
     This works with `multiprocessing` and `torch.multiprocessing`, for CUDA tensors whose allocator's memory can be
-    shared, and for CPU tensors in memory of this package. Views of one storage stay views of one storage, and
-    parameters stay parameters. Gradients are not sent. torch sends all other tensors in its own way, as before. For CPU
+    shared, and for CPU tensors in memory of this package. Views of one storage still share one storage at the receiver,
+    and parameters stay parameters. Gradients are not sent. torch sends all other tensors by its own methods. For CPU
     tensors in memory of this package, `is_shared()` is true, and `share_memory_()` leaves them where they are.
 
-    The memory is held until the receiver has dropped the tensor. A message that nobody receives holds it for
-    `XPUSHARE_PICKLE_GRACE` seconds. The receiver needs this package, but need not call this function. A forked child
-    cannot send memory of its parent by handle. torch copies such memory, and a `RuntimeWarning` reports it once.
-    Idempotent.
+    The memory stays allocated until the receiver has released the tensor. If a message is never received, its memory is
+    released after `XPUSHARE_PICKLE_GRACE` seconds. The receiver needs this package, but need not call this function. A
+    forked child cannot send memory of its parent by handle. torch copies such memory, and a `RuntimeWarning` reports it
+    once. Idempotent.
 
     Args:
         opens: How often each message can be received, in any processes. Use more than one for a pool

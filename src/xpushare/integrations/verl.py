@@ -142,7 +142,9 @@ def _replace(module: Any) -> None:
 def _register(module: Any) -> None:
     @module.CheckpointEngineRegistry.register("xpushare")
     class CheckpointEngine(module.CheckpointEngine):  # type: ignore[misc]
-        """Sends weights from the trainer's first rank to all ranks of the rollout, on one host, through one channel."""
+        """Sends weights from the trainer's first rank to all ranks of the rollout on the same host, through one
+        channel.
+        """
 
         def __init__(self, bucket_size: int, is_master: bool = False) -> None:
             self._bucket_size = bucket_size
@@ -186,7 +188,9 @@ def _register(module: Any) -> None:
                 await each.reached(1)
 
         async def receive_weights(self, global_steps: int | None = None) -> AsyncIterator[tuple[str, Any]]:  # noqa: ARG002
-            """Yield tensors, each valid until the next request. Raises `PeerLostError` if the trainer exits."""
+            """Yield `(name, tensor)` pairs. Each tensor is valid until the next pair is requested. Raises
+            `PeerLostError` if the trainer exits.
+            """
             assert self._channel is not None
             for weights in _receive(self._channel):
                 while weights:

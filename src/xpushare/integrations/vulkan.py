@@ -87,7 +87,8 @@ class ExternalMemory:
     - `allocation_nbytes`: VkMemoryAllocateInfo::allocationSize
     - `device`: the result of the function `device`
     - `offset`, `nbytes`: the part of the allocation to export, by default all of it
-    - `dedicated`: whether the allocation was made with VkMemoryDedicatedAllocateInfo, which importers have to repeat
+    - `dedicated`: whether the allocation was made with VkMemoryDedicatedAllocateInfo, which importers then have to use,
+      too
 
     The exports of this object hold the memory, even after the program has freed it. Raises `InvalidArgumentError`,
     `OutOfMemoryError`.

@@ -49,7 +49,7 @@ _KINDS: Final = ("memory", "physical_memory")
 
 @final
 class _Kept:
-    """A version of a published name that the keeper holds."""
+    """Metadata of one version of a published name that the keeper holds."""
 
     __slots__ = ("nbytes", "objects", "pid", "since", "version", "who")
 
