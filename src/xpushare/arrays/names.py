@@ -74,7 +74,7 @@ def publish(
     versions: int = 1,
     keep: bool = False,
 ) -> int:
-    """Give something a name by which every process of this user finds it with `lookup`.
+    """Publish an object under a name, so that every process of this user can find it with `lookup`.
 
     The name and its export last until `unpublish`, or until this process ends. A process that looks the name up during
     a replacement gets either the old or the new version. Objects that are already open stay open.

@@ -178,7 +178,7 @@ class Placing(Leaves):
             self.learn(allocation, allocation.device.context)
 
     def current(self) -> Any:
-        """Return the array that is being placed."""
+        """Return the array whose memory is being determined, for error messages."""
         return self.arrays[self._at]
 
     # --- placing

@@ -124,7 +124,7 @@ def share(
 
     Raises:
         FeatureNotSupportedError: The memory cannot be shared. The message says what to do instead.
-        InvalidArgumentError: `array` is not an array or tree, or is closed, or an option does not fit.
+        InvalidArgumentError: `array` is not an array or tree, or is closed, or an option is invalid.
         HandleExpiredError: The array was attached, and its exporter has withdrawn the handle.
         OutOfMemoryError: Memory or file descriptors ran out.
         ForkError: This process is a forked child, and the array belongs to its parent.

@@ -42,8 +42,8 @@ def wait_any(objects: Iterable[Any], timeout: float | None = None) -> list[Any]:
     Frames and items are not consumed. Call `receive` or `next` afterwards to get them.
 
     Args:
-        objects: Any number of these. An event waits for the newest signal known now. A tuple `(event, number)` waits
-            for that signal. A channel waits for the next frame or the end of the stream, and a `Watch` for the next
+        objects: The objects to wait for. An event stands for its newest signal known now, and a tuple `(event, number)`
+            for that signal. A channel stands for its next frame or the end of its stream, and a `Watch` for its next
             item.
         timeout: Seconds to wait. None waits as long as it takes.
 

@@ -563,8 +563,8 @@ def lock_pages(channel: Channel, device: DeviceLike) -> None:
 
 
 def _created(name: str, seconds: float | None, attempt: Callable[[], _T], warn: Callable[[float], None] | None) -> _T:
-    """Call `attempt`, which opens a channel, until another process has created the channel. Return its result. `warn`
-    is as for `Patience.left`.
+    """Call `attempt`, which tries to open a channel, until another process has created the channel. Return the result
+    of the successful call. `warn` is as for `Patience.left`.
     """
     if made := attempt():
         return made

@@ -142,7 +142,7 @@ class End(ChannelEnd):
 
     def refuse(self, outcome: int, wanted: str, timeout: float | None) -> NoReturn:
         """Raise the error for a failed attempt to loan a slot or receive a frame. `outcome` is the result of the native
-        call, and `wanted` is "frame" or a word for the slot.
+        call, and `wanted` is "slot" or "frame".
         """
         name = self.crew.name
         match outcome:

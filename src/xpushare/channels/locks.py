@@ -38,7 +38,7 @@ class Held:
 
 
 def _shown(name: str) -> str:
-    """Return the part of a repr that shows the name. It is empty for an object without a name of the user's choice."""
+    """Return the part of a repr that shows the name, or an empty string if the user has not chosen a name."""
     return "" if name.startswith(".") else f" {name!r}"
 
 

@@ -109,12 +109,12 @@ class Batches:
         nbytes: The maximum size of all tensors of one batch together, in bytes.
         workers: The DataLoader's `num_workers`. There are `workers * (prefetch + 1) + 6` slots.
         prefetch: The DataLoader's `prefetch_factor`.
-        device: The GPU for which the slots are page-locked. None locks none.
+        device: The GPU for which the slots are page-locked. None means that they are not page-locked.
         label: The name of the channel's members in `ls`.
 
     Raises:
         InvalidArgumentError: A number is out of range, or `device` names no device.
-        OutOfMemoryError: There is no memory for the slots.
+        OutOfMemoryError: There is not enough memory for the slots.
     """
 
     def __init__(

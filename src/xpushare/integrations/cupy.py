@@ -48,7 +48,7 @@ def install(*, opens: int = 1) -> None:
 
 
 def uninstall() -> None:
-    """Restore the previous registrations. Idempotent.
+    """Restore the reductions that were registered before `install`. Idempotent.
 
     Examples:
         >>> from xpushare.integrations.cupy import install, uninstall

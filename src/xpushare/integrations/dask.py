@@ -163,8 +163,8 @@ class Leases:
                 )
 
     def memory(self, nbytes: int) -> xs.Memory:
-        """Return host memory of at least `nbytes` that no other process has open. Raises `OutOfMemoryError` if it would
-        exceed the settings' limit on copies.
+        """Return host memory of at least `nbytes` bytes that no other process has open. Raises `OutOfMemoryError` if
+        the memory of all copies would exceed the configured limit.
         """
         self.sweep()
         dropped: list[tuple[float, xs.Memory]] = []
@@ -203,7 +203,8 @@ _leases = Leases()
 
 
 def leases() -> dict[str, int]:
-    """Return statistics of the handles that this process has sent and received. `client.run(leases)` asks all workers.
+    """Return statistics of the handles that this process has sent and received. `client.run(leases)` returns those of
+    all workers.
 
     Returns:
         A dict of numbers.

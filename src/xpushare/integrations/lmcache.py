@@ -116,8 +116,8 @@ def wrapper() -> Any:
             return found
 
         def to_tensor(self) -> Any:
-            """Return the tensor, a view of the other process's memory. The memory stays mapped until both `close` is
-            called and the tensor is freed.
+            """Return the tensor, a view of the other process's memory. The memory stays mapped until `close` has been
+            called and the tensor has been freed.
 
             The first call opens all storages of the batch.
             """

@@ -1,5 +1,5 @@
-"""verl integration. Weights are sent from the trainer to the rollout through one channel, and a checkpoint engine does
-this for all ranks of one host.
+"""verl integration. It sends weights from the trainer to the rollout through one channel, and has a checkpoint engine
+for trainers and rollouts on one host.
 
 `VERL_USE_EXTERNAL_PLUGINS=xpushare` replaces the bucketed transfer to vLLM's workers, and
 `checkpoint_engine.backend=xpushare` selects the checkpoint engine. docs/engines/verl.md describes the changes.

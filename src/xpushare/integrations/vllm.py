@@ -88,8 +88,8 @@ class UpdateInfo(_transfer.WeightTransferUpdateInfo):
 
 
 class WorkerEngine(_transfer.WeightTransferEngine):
-    """The worker's side of the weight transfer. `receive_weights` does the whole update, so a model never mixes two
-    versions if the trainer dies before or after this call. Raises `HandleExpiredError` if a rank cannot attach the
+    """The worker's side of the weight transfer. The whole update happens in `receive_weights`, so the model never mixes
+    two versions if the trainer dies before or after this call. Raises `HandleExpiredError` if a rank cannot attach the
     version.
     """
 
