@@ -304,7 +304,7 @@ class Channel(Advised, Awaitable):
             The slot, for `with`. Entering raises `TimeoutError`, or `ChannelFull` under `on_full="raise"`.
 
         Raises:
-            InvalidArgumentError: The channel is closed, or has no room for another writer.
+            InvalidArgumentError: The channel is closed, or already has its maximum of writers.
 
         Examples:
             >>> with xs.Channel.create("frames", 3) as writer, xs.Channel.open("frames") as reader:
@@ -355,7 +355,7 @@ class Channel(Advised, Awaitable):
         the stream.
 
         Raises:
-            InvalidArgumentError: The channel is closed, or has no room for another writer.
+            InvalidArgumentError: The channel is closed, or already has its maximum of writers.
 
         Examples:
             >>> with xs.Channel.create("frames", 3) as writer, xs.Channel.open("frames") as reader:

@@ -117,8 +117,8 @@ class Points:
         return self._events[key]
 
     def stands(self, frame: Frame) -> bool:
-        """Return whether the content of a frame is complete or still being produced. Return False if the writer died
-        before its device work finished, so that the frame is lost.
+        """Return whether the content of a frame is complete or still being produced. Return False if the frame is lost,
+        because the writer died before its device work finished.
         """
         end, point, member, since = held_end(frame), frame_point(frame), frame_point_by(frame), frame_since(frame)
         if not point:

@@ -243,7 +243,7 @@ def received(token: bytes) -> Received:
 
 
 def received_array(found: Received, number: int) -> Any:
-    """Return an array of a message."""
+    """Return the array with this number in a received message."""
     return found.arrays[number]
 
 

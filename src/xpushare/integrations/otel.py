@@ -32,7 +32,7 @@ def install(provider: Any = None) -> None:
         provider: A tracer provider. None means the global one.
 
     Raises:
-        ImportError: OpenTelemetry is not installed (extra `otel`); the import of this module raises it.
+        ImportError: OpenTelemetry is not installed (extra `otel`). The import of this module raises this error.
 
     Examples:
         >>> from opentelemetry.sdk.trace import TracerProvider
