@@ -1,1 +1,1 @@
-"""Arrays: describe, place, share, attach and name them, one by one or as trees."""
+"""Description, placement, sharing, attaching and naming of arrays and trees of arrays."""

@@ -136,19 +136,21 @@ def attach(
     The elements are the same bytes, not a copy. They are writable unless the array was shared
     read-only. The result keeps the memory mapped, and so do NumPy arrays and tensors made from it.
 
-    The handle of a tree gives the tree. Type checkers know its type from the handle that `share`
-    returned. With `like`, they know the type of one array, and of dicts and lists of arrays if `like`
-    is a module or a function, but not a name such as "numpy". For bytes, text and names, declare it:
-    `tree: dict[str, xs.SharedArray] = xs.attach(raw)`.
-    The handle of a growable `VirtualRange` gives a range that follows it.
+    If the handle is that of a tree, the result is the tree. If it is that of a growable `VirtualRange`, the result is a
+    range that follows it.
+
+    Type checkers infer the type of the result from the handle that `share` returned. If `like` is a module or a
+    function, they also infer the types of single arrays and of dicts and lists of arrays. They cannot infer a type if
+    `like` is a name such as "numpy", or if the handle comes from bytes, text or `lookup`. Declare the type in these
+    cases: `tree: dict[str, xs.SharedArray] = xs.attach(raw)`.
 
     Args:
-        h: The handle that `share` or `lookup` returned, or its bytes or text. If the handle was looked up and
-            its name has a newer version by now, that version is opened.
+        h: The handle that `share` or `lookup` returned, or its bytes or text. If a handle from `lookup` has expired
+            because its name was published again, the newest version is opened.
         device: Where to open the memory. None means the device that the handle names.
-        stream: A `Queue`, another library's stream or a raw one, which waits on the device for the
-            producer's work. By default the first user of the array waits: the consumer's stream, the
-            queue, or the host. -1 waits for nothing.
+        stream: A `Queue`, another library's stream object or a raw stream pointer. The stream waits on the device for
+            the producer's work. By default the first user of the array waits: the consumer's stream, the queue, or the
+            host. -1 waits for nothing.
         like: `numpy`, `torch`, `cupy` or `jax` (the module or its name), or a function of a
             `SharedArray`. The result then consists of that library's arrays, or of what the
             function returns.
@@ -165,11 +167,12 @@ def attach(
     Raises:
         InvalidArgumentError: `h` is not the handle of an array, or is closed, or `only` matches
             no array.
-        InvalidHandleError: The bytes were altered, or belong to another user or boot.
+        InvalidHandleError: The bytes were altered, or come from another user or from before the last reboot.
         HandleExpiredError: The exporter has closed the handle, or has exited.
-        RouteError: Every way to the exporter's memory is blocked. `reasons` lists how to unblock each.
-        FeatureNotSupportedError: The device cannot open this memory, or the memory cannot outlive
-            its maker and `own=True` was given.
+        RouteError: This process cannot reach the exporter's memory in any way. The error's `reasons` say how to enable
+            each way.
+        FeatureNotSupportedError: The device cannot open this memory, or `own=True` was given and the memory cannot
+            outlive the process that made it.
         OutOfMemoryError: Memory or file descriptors ran out.
 
     Examples:
@@ -204,8 +207,8 @@ def attach_message(
     only: Only | None = None,
     own: bool = False,
 ) -> Any:
-    """Map the arrays that a message names. After a failure nothing is open, and the attempt does not count towards
-    `opens`.
+    """Open the arrays of a message, as `attach` does. If this fails, everything is closed again, and the attempt does
+    not count towards `opens`.
     """
     content = content_of(message)
     tree = content.tree
@@ -263,8 +266,9 @@ def _part_of(message: ArrayHandle, tree: Any, only: Only) -> tuple[Any, Part]:
 def _tensors(
     message: ArrayHandle, content: Content, opened: list[Range], orders: Orders, consumer: Consumer
 ) -> list[Any] | None:
-    """Return the consumer's arrays, made by its library's exchange API, or None if the consumer has to be called for
-    each array. The library's current streams wait for the producers' streams.
+    """Convert the opened memory to torch tensors in one native call. Return None if `consumer` is not
+    `torch.from_dlpack`, or if the fast conversion is not possible. The caller then calls `consumer` for each array.
+    torch's current streams wait for the producers' streams.
     """
     torch: Any = sys.modules.get("torch")
     if torch is None or consumer is not torch.from_dlpack or content.on_dlpack is None:
@@ -291,8 +295,9 @@ os.register_at_fork(after_in_child=_started.clear)
 
 
 def _wait(places: list[tuple[int, int]], opened: list[Range], orders: Orders) -> bool:
-    """Make torch's current streams wait for the content on devices, and wait here for content in host memory. `places`
-    are the DLPack devices of the ranges. Return False if torch does not know one of these devices.
+    """Wait until the content is complete. For device memory, torch's current streams wait. For host memory, this call
+    blocks. `places` are the DLPack devices of the ranges in `opened`. Return False if torch does not support one of
+    these devices.
     """
     devices = {on: each.device for on, each in zip(places, opened, strict=True)}
     streams: dict[int, Work | None] = {}  # by the id of the device; None: the host reads
@@ -315,8 +320,8 @@ def _wait(places: list[tuple[int, int]], opened: list[Range], orders: Orders) ->
 
 
 def _work_of(stream: Any, message: ArrayHandle, device: DeviceLike | None) -> Work:
-    """Return the stream that the caller names. It must be of one of the devices that the memory is about to be opened
-    on.
+    """Return the stream that the caller passed to `attach`. Raises `InvalidArgumentError` unless the stream belongs to
+    one of the devices on which the memory will be opened.
     """
     if isinstance(stream, Queue):
         return use(stream)

@@ -1,5 +1,5 @@
-"""Wake a thread that waits for a name: when the folder of names changes, a publisher ends, or the watch is closed.
-`Patience` limits such a wait.
+"""Waiting for changes to a published name. `Changes` wakes the waiting thread when the folder of names changes, the
+publisher ends, or the watch is closed. `Patience` limits the time of such a wait.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class Awaitable:
     __slots__ = ()
 
     def ready(self) -> bool:
-        """Return whether the next item is available, without taking it. Raises the error that taking it would raise."""
+        """Return whether the next item is available. The item is not consumed. Raises the error that consuming it would
+        raise.
+        """
         raise NotImplementedError
 
     def _woken_by(self) -> tuple[Changes, OwnedFd | None, bool]:
@@ -42,13 +44,15 @@ class Awaitable:
 
 
 def woken_by(awaitable: Awaitable) -> tuple[Changes, OwnedFd | None, bool]:
-    """Return the object that reports changes, and the arguments of its `ready` and `limit`."""
+    """Return the `Changes` object that reports when `awaitable` may be ready, and the `pidfd` and `look` arguments for
+    its methods.
+    """
     return awaitable._woken_by()  # pyright: ignore[reportPrivateUsage]
 
 
 @final
 class Patience:
-    """The time limit of one wait for a name. A wait without a limit is logged once it takes long."""
+    """Counts down the timeout of one wait for a name. If there is no timeout, a long wait is logged once."""
 
     __slots__ = ("_start", "_timeout", "_warned")
 
@@ -58,8 +62,9 @@ class Patience:
         self._warned = False
 
     def left(self, warn: Callable[[float], None] | None) -> float | None:
-        """Return the seconds to wait at most before the next look: 0 if the time has run out, None for no limit. `warn`
-        logs a wait without a timeout. It gets the seconds waited so far. None logs nothing.
+        """Return how many seconds the caller may wait before it checks again. Return 0 if the timeout has passed, and
+        None if there is no limit. If there is no timeout, a long wait calls `warn` once with the seconds waited so far.
+        `warn` may be None.
         """
         waited = time.monotonic() - self._start
         if self._timeout is not None:
@@ -75,8 +80,9 @@ class Patience:
 
 @final
 class Changes:
-    """Watches a folder or a file for changes since this object was made or since the last wait. Uses inotify(7) if an
-    instance is available (a user has 128, unless root raised the limit). Otherwise this polls.
+    """Watches a folder or a file for changes. Each wait covers the changes since the previous wait, or since this
+    object was made. Uses inotify(7) if the user may create another inotify instance (the default limit is 128).
+    Otherwise polls.
     """
 
     __slots__ = ("_closing", "_fresh", "_inotify", "_nap")
@@ -95,8 +101,8 @@ class Changes:
         os.eventfd_write(self._closing.number, 1)
 
     def wait(self, seconds: float | None, pidfd: OwnedFd | None, look: bool) -> None:
-        """Wait until a name may have changed, at most `seconds`. The wait also ends when the process of `pidfd` ends.
-        If `look` is true, there may be changes of which the kernel does not notify, so this also polls.
+        """Wait until a name may have changed, or until `seconds` have passed. The wait also ends when the process of
+        `pidfd` ends. If `look` is true, this also polls, for changes that the kernel does not report.
         """
         if self._begun():
             return
@@ -115,12 +121,16 @@ class Changes:
         self.drain()
 
     def _begun(self) -> bool:
-        """Return True at the first call."""
+        """Return True on the first call only. The first wait then returns at once, so that the caller checks for
+        changes made before this object existed.
+        """
         fresh, self._fresh = self._fresh, False
         return fresh
 
     def ready(self, pidfd: OwnedFd | None) -> select.epoll:
-        """Return an fd that becomes readable once the folder or file has changed."""
+        """Return an epoll object that becomes readable once the folder or file has changed, the process of `pidfd` has
+        ended, or this object was closed.
+        """
         try:
             ready = select.epoll()
             for fd in (self._closing, self._inotify, pidfd):
@@ -131,7 +141,9 @@ class Changes:
         return ready
 
     def limit(self, seconds: float | None, look: bool) -> float | None:
-        """Return the seconds until the next poll, at most `seconds`."""
+        """Return how many seconds a wait may last: until the next poll if this object has to poll, and at most
+        `seconds`. Return None for no limit.
+        """
         if self._inotify is None or look:
             self._nap = min(self._nap * 2, NAP_MAX)
             return self._nap if seconds is None else min(self._nap, seconds)

@@ -1,4 +1,4 @@
-"""The consumers of attached arrays: how `attach(like=)` makes arrays of another library."""
+"""Conversion of attached arrays to another library's arrays, for `attach(like=)`."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ _CLASSES: Final = {"numpy": "ndarray", "torch": "Tensor", "cupy": "ndarray", "ja
 
 
 def consumer_of(like: Any) -> Consumer | None:
-    """Return the function that makes an array of another library from a SharedArray. `like` is the library, its name,
-    or the function itself.
+    """Return the function that converts a `SharedArray` for `attach(like=)`, or None if `like` is None. `like` is
+    another library, its name, or the function itself.
     """
     if like is None:
         return None
@@ -76,5 +76,7 @@ def consumer_of(like: Any) -> Consumer | None:
 
 
 def torch_stream(kind: str, ordinal: int) -> Any:
-    """Return torch's current stream on one of its devices of that kind. This starts the device."""
+    """Return torch's current stream on a device. `kind` is torch's device type, such as "cuda". This initialises the
+    device in torch.
+    """
     return getattr(sys.modules["torch"], kind).current_stream(ordinal)

@@ -33,8 +33,8 @@ _LEAVES: Final = (str, bool, float, type(None))  # as JSON has them
 
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
-    """Return the arrays of a tree, each object once, and the tree as JSON, in which an index stands for each array.
-    Raises `InvalidArgumentError` for leaves that no message can carry.
+    """Return the arrays of a tree, without duplicates, and the tree as a JSON value in which each array is replaced by
+    its index. Raises `InvalidArgumentError` if the tree contains an object of an unsupported type.
     """
     found: Any = _native.flatten(tree, _NBYTES_MAX, _scalar_type())
     if found is NotImplemented:
@@ -45,10 +45,9 @@ def flatten(tree: Any) -> tuple[list[Any], Any]:
 
 
 class _Walk:
-    """Describes the nodes of a tree. A container that occurs several times is described once, since the number of paths
-    to it may be exponential. Containers are identified by id, so the walk keeps each container alive, even one that a
-    subclass makes while it is read. (A class, because nested functions that call themselves are reference cycles, which
-    would keep the arrays alive.)
+    """Converts the nodes of a tree to JSON values. A container that occurs several times is converted once, since the
+    number of paths to it may be exponential. Containers are identified by id, so this object keeps each of them alive,
+    even one that a subclass creates on access.
     """
 
     def __init__(self) -> None:
@@ -134,7 +133,7 @@ class _Walk:
 
 
 def _scalar_type() -> Any:
-    """Return the type of NumPy's scalars, or None if this process has not loaded NumPy and so has no NumPy scalars."""
+    """Return the base class of NumPy's scalars, or None if NumPy is not loaded, so that no NumPy scalars exist."""
     numpy: Any = sys.modules.get("numpy")
     return getattr(numpy, "generic", None)
 
@@ -144,8 +143,8 @@ def too_large() -> InvalidArgumentError:
 
 
 def _are_names(kind: list[Any], fields: list[Any]) -> bool:
-    """Return whether these strings can be the fields of a named tuple: all are different, and none begins with an
-    underscore.
+    """Return whether these strings can be the type name and the field names of a named tuple. All of them must be
+    identifiers. Field names must be distinct and must not begin with an underscore.
     """
     return len(set(map(str, fields))) == len(fields) <= _FIELDS_MAX and all(
         type(name) is str and name.isidentifier() and not keyword.iskeyword(name) and (at == 0 or name[0] != "_")
@@ -159,8 +158,9 @@ def _named_tuple(name: str, fields: tuple[str, ...]) -> Any:
 
 
 def unflatten(described: Any, arrays: Sequence[Any], types: Iterable[Any] = ()) -> Any:
-    """Return the tree that `flatten` described, with these arrays. Raises `InvalidHandleError` for any other
-    description, and `InvalidArgumentError` for `types` that are not the tree's.
+    """Rebuild a tree from the JSON value that `flatten` made, with `arrays` in place of the indices. Raises
+    `InvalidHandleError` if the value is not a tree, and `InvalidArgumentError` if a class in `types` has other fields
+    than the tree's named tuple of that name.
     """
     made = _Maker(arrays, types)  # checks the types
     found = _native.unflatten(described, arrays)
@@ -168,7 +168,7 @@ def unflatten(described: Any, arrays: Sequence[Any], types: Iterable[Any] = ()) 
 
 
 class _Maker:
-    """Makes the nodes of a tree."""
+    """Rebuilds the nodes of a tree from JSON values."""
 
     def __init__(self, arrays: Sequence[Any], types: Iterable[Any]) -> None:
         self._arrays = arrays
@@ -224,7 +224,7 @@ class _Maker:
 
 
 def _scalar(x: list[Any]) -> Any:
-    """Return bytes, a complex number or a NumPy scalar."""
+    """Decode bytes, a complex number or a NumPy scalar from its JSON value."""
     match x:
         case ["b", str(text)]:
             return _bytes_of(x, text)
@@ -271,8 +271,8 @@ def _checked_type(kind: Any) -> Any:
 
 
 def path_of(x: Any, wanted: Any, path: str = "") -> str:
-    """Return the path of an object in a tree, spelled as for `only=`, or an empty string if the tree does not contain
-    the object.
+    """Return the path of an object in a tree, in the notation of `only=`. Return an empty string if the tree does not
+    contain the object.
     """
     if x is wanted:
         return path
@@ -286,7 +286,9 @@ def path_of(x: Any, wanted: Any, path: str = "") -> str:
 
 
 def warn_of_numbers(tree: Any) -> None:
-    """Warn that a list of numbers was shared. It is a tree without an array, while its author may mean an array."""
+    """Warn if the caller shares a list of numbers. Such a tree contains no array, so no memory is shared, and the
+    caller probably meant an array.
+    """
     kind = type(tree)
     if (kind is list or kind is tuple) and tree and all(isinstance(each, Number) for each in tree):
         frame, outside = sys._getframe(), 1  # pyright: ignore[reportPrivateUsage]
@@ -306,7 +308,9 @@ _PATHS: Final = 5  # how many a message lists
 
 
 def only_argument(only: Any) -> Only:
-    """Return the paths of `only=`, or its predicate. Raises `InvalidArgumentError` for anything else."""
+    """Check the `only=` argument. Return a list of paths, or the predicate. Raises `InvalidArgumentError` for any other
+    argument.
+    """
     if callable(only):
         given: Any = only
         predicate: Callable[[str], bool] = given

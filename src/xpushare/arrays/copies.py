@@ -1,4 +1,4 @@
-"""Copies into new shared memory, and new arrays: `empty` and `array`."""
+"""Creation of arrays in shared memory (`empty`, `zeros`, `array`), and copies into shared memory."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ _new: Any = tuple.__new__  # faster than a named tuple's own `__new__`
 
 
 def is_unordered(stream: object) -> bool:
-    """Return whether `stream` is the int -1, which means that nobody waits for the producer. Any other type is False
-    without a comparison, since another library's stream may not support one.
+    """Return whether `stream` is the int -1, which means that nothing waits for the producer. Objects of other types
+    are not compared with -1, since another library's stream may not support comparison.
     """
     return isinstance(stream, int) and stream == UNORDERED
 
@@ -87,8 +87,8 @@ def new_array(
 
 
 def lies_on_host(array: Any, found: description.Described | None) -> bool:
-    """Return whether NumPy copies the array. Otherwise the array's device copies it. `found` is None for a
-    `SharedArray`.
+    """Return whether the array is in host memory, so that NumPy can copy it. Otherwise the array's device has to copy
+    it. `found` is None for a `SharedArray`.
     """
     return array.device.backend == adapters.HOST if found is None else found.backend is None
 
@@ -127,8 +127,8 @@ def is_dense(source: Spanned) -> bool:
 
 
 def kept_strides(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Return the strides of a copy: those of the array or, if there are gaps between its elements, the same order of
-    dimensions without the gaps.
+    """Return the strides for a copy of an array. If there are gaps between the array's elements, the copy has the same
+    order of dimensions but no gaps. Otherwise the strides are unchanged.
     """
     low, high = extent(shape, strides, itemsize)
     lengths = [length for length, stride in zip(shape, strides, strict=True) if stride or length == 0]
@@ -145,9 +145,9 @@ def kept_strides(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int
 def copy_out(
     array: Any, found: description.Described | None, source: Spanned, place: Range, device: Device, stream: Any
 ) -> Work:
-    """Have the device copy the bytes that an array spans to `place`, on `stream`, by default the stream that the
-    array's library works on. If the device has no streams, a queue copies the bytes, and the copy is complete on
-    return. Returns the queue.
+    """Have the device copy the bytes that an array spans to `place`. The copy runs on `stream`, or by default on the
+    stream that the array's library uses. If there is no such stream, it runs on a new queue and is complete on return.
+    Returns the queue or stream.
     """
     work = None if is_unordered(stream) else work_on(device, native_stream(stream, found, array, device), array)
     own = queues.create(device, None) if work is None else work
@@ -161,7 +161,7 @@ def copy_out(
 
 
 class Source(NamedTuple):
-    """The memory to share: the bytes that the elements span, and the layout of the elements."""
+    """The memory of an array to share: the bytes that its elements span, and the layout of the elements."""
 
     covered: Range
     offset: int  # of the first element
@@ -171,7 +171,9 @@ class Source(NamedTuple):
 
 
 def own_array(array: Any) -> SharedArray | None:
-    """Return the array if it is a SharedArray, or None if another library made it."""
+    """Return the argument if it is a `SharedArray`. Return a `Memory` as an array of bytes, and None for another
+    library's array.
+    """
     if isinstance(array, SharedArray):
         return array
     if isinstance(array, Memory):
@@ -187,10 +189,11 @@ def whole(array: SharedArray) -> Source:
 
 
 def copy_of(array: Any, found: description.Described | None, stream: Any) -> tuple[Source, int]:
-    """Copy the elements into new shared memory on the same device. Also returns the number of bytes copied.
+    """Copy the elements of an array into new shared memory on the same device. Returns the copy and the number of bytes
+    copied.
 
     A device copies all bytes that the elements span. For a `SharedArray`, these bytes may include gaps between
-    elements. A process that opens its handle can read the gaps anyway.
+    elements. That exposes nothing new, since a process that opens the array's own handle can read the gaps, too.
     """
     import numpy
 
@@ -228,8 +231,8 @@ def host_view(array: Any, found: description.Described | None) -> Any:
 
 
 def native_stream(stream: Any, found: description.Described | None, array: Any, device: Device) -> Any:
-    """Return the stream that the caller names or, if the caller names none, the stream that the array's protocol names.
-    Return None if neither names a stream. The adapter then chooses the stream.
+    """Return the stream that the caller passed or, if it passed none, the stream that the array's protocol reports.
+    Return None if there is neither. The adapter then chooses a stream.
     """
     if isinstance(stream, Queue):
         return use(stream)
@@ -260,12 +263,12 @@ def empty(
 ) -> SharedArray:
     """Make an array in memory that other processes can attach once it is shared.
 
-    The elements are unspecified: the memory may have served earlier arrays of this process. `zeros` sets the elements
-    to 0. The array owns the memory, and views and exports keep the memory alive.
+    The values of the elements are unspecified, since earlier arrays of this process may have used the memory. `zeros`
+    sets the elements to 0. The array owns the memory, and views and exports keep the memory alive.
 
     Small arrays on the host (up to 16 KiB) lie together in allocations of 256 KiB. A process that opens one such array
-    can read and write its neighbours, too. `handle.handle.exposed_nbytes` reports how many bytes the process can reach.
-    Use `isolated=True` if that matters.
+    can also read and write its neighbours. `handle.handle.exposed_nbytes` reports how many bytes it can access. Use
+    `isolated=True` to prevent that.
 
     Args:
         shape: Number of elements per dimension.
@@ -405,7 +408,9 @@ def values_of(x: Any) -> Any:
 
 
 def _converted(x: Any, values: Any, dtype: Any) -> Any:
-    """Return NumPy's conversion of `x`."""
+    """Return `values` as a NumPy array of type `dtype`. Raises `InvalidArgumentError` if NumPy cannot convert them. The
+    error names the type of `x`, the caller's object.
+    """
     import numpy
 
     try:

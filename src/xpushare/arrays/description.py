@@ -1,4 +1,6 @@
-"""Arrays of other libraries, recognised by protocol. This module imports none of those libraries."""
+"""Descriptions of other libraries' arrays by array interface, DLPack or buffer protocol. This module imports none of
+those libraries.
+"""
 
 from __future__ import annotations
 
@@ -62,8 +64,8 @@ _LEAF: Final = (
 
 
 class Located(NamedTuple):
-    """The place of an array: the address and size of its memory, whether it is read-only, and the backend of its
-    device.
+    """The location of an array: the address and size of its memory, whether the memory is read-only, and the backend of
+    its device.
     """
 
     address: int  # of its lowest byte
@@ -73,7 +75,7 @@ class Located(NamedTuple):
 
 
 class Described(NamedTuple):
-    """An array as its protocol describes it."""
+    """A description of an array, made from the data of its array protocol."""
 
     address: int  # of its first element
     shape: tuple[int, ...]
@@ -97,7 +99,9 @@ class Described(NamedTuple):
 
 
 def dtype_of(kind: Any) -> Any:
-    """Return the NumPy dtype of a protocol's element type: a dtype, or DLPack's (code, bits, lanes)."""
+    """Convert a protocol's element type to a NumPy dtype. `kind` is anything that `numpy.dtype` accepts, or DLPack's
+    tuple (code, bits, lanes).
+    """
     import numpy
 
     return _dtype_of_dlpack(*kind) if isinstance(kind, tuple) else numpy.dtype(kind)
@@ -124,7 +128,9 @@ def without_gradient(array: Any) -> Any:
 
 
 def _asked(array: Any, name: str) -> Any:
-    """Return an attribute of another library's array, or None if the array has no such attribute."""
+    """Return an attribute of another library's array, or None if the array has no such attribute. Raises
+    `InvalidArgumentError` if the attribute cannot be read.
+    """
     try:
         return getattr(array, name, None)
     except XpuShareError:  # of an array of ours
@@ -138,10 +144,11 @@ def _unusable(array: Any, why: object) -> InvalidArgumentError:
 
 
 def describe(array: Any, ordered: bool = False) -> Described:
-    """Return an array's own description, read by the array interfaces that the vendors know, DLPack or the buffer
-    protocol. With `ordered`, a DLPack array on a device is asked to have its content ready on the device's default
-    stream. Otherwise its streams are left alone. Raises `FeatureNotSupportedError` if the array is on a device that no
-    adapter here knows, or one whose driver this process has not loaded.
+    """Describe an array by a vendor's array interface, DLPack or the buffer protocol. With `ordered`, a DLPack array on
+    a device is asked to make its content ready on the device's default stream. Otherwise no stream is involved.
+
+    Raises `InvalidArgumentError` if the object supports none of these protocols. Raises `FeatureNotSupportedError` if
+    no adapter supports the array's device, or this process has not loaded the device's driver.
     """
     found = described(array, ordered)
     if found is None:
@@ -155,7 +162,7 @@ def describe(array: Any, ordered: bool = False) -> Described:
 
 
 def described(array: Any, ordered: bool = False) -> Described | None:
-    """Describe an array, or return None for an object with none of these protocols."""
+    """Describe an array as `describe` does, but return None for an object that supports none of the protocols."""
     found = _viewed(array) or _interfaced(array)
     if found is not None:
         return found
@@ -179,7 +186,9 @@ def described(array: Any, ordered: bool = False) -> Described | None:
 
 
 def _interfaced(array: Any) -> Described | None:
-    """Describe an array by an array interface that a vendor reads."""
+    """Describe an array by a vendor's array interface, such as `__cuda_array_interface__`. Return None if the array has
+    no such interface.
+    """
     try:
         return _by_interfaces(array)
     except XpuShareError:
@@ -205,7 +214,7 @@ def _by_interfaces(array: Any) -> Described | None:
 
 
 class _Claim(NamedTuple):
-    """An array interface of an array, and a vendor that reads it."""
+    """An array's interface data, and a vendor that may own the array because it reads this interface."""
 
     record: Vendor
     protocol: ArrayInterface
@@ -227,8 +236,9 @@ def _claims(array: Any, own: bool) -> list[_Claim]:
 
 
 def _standing(array: Any, claims: list[_Claim]) -> list[_Claim]:
-    """Return the claims that may be right. If several vendors can read the interface, and this process has loaded the
-    drivers of more than one, only the vendor whose driver recognises the memory is right.
+    """Return the claims that may be right. If several vendors with loaded drivers can read the interface, only the
+    vendor whose driver recognises the memory is returned. Raises `FeatureNotSupportedError` if not exactly one driver
+    recognises it.
     """
     rivals = [each for each in claims if each.record.backend != adapters.HOST and each.record.in_use()]
     if len(rivals) < 2:
@@ -244,7 +254,7 @@ def _standing(array: Any, claims: list[_Claim]) -> list[_Claim]:
 
 
 def _nobodys(what: str, backends: list[str], known: bool) -> FeatureNotSupportedError:
-    """Return the error for memory whose owner is unclear: several drivers recognise the memory, or none does."""
+    """Return the error for memory whose owner is unclear, because several drivers recognise the memory or none does."""
     return FeatureNotSupportedError(
         f"the memory of {what} may be of {' or of '.join(backends)}, and {'each' if known else 'none'} of their "
         "drivers in this process knows it, so that nobody can say whose it is: share a copy on the host"
@@ -253,16 +263,16 @@ def _nobodys(what: str, backends: list[str], known: bool) -> FeatureNotSupported
 
 @functools.lru_cache(64)
 def exchange_of(kind: type) -> object | None:
-    """Return the exchange API that a type itself defines. It is not inherited, since a subclass may have its own
-    `__dlpack__`.
+    """Return the DLPack exchange API that a type itself defines, or None. An inherited API does not count, since the
+    subclass may have its own `__dlpack__`.
     """
     api = getattr(kind, _EXCHANGE, None)
     return None if api is getattr(kind.__base__, _EXCHANGE, None) else api
 
 
 def _viewed(array: Any) -> Described | None:
-    """Describe an array by DLPack's C exchange API. This is the fast path for arrays that the other protocols describe
-    in the same way: those of the host, and those of a vendor whose array interface names no stream.
+    """Describe an array by DLPack's C exchange API, which is faster than the other protocols. Return None if the array
+    has to be described by another protocol.
     """
     own: Any = type(array)
     api = exchange_of(own)
@@ -287,8 +297,9 @@ def _viewed(array: Any) -> Described | None:
 
 @functools.lru_cache(256)
 def kind_of(own: type, on: int, ordinal: int, code: int, bits: int, lanes: int) -> tuple[Any, Device] | None:
-    """Return the dtype and the device of all arrays of a type, on a DLPack device, with elements of a DLPack type.
-    Return None if the arrays have to be described one by one, for example because each names its stream.
+    """Return the dtype and the device of all arrays of type `own` that have this DLPack device (`on`, `ordinal`) and
+    this DLPack element type. Return None if such arrays have to be described one by one, for example because each has
+    its own stream.
     """
     record = viewable(own, on)
     if record is None or any(hasattr(own, name) for name in record.stream_methods):
@@ -300,8 +311,9 @@ def kind_of(own: type, on: int, ordinal: int, code: int, bits: int, lanes: int) 
 
 @functools.lru_cache(64)
 def viewable(own: type, on: int) -> Vendor | None:
-    """Return the vendor of arrays of type `own` on devices of DLPack's type `on`. Return None if an array interface
-    may describe such arrays differently.
+    """Return the vendor of the DLPack device type `on` if DLPack's C exchange API can describe arrays of type `own`
+    there. Return None for device arrays whose type has none of the vendor's array interfaces. They are described by
+    `__dlpack__` instead.
     """
     record = adapters.dlpack_owner(on)[0]
     if record.backend != adapters.HOST and not any(hasattr(own, each.name) for each in record.interfaces):
@@ -310,7 +322,9 @@ def viewable(own: type, on: int) -> Vendor | None:
 
 
 def _backend(array: Any, record: Vendor) -> str | None:
-    """Return the backend of an array of this vendor, or None for the host."""
+    """Return the backend of an array of this vendor, or None for the host. Raises `FeatureNotSupportedError` if this
+    process has not loaded the vendor's driver.
+    """
     if record.backend == adapters.HOST:
         return None
     if not record.in_use():
@@ -402,8 +416,9 @@ def _from_dlpack(array: Any, ordered: bool) -> Described:
 
 
 def device_of(array: Any, found: Described) -> Device:
-    """Return the device that an array lies on: the host if its array protocol has no devices. Raises
-    `FeatureNotSupportedError` if the driver does not recognise the memory: using it could break the device's context.
+    """Return the device that an array lies on, which is the host if the array's protocol has no devices. Raises
+    `FeatureNotSupportedError` if the driver does not recognise the memory, since using it could break the device's
+    context.
     """
     if found.backend is None:
         return Device(f"{adapters.HOST}:0")
@@ -436,8 +451,8 @@ def locate(array: Any) -> Located:
 
 
 def range_of(array: Any) -> Range:
-    """Return the piece of an allocation that an array covers. If `array` is an address (an int), the piece begins at
-    the address and ends where the allocation ends.
+    """Return the part of an allocation that an array covers. If `array` is an address (an int), return the part from
+    the address to the end of the allocation.
 
     Raises `FeatureNotSupportedError` with the reason if the memory cannot be exported.
     """
@@ -455,10 +470,11 @@ def allocation_at(
     address: int, nbytes: int, device: Device, info: DeviceInfo | None, finder: Recogniser | None, known: bool = True,
     ahead: int = 0,
 ) -> Allocation:  # fmt: skip
-    """Return the allocation that contains these bytes of another library on a device, as `range_at` does.
+    """Return the allocation that contains `nbytes` bytes of another library at `address` on `device`. This is faster
+    than `range_at`, since `finder` recognises most allocations in one native call.
 
-    `finder` recognises most allocations in one native call, which gets `info` as the device. `known` is false if the
-    caller has asked the finder's cache already. `ahead` is as for `range_at`.
+    `info` describes the device to `finder`. `known` is false if the caller has already searched the finder's cache.
+    `ahead` is as for `range_at`.
     """
     if finder is not None and info is not None:
         here = node.here[0]
@@ -473,13 +489,13 @@ def allocation_at(
 
 
 def range_at(where: Located, array: Any, known: Sequence[Allocation] = (), ahead: int = 0) -> Range:
-    """Return the piece of an allocation that `where` names. The allocation was made by this process, imported, or made
-    by another library.
+    """Return the part of an allocation that `where` describes. The allocation was made by this process, imported, or
+    made by another library.
 
-    `array` keeps the allocation alive. It is None if nothing does. If `where.nbytes` is 0, the piece ends where the
-    allocation ends. Addresses in `known` allocations are looked up without asking drivers. Other arrays may follow in
-    adjacent allocations: `ahead` is the number of bytes from `where` to the end of the last of them, so that the driver
-    can be asked about all these bytes at once.
+    `array` keeps the allocation alive, or is None if no object does. If `where.nbytes` is 0, the part ends where the
+    allocation ends. Addresses in `known` allocations are found without asking drivers. If other arrays follow in
+    adjacent allocations, `ahead` is the number of bytes from `where` to the end of the last array, so that one driver
+    call can cover all of them.
     """
     here = node.current()
     allocation: Any = here.allocations.find(where.address)
@@ -538,8 +554,8 @@ def _foreign(adapter: Adapter, where: Located, ahead: int) -> Foreign | None:
 
 
 def _borrowed(imported: Allocation, where: Located, keep: Any) -> Range:
-    """Return a piece of another process's memory. The piece has the handle by which the memory was opened, unless this
-    process owns the memory.
+    """Return the part of another process's memory that `where` describes. Unless this process owns the memory, the part
+    has the handle by which the memory was opened.
     """
     found = _within(imported, where.address - imported.address, where, keep)
     if imported.owned:

@@ -1,4 +1,4 @@
-"""Handles of growable ranges, and the ranges that follow them."""
+"""Sharing of growable `VirtualRange` objects, and ranges that follow them in other processes."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _TAG: Final = "r"
 
 
 def described(source: VirtualRange, read_only: bool) -> tuple[SharedArray, Any]:
-    """Return the array that followers of a growable range read, and the content that takes the place of a tree in the
-    message: the number of addresses that the range has, its device, whether followers may write, and the event that
-    reports changes.
+    """Return the parts of a message for a growable range: an array with the range's current state, and a list that
+    replaces the tree. The list has the size of the address range, its device, whether followers may only read, and the
+    handle of the event that reports changes.
     """
     reserved, growing = growth_of(source)
     if growing.follows:
@@ -45,7 +45,7 @@ def is_range(tree: Any) -> bool:
 
 
 def follower(message: ArrayHandle, tree: Any, device: DeviceLike | None) -> VirtualRange:
-    """Return a range that follows the growable range in a message, in its current state."""
+    """Open a range that follows the growable range in a message, and bring it up to date."""
     _tag, nbytes, backend, name, read_only, told_by = tree
     kinds = (type(nbytes), type(backend), type(name), type(read_only), type(told_by))
     if kinds != (int, str, str, bool, str) or message_count(message) != 1:

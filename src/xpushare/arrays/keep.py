@@ -1,4 +1,6 @@
-"""`publish(keep=True)`: handing over the memory behind a name to the keeper."""
+"""Implementation of `publish(keep=True)`, which hands the memory behind a name to the keeper. The keeper is a process
+that holds published memory after the publisher has ended.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,14 @@ _handed_over: Final[list[Range]] = []
 
 
 def handed_over() -> tuple[Range, ...]:
-    """Return other libraries' memory that was handed over to the keeper, even if the keeper no longer holds it."""
+    """Return the memory of other libraries that this process has handed to the keeper. Memory that the keeper has freed
+    since then is included.
+    """
     return tuple(_handed_over)
 
 
 def keep_by_name(name: str, obj: Any, replace: bool, versions: int) -> int:
-    """Have the keeper publish `obj`. Returns the version."""
+    """Hand the memory of `obj` to the keeper, which publishes it under `name`. Returns the version number."""
     mine = name in naming.names
     if mine and not replace:
         raise InvalidArgumentError(f"this process has published {name!r} already: pass replace=True, or unpublish it")
@@ -83,8 +87,8 @@ def _publish(
 
 
 def _opened(obj: Any) -> Any:
-    """If the object is a handle of this process, open it, and keep it open as long as its memory exists. Return any
-    other object unchanged.
+    """If the object is a handle made by this process, open it as an owner, and return its memory or arrays. Return any
+    other object unchanged. Raises `FeatureNotSupportedError` for events, which the keeper cannot hold.
     """
     if isinstance(obj, Event) or (isinstance(obj, Handle) and obj.kind == "event"):
         raise FeatureNotSupportedError(
@@ -102,7 +106,9 @@ def _opened(obj: Any) -> Any:
 
 
 def _fact(piece: Range | Held, fds: list[OwnedFd]) -> Fact:
-    """Return the facts of an export for the keeper. Its descriptors are appended to `fds`."""
+    """Return the metadata by which the keeper exports a piece of memory. The memory's file descriptors are appended to
+    `fds`.
+    """
     on: Any
     if isinstance(piece, Held):
         kind, on, what = "physical_memory", info_of(piece.pages.device), piece.pages.driver.export()

@@ -51,7 +51,7 @@ __all__ = ["Lost", "Watch", "lookup", "publish", "published", "shares", "survey_
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The end of a publisher, as `watch(lost=True)` yields it.
+    """Reports that the publisher of a name has ended. `watch(lost=True)` yields such objects.
 
     Examples:
         >>> xs.Lost(4711)
@@ -74,31 +74,31 @@ def publish(
     versions: int = 1,
     keep: bool = False,
 ) -> int:
-    """Give something a name by which every process of this user finds it with `lookup`.
+    """Publish an object under a name, so that every process of this user can find it with `lookup`.
 
-    The name lasts until `unpublish` or the end of this process, and so does the export that
-    `publish` makes. A process that looks the name up during a replacement sees the old or the new
-    version, and open objects stay open.
+    The name and its export last until `unpublish`, or until this process ends. A process that looks the name up during
+    a replacement gets either the old or the new version. Objects that are already open stay open.
 
     Args:
         name: 1 to 128 of the characters `A-Z a-z 0-9 . _ -`, not beginning with a dot.
         obj: An array or tree that `share` takes, a `Memory`, `PhysicalMemory` or `Event`, or a
             handle that this process made.
         replace: Replaces the object that this process has published under the name.
-        versions: How many versions to keep for `lookup(version=)`, this one included, at most 64.
-            Each keeps its memory.
-        keep: Hands the memory to the keeper, a process of this user that is started if none runs.
-            It holds the memory until `xpushare keep --drop NAME`, even after this process has
-            ended. Everything is kept, or nothing.
+        versions: How many versions to keep for `lookup(version=)`, including this one, at most 64. The memory of each
+            stays allocated.
+        keep: Hands the memory to the keeper, a process of this user that is started if none runs. It holds the memory
+            until `xpushare keep --drop NAME`, even after this process has ended. If any part of the object cannot be
+            kept, nothing is published.
 
     Returns:
-        The number of the version, which `lookup` gives as `handle.version`. Numbers grow, even from
-        one publisher of a name to the next.
+        The number of the version, which `lookup` gives as `handle.version`. Each version of a name has a larger number
+        than the one before, even if another process published that one.
 
     Raises:
         InvalidArgumentError: The name is invalid, or a living process has published it, or `obj`
             cannot be shared under a name.
-        FeatureNotSupportedError: The memory cannot be shared, or cannot be kept (`cudaMalloc`, say).
+        FeatureNotSupportedError: The memory cannot be shared, or the keeper cannot hold it (for example `cudaMalloc`
+            memory).
         OutOfMemoryError: The keeper's limit is reached, or memory ran out.
 
     Examples:
@@ -150,7 +150,8 @@ def unpublish(name: str) -> None:
 def published() -> dict[str, Handle | ArrayHandle[Any]]:
     """List the names that living processes of this user have published.
 
-    Handles of another version of the package are left out. `lookup` reports the reason.
+    Names that this process cannot read are left out, for example those of an incompatible version of this package.
+    `lookup` reports the reason.
 
     Returns:
         The handles by name.
@@ -181,23 +182,22 @@ def published() -> dict[str, Handle | ArrayHandle[Any]]:
 
 @doing("looking for a name")
 def lookup(name: str, *, timeout: float | None = None, version: int | None = None) -> Handle | ArrayHandle[Attached]:
-    """Find an object that a living process has published, and wait until there is one.
+    """Return the handle of the object that is published under a name. Waits until a process publishes it.
 
-    `attach` or `ipc.*.open` takes the result. If the name was replaced meanwhile, they open its
-    newest version. The result's bytes, text and pickle are the handle alone, without the name.
+    Open the handle with `attach` or `ipc.*.open`. If the handle has expired because the name was published again, these
+    functions open the newest version. The handle's bytes, text and pickle do not contain the name.
 
     Args:
         name: The name that was given to `publish`.
-        timeout: Seconds to wait. None waits as long as it takes, and logs that after a while. 0 does
-            not wait.
-        version: Finds that version and no other. It waits for a version that is still to come.
+        timeout: Seconds to wait. None waits without a limit, and logs a warning after a while. 0 does not wait.
+        version: Returns only this version. Waits if it has not been published yet.
 
     Returns:
         The handle. Its `version` is the number that `publish` returned.
 
     Raises:
-        TimeoutError: Nobody has published the name in time.
-        HandleExpiredError: That version is older than those that are kept.
+        TimeoutError: No process published the name in time.
+        HandleExpiredError: The requested version is older than all kept versions.
         InvalidArgumentError: The name is invalid.
 
     Examples:
@@ -247,17 +247,18 @@ def watch(
 @overload
 def watch(name: str, *, timeout: float | None = None, lost: bool) -> Watch[Handle | ArrayHandle[Any] | Lost]: ...
 def watch(name: str, *, timeout: float | None = None, lost: bool = False) -> Watch[Any]:
-    """Iterate over the versions of a name: the newest at once, then each new one as it comes.
+    """Iterate over the versions of a name. The first is the newest version, and each later version follows when it is
+    published.
 
-    It works in `for` and, under asyncio and trio, in `async for`. It waits while nobody has
-    published the name, and never ends by itself: `break`, `close` or cancel it. Versions that were
-    replaced before you asked for them are left out.
+    Use the result in `for` or, under asyncio and trio, in `async for`. The iteration waits while no process publishes
+    the name. It never ends by itself, so use `break`, `close` or cancellation. Versions that were replaced before you
+    asked for them are skipped.
 
     Args:
         name: The name that was given to `publish`.
-        timeout: Seconds that each step waits. None waits as long as it takes.
-        lost: Yields `Lost(pid)`, too, when the process that published the last version has ended.
-            The next item is then a version of the next publisher.
+        timeout: Seconds to wait for each item. None waits without a limit.
+        lost: Whether to yield `Lost(pid)` when the process that published the last version has ended. The watch then
+            waits for the next publisher.
 
     Returns:
         An iterator of handles, as from `lookup`. It can be closed, and used in a `with` block.
@@ -292,7 +293,7 @@ def survey_named() -> Survey:
 
 
 class Shares(list[Row]):
-    """Rows, which a notebook shows as a table."""
+    """A list of rows that a notebook shows as a table."""
 
     def _repr_html_(self) -> str:
         columns = "state", "kind", "size", "exporter", "importers", "handles", "names", "label"
@@ -333,8 +334,9 @@ def shares() -> Shares:
 
 
 def _content(fd: OwnedFd, name: str, version: int | None) -> tuple[bytes, int | None] | None:
-    """Return a handle's bytes and its version: the newest, or the given one. Return None if the version has not been
-    published yet. Raises `HandleExpiredError` if the version is not available any more.
+    """Return the handle's bytes and the version number from a name's file. `version` selects a version. None selects
+    the newest. Return None if the version has not been published yet. The number is None if the file has another
+    format. Raises `HandleExpiredError` if the version is no longer kept.
     """
     with doing("reading a published file"):
         head = os.pread(fd.number, naming.HEAD.size + naming.VERSIONS_MOST * naming.ENTRY.size, 0)
@@ -358,8 +360,8 @@ def _content(fd: OwnedFd, name: str, version: int | None) -> tuple[bytes, int | 
 
 
 def _version_expired(name: str, version: int, kept: Sequence[int]) -> HandleExpiredError:
-    """Return the error for a version that is older than those that are kept, the newest first. Whether it was ever
-    published is not known.
+    """Return the error for a version that is older than all kept versions. `kept` has the numbers of the kept versions,
+    the newest first.
     """
     newest, oldest = kept[0], kept[-1]
     there = f"versions {oldest} to {newest} are kept" if len(kept) > 1 else f"only version {newest} is kept"
@@ -384,8 +386,8 @@ def _own_content(own: naming.Published, name: str, version: int | None) -> tuple
 def _read(
     folder: Path, name: str, publishers: list[_Publisher] | None = None, version: int | None = None
 ) -> Handle | ArrayHandle[Any] | None:
-    """Return the handle under a name if its publisher lives. `publishers` collects that process, unless it is this one.
-    `version` is as for `_content`.
+    """Return the handle under a name, or None if no living process has published it. If another process has published
+    it, that process is appended to `publishers`. `version` is as for `_content`.
     """
     own = naming.names.get(name)
     if own is not None and own.path == folder / name:
@@ -420,8 +422,8 @@ def _read(
 
 
 def _pinned(folder: Path, name: str, version: int) -> Handle | ArrayHandle[Any] | None:
-    """Return the current handle of that version, for a handle of the version that has expired. Return None if the
-    version is not kept any more.
+    """Look up a version of a name again, for a handle of this version that has expired. Return None if no living
+    process has published it. Raises `HandleExpiredError` if the version is no longer kept.
     """
     with naming.lock:
         return _read(folder, name, version=version)
@@ -434,7 +436,9 @@ def _newest(folder: Path, name: str) -> Handle | ArrayHandle[Any] | None:
 
 @final
 class _Look:
-    """The current handle of a looked-up name, and the version that the handle was looked up as."""
+    """Looks up a name again when called, and returns its current handle. `version` is the version that the first
+    look-up found.
+    """
 
     __slots__ = ("_look", "version")
 
@@ -449,7 +453,9 @@ class _Look:
 def _following(
     raw: bytes, name: str, look: Callable[[], Handle | ArrayHandle[Any] | None], version: int | None
 ) -> Handle | ArrayHandle[Any]:
-    """Return the handle with these bytes. `look` lets the handle follow its name."""
+    """Return the handle with these bytes. `look` returns the current handle of the name, for when this handle has
+    expired.
+    """
     handle = Handle(raw) if len(raw) == Handle.NBYTES else ArrayHandle(raw)
     exporter = _handles_of(handle)[0].exporter
     pid = exporter.pid if exporter.pid_namespace == identity.namespace("pid") else 0
@@ -464,8 +470,8 @@ def _following(
 
 
 def _expired(name: str, pid: int) -> HandleExpiredError:
-    """Return the error for a handle whose name no process publishes any more. `pid` is the former publisher's pid, or 0
-    if it is not visible.
+    """Return the error for a handle whose name is no longer published. `pid` is the former publisher's pid, or 0 if
+    this process cannot see that process.
     """
     again = f"look the name up again: xs.lookup({name!r}, timeout=…) waits for the next publisher"
     if pid and _ended_by_now(pid):
@@ -492,7 +498,7 @@ def _ended_by_now(pid: int) -> bool:
 
 
 def _export(obj: Any, new: naming.Published) -> None:
-    """Make `new` the version of `obj`. If `obj` is not a handle, it is exported."""
+    """Set the handle of the new version `new`. If `obj` is a handle, use it. Otherwise export `obj`."""
     if isinstance(obj, Handle | ArrayHandle):
         if isinstance(obj, ArrayHandle):
             expect_open(obj)
@@ -533,12 +539,12 @@ def _withdraw(handle: Handle | ArrayHandle[Any]) -> None:
 
 @final
 class _Publisher:
-    """The process that published a version. A watch reports its end."""
+    """The process that published a version, so that a watch can report its end."""
 
     __slots__ = ("_file", "_inode", "_path", "pid", "pidfd")
 
     def __init__(self, path: Path, file: OwnedFd, pid: int) -> None:
-        """`file` is the version's file, which the process has locked."""
+        """Make the object from `file`, the file of the name. The publishing process holds a lock on it."""
         self.pid = pid
         self._path = path
         self._file = file
@@ -559,8 +565,8 @@ class _Publisher:
 
 @final
 class Watch(Awaitable, Generic[Item]):
-    """The versions of a name, as `watch` returns them. If several threads iterate over this object,
-    each version goes to one of them.
+    """An iterator over the versions of a name, made by `watch`. If several threads iterate over this object, each
+    version goes to only one of them.
 
     Examples:
         >>> with xs.watch("weights") as versions:
@@ -589,13 +595,13 @@ class Watch(Awaitable, Generic[Item]):
         """Wait for the next item.
 
         Args:
-            timeout: Seconds to wait, by default those of the watch.
+            timeout: Seconds to wait, by default the timeout of the watch.
 
         Returns:
             A handle, or `Lost`.
 
         Raises:
-            TimeoutError: Nothing came in time.
+            TimeoutError: No item came in time.
             InvalidArgumentError: The watch is closed.
 
         Examples:
@@ -632,9 +638,7 @@ class Watch(Awaitable, Generic[Item]):
             raise InvalidArgumentError("this watch is closed: make another with xs.watch")
 
     def _newer(self) -> Item | None:
-        """Return a version that was not yielded before, or None. A first call that finds none also counts as the start
-        of the watch.
-        """
+        """Return `Lost` or a version that was not yielded before. Return None if there is nothing new."""
         self._expect_usable()
         found: Any = None
         with naming.lock:
@@ -649,8 +653,8 @@ class Watch(Awaitable, Generic[Item]):
         return version
 
     def _newest(self) -> Handle | ArrayHandle[Any] | None:
-        """Return the newest version of the name. If a version is replaced before it is opened, the newest is opened
-        instead, and is not yielded again.
+        """Return the newest version of the name, and mark it as seen. If it is replaced before the caller opens it,
+        opening the result opens the newer version, which is then marked as seen, too.
         """
         publishers: list[_Publisher] | None = [] if self._lost else None
         with naming.lock:
@@ -664,7 +668,7 @@ class Watch(Awaitable, Generic[Item]):
         return _following(raw, self._name, self._newest, found.version)  # it may have been replaced by now, too
 
     def ready(self) -> bool:
-        """Return whether the next item is available now. `next` takes it.
+        """Return whether the next item is available. Call `next` to get it.
 
         Returns:
             True if `next` would return at once.
@@ -697,8 +701,8 @@ class Watch(Awaitable, Generic[Item]):
             return self._changes
 
     def _end(self) -> tuple[OwnedFd | None, bool]:
-        """Return the pidfd that becomes readable when the publisher ends, or None, and whether the end has to be polled
-        for.
+        """Return the `pidfd` and `look` arguments for `Changes.wait`, which make the wait end with the publisher.
+        `look` is true if there is no pidfd, so that polling has to detect the end.
         """
         publisher = self._publisher
         return (None, False) if publisher is None else (publisher.pidfd, publisher.pidfd is None)
@@ -745,8 +749,8 @@ class Watch(Awaitable, Generic[Item]):
 
 
 def _left(wait: Patience, name: str, timeout: float | None, seen: bool) -> float | None:
-    """Return the seconds to wait at most before the next look. `seen` says that there was a version before. Raises
-    `TimeoutError` if the time has run out.
+    """Return how many seconds to wait before the next look-up, or None for no limit. `seen` says whether the caller has
+    already seen a version. Raises `TimeoutError` if the timeout has passed.
     """
     left = wait.left(None if seen else partial(_warn, name))
     if left != 0:

@@ -1,4 +1,4 @@
-"""How `share` and `publish` pass on arrays in memory that another process exported."""
+"""Passing on arrays in another process's memory, for `share` and `publish`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ OWN: Final = "xs.attach(handle, own=True) makes this process an owner, which can
 
 
 def passed_on(place: Range, read_only: bool, lasting: bool) -> Range:
-    """Return the memory to share when the program shares `place`, a piece of memory that this process opened by a
-    handle.
+    """Return the memory to export if the caller shares `place`, which this process opened by a handle.
 
-    As long as the process that made this handle lives, the result is all memory behind the handle. Memory that came by
-    a pickle is exported by this process once that process has ended or, if `lasting` is true, at once. In this case the
-    result is `place` itself. Raises `HandleExpiredError` if the handle has expired.
+    If the process that made the handle is alive, the result is all memory behind that handle, which is then passed on.
+    Memory that arrived in a pickle is an exception. This process exports such memory itself if the other process has
+    ended or `lasting` is true. The result is then `place`. Raises `HandleExpiredError` if the handle has expired.
     """
     handle = place.handle
     assert handle is not None
@@ -46,8 +45,8 @@ def passed_on(place: Range, read_only: bool, lasting: bool) -> Range:
 
 
 def _owned_now(place: Range, handle: Handle) -> bool:
-    """Make this process an owner of memory that came by a pickle. Returns False if its device or driver cannot do
-    that.
+    """Make this process an owner of memory that arrived in a pickle. Returns False if the device or driver does not
+    support that.
     """
     allocation = place.allocation
     if not allocation.owned:

@@ -1,4 +1,4 @@
-"""The places of the arrays of one `share`, and the streams that produce them."""
+"""Finds the memory of the arrays that `share` exports, and the streams that produce their content."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ os.register_at_fork(after_in_child=KINDS.clear)  # the parent's streams have no 
 
 
 class _Private(NamedTuple):
-    """An array whose memory cannot be shared in place, so that it has to be copied."""
+    """An array whose memory cannot be shared in place and therefore has to be copied."""
 
     at: int
     array: Any
@@ -67,7 +67,9 @@ class _Private(NamedTuple):
 
 
 class _Storage:
-    """Private arrays, which have to be copied, that are views of the same memory: the bytes that they span overlap."""
+    """A group of private arrays (arrays that have to be copied) whose bytes overlap, so that they are views of the same
+    memory.
+    """
 
     def __init__(self, each: _Private, view: Spanned) -> None:
         self.views = [(each, view)]
@@ -80,7 +82,9 @@ class _Storage:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the copy on the host, which leaves out the gaps of a single array."""
+        """Size of the group's copy on the host in bytes. The copy of a single array leaves out the gaps between its
+        elements.
+        """
         if len(self.views) > 1:
             return self.high - self.low
         view = self.views[0][1]
@@ -88,7 +92,7 @@ class _Storage:
         return high - low
 
     def is_dense(self) -> bool:
-        """Return whether the views together cover every byte, which they do if none of them has gaps."""
+        """Return whether the views without gaps together cover every byte of the group."""
         end = self.low
         for _, view in self.views:
             if is_dense(view) and view.address <= end:
@@ -97,7 +101,7 @@ class _Storage:
 
 
 def _storages(private: list[_Private]) -> list[_Storage]:
-    """Group private arrays by the memory that they are views of."""
+    """Group private arrays (arrays that have to be copied) by the memory that they are views of."""
     found: list[_Storage] = []
     spans = [(each, spanned(each.array, each.found)) for each in private]
     for each, view in sorted(spans, key=lambda span: span[1].address):
@@ -114,14 +118,16 @@ def _storages(private: list[_Private]) -> list[_Storage]:
 
 
 def _place_of(each: _Private) -> Any:
-    """Return a key for the array's place, in case one address means different memory on different devices."""
+    """Return the backend of the array's device memory, or None for host memory. Equal addresses mean the same memory
+    only if the backends are equal, too.
+    """
     if lies_on_host(each.array, each.found):
         return None
     return each.array.device.backend if each.found is None else each.found.backend
 
 
 def _copy_bytes(target: Any, group: _Storage) -> None:
-    """Copy all bytes of a memory."""
+    """Copy all bytes that a group of views spans to `target`."""
     import numpy
 
     keep = [view.keep for _, view in group.views]
@@ -131,9 +137,9 @@ def _copy_bytes(target: Any, group: _Storage) -> None:
 
 @final
 class Placing(Leaves):
-    """Arrays, their places, and the work that must finish before their content is complete. Native code examines each
-    `SharedArray`, and the arrays of libraries that have DLPack's exchange API. Python describes each kind of these
-    arrays once, and every other array by itself.
+    """Finds the memory of each array to share, and the device work that must finish before the content is complete.
+    Native code handles each `SharedArray`, and arrays of libraries with DLPack's exchange API once Python has described
+    the first array of their kind. Python handles all other arrays one by one.
     """
 
     # Most arrays need none of this, so no object says it.
@@ -157,7 +163,7 @@ class Placing(Leaves):
     _private: list[_Private]
 
     def ask(self, copy: bool, stream: Any, lasting: bool) -> None:
-        """Set the arguments of `share` with which the arrays are placed. `lasting` is the argument of `passed_on`."""
+        """Set the options of `share` that apply to the arrays. `lasting` is as for `passed_on`."""
         self.special = True
         self._copy = copy
         self._lasting = lasting
@@ -166,19 +172,21 @@ class Placing(Leaves):
         self.named = stream is not None and self._ordered
 
     def know(self, known: Iterable[Allocation]) -> None:
-        """Set the known allocations. The driver is not asked about arrays in them."""
+        """Set allocations that the caller knows already, so that no driver is asked about arrays in them."""
         self._known = sorted(known, key=_address)
         for allocation in self._known:
             self.learn(allocation, allocation.device.context)
 
     def current(self) -> Any:
-        """Return the array that is being placed."""
+        """Return the array whose memory is being determined, for error messages."""
         return self.arrays[self._at]
 
     # --- placing
 
     def place(self) -> None:
-        """Place all arrays. Arrays whose memory cannot be shared in place are copied if the caller asked for copies."""
+        """Find the memory of all arrays. If the caller passed `copy=True`, copy the arrays whose memory cannot be
+        shared.
+        """
         special = self.special
         ordered = not special or self._ordered
         if not special or not self.named:  # a stream that is named stands for all
@@ -209,8 +217,8 @@ class Placing(Leaves):
     def _settle(
         self, number: int, array: Any, device: Device | None, element: tuple[int, int, int, int, int] | None
     ) -> None:
-        """Tell native code the device and the producing stream of all arrays of one kind, unless arrays of this kind
-        have to be described one by one.
+        """Give native code the device and the producing stream that all arrays of one kind have. Does nothing if arrays
+        of this kind have to be described one by one. `number` is the kind's number, and `array` is one of its arrays.
         """
         if element is not None:
             own: Any = type(array)
@@ -233,8 +241,9 @@ class Placing(Leaves):
         self, kind: int, low: int, nbytes: int, device: Device, context: Context, finder: Recogniser | None, info: Any,
         ahead: int,
     ) -> bool:  # fmt: skip
-        """Tell native code the allocation of these bytes of another library's array, whose kind is settled. `ahead` is
-        the number of bytes from `low` to the end of the arrays that follow it.
+        """Find the allocation that contains these bytes of another library's array, and give it to native code. Return
+        False if the array has to be described by `_describe`. `ahead` is the number of bytes from `low` to the end of
+        the last array that follows in adjacent memory.
         """
         try:
             allocation = description.allocation_at(low, nbytes, device, info, finder, known=False, ahead=ahead)
@@ -250,7 +259,9 @@ class Placing(Leaves):
         return True
 
     def _describe(self, index: int) -> tuple[Source, Work | None] | tuple[None, None]:
-        """Return the place of an array and its producer, or None for an array that has to be copied."""
+        """Return an array's memory and the stream that produces its content. Return `(None, None)` if the array has to
+        be copied.
+        """
         array = self.arrays[index]
         own = own_array(array)
         if own is not None:
@@ -281,8 +292,9 @@ class Placing(Leaves):
         return self._pass_on(source, self._work(array, found, source.covered.device))
 
     def _pass_on(self, source: Source, work: Work | None) -> tuple[Source, Work | None]:
-        """Place an array in borrowed memory, by its offset in the memory behind the original handle. A message with
-        that handle cannot name an event of this process, so this waits for the queued work.
+        """If the memory belongs to another process, express the array's place as an offset in the memory behind the
+        original handle. A message with that handle cannot name an event of this process, so this waits for the queued
+        work. Other memory is returned unchanged.
         """
         place = source.covered
         if not place.borrowed:
@@ -302,7 +314,9 @@ class Placing(Leaves):
         return source._replace(covered=covered, offset=place.offset + source.offset - covered.offset), None
 
     def _in_place(self, array: Any, found: description.Described, dtype: Any) -> Source:
-        """Place another library's array. Raises `FeatureNotSupportedError` if its memory cannot be shared."""
+        """Return the memory of another library's array, to be shared without a copy. Raises `FeatureNotSupportedError`
+        if the memory cannot be shared. With `copy=True`, also raises `InvalidArgumentError` if another process owns it.
+        """
         low, high = extent(found.shape, found.strides, found.itemsize)
         if low == high:  # an array without bytes has no private memory
             return whole(new_array(found.shape, dtype, description.device_of(array, found)))
@@ -314,7 +328,9 @@ class Placing(Leaves):
         return Source(place, -low, found.shape, found.strides, dtype)
 
     def _put(self, index: int, source: Source | None, work: Work | None) -> None:
-        """Store an array's place in native code. A private array, whose `source` is None, has no place yet."""
+        """Give an array's memory and producing stream to native code. `source` is None for an array that is copied
+        later.
+        """
         if source is None:
             self.skip()
             return
@@ -329,7 +345,7 @@ class Placing(Leaves):
     # --- streams
 
     def _distinct(self, work: Work | None) -> Work | None:
-        """Return the object that stands for the stream of `work`: always the same object for one stream."""
+        """Return one and the same `Work` object for all work on the same stream."""
         if work is None:
             return None
         for known in self.streams:
@@ -339,7 +355,7 @@ class Placing(Leaves):
         return work
 
     def _work(self, array: Any, found: description.Described | None, device: Device) -> Work | None:
-        """Return the stream that the array is produced on."""
+        """Return the stream that produces the array's content, or None if there is no stream to wait for."""
         stream = self._stream
         if not self._ordered or (stream is None and found is None and not adapter_of(device).has_streams):
             return None  # an array of ours is written by whatever works on its device
@@ -384,8 +400,8 @@ class Placing(Leaves):
     # --- copies
 
     def _copy_private(self) -> None:
-        """Copy the private arrays. All that lie on the host get one allocation. If several arrays are views of the same
-        memory, the memory is copied only once.
+        """Copy the private arrays. All private arrays on the host share one allocation. If several arrays are views of
+        the same memory, the memory is copied only once.
         """
         on_host: list[_Private] = []
         on_devices: list[_Private] = []
@@ -463,9 +479,9 @@ class Placing(Leaves):
     # --- the result
 
     def ranges(self, works: Sequence[Work], whole_allocations: bool = False) -> list[Range]:
-        """Return the ranges to export. In each allocation, the read-only arrays and the writable arrays get one range
-        each: the bytes that these arrays span or, with `whole_allocations`, the whole allocation. `works` maps the
-        number of an event to the stream that readers wait for.
+        """Return the ranges to export. Each allocation has one range for its read-only arrays and one for its writable
+        arrays. A range has the bytes that its arrays span or, with `whole_allocations`, the whole allocation. `works`
+        lists the streams that readers wait for. The index of a stream is the number of its event in the message.
         """
         if not works or self._stream is not None:  # with a stream, all arrays are as of that point of it
             return self.groups(_NO_EVENTS, 0 if works else -1, whole_allocations)

@@ -1,5 +1,5 @@
-"""`share` exports an array or a tree of arrays as one message, with one export for each allocation, and one event mark
-for each stream.
+"""Sharing of an array, or a tree of arrays, as one message. The message has one export for each allocation, and one
+event with a signal number for each stream that is still producing content.
 """
 
 from __future__ import annotations
@@ -102,9 +102,9 @@ def share(
     hold None, bool, int of 64 bits, float, complex, str, bytes and NumPy scalars, and each of them keeps its type. The
     whole tree has one handle.
 
-    An array that this process attached is passed on by its original handle, as long as its
-    exporter lives and has not withdrawn that handle. Closing the new handle then withdraws nothing. After
-    `attach(…, own=True)` this process exports the array itself.
+    If this process attached the array, `share` passes on the original handle. This works as long as the exporter lives
+    and has not withdrawn that handle. Closing the new handle then withdraws nothing. After `attach(…, own=True)` this
+    process exports the array itself.
 
     Args:
         array: A `SharedArray`, a `Memory`, an array of NumPy, torch, CuPy, JAX or any library with
@@ -113,9 +113,8 @@ def share(
             process, so `torch.from_dlpack` emits a warning.
         copy: Copies elements that cannot be shared in place into new shared memory, which the
             export owns. `handle.copied_nbytes` reports their size.
-        stream: The stream that produces the content: a `Queue`, another library's stream or a raw
-            one. None means the stream that the array's library works on now. -1 means that the
-            content is complete.
+        stream: The stream that produces the content: a `Queue`, another library's stream object or a raw stream
+            pointer. None means the current stream of the array's library. -1 means that the content is complete.
         opens: Ends the export once it has been attached this many times.
         ttl: Ends the export after that many seconds.
         label: The export's name in `ls` and `shares`, at most 56 bytes.
@@ -125,10 +124,10 @@ def share(
 
     Raises:
         FeatureNotSupportedError: The memory cannot be shared. The message says what to do instead.
-        InvalidArgumentError: `array` is not an array or tree, or is closed, or an option does not fit.
+        InvalidArgumentError: `array` is not an array or tree, or is closed, or an option is invalid.
         HandleExpiredError: The array was attached, and its exporter has withdrawn the handle.
         OutOfMemoryError: Memory or file descriptors ran out.
-        ForkError: The array belongs to the parent of this process.
+        ForkError: This process is a forked child, and the array belongs to its parent.
 
     Examples:
         >>> with xs.share({"x": xs.zeros(3), "step": 7}) as handle:
@@ -171,8 +170,8 @@ def shared(
     ttl: float | None = None,
     lasting: bool = False,
 ) -> ArrayHandle:
-    """Share as `share` does. With `lasting`, memory that came by a pickle is exported from here, so that it outlives
-    the process that made it.
+    """Share as `share` does. With `lasting`, this process itself exports memory that arrived in a pickle, so that the
+    export outlives the process that made the memory.
     """
     count = None if opens is None else opens_argument(opens)
     limit = None if ttl is None else _ttl_argument(ttl)
@@ -188,7 +187,7 @@ def shared(
 
 
 def _placed(array: Any, read_only: bool, copy: bool, stream: Any, lasting: bool) -> Placing:
-    """Place an array or the arrays of a tree."""
+    """Find the memory of an array, or of all arrays of a tree, and the streams that produce the content."""
     found, tree = [array], ONE_ARRAY
     if type(array) is SharedArray:
         pass  # most are; asking for the others takes longer
@@ -216,7 +215,7 @@ def _placed(array: Any, read_only: bool, copy: bool, stream: Any, lasting: bool)
 
 @final
 class Placed:
-    """Arrays whose content is complete and that another process will export."""
+    """Arrays with complete content, for another process such as the keeper to export."""
 
     __slots__ = ("_placing", "ranges")
 
@@ -225,12 +224,14 @@ class Placed:
         self._placing = placing
 
     def sealed(self, handles: list[Handle]) -> bytes:
-        """Return the message of the arrays. `handles` has one handle for each range of memory that they lie in."""
+        """Return the bytes of an `ArrayHandle` for the arrays. `handles` has one handle for each range in `ranges`."""
         return bytes(_message(self._placing, tuple(handles), ()))
 
 
 def placed_for_others(array: Any) -> Placed:
-    """Place an array or a tree of arrays (find the memory to export), and wait until the content is complete."""
+    """Find the memory of an array, or of all arrays of a tree, for another process to export. Waits until the content
+    is complete.
+    """
     if isinstance(array, VirtualRange) and is_growable(array):
         raise FeatureNotSupportedError("the memory of a range that grows ends with the process that made it")
     placing = _placed(array, False, False, None, lasting=True)
@@ -241,7 +242,7 @@ def placed_for_others(array: Any) -> Placed:
 
 def _sealed(placing: Placing, opens: int | None, ttl: int | None) -> ArrayHandle:
     """Export the placed arrays, and make the handle that owns the exports. The first export keeps all other exports
-    alive, those of events included. `opens` and `ttl` apply to the first export.
+    alive, including those of events. `opens` and `ttl` apply to the first export.
     """
     works: Sequence[Work] = ()
     marks: Sequence[Mark] = ()
@@ -274,7 +275,9 @@ def _sealed(placing: Placing, opens: int | None, ttl: int | None) -> ArrayHandle
 
 
 def _passed_on(placing: Placing, ranges: list[Range], limited: bool) -> ArrayHandle:
-    """Return the handle of arrays that other processes export. The handle owns no export."""
+    """Return the handle for arrays that other processes export. This handle owns no export. `limited` says whether the
+    caller passed `opens` or `ttl`, which is an error.
+    """
     handles = [each.handle for each in ranges if each.handle is not None]
     if limited:
         raise InvalidArgumentError(
@@ -297,10 +300,11 @@ def _message(placing: Placing, handles: tuple[Handle, ...], marks: Sequence[Mark
 
 
 def pickle_arrays(found: list[Any], known: Iterable[Allocation], made: dict[Device, list[Handle]]) -> bytes:
-    """Return the message of a list of different arrays for a pickle, with their content as of now. Each allocation has
-    an export of its own, which is added to `made` even if an error follows. The whole allocation is exported, so that a
-    receiver of several messages can pass on the memory of one message by the handle of another. `known` are allocations
-    that the arrays lie in.
+    """Return the message for the arrays of a pickle, with their content as of now. `found` has no duplicates. Each
+    allocation gets an export of its own, whose handle is added to `made` even if an error follows.
+
+    Whole allocations are exported, so that a receiver of several messages can pass on the memory of one message by the
+    handle of another. `known` are allocations that contain some of the arrays.
     """
     placing = Placing(found, False, KINDS)
     placing.tree = flatten(found)[1]
@@ -332,7 +336,7 @@ def opens_argument(opens: int) -> int:
 
 
 def _ttl_argument(ttl: float) -> int:
-    """Return `ttl` in nanoseconds."""
+    """Return `ttl` in nanoseconds. Raises `InvalidArgumentError` unless it is a positive number of seconds."""
     try:
         nanoseconds = math.ldexp(ttl, 0) * 1e9  # not `float`, which takes strings, too
     except OverflowError:

@@ -39,15 +39,16 @@ def wait_any(  # type: ignore[overload-cannot-match]
 def wait_any(objects: Iterable[Any], timeout: float | None = None) -> list[Any]:
     """Wait for the first of several events, channels and watches.
 
-    It takes nothing: call `receive` or `next` afterwards.
+    Frames and items are not consumed. Call `receive` or `next` afterwards to get them.
 
     Args:
-        objects: Events (the newest signal known now), tuples `(event, number)` (that signal),
-            channels (the next frame, or the end) and what `watch` returned (the next item).
+        objects: The objects to wait for. An event stands for its newest signal known now, and a tuple `(event, number)`
+            for that signal. A channel stands for its next frame or the end of its stream, and a `Watch` for its next
+            item.
         timeout: Seconds to wait. None waits as long as it takes.
 
     Returns:
-        Those that are ready, in their order and as they were given.
+        The objects that are ready, in the order of `objects` and in the form in which they were passed.
 
     Raises:
         TimeoutError: Nothing was ready in time.
@@ -80,14 +81,13 @@ async def any_of(objects: Iterable[Waitable]) -> list[Waitable]: ...  # type: ig
 async def any_of(objects: Iterable[Any]) -> list[Any]:
     """Wait in an event loop for the first of several events, channels and watches.
 
-    It can be cancelled and needs no thread. For time-outs use `asyncio.timeout` or
-    `trio.move_on_after`.
+    The wait can be cancelled, and uses no thread. For a timeout, use `asyncio.timeout` or `trio.move_on_after`.
 
     Args:
         objects: As for `wait_any`.
 
     Returns:
-        Those that are ready, in their order and as they were given.
+        The objects that are ready, in the order of `objects` and in the form in which they were passed.
 
     Raises:
         PeerLostError: A signal is lost, and nothing earlier in the list is ready.
@@ -144,8 +144,8 @@ class _Wanted:
         return any(isinstance(each, _Point) and each.given is each.event and not each.number for each in self._all)
 
     def ready(self) -> list[Any]:
-        """Return the objects that are ready. Raises the error of a lost object, unless an earlier one in the list is
-        ready.
+        """Return the objects that are ready. If an object has failed, for example because a signal is lost, raises its
+        error unless an earlier object in the list is ready.
         """
         found: list[Any] = []
         for each in self._all:
@@ -160,8 +160,8 @@ class _Wanted:
 
     @contextlib.contextmanager
     def waiting(self, limit: float) -> Generator[tuple[select.epoll, float]]:
-        """Return a descriptor that becomes readable once an object may be ready, and the seconds to wait for it: 0 if
-        an object is ready already.
+        """Yield an epoll object that becomes readable once an object may be ready, and the seconds to wait for it. The
+        seconds are 0 if an object is ready already.
         """
         points = [(events.waited_by(use(each.event)), each.number) for each in self._all if isinstance(each, _Point)]
         watches = [woken_by(each) for each in self._all if isinstance(each, Awaitable)]

@@ -1,1 +1,1 @@
-"""Channels, work queues, locks and atomics between processes: docs/channels-protocol.md."""
+"""Channels, locks and atomics that processes share. docs/channels-protocol.md describes their protocol."""

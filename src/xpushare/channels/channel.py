@@ -1,4 +1,4 @@
-"""`Channel`: frames in shared slots, from writers to readers."""
+"""`Channel`, which sends frames from writers to readers through slots in shared memory."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _T = TypeVar("_T")
 
 @final
 class _Closed:
-    """Takes the place of the `End` of a channel object that was closed."""
+    """Replaces the `End` of a channel object that was closed."""
 
     def __getattr__(self, _name: str) -> NoReturn:
         raise InvalidArgumentError(f"this Channel is closed{CLOSED}")
@@ -55,14 +55,15 @@ _CLOSED: Final[Any] = _Closed()
 
 @final
 class Channel(Advised, Awaitable):
-    """Frames in shared slots, from writers to readers, on any device.
+    """Sends frames (arrays or trees of arrays) from writers to readers, through slots in shared memory of any device.
 
-    `create` makes a channel and its first writer, or joins one as a further writer. `open` makes a
-    reader. Writers fill a slot in place with `loan`, or copy into one with `send`. Readers hold a frame
-    until they close it; all together hold at most `slots - 1 - writers`.
+    `create` makes a channel and its first writer, or joins one as a further writer. `open` makes a reader. Writers fill
+    a slot in place with `loan`, or copy into one with `send`. A reader holds a frame until it closes the frame. All
+    readers together can hold at most `slots - 1 - writers` frames.
 
-    The stream ends when all remaining writers have called `finish()`: iteration stops, and `receive` raises `EOFError`.
-    If the last writer ends without `finish()`, readers get the frames that were sent, and then `PeerLostError`.
+    The stream ends when all remaining writers have called `finish()`. Iteration then stops, and `receive` raises
+    `EOFError`. If the last writer exits without `finish()`, readers get the frames that were sent, and then
+    `PeerLostError`.
 
     Examples:
         >>> with xs.Channel.create("frames", (2, 2)) as writer, xs.Channel.open("frames") as reader:
@@ -106,23 +107,25 @@ class Channel(Advised, Awaitable):
         redeliver: int = 3,
         label: str | None = None,
     ) -> Self:
-        """Make a channel and return a writer of it, or join the channel of that name as a writer.
+        """Make a channel and return its first writer. If the channel exists, join it as another writer.
 
-        A channel whose writers are all gone is taken over, slots and readers included.
+        If all writers of an existing channel have exited, the new writer continues with the same slots and readers.
 
         Args:
-            name: 1 to 128 of the characters `A-Z a-z 0-9 . _ -`, not beginning with a dot. None makes a channel that
-                others can open by its `handle` only.
+            name: 1 to 128 of the characters `A-Z a-z 0-9 . _ -`, not beginning with a dot. A channel with the name None
+                can be opened only by its `handle`.
             shape: Shape of every frame.
             dtype: Type of the elements of every frame, by default float64.
-            nbytes: Instead of `shape`: frames are arrays or trees of at most this many bytes.
+            nbytes: The largest size of a frame, instead of `shape`. Each frame may then be any array or tree of at most
+                this size.
             device: Where the slots lie. The default is the host, even if there is a GPU.
-            slots: How many frames there are at a time, at least `writers` + 2.
-            on_full: What a writer does if readers in mode "all" or "one" have yet to read, or hold, all
-                slots: "block", "overwrite" the oldest frame that nobody holds, or "raise" `ChannelFull`.
+            slots: The number of slots, each of which holds one frame, at least `writers` + 2.
+            on_full: The behaviour of a writer if no slot is free. A slot is not free while its frame is held, or still
+                has to be read in mode "all" or "one". The writer can "block", "overwrite" the oldest frame that is not
+                held, or "raise" `ChannelFull`.
             history: How many of the last frames are kept for readers opened with `start="oldest"`.
             writers: How many processes may write at a time.
-            meta_nbytes: Room for the metadata of a frame.
+            meta_nbytes: The largest size of the metadata of a frame, in bytes.
             redeliver: After this many deliveries without an acknowledgement, a frame goes to `failed()`. 0 means no
                 limit.
             label: The name of this writer in `ls`.
@@ -131,8 +134,8 @@ class Channel(Advised, Awaitable):
             The writer. To receive, open the channel with `Channel.open`.
 
         Raises:
-            InvalidArgumentError: The channel has no room for another writer, it has other frames or
-                slots, or an option does not fit.
+            InvalidArgumentError: The channel already has its maximum of writers, it was created with different options,
+                or an option is invalid.
             OutOfMemoryError: There is not enough memory for the slots.
 
         Examples:
@@ -173,27 +176,26 @@ class Channel(Advised, Awaitable):
         timeout: float | None = None,
         label: str | None = None,
     ) -> Self:
-        """Open a channel as a reader, and wait until somebody has created it.
+        """Open a channel as a reader. Waits until a process has created it.
 
-        A process that opens a channel may write, too, if there is room for another writer.
+        The result can also send frames, unless the channel already has its maximum of writers.
 
         Args:
             name_or_handle: The name, or the `handle` of a channel.
-            mode: "all" sees every frame, "newest" only the latest. Readers in mode "one" share the
-                frames out among them.
-            start: Begins with the "next" frame, or with the "oldest" one in a slot.
-            reconnect: Waits for the next writer if the last one has died.
-            timeout: Seconds to wait for the channel. None waits as long as it takes, and logs that after a
-                while.
+            mode: A reader in mode "all" gets every frame, and one in mode "newest" only the latest. Each frame goes to
+                only one of the readers in mode "one".
+            start: Whether to begin with the "next" frame, or with the "oldest" frame that is still in a slot.
+            reconnect: Whether to wait for another writer if the last writer has died.
+            timeout: Seconds to wait for the channel. None waits without a limit, and logs a warning after a while.
             label: The name of this reader in `ls`.
 
         Returns:
             The reader.
 
         Raises:
-            TimeoutError: Nobody has created the channel in time.
+            TimeoutError: No process has created the channel in time.
             InvalidHandleError: The bytes are not a handle of a channel.
-            InvalidArgumentError: The name is invalid, or an option does not fit.
+            InvalidArgumentError: The name or an option is invalid.
 
         Examples:
             >>> with xs.Channel.create("frames", 3) as writer, xs.Channel.open("frames", timeout=5) as reader:
@@ -261,13 +263,15 @@ class Channel(Advised, Awaitable):
         """Return the channel's counts, and its writers and readers.
 
         Returns:
-            A dict. `name` is None for a channel without a name. `backend` and `device` (a uuid) name the device that
-            the slots lie on. `slots` is the number of slots, `nbytes` the size of all slots, and `frame_nbytes` the
-            size of the largest frame. `sent` is the number of frames sent. `members` lists the writers and readers.
-            Each has a number (`member`), `pid` and `label`. `writes` says whether it is a writer, and `finished`
-            whether it has called `finish()`. `mode` is a reader's mode, or None. `lag` is how many frames a reader is
-            behind the newest frame. `missed` is how many frames were overwritten before a reader saw them, `received`
-            how many it has received, and `held` how many it holds now.
+            A dict. `name` is None for a channel without a name. `backend` and `device` (a uuid) identify the device of
+            the slots. `slots` is the number of slots, `nbytes` the size of all slots, and `frame_nbytes` the size of
+            the largest frame. `sent` is the number of frames sent. `members` is a list with one dict for each writer
+            and reader.
+
+            The dict of a member has its number (`member`), `pid` and `label`. `writes` says whether it is a writer, and
+            `finished` whether it has called `finish()`. `mode` is a reader's mode, or None. `lag` is how many frames a
+            reader is behind the newest frame. `missed` is the number of frames that were overwritten before a reader
+            saw them, `received` the number that it has received, and `held` the number that it holds now.
 
         Raises:
             InvalidArgumentError: The channel is closed.
@@ -291,7 +295,7 @@ class Channel(Advised, Awaitable):
     def loan(self, timeout: float | None = None) -> Loan:
         """Borrow a slot to fill in place. The slot is sent at the end of the `with` block, unless the block raises.
 
-        Entering the block waits for a slot.
+        Entering the block waits for a free slot.
 
         Args:
             timeout: Seconds to wait. None waits as long as it takes.
@@ -300,7 +304,7 @@ class Channel(Advised, Awaitable):
             The slot, for `with`. Entering raises `TimeoutError`, or `ChannelFull` under `on_full="raise"`.
 
         Raises:
-            InvalidArgumentError: The channel is closed, or has no room for another writer.
+            InvalidArgumentError: The channel is closed, or already has its maximum of writers.
 
         Examples:
             >>> with xs.Channel.create("frames", 3) as writer, xs.Channel.open("frames") as reader:
@@ -351,7 +355,7 @@ class Channel(Advised, Awaitable):
         the stream.
 
         Raises:
-            InvalidArgumentError: The channel is closed, or has no room for another writer.
+            InvalidArgumentError: The channel is closed, or already has its maximum of writers.
 
         Examples:
             >>> with xs.Channel.create("frames", 3) as writer, xs.Channel.open("frames") as reader:
@@ -369,8 +373,9 @@ class Channel(Advised, Awaitable):
     def receive(self, timeout: float | None = None) -> Frame:
         """Wait for the next frame, and return it.
 
-        Write `with ch.receive() as frame:`, or close the frame. In mode "one", closing a frame acknowledges it. If the
-        block raises, if the frame is dropped unclosed, or if the process dies, another reader gets the frame.
+        Write `with ch.receive() as frame:`, or close the frame. In mode "one", closing a frame acknowledges it. Another
+        reader gets the frame if the block raises, if the frame is garbage-collected before it is closed, or if the
+        process dies.
 
         Args:
             timeout: Seconds to wait. None waits as long as it takes.
@@ -382,7 +387,7 @@ class Channel(Advised, Awaitable):
             TimeoutError: No frame came in time.
             EOFError: The stream has ended.
             PeerLostError: The last writer has ended without `finish()`.
-            InvalidArgumentError: The object was made by `create`, to write, or is closed.
+            InvalidArgumentError: This object is a writer made by `create`, or it is closed.
 
         Examples:
             >>> with xs.Channel.create("frames", 3) as writer, xs.Channel.open("frames") as reader:
@@ -406,8 +411,8 @@ class Channel(Advised, Awaitable):
             end.lost += 1
 
     def _follow(self) -> bool:
-        """Move to the oldest frame of the channel that replaced this one. Returns False if no channel has replaced it
-        yet.
+        """Move to the channel that replaced this one, and continue with its oldest frame. Returns False if no channel
+        has replaced this one yet.
         """
         with crews.alone():
             end = self._use()
@@ -422,11 +427,12 @@ class Channel(Advised, Awaitable):
         return True
 
     def failed(self) -> list[Frame]:
-        """Return the frames that no reader could finish in `redeliver` deliveries. The last four are kept.
+        """Return the frames that were delivered `redeliver` times without an acknowledgement. Only the last four are
+        kept.
 
         Returns:
-            The frames, the oldest first. Closing a frame removes it from this list. A frame that is dropped unclosed is
-            listed again.
+            The frames, the oldest first. Closing a frame removes it from this list. If a frame is garbage-collected
+            before it is closed, a later call returns it again.
 
         Raises:
             InvalidArgumentError: The channel is closed.
@@ -457,7 +463,7 @@ class Channel(Advised, Awaitable):
             True if there is a frame, or the stream has ended.
 
         Raises:
-            InvalidArgumentError: The object was made by `create`, to write, or is closed.
+            InvalidArgumentError: This object is a writer made by `create`, or it is closed.
 
         Examples:
             >>> with xs.Channel.create("frames", 3) as writer, xs.Channel.open("frames") as reader:
@@ -476,7 +482,9 @@ class Channel(Advised, Awaitable):
         return found != _native.CHANNEL_WAIT
 
     def _woken_by(self) -> tuple[Changes, OwnedFd | None, bool]:
-        """Return the object that `wait_any` waits for."""
+        """Return the `Changes` object that reports when the channel may be ready, and the `pidfd` and `look` arguments
+        for its methods.
+        """
         end = self._use()
         crew = None if end.peek() == _native.CHANNEL_MOVED else end.crew
         if self._changes is None or self._watched is not crew:
@@ -550,13 +558,13 @@ advise(
 
 
 def lock_pages(channel: Channel, device: DeviceLike) -> None:
-    """Have the driver of `device` page-lock the slots of a host channel in this process."""
+    """Page-lock the slots of a host channel in this process, by the driver of `device`."""
     channel._end.lock_pages(device)  # pyright: ignore[reportPrivateUsage]
 
 
 def _created(name: str, seconds: float | None, attempt: Callable[[], _T], warn: Callable[[float], None] | None) -> _T:
-    """Repeat an attempt to open until another process has created the channel, and return its result. `warn` is as for
-    `Patience.left`.
+    """Call `attempt`, which tries to open a channel, until another process has created the channel. Return the result
+    of the successful call. `warn` is as for `Patience.left`.
     """
     if made := attempt():
         return made
@@ -578,7 +586,9 @@ def _warn(name: str, waited: float) -> None:
 
 
 def _advice(name: str) -> str:
-    """Return a text that names the existing channels, and says what to do about a channel that is missing."""
+    """Return a part of an error message that lists the existing channels, and says what to do if the channel `name` is
+    missing.
+    """
     others = [each["name"] for each in channels() if each["name"]]
     near = get_close_matches(name, others, 1)
     advice = (

@@ -1,11 +1,14 @@
-"""Crews: the processes that share one lock, atomic or channel, and how a newcomer finds them.
+"""Crews. A crew is the set of processes that share one lock, atomic or channel. This module keeps track of its members,
+and lets new members find it.
 
-A crew is a file `crews/<kind>.<name>` in the runtime folder. Member m holds a POSIX lock on byte CREW_LIFE + m for as
-long as it lives, and has written a record: the handles of the objects that the crew shares, exported by the member's
-own process. A newcomer opens the handles of any living member, so a crew lives while any process has it open, no matter
-which process made it. A process that makes, joins or leaves a crew holds the lock on byte CREW_JOIN meanwhile.
+A crew is a file `crews/<kind>.<name>` in the runtime folder. Member m holds a POSIX lock on byte CREW_LIFE + m of the
+file for as long as it lives. The member's record in the file has the handles of the objects that the crew shares,
+exported by the member's own process. A new member opens the handles of any living member, so a crew lives as long as
+any process has it open, even if the process that made it has ended. A process that makes, joins or leaves a crew holds
+the lock on byte CREW_JOIN meanwhile.
 
-A process never opens the file of a crew that it is in, since closing it again would drop its locks.
+A process that is in a crew never opens the crew's file a second time, since closing the second descriptor would release
+the locks of this process.
 """
 
 from __future__ import annotations
@@ -76,8 +79,8 @@ _swept = -_SWEEP_REST
 
 
 def first_close(obj: Any) -> bool:
-    """Mark `obj` as closed. Return whether it was open before: two threads may close one object at the same time, and
-    an object whose `__init__` raised was never open.
+    """Mark `obj` as closed. Return whether it was open before, so that only the first of several threads closes it. An
+    object whose `__init__` raised was never open.
     """
     with _lock:
         first, obj.closed = not getattr(obj, "closed", True), True
@@ -85,8 +88,8 @@ def first_close(obj: Any) -> bool:
 
 
 def new_name() -> str:
-    """Return a name for an object that its user has not named. It begins with a dot, unlike any name that a user may
-    give.
+    """Return a random name for an object that its user has not named. It begins with a dot, which names given by users
+    cannot.
     """
     return f".{secrets.token_hex(16)}"
 
@@ -99,14 +102,14 @@ def check_name(name: str | None) -> str:
 
 
 def check_label(label: str | None) -> str:
-    """Check a label, which `ls` shows as the name of a member."""
+    """Check a member's label, which `ls` shows, and return it. None becomes an empty string."""
     return label_argument(label) or ""
 
 
 @final
 class Crew:
-    """This process's part in a crew, which is the set of members of one channel, lock or atomic. `count` is the number
-    of objects of this process that are members.
+    """This process's view of a crew, which is the set of processes that share one channel, lock or atomic. `count` is
+    the number of this process's objects that are members.
     """
 
     def __init__(self, kind: int, name: str, fd: OwnedFd, ranges: Sequence[Range], fresh: bool, initial: int) -> None:
@@ -124,13 +127,15 @@ class Crew:
         self.native: Final = _native.Crew(fd, memoryview(memory_over(ranges[0])), kind, fresh, initial)
 
     def ended(self) -> bool:
-        """Return whether slots were freed when their maker exited, so that nobody can join any more."""
+        """Return whether shared memory of the crew was freed because the process that allocated it has ended. No
+        process can join such a crew.
+        """
         return any(map(_ended, self.ranges))
 
     def handles(self) -> list[Handle]:
-        """Return the handles by which others open the crew's objects. This process exports all objects itself, also
-        those that it has imported, except memory that ends with the process that made it. For such memory, the handle
-        is that process's.
+        """Return the handles by which others open the crew's objects. This process exports all objects itself, even
+        those that it has imported. The exception is memory that cannot outlive the process that made it. For such
+        memory, the handle of that process is returned.
         """
         if not self._handles:
             kind = _KINDS[self.kind]
@@ -145,7 +150,9 @@ class Crew:
         return self._handles
 
     def admit(self, make: Callable[[_native.Crew], _T], member: Callable[[_T], int]) -> _T:
-        """Call `make`, which adds a member, and record its handles. The caller holds the lock for joining."""
+        """Call `make`, which adds a member to the crew, and write the member's record. `member` returns the member's
+        number. The caller holds the lock for joining.
+        """
         self.handles()
         made = make(self.native)
         try:
@@ -168,7 +175,7 @@ class Crew:
         return raw if len(raw) == Handle.NBYTES and any(raw) else None
 
     def part(self) -> None:
-        """Reduce the count of members after one has left. After the last one, this process leaves the crew."""
+        """Decrement `count` after a member has left. After the last one, this process leaves the crew."""
         if self.forks != _native.forks():
             return
         with _lock:
@@ -198,8 +205,8 @@ def _ended(place: Range) -> bool:
 
 
 def alone() -> threading.RLock:
-    """Return the lock under which threads of this process join and leave crews (the processes that share one channel,
-    lock or atomic).
+    """Return the lock that makes this process's threads join and leave crews one at a time. A crew is the set of
+    processes that share one channel, lock or atomic.
     """
     return _lock
 
@@ -209,8 +216,8 @@ def _file(kind: int, name: str) -> str:
 
 
 def folder() -> Path:
-    """Return the folder for the files of channels, locks and atomics, which only this user can enter. It is created if
-    it is missing.
+    """Return the folder for the files of channels, locks and atomics. It is created if it is missing, and only this
+    user can access it.
     """
     found = identity.runtime_dir() / "crews"
     try:
@@ -224,8 +231,8 @@ def folder() -> Path:
 
 
 def _joining(number: int, path: Path, seconds: float) -> bool:
-    """Lock the byte CREW_JOIN of a crew's file, as a process does while it joins or leaves the crew. Returns False on a
-    time-out: another process, which may be stopped, still holds the lock.
+    """Lock byte CREW_JOIN of a crew's file, as each process does while it joins or leaves the crew. Returns False if
+    another process, perhaps a stopped one, still holds the lock after `seconds`.
     """
     end = time.monotonic() + seconds
     with doing(f"locking {path}"):
@@ -246,7 +253,7 @@ def _anybody(number: int) -> bool:
 
 
 def _remove_if_empty(path: Path, number: int, inode: tuple[int, int]) -> None:
-    """While holding the join byte, remove the file if no other process is in the crew."""
+    """Remove the crew's file if no other process is in the crew. The caller holds the lock for joining."""
     if not _anybody(number) and _inode_at(path) == inode:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
@@ -280,9 +287,10 @@ def _opened(path: Path, create: bool) -> OwnedFd | None:
 def meet(
     kind: int, name: str, create: Callable[[], Sequence[Range]] | None, initial: int = 0
 ) -> Generator[tuple[Crew, bool] | None]:
-    """Join the crew of that name. While the block runs, no other process can join or leave. Yields the crew, and
-    whether the crew was made now. If the block adds no member, this process leaves the crew again. `create` allocates
-    the memory that the crew shares. Yields None if `create` is None and no crew has this name.
+    """Join the crew called `name`. While the block runs, no other process can join or leave.
+
+    Yields the crew, and whether this call made it. `create` allocates the memory for a new crew. Yields None if
+    `create` is None and no such crew exists. If the block adds no member, this process leaves the crew again.
     """
     path = folder() / _file(kind, name)
     with _lock:
@@ -331,8 +339,9 @@ def _stuck(number: int, path: Path) -> InvalidArgumentError:
 
 
 def _give_up(native: _native.Crew, path: Path, inode: tuple[int, int]) -> None:
-    """Tell the members of a channel whose slots are gone to look for its successor, and only then free the name. In
-    this order, no member waits for ever if this process dies in between. The caller holds the lock for joining.
+    """Notify the members of a channel whose slots were freed that they have to move to its replacement. Only then
+    remove the file, so that no member waits for ever if this process dies in between. The caller holds the lock for
+    joining.
     """
     _native.channel_move(native)
     if _inode_at(path) == inode:
@@ -342,8 +351,9 @@ def _give_up(native: _native.Crew, path: Path, inode: tuple[int, int]) -> None:
 def _begin(
     kind: int, name: str, path: Path, create: Callable[[], Sequence[Range]] | None, initial: int
 ) -> tuple[Crew, bool] | None:
-    """Open the file and the objects of a living member. If there is no member, `create` makes the objects; without
-    `create`, return None.
+    """Open the file of a crew, and the objects that a living member shares. Returns the crew, and whether it is new. If
+    there is no living member, `create` allocates the objects. Returns None if there is no living member and `create` is
+    None.
     """
     while True:
         fd = _opened(path, create is not None)
@@ -378,8 +388,8 @@ def _begin(
 
 
 def names(kind: int) -> list[str]:
-    """Return the names of the channels, locks or atomics (by `kind`) that have a file, including those that no process
-    has open.
+    """Return the names of all channels, locks or atomics (by `kind`) that have a file, even if no process has them
+    open.
     """
     start = f"{_KINDS[kind]}."
     where = identity.chosen_dir() / "crews"
@@ -392,8 +402,8 @@ def names(kind: int) -> list[str]:
 
 @contextlib.contextmanager
 def looked_into(kind: int, name: str) -> Generator[Crew | None]:
-    """Yield the crew of a channel, lock or atomic, so that this process can read its control words without joining.
-    Yields None if the crew has no living member.
+    """Yield the crew of a channel, lock or atomic without joining it, so that the block can read the crew's shared
+    state. Yields None if the crew has no living member.
     """
     path = folder() / _file(kind, name)
     with _lock:
@@ -414,9 +424,9 @@ def looked_into(kind: int, name: str) -> Generator[Crew | None]:
 
 
 def _shared_by_any(fd: OwnedFd, path: Path, most: int = 2) -> tuple[list[Range] | None, bool]:
-    """Open at most `most` of the objects that a living member shares. Returns the objects, or None if no member lives.
-    Also returns whether the slots of a channel are gone, since their maker has ended, so that only its control words
-    could be opened.
+    """Open at most `most` of the objects that a living member shares. Returns them, or None if no member lives. The
+    second result says whether the slots of a channel were freed when the process that made them ended. Only the first
+    object, the channel's state, is opened in this case.
     """
     if not _anybody(fd.number):
         return None, False
@@ -444,8 +454,8 @@ def _shared_by_any(fd: OwnedFd, path: Path, most: int = 2) -> tuple[list[Range] 
 
 
 def living(number: int) -> Iterator[int]:
-    """Return the numbers of the members that hold their locks on a crew's file and so are alive, except those of this
-    process.
+    """Yield the numbers of the living members, except those of this process. A living member holds a lock on the crew's
+    file, whose descriptor is `number`.
     """
     for member in range(_native.CREW_MEMBERS):
         if _native.lock_holder(number, _native.CREW_LIFE + member) is not None:
@@ -453,7 +463,7 @@ def living(number: int) -> Iterator[int]:
 
 
 def _sweep(where: Path) -> None:
-    """Remove the files of dead processes, now and then."""
+    """Remove the files that dead processes have left. Does nothing if the last call was a short time ago."""
     global _swept
     now = time.monotonic()
     if now - _swept < _SWEEP_REST:

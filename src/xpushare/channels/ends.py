@@ -1,5 +1,5 @@
-"""One end of a channel in this process, and its open slots: `Loan` and `Frame`. Native code loans, sends, receives and
-releases. This module makes arrays over slots, metadata and the texts of errors.
+"""A process's end of a channel, and its open slots (`Loan` and `Frame`). Native code loans, sends, receives and
+releases slots. This module makes the arrays over slots, the metadata and the error messages.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ _MAKE_ROOM: Final = "close frames, create the channel with more slots, or with o
 
 
 class Moved(Exception):
-    """The slots of a channel ended with their maker. A reader that reconnects moves to the next channel of its name."""
+    """The slots of a channel were freed when the process that made them ended. A reader that reconnects moves to the
+    next channel of the same name.
+    """
 
 
 def too_many_writers(name: str, writers: int) -> InvalidArgumentError:
@@ -63,7 +65,7 @@ def too_many_writers(name: str, writers: int) -> InvalidArgumentError:
 
 @final
 class End(ChannelEnd):
-    """A member of a channel's crew. The member exists as long as any of its loans and frames."""
+    """This process's membership in a channel, as a writer or a reader. It lasts as long as its loans and frames."""
 
     __slots__ = ("crew", "geometry", "places", "points")
 
@@ -89,7 +91,9 @@ class End(ChannelEnd):
         return self
 
     def begin(self) -> None:
-        """Prepare the points of a channel on a device. The member's record must have been written."""
+        """If the channel is on a device with streams, set up the `Points` that order the device work on its slots. The
+        member's record must have been written.
+        """
         if self.geometry.device.backend != HOST:
             from xpushare.channels.points import Points
 
@@ -97,11 +101,13 @@ class End(ChannelEnd):
 
     @property
     def plain(self) -> bool:
-        """Whether the channel's frames are arrays of one shape in host memory."""
+        """Whether the channel's frames are host arrays of one shape and dtype."""
         return self.points is None and self.geometry.dtype is not None
 
     def whole(self, slot: int, order: Any) -> SharedArray:
-        """Return the array over a slot, with the shape of the channel's frames, or as bytes."""
+        """Return an array over a slot. It has the shape and dtype of the channel's frames or, if the channel fixes
+        none, consists of bytes. `order` orders device work on the array, or is None.
+        """
         place, shape, dtype = self.places[slot], self.geometry.shape, self.geometry.dtype
         if dtype is None:
             made = array_of(place, (place.nbytes,), as_dtype("uint8"), (1,), 0)
@@ -112,9 +118,7 @@ class End(ChannelEnd):
         return made
 
     def view(self, slot: int) -> Any:
-        """Return NumPy's array over a slot of a channel that is `plain`. The arrays over all of its slots are made
-        once.
-        """
+        """Return a NumPy array over a slot of a `plain` channel. The first call makes the arrays of all slots."""
         arrays = self.arrays
         if arrays is None:
             import numpy
@@ -125,7 +129,9 @@ class End(ChannelEnd):
         return arrays[slot][...]
 
     def lock_pages(self, device: DeviceLike) -> None:
-        """Map the slots of a host channel again, page-locked by the driver of `device`, and use that mapping."""
+        """Map the slots of a host channel a second time, page-locked by the driver of `device`, and use this mapping
+        from now on.
+        """
         slots = self.crew.ranges[1]
         exported = Implicit(memory.get(slots, implicit=True))
         locked = memory.open_(exported.handle, device)
@@ -135,7 +141,9 @@ class End(ChannelEnd):
     # --- native code calls these
 
     def refuse(self, outcome: int, wanted: str, timeout: float | None) -> NoReturn:
-        """Raise the error that belongs to the native result of an attempt to loan or receive."""
+        """Raise the error for a failed attempt to loan a slot or receive a frame. `outcome` is the result of the native
+        call, and `wanted` is "slot" or "frame".
+        """
         name = self.crew.name
         match outcome:
             case _native.CHANNEL_OVER:
@@ -166,8 +174,8 @@ class End(ChannelEnd):
                 raise TimeoutError(f"no {wanted} of {name!r} became free within {timeout:g} s: {_MAKE_ROOM}")
 
     def _no_frame(self, timeout: float | None) -> TimeoutError:
-        """Return the error for a frame that did not come in time. If the readers hold all frames that they may hold, no
-        frame can come, and the error says what to do. Otherwise the error says whether there is a writer.
+        """Return the error for a frame that did not arrive in time. If the readers hold as many frames as they may, the
+        error says how to continue. Otherwise it says whether there is a writer.
         """
         slots, writers = self.geometry.numbers[1], self.geometry.numbers[3]
         most = slots - 1 - writers
@@ -198,7 +206,7 @@ class End(ChannelEnd):
 
 
 class _Content(Advised):
-    """The common part of `Loan` and `Frame`: an array over the slot."""
+    """The common base of `Loan` and `Frame`, which gives access to the array over their slot."""
 
     __slots__ = ()
 
@@ -206,7 +214,7 @@ class _Content(Advised):
         raise NotImplementedError
 
     def _converted(self, dtype: Any, copy: bool | None) -> Any:
-        """Return the result of `__array__` if native code has no array yet, or the caller wants another one."""
+        """Return the result of `__array__` for the cases that native code does not handle."""
         made, held = self._array(), cast(HeldBase, self)
         end: End = held_end(held)
         if end.plain and dtype is None and not copy:
@@ -229,8 +237,7 @@ class _Content(Advised):
 
 @final
 class Loan(LoanBase, _Content):
-    """A slot for a writer to fill: `np.asarray(frame)`, `torch.from_dlpack(frame)` or
-    `frame.array`.
+    """A slot for a writer to fill. Access it by `np.asarray(frame)`, `torch.from_dlpack(frame)` or `frame.array`.
 
     Attributes:
         meta: Plain data that readers get with the frame. Set it before the end of the block.
@@ -248,7 +255,9 @@ class Loan(LoanBase, _Content):
 
     @property
     def array(self) -> SharedArray:
-        """The slot as an array: of the channel's shape, or its bytes."""
+        """The slot as an array. It has the channel's shape and dtype, or consists of bytes if the channel was created
+        with `nbytes`.
+        """
         return self._array()
 
     def _array(self) -> SharedArray:
@@ -284,7 +293,7 @@ advise(
 
 
 def fill(loan: Loan, array: Any) -> None:
-    """Copy one array into the slot."""
+    """Copy an array into the slot of a loan."""
     end: End = held_end(loan)
     if end.points is not None and end.points.copied(loan, array):
         return
@@ -310,7 +319,7 @@ def fill(loan: Loan, array: Any) -> None:
 
 
 def fill_tree(loan: Loan, layout: Layout) -> None:
-    """Copy the arrays of a tree into the slot."""
+    """Copy the arrays of a tree into the slot of a loan."""
     set_loan_text(loan, layout.text)
     set_loan_nbytes(loan, layout.nbytes)
     end: End = held_end(loan)
@@ -327,18 +336,18 @@ def fill_tree(loan: Loan, layout: Layout) -> None:
 
 @final
 class Frame(FrameBase, _Content):
-    """A frame that a reader holds: `np.asarray(frame)`, `torch.from_dlpack(frame)` or `frame.array`.
+    """A frame that a reader holds. Access it by `np.asarray(frame)`, `torch.from_dlpack(frame)` or `frame.array`.
 
-    Once the frame is closed its slot may be written again, and views of it then see later frames. A
-    reader that writes to a frame changes what other readers see.
+    Once the frame is closed, its slot may be reused, and existing views of the slot then show a later frame. If a
+    reader writes to a frame, other readers see the change.
 
     Attributes:
         seq: The number of the frame in the channel, from 1 on.
         missed: How many frames were overwritten before this reader saw them, since it opened the
             channel. In mode "one" this counts for all readers in that mode.
-        deliveries: In mode "one", how often the frame has been handed out, this time included.
-        writer: The pid of the process that sent it, as that process sees itself.
-        closed: Whether the frame was given back.
+        deliveries: In mode "one", how often the frame has been delivered, including this delivery.
+        writer: The pid of the process that sent the frame, in that process's own pid namespace.
+        closed: Whether the frame is closed.
 
     Examples:
         >>> with xs.Channel.create("frames", 3) as writer, xs.Channel.open("frames") as reader:
@@ -352,7 +361,7 @@ class Frame(FrameBase, _Content):
 
     @property
     def meta(self) -> Any:
-        """The object that the writer has set, or None."""
+        """The metadata that the writer sent with the frame, or None."""
         return decode_meta(frame_meta(self))
 
     @property

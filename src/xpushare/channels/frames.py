@@ -1,6 +1,6 @@
-"""The content of a slot besides the elements of its arrays: metadata, and the layout of a tree's arrays.
+"""The contents of a slot besides its arrays' elements. These are the metadata, and the layout of the arrays of a tree.
 
-Both use the encoding of messages: `arrays.containers` for trees and `objects.message` for dtypes.
+Both are encoded as in messages. `arrays.containers` encodes trees, and `objects.message` dtypes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def decode_meta(text: bytes | None) -> Any:
 
 
 class Layout(NamedTuple):
-    """The layout of a tree's arrays in a slot."""
+    """The layout of the arrays of a tree in a slot."""
 
     copies: list[tuple[Any, int]]  # NumPy arrays that are not in the slot yet, and their offsets
     nbytes: int
@@ -63,8 +63,8 @@ class Layout(NamedTuple):
 
 
 def laid_out(x: Any, room: int, slot: int | None = None) -> Layout:
-    """Describe an array, or a tree of arrays, for a slot of `room` bytes. `slot` is the address of the slot. Arrays
-    that already lie in the slot stay where they are.
+    """Return the layout of an array, or of a tree of arrays, in a slot of `room` bytes. `slot` is the address of the
+    slot. Arrays that already lie in the slot stay at their places.
     """
     if isinstance(x, dict | list | tuple):
         arrays, tree = flatten(x)
@@ -119,8 +119,8 @@ def _described(values: Sequence[Any], offsets: Sequence[int | None], tree: Any) 
 
 
 def rebuilt(place: Range, text: bytes, order: Any) -> Any:
-    """Return the array or tree that a slot holds, after checking that it lies in the slot: its writer is
-    not trusted.
+    """Return the array or tree in a slot. `text` describes it. This checks that all arrays lie within the slot, since
+    the writer is not trusted.
     """
     try:
         count, lengths = _HEAD.unpack_from(text)

@@ -1,4 +1,4 @@
-"""The geometry of a channel: the numbers stored in native code, and the shape and dtype of its frames."""
+"""The layout of a channel, and its encoding for other processes."""
 
 from __future__ import annotations
 
@@ -45,14 +45,16 @@ def choice(name: str, value: str, among: dict[str, int]) -> int:
 
 
 def stride_of(nbytes: int) -> int:
-    """Return the bytes from one slot to the next for frames of that size."""
+    """Return the distance between two slots in bytes, for frames of `nbytes` bytes."""
     unit = 256 if nbytes < _PAGE else _PAGE
     return -(-nbytes // unit) * unit
 
 
 @final
 class Geometry:
-    """A channel's layout: the numbers stored in native code, and the shape and dtype of its frames."""
+    """The layout of a channel. It consists of the numbers that native code stores (sizes, counts and options), and of
+    the shape and dtype of the frames.
+    """
 
     __slots__ = ("device", "dtype", "numbers", "shape", "stride", "text")
 
@@ -69,7 +71,7 @@ class Geometry:
 
     @property
     def count(self) -> int:
-        """The number of slots, including those for dead letters."""
+        """The number of slots, including the extra slots for failed frames."""
         return self.numbers[1] + self.numbers[2]
 
     @property
@@ -77,7 +79,9 @@ class Geometry:
         return self.stride * self.count
 
     def unlike(self, there: Geometry) -> list[str]:
-        """Return how a channel that exists differs from this geometry, as texts for people."""
+        """Return the differences between an existing channel (`there`) and this requested layout, as phrases for an
+        error message.
+        """
         found = [
             f"{option}={shown(had)}, not {shown(asked)}"
             for option, at, shown in _OPTIONS

@@ -1,4 +1,4 @@
-"""`Lock` and `Atomic`: in host memory, between processes."""
+"""`Lock` and `Atomic`, which processes share in host memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NBYTES: Final = 0x4000 + 4096  # bytes of the control words
 
 @final
 class Held:
-    """The result of `Lock.acquire`."""
+    """The result of `Lock.acquire`, which reports whether the previous owner died."""
 
     __slots__ = ("_name", "owner_died")
 
@@ -38,7 +38,7 @@ class Held:
 
 
 def _shown(name: str) -> str:
-    """Return what reprs show of a name: nothing if the user has given none."""
+    """Return the part of a repr that shows the name, or an empty string if the user has not chosen a name."""
     return "" if name.startswith(".") else f" {name!r}"
 
 
@@ -54,7 +54,7 @@ def _gone(kind: str) -> HandleExpiredError:
 
 
 class _Shared(Advised):
-    """The common part of locks and atomics. `_crew` is None if it could not be opened."""
+    """The common base of locks and atomics. `_crew` is None if the object could not be opened."""
 
     __slots__ = ()
 
@@ -84,11 +84,11 @@ class _Shared(Advised):
 
 @final
 class Lock(_native.LockMember, _Shared):
-    """A lock between processes whose owner may die.
+    """A lock between processes. If its owner dies, the next process gets the lock.
 
-    `with lock as held:` acquires it. Objects of the same name are one lock, which lives while anybody has
-    it open. A lock without a name travels by pickle. It is not re-entrant. Waiters are served in about
-    the order in which they came. It guards host memory; for work on a device use an `Event`.
+    `with lock as held:` acquires it. Objects with the same name represent the same lock, which exists as long as any
+    process has it open. A lock without a name can be sent to other processes by pickle. The lock is not re-entrant.
+    Waiters get it roughly in the order of their calls. A lock does not order work on a device. Use an `Event` for that.
 
     Args:
         name (str | None): As for `publish`.
@@ -113,7 +113,7 @@ class Lock(_native.LockMember, _Shared):
     def acquire(self, timeout: float | None = None) -> Held:
         """Acquire the lock.
 
-        The lock of an owner that died goes to the next process within milliseconds.
+        If the owner dies, the next process gets the lock within milliseconds.
 
         Args:
             timeout: Seconds to wait. None waits as long as it takes.
@@ -123,7 +123,7 @@ class Lock(_native.LockMember, _Shared):
             while it held the lock. The guarded data may then be half-changed.
 
         Raises:
-            TimeoutError: Another process or thread held the lock all the time.
+            TimeoutError: Another process or thread held the lock until the timeout.
             InvalidArgumentError: This thread holds the lock already, or the object is closed.
 
         Examples:
@@ -163,17 +163,18 @@ class Lock(_native.LockMember, _Shared):
 
 @final
 class Atomic(_native.AtomicMember, _Shared):
-    """A signed number of 64 bits that processes change at the same time. It wraps around.
+    """A signed 64-bit number that several processes can change atomically. It wraps around on overflow.
 
-    Objects of the same name are one number, which lives while anybody has it open. Without a name it
-    travels by pickle. It lies in host memory, and its waits do not notice deaths.
+    Objects with the same name represent the same number, which exists as long as any process has it open. A number
+    without a name can be sent to other processes by pickle. The number lies in host memory. `wait` does not detect that
+    another process has died.
 
     Args:
-        initial (int): The number, if this is the first object of that name.
+        initial (int): The initial value, which is used only if the number does not exist yet.
         name (str | None): As for `publish`.
 
     Raises:
-        InvalidArgumentError: The name is invalid, or `initial` is no signed number of 64 bits.
+        InvalidArgumentError: The name is invalid, or `initial` is not a signed 64-bit number.
 
     Examples:
         >>> with xs.Atomic(5) as number:
@@ -190,17 +191,17 @@ class Atomic(_native.AtomicMember, _Shared):
         return _open_atomic(cls, crews.check_name(name), initial, create=True)
 
     def compare_exchange(self, old: int, new: int) -> bool:
-        """Store a number if the current one is as expected.
+        """Store `new` if the current number is `old`.
 
         Args:
-            old: The number that is expected.
+            old: The expected current number.
             new: The number to store.
 
         Returns:
             Whether it was stored.
 
         Raises:
-            InvalidArgumentError: A number is no signed number of 64 bits, or the object is closed.
+            InvalidArgumentError: An argument is not a signed 64-bit number, or the object is closed.
 
         Examples:
             >>> with xs.Atomic(1) as number:
@@ -210,10 +211,10 @@ class Atomic(_native.AtomicMember, _Shared):
         return _native.atomic_swap(self, old, new)
 
     def wait(self, value: int, timeout: float | None = None) -> None:
-        """Wait until the number differs from the one given.
+        """Wait until the number differs from `value`.
 
         Args:
-            value: Returns as soon as the number is not this one.
+            value: The number to compare with.
             timeout: Seconds to wait. None waits as long as it takes.
 
         Raises:
@@ -308,7 +309,9 @@ def _reopen_atomic(name: str) -> Atomic:
 
 
 def _unopened(kind: Any, base: Any, error: XpuShareError, pickle: tuple[Any, ...]) -> Any:
-    """Return an object that raises at its first use, because unpickling itself never raises."""
+    """Return an object that could not be opened. It raises `error` at its first use, because unpickling itself must not
+    raise.
+    """
     self = base.__new__(kind, error, "")
     _begin(self, None, pickle)
     return self

@@ -1,8 +1,8 @@
-"""Channels on devices: the device work for which a slot's next user waits, on the device.
+"""Ordering of device work for channels on devices. The device itself waits until earlier users of a slot have finished.
 
 Each member of a channel has an event, whose handle is in the member's record. When a writer sends a frame, or a reader
-closes a frame, each queue that has worked on the frame signals the member's event, and the slot records the number of
-the signal. The slot's next user makes its own queues wait for these signals, so no host waits for a device.
+closes a frame, each queue that has worked on the frame signals the member's event. The slot records the number of the
+signal. The slot's next user makes its own queues wait for these signals, so the host does not wait for a device.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _DEATH: Final = 1.0  # seconds until a death is certainly noticed
 
 @final
 class After:
-    """Orders work on a frame's array. All work on the array first waits for the recorded signals of the slot's earlier
-    users. The work is recorded, too, since the slot's next user has to wait for it.
+    """Orders the device work on a frame's array. This work first waits for the signals of the slot's earlier users.
+    `works` records the queues that worked on the array, since the slot's next user has to wait for them.
     """
 
     __slots__ = ("_device", "_points", "works")
@@ -63,7 +63,7 @@ class After:
         return self._device
 
     def settled(self) -> bool:
-        """Return False, because each queue has to be remembered even if there is nothing left to wait for."""
+        """Return False, so that every queue is recorded in `works`, even if it has nothing to wait for."""
         return False
 
     def _pending(self) -> list[tuple[Opened, int]]:
@@ -76,9 +76,7 @@ class After:
                 queues.wait(work, event, point)
 
     def before_host(self) -> None:
-        """Wait on the host until the earlier device work on the slot, and the work of this frame's own queues, has
-        finished.
-        """
+        """Block until the slot's earlier users, and the queues recorded in `works`, have finished their device work."""
         for event, point in self._pending():
             events.wait(event, None, point)
         for work in self.works:
@@ -87,7 +85,7 @@ class After:
 
 @final
 class Points:
-    """The events of a channel on a device, and the signals for which the users of its slots wait."""
+    """The events of a device channel's members, and the signals for which each user of a slot has to wait."""
 
     def __init__(self, end: End) -> None:
         self._device: Final = end.geometry.device
@@ -103,8 +101,8 @@ class Points:
                 self._event_of(end, member, since)
 
     def _event_of(self, end: End, member: int, since: int) -> Opened | None:
-        """Return the event of the member that joined at that time, or None if the member has left or died and its
-        device's work has ended.
+        """Return the event of a member. `since` identifies the member, since a later member may have the same number.
+        Return None if the member has left or died, and its device work has ended.
         """
         if member == self._member:
             return self._event
@@ -119,8 +117,8 @@ class Points:
         return self._events[key]
 
     def stands(self, frame: Frame) -> bool:
-        """Return whether the content of a frame is complete or will be. If its writer died before it signalled the
-        content, the frame is lost.
+        """Return whether the content of a frame is complete or still being produced. Return False if the frame is lost,
+        because the writer died before its device work finished.
         """
         end, point, member, since = held_end(frame), frame_point(frame), frame_point_by(frame), frame_since(frame)
         if not point:
@@ -157,8 +155,8 @@ class Points:
         return After(self._device, found)
 
     def signalled(self, order: After) -> int:
-        """Make the queues that worked on a frame signal this member's event. Return the number of the last signal, or 0
-        if no queue has worked on the frame.
+        """Make the queues that worked on a frame signal this member's event. Returns the number of the last signal, or
+        0 if no queue has worked on the frame.
         """
         point = 0
         for work in order.works:
@@ -166,7 +164,9 @@ class Points:
         return point
 
     def copied(self, loan: Loan, array: Any) -> bool:
-        """Make the device copy an array of device memory into the slot, on the stream of the array's library."""
+        """Copy an array in device memory into the slot, on the stream of the array's library. Returns False, without a
+        copy, if the array is not such an array or does not match the slot.
+        """
         own = own_array(array)
         found = description.described(array, True) if own is None else None
         source: Any = array if own is None else own
@@ -185,7 +185,7 @@ class Points:
         return True
 
     def store(self, loan: Loan, parts: list[tuple[Any, int]]) -> None:
-        """Copy NumPy's arrays into the slot, each at its offset."""
+        """Copy NumPy arrays into the slot. Each item of `parts` is an array and its offset in the slot."""
         import numpy
 
         loan.array  # noqa: B018 - makes the order
@@ -206,8 +206,8 @@ class Points:
                 work.driver.copy(place.address + offset, stage.address, values.nbytes, (stage, place))
 
     def close(self) -> None:
-        """Wait until this member's device has finished with its frames. After the member has left, its work could not
-        be distinguished from its successor's.
+        """Wait until this member's device work on its frames has finished. Once the member has left, a later member may
+        get its number, and the work of the two could no longer be distinguished.
         """
         slot = self._event.timeline.slot
         with contextlib.suppress(XpuShareError):

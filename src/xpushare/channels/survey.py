@@ -1,4 +1,4 @@
-"""The existing channels, their writers and their readers, for `statistics` and `xpushare ls`."""
+"""Lists the existing channels, and their writers and readers, for `statistics` and `xpushare ls`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FINISHED: Final = 8
 
 
 def surveyed(crew: Crew) -> dict[str, Any]:
-    """Return the name, the number of frames sent, and the living members of a channel."""
+    """Return the statistics of a channel: its name, the number of frames sent, and its living members."""
     members, following = _native.channel_survey(crew.native)
     numbers, text = _native.channel_geometry(crew.native)
     uuid, backend, _frames = json.loads(text)
@@ -48,7 +48,9 @@ def _member(found: tuple[Any, ...], following: int) -> dict[str, Any]:
 
 
 def channels() -> list[dict[str, Any]]:
-    """Return all channels of this user that a living process has open and that this process can examine."""
+    """Return the statistics of all channels of this user that a living process has open. Channels that this process
+    cannot read are left out.
+    """
     found: list[dict[str, Any]] = []
     for name in crews.names(CHANNEL):
         with contextlib.suppress(XpuShareError, OSError, ValueError), crews.looked_into(CHANNEL, name) as crew:

@@ -1,1 +1,1 @@
-"""Frameworks that share arrays through this package. Each module needs its framework, and is imported by name."""
+"""Integrations with other frameworks. Each module needs its framework, and has to be imported by its full name."""

@@ -1,4 +1,6 @@
-"""Changes a module as soon as it is imported, for engines that load their plug-ins before they import that module."""
+"""Patches a module as soon as it is imported. Some engines need this, because they load their plug-ins before they
+import the module to patch.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ _wanted: Final[dict[str, Change]] = {}
 
 
 def after_import(name: str, change: Change) -> None:
-    """Call `change` with the module of that name: at once if the module is already imported, otherwise as soon as it is
-    imported.
+    """Call `change` with the module called `name`. If the module is already imported, this happens at once. Otherwise
+    it happens as soon as the module is imported.
     """
     if name in sys.modules:
         change(sys.modules[name])

@@ -1,7 +1,8 @@
-"""Code that the plug-ins for inference engines share: published weights, readers that report when they have finished,
-and buckets.
+"""Common code of the plug-ins for inference engines. It publishes weights, reports when readers have finished, and
+packs weights into buckets (the frames of a channel).
 
-Weights are `(name, tensor)` pairs of torch, as these engines pass them. Nothing here depends on an engine.
+Weights are pairs `(name, tensor)` of torch tensors, as these engines pass them. This module does not depend on any
+engine.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _DTYPE: Final = "\0"
 
 
 def device_of(device: Any) -> xs.Device:
-    """Return this package's device for a device of torch."""
+    """Return the `xs.Device` for a torch device."""
     place = torch.device(device)
     backends = {each.torch_type: each.backend for each in adapters.vendors()}
     if place.type not in backends:
@@ -39,7 +40,7 @@ def device_of(device: Any) -> xs.Device:
 
 
 def signal(event: xs.Event, device: Any) -> None:
-    """Signal the event when the work queued on torch's current stream of `device` has finished."""
+    """Signal the event once the work that is queued on torch's current stream of `device` has finished."""
     place = torch.device(device)
     if place.type == "cpu":
         event.signal()
@@ -52,14 +53,14 @@ def _padded(nbytes: int) -> int:
 
 
 def _view(slab: Any, at: int, dtype: Any, shape: Iterable[int]) -> Any:
-    """Return a tensor over some bytes of a flat tensor."""
+    """Return a tensor with this dtype and shape over part of a flat tensor. The part begins at byte `at`."""
     size: Any = torch.Size(shape)
     return slab[at : at + size.numel() * dtype.itemsize].view(dtype).view(size)
 
 
 def snapshot(weights: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Copy tensors, each on its device, into memory that can be shared in place, handed to the keeper, and owned by
-    other processes.
+    """Copy tensors into new memory on their devices, and return the copies by name. The new memory can be shared in
+    place, and the keeper and other processes can own it.
 
     Each device gets one allocation. If several tensors have the same name, the last of them is returned. Views of one
     tensor become separate copies.
@@ -79,7 +80,9 @@ def snapshot(weights: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _carried(name: str, tensor: Any) -> tuple[str, Any]:
-    """Return a tensor in the form to publish. If NumPy lacks its dtype, the name carries the dtype."""
+    """Return a tensor and its name in the form to publish. If NumPy lacks the tensor's dtype, the result is a view with
+    an integer dtype, and the original dtype is appended to the name.
+    """
     dtype = str(tensor.dtype).removeprefix("torch.")
     if not dtype.startswith(("bfloat16", "float8", "float4")):
         return name, tensor
@@ -87,7 +90,7 @@ def _carried(name: str, tensor: Any) -> tuple[str, Any]:
 
 
 def _restored(name: str, tensor: Any) -> tuple[str, Any]:
-    """Undo `_carried`. Tensors that another program published without `_carried` stay unchanged."""
+    """Undo `_carried`. Tensors that were published without `_carried` stay unchanged."""
     name, _, dtype = name.partition(_DTYPE)
     return name, tensor.view(getattr(torch, dtype)) if dtype else tensor
 
@@ -96,8 +99,10 @@ class Publisher:
     """Publishes weights under `name`. Only one process may publish under a name at a time.
 
     With `keep=True`, each version is copied and handed to the keeper, which holds the two newest versions. Engines can
-    start from them after this process has exited. Without `keep`, tensors on a GPU are shared in place and tensors on
-    the host are copied, until `withdraw`.
+    start from them after this process has exited.
+
+    Without `keep`, a version is available until the next version or `withdraw`. If all tensors are on GPUs, they are
+    shared in place. Otherwise all of them are copied.
     """
 
     def __init__(self, name: str, *, keep: bool = False) -> None:
@@ -106,7 +111,9 @@ class Publisher:
         self.tree: Any = None  # device, name and version of the published tree
 
     def publish(self, weights: Iterable[tuple[str, Any]]) -> int:
-        """Publish one version as one tree and return its number, by which readers look it up."""
+        """Publish the weights as a new version (one tree of tensors) and return the version number, which readers pass
+        to `Reader.reading`.
+        """
         found = [(name, tensor.detach()) for name, tensor in weights]
         copied = self._keep or any(tensor.device.type == "cpu" for _, tensor in found)
         tree = dict(itertools.starmap(_carried, snapshot(found).items() if copied else found))
@@ -117,8 +124,8 @@ class Publisher:
     def wait(self, timeout: float | None = None) -> None:
         """Wait until all readers have finished with the tensors that they attached, including their device work.
 
-        Call this after the engine has reported that its readers ran: a reader that has not started yet is not waited
-        for, and neither is a reader that died. Raises `TimeoutError` if a reader takes longer than `timeout` seconds.
+        Call this after the engine has reported that its readers ran. This does not wait for readers that have not
+        started yet or have died. Raises `TimeoutError` if a reader takes longer than `timeout` seconds.
         """
         for name, handle in xs.published().items():
             if name.startswith(f"{self._name}.reader-"):
@@ -128,8 +135,8 @@ class Publisher:
                         done.wait(timeout)
 
     def withdraw(self) -> None:
-        """Withdraw the version, so that nobody can open it any more, unless the keeper holds it. Open mappings stay
-        open. Idempotent.
+        """Withdraw the published version, so that it cannot be opened any more. Mappings that are already open stay
+        open. A version that the keeper holds stays available. Idempotent.
         """
         if self.tree is not None and not self._keep:
             xs.unpublish(self._name)
@@ -137,7 +144,8 @@ class Publisher:
 
 
 def nearest(trees: list[tuple[str, str, int]], device: Any, rank: int) -> tuple[str, str, int]:
-    """Choose one of the trees of several publishers: a tree on the reader's own device, or else the first tree.
+    """Choose one of the trees of several publishers. `trees` has the device uuid, name and version of each. A tree on
+    the reader's own device is preferred, otherwise the first tree is chosen.
 
     If several trees are on that device, the reader's rank decides.
     """
@@ -146,7 +154,7 @@ def nearest(trees: list[tuple[str, str, int]], device: Any, rank: int) -> tuple[
 
 
 class Reader:
-    """Loads weights onto `device`, a device of torch. Each rank has its own reader."""
+    """Loads published weights onto the torch device `device`. Each rank needs its own reader."""
 
     def __init__(self, name: str, device: Any) -> None:
         self.name = name
@@ -159,11 +167,12 @@ class Reader:
     def reading(
         self, version: int | None = None, *, only: Callable[[str], bool] | None = None, timeout: float | None = None
     ) -> Generator[dict[str, Any], None, None]:
-        """Attach one version, by default the newest: all of it, or only the tensors whose name `only` accepts.
+        """Attach a version of the weights, by default the newest, and yield its tensors by name. If `only` is given,
+        attach only the tensors whose names it accepts.
 
-        The `with` block may use the tensors on torch's current stream, and no longer after its end. Raises, before the
-        block begins, `HandleExpiredError` if the publisher has exited or the version was withdrawn, and `TimeoutError`
-        if the version does not appear in time.
+        The tensors may be used only inside the `with` block, on torch's current stream. Before the block begins, this
+        raises `HandleExpiredError` if the publisher has exited or the version was withdrawn. It raises `TimeoutError`
+        if the version does not appear within `timeout` seconds.
         """
         tensors: dict[str, Any] = {}
         wanted = None if only is None else lambda path: only(path.partition(_DTYPE)[0])
@@ -176,7 +185,7 @@ class Reader:
             signal(self._done, self._device)
 
     def close(self) -> None:
-        """Stop reading, so that publishers no longer wait for this reader. Idempotent."""
+        """Close the reader, so that publishers no longer wait for it. Idempotent."""
         if not self._done.closed:
             xs.unpublish(self._done_name)
             self._done.close()
@@ -190,7 +199,7 @@ class Buckets:
 
     The channel needs frames of bytes (`shape=(nbytes,)`, dtype uint8) and `meta_nbytes=META_NBYTES`. On a GPU, the
     copies are queued on torch's current stream, and the host does not wait for them. A slot is reused only after every
-    reader's work with it has finished. The end of the block finishes the channel's stream, unless the block raises.
+    reader's work with it has finished. The end of the block calls `channel.finish()`, unless the block raises.
     """
 
     def __init__(self, channel: xs.Channel, *, timeout: float | None = None) -> None:
@@ -206,8 +215,8 @@ class Buckets:
         return self
 
     def add(self, name: str, tensor: Any) -> None:
-        """Copy one tensor. Raises `InvalidArgumentError` if it is larger than a frame, and `TimeoutError` if no slot
-        becomes free in time.
+        """Copy one tensor into the current frame, or into a new frame if it does not fit. Raises `InvalidArgumentError`
+        if the tensor is larger than a frame, and `TimeoutError` if no slot becomes free in time.
         """
         room = 2 * len(name) + 24 * tensor.ndim + 96
         if self._loan is not None and (self._at + tensor.nbytes > self._slab.nbytes or self._room < room):
@@ -241,7 +250,7 @@ class Buckets:
 
 
 def send_buckets(channel: xs.Channel, weights: Iterable[tuple[str, Any]], *, timeout: float | None = None) -> None:
-    """Copy all tensors into frames. See `Buckets`."""
+    """Copy all tensors into frames of the channel, and finish the stream. See `Buckets`."""
     with Buckets(channel, timeout=timeout) as to:
         for name, tensor in weights:
             to.add(name, tensor)

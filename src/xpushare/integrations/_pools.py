@@ -1,5 +1,5 @@
-"""Pools, from which other libraries allocate memory of this package. While a pool sleeps, its device memory is free for
-other uses.
+"""Pools of this package's memory, from which other libraries allocate their arrays. A pool can be put to sleep, which
+frees its device memory for other uses.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Pool"]
 
 
 class _Copied(NamedTuple):
-    """The saved bytes of a piece, and their offset in host memory."""
+    """A piece of the pool's memory whose content was saved, and the offset of the saved bytes in host memory."""
 
     piece: Piece
     to: Range
@@ -35,7 +35,7 @@ class _Copied(NamedTuple):
 
 
 class Pool(abc.ABC):
-    """Memory of a device from which a library's allocator takes parts. All of the memory belongs to this process, and
+    """Device memory from which another library allocates its arrays. All of the memory belongs to this process, and
     goes back to the driver when the library frees it.
     """
 
@@ -61,10 +61,11 @@ class Pool(abc.ABC):
 
     @abc.abstractmethod
     def empty_cache(self) -> None:
-        """Give back to the device the memory that the library has cached and that no array uses."""
+        """Free memory that the library has cached and that no array uses."""
 
     def __enter__(self) -> Self:
-        """Put this thread's new arrays on the device into the pool. `with` blocks may be nested.
+        """Allocate this thread's new arrays on the device from the pool until the end of the block. `with` blocks may
+        be nested.
 
         Raises `InvalidArgumentError` while the pool sleeps, and `ForkError` in a forked child.
         """
@@ -81,13 +82,13 @@ class Pool(abc.ABC):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of device memory that the pool holds now; 0 while it sleeps."""
+        """Bytes of device memory that the pool holds now. The value is 0 while the pool sleeps."""
         self._expect_own()
         return 0 if self._asleep else sum(each.nbytes for each in self._driver.pieces())
 
     @property
     def asleep(self) -> bool:
-        """Whether the pool sleeps."""
+        """Whether `sleep` has released the pool's device memory and `wake` has not restored it yet."""
         return self._asleep
 
     def _expect_own(self) -> None:
@@ -110,9 +111,9 @@ class Pool(abc.ABC):
             keep: Copies the content to page-locked host memory. Without it the content is lost.
 
         Raises:
-            InvalidArgumentError: Another process has some of the memory open, the keeper has some, the
-                current stream captures a graph, or the pool sleeps already.
-            OutOfMemoryError: There is no host memory for the content.
+            InvalidArgumentError: Another process or the keeper holds some of the memory, the current stream is
+                capturing a graph, or the pool sleeps already.
+            OutOfMemoryError: There is not enough host memory for the content.
             ForkError: The pool belongs to the parent of this process.
             DeviceError: The driver failed.
         """
@@ -127,8 +128,8 @@ class Pool(abc.ABC):
             self._driver.sleep()
 
     def wake(self) -> None:
-        """Map memory of the device at the same addresses again. After `sleep(keep=True)` the
-        content is restored. Otherwise it is unspecified.
+        """Allocate device memory for the pool's arrays again, at the same addresses as before. After `sleep(keep=True)`
+        the content is restored. Otherwise it is unspecified.
 
         Raises:
             OutOfMemoryError: The device has too little memory. The pool stays asleep.
@@ -147,8 +148,8 @@ class Pool(abc.ABC):
             self._content, self._asleep = [], False
 
     def _withdraw(self, pieces: list[Piece]) -> None:
-        """Withdraw all handles of the pool's memory. Raises `InvalidArgumentError` if the keeper has some of the
-        memory, or another process has it open.
+        """Withdraw all handles of the pool's memory. Raises `InvalidArgumentError` if the keeper or another process
+        holds some of the memory.
         """
 
         def inside(source: object) -> bool:
@@ -172,7 +173,7 @@ class Pool(abc.ABC):
             )
 
     def _copied(self, pieces: list[Piece]) -> list[_Copied]:
-        """Copy the memory that the library uses to host memory."""
+        """Copy the memory that the library uses to host memory. Returns the location of each copy."""
         total = sum(each.used for each in pieces)
         if not total:
             return []
@@ -187,7 +188,9 @@ class Pool(abc.ABC):
         return content
 
     def _copy(self, pairs: list[tuple[int, int, int]]) -> None:
-        """Copy each (to, from, bytes), and wait for the copies."""
+        """Copy memory between the device and the host, and wait for the copies. Each item of `pairs` is a target
+        address, a source address and a number of bytes.
+        """
         if not pairs:
             return
         queue = adapter_of(self.device).queue(info_of(self.device))

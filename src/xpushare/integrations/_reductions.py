@@ -1,12 +1,14 @@
-"""The common part of the array reductions: one message for all arrays of a pickle, and no copies.
+"""The common part of the reductions for arrays of several libraries. It sends all arrays of a pickle in one message,
+without copies.
 
-`multiprocessing` pickles with `ForkingPickler`. A *run* is the time in which a pickler works on one object. During a
-run, the reductions collect the arrays that they meet, and the pickle contains each array's number. At the end of the
-run, all arrays of a library are exported together: one export for each allocation, and one mark for each stream that
-has work. The marks are made last, after anything that the run itself may have queued. The message precedes the pickle,
-so the receiver has opened it before it reads the first array. A failed run leaves no export.
+`multiprocessing` pickles with `ForkingPickler`. A *run* is one call of a pickler's `dump`. During a run, the reductions
+collect the arrays that are pickled, and the pickle contains only each array's number. At the end of the run, all arrays
+of a library are exported together. There is one export for each allocation, and one mark (an event and the number of a
+signal) for each stream with unfinished work. The marks are made last, so that they include work that was queued during
+the run. The message precedes the pickle, so the receiver has opened it before it reads the first array. A failed run
+leaves no export.
 
-Arrays in memory of another process are pieces of a `Block`, which passes on the handle by which the memory was opened.
+Arrays in another process's memory are pieces of a `Block`, which passes on the handle by which the memory was opened.
 """
 
 from __future__ import annotations
@@ -70,7 +72,9 @@ _told = False  # a parent's memory, which is copied
 
 
 def _tell_inherited(array: Any, address: int) -> None:
-    """Warn once per process if an array lies in shared memory of the parent, because its library sends a copy."""
+    """Warn, once per process, if an array lies in shared memory inherited from the parent process. The array's library
+    sends a copy of such an array.
+    """
     global _told
     if _told or not node.inherited(address):
         return
@@ -109,8 +113,8 @@ class Message:
         self._added: dict[int, int] = {}  # the arrays' numbers, by the ids of `arrays`
 
     def add(self, array: Any) -> int:
-        """Add an array and return its number. The same array may come twice, if a reduction calls another reduction, or
-        if a pickler has no memo.
+        """Add an array and return its number. An array that was added before keeps its number. This happens if a
+        reduction calls another reduction, or if the pickler has no memo.
         """
         number = self._added.setdefault(id(array), len(self.arrays))
         if number == len(self.arrays):
@@ -121,9 +125,9 @@ class Message:
         return received, (self._token,)
 
     def ahead(self, known: list[Allocation], made: dict[Device, list[Handle]]) -> bytes:
-        """Return pickle instructions to put before an unfinished pickle. They open the message and leave it on the
-        stack until the pickle has been read. They use no memo, since the pickle numbers its own entries, and contain no
-        protocol number, since pickles of old protocols have none.
+        """Return pickle opcodes that open the message, for the start of the pickle. They leave the message on the stack
+        until the pickle has been read. They use no memo entries, since the pickle numbers its own, and no protocol
+        opcode, since old protocols have none.
         """
         raw = pickle_arrays(self.arrays, known, made)
         strings = self._token, self._library.encode(), raw
@@ -137,7 +141,7 @@ class Message:
 
 
 class _Run:
-    """The arrays that a pickler has met since its `dump` was called."""
+    """The arrays that a pickler has encountered since its `dump` was called."""
 
     def __init__(self) -> None:
         self.blocks = Blocks()
@@ -175,8 +179,8 @@ class _Run:
         return True
 
     def ahead(self, made: dict[Device, list[Handle]]) -> bytes:
-        """Return the bytes that precede the pickle. Adds the handles of its exports to `made`, even if an error
-        follows.
+        """Return the opcodes of all messages, to put before the pickle. The handles of the exports are added to `made`,
+        even if an error follows.
         """
         found = [each.ahead(self.allocations, made) for each in self.messages.values() if each.arrays]
         pickle_sent(made, _most_opens())
@@ -223,7 +227,7 @@ class Received:
 
 
 def opened(token: bytes, library: bytes, raw: bytes) -> Received:
-    """Open the message that precedes a pickle."""
+    """Open the message that precedes a pickle, and store it under `token` while the pickle is read."""
     found = _current.opened.get(token)
     if found is None:  # if it is already set, this very pickle is being read
         found = _current.opened[token] = Received(library.decode(), raw)
@@ -231,7 +235,7 @@ def opened(token: bytes, library: bytes, raw: bytes) -> Received:
 
 
 def received(token: bytes) -> Received:
-    """Return the message that a pickle names."""
+    """Return the open message that a pickle refers to by `token`."""
     found = _current.opened.get(token)
     if found is None:
         raise xs.InvalidHandleError("this pickle is a part of another one, which carries the arrays: read it there")
@@ -239,7 +243,7 @@ def received(token: bytes) -> Received:
 
 
 def received_array(found: Received, number: int) -> Any:
-    """Return an array of a message."""
+    """Return the array with this number in a received message."""
     return found.arrays[number]
 
 
@@ -272,8 +276,8 @@ def sent(array: Any, library: str) -> tuple[Any, ...] | None:
 
 
 class Block:
-    """The memory behind the handle of an import. All arrays in it that a pickler sends in one run (one call of its
-    `dump`) use the same block. At the receiver, the block is a `SharedArray` of bytes.
+    """All memory behind the handle of an import. All arrays in this memory that a pickler sends in one run (one call of
+    its `dump`) use the same block. At the receiver, the block is a `SharedArray` of bytes.
     """
 
     __slots__ = ("_array", "_raw", "_reopen", "place")
@@ -320,7 +324,7 @@ class Blocks:
         self._sorted.insert(at, block)
 
     def find(self, address: int, nbytes: int) -> tuple[Block, int] | None:
-        """Return the block that contains these bytes, and their offset."""
+        """Return the block that contains these bytes, and their offset in it, or None if no block contains them."""
         at = bisect_right(self._starts, address) - 1
         if at < 0:
             return None
@@ -329,7 +333,9 @@ class Blocks:
 
 
 def _imported(address: int, nbytes: int) -> Range | None:
-    """Return the memory behind the handle by which this memory was opened, or None if it was not opened by a handle."""
+    """Return all memory behind the handle by which these bytes were opened, or None if they were not opened by a
+    handle.
+    """
     imported = node.current().peers.mapping_at(address)
     if not isinstance(imported, Allocation):
         return None
@@ -341,9 +347,11 @@ def _imported(address: int, nbytes: int) -> Range | None:
 
 
 def block_of(address: int, nbytes: int, keep: Any, reopen: Reopen) -> tuple[Block, int] | None:
-    """Return the run's block of an import and the offset in it, or None for other memory. `keep` is the library's
-    array, which keeps the memory alive. The current stream of the library produces the content. `reopen` opens the
-    block at the receiver, once.
+    """Return the block that contains these bytes, and their offset in it. Return None if the bytes do not lie in
+    another process's memory.
+
+    `keep` is the library's array, which keeps the memory alive. The content is produced on the library's current
+    stream. The receiver calls `reopen` once to open the block.
     """
     run = _current.run
     if run is None or not nbytes:
@@ -368,14 +376,14 @@ def block_of(address: int, nbytes: int, keep: Any, reopen: Reopen) -> tuple[Bloc
 def received_piece(
     library: str, block: xs.SharedArray, at: int, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...]
 ) -> Any:
-    """Return an array over bytes of a received block."""
+    """Return an array of `library` over part of a received block. `at` is the array's offset in the block."""
     consumer = consumer_of(library)
     assert consumer is not None
     return consumer(view_of(block, at, shape, dtype, strides))
 
 
 def piece_of(array: xs.SharedArray, offset: int, nbytes: int) -> xs.SharedArray:
-    """Return bytes of a received block. This does not wait for the producer's stream."""
+    """Return part of a received block as an array of bytes. This does not wait for the producer's stream."""
     place, first = placed(array)
     if offset < 0 or nbytes < 0 or offset + nbytes > array.nbytes:
         raise xs.InvalidArgumentError(f"the message names bytes {offset} to {offset + nbytes} of {array.nbytes}")
@@ -383,7 +391,7 @@ def piece_of(array: xs.SharedArray, offset: int, nbytes: int) -> xs.SharedArray:
 
 
 def _most_opens() -> int:
-    """Return how often a pickle, which may have arrays of several libraries, can be opened."""
+    """Return how often a pickle can be opened, which is the largest `opens` of the installed libraries."""
     return max(_opens.values(), default=1)
 
 
@@ -464,8 +472,8 @@ def _table() -> dict[type, Reduction]:
 
 
 def install(library: str, reductions: dict[type, Callable[[Reduction | None], Reduction]], opens: int = 1) -> None:
-    """Register a reduction for each type. The type's factory makes it from the previous reduction, or from None if
-    there was none. Each pickle can be opened `opens` times. Idempotent.
+    """Register a reduction for each type. The function that `reductions` has for a type gets the previous reduction, or
+    None if there was none, and returns the new one. Each pickle can be opened `opens` times. Idempotent.
     """
     count = opens_argument(opens)
     with _lock:
@@ -481,7 +489,7 @@ def install(library: str, reductions: dict[type, Callable[[Reduction | None], Re
 
 
 def uninstall(library: str) -> None:
-    """Restore the previous registrations. Idempotent."""
+    """Restore the reductions that were registered before `install`. Idempotent."""
     with _lock:
         table = _table()
         _opens.pop(library, None)

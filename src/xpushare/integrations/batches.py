@@ -58,8 +58,8 @@ class _Slot:
 
 @final
 class _CollateFn:
-    """The function that a DataLoader's workers call. A worker gets this object by fork or by a pickle. At its first
-    call there, the object opens the channel.
+    """The `collate_fn` that a DataLoader's workers call. A worker gets this object by fork or by pickle, and opens the
+    channel at the first call.
     """
 
     def __init__(self, name: str, options: dict[str, Any]) -> None:
@@ -102,19 +102,19 @@ class Batches:
             for batch in batches.of(loader, "cuda:0"):
                 train(batch)
 
-    Batches are what `default_collate` makes of the samples, except that a named tuple arrives as a new class with the
-    same fields. If a batch does not fit, the worker raises `InvalidArgumentError`.
+    A batch has the structure that torch's `default_collate` makes, except that a named tuple arrives as a new class
+    with the same fields. If a batch does not fit, the worker raises `InvalidArgumentError`.
 
     Args:
-        nbytes: The largest size that the tensors of one batch take.
+        nbytes: The maximum size of all tensors of one batch together, in bytes.
         workers: The DataLoader's `num_workers`. There are `workers * (prefetch + 1) + 6` slots.
         prefetch: The DataLoader's `prefetch_factor`.
-        device: The GPU for which the slots are page-locked. None locks none.
+        device: The GPU for which the slots are page-locked. None means that they are not page-locked.
         label: The name of the channel's members in `ls`.
 
     Raises:
         InvalidArgumentError: A number is out of range, or `device` names no device.
-        OutOfMemoryError: There is no memory for the slots.
+        OutOfMemoryError: There is not enough memory for the slots.
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class Batches:
         return self._ahead.pop(number)
 
     def _abandon(self, numbers: Any) -> None:
-        """Drop the batches that an epoch's workers have sent, once the workers have ended."""
+        """End an epoch's workers, and drop the batches that were not read."""
         end = getattr(numbers, "_shutdown_workers", None)
         if end is not None:
             end()
@@ -245,7 +245,9 @@ def _mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _tensor(array: Any) -> Any:
-    """Return a tensor over an array in a slot. (torch's `from_dlpack` refuses page-locked memory of CUDA.)"""
+    """Return a tensor over an array in a slot. torch's `from_dlpack` is not used, since it rejects memory that is
+    page-locked for CUDA.
+    """
     values: Any = numpy.asarray(array)
     raw = torch.from_numpy(values.reshape(-1).view("uint8"))
     return raw.view(getattr(torch, str(values.dtype))).view(values.shape)
@@ -253,7 +255,7 @@ def _tensor(array: Any) -> Any:
 
 @final
 class _AtOnce:
-    """The event of a copy that was made before the call returned."""
+    """Replaces torch's event for a copy that is already complete."""
 
     def query(self) -> bool:
         return True

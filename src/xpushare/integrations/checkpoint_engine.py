@@ -1,4 +1,5 @@
-"""checkpoint-engine: the server sends buckets through one channel, and the workers answer through another.
+"""checkpoint-engine integration. The parameter server sends buckets of weights through one channel, and the worker
+answers through another.
 
 checkpoint-engine 0.4.2 has no plug-ins. vLLM's option
 `worker_extension_cls="xpushare.integrations.checkpoint_engine.WorkerExtension"` loads the worker's side. The patch
@@ -28,7 +29,8 @@ _SLOTS: Final = 3  # one to fill while the worker reads another, and the one tha
 
 
 class BucketSender:
-    """The parameter server's side, in place of a buffer and a socket. Each device has one sender, for one worker.
+    """Sends buckets of weights from the parameter server to one worker. It replaces checkpoint-engine's buffer and
+    socket. Each device has its own sender.
 
     Buckets have at most `nbytes` bytes. The worker may take `timeout` seconds to answer.
     """
@@ -43,15 +45,16 @@ class BucketSender:
 
     @property
     def address(self) -> str:
-        """The address to give to the worker, in place of the address of a socket."""
+        """The address to give to the worker, instead of a socket's address."""
         return SCHEME + self._name
 
     @contextlib.contextmanager
     def bucket(self, items: Iterable[dict[str, Any]]) -> Generator[Any, None, None]:
-        """Yield a flat tensor for the block to fill on torch's current stream. The worker gets it after the block.
+        """Yield a flat tensor for the `with` block to fill on torch's current stream. It is sent to the worker at the
+        end of the block, unless the block raises.
 
-        `items` describe its content, in the form of `checkpoint_engine.ps._to_named_tensor`. The first bucket waits for
-        the worker, and every bucket waits for a free slot. If the block raises, nothing is sent.
+        `items` describes the tensors in the bucket, in the form of `checkpoint_engine.ps._to_named_tensor`. The first
+        bucket waits for the worker, and every bucket waits for a free slot.
         """
         self._connect()
         with self._buckets.loan(self._timeout) as loan:
@@ -73,7 +76,9 @@ class BucketSender:
                 raise RuntimeError(f"the worker failed to update its weights: {answer.meta}")
 
     def _connect(self) -> xs.Channel:
-        """Wait for the worker, which opens the buckets' channel before it creates the answers' channel."""
+        """Wait for the worker, and return the channel of its answers. The worker creates this channel after it has
+        opened the channel of buckets.
+        """
         if self._answers is None:
             self._answers = xs.Channel.open(_answers_of(self._name), timeout=self._timeout)
         return self._answers
@@ -96,7 +101,7 @@ def update_weights_from_channel(
     post_hook: Callable[[], None] | None = None,
     timeout: float | None = 300,
 ) -> None:
-    """Update the worker's weights, in place of `checkpoint_engine.worker.update_weights_from_ipc`.
+    """Update the worker's weights. This replaces `checkpoint_engine.worker.update_weights_from_ipc`.
 
     Calls `run` with the tensors of each bucket, which are views of the bucket, and then `post_hook`. If they raise, the
     server gets the traceback. Raises `PeerLostError` if the server exits before its last bucket, and `TimeoutError` if
@@ -136,10 +141,14 @@ def _run_all(buckets: xs.Channel, run: Callable[[list[tuple[str, Any]]], None], 
 
 
 class WorkerExtension(_worker.VllmColocateWorkerExtension):
-    """checkpoint-engine's extension of vLLM's worker, which loads weights from a channel or, as before, a socket."""
+    """Extends checkpoint-engine's extension of vLLM's worker, so that it can load weights from a channel as well as
+    from a socket.
+    """
 
     def update_weights_from_ipc(self, zmq_handles: dict[str, str]) -> None:
-        """Load weights from the address that `zmq_handles` has for this worker's device, by vLLM's own reload."""
+        """Load weights from the address that `zmq_handles` has for this worker's device. vLLM's own functions put them
+        into the model.
+        """
         place = "cpu" if self.device.type == "cpu" else self._device_uuid
         if not zmq_handles[place].startswith(SCHEME):
             super().update_weights_from_ipc(zmq_handles)

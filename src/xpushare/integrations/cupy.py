@@ -21,9 +21,9 @@ cupy: Any = importlib.import_module("cupy")  # if CuPy is missing, type checkers
 def install(*, opens: int = 1) -> None:
     """Send CuPy arrays by handle, without a copy, through every queue, pipe, pool and process argument.
 
-    This works for arrays whose allocator's memory can be shared. CuPy sends all other arrays by value. The memory is
-    held until the receiver has dropped the array. A message that nobody receives holds it for `XPUSHARE_PICKLE_GRACE`
-    seconds. The receiver needs this package, but need not call this function. Idempotent.
+    This works for arrays whose allocator's memory can be shared. CuPy sends all other arrays by value. The memory stays
+    allocated until the receiver has released the array. If a message is never received, its memory is released after
+    `XPUSHARE_PICKLE_GRACE` seconds. The receiver needs this package, but need not call this function. Idempotent.
 
     Args:
         opens: How often each message can be received, in any processes. Use more than one for a pool
@@ -48,7 +48,7 @@ def install(*, opens: int = 1) -> None:
 
 
 def uninstall() -> None:
-    """Restore the previous registrations. Idempotent.
+    """Restore the reductions that were registered before `install`. Idempotent.
 
     Examples:
         >>> from xpushare.integrations.cupy import install, uninstall
@@ -77,7 +77,7 @@ class _Reduction:
 
 @final
 class Pool(_pools.Pool):
-    """Memory for CuPy's arrays. See `pool`."""
+    """A pool of device memory from which CuPy allocates its arrays. See `pool`."""
 
     def __init__(self, device: Any) -> None:
         super().__init__(device)
@@ -93,7 +93,7 @@ class Pool(_pools.Pool):
         return self._memory_pool.malloc(nbytes)
 
     def empty_cache(self) -> None:
-        """Give back to the device the memory that CuPy has cached and that no array uses."""
+        """Free memory that CuPy has cached and that no array uses."""
         self._memory_pool.free_all_blocks()
 
     def _capturing(self) -> bool:

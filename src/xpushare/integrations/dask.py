@@ -1,9 +1,10 @@
-"""Dask: the workers of a machine send each other arrays as handles of a few hundred bytes, instead of through a socket.
+"""Dask integration. The workers of one machine send each other handles of a few hundred bytes instead of the arrays
+themselves.
 
 The serialisation family "xpushare" sends only the handle. Dask's family "dask" tries it first if the receiver has
 announced that it can open handles. This module is a preload (`distributed.worker.preload`), and has a plugin for
-workers that are already running. Handles that a peer may still open are leased. docs/integrations/dask.md has the
-rules.
+workers that are already running. A *lease* keeps a handle's export alive while a peer may still open it.
+docs/integrations/dask.md describes leases.
 """
 
 # The types of Dask are unknown where it is not installed.
@@ -70,7 +71,7 @@ _settings = _Settings(0, 0, 0)
 
 
 class _Lease:
-    """One handle on its way to one receiver."""
+    """A handle that was sent to one receiver, and the data that decides when its export ends."""
 
     def __init__(self, handle: xs.ArrayHandle, memory: xs.Memory | None, receiver: _Process, end: float) -> None:
         self.handle = handle
@@ -80,9 +81,12 @@ class _Lease:
         self.seen: float | None = None  # when the lease was first seen to be opened
 
     def over(self, now: float) -> str | None:
-        """Return why the lease has ended, or None if it has not. "returned" means opened and closed again. "kept" means
-        opened, and the receiver's own from then on. "lost" means that the receiver died before it opened the handle.
-        "expired" means that nobody opened it in time.
+        """Return why the lease has ended, or None if it has not.
+
+        - "returned": the receiver opened the handle and closed it again.
+        - "kept": the receiver opened the handle and now owns the memory.
+        - "lost": the receiver died before it opened the handle.
+        - "expired": the handle was not opened in time.
         """
         table = node.current().table()
         entry = fields_of(self.handle.handle).entry
@@ -113,11 +117,11 @@ def _on_host(device: str) -> bool:
 
 
 class Leases:
-    """The handles that this process has given out, each of which can be opened once.
+    """The handles that this process has sent, each of which can be opened once.
 
-    A lease ends once its receiver owns the memory or has closed it again, once the receiver has died without opening
-    the handle, or when the lease's time is over. The export ends with the lease. Memory that elements were copied into
-    is reused for a later copy once nobody has it open any more, since new shared pages cost more than the copy.
+    A lease keeps an export alive. It ends when its receiver owns the memory or has closed it again, when the receiver
+    has died without opening the handle, or when the time of the lease has passed. Memory of copies is reused for later
+    copies once no process has it open, since new shared pages cost more than the copy itself.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -128,7 +132,7 @@ class Leases:
         self._counts: Counter[str] = Counter()
 
     def grant(self, handle: xs.ArrayHandle, memory: xs.Memory | None, receiver: _Process) -> None:
-        """Keep the export alive until the lease ends."""
+        """Keep the export of a handle alive until its lease ends. `memory` is the copy behind the handle, or None."""
         lease = _Lease(handle, memory, receiver, self._clock() + _settings.lease)
         with self._lock:
             self._live.append(lease)
@@ -159,8 +163,8 @@ class Leases:
                 )
 
     def memory(self, nbytes: int) -> xs.Memory:
-        """Return host memory of at least `nbytes` that no other process has open. Raises `OutOfMemoryError` if it would
-        exceed the settings' limit on copies.
+        """Return host memory of at least `nbytes` bytes that no other process has open. Raises `OutOfMemoryError` if
+        the memory of all copies would exceed the configured limit.
         """
         self.sweep()
         dropped: list[tuple[float, xs.Memory]] = []
@@ -180,7 +184,7 @@ class Leases:
         return xs.malloc_device(nbytes, "native_cpu:0")
 
     def statistics(self) -> dict[str, int]:
-        """Return the statistics that `leases` describes."""
+        """Return the numbers that `leases` returns. The docstring of `leases` describes them."""
         self.sweep()
         with self._lock:
             waiting = [lease for lease in self._live if lease.seen is None]
@@ -199,7 +203,8 @@ _leases = Leases()
 
 
 def leases() -> dict[str, int]:
-    """Return statistics of the handles that this process has sent and received. `client.run(leases)` asks all workers.
+    """Return statistics of the handles that this process has sent and received. `client.run(leases)` returns those of
+    all workers.
 
     Returns:
         A dict of numbers.
@@ -208,13 +213,13 @@ def leases() -> dict[str, int]:
         - `waiting`: handles that have not been opened yet
         - `opened`: handles whose memory the receiver holds
         - `returned`: handles that were opened and closed again
-        - `kept`: handles that were opened, and whose memory is the receiver's alone since then
-        - `expired`: handles that nobody opened in time
-        - `lost`: handles that nobody opened, since the receiver died
+        - `kept`: handles that were opened, and whose memory the receiver now owns
+        - `expired`: handles that were not opened in time
+        - `lost`: handles that were not opened, because the receiver died
         - `refused`: arrays that could not be exported and were sent by value
-        - `attached`, `failed`: received handles that could, or could not, be opened
-        - `waiting_nbytes`, `opened_nbytes`: the bytes of these
-        - `spare_nbytes`: shared memory that waits for the next copy
+        - `attached`, `failed`: received handles that this process opened, or could not open
+        - `waiting_nbytes`, `opened_nbytes`: the memory behind the `waiting` and the `opened` handles, in bytes
+        - `spare_nbytes`: shared memory that is kept for the next copy, in bytes
 
     Examples:
         >>> from xpushare.integrations.dask import leases
@@ -229,7 +234,7 @@ def leases() -> dict[str, int]:
 
 @dataclass(frozen=True)
 class _Process:
-    """A receiver. `pid` is None if this process cannot see it."""
+    """The receiver of a handle. `pid` is None if this process cannot see it."""
 
     pid: int | None
     started: int
@@ -239,8 +244,8 @@ class _Process:
 
 
 def _started(pid: int) -> int | None:
-    """Return when a living process began, in clock ticks since the boot. This distinguishes it from a later process
-    with the same pid.
+    """Return the start time of a living process, in clock ticks since the boot. It distinguishes the process from a
+    later process with the same pid.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -250,8 +255,8 @@ def _started(pid: int) -> int | None:
 
 
 def _whereabouts() -> dict[str, Any]:
-    """Return the facts that decide whether two processes can open each other's handles: the boot, the key, and the
-    namespaces.
+    """Return the facts that decide whether two processes can open each other's handles. These are a hash of the key and
+    the boot id, and the namespaces.
     """
     return {
         "key": keyed_hash(b"xpushare.integrations.dask" + identity.boot_id()),
@@ -262,8 +267,8 @@ def _whereabouts() -> dict[str, Any]:
 
 
 def _receiver(context: dict[str, Any] | None) -> _Process | None:
-    """Return the process that asked, if it can open handles of this process. Return None if the elements must go by
-    value.
+    """Return the process that requested the data, if it can open handles of this process. Return None if the elements
+    must be sent by value.
     """
     asked: dict[str, Any] | None = (context or {}).get("recipient", {}).get(FAMILY)
     if context is None or asked is None:
@@ -284,7 +289,7 @@ def _receiver(context: dict[str, Any] | None) -> _Process | None:
 
 
 def _kind(x: Any) -> str | None:
-    """Return the library of the array, if it may be sent as a handle."""
+    """Return the name of the array's library, or None if the object cannot be sent as a handle."""
     if type(x) is np.ndarray:
         repeated = any(not step and length > 1 for step, length in zip(x.strides, x.shape, strict=True))
         return None if repeated or x.dtype.hasobject else "numpy"  # Dask sends repeated elements once
@@ -299,7 +304,9 @@ def _kind(x: Any) -> str | None:
 
 
 def _dumps(x: Any, context: dict[str, Any] | None = None) -> tuple[dict[str, Any], list[Any]]:
-    """Serialise `x` as a handle. If that is impossible, raise NotImplementedError. Dask then tries the next family."""
+    """Serialise `x` as a handle. Raises `NotImplementedError` if that is impossible, so that Dask tries the next
+    family.
+    """
     kind = _kind(x)
     if kind is None or x.nbytes < max(_settings.threshold, 1):
         raise NotImplementedError
@@ -317,8 +324,9 @@ def _dumps(x: Any, context: dict[str, Any] | None = None) -> tuple[dict[str, Any
 
 
 def _export(x: Any, kind: str) -> tuple[xs.ArrayHandle, xs.Memory | None]:
-    """Export in place if the memory can be shared, read-only if the library has read-only arrays. Otherwise export a
-    copy, which becomes the receiver's own.
+    """Export the array in place if its memory can be shared. Such an export is read-only, unless the library has no
+    read-only arrays. Otherwise export a copy, which then belongs to the receiver. Returns the handle, and the memory of
+    the copy if it is on the host.
     """
     on_host = adapters.on_host(x.__dlpack_device__()[0]) if kind != "numpy" else True
     if not on_host:
@@ -338,7 +346,9 @@ def _export(x: Any, kind: str) -> tuple[xs.ArrayHandle, xs.Memory | None]:
 
 
 def _loads(header: dict[str, Any], _frames: list[Any]) -> Any:
-    """Attach the array. A failure raises OSError, after which Dask gets the value from another worker or asks again."""
+    """Attach the array of a handle. Any failure raises `OSError`, so that Dask requests the value from another worker,
+    or again from the same one.
+    """
     try:
         handle = xs.ArrayHandle(header["handle"])
         # The handle can be opened once, so other requests get a descriptor of this process.
@@ -359,8 +369,8 @@ def _loads(header: dict[str, Any], _frames: list[Any]) -> Any:
 
 
 def _dask_dumps(x: Any, context: dict[str, Any] | None = None) -> Any:
-    """Replaces Dask's own family, and sends everything but handles as before. Requests do not name the family
-    "xpushare", so peers need not know it.
+    """Serialise `x` as a handle or, if that is impossible, as Dask's own family "dask" does. This replaces that
+    family's function, since requests for data do not name the family "xpushare".
     """
     try:
         return _dumps(x, context)
@@ -399,7 +409,7 @@ def _shared(values: Any) -> xs.SharedArray:
 
 
 def _pickle_dumps(x: Any, context: dict[str, Any] | None = None) -> Any:
-    """Pickle as Dask does, with the SharedArrays inside `x` by value."""
+    """Pickle `x` as Dask does, but send each `SharedArray` in it by value."""
     before = getattr(_pickling, "by_value", False)
     _pickling.by_value = True
     try:
@@ -418,14 +428,14 @@ def _reduce(array: xs.SharedArray) -> Any:
 
 
 class _Asking:
-    """The connection pools of this process that ask their peers for handles."""
+    """Announces to this process's peers, on its connections to them, that this process can open their handles."""
 
     def __init__(self) -> None:
         self._pools: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # pool -> its loop
         self._expired = 0
 
     def begin(self, server: Worker | Client) -> None:
-        """Announce the identity of this process on each new connection."""
+        """Announce on each new connection of `server` that this process can open handles."""
         pool: Any = server.rpc
         about = _whereabouts() | {
             "started": _started(os.getpid()),
@@ -452,8 +462,8 @@ class _Asking:
         _leases.count("attached")
 
     def failed(self, error: xs.XpuShareError) -> None:
-        """Count a handle that could not be opened. After several expired handles in a row, or any other error, stop
-        asking for handles, since the failure would recur.
+        """Count a handle that could not be opened. After several expired handles in a row, or any other error, end the
+        announcements, since the failure would recur.
         """
         _leases.count("failed")
         self._expired += 1
@@ -477,18 +487,18 @@ def register(
     lease: float | str | None = None,
     copies: int | str | None = None,
 ) -> None:
-    """Register the family in this process.
+    """Register the serialisation family "xpushare" with Dask in this process.
 
-    `register` may be called again. The settings of the last call apply. Peers that have not registered send and get
-    values, as before.
+    If `register` is called several times, the settings of the last call apply. A peer that has not registered still
+    sends and receives arrays by value.
 
     Args:
-        server: A Worker or Client of this process, which then asks its peers for handles.
-        threshold: Arrays below this size go by value (bytes, or "1 MiB"). None means `xpushare.threshold` in Dask's
-            configuration, or else 1 MiB.
+        server: A `Worker` or `Client` of this process. It then receives handles instead of values from its peers.
+        threshold: Arrays below this size are sent by value (bytes, or "1 MiB"). None means `xpushare.threshold` in
+            Dask's configuration, or else 1 MiB.
         lease: How long a handle waits to be opened (seconds, or "300 s"). None means `xpushare.lease`, or else 300 s.
-        copies: The most shared memory for copies of private arrays, including memory that is held for the next copies.
-            Beyond that, arrays go by value. None means `xpushare.copies`, or else 1 GiB.
+        copies: The limit on shared memory for copies of private arrays, including memory that is kept for the next
+            copies. Beyond this limit, arrays are sent by value. None means `xpushare.copies`, or else 1 GiB.
 
     Raises:
         ValueError: `threshold` or `copies` is not a number of bytes.

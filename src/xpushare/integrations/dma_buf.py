@@ -1,8 +1,8 @@
-"""dma-bufs in and out: `xpushare.integrations.dma_buf`.
+"""Import and export of dma-bufs: `xpushare.integrations.dma_buf`.
 
-A dma-buf is the kernel's file descriptor for memory that drivers share: cameras and video decoders (V4L2, VA-API), DRM,
-RDMA cards. `adopt` turns a dma-buf into memory, which other processes open by a handle like any other. `memory_fd`
-turns memory into a dma-buf.
+A dma-buf is a file descriptor for memory that several drivers can use, for example drivers of cameras and video
+decoders (V4L2, VA-API), displays (DRM) and RDMA cards. `adopt` turns a dma-buf into a `Memory`, which other processes
+can open by a handle. `memory_fd` turns memory into a dma-buf.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["MemoryFd", "access", "adopt", "memory_fd"]
 
 
 class MemoryFd(NamedTuple):
-    """A dma-buf, and the place of the exported memory in it."""
+    """The file descriptor of a dma-buf, and the place of the exported memory in the dma-buf."""
 
     fd: int  # the caller owns it and closes it
     offset: int  # the memory's offset in the dma-buf, in bytes
@@ -31,13 +31,13 @@ class MemoryFd(NamedTuple):
 
 
 def memory_fd(obj: Any) -> MemoryFd:
-    """Return a new file descriptor of a dma-buf that contains the memory of an object. Keep the memory until the
-    dma-buf is closed, since not every driver's dma-buf keeps it.
+    """Return a new file descriptor of a dma-buf that contains the memory of an object. Do not free the memory before
+    the dma-buf is closed, since a dma-buf does not keep the memory alive with every driver.
 
-    CUDA makes dma-bufs of device memory, even if another library allocated it, or this process opened it (except for
-    opened `cudaMalloc` memory). Level Zero and HIP share their memory as dma-bufs anyway. The kernel makes them of host
-    memory (`/dev/udmabuf`). Except on CUDA, the process must own the memory: it allocated it, adopted it, or attached
-    it with `own=True`.
+    Dma-bufs exist for device memory of CUDA, Level Zero and HIP, and for host memory (by `/dev/udmabuf`). On CUDA, the
+    memory may have been allocated by another library or opened from another process, except for opened `cudaMalloc`
+    memory. Otherwise this process must own the memory, so that it was allocated or adopted here, or attached with
+    `own=True`.
 
     Args:
         obj: A `Memory`, or an array that `xs.ipc.memory.get` accepts.
@@ -67,24 +67,24 @@ def memory_fd(obj: Any) -> MemoryFd:
 
 
 def adopt(fd: int, *, device: DeviceLike = "native_cpu:0", offset: int = 0, nbytes: int | None = None) -> Memory:
-    """Return the memory in a dma-buf. The host maps it, or a Level Zero device imports it.
+    """Return the memory of a dma-buf, mapped on the host or imported on a Level Zero device.
 
-    The memory is exported as that dma-buf, which importers map on the same device or on `native_cpu:0`. Use `access`
-    around the host's reads and writes.
+    If the memory is shared, other processes receive the same dma-buf, and open it on the same device or on
+    `native_cpu:0`. Use `access` around reads and writes by the host.
 
     Args:
         fd: The dma-buf's file descriptor. The caller still owns it.
         device: `native_cpu:0`, or the Level Zero device that imports it.
         offset: Where the memory begins in the dma-buf, in bytes.
-        nbytes: How many bytes. None means all from `offset` on.
+        nbytes: The size of the memory in bytes. None means everything from `offset` to the end.
 
     Returns:
-        The memory, which keeps the dma-buf.
+        The memory. It keeps the dma-buf open.
 
     Raises:
-        InvalidArgumentError: `fd` is not a dma-buf, or the part is not in it.
-        FeatureNotSupportedError: The device cannot import a dma-buf, or the driver that made this one does not let the
-            host map it.
+        InvalidArgumentError: `fd` is not a dma-buf, or `offset` and `nbytes` exceed its size.
+        FeatureNotSupportedError: The device cannot import a dma-buf, or the driver that made the dma-buf does not allow
+            the host to map it.
         DeviceError: The driver failed.
         OutOfMemoryError: File descriptors or memory ran out.
 
@@ -113,7 +113,7 @@ def access(memory: Memory, *, write: bool = True) -> Generator[Memory]:
         A context manager, whose result is the memory.
 
     Raises:
-        InvalidArgumentError: The host has not mapped this memory as a dma-buf, so it does not need this.
+        InvalidArgumentError: The memory is not a dma-buf that the host has mapped, so it needs no synchronisation.
 
     Examples:
         >>> from xpushare.integrations import dma_buf

@@ -24,7 +24,7 @@ _BACKEND = "cuda"
 
 
 class FabricHandle(NamedTuple):
-    """An allocation's fabric handle, and the memory's place in the allocation."""
+    """The fabric handle of an allocation, and the place of an object's memory in this allocation."""
 
     handle: bytes  # the 64 bytes of CUmemFabricHandle, for cuMemImportFromShareableHandle
     offset: int  # the memory's offset in the allocation, in bytes
@@ -33,8 +33,8 @@ class FabricHandle(NamedTuple):
 
 
 def support(device: DeviceLike = "cuda:0") -> Support:
-    """Return whether memory of the device can have a fabric handle, and the reason. This asks the driver, then tries
-    one allocation, whether or not `XPUSHARE_CUDA_FABRIC` is set.
+    """Return whether memory of the device can have a fabric handle, and the reason if it cannot. This asks the driver
+    and makes a test allocation, even if `XPUSHARE_CUDA_FABRIC` is not set.
     """
     chosen = device if isinstance(device, Device) else Device(device)
     if chosen.backend != _BACKEND:
@@ -45,11 +45,11 @@ def support(device: DeviceLike = "cuda:0") -> Support:
 
 
 def handle(obj: Any) -> FabricHandle:
-    """Return the fabric handle of the allocation that contains `obj`, a Memory or an array.
+    """Return the fabric handle of the allocation that contains `obj`, a `Memory` or an array.
 
-    Keep the memory for as long as another node uses it, since a fabric handle does not keep the memory alive. The
-    handle opens the whole allocation. Raises `FeatureNotSupportedError` if the memory was made without a fabric handle.
-    Also raises `InvalidArgumentError` and `DeviceError`.
+    The handle opens the whole allocation. It does not keep the memory alive, so do not free the memory while another
+    node uses it. Raises `FeatureNotSupportedError` if the memory was made without a fabric handle. Also raises
+    `InvalidArgumentError` and `DeviceError`.
     """
     source = use(obj) if isinstance(obj, Memory) else range_of(obj)
     if source.device.backend != _BACKEND:

@@ -16,9 +16,9 @@ def install(*, opens: int = 1) -> None:
     """Send JAX arrays by handle, without a copy, through every queue, pipe, pool and process argument.
 
     This works for arrays on one device whose memory can be shared, and for host arrays in memory of this package. JAX
-    sends all other arrays by value. The memory is held until the receiver has dropped the array. A message that nobody
-    receives holds it for `XPUSHARE_PICKLE_GRACE` seconds. The receiver needs this package, but need not call this
-    function. Calling it starts JAX's backend. Idempotent.
+    sends all other arrays by value. The memory stays allocated until the receiver has released the array. If a message
+    is never received, its memory is released after `XPUSHARE_PICKLE_GRACE` seconds. The receiver needs this package,
+    but need not call this function. `install` starts JAX's backend. Idempotent.
 
     Args:
         opens: How often each message can be received, in any processes. Use more than one for a pool
@@ -41,7 +41,7 @@ def install(*, opens: int = 1) -> None:
 
 
 def uninstall() -> None:
-    """Restore the previous registrations. Idempotent.
+    """Restore the reductions that were registered before `install`. Idempotent.
 
     Examples:
         >>> from xpushare.integrations.jax import install, uninstall

@@ -1,8 +1,8 @@
-"""LMCache: an engine passes its KV cache to LMCache's server by handle, and events of this package order the work of
-both.
+"""LMCache integration. An engine passes its KV cache to LMCache's server by handle. Events of this package order the
+work of the two processes.
 
-`LMCACHE_DEVICE_BACKEND=xpushare` switches the plug-in on, in the engine and in the server. For the changes see
-docs/engines/lmcache.md.
+Set `LMCACHE_DEVICE_BACKEND=xpushare` in the engine and in the server to enable the plug-in. docs/engines/lmcache.md
+describes the changes.
 """
 
 # LMCache's protocols pass events, devices and streams as plain objects.
@@ -34,7 +34,7 @@ _opened: Final[WeakValueDictionary[bytes, Storages]] = WeakValueDictionary()  # 
 
 
 class Spec(CudaDeviceSpec):  # type: ignore[misc,unused-ignore]
-    """A backend of LMCache: its CUDA devices, with handles and events of this package."""
+    """An LMCache backend for CUDA devices that uses handles and events of this package."""
 
     def __init__(self) -> None:
         self._events: Events | None = None
@@ -53,7 +53,9 @@ class Spec(CudaDeviceSpec):  # type: ignore[misc,unused-ignore]
         return "xpushare"
 
     def is_available(self) -> bool:
-        """Return False unless the option is set: LMCache refuses to choose between two available devices."""
+        """Return whether this backend can be used. Return False unless `LMCACHE_DEVICE_BACKEND` selects it, since
+        LMCache raises an error if two backends are available.
+        """
         return self._chosen() and super().is_available()
 
     @property
@@ -75,12 +77,16 @@ def __getattr__(name: str) -> Any:  # LMCache imports `Wrapper` from here when i
 
 @functools.cache
 def wrapper() -> Any:
-    """Return the class of tensor descriptors. Its base class cannot be imported before LMCache is."""
+    """Return the class of tensor descriptors. It is made on the first call, since its base class can be imported only
+    after LMCache itself.
+    """
     contiguity = importlib.import_module("lmcache.v1.gpu_connector.kv_format.contiguity")
     base: Any = importlib.import_module("lmcache.v1.platform.base.ipc_wrapper").DeviceIPCWrapper
 
     class Wrapper(base):  # type: ignore[misc,unused-ignore]
-        """Describes a tensor of another process: a storage of a batch, and the tensor's place in it."""
+        """Describes a tensor for another process. The description names a storage in a batch, and the tensor's place in
+        this storage.
+        """
 
         device_type = "cuda"  # otherwise LMCache opens each tensor once more to find its device
         _opened: Storages | None = None
@@ -110,8 +116,8 @@ def wrapper() -> Any:
             return found
 
         def to_tensor(self) -> Any:
-            """Return a view of the other process's memory, which stays mapped until `close`, and as long as the tensor
-            lives.
+            """Return the tensor, a view of the other process's memory. The memory stays mapped until `close` has been
+            called and the tensor has been freed.
 
             The first call opens all storages of the batch.
             """
@@ -133,7 +139,7 @@ class Storages(list[Any]):
 
 
 class Batch:
-    """Storages that an engine has described one after the other, to be exported together as one tree."""
+    """Storages that an engine has described one after the other. They are exported together as one tree."""
 
     def __init__(self) -> None:
         self.flats: list[Any] = []
@@ -145,7 +151,9 @@ class Batch:
         return bytes(self.handle)
 
     def end(self) -> None:
-        """End the export, because a tensor in it no longer exists, which means that the whole cache is gone."""
+        """End the export. This is called when a tensor of the batch is freed, since the engine frees its whole cache at
+        once.
+        """
         for key in [key for key, (batch, _) in _exports.items() if batch is self]:
             del _exports[key]
         self.flats.clear()
@@ -154,7 +162,7 @@ class Batch:
 
 
 def _batch_of(tensor: Any, storage: Any) -> tuple[Batch, int]:
-    """Return the batch of a storage, and the storage's number in it."""
+    """Return the batch of a storage, and the index of the storage in the batch."""
     key = storage.data_ptr(), storage.nbytes()
     if key not in _exports:
         last = next(reversed(_exports.values()), None)
@@ -167,7 +175,9 @@ def _batch_of(tensor: Any, storage: Any) -> tuple[Batch, int]:
 
 @dataclass
 class Point:
-    """An event of LMCache: a point on the timeline of the stream that recorded it."""
+    """An event of LMCache. It consists of the `xs.Event` of the stream that recorded it, the event's handle, and the
+    number of the signal.
+    """
 
     event: xs.Event | None = None
     handle: bytes = b""
@@ -175,7 +185,9 @@ class Point:
 
 
 class Events:
-    """LMCache's interface to events between processes: one timeline for each stream, opened once by each peer."""
+    """Implements LMCache's interface for events between processes. Each stream has one `xs.Event`, which each peer
+    opens once.
+    """
 
     def __init__(self, device_type: str) -> None:
         self.device_type = device_type
@@ -212,8 +224,8 @@ class Events:
         return Point(self._peers(raw), raw, int.from_bytes(handle[-8:], "little"))
 
     def wait_event(self, event: Point, stream: object) -> None:
-        """Make the stream wait. If the other process dies first, the next wait that this package queues on the stream
-        raises `PeerLostError`.
+        """Make the stream wait for the event. If the other process dies first, the next wait that this package queues
+        on the stream raises `PeerLostError`.
         """
         if event.event is not None:
             _queue(stream).wait(event.event, at_least=event.number)

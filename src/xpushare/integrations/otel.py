@@ -1,8 +1,8 @@
-"""Makes OpenTelemetry spans of xpushare's operations: `xpushare.integrations.otel.install()`.
+"""OpenTelemetry spans for the operations of xpushare: `xpushare.integrations.otel.install()`.
 
-Each operation is a span with the name that `xpushare trace` gives it. The span records the operation's arguments as
-attributes, and its error if it fails. `xpushare.handle` and `xpushare.event` are equal in all processes, so a backend
-can connect the two ends of a handle. Needs the extra `otel`.
+Each operation becomes a span with the name that `xpushare trace` shows. The span records the operation's arguments as
+attributes, and its error if it fails. The attributes `xpushare.handle` and `xpushare.event` have the same value in all
+processes, so a backend can connect the spans of the exporter and of the importer. Needs the extra `otel`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ trace: Any = importlib.import_module("opentelemetry.trace")
 
 
 def install(provider: Any = None) -> None:
-    """Make a span of each operation of this process from now on.
+    """Make an OpenTelemetry span for each operation of this process from now on.
 
     Args:
         provider: A tracer provider. None means the global one.
 
     Raises:
-        ImportError: OpenTelemetry is not installed (extra `otel`); the import of this module raises it.
+        ImportError: OpenTelemetry is not installed (extra `otel`). The import of this module raises this error.
 
     Examples:
         >>> from opentelemetry.sdk.trace import TracerProvider

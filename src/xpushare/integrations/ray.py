@@ -1,4 +1,5 @@
-"""Ray: a transport for Ray Direct Transport (RDT), by which the actors of a node share arrays instead of copying them.
+"""Ray integration: a transport for Ray Direct Transport (RDT), so that actors on one node share arrays instead of
+copying them.
 
 It needs Ray 2.60 or newer. Call `register()` before the actors are created. Then write
 `@ray.method(tensor_transport="XPUSHARE")` or `ray.put(array, _tensor_transport="XPUSHARE")`.
@@ -48,17 +49,17 @@ _log: Final = logging.getLogger("xpushare")
 
 
 def register(name: str = "XPUSHARE", data_type: type = np.ndarray) -> None:
-    """Make the transport known to Ray in this process, and in the actors that this process creates from now on.
+    """Register the transport with Ray in this process, and in the actors that this process creates from now on.
 
-    Registering the same type and name again does nothing. (ray.experimental.register_tensor_transport)
+    Registering the same type and name again does nothing. This calls `ray.experimental.register_tensor_transport`.
 
     Args:
-        name: The name of the transport, as for `tensor_transport=`. Another type needs another name.
+        name: The name of the transport, as passed to `tensor_transport=`. Each type needs a name of its own.
         data_type: The type of the arrays that the transport carries: `numpy.ndarray`, `torch.Tensor`, `cupy.ndarray`,
             `jax.Array` or `xpushare.SharedArray`. Ray takes arrays of exactly that class, not of subclasses.
 
     Raises:
-        InvalidArgumentError: `data_type` is another type, or the name is registered for another transport.
+        InvalidArgumentError: `data_type` is not one of these types, or the name is registered for another transport.
 
     Examples:
         >>> import ray
@@ -91,8 +92,8 @@ def _library(data_type: type) -> str:
 
 @dataclass(kw_only=True)
 class Metadata(TensorTransportMetadata):  # type: ignore[misc,unused-ignore]
-    """The data about an object that consumers get. `tensor_meta` has shapes and dtypes in the form of the arrays'
-    library.
+    """The metadata of an object, which Ray sends to its consumers. `tensor_meta` has the shapes and dtypes in the form
+    of the arrays' library.
     """
 
     node_id: str  # the producer's Ray node
@@ -103,7 +104,9 @@ class Metadata(TensorTransportMetadata):  # type: ignore[misc,unused-ignore]
 
 @dataclass
 class Fetch(FetchRequest):  # type: ignore[misc,unused-ignore]
-    """A fetch in progress. The arrays are in `tensors`, or `elements` refers to an object in Ray's object store."""
+    """A fetch in progress. Either `tensors` has the arrays already, or `elements` refers to an object in Ray's object
+    store.
+    """
 
     obj_id: str
     tensors: list[Any]
@@ -113,12 +116,13 @@ class Fetch(FetchRequest):  # type: ignore[misc,unused-ignore]
 
 
 class Transport(TensorTransportManager):  # type: ignore[misc,unused-ignore]
-    """Implements Ray's transport interface. `register` makes the transport known, and Ray makes one object per process.
+    """Implements Ray's transport interface. `register` registers this class with Ray, which makes one object per
+    process.
 
-    The producer shares each array (`xpushare.share`) and holds the exports until Ray finds the object out of scope. A
-    consumer on the producer's Ray node attaches them. A consumer may also be on another node, or unable to see the
-    arrays' GPU. For it, a Ray task on the producer's node reads the arrays, and its result comes through Ray's object
-    store. The log `xpushare` reports that (INFO).
+    The producer shares each array (`xpushare.share`) and holds the exports until the object goes out of scope in Ray. A
+    consumer on the producer's node attaches the arrays. If a consumer is on another node, or cannot see the arrays'
+    GPU, a Ray task on the producer's node reads the arrays and returns them through Ray's object store. The logger
+    `xpushare` reports this at level INFO.
     """
 
     name = "XPUSHARE"
@@ -142,7 +146,8 @@ class Transport(TensorTransportManager):  # type: ignore[misc,unused-ignore]
         return True
 
     def extract_tensor_transport_metadata(self, obj_id: str, rdt_object: list[Any]) -> Metadata:
-        """Share an object's arrays, with their content after the work queued on their library's current stream.
+        """Share an object's arrays. Consumers see their content after the work that is queued on the library's current
+        stream.
 
         Memory that cannot be shared in place (allocated by NumPy or torch on the host) is copied once. Raises the
         errors of `share`, and `InvalidArgumentError` for arrays on devices of several kinds.
@@ -192,8 +197,8 @@ class Transport(TensorTransportManager):  # type: ignore[misc,unused-ignore]
         communicator_metadata: Any,  # noqa: ARG002
         target_buffers: list[Any] | None = None,
     ) -> Fetch:
-        """Attach the arrays. If that is impossible, start a task on the producer's node that reads the arrays, and
-        return without waiting for the task.
+        """Attach the arrays. If that is impossible, start a task on the producer's node that reads the arrays. Returns
+        without waiting for the task.
         """
         metadata = tensor_transport_metadata
         fetch = Fetch(obj_id, [], metadata, target_buffers, None)
@@ -207,8 +212,8 @@ class Transport(TensorTransportManager):  # type: ignore[misc,unused-ignore]
         return fetch
 
     def wait_fetch_complete(self, fetch_request: Fetch, timeout: float = -1) -> list[Any]:
-        """Return the arrays. Raises `ray.exceptions.GetTimeoutError` after `timeout` seconds, and the errors of reading
-        the arrays.
+        """Return the arrays of a fetch. Raises `ray.exceptions.GetTimeoutError` after `timeout` seconds, and the errors
+        of reading the arrays.
         """
         fetch, metadata = fetch_request, fetch_request.metadata
         if fetch.elements is not None:
@@ -227,11 +232,11 @@ class Transport(TensorTransportManager):  # type: ignore[misc,unused-ignore]
         communicator_metadata: Any,
         target_buffers: list[Any] | None = None,
     ) -> list[Any]:
-        """Return views of the producer's memory, which stays mapped as long as they live. Return copies if the memory
-        is out of reach.
+        """Return views of the producer's memory, which stays mapped as long as they live. Return copies if this process
+        cannot open the memory.
 
         If `target_buffers` is given, these buffers are filled and returned instead. Raises `HandleExpiredError` if the
-        producer is gone. Waits no longer than Ray does (RAY_rdt_fetch_fail_timeout_milliseconds).
+        producer has ended. Waits no longer than Ray does (RAY_rdt_fetch_fail_timeout_milliseconds).
         """
         fetch = self.fetch_multiple_tensors(obj_id, tensor_transport_metadata, communicator_metadata, target_buffers)
         return self.wait_fetch_complete(fetch, RDT_FETCH_FAIL_TIMEOUT_SECONDS)
@@ -250,14 +255,14 @@ class Transport(TensorTransportManager):  # type: ignore[misc,unused-ignore]
                 handle.close()
 
     def abort_transport(self, obj_id: str, communicator_metadata: Any) -> None:  # noqa: ARG002
-        """End the wait for an object that comes through Ray's object store. Attaching never waits."""
+        """Cancel the Ray task that reads the object's arrays. Arrays that are attached directly involve no task."""
         fetch = self._fetching.get(obj_id)
         if fetch is not None:
             ray.cancel(fetch.elements, force=True)
 
 
 def _share(array: Any) -> xs.ArrayHandle:
-    """Share in place if the memory can be shared. Otherwise share a copy on the same device."""
+    """Share the array in place if this process can export its memory. Otherwise share a copy on the same device."""
     with contextlib.suppress(xs.FeatureNotSupportedError, xs.InvalidArgumentError, xs.HandleExpiredError):
         handle = xs.share(array)
         if handle.handles[0].exporter.pid == os.getpid():
@@ -304,7 +309,7 @@ class _ForJax:
 
 
 def _read(handles: tuple[bytes, ...]) -> list[Any]:
-    """Return the arrays' elements on the host, for Ray to carry. Runs on the producer's node."""
+    """Return copies of the arrays' elements on the host, for Ray to send. Runs on the producer's node."""
     return [_read_one(handle) for handle in handles]
 
 
@@ -322,7 +327,7 @@ def _read_one(handle: bytes) -> Any:
 
 
 def _placed(elements: Any, backend: str) -> xs.SharedArray:
-    """Return new memory with these elements, on the backend's first device."""
+    """Copy these elements into a new array on the backend's first device."""
     host = xs.empty(elements.shape, elements.dtype)
     np.asarray(host)[...] = elements
     if backend == adapters.HOST:

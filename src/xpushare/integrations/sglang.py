@@ -1,7 +1,6 @@
-"""SGLang: tensors go between SGLang's processes, and from a trainer to these processes, by handle.
+"""SGLang integration. Tensors are sent by handle between SGLang's processes, and from a trainer to these processes.
 
-SGLang's own list of plug-ins, `SGLANG_PLUGINS=xpushare`, switches the plug-in on, and so does `install()`. For the
-changes see docs/engines/sglang.md.
+Set `SGLANG_PLUGINS=xpushare` or call `install()` to enable the plug-in. docs/engines/sglang.md describes the changes.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def plugin() -> None:
 
 
 def install(*, opens: int = 1) -> None:
-    """Switch the plug-in on in a process that loads no plug-ins of SGLang, such as a trainer.
+    """Enable the plug-in in a process that does not load SGLang's plug-ins, such as a trainer.
 
     Each serialized message can be read `opens` times, for example by the ranks of `opens` data-parallel replicas that
     get the same bytes. Idempotent. Raises `InvalidArgumentError` if `opens` is below 1.
@@ -55,7 +54,7 @@ def install(*, opens: int = 1) -> None:
 
 
 def _register() -> None:
-    """Register the hooks that SGLang applies once all plug-ins are loaded."""
+    """Register this plug-in's hooks with SGLang, which applies them once all plug-ins are loaded."""
     importlib.import_module("xpushare.integrations.torch").install(opens=_opens)
     importlib.import_module(f"{_UTILS}.common").SafeUnpickler.ALLOWED_GLOBALS |= _GLOBALS
     _hook(f"{_UTILS}.patch_torch.monkey_patch_torch_reductions", _patch)
@@ -74,8 +73,8 @@ def _hook(target: str, hook: Callable[..., Any]) -> Any:
 
 
 def _patch(original: Callable[[], None]) -> None:
-    """Let SGLang register its reductions, and then register this package's. The latter call SGLang's reductions for
-    tensors that cannot be sent by handle.
+    """Let SGLang register its reductions, and then register this package's reductions on top. These call SGLang's
+    reductions for tensors that cannot be sent by handle.
     """
     global _patched
     if _patched:
@@ -93,8 +92,8 @@ def _init(
     original: Callable[..., None], self: Any, named_tensors: Any = None, flattened_tensor: Any = None,
     metadata: Any = None,
 ) -> None:  # fmt: skip
-    """Concatenate the tensors of a new bucket, as SGLang does, into memory of this package. SGLang's own code
-    handles buckets on devices without a backend.
+    """Concatenate the tensors of a new bucket, as SGLang does, but in memory of this package. If no backend supports
+    the device, SGLang's own code does this.
     """
     engines = importlib.import_module("xpushare.integrations._engines")
     device = named_tensors[0][1].device if flattened_tensor is None and named_tensors else None
@@ -116,7 +115,7 @@ def _init(
 
 
 class _Listed:
-    """Stands for a tensor of a list. The message of the first tensor carries the whole list as one tree."""
+    """Replaces a tensor in a list to send. The message of the first tensor carries the whole list as one tree."""
 
     def __init__(self, *arguments: Any) -> None:
         self._arguments = arguments
@@ -143,7 +142,7 @@ async def _update_weights(
 
 
 def _listed(token: bytes, number: int, raw: bytes) -> Any:
-    """Return a tensor of a received list. If an earlier update failed, the unread tensors of its list are dropped."""
+    """Return a tensor of a received list. Unread tensors of an earlier list, whose update failed, are dropped."""
     if raw and number not in _open.get(token, ()):
         found = importlib.import_module(_UTILS).MultiprocessingSerializer.deserialize(raw)
         _open.clear()

@@ -44,14 +44,14 @@ def install(*, opens: int = 1) -> None:
     """Send tensors by handle, without a copy, through every queue, pipe, pool and process argument.
 
     This works with `multiprocessing` and `torch.multiprocessing`, for CUDA tensors whose allocator's memory can be
-    shared, and for CPU tensors in memory of this package. Views of one storage stay views of one storage, and
-    parameters stay parameters. Gradients are not sent. torch sends all other tensors in its own way, as before. For CPU
+    shared, and for CPU tensors in memory of this package. Views of one storage still share one storage at the receiver,
+    and parameters stay parameters. Gradients are not sent. torch sends all other tensors by its own methods. For CPU
     tensors in memory of this package, `is_shared()` is true, and `share_memory_()` leaves them where they are.
 
-    The memory is held until the receiver has dropped the tensor. A message that nobody receives holds it for
-    `XPUSHARE_PICKLE_GRACE` seconds. The receiver needs this package, but need not call this function. A forked child
-    cannot send memory of its parent by handle. torch copies such memory, and a `RuntimeWarning` reports it once.
-    Idempotent.
+    The memory stays allocated until the receiver has released the tensor. If a message is never received, its memory is
+    released after `XPUSHARE_PICKLE_GRACE` seconds. The receiver needs this package, but need not call this function. A
+    forked child cannot send memory of its parent by handle. torch copies such memory, and a `RuntimeWarning` reports it
+    once. Idempotent.
 
     Args:
         opens: How often each message can be received, in any processes. Use more than one for a pool
@@ -124,7 +124,9 @@ _busy: Final = _Busy()
 
 
 def _reduced(tensor: Any) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
-    """Replaces torch's `reduce_tensor` for a tensor on a type of device that torch itself copies through the host."""
+    """Reduce a tensor whose device type torch would copy through the host. This replaces torch's `reduce_tensor` for
+    such devices, and uses this package's reduction instead.
+    """
     if _busy.reducing:  # asked again, for memory that has no handle
         raise xs.FeatureNotSupportedError(
             f"this tensor's memory on {tensor.device} cannot be shared: `xpushare.share(tensor)` says why"
@@ -157,8 +159,8 @@ _SHARED_METHODS: Final = {"is_shared": _is_shared, "share_memory_": _share_memor
 
 
 def _lies_here(storage: Any) -> bool:
-    """Return whether a CPU storage lies in memory of this package that this process, or a parent of this process, made
-    or opened.
+    """Return whether a CPU storage lies in memory that this package allocated or opened, in this process or in its
+    parent before a fork.
     """
     if storage.device.type != "cpu" or not storage.nbytes():
         return False
@@ -213,8 +215,8 @@ class _Reduction:
 
 
 def _is_plain(tensor: Any, nbytes: int) -> bool:
-    """Return whether DLPack can carry a tensor over a storage of `nbytes` bytes without loss. DLPack carries no
-    gradients, and no strides of dimensions of length 1.
+    """Return whether DLPack can carry a tensor and its storage of `nbytes` bytes without loss. DLPack carries neither
+    gradients nor the strides of dimensions of length 1.
     """
     return (
         type(tensor) is torch.Tensor
@@ -227,13 +229,13 @@ def _is_plain(tensor: Any, nbytes: int) -> bool:
 
 
 def _bytes(storage: Any) -> Any:
-    """Return all bytes of a storage."""
+    """Return a uint8 tensor over all bytes of a storage."""
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, 0, (storage.nbytes(),), (1,))
 
 
 @functools.cache
 def _backends() -> dict[str, str]:
-    """Return the backends, by torch's names of their devices."""
+    """Return a dict from torch's device types to this package's backends."""
     return {each.torch_type: each.backend for each in adapters.vendors() if each.torch_type is not None}
 
 
@@ -246,8 +248,8 @@ def _torch_stream(place: xs.Device) -> Any:
 
 
 def _reopened(raw: bytes) -> xs.SharedArray:
-    """Open a block of memory at the receiver, and return its array. On a GPU, torch's current stream waits for the
-    producer's stream.
+    """Open a block of memory in the receiving process, and return its array. On a GPU, torch's current stream waits for
+    the producer's stream.
     """
     array = common.reopened(raw)
     if unsettled(array) is not None and array.device.type == "gpu":
@@ -259,9 +261,8 @@ def _reopened(raw: bytes) -> xs.SharedArray:
 
 
 def _only(storage: Any) -> Any:
-    """Return the storage over these bytes. As long as the storage lives, the same bytes give the same storage. Memory
-    that is opened twice has the same address, and no other memory gets that address while a storage keeps the memory
-    mapped.
+    """Return the one storage that represents these bytes in this process. If an earlier storage over the same bytes is
+    alive, return that one. Otherwise return `storage`, and remember it by its address and size.
     """
     key = "xpushare", storage.data_ptr(), storage.nbytes()
     cache = _torch_reductions.shared_cache
@@ -274,19 +275,19 @@ def _only(storage: Any) -> Any:
 
 
 def _of_block(array: xs.SharedArray, offset: int, nbytes: int) -> Any:
-    """Return the storage over these bytes."""
+    """Return the storage over part of a received block."""
     stream = -1 if array.device.type == "gpu" else None
     piece = capsule_of(common.piece_of(array, offset, nbytes), stream, False, True)
     return _only(torch.utils.dlpack.from_dlpack(piece).untyped_storage())
 
 
 def _of_message(message: common.Received, number: int) -> Any:
-    """Return the storage of a message's tensor."""
+    """Return the storage of a tensor in a received message."""
     return _only(message.arrays[number].untyped_storage())
 
 
 def _received(message: common.Received, number: int) -> Any:
-    """Return a message's tensor."""
+    """Return a tensor of a received message."""
     tensor = message.arrays[number]
     storage = tensor.untyped_storage()
     only = _only(storage)
@@ -315,7 +316,7 @@ def _rebuild(
 
 @final
 class Pool(_pools.Pool):
-    """Memory for torch's CUDA tensors. See `pool`."""
+    """A pool of device memory from which torch allocates CUDA tensors. See `pool`."""
 
     def __init__(self, device: Any) -> None:
         super().__init__(device)
@@ -337,8 +338,7 @@ class Pool(_pools.Pool):
         return found
 
     def empty_cache(self) -> None:
-        """Give back to the device the memory that torch has cached, in this pool and elsewhere, and that no tensor
-        uses. `id` changes.
+        """Free memory that torch has cached, in this pool and elsewhere, and that no tensor uses. This changes `id`.
 
         Raises `InvalidArgumentError` within `with pool:`, and while a captured graph has memory in this pool.
         """

@@ -1,7 +1,8 @@
-"""verl: weights from the trainer to the rollout through one channel, and a checkpoint engine for one host.
+"""verl integration. It sends weights from the trainer to the rollout through one channel, and has a checkpoint engine
+for trainers and rollouts on one host.
 
 `VERL_USE_EXTERNAL_PLUGINS=xpushare` replaces the bucketed transfer to vLLM's workers, and
-`checkpoint_engine.backend=xpushare` selects the checkpoint engine. For the changes see docs/engines/verl.md.
+`checkpoint_engine.backend=xpushare` selects the checkpoint engine. docs/engines/verl.md describes the changes.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ _SLOTS: Final = 3
 
 
 def _place() -> Any:
-    """Return the device of torch that verl uses in this process."""
+    """Return the torch device that verl uses in this process."""
     device = importlib.import_module("verl.utils.device")
     name = device.get_device_name()
     return torch.device("cpu") if name == "cpu" else torch.device(name, device.get_device_id())
 
 
 def _channel(nbytes: int) -> xs.Channel:
-    """Make a channel whose frames together take as much memory as verl's bucket."""
+    """Make a channel whose slots together have the size `nbytes` of verl's bucket."""
     return xs.Channel.create(
         None, (nbytes // _SLOTS,), "uint8", device=_engines.device_of(_place()), slots=_SLOTS,
         meta_nbytes=_engines.META_NBYTES, label="verl",
@@ -39,7 +40,7 @@ def _channel(nbytes: int) -> xs.Channel:
 
 
 async def _send(channel: xs.Channel, weights: Any) -> None:
-    """Send all weights. Weights larger than a frame go in pieces."""
+    """Send all weights. Weights larger than a frame are sent in several pieces."""
     most = channel.statistics()["frame_nbytes"]
     each = importlib.import_module("verl.workers.rollout.utils").ensure_async_iterator
     with _engines.Buckets(channel) as to:
@@ -78,7 +79,7 @@ def _receive(channel: xs.Channel) -> Iterator[list[tuple[str, Any]]]:
 
 
 async def _send_weights(self: Any, weights: Any) -> None:
-    """Send through a channel, and return when the receiver's work with the weights has finished.
+    """Send weights through a channel. Returns when the receiver has finished its work with the weights.
 
     Raises `PeerLostError` if the receiver exits or fails before that.
     """
@@ -141,7 +142,9 @@ def _replace(module: Any) -> None:
 def _register(module: Any) -> None:
     @module.CheckpointEngineRegistry.register("xpushare")
     class CheckpointEngine(module.CheckpointEngine):  # type: ignore[misc]
-        """Sends weights from the trainer's first rank to all ranks of the rollout, on one host, through one channel."""
+        """Sends weights from the trainer's first rank to all ranks of the rollout on the same host, through one
+        channel.
+        """
 
         def __init__(self, bucket_size: int, is_master: bool = False) -> None:
             self._bucket_size = bucket_size
@@ -185,7 +188,9 @@ def _register(module: Any) -> None:
                 await each.reached(1)
 
         async def receive_weights(self, global_steps: int | None = None) -> AsyncIterator[tuple[str, Any]]:  # noqa: ARG002
-            """Yield tensors, each valid until the next request. Raises `PeerLostError` if the trainer exits."""
+            """Yield `(name, tensor)` pairs. Each tensor is valid until the next pair is requested. Raises
+            `PeerLostError` if the trainer exits.
+            """
             assert self._channel is not None
             for weights in _receive(self._channel):
                 while weights:

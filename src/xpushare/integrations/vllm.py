@@ -1,7 +1,8 @@
-"""vLLM: weights from a trainer, and engines that start from published weights.
+"""vLLM integration. Engines receive weights from a trainer, and can start from published weights.
 
-vLLM 0.32 finds this module as a plug-in (`vllm.general_plugins`). It adds two names and replaces nothing:
-`weight_transfer_config={"backend": "xpushare"}` chooses the transfer, and `load_format="xpushare"` the loader.
+vLLM 0.32 finds this module as a plug-in (`vllm.general_plugins`). The plug-in adds two options and replaces nothing.
+`weight_transfer_config={"backend": "xpushare"}` selects the weight transfer, and `load_format="xpushare"` the model
+loader.
 """
 
 # vLLM hands a transfer its own kinds of information: narrower parameters than the base class names.
@@ -35,7 +36,9 @@ def _module(name: str) -> Any:
 
 @functools.cache
 def register() -> None:
-    """Register the transfer and the loader in this process. vLLM calls this in each of its processes. Idempotent."""
+    """Register the weight transfer and the model loader in this process. vLLM calls this in each of its processes.
+    Idempotent.
+    """
     factories = _module("distributed.weight_transfer.factory")
     factories.WeightTransferEngineFactory.register_engine(NAME, WorkerEngine)
     factories.WeightTransferTrainerFactory.register_engine(NAME, Trainer)
@@ -44,8 +47,8 @@ def register() -> None:
 
 @contextlib.contextmanager
 def _read_by_all_ranks(reader: Reader, version: int, model: Any) -> Generator[dict[str, Any], None, None]:
-    """Attach the tensors of a version that this rank has layers for. If one rank cannot, all ranks raise before any of
-    them has touched its model.
+    """Attach the tensors of a version that this rank's layers need. If any rank fails, all ranks raise before one of
+    them has changed its model.
     """
     world = _module("distributed.parallel_state").get_world_group()
     missing = _module("model_executor.models.utils").is_pp_missing_parameter
@@ -70,19 +73,24 @@ def _read_by_all_ranks(reader: Reader, version: int, model: Any) -> Generator[di
 
 @dataclasses.dataclass
 class InitInfo(_transfer.WeightTransferInitInfo):
-    """Announces a new trainer. It has no fields, since each update contains all that a worker needs."""
+    """The message that announces a new trainer. It has no fields, since each update contains everything that a worker
+    needs.
+    """
 
 
 @dataclasses.dataclass
 class UpdateInfo(_transfer.WeightTransferUpdateInfo):
-    """The device, name and version of each tree of an update. All ranks get the same information."""
+    """The message that announces an update. `trees` has the device, name and version of each published tree. All ranks
+    get the same message.
+    """
 
     trees: list[tuple[str, str, int]]
 
 
 class WorkerEngine(_transfer.WeightTransferEngine):
-    """The worker's side. The whole update happens in `receive_weights`, so a trainer that dies before or after that
-    call leaves the model with one version. Raises `HandleExpiredError` if a rank cannot attach the version.
+    """The worker's side of the weight transfer. The whole update happens in `receive_weights`, so the model never mixes
+    two versions if the trainer dies before or after this call. Raises `HandleExpiredError` if a rank cannot attach the
+    version.
     """
 
     init_info_cls = InitInfo
@@ -118,9 +126,9 @@ class WorkerEngine(_transfer.WeightTransferEngine):
 
 @dataclasses.dataclass
 class TrainerInfo(_transfer.TrainerInitInfo):
-    """Options of the trainer's side. `name` is the name under which weights are published to this user's processes on
-    this machine. `keep` leaves each version with the keeper, so that engines can start from it
-    (`load_format="xpushare"`). `timeout` is in seconds.
+    """Options of the trainer's side. Weights are published as `name` to this user's processes on this machine. With
+    `keep`, the keeper holds each version, so that engines can start from it (`load_format="xpushare"`). `timeout` is in
+    seconds.
     """
 
     backend: ClassVar[str] = NAME
@@ -130,7 +138,8 @@ class TrainerInfo(_transfer.TrainerInitInfo):
 
 
 class Trainer(_transfer.TrainerWeightTransferEngine):
-    """The trainer's side. All ranks of the trainer call it, and rank 0 talks to the engine.
+    """The trainer's side of the weight transfer. All ranks of the trainer call it, and rank 0 communicates with the
+    engine.
 
     Each rank of torch's default process group publishes a tree on its own device, as with vLLM's `ipc`, and each worker
     reads the tree on its device. With `keep`, only rank 0 publishes.
@@ -164,8 +173,8 @@ class Trainer(_transfer.TrainerWeightTransferEngine):
         return found
 
     def send_weights(self) -> None:
-        """Publish the weights and have all workers load them. When this returns, no worker reads the weights any more,
-        and they may be overwritten. If this raises, the workers have the old version or the new one: send again.
+        """Publish the weights, and have all workers load them. The weights may be overwritten once this returns. If
+        this raises, the workers have either the old or the new version. Call it again in this case.
         """
         if not self.is_sender and not self._grouped:
             deque(self.source, maxlen=0)  # the ranks gather each tensor together

@@ -1,7 +1,7 @@
-"""Passes memory and timeline semaphores of Vulkan programs in and out: `xpushare.integrations.vulkan`.
+"""Exchange of memory and timeline semaphores with Vulkan programs: `xpushare.integrations.vulkan`.
 
-The program allocates, exports and imports with Vulkan, by any binding. This module takes and returns the file
-descriptors. Nothing here loads Vulkan.
+The program itself allocates, exports and imports with Vulkan, by any binding. This module takes and returns the file
+descriptors. It does not load Vulkan.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def device(
     name: str = "Vulkan device",
     type: Literal["cpu", "gpu", "accelerator"] = "gpu",
 ) -> Device:
-    """Return the device that the program uses. The same uuids give the same `Device`.
+    """Return the `Device` for a Vulkan device with these uuids. The same uuids always return the same `Device`.
 
-    Handles name the memory's device by this uuid, which is CUDA's uuid of the same GPU. Use the device only to export
-    memory from it and to open memory on it.
+    Handles identify the memory's device by `device_uuid`, which equals CUDA's uuid of the same GPU. Use the result only
+    to export and to open memory.
 
     Args:
-        device_uuid: `deviceUUID` of its VkPhysicalDeviceIDProperties, 16 bytes.
-        driver_uuid: `driverUUID` of the same, 16 bytes.
+        device_uuid: `deviceUUID` of the device's VkPhysicalDeviceIDProperties, 16 bytes.
+        driver_uuid: `driverUUID` of the same structure, 16 bytes.
         name: The device's name.
         type: The device's type.
 
@@ -49,7 +49,7 @@ def device(
         The device.
 
     Raises:
-        InvalidArgumentError: A uuid has another length, or the device was named with another driver before.
+        InvalidArgumentError: A uuid does not have 16 bytes, or an earlier call had the same device with another driver.
 
     Examples:
         >>> from xpushare.integrations import vulkan
@@ -81,13 +81,14 @@ class ExternalMemory:
     """A VkDeviceMemory that this program allocated for export, or a part of it.
 
     Pass it to `xs.ipc.memory.get` or `xs.share`. Other processes open it without a copy: in CUDA on the same GPU, or in
-    Vulkan (`open` on their own Vulkan device, then `memory_fd`). As an array it is bytes.
+    Vulkan (`open` on their own Vulkan device, then `memory_fd`). As an array, it consists of bytes (uint8).
 
     - `fd`: the result of vkGetMemoryFdKHR for VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT. The caller closes it
     - `allocation_nbytes`: VkMemoryAllocateInfo::allocationSize
-    - `device`: the result of `device`
-    - `offset`, `nbytes`: the part, by default the whole
-    - `dedicated`: whether the allocation was made with VkMemoryDedicatedAllocateInfo, as importers must know
+    - `device`: the result of the function `device`
+    - `offset`, `nbytes`: the part of the allocation to export, by default all of it
+    - `dedicated`: whether the allocation was made with VkMemoryDedicatedAllocateInfo, which importers then have to use,
+      too
 
     The exports of this object hold the memory, even after the program has freed it. Raises `InvalidArgumentError`,
     `OutOfMemoryError`.
@@ -118,7 +119,9 @@ class ExternalMemory:
 
     @property
     def __vulkan_memory__(self) -> dict[str, Any]:
-        """The memory's address, in the form of NumPy's array interface. The memory cannot be read at this address."""
+        """The memory's address, in the form of NumPy's array interface. It only identifies the memory, which cannot be
+        read at this address.
+        """
         address = self._memory.address + self._offset
         return {"version": 3, "shape": (self.nbytes,), "typestr": "|u1", "data": (address, False), "strides": None}
 
@@ -145,7 +148,8 @@ def memory_fd(memory: Memory) -> MemoryFd:
     device and driver. It also opens CUDA memory of `xs.malloc_device` and `xs.empty` on the same GPU.
 
     Args:
-        memory: The opened memory. Keep it open while the import is in use, so that its exporter knows of the user.
+        memory: The opened memory. Keep it open while Vulkan uses the import, so that the exporter sees that the memory
+            is in use.
 
     Returns:
         The file descriptor, and the other parameters of the import.
@@ -173,12 +177,14 @@ def memory_fd(memory: Memory) -> MemoryFd:
 
 @final
 class TimelineSemaphore:
-    """A timeline semaphore of this program, for queues of the same GPU. It orders rendering with CUDA.
+    """A timeline semaphore of this program, for use on queues of the same GPU. It orders rendering and CUDA work.
 
     `fd` is the result of vkGetSemaphoreFdKHR for VK_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD_BIT. The caller still owns
-    it. Use the semaphore in the process that renders, and let an Event order other processes: `semaphore.wait(queue,
-    n)`, then `queue.signal(event)`. A process that waited for another process's semaphore would wait for ever if that
-    process died. The waiters of an Event do not.
+    it.
+
+    Use the semaphore only in the process that renders. To order other processes, use an `Event`: `semaphore.wait(queue,
+    n)`, then `queue.signal(event)`. If a process waited for another process's semaphore and that process died, the wait
+    would never end. A wait for an `Event` does end in this case.
     """
 
     def __init__(self, fd: int, *, device: Device) -> None:

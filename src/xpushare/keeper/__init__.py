@@ -1,1 +1,1 @@
-"""The keeper: a process without a device that holds published memory after its publishers have ended."""
+"""The keeper, a process that holds published memory after its publishers have ended. It uses no device."""

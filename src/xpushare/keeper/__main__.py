@@ -1,4 +1,4 @@
-"""`python -m xpushare.keeper`: the command by which `publish(keep=True)` and `xpushare keep` start the keeper."""
+"""The command `python -m xpushare.keeper`, by which `publish(keep=True)` and `xpushare keep` start the keeper."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 
 def main() -> int:
-    """Run the keeper. With `--detach`, start the keeper in a session of its own, and return once it serves."""
+    """Run the keeper process. With `--detach`, start it in a new session, and return once it accepts connections."""
     arguments = sys.argv[1:]
     detach = "--detach" in arguments
     ready = -1

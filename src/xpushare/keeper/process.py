@@ -1,4 +1,6 @@
-"""The keeper's process. It opens no driver. It holds file descriptors, and the metadata of their exports."""
+"""The keeper process. It holds file descriptors of memory and the metadata of their exports. It does not open any
+driver.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ _KINDS: Final = ("memory", "physical_memory")
 
 @final
 class _Kept:
-    """A version of a published name that the keeper holds."""
+    """Metadata of one version of a published name that the keeper holds."""
 
     __slots__ = ("nbytes", "objects", "pid", "since", "version", "who")
 
@@ -70,7 +72,7 @@ def _command(pid: int) -> str:
 
 
 class _Handed:
-    """Memory that was handed over but not published yet."""
+    """Memory that was handed to the keeper but not published yet."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -80,7 +82,7 @@ class _Handed:
 
 @final
 class _Client(_Handed):
-    """A client's connection, and the memory that the client has handed over on it."""
+    """A connection to a client, and the memory that the client has handed over on this connection."""
 
     def __init__(self, connection: socket.socket) -> None:
         super().__init__(struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
@@ -89,12 +91,14 @@ class _Client(_Handed):
 
 @final
 class Keeper:
-    """The state of the keeper process: the versions that it keeps, and its connections to clients."""
+    """The state of the keeper process: the versions that it holds, and its connections to clients."""
 
     def __init__(
         self, listening: socket.socket, lock: OwnedFd, max_bytes: int, ttl: float, store: Store | None = None
     ) -> None:
-        """`lock` is held until the process has ended. For `max_bytes` and `ttl`, 0 means no limit."""
+        """Make the state of a new keeper. `lock` is the lock file of the running keeper, and stays open until the
+        process ends. For `max_bytes` and `ttl`, 0 means no limit.
+        """
         self._listening = listening
         self._lock = lock
         self._store = store
@@ -123,8 +127,8 @@ class Keeper:
         _native.close_warden()
 
     def run(self, until: int = -1) -> None:
-        """Serve until stopped. If `until` is a descriptor, serve the hand-over of a predecessor, to which the limits do
-        not apply, until the descriptor becomes readable.
+        """Serve clients until the keeper is stopped. If `until` is a descriptor, accept the versions of a previous
+        keeper until the descriptor becomes readable. The memory limit does not apply to these versions.
         """
         self._filling = until >= 0
         if self._filling:
@@ -171,7 +175,9 @@ class Keeper:
         self._poll.register(connection, select.POLLIN)
 
     def _serve(self, client: _Client) -> None:
-        """Answer one message. A client is disconnected if it sends no valid message or does not read the answer."""
+        """Receive one message from a client and answer it. A client that disconnects, or does not read the answer, is
+        removed.
+        """
         fds: list[OwnedFd] = []
         try:
             try:
@@ -203,7 +209,7 @@ class Keeper:
         self._give_up(client)
 
     def _give_up(self, client: _Handed) -> None:
-        """End the exports of memory that a client has handed over but not published."""
+        """Withdraw the exports of memory that a client has handed over but not published."""
         exports, client.exports = client.exports, {}
         self._withdraw([each.handle for each in exports.values()])
         close_all(client.fds)
@@ -248,8 +254,8 @@ class Keeper:
         return made
 
     def _expect_room(self, more: list[Exported]) -> None:
-        """Raise `OutOfMemoryError` if these exports exceed the limit on the keeper's memory. A full keeper evicts
-        nothing.
+        """Raise `OutOfMemoryError` if these exports exceed the keeper's memory limit. The keeper never drops older
+        memory to make room.
         """
         if not self._max_bytes or self._filling:
             return
@@ -274,8 +280,8 @@ class Keeper:
         self, client: _Handed, name: str, replace: bool, versions: int, parts: Sequence[tuple[Earlier | None, bytes]],
         before: int | None,
     ) -> int:  # fmt: skip
-        """Publish, under one name, the memory that a client has handed over. `parts` are the versions of the name and
-        their messages, the newest first.
+        """Publish memory that a client has handed over, under one name. `parts` has the message of each version, the
+        newest first, and its metadata if another keeper held it before. Returns the version number.
         """
         kept = [self._prepared(client, *each) for each in parts]
 
@@ -307,7 +313,7 @@ class Keeper:
     # --- systemd's store
 
     def restore(self) -> None:
-        """Publish the versions again that a predecessor has left in the store."""
+        """Publish the versions again that an earlier keeper process has left in systemd's store."""
         assert self._store is not None
         self._filling = True
         names: dict[str, tuple[_Handed, list[tuple[Earlier, bytes]]]] = {}
@@ -334,7 +340,7 @@ class Keeper:
         self._store.ready()
 
     def _sync(self) -> None:
-        """Write the versions that this keeper holds to the store."""
+        """Update systemd's store, if there is one, to contain the versions that this keeper holds."""
         if self._store is None or self._filling:
             return
         exports = {bytes(each.handle): each for each in self._table.exports()}
@@ -376,8 +382,8 @@ class Keeper:
         naming.unpublish(name)
 
     def _replace(self, _client: _Client, fds: list[OwnedFd]) -> bytes:
-        """Hand everything over to a successor: first all memory, so that a failure changes nothing, and then the names
-        one by one.
+        """Hand all versions to a new keeper, and stop. First all memory is handed over, so that a failure changes
+        nothing. Then the names follow one by one.
         """
         successor = keeping.connect(keeping.body_of(fds[0]).decode())
         if successor is None:
@@ -409,8 +415,8 @@ class Keeper:
     def _hand_over(
         to: keeping.Connection, kept: _Kept, published: naming.Published, exports: dict[bytes, Exported]
     ) -> tuple[Earlier, bytes]:
-        """Hand a version's memory to the keeper that succeeds this one. Returns the metadata of the successor's
-        exports, and the version's message.
+        """Hand the memory of a version to the new keeper. Returns the version's metadata, and its message with the new
+        keeper's handles.
         """
         facts, held = _facts(published, exports)
         message = keeping.moved(published.handle, b"".join(to.hold(facts, held)))
@@ -442,7 +448,9 @@ def _facts(published: naming.Published, exports: dict[bytes, Exported]) -> tuple
 def _state(
     name: str, kept: _Kept, published: naming.Published, exports: dict[bytes, Exported]
 ) -> tuple[dict[str, Any], list[OwnedFd]]:
-    """Return a version's state for a successor, and the file descriptors of the version's memory."""
+    """Return the data from which a later keeper process can restore a version, and the file descriptors of the
+    version's memory.
+    """
     facts, held = _facts(published, exports)
     state = {
         "name": name, "version": kept.version, "pid": kept.pid, "who": kept.who, "since": kept.since,
@@ -465,7 +473,7 @@ def _parts(told: list[Earlier], messages: bytes) -> Iterator[tuple[Earlier, byte
 
 
 def _owned(fact: Fact, fds: list[OwnedFd]) -> Owned:
-    """Check an export that was handed over, and return the object by which the keeper owns its memory."""
+    """Check an export that was handed over, and return the object that owns its memory in the keeper."""
     form = Form(fact.form)
     expect_lasting(form, len(fds))
     if fact.kind not in _KINDS or len(fact.backend.encode()) > 15:
@@ -489,7 +497,9 @@ def _nbytes(exports: list[Any]) -> int:
 
 
 def _exports_of(message: bytes, held: dict[bytes, Exported]) -> list[Exported]:
-    """Return the exports that the message names. All of them must have been handed over, and none may be an event."""
+    """Return the exports whose handles are in the message. Raises `InvalidHandleError` if one of them was not handed
+    over, or the message contains events.
+    """
     handles = message
     if len(message) != keeping.HANDLE_NBYTES:
         memory, events = _MESSAGE.unpack_from(message)[4:6]
@@ -509,9 +519,9 @@ def _terminated(_number: int, _frame: object) -> NoReturn:
 
 
 def serve(ready: int, max_bytes: int, ttl: float, replace: bool = False) -> int:
-    """Run as the keeper of this user. `ready` is a pipe (-1 for none) to which the keeper writes once it serves, or
-    writes the reason if it cannot serve. With `replace`, take over from the running keeper. Returns 3 if another keeper
-    runs.
+    """Run as this user's keeper, and return the exit status. `ready` is a pipe (-1 for none). Once the keeper accepts
+    connections, it writes "ready" to the pipe. If it cannot start, it writes the reason. With `replace`, it takes over
+    from the running keeper. Without `replace`, it returns 3 if a keeper is already running.
     """
 
     def tell(text: str) -> None:
@@ -561,7 +571,9 @@ def serve(ready: int, max_bytes: int, ttl: float, replace: bool = False) -> int:
 
 
 def _only_one(lock: OwnedFd) -> bool:
-    """Take the lock. Returns False if another keeper has the lock, or is about to take it over from its predecessor."""
+    """Take the lock that only one keeper can hold. Returns False if another keeper holds it, or is about to take it
+    over from a previous keeper.
+    """
     try:
         fcntl.lockf(lock.number, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
     except BlockingIOError:
@@ -584,7 +596,7 @@ def _listen(name: str) -> socket.socket:
 
 
 def _take_over(keeper: Keeper, before: socket.socket, name: str, lock: OwnedFd) -> None:
-    """Take over all memory and names from another keeper. That keeper then ends, which releases its lock."""
+    """Take over all memory and names from the running keeper. That keeper then ends, which releases its lock."""
     try:
         with keeping.Connection(before) as predecessor:
             predecessor.send_replace(name)

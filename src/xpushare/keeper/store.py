@@ -1,10 +1,12 @@
-"""systemd's file-descriptor store: the keeper's descriptors outlive it there, and its successor receives them at its
-start.
+"""Storage of the keeper's file descriptors in systemd's file-descriptor store. They stay open there when the keeper
+ends, and the next keeper process receives them when it starts.
 
-A service sends named descriptors to the socket in NOTIFY_SOCKET (sd_notify(3), FDSTORE=1), and gets them back from
-descriptor 3 on, with their names in LISTEN_FDNAMES. Of several descriptors of the same open file, systemd stores one,
-so memory that several versions share is stored once. A *state* is a memfd that describes a version. It is stored last,
-so a version without one is incomplete.
+A service sends named descriptors to the socket in NOTIFY_SOCKET (sd_notify(3), FDSTORE=1). The next process of the
+service gets them from descriptor 3 on, with their names in LISTEN_FDNAMES. systemd stores only one descriptor of each
+open file, so memory that several versions share is stored once.
+
+A *state* is a memfd that describes one version. It is stored after the version's memory, so a version without a state
+is incomplete.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ _KCMP_FILE: Final = 0
 
 
 def _same_file(one: int, other: int) -> bool:
-    """Return whether two descriptors are the same open file, by systemd's criterion."""
+    """Return whether two descriptors refer to the same open file, by the same check that systemd makes."""
     a, b = os.fstat(one), os.fstat(other)
     if (a.st_dev, a.st_ino, a.st_rdev) != (b.st_dev, b.st_ino, b.st_rdev):
         return False
@@ -50,7 +52,7 @@ def _same_file(one: int, other: int) -> bool:
 
 @final
 class Store:
-    """The file-descriptor store that systemd keeps for this process's service."""
+    """systemd's file-descriptor store for the service that this process runs as."""
 
     def __init__(self, address: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
@@ -61,8 +63,8 @@ class Store:
 
     @classmethod
     def of_service(cls) -> Self | None:
-        """Return the store if systemd started this process as a service, and remove systemd's variables from the
-        environment.
+        """Return the store, or None if this process does not run as a systemd service. Removes systemd's variable from
+        the environment.
         """
         address = os.environ.pop("NOTIFY_SOCKET", "")
         return cls(address) if address else None
@@ -75,8 +77,8 @@ class Store:
         self._send("READY=1")
 
     def _settle(self) -> None:
-        """Wait until systemd has received everything that was sent. It receives nothing from a process that
-        has ended.
+        """Wait until systemd has received everything that was sent, since it ignores messages of a process that has
+        ended.
         """
         reading, writing = os.pipe()
         try:
@@ -95,7 +97,7 @@ class Store:
         return f"{prefix}{self._serial}"
 
     def sync(self, wanted: Mapping[Key, Callable[[], tuple[dict[str, Any], Sequence[OwnedFd]]]]) -> None:
-        """Make the store hold these versions, each with its state and its files, and no others."""
+        """Make the store contain exactly these versions, each with its state and its files."""
         gone, new = self._states.keys() - wanted.keys(), wanted.keys() - self._states.keys()
         for key in gone:
             self._remove(key)
@@ -113,7 +115,7 @@ class Store:
         with_names.close()
 
     def _keep(self, key: Key, fd: OwnedFd) -> str:
-        """Return the name of a file in the store. The file is sent first if the store does not have it yet."""
+        """Return the name of a file in the store. If the store does not have the file yet, it is sent first."""
         for name, (known, keys) in self._files.items():
             if _same_file(known.number, fd.number):
                 keys.add(key)
@@ -136,8 +138,9 @@ class Store:
         self._send(f"FDSTOREREMOVE=1\nFDNAME={name}")
 
     def received(self) -> list[tuple[dict[str, Any], list[OwnedFd]]]:
-        """Return the versions that a predecessor has stored, the newest first: each state, and duplicates of its files.
-        These versions are recorded as stored, and incomplete ones are removed from the store.
+        """Return the versions that an earlier keeper process has stored, the newest first. Each has its state and
+        duplicates of its file descriptors. This object records them as stored, and removes incomplete versions from the
+        store.
         """
         files, states = _inherited()
         found = []
@@ -170,7 +173,7 @@ class Store:
 
 
 def _inherited() -> tuple[dict[str, OwnedFd], dict[str, OwnedFd]]:
-    """Return the files and the states that systemd has passed on, by their names."""
+    """Return the files and the states that this process received from systemd, each as a dict by name."""
     files: dict[str, OwnedFd] = {}
     states: dict[str, OwnedFd] = {}
     pid, count, names = (os.environ.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"))
