@@ -22,6 +22,7 @@ import pytest
 import xpushare as xs
 from xpushare.arrays.names import Watch
 from xpushare.channels.ends import Frame, Loan
+from xpushare.core.layers import operations
 
 RAISE_NOTHING = {"close", "default_device", "has", "mapped", "release", "trim"}
 SHOWN = [*(name for name in xs.__all__ if name not in ("ipc", "ur")), "Watch", "Loan", "Frame"]
@@ -113,6 +114,23 @@ def test_arguments_of_classes(name: str) -> None:
     there = described(sections(inspect.getdoc(CLASSES[name]) or ""))
     if there:
         assert there == list(inspect.signature(CLASSES[name]).parameters)
+
+
+OF_EVERY_CALL = {xs.InvalidArgumentError, xs.ForkError, xs.OutOfMemoryError, xs.DeviceError}
+
+
+PUBLIC_OPERATIONS = {each.name: each for each in operations() if each.name in {*CALLABLES, *CLASSES}}
+assert len(PUBLIC_OPERATIONS) > 25
+
+
+@pytest.mark.parametrize("operation", PUBLIC_OPERATIONS.values(), ids=PUBLIC_OPERATIONS)
+def test_raises_of_operations(operation: Any) -> None:
+    """Each docstring lists the errors of its operation, except those that the reference describes for every call."""
+    text = inspect.getdoc({**CALLABLES, **CLASSES}[operation.name]) or ""
+    listed = set(re.findall(r"^    (\w+): ", sections(text).get("Raises", ""), re.MULTILINE))
+    assert {error.__name__ for error in operation.raises if error not in OF_EVERY_CALL} <= listed
+    page = (Path(__file__).parent.parent / "docs" / "reference" / "errors.md").read_text()
+    assert all(f"| `{error.__name__}` | " in page for error in OF_EVERY_CALL)
 
 
 @pytest.mark.parametrize("name", CALLABLES)

@@ -79,10 +79,14 @@ def test_annotations_resolve(name: str) -> None:
 
 def test_links_between_the_pages() -> None:
     """What one page links to is a heading of the other."""
-    operations_page = CHECKOUT / "docs" / "reference" / "operations.md"
-    pages = {path: path.read_text("utf-8") for path in [*(CHECKOUT / "docs" / "ur").glob("*.md"), operations_page]}
+    operations_page, errors_page = (CHECKOUT / "docs" / "reference" / name for name in ("operations.md", "errors.md"))
+    paths = [*(CHECKOUT / "docs" / "ur").glob("*.md"), operations_page, errors_page]
+    pages = {path: path.read_text("utf-8") for path in paths}
     anchors = {
-        path: {re.sub(r"[^\w\s-]", "", heading).lower() for heading in re.findall(r"^## (.+)$", text, re.MULTILINE)}
+        path: {
+            re.sub(r"[^\w\s-]", "", heading).lower().replace(" ", "-")
+            for heading in re.findall(r"^## (.+)$", text, re.MULTILINE)
+        }
         for path, text in pages.items()
     }
     linked = {

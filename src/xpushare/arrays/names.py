@@ -97,6 +97,7 @@ def publish(
     Raises:
         InvalidArgumentError: The name is invalid, or a living process has published it, or `obj`
             cannot be shared under a name.
+        HandleExpiredError: The array came from another process, which has withdrawn its handle.
         FeatureNotSupportedError: The memory cannot be shared, or the keeper cannot hold it (for example `cudaMalloc`
             memory).
         OutOfMemoryError: The keeper's limit is reached, or memory ran out.

@@ -145,6 +145,13 @@ class DeviceError(XpuShareError, RuntimeError):
     default_result = Result.ERROR_ADAPTER_SPECIFIC
 
 
+for _error in (
+    InvalidArgumentError, InvalidHandleError, HandleExpiredError, FeatureNotSupportedError, RouteError, PeerLostError,
+    ChannelFull, OutOfMemoryError, ForkError, DeviceError,
+):  # fmt: skip
+    _error.__module__ = "xpushare"  # tracebacks show the name by which users catch it
+
+
 def unusable(why: str | None) -> XpuShareError:
     """Return the error for an object that this process cannot use. `why` is the reason, or None if the object belongs
     to the parent process.

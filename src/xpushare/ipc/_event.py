@@ -93,6 +93,7 @@ def put(h: Handle | bytes | str) -> None:
 
     Raises:
         InvalidArgumentError: Another process made the handle, or the handle was already withdrawn.
+        InvalidHandleError: The bytes are not a handle.
 
     Examples:
         >>> event = xs.Event("native_cpu:0", enable_ipc=True)
@@ -101,7 +102,7 @@ def put(h: Handle | bytes | str) -> None:
         >>> xs.ipc.event.open(handle)
         Traceback (most recent call last):
         ...
-        xpushare.common.errors.HandleExpiredError: the handle has expired...
+        xpushare.HandleExpiredError: the handle has expired...
         >>> event.close()
     """
     _core.put(h)

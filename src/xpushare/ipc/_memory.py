@@ -135,6 +135,7 @@ def put(h: Handle | bytes | str) -> None:
 
     Raises:
         InvalidArgumentError: Another process made the handle, or the handle was already withdrawn.
+        InvalidHandleError: The bytes are not a handle.
 
     Examples:
         >>> handle = xs.ipc.memory.get(xs.malloc_host(4, "native_cpu:0"))
@@ -142,6 +143,6 @@ def put(h: Handle | bytes | str) -> None:
         >>> xs.ipc.memory.open(handle)
         Traceback (most recent call last):
         ...
-        xpushare.common.errors.HandleExpiredError: the handle has expired...
+        xpushare.HandleExpiredError: the handle has expired...
     """
     _core.put(h)

@@ -26,6 +26,7 @@ def get(physical_memory: PhysicalMemory, *, context: Context | None = None) -> H
 
     Raises:
         InvalidArgumentError: The memory was not made for sharing, or is closed.
+        FeatureNotSupportedError: The device cannot share physical memory.
         ForkError: The memory belongs to the parent of this process.
 
     Examples:
@@ -85,6 +86,7 @@ def put(h: Handle | bytes | str) -> None:
 
     Raises:
         InvalidArgumentError: Another process made the handle, or the handle was already withdrawn.
+        InvalidHandleError: The bytes are not a handle.
 
     Examples:
         >>> pages = xs.PhysicalMemory(xs.Device("cpu").memory_granularity(), "cpu", enable_ipc=True)
@@ -93,6 +95,6 @@ def put(h: Handle | bytes | str) -> None:
         >>> xs.ipc.physical_memory.put(handle)
         Traceback (most recent call last):
         ...
-        xpushare.common.errors.InvalidArgumentError: ...
+        xpushare.InvalidArgumentError: ...
     """
     _core.put(h)

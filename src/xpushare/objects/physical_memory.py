@@ -210,6 +210,7 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         Raises:
             InvalidArgumentError: A number is not a multiple of the granularity, the addresses are mapped already or lie
                 outside the range, or the device cannot map a part of the memory (it lacks `partial_map`).
+            FeatureNotSupportedError: The memory is on another device, which this device cannot reach.
             DeviceError: The driver failed.
 
         Examples:
@@ -281,7 +282,9 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
             nbytes: How many bytes.
 
         Raises:
-            InvalidArgumentError: There are not enough reserved addresses, or the range follows another range.
+            InvalidArgumentError: There are not enough reserved addresses, or the range is not growable or follows another
+                range.
+            FeatureNotSupportedError: The device has no physical memory that can be shared.
             OutOfMemoryError: The device does not have enough memory.
 
         Examples:
@@ -303,7 +306,7 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
 
         Raises:
             InvalidArgumentError: A view uses memory that would be unmapped, the range has fewer than `nbytes` bytes, or
-                it follows another range.
+                it is not growable or follows another range.
             DeviceError: The driver failed.
 
         Examples:
@@ -324,6 +327,9 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         Raises:
             InvalidArgumentError: A view uses the removed memory, or this range is not a follower.
             HandleExpiredError: The process that owns the range has closed it, or has exited.
+            InvalidHandleError: A handle that the owner has left in its table is damaged.
+            RouteError: Every way to the owner's memory is blocked.
+            FeatureNotSupportedError: The device cannot open the owner's memory.
 
         Examples:
             >>> log = xs.VirtualRange(1 << 30, "native_cpu:0", growable=True)

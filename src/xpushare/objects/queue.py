@@ -67,6 +67,7 @@ class Queue(DeviceObject[Work]):
 
     Raises:
         InvalidArgumentError: There is no such device.
+        FeatureNotSupportedError: The device has no engine that can copy.
         DeviceError: The driver failed.
 
     Examples:

@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import Final
 
 from xpushare.common.aspects import Aspect
-from xpushare.common.errors import FeatureNotSupportedError, InvalidArgumentError, XpuShareError
+from xpushare.common.errors import (
+    DeviceError,
+    FeatureNotSupportedError,
+    ForkError,
+    InvalidArgumentError,
+    OutOfMemoryError,
+    XpuShareError,
+)
 from xpushare.core.declare import Operation
 from xpushare.core.layers import operations
 from xpushare.ur import _enums, _structs
@@ -306,6 +313,7 @@ def reference() -> dict[str, str]:
 
 # --- the pages on operations and aspects ------------------------------------------------------------
 
+OF_EVERY_CALL: Final = {InvalidArgumentError, ForkError, OutOfMemoryError, DeviceError}
 OPERATIONS_INTRODUCTION: Final = """\
 # Operations
 
@@ -314,7 +322,7 @@ OPERATIONS_INTRODUCTION: Final = """\
 This page lists everything that the package does, each operation once. `xpushare`, `xpushare.ipc` and `xpushare.ur`
 call these operations and add no rules of their own. [Layers](../layers.md) wrap them, and
 [`xpushare trace`](../tracing.md) shows them by these names. The [conformance suite](../conformance.md) tests the rules
-of sharing. An argument of a wrong type may also raise `TypeError`.
+of sharing. Any of them may also raise the [errors of every call](errors.md#errors-of-every-call).
 """
 
 ASPECTS_INTRODUCTION: Final = """\
@@ -336,7 +344,8 @@ def operations_page() -> str:
     lines = [OPERATIONS_INTRODUCTION]
     for each in sorted(operations(), key=lambda operation: operation.name):
         lines += [f"## `{each.name}`", "", " ".join(each.doc.split()), ""]
-        lines += [f"- Raises: {', '.join(f'`{error.__name__}`' for error in each.raises)}"]
+        if raised := [f"`{error.__name__}`" for error in each.raises if error not in OF_EVERY_CALL]:
+            lines += [f"- Raises: {', '.join(raised)}"]
         if named := functions_of(each):
             lines += [f"- Unified Runtime: {', '.join(_link(name, '../ur/') for name in named)}"]
         if each.rules:
