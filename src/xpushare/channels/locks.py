@@ -22,16 +22,18 @@ _NBYTES: Final = 0x4000 + 4096  # bytes of the control words
 
 @final
 class Held:
-    """The result of `Lock.acquire`, which reports whether the previous owner died."""
+    """The result of `Lock.acquire`, which reports whether the previous owner died.
+
+    Attributes:
+        owner_died: Whether the last owner died, exited or closed its object while it held the lock. The
+            guarded data may then be half-changed.
+    """
 
     __slots__ = ("_name", "owner_died")
 
     def __init__(self, name: str, owner_died: bool) -> None:
         self._name: Final = name
         self.owner_died: Final = owner_died
-        """Whether the last owner died, exited or closed its object while it held the lock: the data that it guards may
-        be inconsistent.
-        """
 
     def __repr__(self) -> str:
         return f"<Held{_shown(self._name)} owner_died={self.owner_died}>"

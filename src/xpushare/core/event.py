@@ -321,7 +321,14 @@ def signal(event: Opened) -> int:
 
 
 class Times(NamedTuple):
-    """The times at which a signal was processed, in nanoseconds of the device's clock."""
+    """The times at which a signal was processed, in nanoseconds of the device's clock.
+
+    Attributes:
+        queued: When the signal was queued.
+        submit: When it was submitted to the device.
+        start: When its work began.
+        end: When its work ended.
+    """
 
     queued: int
     submit: int

@@ -282,8 +282,8 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
             nbytes: How many bytes.
 
         Raises:
-            InvalidArgumentError: There are not enough reserved addresses, or the range is not growable or follows another
-                range.
+            InvalidArgumentError: There are not enough reserved addresses, or the range is not growable or follows
+                another range.
             FeatureNotSupportedError: The device has no physical memory that can be shared.
             OutOfMemoryError: The device does not have enough memory.
 
