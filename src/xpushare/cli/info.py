@@ -55,8 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def collect(selector: str | None = None, verbose: bool = False) -> dict[str, Any]:
-    """Return the output of `info --json`, or of `info -v --json`. Raises `InvalidArgumentError` if the selector is
-    invalid.
+    """Return the output of `info --json` as a dict, or of `info -v --json` if `verbose` is true. Raises
+    `InvalidArgumentError` if the selector is invalid.
     """
     why = native_part_missing()
     found = devices_named(selector) if why is None else []
@@ -123,7 +123,9 @@ def _runtime() -> dict[str, Any]:
 
 
 def _variables(vendors: bool) -> list[str]:
-    """Return the environment variables that influence the result, ours and the vendors'."""
+    """Return the names of the environment variables that influence the result. If `vendors` is true, include the
+    variables of the vendors' drivers.
+    """
     return [*_VARIABLES, *(name for record in (adapters.vendors() if vendors else ()) for name in record.variables)]
 
 
@@ -143,8 +145,8 @@ def _device(device: Device) -> dict[str, Any]:
 
 
 def _queries(device: Device) -> dict[str, Any]:
-    """Return the answers of `urDeviceGetInfo`, by the names of the queries. A query without an answer has the value
-    None.
+    """Return the results of all `urDeviceGetInfo` queries, as a dict from the name of the query. The value is None if
+    the device does not answer the query.
     """
     from xpushare import ur
     from xpushare.ur._objects import device_of
@@ -174,12 +176,16 @@ def _shown(value: Any) -> Any:
 
 
 def _missing() -> dict[str, str]:
-    """Return the backends of this version that have no device here, whatever the selector is, and the reasons."""
+    """Return the backends of this version that have no device on this machine, and the reasons. The device selector has
+    no effect on this.
+    """
     return {backend: adapters.why_none(backend) for backend in _backends() if not adapters.listed(backend)}
 
 
 def _refused() -> dict[str, list[str]]:
-    """Return the devices that this version cannot use although it uses others of their backend, and the reasons."""
+    """Return the reasons why devices cannot be used by this version, as a dict from the backend. Includes only backends
+    that have other, usable devices.
+    """
     found = {backend: adapters.refused(backend) for backend in _backends() if adapters.listed(backend)}
     return {backend: said for backend, said in found.items() if said}
 

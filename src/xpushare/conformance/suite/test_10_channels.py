@@ -178,7 +178,9 @@ def _count(name: str) -> None:
 
 
 def _copy(gated: bool) -> None:
-    """Have the device copy a frame, and close the frame at once."""
+    """Queue a copy of a frame on the device, and close the frame at once. If `gated` is true, the copy runs only after
+    a gate opens.
+    """
     channel = kept["all"]
     gate = kept["gate"] = actions.Gate(channel.device) if gated else None
     queue = kept["queue"] = gate.queue if gate else xs.Queue(channel.device)

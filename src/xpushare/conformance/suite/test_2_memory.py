@@ -163,9 +163,7 @@ def test_interfaces(pair: Pair) -> None:
 
 
 def resources(device: str) -> dict[str, tuple[Any, Callable[[Any], Any]]]:
-    """Return pairs of an object that has a method `close` and a function that uses the object, one pair for
-    each class.
-    """
+    """Return, for each class, an object that has a method `close` and a function that uses the object."""
     found: dict[str, tuple[Any, Callable[[Any], Any]]] = {
         "Memory": (xs.malloc_device(NBYTES, device), lambda thing: thing.ptr),
         "Event": (xs.Event(device), lambda thing: thing.value),

@@ -39,8 +39,8 @@ def _everything(device: str) -> None:
 
 
 def _use_after_fork() -> list[str]:
-    """Use the parent's objects in a forked child. Return the calls that succeed, or fail with an error other than the
-    one demanded.
+    """Use the parent's objects in a forked child. Return the names of the calls that do not raise the expected
+    error.
     """
     calls: dict[str, Callable[[], Any]] = {
         "ipc.memory.get": lambda: xs.ipc.memory.get(kept["memory"]),

@@ -1,4 +1,4 @@
-"""Section 3, rules 6 to 8: which objects may outlive others, and the state after a failure."""
+"""Section 3, rules 6 to 8: objects that outlive others, and the state after a failure."""
 
 # pyright: basic, reportPossiblyUnboundVariable=false, reportOptionalMemberAccess=false
 

@@ -220,8 +220,8 @@ def _export_foreign(device: str) -> tuple[bytes, bool]:
 
 
 def _end_foreign(device: str, handle: bytes) -> bool:
-    """Withdraw the export of another library's array, and drop the array as its user would. Returns whether anything
-    still refers to the array.
+    """Withdraw the export of another library's array, and drop the array as its user would. Returns whether the array
+    is still alive.
     """
     xs.ipc.memory.put(handle)
     array = kept.pop("foreign")

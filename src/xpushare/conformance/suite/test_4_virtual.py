@@ -273,8 +273,8 @@ def test_views_pin(pair: Pair, nothing_left: Callable[[], None]) -> None:
 
 
 def _readers() -> dict[str, Callable[[xs.Memory], Any]]:
-    """Return functions, by name, that give access to a `Memory` without a copy. Each function returns the object
-    through which the memory is read, such as an array.
+    """Return functions, by name, that access a `Memory` without copying. Each function returns an object over the
+    memory, such as an array.
     """
     interfaces = sorted({each.name for vendor in adapters.vendors() for each in vendor.interfaces})
 

@@ -352,8 +352,8 @@ def test_no_fds(pair: Pair, peer: Child) -> None:
 
 
 def owing(pair: Pair, child: Child, exporter_owes: bool) -> xs.Event:
-    """Return an event whose first signal (point 1) the child has submitted but not completed. If `exporter_owes` is
-    true, the child is the exporter of the event, otherwise an importer.
+    """Return an event. The child has submitted the first signal (point 1) of the event, but the signal is still
+    pending. If `exporter_owes` is true, the child is the exporter of the event, otherwise an importer.
     """
     if exporter_owes:
         handle = child.call(actions.export, "event", "event", pair.exporter)
@@ -762,7 +762,7 @@ def test_waited_on_before_its_first_signal(pair: Pair, peer: Child) -> None:
 
 
 def _fill_then_signal(device: str) -> None:
-    """Queue a fill, and after it a signal. The host does not wait between the two."""
+    """Queue a fill, and then a signal. The host does not wait in between."""
     kept["queue"] = queue = xs.Queue(device)
     queue.fill(kept["memory"], b"w")
     queue.signal(kept["event"])

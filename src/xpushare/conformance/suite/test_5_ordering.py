@@ -1,5 +1,5 @@
-"""Section 5, ordering. The rules hold both on devices that wait for events themselves, and for queues that hold
-operations back in the process.
+"""Section 5, ordering. The rules apply to devices that wait for events themselves, and to devices for which xpushare
+delays the operations in the process.
 """
 
 # pyright: basic, reportPossiblyUnboundVariable=false, reportOptionalMemberAccess=false

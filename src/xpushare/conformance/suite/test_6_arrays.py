@@ -1,4 +1,4 @@
-"""Section 6: new arrays, and memory that is reused."""
+"""Section 6: new arrays, and reuse of memory."""
 
 # pyright: basic
 

@@ -1,4 +1,4 @@
-"""Section 6: passing on memory of another process, and taking ownership of it."""
+"""Section 6: sharing another process's memory again, and taking ownership of it."""
 
 # pyright: basic, reportPossiblyUnboundVariable=false, reportOptionalMemberAccess=false
 

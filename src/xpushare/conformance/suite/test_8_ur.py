@@ -1,5 +1,5 @@
-"""Section 8: the functions of Unified Runtime (`xpushare.ur`). The expected checks of arguments are derived from the
-declarations in `ur._functions`. The tests of all other rules are written out here.
+"""Section 8: the functions of Unified Runtime (`xpushare.ur`). The expected errors for wrong arguments are derived from
+the declarations in `ur._functions`. The tests of all other rules are written by hand.
 """
 
 # pyright: basic, reportPossiblyUnboundVariable=false, reportOptionalMemberAccess=false
@@ -60,7 +60,7 @@ class Face:
         ]
 
     def own(self, handle: Any) -> Any:
-        """Return the handle. `close` releases a reference to it if the test has not done so."""
+        """Return the handle, and make `close` release it unless the test has released it."""
         self.made.append(handle)
         return handle
 
@@ -130,8 +130,8 @@ def _uuid(device: xs.Device) -> bytes:
 
 
 def result_of(call: Callable[[], Any]) -> ur.Result:
-    """Call the function. Return `SUCCESS`, or the `result` of the `URError` that it raises. The returned value can be
-    pickled.
+    """Call the function. Return `SUCCESS`, or the `result` of the `URError` that it raises. Also checks that this error
+    can be pickled.
     """
     try:
         call()
@@ -159,7 +159,7 @@ def face(pair: Pair) -> Iterator[Face]:
 
 @pytest.fixture
 def importing(pair: Pair) -> Iterator[Face]:
-    """Yield a `Face` (the device with a context and a queue of `xpushare.ur`) for the importing process's device."""
+    """Yield a `Face` for the importing process's device."""
     found = Face(pair.importer)
     yield found
     found.close()
@@ -168,8 +168,8 @@ def importing(pair: Pair) -> Iterator[Face]:
 
 @pytest.fixture
 def commands(face: Face) -> None:
-    """A fixture for tests that enqueue commands. The tests need a device with events, since each command returns an
-    event. A device without events must refuse the commands.
+    """A fixture for tests that enqueue commands. Each command returns an event. If the device has no events and refuses
+    the commands, skip the test.
     """
     if face.has(Aspect.ext_oneapi_ipc_event):
         return
@@ -188,7 +188,7 @@ _CONTEXT_SCOPE: dict[str, Any] = {
 
 
 def _good(face: Face, arg: Arg) -> Any:
-    """Return an argument that no check refuses. The argument is never used, since the tests make another argument
+    """Return a valid value for the argument. The tested function never uses the value, because another argument is
     wrong.
     """
     family, _, name = arg.base_kind.partition(":")
@@ -231,7 +231,7 @@ def _good(face: Face, arg: Arg) -> Any:
 
 
 def _faults(arg: Arg) -> list[Any]:
-    """Return arguments that may be wrong, so that one of the checks refuses them."""
+    """Return values to try for the argument. Most of them are invalid."""
     family, _, name = arg.base_kind.partition(":")
     if family in ("handle", "bytes", "string", "callback"):
         return [None]
@@ -263,7 +263,7 @@ def _faults(arg: Arg) -> list[Any]:
 
 
 def _expected(function: Function, arguments: dict[str, Any]) -> str | None:
-    """Return the result of the first check that refuses the arguments, or None."""
+    """Return the name of the result code of the first check that rejects the arguments, or None if all checks pass."""
     seen = {}
     for arg in function.args:
         value = arguments[arg.name]
