@@ -17,12 +17,12 @@ from xpushare.bench.worker import Kept, Worker, pin
 
 __all__ = ["OURS", "Pair", "event", "take_turns", "waiting"]
 
-_TIMEOUT: Final = 60.0  # for one block of round trips, so that a hang ends
+_TIMEOUT: Final = 60.0  # seconds for a batch of round trips, so that a hang ends
 OURS: Final = "ours"
 _EVENT: Final = "multiprocessing.Event"
 _ZMQ: Final = "pyzmq ipc://"
 _PIPE: Final = "multiprocessing.Pipe"
-_BUSY: Final = 6  # busy processes
+_BUSY: Final = 6  # number of busy processes
 Cpus = tuple[list[int], list[int]]
 
 # --- in the two processes ---------------------------------------------------------------------------
@@ -151,8 +151,8 @@ class Pair:
     ) -> None:
         context = multiprocessing.get_context("spawn")
         here, there = context.Pipe()
-        # Kept, since a semaphore's name ends with the object that made it, and a spawned process looks the name up
-        # later.
+        # These objects must stay alive. A semaphore's name is removed with the object that made it, and a spawned
+        # process looks the name up later.
         shared = self._shared = {"there": context.Event(), "back": context.Event()}
         self.first = stack.enter_context(Worker(settings, {**shared, "pipe": here}))
         self._second = stack.enter_context(Worker(settings, {**shared, "pipe": there}))

@@ -57,7 +57,7 @@ class Row:
     name: str
     unit: str
     ours: Spread
-    other: str = ""  # the name of theirs
+    other: str = ""  # the name of the alternative, which `theirs` measures
     theirs: Spread | None = None
     ratio: float | None = None
     notes: list[str] = field(default_factory=list[str])

@@ -23,7 +23,7 @@ _MIB: Final = 1 << 20
 _FRAME: Final = 3840 * 2160 * 3
 _WORKERS: Final = 8
 _OTHER: Final = "multiprocessing.shared_memory"
-# An attaching process does not own the segment. From 3.13 on Python can be told so. Before, it registers the segment.
+# An attaching process does not own the segment. `track=False`, new in Python 3.13, says so. Before, it is registered.
 _ATTACH: Final[dict[str, Any]] = {"track": False} if sys.version_info >= (3, 13) else {}
 _TRACKED: Final = (
     "shared_memory attaches with track=False"
@@ -167,7 +167,7 @@ def hand_over(settings: Settings) -> list[Row]:
         contacts: tuple[list[float], list[float]] = ([], [])
         for turn in range(settings.count(40, 3)):
             with Worker(settings) as exporter:
-                exporter.call(_share, settings.device)  # what the exporter does once, for any importer
+                exporter.call(_share, settings.device)  # the exporter does this once for all importers
                 exporter.call(_make_theirs, _MIB)
                 for which in (turn % 2, 1 - turn % 2):
                     contacts[which].append(
@@ -184,7 +184,7 @@ def hand_over(settings: Settings) -> list[Row]:
 
 
 def new_handle(settings: Settings) -> list[Row]:
-    """From a new handle to the first byte read in another process (1 MiB): open, map, read, close."""
+    """Open a new handle in another process, map 1 MiB, read the first byte and close."""
     with Worker(settings) as exporter, Worker(settings) as importer:
         ours, theirs = alternate(
             settings.count(1000, 20),
@@ -290,7 +290,7 @@ def _fresh(kept: Kept, nbytes: int, count: int, device: str, shared: bool) -> tu
 
     import xpushare as xs
 
-    xs.share(xs.empty(1, device=device)).close()  # a process that has shared caches its freed memory
+    xs.share(xs.empty(1, device=device)).close()  # once a process has shared memory, it caches freed memory
 
     def ours() -> float:
         start = time.perf_counter_ns()

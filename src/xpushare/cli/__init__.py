@@ -160,7 +160,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130  # what a shell reports for SIGINT
-    except BrokenPipeError:  # the reader of our output (head, a pager) has left
+    except BrokenPipeError:  # the reader of the output (head, a pager) has exited
         return 1
     except OSError as error:  # a disk is full or read-only, there is no temporary folder, …
         where = "" if error.filename is None else f": {error.filename}"

@@ -328,7 +328,7 @@ def _map_ranges(peer: Peer, handles: list[str], device: str) -> bytes:
     place = xs.VirtualRange(nbytes * len(opened), device)
     for number, memory in enumerate(opened):
         place.map(memory, number * nbytes)
-        memory.close()  # the mapping holds the pages
+        memory.close()  # the mapping keeps the pages alive
     with xs.Queue(device) as queue, xs.malloc_host(place.nbytes, device) as staging:
         queue.copy(staging, place)
         queue.synchronize()
@@ -414,7 +414,7 @@ def _step_event(demo: Demo) -> None:
 
 
 def _step_lost(demo: Demo) -> None:
-    demo.exporter.kill()  # the exporter lives if its memory would not outlive it
+    demo.exporter.kill()  # still alive here if the step that kills it was skipped
     begin = time.monotonic()
     lost = demo.reader.call(_end_of_wait)
     demo.check(str(demo.exporter.pid) in lost, f"the wait does not name the dead process: {lost}")

@@ -80,7 +80,7 @@ def _package() -> dict[str, Any]:
     try:
         installed: str | None = importlib.metadata.version("xpushare")
     except importlib.metadata.PackageNotFoundError:
-        installed = None  # if it runs from a source tree
+        installed = None  # the package runs from a source tree
     package: dict[str, Any] = {
         "version": xpushare.__version__,
         "installed_version": installed,
@@ -100,7 +100,7 @@ def _package() -> dict[str, Any]:
 def _runtime() -> dict[str, Any]:
     from xpushare.sharing import identity
 
-    folder = identity.chosen_dir()  # runtime_dir() would make it
+    folder = identity.chosen_dir()  # not runtime_dir(), which would create the folder
     explicit = os.environ.get("XPUSHARE_KEY_FILE")
     key = Path(explicit) if explicit else folder / "key"
     exists, problem = True, None

@@ -28,7 +28,7 @@ from xpushare.sharing.survey import Row, Survey, command_line
 __all__ = ["add_arguments", "run"]
 
 _LISTED: Final = 8
-_MANY: Final = 4  # this many similar objects are shown as one line
+_MANY: Final = 4  # so many similar objects or more are shown as one line
 _LINE: Final = 120  # the length of a command line, in characters
 
 
@@ -45,7 +45,7 @@ def _device_names() -> dict[str, str]:
     try:
         return {device.uuid: str(device) for device in xpushare.devices()}
     except xpushare.InvalidArgumentError:
-        return {}  # an invalid selector hides the devices' names, not the shares
+        return {}  # an invalid selector hides the devices' names, but not the shared objects
 
 
 def _who(pid: int, name: str | None) -> str:

@@ -139,7 +139,7 @@ def _device_names() -> dict[str, str]:
     try:
         return {device.uuid: str(device) for device in xpushare.devices()}
     except xpushare.InvalidArgumentError:
-        return {}  # an invalid selector hides the devices' names, not the shares
+        return {}  # an invalid selector hides the devices' names, but not the shared objects
 
 
 _VIEWS: Final = {"p": "processes", "o": "objects", "c": "channels"}
@@ -242,7 +242,7 @@ class _Screen:
 
 
 def _has(line: tuple[Any, ...], text: str) -> bool:
-    """Return whether the line contains the text, in upper or lower case."""
+    """Return whether the line contains the text. Upper and lower case are equal."""
     return text.lower() in " ".join(map(str, line)).lower()
 
 

@@ -133,7 +133,7 @@ class _Merger:
                 self._arrow("handle", made, opened, opened.start)
         for wait in self._waits:
             signals = self._signals.get((wait.details["event"], wait.details["at_least"]), ())
-            # The place of a freed event may serve another event. The wait belongs to the last such signal before it.
+            # A freed event's id may be reused by another event. The wait belongs to the last such signal before it.
             before = [each for each in signals if each.start < wait.end]
             if before:
                 last = max(before, key=lambda each: each.start)

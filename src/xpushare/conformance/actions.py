@@ -51,7 +51,7 @@ def runs_callables(device: str) -> bool:
 
 
 def granule(*devices: str) -> int:
-    """Return a size that is a multiple of the physical memory granularity of each of these devices."""
+    """Return a size that is a multiple of the physical memory granularity of every given device."""
     return math.lcm(*(xs.Device(device).memory_granularity() for device in devices))
 
 
@@ -186,7 +186,7 @@ def forget() -> None:
     live = {bytes(each.handle) for each in table.exports()} if table is not None else set[bytes]()
     while _exported:
         kind, handle = _exported.pop()
-        if handle in live:  # the test has not put it
+        if handle in live:  # the test has not withdrawn it
             put(kind, handle)
 
 
@@ -303,7 +303,7 @@ def held(device: str) -> Generator[Held, None, None]:
         try:
             found.queue.synchronize(TIMEOUT)
         except (xs.PeerLostError, xs.DeviceError):
-            pass  # asked for by the test, or not; either way it was reported
+            pass  # the test has caused the error, or has reported it
         found.queue.close()
 
 

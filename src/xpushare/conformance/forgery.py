@@ -1,4 +1,4 @@
-"""Make handles with changed fields and a valid seal, to test the checks that follow the check of the seal.
+"""Make forged handles with a valid seal, to test the checks that `open` makes after it has accepted the seal.
 
 docs/layout.md describes the fields and the seal. The offsets are repeated here as numbers, so that the suite notices if
 the layout changes.

@@ -25,14 +25,14 @@ from typing import Any, Final
 
 __all__ = ["Forkserver", "die_with", "run"]
 
-# The imports of a process that shares memory and an event. No adapter: each child asks for the drivers that it needs.
+# The modules that a process imports to share memory and an event. No adapters: each child loads the drivers it needs.
 IMPORTS: Final = (
     "encodings.ascii", "hashlib", "importlib.util", "pkgutil", "numpy", "xpushare.ipc", "xpushare.arrays.attach",
     "xpushare.arrays.consumers", "xpushare.arrays.share", "xpushare.objects.event", "xpushare.objects.physical_memory",
     "xpushare.objects.queue", "xpushare.sharing.routes.attachment",
 )  # fmt: skip
 _PR_SET_PDEATHSIG: Final = 1
-_MESSAGE: Final = 1 << 12  # bytes; messages are far shorter
+_MESSAGE: Final = 1 << 12  # bytes, far more than any message has
 
 
 def die_with(parent: int) -> None:
@@ -49,12 +49,12 @@ def _surroundings() -> tuple[dict[str, str], list[str], str]:
     take over.
     """
     environment = dict(os.environ)
-    environment.pop("PYTEST_CURRENT_TEST", None)  # another one for each test
+    environment.pop("PYTEST_CURRENT_TEST", None)  # different in each test
     return environment, list(sys.path), os.getcwd()
 
 
 class Forkserver:
-    """Start a process that forks children, and control it. Each child calls `function` of `module` with a file
+    """Starts a process that forks children, and controls it. Each child calls `function` of `module` with a file
     descriptor and the pid of its parent.
 
     Only the process that made this object may use it. A forked copy of that process may not. Each child gets the stdout
@@ -78,14 +78,14 @@ class Forkserver:
                 [sys.executable, "-c", source], stdin=subprocess.DEVNULL, pass_fds=[there.fileno()]
             )
         atexit.register(self._end)
-        self._ask(None)  # it has imported: none of that happens while somebody counts or measures
+        self._ask(None)  # waits until the imports are done, so that they disturb no later measurement
 
     def changed(self, env: Mapping[str, str | None]) -> dict[str, str | None] | None:
-        """Return how the environment of a new child would differ from the environment of this process updated with
-        `env`.
+        """Compare the environment that a child gets by default with the one it needs. That is the environment of this
+        process updated with `env`, where the value None removes a variable.
 
-        The dict has the wanted value of each variable that differs, or None for a variable that must be unset. Return
-        None instead of a dict if the working directory or import path of this process has changed since the start.
+        Return a dict with the needed value of each variable that differs, or None for a variable to remove. Return None
+        instead of a dict if the working directory or import path of this process has changed since the start.
         """
         before, *others = self._surroundings
         now, *others_now = _surroundings()
@@ -112,7 +112,7 @@ class Forkserver:
             socket.send_fds(self._socket, [pickle.dumps((self._number, question))], fds)
             while message := self._socket.recv(_MESSAGE):
                 number, answer = pickle.loads(message)
-                if number == self._number:  # not that of a question whose asker was interrupted
+                if number == self._number:  # otherwise it answers an earlier question, whose caller was interrupted
                     return answer
         raise RuntimeError(f"the process that forks has ended with exit status {self._process.wait()}")
 
@@ -127,11 +127,11 @@ def run(fd: int, parent: int, module: str, function: str, imports: Sequence[str]
     `function` of `module`.
     """
     die_with(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for the others
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal must end only the other processes
     for name in (module, *imports):
         importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # the children leave those pages alone
+    gc.freeze()  # so that garbage collection in a child does not write to these pages
     with socket.socket(fileno=fd) as caller:
         caller.set_inheritable(False)
         child = _serve(caller)
@@ -152,7 +152,7 @@ def _serve(caller: socket.socket) -> int | None:
         answer: int | None = None
         if question == "fork":
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12 on: numpy has threads, which know forks
+                warnings.simplefilter("ignore", DeprecationWarning)  # numpy's threads survive it
                 answer = os.fork()
             if not answer:
                 own, *outputs = fds

@@ -33,11 +33,11 @@ from xpushare.conformance.forkserver import Forkserver, die_with
 __all__ = ["TIMEOUT", "Child", "ChildDied", "HarnessError", "Pending", "children", "die_with", "fd_count", "kept",
            "prepare", "serve", "set_up", "wait_until"]  # fmt: skip
 
-TIMEOUT: Final = 30.0  # of a child on a busy machine
+TIMEOUT: Final = 30.0  # seconds, enough for a child on a busy machine
 _SETUP: Final = "XPUSHARE_CONFORMANCE_SETUP"
 
 kept: dict[str, Any] = {}  # objects that must live in this process until they are dropped
-children: set[Child] = set()  # those not ended yet
+children: set[Child] = set()  # children that have not ended
 
 
 class HarnessError(AssertionError):
@@ -124,8 +124,8 @@ class Child:
         children.add(self)
 
     def _forkserver(self, env: Mapping[str, str | None]) -> Forkserver | None:
-        """Return the process that forks children with this environment, or None if a fresh interpreter has to be
-        started.
+        """Return the `Forkserver` of this process if its children get the right environment. Otherwise return None, and
+        a fresh interpreter has to be started.
         """
         server = _forkserver_of(os.getpid())
         return server if server.changed(env) == {} else None
@@ -212,7 +212,7 @@ class Child:
 
     def signal(self, number: int) -> None:
         """Send the child a signal, such as SIGINT or SIGSTOP. Does nothing if the child has ended."""
-        if self._poll() is None:  # until it is reaped here, the pid is this child's
+        if self._poll() is None:  # not reaped yet, so no other process has the pid
             os.kill(self.pid, number)
 
     def kill(self) -> None:
@@ -282,9 +282,9 @@ def serve(
     while True:
         try:
             message = connection.recv_bytes()
-        except (EOFError, OSError):  # the parent is gone
+        except (EOFError, OSError):  # the parent has ended
             return
-        except KeyboardInterrupt:  # meant for a call that has ended
+        except KeyboardInterrupt:  # the signal was meant for a call that has ended
             continue
         if not message:
             return
@@ -306,7 +306,7 @@ def set_up() -> None:
 def _fork(here: Connection, there: Connection) -> int:
     parent = os.getpid()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12 on: forking with threads is what is tested
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads, which the suite tests
         pid = os.fork()
     if pid:
         return pid
@@ -315,7 +315,7 @@ def _fork(here: Connection, there: Connection) -> int:
         die_with(parent)
         signal.setitimer(signal.ITIMER_REAL, 0)
         here.close()
-        children.clear()  # the parent's, not ours
+        children.clear()  # these are children of the parent
         serve(there)
         status = 0
     finally:
@@ -326,7 +326,7 @@ def _wait_for_end(pid: int, seconds: float) -> None:
     """Wait up to `seconds` for the process to end. May return early. The process must not have been reaped yet."""
     try:
         fd = os.pidfd_open(pid)
-    except OSError:  # no descriptor is left
+    except OSError:  # no free file descriptor, or the process is gone
         time.sleep(0.002)
         return
     try:

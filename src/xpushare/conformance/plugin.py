@@ -31,7 +31,7 @@ _UNSUPPORTED: Final = pytest.StashKey[tuple[str, str]]()
 _RESULTS: Final = pytest.StashKey[Any]()
 _STDERR: Final = pytest.StashKey[int]()
 _KEPT: Final = "XPUSHARE_CONFORMANCE_KEPT"
-_GRACE: Final = 30.0  # seconds that a test has to end after its time is over
+_GRACE: Final = 30.0  # seconds between a test's time limit and the end of the suite's process
 
 
 class RuleTimeout(AssertionError):
@@ -133,7 +133,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     _tell(item.config, event="started", rule=_number(item), part=_part(item))
     limit: Any = item.config.getoption("--rule-timeout")
     previous = signal.signal(signal.SIGALRM, _overdue)
-    # A wait that not even a signal ends: the stacks go to the runner, which reports them.
+    # If not even a signal ends a wait, write the stacks to stderr, which the runner reports.
     faulthandler.dump_traceback_later(limit + _GRACE, exit=True, file=item.config.stash[_STDERR])
     signal.setitimer(signal.ITIMER_REAL, limit, 1.0)
     try:
@@ -248,9 +248,9 @@ def nothing_left(pair: Pair, peer: Child) -> Callable[[], None]:
     """Return a function that asserts that the test has left no file descriptor, mapping or export of the package
     behind.
     """
-    for device in dict.fromkeys((pair.exporter, pair.importer)):  # what a process opens for good is open
+    for device in dict.fromkeys((pair.exporter, pair.importer)):  # opens everything that a process never closes
         warm_up(device)
-    for each in actions.KINDS:  # and what knowing the peer costs
+    for each in actions.KINDS:  # opens everything that this process keeps open for the peer
         if all(
             xs.Device(device).has(aspect) for device in (pair.exporter, pair.importer) for aspect in KIND_ASPECTS[each]
         ):

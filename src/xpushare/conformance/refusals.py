@@ -66,7 +66,7 @@ _CALLS: Final[dict[Aspect, Callable[[str], Any]]] = {
 }
 _OTHERWISE: Final[dict[Aspect, type[Exception]]] = {
     Aspect.partial_map: xs.InvalidArgumentError
-}  # as the contract has it
+}  # as the contract demands
 
 
 def check_refused(aspect: Aspect, device: str) -> str:

@@ -219,7 +219,7 @@ def _follow(
                 done += 1
                 parts = outcomes[event["rule"]].parts
                 known = next((part for part in parts if part.name == event["part"]), None)
-                if known is not None:  # its teardown failed after all
+                if known is not None:  # the test passed, but its teardown failed
                     parts.remove(known)
                 parts.append(
                     Part(

@@ -50,7 +50,7 @@ class _Torch:
     def array(self, device: str, content: bytes) -> Any:
         torch, place = self._place(device)
         tensor = torch.tensor(list(content), dtype=torch.uint8, device=place)
-        tensor.cpu()  # it is there when this returns
+        tensor.cpu()  # waits until the device has the content
         return tensor
 
     def content(self, array: Any) -> bytes:

@@ -1,7 +1,7 @@
 """A pytest plugin that enables the validation layers, and fails each test in which a layer reports an error.
 
-A test also fails if it does not release everything that it made: exports, references to objects of `xpushare.ur`, and
-addresses. Tests that misuse the package on purpose have the mark `misuse`. In such tests, layers may report errors.
+A test also fails if it does not release all exports, objects of `xpushare.ur` and addresses from `xpushare.ur` that it
+made. Tests that misuse the package on purpose have the mark `misuse`. In such tests, layers may report errors.
 
     python -m pytest -p xpushare.conformance.silence tests/core
 """

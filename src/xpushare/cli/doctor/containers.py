@@ -64,7 +64,7 @@ def _namespaces() -> Iterator[Check]:
         try:
             apart = os.stat(f"/proc/{pid}/ns/net").st_ino != os.stat("/proc/self/ns/net").st_ino
         except OSError:
-            continue  # this process may not look into it
+            continue  # this process may not read it
         if apart:
             why = f"not that of {name}: to other network namespaces the socket route needs one runtime folder"
             yield Check("machine", "network namespace", "note", why)

@@ -18,8 +18,8 @@ _ACCELERATORS: Final = "0x03", "0x12"  # PCI's classes of display controllers an
 
 
 def _listed(record: Vendor) -> list[Check]:
-    """Report the devices of a vendor that has no checks of its own. Returns no checks if the vendor needs nothing
-    installed.
+    """Report the devices of a vendor that has no checks of its own. Returns an empty list if the vendor's devices need
+    no driver or Python package.
     """
     if not record.install:
         return []
@@ -41,7 +41,7 @@ def _in_machine(record: Vendor) -> bool:
         return True
     try:
         found = [((each / "vendor").read_text(), (each / "class").read_text()) for each in _BUS.iterdir()]
-    except OSError:  # the bus cannot be seen here
+    except OSError:  # the PCI bus is not visible here
         return True
     return any(int(vendor, 16) == record.pci_vendor and kind.startswith(_ACCELERATORS) for vendor, kind in found)
 

@@ -104,7 +104,7 @@ class _Side:
         return str(xs.ipc.event.get(event))
 
     def take(self, key: str, device: str, kind: str, handle: str) -> None:
-        """Open a handle of that kind. If the object is memory, check its content and write an answer into it."""
+        """Open a handle of this kind. Unless the object is an event, check its content and write an answer into it."""
         self._device[key] = device
         if kind == "event":
             self._kept[key] = xs.ipc.event.open(handle)
@@ -164,7 +164,7 @@ class _Side:
         _expect(memory, device, _DATA)
         reads, writes = os.pipe()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12 on, of a fork beside threads
+            warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 and later warn about forks with threads
             pid = os.fork()
         if not pid:
             text = "it crashed"

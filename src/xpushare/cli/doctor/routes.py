@@ -44,8 +44,8 @@ def _tried(call: Callable[[], int]) -> int:
 
 
 def probe(pid: int, fd: int) -> dict[str, int]:
-    """Return three errno values: of pidfd_open on the process `pid`, of pidfd_getfd on this process itself (which needs
-    no rights), and of pidfd_getfd on the process `pid`.
+    """Return the errno of three system calls, or 0 for a call that succeeds. The calls are pidfd_open on the process
+    `pid`, pidfd_getfd on this process itself (which needs no permission), and pidfd_getfd on the process `pid`.
     """
     from xpushare import _native
 
@@ -60,7 +60,7 @@ def probe(pid: int, fd: int) -> dict[str, int]:
         return found
     found["get"] = _tried(lambda: _native.pidfd_getfd(other, fd))
     os.close(other)
-    if found["get"] == errno.EBADF:  # the kernel checks the right before the number
+    if found["get"] == errno.EBADF:  # the kernel checks the permission before the descriptor
         found["get"] = 0
     return found
 

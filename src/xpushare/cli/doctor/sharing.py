@@ -49,7 +49,7 @@ class Trial:
         self._good: dict[tuple[str, str], list[str]] = {}  # (device, kind) -> routes
         self._bad: dict[tuple[str, str], dict[str, Failed]] = {}
         self._fixes: dict[str, str] = {}  # route -> what would enable it
-        self._keys: dict[str, str] = {}  # route -> a memory that its importer has open
+        self._keys: dict[str, str] = {}  # route -> key of memory that its importer has open
 
     def _start(self, name: str, only: str = "") -> Process:
         made = Process(name, only, self._folder, self._timeout, () if self._word < 0 else (self._word,))
@@ -213,7 +213,7 @@ class Trial:
                 handle = self._exporter.call("offer", key, device, "event")
                 self._importers[route].call("take", key, device, "event", handle)
                 self._importers[route].send("lost", key, self._timeout / 2)
-            time.sleep(0.05)  # They most likely wait by now. A death before the wait would show the same.
+            time.sleep(0.05)  # They most likely wait by now. If not, the result is the same.
             killed = time.monotonic()
             self._exporter.kill()
             late = max(self._importers[route].receive() - killed for route in routes)

@@ -281,7 +281,7 @@ def test_publish(pair: Pair, peer: Child) -> None:
         old = xs.lookup(name)
         xs.publish(name, {"w": _array(pair.exporter, 2)}, replace=True)
         assert peer.call(_looked_up, name, pair.importer) == [("key", "w", 2)]
-        assert _plain(xs.attach(old)) == [("key", "w", 2)]  # it follows its name
+        assert _plain(xs.attach(old)) == [("key", "w", 2)]  # opens the new version of the name
     finally:
         xs.unpublish(name)
     assert not _exports() - before

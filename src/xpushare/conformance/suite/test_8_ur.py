@@ -41,7 +41,7 @@ class Face:
         self.made: list[Any] = []
         self.device = next(
             device
-            for device in self.devices()  # one of another backend may be the same hardware
+            for device in self.devices()  # a device of another backend may have the same uuid
             if ur.urDeviceGetInfo(device, ur.DeviceInfo.UUID) == _uuid(wanted) and f" {wanted.backend}:" in repr(device)
         )
         self.platform = ur.urDeviceGetInfo(self.device, ur.DeviceInfo.PLATFORM)
@@ -118,7 +118,7 @@ class Face:
         for pointer in self.allocated:
             ur.urUSMFree(self.context, pointer)
         for handle in reversed(self.made):
-            release = getattr(ur, f"ur{type(handle).__name__}Release", None)  # not every kind has one
+            release = getattr(ur, f"ur{type(handle).__name__}Release", None)  # not every kind has a release function
             if release is not None and handle.references:
                 release(handle)
 
@@ -294,7 +294,7 @@ def test_arguments(face: Face, name: str) -> None:
             if expected is not None:
                 refused(R.__members__[expected], call, *arguments.values())
                 provoked.add(expected)
-    # Two faults at once: the first check in UR's order decides.
+    # With two invalid arguments, the first check in UR's order decides.
     for one, two in itertools.combinations([arg for arg in function.args if _faults(arg)], 2):
         arguments = {each.name: _faults(each)[0] if each in (one, two) else _good(face, each) for each in function.args}
         expected = _expected(function, arguments)
@@ -351,7 +351,7 @@ def test_handle_data(face: Face, peer: Child, pair: Pair) -> None:
         child.kill()
     for data in (b"", good[:-1], good + b"\0", bytes(256), good[:-1] + bytes([good[-1] ^ 1]), put, dead):
         refused(R.ERROR_INVALID_VALUE, ur.urIPCOpenMemHandleExp, face.context, face.device, data)
-    for data in (good, put, bytes(256)):  # of another process, or none
+    for data in (good, put, bytes(256)):  # handles of another process, or not a handle
         refused(R.ERROR_INVALID_VALUE, ur.urIPCPutMemHandleExp, face.context, data)
     others: list[Callable[[bytes], Any]] = []
     if face.has(Aspect.ext_oneapi_ipc_event):
@@ -365,7 +365,7 @@ def test_handle_data(face: Face, peer: Child, pair: Pair) -> None:
             lambda data: ur.urIPCPutPhysMemHandleExp(face.context, data),
         ]
     for call in others:
-        for data in (b"", bytes(256), good):  # good: of another kind
+        for data in (b"", bytes(256), good):  # `good` is a handle of another kind
             refused(R.ERROR_INVALID_VALUE, call, data)
     own = ur.urIPCGetMemHandleExp(face.context, face.memory())
     ur.urIPCPutMemHandleExp(face.context, own)
@@ -375,7 +375,7 @@ def test_handle_data(face: Face, peer: Child, pair: Pair) -> None:
     freed = ur.urIPCGetMemHandleExp(face.context, pointer)
     ur.urUSMFree(face.context, pointer)
     refused(R.ERROR_INVALID_VALUE, ur.urIPCOpenMemHandleExp, face.context, face.device, freed)
-    ur.urIPCPutMemHandleExp(face.context, freed)  # still allowed, once
+    ur.urIPCPutMemHandleExp(face.context, freed)  # allowed once, even after the free
 
 
 @pytest.mark.usefixtures("commands")
@@ -389,7 +389,7 @@ def test_addresses(face: Face, peer: Child, pair: Pair) -> None:
     refused(R.ERROR_INVALID_ARGUMENT, ur.urIPCGetMemHandleExp, face.context, opened)
     again = ur.urIPCOpenMemHandleExp(face.context, face.device, data)
     ur.urIPCCloseMemHandleExp(face.context, again)
-    assert face.read(opened, 6) == b"theirs"  # each open has its own close
+    assert face.read(opened, 6) == b"theirs"  # each open needs its own close
     ur.urIPCCloseMemHandleExp(face.context, opened)
     refused(R.ERROR_INVALID_ARGUMENT, ur.urIPCCloseMemHandleExp, face.context, opened)
     pointer = face.memory()
@@ -400,7 +400,7 @@ def test_addresses(face: Face, peer: Child, pair: Pair) -> None:
     refused(R.ERROR_INVALID_MEM_OBJECT, ur.urEnqueueUSMFill, face.queue, 8, b"x", 8, None)
     refused(R.ERROR_INVALID_MEM_OBJECT, ur.urEnqueueUSMMemcpy, face.queue, True, pointer, 8, 8, None)
     face.fill(pointer + 100, b"i", 8)
-    inner = ur.urIPCGetMemHandleExp(face.context, pointer + 100)  # any address inside
+    inner = ur.urIPCGetMemHandleExp(face.context, pointer + 100)  # any address inside the allocation
     peer.call(actions.open_, "inner", "memory", inner)
     assert peer.call(actions.read, "inner", 8) == b"i" * 8
     ur.urIPCPutMemHandleExp(face.context, inner)
@@ -462,7 +462,7 @@ def test_virtual_memory(face: Face) -> None:
         refused(value, ur.urVirtualMemSetAccess, context, at, size, RW)
     refused(value, ur.urVirtualMemGetInfo, context, 8, one, info)
     for at, size in ((start, 4 * one), (start, one), (start + one, one), (8, one)):
-        refused(value, ur.urVirtualMemFree, context, at, size)  # mapped, or not the whole
+        refused(value, ur.urVirtualMemFree, context, at, size)  # mapped, or not the whole range
     refused(value, ur.urVirtualMemReserve, context, None, one + 1)
     ur.urVirtualMemUnmap(context, start + one, one)
     ur.urVirtualMemFree(context, start, 4 * one)
@@ -624,7 +624,7 @@ def test_unknown_queries(face: Face, name: str) -> None:
     kind = function.args[1].kind.partition(":")[2]
     members = {int(each) for each in getattr(ur, kind)}
     gap = next((number for number in range(max(members)) if number not in members), None)
-    if gap is not None:  # a number of a newer Unified Runtime
+    if gap is not None:  # a value that only a newer Unified Runtime may define
         refused(R.ERROR_UNSUPPORTED_ENUMERATION, getattr(ur, name), _good(face, function.args[0]), gap)
 
 
@@ -703,7 +703,7 @@ def test_pages_across(pair: Pair, importing: Face, peer: Child, kind: str) -> No
     ur.urVirtualMemMap(face.context, start, pair.granule, pages, 0, RW)
     assert face.read(start, 8) == b"pagepage"
     ur.urIPCClosePhysMemHandleExp(face.context, pages)
-    assert face.read(start, 8) == b"pagepage"  # the mapping holds it
+    assert face.read(start, 8) == b"pagepage"  # the mapping keeps the pages alive
     ur.urVirtualMemUnmap(face.context, start, pair.granule)
     ur.urVirtualMemFree(face.context, start, pair.granule)
     with verbs_open(kind, data, pair.importer) as shared:
