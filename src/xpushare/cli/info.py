@@ -1,7 +1,8 @@
-"""List devices, their aspects with the reasons, driver versions, and your runtime folder and key.
+"""List the devices, the aspects that each has or lacks and why, driver versions, and your runtime folder and key.
 
-The command changes nothing. It reports a missing folder or key, and does not make one. Asking a device for its aspects
-may start its driver. The exit status is 0 if there is a device, 1 if there is none, and 2 if the selector is invalid.
+The command changes nothing. If the folder or key is missing, the command reports this and does not create it. Asking a
+device for its aspects may start its driver. The exit status is 0 if there is a device, 1 if there is none, and 2 if the
+selector is invalid.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ RW = ur.VirtualMemAccessFlags.READ_WRITE
 
 
 class Face:
-    """A device with a context and a queue, used by the functions of `xpushare.ur`. `close` frees the objects that a
-    test has made.
+    """A device of `xpushare.ur` with a context and a queue, for use in tests. `close` frees the objects that a test has
+    made.
     """
 
     def __init__(self, name: str) -> None:
