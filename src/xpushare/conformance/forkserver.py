@@ -81,8 +81,8 @@ class Forkserver:
         self._ask(None)  # waits until the imports are done, so that they disturb no later measurement
 
     def changed(self, env: Mapping[str, str | None]) -> dict[str, str | None] | None:
-        """Compare the environment that a child gets by default with the one it needs. That is the environment of this
-        process updated with `env`, where the value None removes a variable.
+        """Compare the environment that a child gets by default with the environment that it needs. The needed
+        environment is that of this process updated with `env`, in which the value None removes a variable.
 
         Return a dict with the needed value of each variable that differs, or None for a variable to remove. Return None
         instead of a dict if the working directory or import path of this process has changed since the start.
