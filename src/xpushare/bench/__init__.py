@@ -1,5 +1,5 @@
-"""The scenarios of `xpushare bench`. Each returns rows that compare xpushare with the tool that a user would pick
-instead.
+"""The scenarios of `xpushare bench`. Each scenario returns rows that compare xpushare with the tool that a user would
+otherwise use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Events: the round trip between two processes, and the CPU time of a waiter."""
+"""Scenarios about events: the round trip between two processes, and the CPU time of a waiter."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from xpushare.bench.worker import Kept, Worker, pin
 
 __all__ = ["OURS", "Pair", "event", "take_turns", "waiting"]
 
-_TIMEOUT: Final = 60.0  # for one block of round trips, so that a hang ends
+_TIMEOUT: Final = 60.0  # seconds for a batch of round trips, so that a hang ends
 OURS: Final = "ours"
 _EVENT: Final = "multiprocessing.Event"
 _ZMQ: Final = "pyzmq ipc://"
 _PIPE: Final = "multiprocessing.Pipe"
-_BUSY: Final = 6  # busy processes
+_BUSY: Final = 6  # number of busy processes
 Cpus = tuple[list[int], list[int]]
 
 # --- in the two processes ---------------------------------------------------------------------------
 
 
 def _setup_first(kept: Kept, address: str, device: str) -> tuple[bytes, bytes]:
-    """Set up the process that measures. This process makes both events. Each of the two processes signals one event, as
-    the documentation recommends.
+    """Set up the first process, which measures. It makes both events, and each of the two processes then signals one of
+    them, as the documentation recommends. Returns the handles of the events.
     """
     import xpushare as xs
 
@@ -67,7 +67,7 @@ def _end(kept: Kept) -> None:
 
 
 def _first(kept: Kept, way: str, batch: int) -> float:
-    """Make `batch` round trips, and return the average time of one round trip in microseconds."""
+    """Make `batch` round trips with the method `way`, and return the average time of one round trip in microseconds."""
     turns = range(batch)
     clock = time.perf_counter_ns
     if way == OURS:
@@ -106,7 +106,7 @@ def _first(kept: Kept, way: str, batch: int) -> float:
 
 
 def _second(kept: Kept, way: str, batch: int) -> None:
-    """Answer `batch` round trips of the other process."""
+    """Answer `batch` round trips of the other process with the method `way`."""
     turns = range(batch)
     if way == OURS:
         ping, pong = kept["ping"], kept["pong"]
@@ -142,8 +142,8 @@ def _burn(kept: Kept) -> None:  # noqa: ARG001
 
 
 class Pair:
-    """Two processes that are connected in each of the ways to compare, and further processes (`busy`) that only use CPU
-    time.
+    """Two processes that can signal each other with each of the compared methods. The `busy` further processes only use
+    CPU time.
     """
 
     def __init__(
@@ -151,8 +151,8 @@ class Pair:
     ) -> None:
         context = multiprocessing.get_context("spawn")
         here, there = context.Pipe()
-        # Kept, since a semaphore's name ends with the object that made it, and a spawned process looks the name up
-        # later.
+        # These objects must stay alive. A semaphore's name is removed with the object that made it, and a spawned
+        # process looks the name up later.
         shared = self._shared = {"there": context.Event(), "back": context.Event()}
         self.first = stack.enter_context(Worker(settings, {**shared, "pipe": here}))
         self._second = stack.enter_context(Worker(settings, {**shared, "pipe": there}))
@@ -170,8 +170,8 @@ class Pair:
             worker.start(_burn)
 
     def run(self, way: str, batch: int, first: Callable[[Kept, str, int], Any] = _first) -> Any:
-        """Make `batch` round trips. Returns the result of `first`, which by default is the average time of a round trip
-        in microseconds.
+        """Make `batch` round trips with the method `way`. Returns the result of `first`, which by default is the
+        average time of a round trip in microseconds.
         """
         self._second.start(_second, way, batch)
         self.first.start(first, way, batch)
@@ -185,7 +185,9 @@ class Pair:
 
 
 def take_turns(count: int, ways: Sequence[str], sample: Callable[[str], Any]) -> dict[str, list[Any]]:
-    """Return `count` samples for each way. The ways are measured in turn, and each round begins with another way."""
+    """Return `count` samples for each of the compared methods `ways`. The methods are measured in turn, and each round
+    begins with a different one.
+    """
     samples: dict[str, list[Any]] = {way: [] for way in ways}
     for turn in range(count):
         for step in range(len(ways)):
@@ -195,7 +197,7 @@ def take_turns(count: int, ways: Sequence[str], sample: Callable[[str], Any]) ->
 
 
 def event(settings: Settings) -> list[Row]:
-    """Event round trip between two processes: signal here, wait there, and back."""
+    """Event round trip between two processes: one signals, the other waits and signals back."""
     ways = [OURS, _EVENT, _PIPE, *([_ZMQ] if importlib.util.find_spec("zmq") else [])]
     # A sample needs enough round trips for the scheduler to spread the two processes, which start on arbitrary CPUs.
     batches = {way: settings.count(200, 20) for way in ways} | {OURS: settings.count(5000, 500)}
@@ -229,8 +231,8 @@ def event(settings: Settings) -> list[Row]:
 
 
 def _wait_without_signal(kept: Kept, way: str, seconds: float) -> tuple[float, float]:
-    """Wait without a signal. Return the CPU time, in microseconds, that is used during the wait by the waiting thread,
-    and by the whole process, including the background threads of xpushare.
+    """Wait without a signal. Return the CPU time of the waiting thread and of the whole process, in microseconds. The
+    process includes the background threads of xpushare.
     """
     import resource
 
@@ -260,7 +262,7 @@ def _wait_without_signal(kept: Kept, way: str, seconds: float) -> tuple[float, f
 
 
 def waiting(settings: Settings) -> list[Row]:
-    """The CPU time that a thread burns while it waits 1 s without a signal, after the first millisecond."""
+    """The CPU time that a thread uses while it waits 1 s without a signal. The first millisecond does not count."""
     seconds = settings.count(100, 10) / 100
     ways = (OURS, _EVENT)
     with contextlib.ExitStack() as stack:

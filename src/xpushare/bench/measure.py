@@ -1,4 +1,4 @@
-"""Measurement for the scenarios: clocks, statistics, and the rows that a scenario returns."""
+"""Measurement for the scenarios: settings, statistics, and the rows that a scenario returns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A median and its quartiles, in the row's unit."""
+    """A median and its quartiles, in the unit of the row."""
 
     median: float
     low: float
@@ -49,13 +49,15 @@ def spread(samples: Sequence[float]) -> Spread:
 
 @dataclass(slots=True)
 class Row:
-    """One comparison. `ratio` is ours / theirs if both were measured. Below 1, xpushare is faster, or uses less."""
+    """One comparison. If both sides were measured, `ratio` is `ours` divided by `theirs`. Below 1, xpushare is faster
+    or uses less.
+    """
 
     scenario: str
     name: str
     unit: str
     ours: Spread
-    other: str = ""  # the name of theirs
+    other: str = ""  # the name of the alternative, which `theirs` measures
     theirs: Spread | None = None
     ratio: float | None = None
     notes: list[str] = field(default_factory=list[str])
@@ -71,16 +73,17 @@ def compare(
     unit: str = "us",
     notes: Sequence[str] = (),
 ) -> Row:
-    """Return a row that compares two lists of samples. Its ratio is that of the medians."""
+    """Return a row that compares two lists of samples. Its ratio is the ratio of the medians."""
     mine, its = spread(ours), spread(theirs)
     ratio = round(mine.median / its.median, 4) if its.median else None
     return Row(scenario, name, unit, mine, other, its, ratio, list(notes))
 
 
 def alternate(count: int, *operations: Callable[[], float], warm_up: int | None = None) -> tuple[list[float], ...]:
-    """Call the operations in turn, `count` times each after a warm-up. Each round begins with another operation.
+    """Call the operations in turn, `count` times each after a warm-up. Each round begins with a different operation.
 
-    Each call returns one sample. An operation measures its own time, so that its preparation is not counted.
+    Returns a tuple with the samples of each operation. A call of an operation returns one sample, which the operation
+    measures itself, so that its preparation does not count.
     """
     for _ in range(max(3, count // 10) if warm_up is None else warm_up):
         for operation in operations:
@@ -116,6 +119,6 @@ def machine() -> dict[str, Any]:
 
 
 def brief(text: str) -> str:
-    """Return `text` in one line that fits a report."""
+    """Return `text` as one line that is short enough for a report."""
     line = " ".join(text.split())
     return line if len(line) <= _MOST_REASON else line[: _MOST_REASON - 1] + "…"

@@ -1,4 +1,4 @@
-"""Scenarios about memory. Handing over, opening and reading memory of another process is compared with
+"""Scenarios about memory. Sharing, opening and reading another process's memory is compared with
 `multiprocessing.shared_memory`. The memory use of an array that many processes share is compared with copies sent by
 `multiprocessing.Pipe`.
 """
@@ -23,7 +23,7 @@ _MIB: Final = 1 << 20
 _FRAME: Final = 3840 * 2160 * 3
 _WORKERS: Final = 8
 _OTHER: Final = "multiprocessing.shared_memory"
-# An attaching process does not own the segment. From 3.13 on Python can be told so. Before, it registers the segment.
+# An attaching process does not own the segment. `track=False`, new in Python 3.13, says so. Before, it is registered.
 _ATTACH: Final[dict[str, Any]] = {"track": False} if sys.version_info >= (3, 13) else {}
 _TRACKED: Final = (
     "shared_memory attaches with track=False"
@@ -36,7 +36,9 @@ _TRACKED: Final = (
 
 
 def _make_ours(kept: Kept, nbytes: int, device: str) -> bytes:
-    """Write every page of a new allocation, and export it. The previous allocation is released."""
+    """Make a new allocation, write every page, and export it. The previous allocation is released. Returns the
+    handle.
+    """
     import xpushare as xs
 
     memory = xs.malloc_host(nbytes, device)
@@ -51,7 +53,7 @@ def _make_ours(kept: Kept, nbytes: int, device: str) -> bytes:
 
 def _make_theirs(kept: Kept, nbytes: int) -> tuple[str, float]:
     """Make a new segment of `multiprocessing.shared_memory` and write every page. Returns the segment's name, and the
-    microseconds that making the segment took, without the writing.
+    time to make the segment in microseconds. The time does not include writing.
     """
     _end_theirs(kept)
     start = time.perf_counter_ns()
@@ -96,8 +98,8 @@ def _open_theirs(kept: Kept, name: str) -> float:  # noqa: ARG001
 
 
 def _share(kept: Kept, device: str) -> tuple[bytes, float]:
-    """Share a new array after writing every byte, and release the previous array. Returns the handle, and the
-    microseconds that sharing took.
+    """Make a new array, write every byte and share the array. The previous array is released. Returns the handle, and
+    the time that sharing took in microseconds.
     """
     import numpy
 
@@ -113,7 +115,7 @@ def _share(kept: Kept, device: str) -> tuple[bytes, float]:
 
 
 def _attach(kept: Kept, handle: bytes) -> float:  # noqa: ARG001
-    """Attach an array, read its first element and close it. Returns the microseconds that this took."""
+    """Attach an array, read its first element and close it. Returns the time that this took in microseconds."""
     import numpy
 
     import xpushare as xs
@@ -153,7 +155,7 @@ def _hand_by_name(exporter: Worker, importer: Worker) -> float:
 
 
 def hand_over(settings: Settings) -> list[Row]:
-    """Share a new array of 1 MiB, attach it, read the first element and close it; also with a new exporter."""
+    """Share a new array of 1 MiB, attach it, read the first element and close it. Also with a new exporter."""
     with Worker(settings) as importer:
         with Worker(settings) as exporter:
             ours, theirs = alternate(
@@ -165,7 +167,7 @@ def hand_over(settings: Settings) -> list[Row]:
         contacts: tuple[list[float], list[float]] = ([], [])
         for turn in range(settings.count(40, 3)):
             with Worker(settings) as exporter:
-                exporter.call(_share, settings.device)  # what the exporter does once, for any importer
+                exporter.call(_share, settings.device)  # the exporter does this once for all importers
                 exporter.call(_make_theirs, _MIB)
                 for which in (turn % 2, 1 - turn % 2):
                     contacts[which].append(
@@ -182,7 +184,7 @@ def hand_over(settings: Settings) -> list[Row]:
 
 
 def new_handle(settings: Settings) -> list[Row]:
-    """From a new explicit handle to the first byte read in another process (1 MiB): open, map, read, close."""
+    """Open a new handle in another process, map 1 MiB, read the first byte and close."""
     with Worker(settings) as exporter, Worker(settings) as importer:
         ours, theirs = alternate(
             settings.count(1000, 20),
@@ -216,7 +218,7 @@ def _reopen(kept: Kept, handle: bytes, name: str, count: int) -> tuple[list[floa
 
 
 def already_open(settings: Settings) -> list[Row]:
-    """Open and close of a handle that this process has already opened."""
+    """Open and close a handle of memory that this process already has open."""
     with Worker(settings) as exporter, Worker(settings) as importer:
         handle = exporter.call(_make_ours, _MIB, settings.device)
         name, _ = exporter.call(_make_theirs, _MIB)
@@ -254,7 +256,7 @@ def _read(kept: Kept, handle: bytes, name: str, nbytes: int, count: int) -> tupl
 
 
 def read_once(settings: Settings) -> list[Row]:
-    """Map 64 MiB, sum every byte once by NumPy, and close."""
+    """Map 64 MiB, sum every byte once with NumPy, and close."""
     nbytes, rounds = 64 * _MIB, settings.count(16, 2)
     ours: list[float] = []
     theirs: list[float] = []
@@ -281,14 +283,14 @@ def read_once(settings: Settings) -> list[Row]:
 
 
 def _fresh(kept: Kept, nbytes: int, count: int, device: str, shared: bool) -> tuple[list[float], ...]:  # noqa: ARG001
-    """Make an array of xpushare and a segment of `multiprocessing.shared_memory`, each `count` times. Each time, write
-    every page once, and free the memory. Returns the microseconds of each repetition, for either way.
+    """Make, write and free arrays of xpushare and segments of `multiprocessing.shared_memory`, `count` times each. If
+    `shared` is true, each array is also shared. Returns the times in microseconds for arrays and for segments.
     """
     import numpy
 
     import xpushare as xs
 
-    xs.share(xs.empty(1, device=device)).close()  # a process that has shared caches its freed memory
+    xs.share(xs.empty(1, device=device)).close()  # once a process has shared memory, it caches freed memory
 
     def ours() -> float:
         start = time.perf_counter_ns()
@@ -311,7 +313,7 @@ def _fresh(kept: Kept, nbytes: int, count: int, device: str, shared: bool) -> tu
 
 
 def fresh_array(settings: Settings) -> list[Row]:
-    """A fresh array each time, made, written, shared, opened elsewhere and freed. Freed memory is reused."""
+    """A new array each time, made, written, shared, opened in another process and freed. Freed memory is reused."""
     rows: list[Row] = []
     with Worker(settings) as worker:
         for shared in (False, True):
@@ -324,8 +326,8 @@ def fresh_array(settings: Settings) -> list[Row]:
 
 
 def _handed(settings: Settings) -> list[Row]:
-    """Measure an array that is made anew each time. Another process opens, reads and closes the array before it is
-    freed.
+    """Measure the time from making an array to freeing it, if another process opens, reads and closes the array in
+    between.
     """
     rows: list[Row] = []
     near, far = multiprocessing.Pipe()
@@ -416,15 +418,15 @@ def _stop(kept: Kept) -> None:
 
 
 def _pss(worker: Worker) -> int:
-    """Return the bytes of memory that the worker uses, with its share of the pages that several processes map (PSS). A
-    sum over all processes counts each page once.
+    """Return how many bytes of memory the worker uses. A page that several processes map counts only in part for each
+    process (PSS), so that the sum over all processes counts each page once.
     """
     text = Path(f"/proc/{worker.pid}/smaps_rollup").read_text()
     return int(text.split("\nPss:")[1].split()[0]) * 1024
 
 
 def _warm_up(kept: Kept) -> None:  # noqa: ARG001
-    """Import the modules and start the threads that both compared ways need."""
+    """Import the modules and start the threads that both of the compared methods need."""
     import numpy as np
 
     import xpushare as xs
@@ -467,9 +469,7 @@ def _receive_and_sum(kept: Kept) -> int:
 
 
 def footprint(settings: Settings, nbytes: int, shared: bool) -> float:
-    """Return how much memory an array takes in its owner and all workers together, as a multiple of the array's
-    size.
-    """
+    """Return how much memory an array takes in its owner and all workers together, divided by the array's size."""
     pipes = [multiprocessing.get_context("spawn").Pipe(duplex=False) for _ in range(_WORKERS)]
     with ExitStack() as stack:
         owner = stack.enter_context(Worker(settings, {"pipes": [there for _, there in pipes]}))
@@ -493,7 +493,7 @@ def footprint(settings: Settings, nbytes: int, shared: bool) -> float:
 
 
 def eight_workers(settings: Settings) -> list[Row]:
-    """The memory that an array takes once eight workers have it, as a multiple of its size."""
+    """The memory that an array takes while eight workers have it open, as a multiple of its size."""
     ours, theirs = settings.count(1024, 64) * _MIB, settings.count(256, 16) * _MIB
     return [
         compare(

@@ -1,4 +1,4 @@
-"""The output of `xpushare bench`: a table for people, JSON for programs, and a plot."""
+"""Format the output of `xpushare bench`: a table for people, JSON for programs, and a plot."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def _ratio(row: Row) -> str:
 
 
 def table(where: Mapping[str, Any], rows: Sequence[Row], failed: Mapping[str, str]) -> str:
-    """Format the report as text: medians with quartiles in brackets, ratio = ours / theirs."""
+    """Format the report as text. It has medians with quartiles in brackets, and the ratios of xpushare to the
+    alternative.
+    """
     load = " ".join(f"{each:.2f}" for each in where["load_average"])
     cpus = ",".join(map(str, where["affinity"]))
     lines = [
@@ -56,8 +58,8 @@ def as_json(found: Mapping[str, Any]) -> str:
 
 
 def plot(where: Mapping[str, Any], rows: Sequence[Row], file: str) -> None:
-    """Draw ratios as bars from the line at 1, which stands for the tool that a user would pick instead. The colour
-    shows whether the ratio is below or above 1. Needs matplotlib.
+    """Draw the ratios as bars that start at 1. The line at 1 stands for the tool that a user would otherwise use. The
+    colour shows whether the ratio is below or above 1. Needs matplotlib.
     """
     import matplotlib
 

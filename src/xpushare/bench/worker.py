@@ -1,5 +1,5 @@
-"""The worker processes of a scenario. They are spawned, run the functions that are sent to them, and are ended
-by pid.
+"""The worker processes of a scenario. They are started with multiprocessing's "spawn" method, and run the functions
+that are sent to them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class WorkerError(RuntimeError):
 
 
 def _serve(connection: Connection, conductor: int, folder: str, kept: Kept) -> None:
-    """The main function of a worker. Runs the functions that it is sent until the connection ends."""
+    """The main function of a worker. Runs the functions that it receives until the connection ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the conductor ends us
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # if the conductor is killed, no worker remains
     if os.getppid() != conductor:
@@ -49,10 +49,11 @@ def _serve(connection: Connection, conductor: int, folder: str, kept: Kept) -> N
 
 
 class Worker:
-    """One worker process. `kept` is a dict that lives as long as the process. Its first content is passed at the start
-    of the process, because multiprocessing's locks and queues cannot be sent later.
+    """A worker process that runs functions. Each function must be defined at the top level of a module, and receives
+    the dict `kept` as its first argument.
 
-    The worker runs functions of modules, which receive `kept` as their first argument.
+    `kept` lives as long as the process. Its first content is passed when the process starts, because multiprocessing's
+    locks and queues cannot be sent later.
     """
 
     def __init__(self, settings: Settings, kept: Mapping[str, Any] | None = None) -> None:
@@ -66,7 +67,7 @@ class Worker:
         self.pid: int = self._process.pid
 
     def start(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Have the worker run `function(kept, *arguments)`. A later call of `result` returns the answer."""
+        """Send the call `function(kept, *arguments)` to the worker. `result` waits for the answer and returns it."""
         self._connection.send((function, arguments))
 
     def result(self, timeout: float = _START) -> Any:
@@ -86,13 +87,13 @@ class Worker:
         return self.result(timeout)
 
     def kill(self) -> None:
-        """Kill the worker by pid (SIGKILL). Returns once it is gone."""
+        """Send SIGKILL to the worker, and wait until it has ended."""
         if self._process.exitcode is None:
             os.kill(self.pid, signal.SIGKILL)
         self._process.join(10)
 
     def close(self) -> None:
-        """Ask the worker to exit, and kill it if it does not."""
+        """Let the worker exit, and kill it if it does not."""
         self._connection.close()
         self._process.join(10)
         if self._process.exitcode is None:
@@ -111,6 +112,6 @@ class Worker:
 
 
 def pin(kept: Kept, cpus: list[int]) -> None:  # noqa: ARG001
-    """Let this process run only on these CPUs. Sleeps for a moment, so that the scheduler moves the process."""
+    """Let this process run only on these CPUs. Sleeps briefly, so that the scheduler can move the process."""
     os.sched_setaffinity(0, cpus)
     time.sleep(0.01)

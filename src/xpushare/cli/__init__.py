@@ -1,8 +1,8 @@
-"""The commands: `xpushare <command>`, or `python -m xpushare <command>`.
+"""The commands of `xpushare <command>`, which `python -m xpushare <command>` runs, too.
 
-Each command is one module of this package, named in `COMMANDS` (with `_` for `-`). The first line of the module's
-docstring is the command's help. `add_arguments(parser)` declares its arguments. `run(arguments)` does the work and
-returns the exit status: 0 for success, 1 if the command failed, 2 for wrong usage.
+Each command is one module of this package. `COMMANDS` lists the commands, and the module's name has `_` for `-`. The
+first line of the module's docstring is the command's help. `add_arguments(parser)` declares its arguments.
+`run(arguments)` does the work and returns the exit status: 0 for success, 1 if the command failed, 2 for wrong usage.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ COMMANDS: Final = (
 
 
 def parser(wanted: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
-    """Make the parser of these commands. This imports the module of each command."""
+    """Return the argument parser for these commands. This imports the module of each command."""
     made = argparse.ArgumentParser(
         prog="xpushare",
         description="Share arrays in CPU and GPU memory between Python processes, without copying them.",
@@ -73,7 +73,9 @@ def parser(wanted: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
 
 
 def misused(arguments: argparse.Namespace, why: str) -> NoReturn:
-    """Print the usage of the command that was parsed, and why its arguments are wrong. Exits with status 2."""
+    """Print an error message and the usage of the parsed command, and exit with status 2. `why` says why the arguments
+    are wrong.
+    """
     command: argparse.ArgumentParser = arguments.parser
     command.error(why)
 
@@ -90,7 +92,7 @@ def seconds(text: str) -> float:
 
 
 def pid_argument(text: str) -> int:
-    """Parse an argument that is the number of a process."""
+    """Parse an argument that is a process id."""
     if not (text.isascii() and text.isdecimal() and 0 < int(text) < 1 << 31):
         raise argparse.ArgumentTypeError(f"{text!r} is not a pid")
     return int(text)
@@ -102,7 +104,7 @@ def module_of(command: str) -> str:
 
 
 def native_part_missing() -> FeatureNotSupportedError | None:
-    """Return the error with which the package's native part fails to load, or None if the part loads."""
+    """Return the error that importing the package's native part raises, or None if the import succeeds."""
     try:
         import_module("xpushare._native")
     except FeatureNotSupportedError as error:
@@ -111,7 +113,7 @@ def native_part_missing() -> FeatureNotSupportedError | None:
 
 
 def _docstring(name: str) -> str:
-    """Read the docstring of a command's module that cannot be imported."""
+    """Return the docstring of a command's module without importing the module."""
     spec = find_spec(module_of(name))
     assert spec is not None
     assert spec.origin is not None
@@ -129,7 +131,7 @@ def _terminated(_number: int, _frame: object) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that the arguments `argv` name, by default those of this process. Returns the exit status."""
+    """Run the command line `argv`, by default the arguments of this process. Returns the exit status."""
     words = sys.argv[1:] if argv is None else argv
     made = parser([each for each in COMMANDS if each in words[:1]] or COMMANDS)
     if words and not words[0].startswith("-") and words[0] not in COMMANDS:
@@ -158,7 +160,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130  # what a shell reports for SIGINT
-    except BrokenPipeError:  # the reader of our output (head, a pager) has left
+    except BrokenPipeError:  # the reader of the output (head, a pager) has exited
         return 1
     except OSError as error:  # a disk is full or read-only, there is no temporary folder, …
         where = "" if error.filename is None else f": {error.filename}"
@@ -172,7 +174,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _give_up_output() -> None:
-    """Redirect stdout to nowhere if it cannot be written any more, so that the interpreter prints no error at exit."""
+    """Redirect stdout to /dev/null if it can no longer be written. Otherwise the interpreter would print an error at
+    exit.
+    """
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -181,8 +185,8 @@ def _give_up_output() -> None:
 
 
 def write_file(path: str | os.PathLike[str], text: str) -> None:
-    """Write a file. Raises `OSError` with the file's name, even if the system's error (such as for a full disk) does
-    not name the file.
+    """Write text to a file. Raises `OSError` with the file's name, even if the system's error (such as for a full disk)
+    does not name the file.
     """
     try:
         with open(path, "w", encoding="utf-8") as file:

@@ -1,7 +1,7 @@
-"""Measure latency and bandwidth against what you would use instead, as ratios within one run.
+"""Measure latency and bandwidth, and compare them with the usual alternatives to xpushare.
 
-Both sides do the same work in turn. Each median is shown with its quartiles, and a ratio is ours / theirs. The exit
-status is 0 unless something broke, even if xpushare is slower.
+Both sides do the same work in turn. Each median is shown with its quartiles. A ratio is xpushare's median divided by
+that of the alternative. The exit status is 0 unless a scenario failed, even if xpushare is slower.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def collect(
     device: str = "native_cpu:0",
     progress: bool = False,
 ) -> dict[str, Any]:
-    """Run the scenarios. Returns `machine`, `quick`, `rows` (of `measure.Row`) and `failed` (scenario -> reason)."""
+    """Run the scenarios, all of them if `names` is empty. Returns a dict with the keys `machine`, `quick`, `rows` (a
+    list of `measure.Row`) and `failed` (a dict from the name of a scenario to the reason).
+    """
     from xpushare.bench.measure import Row, Settings, brief, machine
 
     unknown = [name for name in names or () if name not in scenarios]
@@ -90,8 +92,8 @@ def collect(
 
 
 def run(arguments: argparse.Namespace, scenarios: Mapping[str, Scenario] | None = None) -> int:
-    """Run the command. `scenarios` are by default those of `xpushare bench`. Returns 0 unless something broke. Wrong
-    usage exits with 2.
+    """Run the command. By default, `scenarios` are those of `xpushare bench`. Returns 0 unless a scenario failed. Wrong
+    usage exits with status 2.
     """
     from xpushare.bench import SCENARIOS, report
 

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _commands() -> list[_Command]:
-    """Return all commands of the parser."""
+    """Return the names, options and other arguments of all commands."""
     from xpushare.cli import parser
 
     (subparsers,) = (each for each in parser()._actions if isinstance(each, argparse._SubParsersAction))  # pyright: ignore[reportPrivateUsage]

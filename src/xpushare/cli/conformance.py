@@ -1,8 +1,8 @@
-"""Check a device against every rule of the contract, across real processes.
+"""Check a device against every rule of the contract, with several real processes.
 
-For each rule, the command prints passed, failed, or not supported, the last with the aspect and the reason. The exit
-status is 0 if nothing failed. The command needs pytest: pip install '.[conformance]' in a checkout of xpushare.
-docs/conformance.md explains the rules.
+For each rule, the command prints passed, failed, or not supported. For a rule that is not supported, it also prints the
+missing aspect and the reason. The exit status is 0 if nothing failed. The command needs pytest: pip install
+'.[conformance]' in a checkout of xpushare. docs/conformance.md explains the rules.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _progress() -> Callable[[int, int, str], None] | None:
-    """Show the progress on one line, which each call overwrites."""
+    """Return a function that shows the progress on one line of the terminal, or None if stderr is not a terminal."""
     if not sys.stderr.isatty():
         return None
     last = 0.0
@@ -58,7 +58,7 @@ def _progress() -> Callable[[int, int, str], None] | None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command. Returns 0 if no rule failed, else 1. Wrong usage exits with 2."""
+    """Run the command. Returns 0 if no rule failed, else 1. Wrong usage exits with status 2."""
     from xpushare.conformance import runner
     from xpushare.conformance.rules import RULES, select
 

@@ -1,8 +1,9 @@
-"""Let two processes share a file's bytes in device memory, and check each step; prints PASSED or FAILED.
+"""Share a file's bytes between two processes in device memory, check each step, and print PASSED or FAILED.
 
-One process (exporter) puts a file into shared memory. Another (reader) hashes it there and writes an answer back. Three
-physical memories become one range, and an event goes back and forth. Then the exporter is killed, while the reader goes
-on reading and waits for a signal of the exporter.
+One process (exporter) puts a file into shared memory. Another (reader) hashes it there and writes an answer back. Then
+the exporter shares three physical memories, which the reader maps into one range, and the two processes signal each
+other with an event. At the end, the exporter is killed. The reader must still be able to read the memory, and its wait
+for a signal of the exporter must fail.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ class DemoError(Exception):
 
 
 class Peer:
-    """Represents one of the two processes inside that process. It is the first argument of each function that runs
-    there, prints lines, and holds objects from step to step.
+    """The state of one of the two processes. Each function that runs in that process gets this object as its first
+    argument, to print lines with `say` and to store objects from step to step in `kept`.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -81,7 +82,9 @@ def _serve(connection: Connection, environment: dict[str, str]) -> None:
 
 
 class Side:
-    """One of the two processes, as the conductor (the process that runs the demo) sees it."""
+    """Starts and controls one of the two processes. The conductor (the process that runs the demo) has one such object
+    for each.
+    """
 
     def __init__(self, demo: Demo, name: str) -> None:
         self._demo = demo
@@ -99,8 +102,8 @@ class Side:
     def call(
         self, function: Callable[Concatenate[Peer, Arguments], Value], *args: Arguments.args, **_: Arguments.kwargs
     ) -> Value:
-        """Run `function(peer, *args)` in the process, within the time that is left for the step. This process prints
-        the lines that the function prints.
+        """Run `function(peer, *args)` in the other process, within the time that is left for the step, and return its
+        result. Lines that the function prints with `peer.say` are printed by this process.
         """
         try:
             self._connection.send((function, args))
@@ -118,7 +121,7 @@ class Side:
         raise DemoError(f"the {self.name} (pid {self.pid}) has not answered within {self._demo.timeout:g} s")
 
     def kill(self) -> None:
-        """Kill the process by pid (SIGKILL). Returns once it is gone."""
+        """Send SIGKILL to the process, and wait until it has ended."""
         if self._process.exitcode is None:
             os.kill(self.pid, signal.SIGKILL)
         self._process.join(self._demo.seconds_left())
@@ -126,7 +129,7 @@ class Side:
             raise DemoError(f"the {self.name} (pid {self.pid}) survives SIGKILL")
 
     def end(self) -> None:
-        """Ask the process to exit, and kill it if it does not. Raises `DemoError` unless its exit status is 0."""
+        """Let the process exit, and kill it if it does not. Raises `DemoError` unless its exit status is 0."""
         self._connection.close()
         self._process.join(self._demo.seconds_left())
         if self._process.exitcode != 0:
@@ -137,7 +140,7 @@ class Side:
             )
 
     def clean_up(self) -> None:
-        """Make sure that the process is gone, whatever happened."""
+        """Kill the process if it is still running, and close the connection."""
         if self._process.exitcode is None:
             os.kill(self.pid, signal.SIGKILL)
             self._process.join(5)
@@ -148,7 +151,7 @@ class Side:
 
 
 def _write(memory: Memory, data: bytes | memoryview) -> None:
-    """Put bytes into memory of any device: directly if the host can reach the memory, else through a queue."""
+    """Write bytes to memory of any device, directly if the host can access the memory, otherwise with a queue."""
     try:
         view = memoryview(memory)
     except BufferError:
@@ -163,7 +166,7 @@ def _write(memory: Memory, data: bytes | memoryview) -> None:
 
 
 def _digest(memory: Memory) -> bytes:
-    """Return the SHA-256 of memory of any device."""
+    """Return the SHA-256 digest of memory of any device."""
     digest = hashlib.sha256()
     for piece in _pieces(memory):
         digest.update(piece)
@@ -229,7 +232,7 @@ def _read_answer(peer: Peer) -> bytes:
 
 
 class _Reading:
-    """A thread that hashes the memory over and over."""
+    """A thread that hashes the memory again and again."""
 
     def __init__(self, content: Memory, expected: bytes) -> None:
         self.rounds = 0
@@ -299,7 +302,7 @@ _ROUNDS: Final = 1000
 
 
 def _make_ranges(peer: Peer, device: str) -> list[str]:
-    """Make several physical memories, each filled with its own number."""
+    """Make several physical memories, and fill each one with a different number. Returns their handles as text."""
     nbytes = Device(device).memory_granularity()
     made: list[str] = []
     for number in range(1, _RANGES + 1):
@@ -325,7 +328,7 @@ def _map_ranges(peer: Peer, handles: list[str], device: str) -> bytes:
     place = xs.VirtualRange(nbytes * len(opened), device)
     for number, memory in enumerate(opened):
         place.map(memory, number * nbytes)
-        memory.close()  # the mapping holds the pages
+        memory.close()  # the mapping keeps the pages alive
     with xs.Queue(device) as queue, xs.malloc_host(place.nbytes, device) as staging:
         queue.copy(staging, place)
         queue.synchronize()
@@ -370,7 +373,7 @@ def _signal_back_and_forth(peer: Peer) -> int:
 
 
 def _wait_for_ever(peer: Peer) -> None:
-    """Start to wait for a signal that only the other process could send. That process will be killed before it
+    """Start to wait for a signal that only the other process could send. The demo kills that process before it
     signals.
     """
     peer.kept["answering"].join()
@@ -411,7 +414,7 @@ def _step_event(demo: Demo) -> None:
 
 
 def _step_lost(demo: Demo) -> None:
-    demo.exporter.kill()  # the exporter lives if its memory would not outlive it
+    demo.exporter.kill()  # still alive here if the step that kills it was skipped
     begin = time.monotonic()
     lost = demo.reader.call(_end_of_wait)
     demo.check(str(demo.exporter.pid) in lost, f"the wait does not name the dead process: {lost}")
@@ -457,8 +460,8 @@ def _step_close(demo: Demo) -> None:
 
 
 class Step(NamedTuple):
-    """One step: its description, the function that runs the step and raises if it fails, and the aspect that the device
-    needs for it.
+    """One step of the demo. It has a description, a function that runs the step and raises an error if the step fails,
+    and the aspect that the device needs.
     """
 
     title: str
@@ -488,8 +491,8 @@ STEPS: Final = (
 
 @dataclass
 class Demo:
-    """One run of the demo. This process, the conductor, starts both processes, runs the steps and judges the
-    results.
+    """One run of the demo. The process that makes this object is the conductor. It starts both processes, runs the
+    steps and checks the results.
     """
 
     device: Device
@@ -513,12 +516,12 @@ class Demo:
         return self._sides["reader"]
 
     def seconds_left(self) -> float:
-        """Return how many seconds are left of the current step's time."""
+        """Return how many seconds the current step has left."""
         return max(0.0, self._deadline - time.monotonic())
 
     def say(self, text: str, side: Side | None = None, when: float | None = None) -> None:
-        """Print a line with the time since the start. The line comes from one of the processes or, if `side` is None,
-        from the conductor.
+        """Print the text in a line with the time since the start and the name and pid of a process. The process is that
+        of `side`, or the conductor if `side` is None.
         """
         elapsed = (time.monotonic() if when is None else when) - self._begin
         name, pid = (side.name, side.pid) if side is not None else ("conductor", os.getpid())
@@ -535,7 +538,9 @@ class Demo:
             raise DemoError(wrong)
 
     def wait_for_rounds(self, count: int) -> int:
-        """Wait until the reader's thread has hashed the memory `count` times."""
+        """Wait until the reader's thread has hashed the memory `count` times in total. Returns the number of rounds so
+        far.
+        """
         while (rounds := self.reader.call(_rounds)) < count:
             if not self.seconds_left():
                 raise DemoError(f"the reader did {rounds} of {count} rounds within {self.timeout:g} s")
@@ -543,7 +548,7 @@ class Demo:
         return rounds
 
     def run(self) -> dict[str, Any]:
-        """Run all steps. Returns the output of `--json`."""
+        """Run all steps. Returns the results as a dict, which `--json` prints."""
         results: list[dict[str, Any]] = []
         self._print(f"{self.device}, {self.device.name}; file {self.file}, {self.file.stat().st_size} bytes")
         try:
@@ -589,8 +594,8 @@ class Demo:
 
 
 def _default_file() -> Path:
-    """Return the file to share if the user names none: the README in a checkout, or the compiled part of an installed
-    package.
+    """Return the file to share if the user names none. This is the README in a checkout, or the native library of an
+    installed package.
     """
     readme = Path(__file__).parents[3] / "README.md"
     if readme.is_file() and (readme.parent / "src" / "xpushare").is_dir():

@@ -1,7 +1,8 @@
-"""List devices, their aspects with the reasons, driver versions, and your runtime folder and key.
+"""List the devices, the aspects that each has or lacks and why, driver versions, and your runtime folder and key.
 
-The command changes nothing. It reports a missing folder or key, and does not make one. Asking a device for its aspects
-may start its driver. The exit status is 0 if there is a device, 1 if there is none, and 2 if the selector is invalid.
+The command changes nothing. If the folder or key is missing, the command reports this and does not create it. Asking a
+device for its aspects may start its driver. The exit status is 0 if there is a device, 1 if there is none, and 2 if the
+selector is invalid.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def collect(selector: str | None = None, verbose: bool = False) -> dict[str, Any]:
-    """Return the output of `info --json`, or of `info -v --json`. Raises `InvalidArgumentError` if the selector is
-    invalid.
+    """Return the output of `info --json` as a dict, or of `info -v --json` if `verbose` is true. Raises
+    `InvalidArgumentError` if the selector is invalid.
     """
     why = native_part_missing()
     found = devices_named(selector) if why is None else []
@@ -80,7 +81,7 @@ def _package() -> dict[str, Any]:
     try:
         installed: str | None = importlib.metadata.version("xpushare")
     except importlib.metadata.PackageNotFoundError:
-        installed = None  # if it runs from a source tree
+        installed = None  # the package runs from a source tree
     package: dict[str, Any] = {
         "version": xpushare.__version__,
         "installed_version": installed,
@@ -100,7 +101,7 @@ def _package() -> dict[str, Any]:
 def _runtime() -> dict[str, Any]:
     from xpushare.sharing import identity
 
-    folder = identity.chosen_dir()  # runtime_dir() would make it
+    folder = identity.chosen_dir()  # not runtime_dir(), which would create the folder
     explicit = os.environ.get("XPUSHARE_KEY_FILE")
     key = Path(explicit) if explicit else folder / "key"
     exists, problem = True, None
@@ -123,7 +124,9 @@ def _runtime() -> dict[str, Any]:
 
 
 def _variables(vendors: bool) -> list[str]:
-    """Return the environment variables that influence the result, ours and the vendors'."""
+    """Return the names of the environment variables that influence the result. If `vendors` is true, include the
+    variables of the vendors' drivers.
+    """
     return [*_VARIABLES, *(name for record in (adapters.vendors() if vendors else ()) for name in record.variables)]
 
 
@@ -143,8 +146,8 @@ def _device(device: Device) -> dict[str, Any]:
 
 
 def _queries(device: Device) -> dict[str, Any]:
-    """Return the answers of `urDeviceGetInfo`, by the names of the queries. A query without an answer has the value
-    None.
+    """Return the results of all `urDeviceGetInfo` queries, as a dict from the name of the query. The value is None if
+    the device does not answer the query.
     """
     from xpushare import ur
     from xpushare.ur._objects import device_of
@@ -174,12 +177,16 @@ def _shown(value: Any) -> Any:
 
 
 def _missing() -> dict[str, str]:
-    """Return the backends of this version that have no device here, whatever the selector is, and the reasons."""
+    """Return the backends of this version that have no device on this machine, and the reasons. The device selector has
+    no effect on this.
+    """
     return {backend: adapters.why_none(backend) for backend in _backends() if not adapters.listed(backend)}
 
 
 def _refused() -> dict[str, list[str]]:
-    """Return the devices that this version cannot use although it uses others of their backend, and the reasons."""
+    """Return the reasons why devices cannot be used by this version, as a dict from the backend. Includes only backends
+    that have other, usable devices.
+    """
     found = {backend: adapters.refused(backend) for backend in _backends() if adapters.listed(backend)}
     return {backend: said for backend, said in found.items() if said}
 

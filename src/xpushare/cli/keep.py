@@ -1,8 +1,8 @@
-"""Keep what was published with `keep=True` after the processes that published it have ended.
+"""Keep objects published with `keep=True` alive after the processes that published them have ended.
 
 Without an option, this command is the keeper, and runs until Ctrl-C, SIGTERM or `--stop`. `publish(keep=True)` starts a
 keeper in the background if none runs. Each runtime folder has one keeper. The exit status is 1 if no keeper runs, if
-nothing has that name, or if another keeper is already running.
+the keeper has nothing under the name to drop, or if another keeper is already running.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _options(arguments: argparse.Namespace) -> str:
-    """Return the keeper's limits, as the options of `xpushare keep` set them."""
+    """Format the limits in `arguments` as options of the command `xpushare keep`."""
     limits = {"--max-bytes": arguments.max_bytes, "--ttl": arguments.ttl}
     return "".join(f" {name} {value}" for name, value in limits.items() if value)
 
@@ -76,7 +76,7 @@ def _bytes(text: str) -> int:
 
 
 def age(passed: int | None) -> str:
-    """Format a number of seconds for people."""
+    """Format a time in seconds for people."""
     if passed is None:
         return "?"
     for length, unit in _TIMES:
@@ -92,7 +92,7 @@ def kept_rows() -> list[dict[str, Any]]:
 
 
 def kept_lines(rows: list[dict[str, Any]]) -> list[str]:
-    """Format the rows of `kept_rows` for people."""
+    """Format the rows of `kept_rows` as lines of text."""
     return [
         f"{each['name']}  version {each['version']}, {readable(each['nbytes'])} in "
         f"{counted(each['objects'], 'allocation')}, for {age(max(int(time.time()) - each['since'], 0))}, "
@@ -104,7 +104,7 @@ def kept_lines(rows: list[dict[str, Any]]) -> list[str]:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command. Returns 0, or 1 if no keeper runs or another one is already running. Wrong usage exits with
-    2.
+    status 2.
     """
     if arguments.json and not arguments.list:
         misused(arguments, "--json goes with --list")

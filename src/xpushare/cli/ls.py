@@ -1,9 +1,9 @@
-"""List what the processes of this user share: objects, sizes, devices, exporters, importers and ages.
+"""List the objects that the processes of this user share: sizes, devices, exporters, importers and ages.
 
 The command looks into every process of this user through /proc, and changes nothing. An object is `shared` if a handle
 can open it. It is `withdrawn` if no handle opens it any more, but importers still have it open. It is `LEFT` if its
-exporter has died. Such an object is freed when its last importer closes it or ends. The exit status is 1 if a dead
-process left something, or if no process has the pid of --pid.
+exporter has died. Such an object is freed when its last importer closes it or exits. The exit status is 1 if a process
+has died and left an object behind, or if no process has the pid of --pid.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from xpushare.sharing.survey import Row, Survey, command_line
 __all__ = ["add_arguments", "run"]
 
 _LISTED: Final = 8
-_MANY: Final = 4  # this many similar objects are shown as one line
+_MANY: Final = 4  # so many similar objects or more are shown as one line
 _LINE: Final = 120  # the length of a command line, in characters
 
 
@@ -45,7 +45,7 @@ def _device_names() -> dict[str, str]:
     try:
         return {device.uuid: str(device) for device in xpushare.devices()}
     except xpushare.InvalidArgumentError:
-        return {}  # an invalid selector hides the devices' names, not the shares
+        return {}  # an invalid selector hides the devices' names, but not the shared objects
 
 
 def _who(pid: int, name: str | None) -> str:
@@ -60,7 +60,9 @@ def _wanted(row: Row, arguments: argparse.Namespace) -> bool:
 
 
 def _grouped(rows: list[Row], every: bool) -> list[list[Row]]:
-    """Group rows that differ only in size and age, if there are many such rows. Group nothing if `every` is true."""
+    """Group similar rows, so that each group is shown as one line. Rows are similar if they differ only in size and
+    age. Small groups are split into single rows, and so are all groups if `every` is true.
+    """
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         alike = (row["state"], row["kind"], row["device"], row["exporter"], *row["importers"], *row["names"])
@@ -73,7 +75,7 @@ def _grouped(rows: list[Row], every: bool) -> list[list[Row]]:
 
 
 def _size(group: list[Row]) -> str:
-    """Format the size of a row. If the allocation is larger than its published part, format both sizes."""
+    """Format the size of a group of rows. If the allocation is larger than its published part, format both sizes."""
     whole = sum(each["nbytes"] for each in group)
     part = sum(each["nbytes"] if each["published_nbytes"] is None else each["published_nbytes"] for each in group)
     return readable(whole) if part == whole else f"{readable(part)} of {readable(whole)}"
@@ -115,15 +117,15 @@ def _print_table(groups: list[list[Row]]) -> None:
 
 
 def _processes(rows: list[Row]) -> dict[int, str]:
-    """Return the command lines of the processes that share an object of the rows or have opened one."""
+    """Return the command lines, by pid, of the processes that share an object of the rows or have opened one."""
     pids = {pid for row in rows for pid in (row["exporter"], *row["importers"]) if pid}
     found = {pid: command_line(pid) for pid in sorted(pids)}
     return {pid: line for pid, line in found.items() if line}
 
 
 def _found() -> Survey:
-    """Survey what is shared, with garbage collection off: with many objects, the collections would take most of the
-    time and free nothing.
+    """Find all shared objects. Garbage collection is disabled meanwhile, because with many objects it would take most
+    of the time and free nothing.
     """
     collects = gc.isenabled()
     gc.disable()
@@ -152,7 +154,9 @@ def _print_channels(found: list[dict[str, Any]]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command. Returns 0, or 1 if a dead process left something or no process has the `--pid`."""
+    """Run the command. Returns 0, or 1 if a process has died and left an object behind, or if no process has the pid of
+    `--pid`.
+    """
     found = _found()
     rows = [row for row in found.rows if _wanted(row, arguments)]
     left = [row for row in rows if row["state"] == "left"]

@@ -1,8 +1,8 @@
-"""Serve figures on what processes share to Prometheus, or print them once.
+"""Serve metrics of shared objects to Prometheus, or print them once.
 
-The figures are those of `xpushare top`, labelled by process, device, name, and the label that a program gave an object.
-Objects with equal labels become one line, which has the sum of their values. The command needs the extra `metrics`
-(prometheus-client).
+The values are those of `xpushare top`. Their labels are the process, the device, the published name, and the label that
+a program gave an object. Objects with equal labels become one line with the sum of their values. The command needs the
+extra `metrics` (prometheus-client).
 
   xpushare metrics --listen 127.0.0.1:9464    serves http://127.0.0.1:9464/metrics until Ctrl-C
   xpushare metrics                            prints the same once, for a file that node_exporter reads
@@ -87,8 +87,8 @@ _FAMILIES: Final[tuple[tuple[str, str, str, tuple[str, ...], str, Callable[[dict
 
 
 def samples(found: Look) -> Iterator[tuple[str, str, str, tuple[str, ...], dict[tuple[str, ...], float]]]:
-    """Yield the families of metrics. Each has a name, help text, kind and label names, and a dict from label values to
-    the metric's value.
+    """Yield all metrics. Each is a tuple of name, help text, kind, label names, and a dict from label values to the
+    value.
     """
     sources = {
         "rows": list(_objects(found.rows)),
@@ -105,7 +105,7 @@ def samples(found: Look) -> Iterator[tuple[str, str, str, tuple[str, ...], dict[
 
 
 class _Collector:
-    """Provides the current values to prometheus_client each time that Prometheus asks for them."""
+    """Gives prometheus_client the current values each time that Prometheus asks for them."""
 
     def __init__(self, families: Any) -> None:
         self._families = families
@@ -121,8 +121,8 @@ class _Collector:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command. Returns 0, or 1 if prometheus-client is not installed. Raises `OSError` with the address if the
-    address cannot be used.
+    """Run the command. Returns 0, or 1 if prometheus-client is not installed. Raises `OSError` that names the address
+    if the address cannot be used.
     """
     try:
         import prometheus_client as prometheus

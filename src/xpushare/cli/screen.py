@@ -22,19 +22,21 @@ def _is_terminal() -> bool:
 
 
 def is_dumb() -> bool:
-    """Return whether the terminal only prints lines: it has no colours and no cursor."""
+    """Return whether the terminal can only print lines, without colours and cursor movement."""
     return os.environ.get("TERM") == "dumb"
 
 
 def columns() -> int | None:
-    """Return the width of the terminal that the output goes to, or None for files and pipes."""
+    """Return the width of the terminal, or None if the output goes to a file or pipe."""
     return shutil.get_terminal_size().columns if _is_terminal() else None
 
 
 def table(rows: Sequence[Sequence[str]], numbers: Sequence[bool], width: int | None, least: int = _LEAST) -> list[str]:
-    """Return the lines of a table. The first row is the header, and columns of numbers are aligned to the right. A
-    table that is wider than `width` loses its empty columns. Then its longest columns are cut, each to no fewer than
-    `least` characters, but columns of numbers are not. If that is not enough, the last columns are left out.
+    """Return the lines of a table. The first row is the header, and columns of numbers are aligned to the right.
+
+    A table that is wider than `width` first loses its empty columns. Then its longest text columns are cut, each to no
+    fewer than `least` characters. Columns of numbers are never cut. If the table is still too wide, the last columns
+    are left out.
     """
     used: Sequence[int] = range(len(numbers))
     widths = [max(len(row[i]) for row in rows) for i in used]
@@ -63,7 +65,7 @@ def _cut(text: str, width: int) -> str:
 
 
 def coloured(text: str, colour: str) -> str:
-    """Return the text in that colour. Files, pipes and terminals under NO_COLOR get the plain text."""
+    """Return the text in this colour. The text stays plain in files and pipes, and if NO_COLOR is set."""
     plain = not colour or os.environ.get("NO_COLOR") or is_dumb() or not _is_terminal()
     return text if plain else f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
 
@@ -75,8 +77,8 @@ def narrow() -> bool:
 
 
 def wrapped(head: str, text: str, indent: int | None = None) -> str:
-    """Return `head` and `text`, broken at the terminal's width. Later lines are indented, by default to the end of
-    `head`. If the output is a file or a pipe, the result is one line.
+    """Return `head` and `text`, wrapped at the terminal's width. Later lines are indented by `indent` spaces, by
+    default to the end of `head`. If the output is a file or a pipe, the result is one line.
     """
     width = columns()
     if width is None:
@@ -92,7 +94,9 @@ def wrapped(head: str, text: str, indent: int | None = None) -> str:
 
 
 class Help(argparse.HelpFormatter):
-    """Breaks the paragraphs of a description at the terminal's width. Indented lines stay as they are."""
+    """A formatter that wraps the paragraphs of a description at the terminal's width. Indented lines stay as
+    they are.
+    """
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n\n".join(

@@ -1,9 +1,9 @@
-"""Show live what processes share: arrays and other memory, events and channels, with rates.
+"""Show a live view of shared arrays and other memory, events and channels, with rates.
 
-The command opens on objects. Rates are measured between two updates. The keys p, o and c show processes, objects and
-channels; < and > choose the column to sort by; r reverses the order; / filters the lines by a text (Enter ends it);
-space pauses and resumes; q quits. Without a terminal, with TERM=dumb, and with --json, the command measures once over
---interval seconds, prints the result and ends.
+The view of objects comes first. Rates are measured between two updates. The keys p, o and c show processes, objects and
+channels. The keys < and > choose the column to sort by, and r reverses the order. The key / filters the lines by a
+text, which Enter completes. Space pauses and resumes, and q quits. Without a terminal, with TERM=dumb, and with --json,
+the command measures once over --interval seconds, prints the result and ends.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class Look(NamedTuple):
-    """One survey of what processes share, and its time."""
+    """The shared objects and channels at one moment. `at` is the time."""
 
     at: float
     rows: list[dict[str, Any]]
@@ -60,12 +60,12 @@ class Look(NamedTuple):
 
 
 def look() -> Look:
-    """Survey what is shared now."""
+    """Find the objects and channels that are shared now."""
     return Look(time.monotonic(), [dict(row) for row in survey_named().rows], channels())
 
 
 class Table(NamedTuple):
-    """The lines of one view. Columns of numbers are aligned to the right."""
+    """The columns and lines of one view."""
 
     columns: tuple[str, ...]
     lines: list[tuple[Any, ...]]
@@ -82,8 +82,8 @@ def _rate(now: float | None, before: float | None, seconds: float) -> float | No
 
 
 def _channel_lines(new: Look, old: Look) -> Iterator[tuple[Any, ...]]:
-    """Return a line for each member of each channel. The rate is that of the frames sent by a writer, or received by a
-    reader.
+    """Yield a line for each member of each channel. The rate is the number of frames per second that a writer sends or
+    a reader receives.
     """
     seconds, devices = new.at - old.at, _device_names()
     before = {(each["name"], member["pid"], member["member"]): (each["sent"], member["received"])
@@ -103,7 +103,7 @@ def _channel_lines(new: Look, old: Look) -> Iterator[tuple[Any, ...]]:
 
 
 def _object_lines(new: Look, old: Look) -> Iterator[tuple[Any, ...]]:
-    """Return a line for each object. For an event, the rate is how fast its value grows."""
+    """Yield a line for each object. For an event, the rate is the growth of its value per second."""
     before = {_identity(row): row["value"] for row in old.rows}
     devices = _device_names()
     for row in new.rows:
@@ -117,7 +117,7 @@ def _object_lines(new: Look, old: Look) -> Iterator[tuple[Any, ...]]:
 
 
 def _process_lines(new: Look, old: Look) -> Iterator[tuple[Any, ...]]:
-    """Return a line for each process: what it exports and has open, and its roles in channels."""
+    """Yield a line for each process, with the numbers of its exports and open objects, and its roles in channels."""
     pids = {pid for row in new.rows for pid in (row["exporter"], *row["importers"])}
     pids |= {member["pid"] for each in new.channels for member in each["members"]}
     ends = [(line[1], line) for line in _channel_lines(new, old)]
@@ -139,7 +139,7 @@ def _device_names() -> dict[str, str]:
     try:
         return {device.uuid: str(device) for device in xpushare.devices()}
     except xpushare.InvalidArgumentError:
-        return {}  # an invalid selector hides the devices' names, not the shares
+        return {}  # an invalid selector hides the devices' names, but not the shared objects
 
 
 _VIEWS: Final = {"p": "processes", "o": "objects", "c": "channels"}
@@ -163,7 +163,9 @@ _LINES: Final[dict[str, tuple[tuple[str, ...], Callable[[Look, Look], Iterator[t
 
 
 def tables(new: Look, old: Look) -> dict[str, Table]:
-    """Return every view, with rates between two surveys."""
+    """Return every view as a table, by name. Rates are the differences between `old` and `new` divided by the time
+    between them.
+    """
     return {view: Table(columns, list(lines(new, old))) for view, (columns, lines) in _LINES.items()}
 
 
@@ -171,7 +173,7 @@ def tables(new: Look, old: Look) -> dict[str, Table]:
 
 
 class _Screen:
-    """The view, order and filter that the keys have chosen."""
+    """The view, order and filter that the user has chosen with keys."""
 
     def __init__(self, view: str | None, text: str) -> None:
         self.view = view or "objects"
@@ -222,7 +224,7 @@ class _Screen:
         return lines if found or not self.text else [*lines, f"no line contains {self.text!r}"]
 
     def keys(self, width: int) -> str:
-        """Return the help on the keys, as far as it fits."""
+        """Return the help line for the keys. Leaves out the last keys if `width` is too small."""
         views = [f"{key} {view}" for key, view in _VIEWS.items() if view != self.view]
         shown = [*views, "q quit", "< > sort", "r reverse", "/ filter", "space pause"]
         while len("  ".join(shown)) > width:
@@ -240,7 +242,7 @@ class _Screen:
 
 
 def _has(line: tuple[Any, ...], text: str) -> bool:
-    """Return whether the filter keeps the line."""
+    """Return whether the line contains the text. Upper and lower case are equal."""
     return text.lower() in " ".join(map(str, line)).lower()
 
 
@@ -262,8 +264,8 @@ def _draw(screen: _Screen, shown: dict[str, Table], seen: Look) -> None:
 
 @contextlib.contextmanager
 def _terminal() -> Generator[None]:
-    """Switch the terminal to a screen of its own, and to keys without Enter. Both are restored at the end, even after a
-    signal.
+    """Switch the terminal to its alternate screen, and make each key arrive without Enter. The previous state is
+    restored at the end, even after a signal.
     """
     before = termios.tcgetattr(0)
     sys.stdout.write("\x1b[?1049h\x1b[?25l")

@@ -1,10 +1,12 @@
 """Run a program and write a timeline of its processes that Perfetto opens.
 
-The timeline has every operation of xpushare in the program and in the Python processes that it starts: when the
-operation ran, how long, in which thread, with what arguments, and its error. Arrows lead from the creation of a handle
-to its opening, and from a signal to the wait that it ended. The operations of killed processes are included. The exit
-status is the program's, or 128 plus the signal if a signal killed it. The file is Chrome trace-event JSON. Open it in
-https://ui.perfetto.dev (it stays on your machine). No file is written if the program fails before it uses xpushare.
+The timeline has every operation of xpushare in the program and in the Python processes that it starts. It shows when
+each operation ran, how long, in which thread, with what arguments, and its error. Arrows lead from the creation of a
+handle to its opening, and from a signal to the wait that it ended. The operations of killed processes are included.
+
+The exit status is the program's, or 128 plus the signal if a signal killed it. The file is Chrome trace-event JSON.
+Open it in https://ui.perfetto.dev (it stays on your machine). No file is written if the program fails before it uses
+xpushare.
 
   xpushare trace program.py its arguments
   xpushare trace -o load.json -m package.module its arguments
@@ -35,7 +37,7 @@ _SIGNALS: Final = ("Event.signal", "Queue.signal")
 
 
 class _Slice(NamedTuple):
-    """An operation of one thread. Times are in nanoseconds."""
+    """An operation in one thread. Times are in nanoseconds."""
 
     pid: int
     tid: int
@@ -56,13 +58,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _records(file: Path) -> list[list[Any]]:
-    """Read the records that one process has written. The last line of the file may be incomplete."""
+    """Return the records that one process has written. Ignores the last line if it is incomplete."""
     *lines, _rest = file.read_bytes().split(b"\n")
     return [json.loads(line) for line in lines]
 
 
 class _Merger:
-    """Turns the processes' records into trace events."""
+    """Converts the records of processes to trace events."""
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
@@ -124,14 +126,14 @@ class _Merger:
             self._waits.append(slice_)
 
     def draw(self) -> None:
-        """Draw the arrows between operations. Called once the records of all processes have been added."""
+        """Add the arrows between operations. Call this once the records of all processes have been added."""
         for opened in self._opened:
             made = self._made.get(opened.details["handle"])
             if made is not None:
                 self._arrow("handle", made, opened, opened.start)
         for wait in self._waits:
             signals = self._signals.get((wait.details["event"], wait.details["at_least"]), ())
-            # The place of a freed event may serve another event. The wait belongs to the last such signal before it.
+            # A freed event's id may be reused by another event. The wait belongs to the last such signal before it.
             before = [each for each in signals if each.start < wait.end]
             if before:
                 last = max(before, key=lambda each: each.start)
@@ -166,7 +168,7 @@ def _first_time(records: list[list[Any]]) -> int:
 
 
 def _run(command: list[str], folder: str) -> int:
-    """Run the program. Returns its exit status as a shell reports it."""
+    """Run the program. Returns its exit status in the form that a shell reports."""
     from xpushare.core.layers import TRACE_FOLDER
 
     layers = [name for name in os.environ.get(_LAYERS, "").split(",") if name.strip()]

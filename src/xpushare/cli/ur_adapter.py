@@ -1,9 +1,9 @@
-"""Let C++ SYCL programs use these devices, by a setting that makes Unified Runtime's own loader load this package.
+"""Print settings with which C++ SYCL programs use these devices, through Unified Runtime's own loader.
 
-The command prints environment variables, for use as in `env $(xpushare ur-adapter) ./program`. A program that runs no
-Python needs an interpreter and its libpython. If the library would not find them by itself, XPUSHARE_PYTHON is printed,
-too, and names the interpreter that runs this command. The exit status is 1 if no libpython was found. In that case, set
-XPUSHARE_PYTHON to the interpreter to use.
+The command prints environment variables, for use as in `env $(xpushare ur-adapter) ./program`. A program that does not
+run Python needs an interpreter and its libpython. If the library would not find these by itself, the command also
+prints XPUSHARE_PYTHON, which names the interpreter that runs this command. The exit status is 1 if no libpython was
+found. In that case, set XPUSHARE_PYTHON to the interpreter to use.
 """
 
 from __future__ import annotations

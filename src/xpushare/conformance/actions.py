@@ -1,5 +1,6 @@
-"""The functions that the suite's processes run. They use only the public API. `harness.kept` holds the objects of a
-process by name, from one call to the next.
+"""Functions that the suite's tests run in other processes or in their own.
+
+A process stores its objects by name in the dict `harness.kept`, so that a later call can use them.
 """
 
 from __future__ import annotations
@@ -32,16 +33,14 @@ _exported: list[tuple[str, bytes]] = []
 
 
 def verbs(kind: str) -> Any:
-    """Return the module with the functions `get`, `open` and `put` for that kind: `ipc.memory`, `ipc.physical_memory`
-    or `ipc.event`.
+    """Return the module that has the functions `get`, `open` and `put` for this kind of object. The modules are
+    `ipc.memory`, `ipc.physical_memory` and `ipc.event`.
     """
     return getattr(xs.ipc, kind)
 
 
 def runs_callables(device: str) -> bool:
-    """Return whether the device is the host. Queues of the host can run Python functions (rule 5.4), and ordinary host
-    memory needs no driver.
-    """
+    """Return whether queues of the device can run Python functions (rule 5.4). Only the host's queues can."""
     with xs.Queue(device) as queue:
         try:
             queue.submit(int)
@@ -52,7 +51,7 @@ def runs_callables(device: str) -> bool:
 
 
 def granule(*devices: str) -> int:
-    """Return a size that is a valid granularity of physical memory on all these devices."""
+    """Return a size that is a multiple of the physical memory granularity of every given device."""
     return math.lcm(*(xs.Device(device).memory_granularity() for device in devices))
 
 
@@ -92,12 +91,16 @@ def _bytes_of(thing: Any, device: str | None, nbytes: int | None, offset: int, c
 
 
 def read_bytes(thing: Any, nbytes: int | None = None, offset: int = 0, device: str | None = None) -> bytes:
-    """Read bytes of a Memory, PhysicalMemory or VirtualRange, through `Queue.copy` if the host cannot access it."""
+    """Read bytes of a Memory, PhysicalMemory or VirtualRange. Uses `Queue.copy` if the host cannot access the
+    memory.
+    """
     return _bytes_of(thing, device, nbytes, offset, None)
 
 
 def write_bytes(thing: Any, content: bytes, offset: int = 0, device: str | None = None) -> None:
-    """Write bytes of a Memory, PhysicalMemory or VirtualRange, through `Queue.copy` if the host cannot access it."""
+    """Write bytes to a Memory, PhysicalMemory or VirtualRange. Uses `Queue.copy` if the host cannot access the
+    memory.
+    """
     _bytes_of(thing, device, None, offset, content)
 
 
@@ -122,7 +125,7 @@ class Gate:
 
 
 def make(kind: str, device: str, nbytes: int = 0) -> Any:
-    """Make an object of that kind that can be exported."""
+    """Make an object of this kind. The object can be exported."""
     if kind == "memory":
         return xs.malloc_device(nbytes or NBYTES, device)
     if kind == "event":
@@ -177,13 +180,13 @@ def drop(*names: str) -> None:
 
 
 def forget() -> None:
-    """Drop all stored objects, and withdraw all exports that this process has made."""
+    """Drop all stored objects, and withdraw all exports that this process made with `get` or `export`."""
     drop()
     table = node.current().table_if_any
     live = {bytes(each.handle) for each in table.exports()} if table is not None else set[bytes]()
     while _exported:
         kind, handle = _exported.pop()
-        if handle in live:  # the test has not put it
+        if handle in live:  # the test has not withdrawn it
             put(kind, handle)
 
 
@@ -202,7 +205,7 @@ def pickled(name: str) -> bytes:
 
 
 def pickle_and_close(kind: str, device: str, grace: str = "0") -> bytes:
-    """Return an object's pickle, after closing the object."""
+    """Make an object, pickle it and close it. Returns the pickle."""
     before = os.environ.get("XPUSHARE_PICKLE_GRACE")
     os.environ["XPUSHARE_PICKLE_GRACE"] = grace
     try:
@@ -215,7 +218,7 @@ def pickle_and_close(kind: str, device: str, grace: str = "0") -> bytes:
 
 
 def unpickle(name: str, data: bytes) -> tuple[str, bool]:
-    """Unpickle an object, and store it under `name`. Returns its class, and whether it is an import."""
+    """Unpickle an object, and store it under `name`. Returns the name of its class, and whether it was imported."""
     thing = kept[name] = pickle.loads(data)
     return type(thing).__name__, getattr(thing, "is_imported", False)
 
@@ -224,8 +227,8 @@ def unpickle(name: str, data: bytes) -> tuple[str, bool]:
 
 
 def outcome(function: Callable[..., Any], *args: Any, **options: Any) -> tuple[str, str]:
-    """Call the function. Return the class and the text of the error that it raises, or two empty strings if it raises
-    none.
+    """Call the function. Return the class name and the message of the error that it raises, or two empty strings if it
+    raises none.
     """
     try:
         function(*args, **options)
@@ -235,7 +238,7 @@ def outcome(function: Callable[..., Any], *args: Any, **options: Any) -> tuple[s
 
 
 def attempt(function: Callable[..., Any], *args: Any, **options: Any) -> str:
-    """Call the function. Return the class of the error that it raises, or an empty string if it raises none."""
+    """Call the function. Return the class name of the error that it raises, or an empty string if it raises none."""
     return outcome(function, *args, **options)[0]
 
 
@@ -257,7 +260,7 @@ def wait(name: str, at_least: int | None = None, timeout: float = TIMEOUT) -> No
 
 
 def queue_signal(name: str, device: str) -> int:
-    """Signal the event on a new queue, which has no other work."""
+    """Signal the event on a new queue, which has no other work. Returns the number of the signal."""
     with xs.Queue(device) as queue:
         number: int = queue.signal(kept[name])
         queue.synchronize(TIMEOUT)
@@ -274,7 +277,9 @@ class Held:
         self.queue.wait(self._gate, at_least=1)
 
     def release(self) -> None:
-        """Release the queue by a signal of another queue, since not every device lets the host signal."""
+        """Let the queue's work run. The signal comes from another queue, because not every device lets the host
+        signal.
+        """
         if not self._gate.pending:
             with xs.Queue(self._device) as opener:
                 opener.signal(self._gate)
@@ -282,8 +287,8 @@ class Held:
 
 @contextmanager
 def held(device: str) -> Generator[Held, None, None]:
-    """Yield a queue whose work does not run (`Held`). At the end of the block, the queue is released, and its work
-    finishes. The device needs to support events.
+    """Yield a queue whose work does not run (`Held`). At the end of the block, release the queue and wait for its work.
+    Skips the test if the device does not support IPC events.
     """
     import pytest
 
@@ -298,7 +303,7 @@ def held(device: str) -> Generator[Held, None, None]:
         try:
             found.queue.synchronize(TIMEOUT)
         except (xs.PeerLostError, xs.DeviceError):
-            pass  # asked for by the test, or not; either way it was reported
+            pass  # the test has caused the error, or has reported it
         found.queue.close()
 
 
@@ -308,7 +313,9 @@ def hold(name: str, device: str) -> None:
 
 
 def owe(queue: str, event: str) -> int:
-    """Queue a signal of the event on a queue whose work does not run (`Held`), so that the signal stays pending."""
+    """Queue a signal of the event on a queue whose work does not run (`Held`), so that the signal stays pending.
+    Returns the number of the signal.
+    """
     number: int = kept[queue].queue.signal(kept[event])
     return number
 
@@ -319,7 +326,9 @@ def release(name: str) -> None:
 
 
 def interrupted(what: str, device: str, name: str) -> str:
-    """Wait for a signal that never comes, in the way that `what` names. Returns how the wait ended."""
+    """Wait for a signal that never comes, so that a test can interrupt the wait. `what` is the method that waits,
+    "Event.wait" or "Queue.synchronize". Returns the class name of the error that ended the wait.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     kept["waiting"] = threading.Event()
     waits: dict[str, Callable[[], None]] = {
@@ -330,8 +339,8 @@ def interrupted(what: str, device: str, name: str) -> str:
 
 
 def limits_then_write(name: str) -> None:
-    """Write by address into the mapping that is stored under `name`, as a C library would. Core files are switched off
-    before, since the write may crash the process.
+    """Write to the address of the mapping that is stored under `name`, as a C library would. Core dumps are disabled
+    first, because the write may crash the process.
     """
     import ctypes
     import resource

@@ -1,5 +1,7 @@
-"""Forged handles with a valid seal, for the tests of checks that come after the seal. docs/layout.md describes the
-fields and the seal. The offsets are repeated here as numbers, so that the suite notices if the layout changes.
+"""Make forged handles with a valid seal, to test the checks that `open` makes after it has accepted the seal.
+
+docs/layout.md describes the fields and the seal. The offsets are repeated here as numbers, so that the suite notices if
+the layout changes.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ OFFSET, SIZE, SEAL = 136, 144, 224
 
 
 def reseal(handle: bytes, at: int, content: bytes) -> bytes:
-    """Return the handle with the bytes at offset `at` replaced by `content`, and with a new seal, made with this user's
-    key.
+    """Return a copy of the handle with the bytes at offset `at` replaced by `content`. The copy has a new seal, made
+    with this user's key.
     """
     key = Path(os.environ["XPUSHARE_RUNTIME_DIR"], "key").read_bytes()
     body = handle[:at] + content + handle[at + len(content) : SEAL]
@@ -34,7 +36,7 @@ def reseal(handle: bytes, at: int, content: bytes) -> bytes:
 
 
 def refused(error: type[BaseException], kind: str, handle: Any, device: str | None = None) -> str:
-    """Check that `open` raises exactly the class `error` for the handle. Returns the error's message."""
+    """Check that opening the handle raises exactly the class `error`, not a subclass. Returns the error's message."""
     with pytest.raises(error) as caught:
         verbs(kind).open(handle, device=device)
     assert type(caught.value) is error

@@ -1,9 +1,9 @@
-"""Starts processes that have imported the package, in a tenth of the time of a fresh interpreter.
+"""Start processes that have imported the package, much faster than a fresh interpreter would.
 
 One process imports the package without using it, and forks whenever the suite asks for a child. Its children begin as a
 fresh interpreter would after the same imports: with the same environment, no driver, no threads and nothing shared.
-multiprocessing's start method "forkserver" does the same, but its children skip the interpreter's orderly exit, which
-the suite tests.
+multiprocessing's start method "forkserver" does the same, but its children skip the interpreter's normal shutdown,
+which the suite tests.
 """
 
 from __future__ import annotations
@@ -25,35 +25,39 @@ from typing import Any, Final
 
 __all__ = ["Forkserver", "die_with", "run"]
 
-# The imports of a process that shares memory and an event. No adapter: each child asks for the drivers that it needs.
+# The modules that a process imports to share memory and an event. No adapters: each child loads the drivers it needs.
 IMPORTS: Final = (
     "encodings.ascii", "hashlib", "importlib.util", "pkgutil", "numpy", "xpushare.ipc", "xpushare.arrays.attach",
     "xpushare.arrays.consumers", "xpushare.arrays.share", "xpushare.objects.event", "xpushare.objects.physical_memory",
     "xpushare.objects.queue", "xpushare.sharing.routes.attachment",
 )  # fmt: skip
 _PR_SET_PDEATHSIG: Final = 1
-_MESSAGE: Final = 1 << 12  # bytes; messages are far shorter
+_MESSAGE: Final = 1 << 12  # bytes, far more than any message has
 
 
 def die_with(parent: int) -> None:
-    """Arrange to be killed when the parent dies."""
+    """Make the kernel kill this process when its parent, the process with this pid, dies. Exit at once if the parent
+    has died already.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def _surroundings() -> tuple[dict[str, str], list[str], str]:
-    """Return the state that a process inherits from its parent: environment, folder and import path."""
+    """Return the environment, the import path and the working directory of this process, which its children
+    take over.
+    """
     environment = dict(os.environ)
-    environment.pop("PYTEST_CURRENT_TEST", None)  # another one for each test
+    environment.pop("PYTEST_CURRENT_TEST", None)  # different in each test
     return environment, list(sys.path), os.getcwd()
 
 
 class Forkserver:
-    """Starts and controls the process that forks children. Each child calls `function` of `module` with a file
+    """Starts a process that forks children, and controls it. Each child calls `function` of `module` with a file
     descriptor and the pid of its parent.
 
-    Only the process that made this object may use it, not a forked child of that process. Each child gets the stdout
+    Only the process that made this object may use it. A forked copy of that process may not. Each child gets the stdout
     and stderr that the caller has at the time of the call. A child is reaped only when `exit_status` is called, so
     until then its pid is not reused.
     """
@@ -74,12 +78,14 @@ class Forkserver:
                 [sys.executable, "-c", source], stdin=subprocess.DEVNULL, pass_fds=[there.fileno()]
             )
         atexit.register(self._end)
-        self._ask(None)  # it has imported: none of that happens while somebody counts or measures
+        self._ask(None)  # waits until the imports are done, so that they disturb no later measurement
 
     def changed(self, env: Mapping[str, str | None]) -> dict[str, str | None] | None:
-        """Return the variables to change in the environment that a child inherits, so that the child's environment
-        equals this process's environment updated with `env`. The value None unsets a variable. Return None if this
-        process's folder or import path is no longer that of the forking process.
+        """Compare the environment that a child gets by default with the environment that it needs. The needed
+        environment is that of this process updated with `env`, in which the value None removes a variable.
+
+        Return a dict with the needed value of each variable that differs, or None for a variable to remove. Return None
+        instead of a dict if the working directory or import path of this process has changed since the start.
         """
         before, *others = self._surroundings
         now, *others_now = _surroundings()
@@ -94,7 +100,9 @@ class Forkserver:
         return pid
 
     def exit_status(self, pid: int) -> int | None:
-        """Return the exit status of a child that has ended, in the form of `subprocess`, or None while it lives."""
+        """Return the exit status of a child, or None if the child is still running. A negative status is the number of
+        the signal that killed the child.
+        """
         status: int | None = self._ask(pid)
         return status
 
@@ -104,7 +112,7 @@ class Forkserver:
             socket.send_fds(self._socket, [pickle.dumps((self._number, question))], fds)
             while message := self._socket.recv(_MESSAGE):
                 number, answer = pickle.loads(message)
-                if number == self._number:  # not that of a question whose asker was interrupted
+                if number == self._number:  # otherwise it answers an earlier question, whose caller was interrupted
                     return answer
         raise RuntimeError(f"the process that forks has ended with exit status {self._process.wait()}")
 
@@ -115,13 +123,15 @@ class Forkserver:
 
 
 def run(fd: int, parent: int, module: str, function: str, imports: Sequence[str]) -> None:
-    """Run the process that forks, and each of its children."""
+    """The main function of the process that forks. Each forked child returns to this function, too, and calls
+    `function` of `module`.
+    """
     die_with(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for the others
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal must end only the other processes
     for name in (module, *imports):
         importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # the children leave those pages alone
+    gc.freeze()  # so that garbage collection in a child does not write to these pages
     with socket.socket(fileno=fd) as caller:
         caller.set_inheritable(False)
         child = _serve(caller)
@@ -131,8 +141,8 @@ def run(fd: int, parent: int, module: str, function: str, imports: Sequence[str]
 
 
 def _serve(caller: socket.socket) -> int | None:
-    """Fork and reap children until the connection to the caller ends. In each child, return the file descriptor that
-    was sent for the child.
+    """Fork and reap children until the caller closes the connection. Then return None. In each child, return the file
+    descriptor that was sent for the child.
     """
     while True:
         message, fds, _flags, _address = socket.recv_fds(caller, _MESSAGE, 3)
@@ -142,7 +152,7 @@ def _serve(caller: socket.socket) -> int | None:
         answer: int | None = None
         if question == "fork":
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12 on: numpy has threads, which know forks
+                warnings.simplefilter("ignore", DeprecationWarning)  # numpy's threads survive it
                 answer = os.fork()
             if not answer:
                 own, *outputs = fds

@@ -1,6 +1,8 @@
-"""Other processes for the suite: `Child.call(function, …)` runs a module's function, given by name, in a child process.
-Objects that must live in a child between calls are stored in the dict `kept` of the child's harness. Every wait has a
-time-out, every child dies with the process that started it, and `Child.kill` works by pid.
+"""Run functions in other processes.
+
+`Child.call(function, …)` runs a function of a module in a child process. The child stores objects that it needs in
+later calls in its dict `kept`. Every wait has a time-out, and every child is killed when the process that started it
+dies.
 """
 
 from __future__ import annotations
@@ -31,16 +33,16 @@ from xpushare.conformance.forkserver import Forkserver, die_with
 __all__ = ["TIMEOUT", "Child", "ChildDied", "HarnessError", "Pending", "children", "die_with", "fd_count", "kept",
            "prepare", "serve", "set_up", "wait_until"]  # fmt: skip
 
-TIMEOUT: Final = 30.0  # of a child on a busy machine
+TIMEOUT: Final = 30.0  # seconds, enough for a child on a busy machine
 _SETUP: Final = "XPUSHARE_CONFORMANCE_SETUP"
 
 kept: dict[str, Any] = {}  # objects that must live in this process until they are dropped
-children: set[Child] = set()  # those not ended yet
+children: set[Child] = set()  # children that have not ended
 
 
 class HarnessError(AssertionError):
-    """The child did not answer in time. This class is not derived from `TimeoutError`, since the tests of some rules
-    expect the package to raise `TimeoutError`.
+    """A process did not answer or end in time, or ended with an error. This class is not derived from `TimeoutError`,
+    since the tests of some rules expect the package to raise `TimeoutError`.
     """
 
 
@@ -49,20 +51,20 @@ class ChildDied(HarnessError):
 
 
 class Pending:
-    """A call that `Child.start` has sent, and the answer, once the answer has arrived."""
+    """A call that was sent to a child. Its answer is available once it has arrived."""
 
     def __init__(self, child: Child) -> None:
         self._child = child
         self.reply: tuple[bool, Any, str] | None = None
 
     def done(self) -> bool:
-        """Return whether the answer has come. Does not wait."""
+        """Return whether the answer has arrived. Does not wait."""
         self._child.receive(self, 0)
         return self.reply is not None
 
     def result(self, timeout: float | None = None) -> Any:
-        """Wait for the answer, and return the function's value. If the function raised an exception, raise that
-        exception here, with the child's traceback as a note.
+        """Wait for the answer, and return the value that the function returned. If the function raised an exception in
+        the child, raise that exception here, with the child's traceback as a note.
         """
         timeout = self._child.timeout if timeout is None else timeout
         self._child.receive(self, timeout)
@@ -78,10 +80,12 @@ class Pending:
 class Child:
     """A process that runs functions, one call after the other, in its main thread.
 
-    The parameter `method` determines how the process starts: "prepared" forks it from the `Forkserver` if possible,
+    The parameter `method` determines how the process starts. "prepared" forks it from the `Forkserver` if possible,
     "spawn" starts a fresh interpreter, and "fork" forks this process. `env` changes variables of the child's
-    environment; the value None removes a variable. Leaving the `with` block ends the child in an orderly way and
-    demands exit status 0, unless it was killed or the block failed.
+    environment. The value None removes a variable.
+
+    At the end of the `with` block, the child exits normally, and any exit status but 0 raises `HarnessError`. If the
+    block failed, or calls are still unanswered, the child is killed instead.
     """
 
     def __init__(
@@ -120,8 +124,8 @@ class Child:
         children.add(self)
 
     def _forkserver(self, env: Mapping[str, str | None]) -> Forkserver | None:
-        """Return the process that forks children with this environment, or None if a fresh interpreter has to be
-        started.
+        """Return the `Forkserver` of this process if its children get the right environment. Otherwise return None, and
+        a fresh interpreter has to be started.
         """
         server = _forkserver_of(os.getpid())
         return server if server.changed(env) == {} else None
@@ -135,7 +139,9 @@ class Child:
         return [sys.executable, "-c", source]
 
     def _fork(self, here: Connection, there: Connection) -> tuple[int, Callable[[], int | None]]:
-        """Fork this process. Returns the pid, and a function that finds the exit status."""
+        """Fork this process. Returns the child's pid, and a function that returns the child's exit status, or None
+        while it runs.
+        """
         pid = _fork(here, there)
         return pid, functools.partial(_exit_status, pid)
 
@@ -143,8 +149,8 @@ class Child:
         return pickle.dumps(call)
 
     def start(self, function: Callable[..., Any], *args: Any, **options: Any) -> Pending:
-        """Send a call to the child. `function` must be a function of a module. The call runs after the earlier
-        calls.
+        """Send a call to the child, which runs it after all earlier calls. `function` must be defined at the top level
+        of a module.
         """
         message = self._dumps((function, args, options))
         with self._lock:
@@ -157,11 +163,11 @@ class Child:
         return pending
 
     def call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """Call a function, and wait for the result, for no longer than the child's time-out."""
+        """Call a function in the child, and return its result. Waits no longer than the child's time-out."""
         return self.start(function, *args, **options).result()
 
     def receive(self, wanted: Pending, timeout: float) -> None:
-        """Receive answers until the answer to `wanted` has come or the time has run out."""
+        """Receive answers until the answer to `wanted` has arrived or the time has run out."""
         end = time.monotonic() + timeout
         with self._lock:
             while wanted.reply is None:
@@ -201,12 +207,12 @@ class Child:
 
     @property
     def busy(self) -> bool:
-        """Return whether calls were sent that have not been answered yet."""
+        """Return whether any call is still unanswered."""
         return any(not pending.done() for pending in list(self._waiting))
 
     def signal(self, number: int) -> None:
-        """Send the child a signal, such as SIGINT or SIGSTOP."""
-        if self._poll() is None:  # until it is reaped here, the pid is this child's
+        """Send the child a signal, such as SIGINT or SIGSTOP. Does nothing if the child has ended."""
+        if self._poll() is None:  # not reaped yet, so no other process has the pid
             os.kill(self.pid, number)
 
     def kill(self) -> None:
@@ -217,9 +223,7 @@ class Child:
         self._connection.close()
 
     def exit(self, timeout: float | None = None) -> int:
-        """Let the child's interpreter exit normally, once the calls that were sent before have finished. Returns the
-        exit status.
-        """
+        """Let the child's interpreter exit normally, once all earlier calls have finished. Returns the exit status."""
         with contextlib.suppress(OSError):
             self._connection.send_bytes(b"")
         status = self.ended(timeout)
@@ -274,13 +278,13 @@ def serve(
     loads: Callable[[bytes], Any] = lambda message: _Reader(io.BytesIO(message)).load(),
     dumps: Callable[[object], bytes] = pickle.dumps,
 ) -> None:
-    """Answer calls until the connection ends."""
+    """Run the calls that arrive on the connection and send the answers, until the connection ends."""
     while True:
         try:
             message = connection.recv_bytes()
-        except (EOFError, OSError):  # the parent is gone
+        except (EOFError, OSError):  # the parent has ended
             return
-        except KeyboardInterrupt:  # meant for a call that has ended
+        except KeyboardInterrupt:  # the signal was meant for a call that has ended
             continue
         if not message:
             return
@@ -292,8 +296,8 @@ def serve(
 
 
 def set_up() -> None:
-    """Import the module that `XPUSHARE_CONFORMANCE_SETUP` names, if any. The suite's process and every spawned child
-    call this once, before their first test or call, so that a project can prepare its adapter or plant faults.
+    """Import the module that `XPUSHARE_CONFORMANCE_SETUP` names, if any. With it a project can prepare its adapter or
+    inject faults. The suite's process calls this function before its tests, and each child before its first call.
     """
     if name := os.environ.get(_SETUP):
         importlib.import_module(name)
@@ -302,7 +306,7 @@ def set_up() -> None:
 def _fork(here: Connection, there: Connection) -> int:
     parent = os.getpid()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12 on: forking with threads is what is tested
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads, which the suite tests
         pid = os.fork()
     if pid:
         return pid
@@ -311,7 +315,7 @@ def _fork(here: Connection, there: Connection) -> int:
         die_with(parent)
         signal.setitimer(signal.ITIMER_REAL, 0)
         here.close()
-        children.clear()  # the parent's, not ours
+        children.clear()  # these are children of the parent
         serve(there)
         status = 0
     finally:
@@ -319,10 +323,10 @@ def _fork(here: Connection, there: Connection) -> int:
 
 
 def _wait_for_end(pid: int, seconds: float) -> None:
-    """Wait until the process, which has not been reaped, has ended. May return before the end."""
+    """Wait up to `seconds` for the process to end. May return early. The process must not have been reaped yet."""
     try:
         fd = os.pidfd_open(pid)
-    except OSError:  # no descriptor is left
+    except OSError:  # no free file descriptor, or the process is gone
         time.sleep(0.002)
         return
     try:
@@ -344,12 +348,12 @@ def _forkserver_of(_pid: int) -> Forkserver:
 
 
 def prepare() -> None:
-    """Start the `Forkserver` of this process. This has to come before any test counts file descriptors."""
+    """Start the `Forkserver` of this process. Call this before any test counts file descriptors."""
     _forkserver_of(os.getpid())
 
 
 def main(fd: int, parent: int) -> None:
-    """Run a child that was not forked from this process."""
+    """The main function of a child that was not forked directly from the test process."""
     die_with(parent)
     os.set_inheritable(fd, False)
     set_up()
@@ -357,7 +361,7 @@ def main(fd: int, parent: int) -> None:
 
 
 def fd_count() -> int:
-    """Return how many file descriptors this process has open."""
+    """Return the number of file descriptors that this process has open."""
     return len(os.listdir("/proc/self/fd")) - 1
 
 

@@ -1,5 +1,5 @@
-"""The suite's plugin for pytest. It provides options and fixtures, checks aspects, limits the time of each test, and
-writes the results for `runner`.
+"""A pytest plugin that runs the suite. It provides options and fixtures, skips tests of features that the device lacks,
+limits the time of each test, and writes the results for `runner`.
 """
 
 # pyright: basic, reportPossiblyUnboundVariable=false, reportOptionalMemberAccess=false
@@ -31,7 +31,7 @@ _UNSUPPORTED: Final = pytest.StashKey[tuple[str, str]]()
 _RESULTS: Final = pytest.StashKey[Any]()
 _STDERR: Final = pytest.StashKey[int]()
 _KEPT: Final = "XPUSHARE_CONFORMANCE_KEPT"
-_GRACE: Final = 30.0  # seconds that a test has to end after its time is over
+_GRACE: Final = 30.0  # seconds between a test's time limit and the end of the suite's process
 
 
 class RuleTimeout(AssertionError):
@@ -40,7 +40,7 @@ class RuleTimeout(AssertionError):
 
 @dataclass(frozen=True)
 class Pair:
-    """The selectors of the two devices: that of the exporting process, and that of the importing process."""
+    """The selectors of the exporting process's device and of the importing process's device."""
 
     exporter: str
     importer: str
@@ -133,7 +133,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     _tell(item.config, event="started", rule=_number(item), part=_part(item))
     limit: Any = item.config.getoption("--rule-timeout")
     previous = signal.signal(signal.SIGALRM, _overdue)
-    # A wait that not even a signal ends: the stacks go to the runner, which reports them.
+    # If not even a signal ends a wait, write the stacks to stderr, which the runner reports.
     faulthandler.dump_traceback_later(limit + _GRACE, exit=True, file=item.config.stash[_STDERR])
     signal.setitimer(signal.ITIMER_REAL, limit, 1.0)
     try:
@@ -160,8 +160,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _applies(request: pytest.FixtureRequest, pair: Pair) -> None:
-    """Run the test only if both devices have the aspects that the rule needs. Otherwise check that the device refuses
-    the feature, and skip the test.
+    """Run the test only if both devices have the aspects that the rule needs. If a device lacks an aspect, check that
+    the device refuses the feature, and skip the test.
     """
     rule = RULES[_number(request.node)]
     parameters = getattr(request.node, "callspec", None)
@@ -180,7 +180,7 @@ def _applies(request: pytest.FixtureRequest, pair: Pair) -> None:
 
 @pytest.fixture(autouse=True)
 def _nothing_survives() -> Iterator[None]:
-    """Fail a test that has left processes running, and end these processes by pid."""
+    """Fail a test that has left processes running, and kill these processes."""
     yield
     left = [child for child in harness.children if child not in _shared.values()]
     for child in left:
@@ -199,7 +199,7 @@ _shared: dict[str, Child] = {}
 
 @pytest.fixture(scope="session")
 def pair(pytestconfig: pytest.Config) -> Pair:
-    """The exporter's and the importer's device."""
+    """Return the devices of the exporting process and the importing process."""
     exporter: Any = pytestconfig.getoption("--device")
     importer: Any = pytestconfig.getoption("--importer-device")
     exporter = exporter or str(xs.default_device())
@@ -223,30 +223,34 @@ def _borrow(name: str) -> Iterator[Child]:
 
 @pytest.fixture
 def peer() -> Iterator[Child]:
-    """A child process that many tests share. In tests that need an exporter, this process is the exporter. Tests must
-    not end it.
+    """Yield a child process that many tests share. In tests that need an exporter, this process is the exporter. Tests
+    must not end it.
     """
     yield from _borrow("peer")
 
 
 @pytest.fixture
 def other() -> Iterator[Child]:
-    """A third process, which is another importer. Many tests share it, so tests must not end it."""
+    """Yield a second child process, which tests use as another importer. Many tests share it, so tests must not
+    end it.
+    """
     yield from _borrow("other")
 
 
 @pytest.fixture(params=actions.KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
-    """A kind of object, such as `memory`. The test runs once for each kind."""
+    """Return a kind of object, such as "memory". The test runs once for each kind."""
     return str(request.param)
 
 
 @pytest.fixture
 def nothing_left(pair: Pair, peer: Child) -> Callable[[], None]:
-    """Return a function that asserts that no file descriptor or mapping of the package is left over from the test."""
-    for device in dict.fromkeys((pair.exporter, pair.importer)):  # what a process opens for good is open
+    """Return a function that asserts that the test has left no file descriptor, mapping or export of the package
+    behind.
+    """
+    for device in dict.fromkeys((pair.exporter, pair.importer)):  # opens everything that a process never closes
         warm_up(device)
-    for each in actions.KINDS:  # and what knowing the peer costs
+    for each in actions.KINDS:  # opens everything that this process keeps open for the peer
         if all(
             xs.Device(device).has(aspect) for device in (pair.exporter, pair.importer) for aspect in KIND_ASPECTS[each]
         ):
@@ -279,14 +283,14 @@ def warm_up(device: str) -> None:
 
 
 class Counts(tuple[int, ...]):
-    """How many of some resources a process has. `later <= earlier` is true if no count has grown."""
+    """Numbers of resources that a process holds. `later <= earlier` is true if no number has grown."""
 
     def __le__(self, other: tuple[int, ...]) -> bool:
         return all(mine <= theirs for mine, theirs in zip(self, other, strict=True))
 
 
 def counts() -> Counts:
-    """Count the file descriptors, the mappings of files and the live exports of this process.
+    """Return how many file descriptors, mappings of files and live exports this process has.
     `XPUSHARE_CONFORMANCE_KEPT` names files whose mappings do not count, because a driver on an emulated kernel
     interface caches them.
     """

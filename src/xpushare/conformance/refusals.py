@@ -1,5 +1,5 @@
-"""Checks that a device without an aspect refuses the feature. A table gives the calls for each aspect, and the error
-that each call must raise.
+"""Check that a device that lacks an aspect refuses to do what the aspect stands for. A table has a call for each
+aspect, and the error that the call must raise.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["NotRefused", "check_refused"]
 
 
 class NotRefused(AssertionError):
-    """The device lacks the aspect, but a call of the feature succeeded, or failed with a different error than the
+    """The device lacks the aspect, but a call that needs the aspect succeeded, or raised a different error than the
     contract demands.
     """
 
@@ -66,12 +66,12 @@ _CALLS: Final[dict[Aspect, Callable[[str], Any]]] = {
 }
 _OTHERWISE: Final[dict[Aspect, type[Exception]]] = {
     Aspect.partial_map: xs.InvalidArgumentError
-}  # as the contract has it
+}  # as the contract demands
 
 
 def check_refused(aspect: Aspect, device: str) -> str:
-    """Check that the device, which lacks the aspect, refuses its feature as the contract demands. Returns the result as
-    text.
+    """Check that the device, which lacks the aspect, refuses a call that needs the aspect. Returns the result
+    as text.
     """
     call = _CALLS.get(aspect)
     if call is None:

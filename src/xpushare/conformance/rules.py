@@ -1,8 +1,8 @@
-"""The rules of the contract that the suite checks, in one table. docs/conformance.md is made from it.
+"""The rules of the contract that the suite checks, in one table. docs/conformance.md is generated from the table.
 
-The number of a rule consists of the section of the contract and a number in that section: 3.5b is the second statement
-of rule 5 in section 3. `aspects` are the aspects that the devices must have for the rule to apply. If a device lacks
-one, the suite checks that the device refuses the feature.
+The number of a rule consists of a section of the contract and a number in that section. For example, 3.5b is the second
+part of rule 5 in section 3. `aspects` are the aspects that the devices must have for the rule to apply. If a device
+lacks an aspect, the suite checks that the device refuses the feature.
 """
 
 from __future__ import annotations
@@ -252,8 +252,8 @@ RULES: Final[dict[str, Rule]] = {each.number: each for each in _TABLE}
 
 
 def select(wanted: Iterable[str]) -> list[str]:
-    """Return the numbers of the wanted rules. An element of `wanted` is a rule ("5.7", "3.5b"), a rule with all its
-    letters ("3.5"), or a section ("4").
+    """Return the numbers of the rules that `wanted` selects. Each element of `wanted` is the number of a rule ("5.7" or
+    "3.5b"), a number without its letter for all parts of that rule ("3.5"), or a section ("4").
 
     Raises `InvalidArgumentError` for anything else.
     """
@@ -267,7 +267,7 @@ def select(wanted: Iterable[str]) -> list[str]:
 
 
 def rule(number: str) -> Callable[[T], T]:
-    """Mark a test as a test of the rule with this number."""
+    """Return a decorator that marks a test as a test of the rule with this number."""
     import pytest
 
     if number not in RULES:

@@ -1,4 +1,4 @@
-"""Runs the suite in a process of its own, and reads the result of each rule: passed, failed, or not supported."""
+"""Run the suite in a separate process, and read the result of each rule: passed, failed, or not supported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SUITE: Final = Path(__file__).parent / "suite"
 
 @dataclass(frozen=True)
 class Part:
-    """One test of a rule."""
+    """The result of one test of a rule."""
 
     name: str
     status: Status
@@ -39,14 +39,16 @@ class Part:
 
 @dataclass
 class Outcome:
-    """The outcome of one rule."""
+    """The results of all tests of one rule."""
 
     rule: Rule
     parts: list[Part] = field(default_factory=list[Part])
 
     @property
     def status(self) -> Status:
-        """The outcome: failed if a test failed, not supported if no test ran, otherwise passed."""
+        """Return "failed" if a test failed or there is no test result, "passed" if any test passed, otherwise "not
+        supported".
+        """
         found = {part.status for part in self.parts}
         if "failed" in found or not found:
             return "failed"
@@ -66,7 +68,7 @@ class Report:
 
     @property
     def failed(self) -> list[str]:
-        """The numbers of the rules that failed."""
+        """Return the numbers of the rules that failed."""
         return [each.rule.number for each in self.outcomes if each.status == "failed"]
 
     @property
@@ -77,7 +79,7 @@ class Report:
         return sum(each.status == status for each in self.outcomes)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report for `--json`."""
+        """Return the report as a dict, which `--json` prints."""
         return {
             "device": self.device,
             "importer_device": self.importer_device,
@@ -98,7 +100,7 @@ class Report:
         }
 
     def as_text(self) -> str:
-        """Return the report for people."""
+        """Return the report as readable text."""
         if self.problem and not any(each.parts for each in self.outcomes):
             return f"the suite did not start: {self.problem}"
         lines: list[str] = []
@@ -146,9 +148,10 @@ def run(
 ) -> Report:
     """Run the suite on a device, with the importing process on `importer_device`.
 
-    `rules` are numbers of rules or sections, as `rules.select` takes them. If it is empty, all rules are tested. `stop`
-    ends the run at the first failure. `environment` changes variables of the suite's processes. `progress(done, tests,
-    rule)` is called during the run. Raises `InvalidArgumentError` if pytest is missing or a rule is unknown.
+    `rules` are numbers of rules or sections, as `rules.select` takes them. If `rules` is empty, all rules are tested.
+    `stop` ends the run at the first failure. `environment` changes variables of the suite's processes. `timeout` limits
+    the whole run and `rule_timeout` each test, in seconds. `progress(done, tests, rule)` is called during the run.
+    Raises `InvalidArgumentError` if pytest is missing or a rule is unknown.
     """
     if importlib.util.find_spec("pytest") is None:
         raise InvalidArgumentError("the suite needs pytest: pip install '.[conformance]' in a checkout of xpushare")
@@ -195,7 +198,9 @@ def _follow(
     deadline: float,
     progress: Callable[[int, int, str], None] | None,
 ) -> str:
-    """Read results as they arrive, until the process ends. Returns why the process failed, if it did."""
+    """Read results as they arrive, until the process ends. Returns why the run failed, or an empty string if it did
+    not.
+    """
     tests = done = at = 0
     running: tuple[str, str] | None = None
     while True:
@@ -214,7 +219,7 @@ def _follow(
                 done += 1
                 parts = outcomes[event["rule"]].parts
                 known = next((part for part in parts if part.name == event["part"]), None)
-                if known is not None:  # its teardown failed after all
+                if known is not None:  # the test passed, but its teardown failed
                     parts.remove(known)
                 parts.append(
                     Part(

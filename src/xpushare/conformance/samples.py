@@ -1,7 +1,8 @@
-"""Arrays and streams of another library on a device, for the rules about foreign memory and adopted queues.
+"""Arrays and streams of another library, such as torch. Tests export such arrays, and wrap such streams with
+`Queue.from_native`.
 
-An adapter whose device has libraries of its own provides them: its class has a method `samples()` that returns a
-`Samples`. Otherwise torch is used, if torch accepts memory of the device by DLPack.
+An adapter can provide the arrays and streams of a library for its device. To do so, its class has a method `samples()`
+that returns a `Samples`. Otherwise torch is used, if torch accepts memory of the device by DLPack.
 """
 
 from __future__ import annotations
@@ -17,28 +18,28 @@ __all__ = ["Samples", "samples"]
 
 
 class Samples(Protocol):
-    """The functions of another library that the suite needs. `device` is a selector such as "vendor:0"."""
+    """The functions of another library that the suite needs. The argument `device` is a selector such as "vendor:0"."""
 
     def array(self, device: str, content: bytes) -> Any:
         """Make an array on the device that holds these bytes."""
         ...
 
     def content(self, array: Any) -> bytes:
-        """Return the array's bytes, read with its own library."""
+        """Return the array's bytes, read with the library that made the array."""
         ...
 
     def forget(self, array: Any) -> None:
-        """Make the library drop its own references to the array, so that only its users keep it alive."""
+        """Make the library drop its own references to the array, so that only the array's users keep it alive."""
         ...
 
     def stream(self, device: str) -> Any:
-        """Make a stream on the device, for `Queue.from_native`. The caller keeps the stream alive."""
+        """Make a stream on the device, for `Queue.from_native`. The caller must keep the stream alive."""
         ...
 
 
 class _Torch:
-    """torch as the other library. To learn torch's name for the device, make a tensor over memory of the device and
-    read its attribute `device`.
+    """Samples from torch. To learn torch's name for the device, `_place` makes a tensor over memory of the device and
+    reads the tensor's attribute `device`.
     """
 
     def _place(self, device: str) -> tuple[Any, Any]:
@@ -49,7 +50,7 @@ class _Torch:
     def array(self, device: str, content: bytes) -> Any:
         torch, place = self._place(device)
         tensor = torch.tensor(list(content), dtype=torch.uint8, device=place)
-        tensor.cpu()  # it is there when this returns
+        tensor.cpu()  # waits until the device has the content
         return tensor
 
     def content(self, array: Any) -> bytes:
@@ -64,7 +65,7 @@ class _Torch:
 
 
 def samples(device: str) -> Samples:
-    """Return the arrays and streams of another library that works on this device."""
+    """Return functions that make arrays and streams of a library that works on this device."""
     adapter: Any = adapters.adapter(xs.Device(device).backend)
     own = getattr(adapter, "samples", None)
     found: Samples = _Torch() if own is None else own()

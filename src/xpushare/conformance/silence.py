@@ -1,10 +1,9 @@
-"""A pytest plugin that switches the validation layers on, and fails each test in which a layer reports an error.
+"""A pytest plugin that enables the validation layers, and fails each test in which a layer reports an error.
 
-A test also fails if it leaves anything in its process that is not tied to a Python object: an export, a reference to an
-object of `xpushare.ur`, or an address. Tests that misuse the package on purpose carry the mark `misuse`. In such tests,
-layers may report errors.
+A test also fails if it does not release all exports, objects of `xpushare.ur` and addresses from `xpushare.ur` that it
+made. Tests that misuse the package on purpose have the mark `misuse`. In such tests, layers may report errors.
 
-python -m pytest -p xpushare.conformance.silence tests/core
+    python -m pytest -p xpushare.conformance.silence tests/core
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ MISUSE: Final = "misuse: misuses the package on purpose, which the validation la
 
 
 class Silence:
-    """Collects the layers' messages from the beginning of a test to its end."""
+    """Collects the messages of the validation layers during one test."""
 
     def __init__(self) -> None:
         from xpushare.core.logger import listeners
@@ -35,7 +34,7 @@ class Silence:
             self.told.append(text)
 
     def end(self) -> list[str]:
-        """Stop collecting. Return the objects that the test has left behind."""
+        """Stop collecting messages. Return descriptions of the objects that the test has not released."""
         from xpushare.core.logger import listeners
         from xpushare.core.validation import books
 

@@ -1,12 +1,12 @@
-"""Try what can be shared on this machine or in this container, and report what to change.
+"""Test which kinds of objects can be shared on this machine or in this container, and suggest what to change.
 
-The command starts processes of its own, which share memory, physical memory and events on each device. Each route is
-tried alone, with a key and a folder made for the test. In your runtime folder, the command only checks that it can
-write.
+The command starts processes that share memory, physical memory and events on each device. A route is a way to pass file
+descriptors from one process to another. Each route is tried alone, with a key and a folder made for the test. In your
+runtime folder, the command only checks that it can write.
 
-The exit status is 0 if memory and events can be shared on every device by at least one route, and your folder and key
-are sound. Otherwise it is 1, and 2 if --device is no selector. With --pid, the command reports whether this process can
-reach what the process with that pid shares, and if not, why.
+The exit status is 0 if memory and events can be shared on every device by at least one route, and if your folder and
+key are usable. It is 2 if the value of --device is not a valid selector, and otherwise 1. With --pid, the command
+instead reports whether this process can open the objects that the process with that pid shares, and if not, why.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def _everything(selector: str | None, timeout: float) -> Iterator[Check]:
 
 
 def wrong_with(checks: list[Check]) -> list[str]:
-    """Return what prevents memory or events from being shared, or "" if nothing does."""
+    """Return the names of the failed checks that prevent memory or events from being shared. The list is empty if both
+    can be shared.
+    """
     found = [f"{check.group}: {check.name}" for check in checks
              if check.group in ("folder and key", "devices") and check.state == "fails"]  # fmt: skip
     found += [f"{check.group}: {check.name}" for check in checks
@@ -102,8 +104,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command. Returns 0 if memory and events can be shared on every device, else 1, and 2 if --device is no
-    selector. With --pid, returns 0 if a route reaches the process.
+    """Run the command. Returns 0 if memory and events can be shared on every device, otherwise 1, or 2 if the value of
+    --device is not a valid selector. With --pid, returns 0 if a route reaches the process, otherwise 1.
     """
     if sys.platform != "linux":
         raise xs.FeatureNotSupportedError("the native part of xpushare is built for Linux only")

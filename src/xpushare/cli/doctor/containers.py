@@ -1,4 +1,4 @@
-"""Checks for a container around this process: system call filters, namespaces and other restrictions."""
+"""Check for a container around this process: system call filters, namespaces and other restrictions."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _namespaces() -> Iterator[Check]:
         try:
             apart = os.stat(f"/proc/{pid}/ns/net").st_ino != os.stat("/proc/self/ns/net").st_ino
         except OSError:
-            continue  # this process may not look into it
+            continue  # this process may not read it
         if apart:
             why = f"not that of {name}: to other network namespaces the socket route needs one runtime folder"
             yield Check("machine", "network namespace", "note", why)
@@ -72,8 +72,9 @@ def _namespaces() -> Iterator[Check]:
 
 
 class Orphan:
-    """A process whose parent has exited. It shows whether the process that adopts orphans here collects their exit
-    status. Examined as late as possible.
+    """A process whose parent has exited. It is made to test whether the process that adopts orphans here, often process
+    1 of a container, reaps it. `fate` waits for this for up to two seconds after the start, so call it as late as
+    possible.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The devices to try, each vendor's own checks, and settings that hide devices."""
+"""Find the devices to test. Run each vendor's own checks, and check for settings that hide devices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ _ACCELERATORS: Final = "0x03", "0x12"  # PCI's classes of display controllers an
 
 
 def _listed(record: Vendor) -> list[Check]:
-    """Report the devices of a vendor that has no checks of its own and needs an installed package."""
+    """Report the devices of a vendor that has no checks of its own. Returns an empty list if the vendor's devices need
+    no driver or Python package.
+    """
     if not record.install:
         return []
     found = adapters.listed(record.backend)
@@ -34,19 +36,19 @@ def _listed(record: Vendor) -> list[Check]:
 
 
 def _in_machine(record: Vendor) -> bool:
-    """Return whether the machine may have a device of the vendor, judging by its PCI bus."""
+    """Return whether the machine may have a device of the vendor, according to the PCI bus."""
     if not record.pci_vendor:
         return True
     try:
         found = [((each / "vendor").read_text(), (each / "class").read_text()) for each in _BUS.iterdir()]
-    except OSError:  # the bus cannot be seen here
+    except OSError:  # the PCI bus is not visible here
         return True
     return any(int(vendor, 16) == record.pci_vendor and kind.startswith(_ACCELERATORS) for vendor, kind in found)
 
 
 def wrong_selector(selector: str | None) -> str | None:
-    """Return why the value of `--device` is not a valid selector, or None if it is valid. Errors in the selector of the
-    environment are reported by `examine`.
+    """Return why the value of `--device` is not a valid selector, or None if it is valid. Errors in the environment
+    variable ONEAPI_DEVICE_SELECTOR are not reported here, but by `examine`.
     """
     try:
         devices_named(selector)
@@ -59,7 +61,7 @@ def wrong_selector(selector: str | None) -> str | None:
 
 
 def examine(selector: str | None) -> tuple[list[xs.Device], list[Check]]:
-    """Find the devices to try, and the settings that hide others."""
+    """Return the devices to test, and the results of the checks on devices and on settings that hide them."""
     group = "devices"
     checks: list[Check] = []
     for record in adapters.vendors():

@@ -1,4 +1,4 @@
-"""The user's runtime folder and key."""
+"""Check the user's runtime folder and key."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _private_fix(path: Path, mode: str) -> str:
 
 
 def _why_not_written(folder: Path) -> str:
-    """Return why a file as long as a key cannot be written in the folder. Return "" if it can."""
+    """Return why a file of a key's size cannot be written in the folder, or an empty string if it can."""
     from xpushare.sharing.identity import KEY_NBYTES
 
     try:
@@ -41,7 +41,7 @@ def _why_not_written(folder: Path) -> str:
 
 
 def _new_versions(folder: Path) -> Check:
-    """Report how `publish(replace=True)` replaces an old version in that folder."""
+    """Check whether `publish(replace=True)` can replace an old version in this folder without waiting for the disk."""
     with tempfile.NamedTemporaryFile(dir=folder) as one, tempfile.NamedTemporaryFile(dir=folder) as other:
         exchanged = _native.exchange(one.name, other.name)
     group, name = "folder and key", "new versions of names"

@@ -1,4 +1,4 @@
-"""Checks whether a keeper (`xpushare keep`) runs, and what could end it."""
+"""Check whether a keeper (`xpushare keep`) runs, and what could end it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _pid() -> int | None:
 
 
 def _unit(pid: int | str) -> str:
-    """Return the service manager's unit that a process belongs to, or "" if it belongs to none."""
+    """Return the systemd unit that a process belongs to, or an empty string if it belongs to none."""
     with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="replace") as file:
         path = file.read().splitlines()[-1].rpartition(":")[2]
     name = path.rpartition("/")[2]
@@ -37,7 +37,7 @@ def _unit(pid: int | str) -> str:
 
 
 def examine() -> Iterator[Check]:
-    """Report whether a keeper runs, its pid and its unit."""
+    """Report whether a keeper runs, its pid and its systemd unit."""
     try:
         pid = _pid()
         if pid is None:

@@ -1,4 +1,4 @@
-"""Checks of the kernel, of /proc and of the limits of this process."""
+"""Check the kernel, /proc and the limits of this process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def kernel_version() -> tuple[int, int]:
 
 
 def kernel(version: tuple[int, int], release: str) -> Check:
-    """Report what a kernel of that version lacks."""
+    """Report which needed features a kernel of this version lacks."""
     name = "kernel"
     if version < (5, 1):
         return Check("machine", name, "fails", f"{release} has no F_SEAL_FUTURE_WRITE (Linux 5.1)", "a newer kernel")
@@ -80,7 +80,7 @@ def _why_no_file(error: OSError) -> tuple[str, str]:
 
 
 def _memfd() -> Iterator[Check]:
-    """Make, seal and map a memfd as an exporter does."""
+    """Make, seal and map a memfd as an exporter does, and report whether this works."""
     from xpushare.common import system
     from xpushare.sharing import layout
 
@@ -123,8 +123,8 @@ def _open_files() -> Check:
 
 
 def memory_limit(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int | None:
-    """Return the number of bytes of memory that this process's cgroup and the cgroups above it allow. Return None if no
-    limit is set.
+    """Return the memory limit of this process's cgroup and the cgroups above it, in bytes. Return None if no limit is
+    set.
     """
     folders: list[tuple[Path, Path, str]] = []
     try:

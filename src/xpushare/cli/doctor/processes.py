@@ -1,4 +1,4 @@
-"""The processes that `xpushare doctor` starts, which share objects with each other."""
+"""The processes that `xpushare doctor` starts to share objects with each other."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PR_GET_DUMPABLE: Final = 3
 
 
 class Failed(Exception):
-    """A request to one of the processes failed. `kind` is the error's class."""
+    """A request to one of the started processes failed. `kind` is the class name of the error."""
 
     def __init__(self, kind: str, text: str, number: int | None = None) -> None:
         super().__init__(text)
@@ -70,7 +70,7 @@ def _mapped(physical: xs.PhysicalMemory) -> xs.VirtualRange:
 
 
 class _Side:
-    """Serves requests inside each of the processes that share with each other."""
+    """Runs requests inside a process that the doctor has started."""
 
     def __init__(self) -> None:
         self._kept: dict[str, Any] = {}
@@ -88,7 +88,7 @@ class _Side:
         return probe(pid, 0)
 
     def offer(self, key: str, device: str, kind: str) -> str:
-        """Make an object of that kind and return a handle of it."""
+        """Make an object of this kind, and return its handle as text."""
         self._device[key] = device
         if kind == "memory":
             memory = self._kept[key] = xs.malloc_device(4096, device)
@@ -104,7 +104,7 @@ class _Side:
         return str(xs.ipc.event.get(event))
 
     def take(self, key: str, device: str, kind: str, handle: str) -> None:
-        """Open a handle of that kind. If the object is memory, check its content and write an answer into it."""
+        """Open a handle of this kind. Unless the object is an event, check its content and write an answer into it."""
         self._device[key] = device
         if kind == "event":
             self._kept[key] = xs.ipc.event.open(handle)
@@ -131,8 +131,8 @@ class _Side:
         self._kept[key].wait(timeout, at_least=point)
 
     def lost(self, key: str, timeout: float) -> float:
-        """Wait for a signal of a process that is about to die. Returns the time at which the wait raised the error, on
-        a clock that all processes share.
+        """Wait for a signal from a process that is about to die. Returns the `time.monotonic()` at which the wait
+        raised `PeerLostError`. All processes have the same monotonic clock.
         """
         try:
             self._kept[key].wait(timeout, at_least=1)
@@ -157,14 +157,14 @@ class _Side:
         return woken
 
     def fork(self, device: str, handle: str, timeout: float) -> str:
-        """Open memory and fork, then open the same memory again in the forked child. Returns "" on success, otherwise
-        the failure.
+        """Open memory and fork, then open the same memory again in the forked child. Returns an empty string on
+        success, otherwise the error as text.
         """
         memory = xs.ipc.memory.open(handle)
         _expect(memory, device, _DATA)
         reads, writes = os.pipe()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12 on, of a fork beside threads
+            warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 and later warn about forks with threads
             pid = os.fork()
         if not pid:
             text = "it crashed"
@@ -187,8 +187,8 @@ class _Side:
 
 
 def serve(fd: int, only: str) -> None:
-    """The main function of the processes. Serves requests until the other end is closed. `only` names the route that
-    these processes use, and no other is tried.
+    """The main function of a process that the doctor starts. Runs requests until the doctor closes the connection. If
+    `only` is not empty, the process uses only the route with this name.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the doctor ends us
     from xpushare.sharing import routes
@@ -212,7 +212,7 @@ def serve(fd: int, only: str) -> None:
 
 
 class Process:
-    """One of the processes, as the doctor sees it."""
+    """Starts one of the processes, sends requests to it and receives the answers."""
 
     def __init__(self, name: str, only: str, folder: str, timeout: float, fds: tuple[int, ...] = ()) -> None:
         self.name = name
@@ -278,7 +278,7 @@ class Process:
             self._process.wait()
 
     def end(self) -> None:
-        """Make sure that no process and no fd remains, whatever happened."""
+        """Wait for the process to exit, kill it if it does not, and close the file descriptors that belong to it."""
         self._stream.close()
         self._connection.close()
         try:

@@ -1,5 +1,5 @@
-"""The routes on which file descriptors pass from process to process: whether each route reaches a process, and what
-blocks it.
+"""Check the routes, which are ways to pass file descriptors from one process to another. Report whether each route
+reaches a process, and what blocks it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ _PTRACE_CAP: Final = (
 
 
 def examine(pid: int) -> Iterator[Check]:
-    """Report whether this process can reach the objects that another process shares."""
+    """Report whether this process can open the objects that another process shares."""
     yield _reach_getfd(pid)
     yield _reach_socket(pid)
 
 
 def _tried(call: Callable[[], int]) -> int:
-    """Make a call that returns an fd, and close the fd. Return the call's errno, or 0."""
+    """Make a call that returns a file descriptor, and close the descriptor. Return the errno if the call fails,
+    otherwise 0.
+    """
     try:
         os.close(call())
     except OSError as error:
@@ -42,8 +44,8 @@ def _tried(call: Callable[[], int]) -> int:
 
 
 def probe(pid: int, fd: int) -> dict[str, int]:
-    """Return three errno values: of pidfd_open on the process `pid`, of pidfd_getfd on this process itself (which needs
-    no rights), and of pidfd_getfd on the process `pid`.
+    """Return the errno of three system calls, or 0 for a call that succeeds. The calls are pidfd_open on the process
+    `pid`, pidfd_getfd on this process itself (which needs no permission), and pidfd_getfd on the process `pid`.
     """
     from xpushare import _native
 
@@ -58,7 +60,7 @@ def probe(pid: int, fd: int) -> dict[str, int]:
         return found
     found["get"] = _tried(lambda: _native.pidfd_getfd(other, fd))
     os.close(other)
-    if found["get"] == errno.EBADF:  # the kernel checks the right before the number
+    if found["get"] == errno.EBADF:  # the kernel checks the permission before the descriptor
         found["get"] = 0
     return found
 
@@ -120,8 +122,8 @@ def _listeners() -> list[bytes]:
 
 
 def _served_by(pid: int, addresses: Iterable[bytes | str]) -> int | None:
-    """Connect to one socket after another until the socket of process `pid` answers. Returns the user of that process,
-    or None if its socket is not among them.
+    """Connect to one socket after another until the socket of process `pid` answers. Return the user id of that
+    process, or None if none of the sockets belongs to the process.
     """
     from xpushare.common import system
 
@@ -138,8 +140,8 @@ def _served_by(pid: int, addresses: Iterable[bytes | str]) -> int | None:
 
 
 def _reach_socket(pid: int) -> Check:
-    """Look for the socket of process `pid` in the runtime folder, then in this network namespace. An importer looks in
-    the same order.
+    """Check whether the socket of process `pid` can be reached. Like an importer, look in the runtime folder first, and
+    then in this network namespace.
     """
     from xpushare.sharing import door
 

@@ -1,4 +1,4 @@
-"""Tests sharing: shares memory, physical memory and events between processes, on each device by each route."""
+"""Test sharing of memory, physical memory and events between processes, on each device by each route."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _fix_of(failed: Failed) -> str:
 
 
 class Trial:
-    """A test run: the processes that share with each other, and the results."""
+    """One run of the sharing tests, with the processes that it started and the results so far."""
 
     def __init__(self, devices: list[xs.Device], timeout: float, folder: str) -> None:
         self._devices = devices
@@ -49,7 +49,7 @@ class Trial:
         self._good: dict[tuple[str, str], list[str]] = {}  # (device, kind) -> routes
         self._bad: dict[tuple[str, str], dict[str, Failed]] = {}
         self._fixes: dict[str, str] = {}  # route -> what would enable it
-        self._keys: dict[str, str] = {}  # route -> a memory that its importer has open
+        self._keys: dict[str, str] = {}  # route -> key of memory that its importer has open
 
     def _start(self, name: str, only: str = "") -> Process:
         made = Process(name, only, self._folder, self._timeout, () if self._word < 0 else (self._word,))
@@ -102,8 +102,8 @@ class Trial:
                     self._bad.setdefault((device, kind), {})[route] = failed
 
     def _share(self, device: str, kind: str, route: str, importer: Process) -> None:
-        """Let the exporter share one object of the kind with the importer by one route. If the object is memory, the
-        importer writes an answer, which the exporter checks. If the object is an event, the exporter signals, and the
+        """Share one object of this kind from the exporter to the importer by one route, and check that it works. For
+        memory, the importer writes an answer that the exporter checks. For an event, the exporter signals, and the
         importer signals back if the device supports that.
         """
         key = f"{device} {kind} {route}"
@@ -198,7 +198,9 @@ class Trial:
                 yield Check(device, kind, "fails", why, by_route[0] if by_route else _fix_of(next(iter(bad.values()))))
 
     def _death(self) -> Iterator[Check]:
-        """Kill the exporter while an importer waits for it. This test runs last, since it ends the exporter."""
+        """Kill the exporter while an importer waits for it, and report whether the importer is notified. This test ends
+        the exporter, so it runs last.
+        """
         name = "death"
         device = next((str(each) for each in self._devices if (str(each), "event") in self._good), None)
         if device is None:
@@ -211,7 +213,7 @@ class Trial:
                 handle = self._exporter.call("offer", key, device, "event")
                 self._importers[route].call("take", key, device, "event", handle)
                 self._importers[route].send("lost", key, self._timeout / 2)
-            time.sleep(0.05)  # They most likely wait by now. A death before the wait would show the same.
+            time.sleep(0.05)  # They most likely wait by now. If not, the result is the same.
             killed = time.monotonic()
             self._exporter.kill()
             late = max(self._importers[route].receive() - killed for route in routes)

@@ -131,7 +131,7 @@ def test_deaths(pair: Pair, name: str) -> None:
         assert _receive("all")[0] == 9
         writer.kill()
         began = time.monotonic()
-        found = [_ended("all"), _ended("all")]  # the second frame, unless its device's work was lost
+        found = [_ended("all"), _ended("all")]  # the first may receive the second frame, unless it was lost
         assert found[-1] == "PeerLostError"
         assert found[0] in ("", "PeerLostError")
         assert time.monotonic() - began < TIMEOUT
@@ -178,7 +178,9 @@ def _count(name: str) -> None:
 
 
 def _copy(gated: bool) -> None:
-    """Have the device copy a frame, and close the frame at once."""
+    """Queue a copy of a frame on the device, and close the frame at once. If `gated` is true, the copy runs only after
+    a gate opens.
+    """
     channel = kept["all"]
     gate = kept["gate"] = actions.Gate(channel.device) if gated else None
     queue = kept["queue"] = gate.queue if gate else xs.Queue(channel.device)
@@ -205,14 +207,14 @@ def test_order(pair: Pair, peer: Child, name: str) -> None:
         gate = actions.Gate(channel.device)
         with channel.loan(TIMEOUT) as frame:
             gate.queue.fill(frame.array, b"a")
-        peer.call(_copy, False)  # returns, though nothing is there yet
+        peer.call(_copy, False)  # returns before the frame has its content
         gate.open()
         gate.close()
         assert peer.call(_copied) == b"a" * _NBYTES
         with channel.loan(TIMEOUT) as frame:
             queue.fill(frame.array, b"b")
-        peer.call(_copy, True)  # waits
-        for byte in (b"c", b"d", b"e"):  # one of them goes into the slot that the copy has yet to read
+        peer.call(_copy, True)  # the copy waits for the gate
+        for byte in (b"c", b"d", b"e"):  # one frame needs the slot that the copy still has to read
             with channel.loan(TIMEOUT) as frame:
                 queue.fill(frame.array, byte)
             peer.call(_skip)

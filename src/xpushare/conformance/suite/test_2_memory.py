@@ -40,7 +40,7 @@ def test_mallocs(pair: Pair, malloc: str) -> None:
             write_bytes(memory, content)
             assert read_bytes(memory, len(content)) == content
             with pytest.raises(xs.InvalidArgumentError):
-                memory.handle  # noqa: B018 an own allocation has none
+                memory.handle  # noqa: B018 memory allocated here has no handle
 
 
 @rule("2.2")
@@ -69,7 +69,7 @@ def test_slices(pair: Pair) -> None:
         with pytest.raises(xs.InvalidArgumentError):
             memory.slice(offset, nbytes)
     with pytest.raises(xs.InvalidArgumentError):
-        piece.slice(990, 11)  # inside the memory, not inside the piece
+        piece.slice(990, 11)  # within the memory, but not within the slice
     memory.close()
     piece.close()
     del memory, piece
@@ -144,7 +144,7 @@ def test_dlpack(pair: Pair) -> None:
             assert read_bytes(memory, 3) == b"\1\2\3"
             memory.close()
             gc.collect()
-            assert bytes(array[:3]) == b"\1\2\3"  # the capsule holds it
+            assert bytes(array[:3]) == b"\1\2\3"  # the capsule keeps the memory alive
 
 
 @rule("2.7")
@@ -163,9 +163,7 @@ def test_interfaces(pair: Pair) -> None:
 
 
 def resources(device: str) -> dict[str, tuple[Any, Callable[[Any], Any]]]:
-    """Return pairs of an object that has a method `close` and a function that uses the object, one pair for
-    each class.
-    """
+    """Return, for each class, an object that has a method `close` and a function that uses the object."""
     found: dict[str, tuple[Any, Callable[[Any], Any]]] = {
         "Memory": (xs.malloc_device(NBYTES, device), lambda thing: thing.ptr),
         "Event": (xs.Event(device), lambda thing: thing.value),
@@ -253,7 +251,7 @@ def test_held_by_a_queue(pair: Pair) -> None:
             memory.close()
             del memory
             gc.collect()
-            others = [xs.malloc_device(NBYTES, pair.exporter) for _ in range(4)]  # would take the place
+            others = [xs.malloc_device(NBYTES, pair.exporter) for _ in range(4)]  # would reuse freed memory
             for each in others:
                 write_bytes(each, b"\xff" * NBYTES)
             gate.release()

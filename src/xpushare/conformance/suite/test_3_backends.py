@@ -1,4 +1,4 @@
-"""Section 3, other backends: handles opened on a device of a different backend."""
+"""Section 3, other backends: opening handles on a device of a different backend."""
 
 # pyright: basic, reportPossiblyUnboundVariable=false, reportOptionalMemberAccess=false
 

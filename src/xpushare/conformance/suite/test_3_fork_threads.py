@@ -39,8 +39,8 @@ def _everything(device: str) -> None:
 
 
 def _use_after_fork() -> list[str]:
-    """Use the parent's objects in a forked child. Return the calls that succeed, or fail with an error other than the
-    one demanded.
+    """Use the parent's objects in a forked child. Return the names of the calls that do not raise the expected
+    error.
     """
     calls: dict[str, Callable[[], Any]] = {
         "ipc.memory.get": lambda: xs.ipc.memory.get(kept["memory"]),
@@ -137,7 +137,7 @@ def test_fork_open(pair: Pair, peer: Child) -> None:
     with Child(method="fork") as child:
         for handle, content in ((theirs, b"theirs"), (ours, b"parent")):
             error, text = child.call(actions.outcome, actions.open_, "opened", "memory", handle)
-            if error:  # what the driver does not permit
+            if error:  # the driver does not permit it
                 assert error in ("ForkError", "FeatureNotSupportedError", "DeviceError"), text
                 assert not host
             else:
@@ -151,7 +151,7 @@ def test_fork_open(pair: Pair, peer: Child) -> None:
 
 @rule("3.10a")
 def test_threads_open(pair: Pair, kind: str, nothing_left: Callable[[], None]) -> None:
-    with Child() as fresh:  # whose very first open is by many threads
+    with Child() as fresh:  # many threads make the first open of this process's handles
         handles = [fresh.call(actions.export, f"thing{each}", kind, pair.exporter) for each in range(8)]
         start = threading.Barrier(8)
 

@@ -159,7 +159,7 @@ def test_import_is_exported(pair: Pair, peer: Child, other: Child) -> None:
     actions.drop()
     other.call(actions.open_, "again", "physical_memory", second, pair.importer)
     assert other.call(actions.read, "again", 8) == b"far away"
-    peer.call(actions.drop, "import")  # the export holds it
+    peer.call(actions.drop, "import")  # the export keeps the memory alive
     other.call(actions.open_, "more", "physical_memory", second, pair.importer)
     assert other.call(actions.read, "more", 8) == b"far away"
 

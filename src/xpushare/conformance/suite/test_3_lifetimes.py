@@ -1,4 +1,4 @@
-"""Section 3, rules 6 to 8: which objects may outlive others, and the state after a failure."""
+"""Section 3, rules 6 to 8: objects that outlive others, and the state after a failure."""
 
 # pyright: basic, reportPossiblyUnboundVariable=false, reportOptionalMemberAccess=false
 
@@ -31,7 +31,7 @@ def test_outlives_free(pair: Pair, peer: Child) -> None:
     peer.call(actions.put, "memory", handle)
     peer.call(actions.close, "thing")
     peer.call(actions.drop)
-    for each in range(3):  # what would take its place
+    for each in range(3):  # would reuse its memory if that were free
         peer.call(actions.export, f"other{each}", "memory", pair.exporter, b"\xff" * 16)
     assert read_bytes(memory, 7) == b"remains"
     write_bytes(memory, b"written")
@@ -102,7 +102,7 @@ def test_import_outlives_source(pair: Pair, peer: Child, kind: str) -> None:
             assert queue.signal(thing) == 1
             queue.synchronize(5)
         assert (thing.value, thing.done) == (1, True)
-        assert all(peer.call(actions.numbers, each) == (0, 0) for each in fresh)  # none is at the same place
+        assert all(peer.call(actions.numbers, each) == (0, 0) for each in fresh)  # the old event is not reused
     else:
         assert read_bytes(thing, 5) == b"lives"
         write_bytes(thing, b"alone")

@@ -119,7 +119,7 @@ def test_export_holds_in_the_own_process(pair: Pair, kind: str, nothing_left: Ca
     verbs(kind).open(handle).close()
     verbs(kind).put(handle)
     gc.collect()
-    nothing_left()  # and no longer than that
+    nothing_left()  # the export holds nothing after it is withdrawn
 
 
 @rule("3.5b")
@@ -151,13 +151,13 @@ def test_put_twice(pair: Pair, kind: str) -> None:
 
 @rule("3.5d")
 def test_put_elsewhere(pair: Pair, peer: Child, kind: str) -> None:
-    actions.export("own", kind, pair.exporter)  # this process has a table, too
+    actions.export("own", kind, pair.exporter)  # so that this process has a table
     handle = peer.call(actions.export, "thing", kind, pair.exporter)
     for _ in range(2):
         with pytest.raises(xs.InvalidArgumentError):
             verbs(kind).put(handle)
         verbs(kind).open(handle, device=pair.importer).close()
-    with Child() as stranger:  # that never exported anything
+    with Child() as stranger:  # a process that has never exported anything
         assert stranger.call(actions.attempt, actions.put, kind, handle) == "InvalidArgumentError"
 
 
@@ -197,7 +197,7 @@ def test_foreign_stays(pair: Pair, peer: Child) -> None:
 @rule("3.5g")
 def test_foreign_stays_for_devices(pair: Pair, peer: Child) -> None:
     if adapters.adapter(xs.Device(pair.importer).backend).after_work is None:
-        return  # no device works on after a close
+        return  # no work continues on the device after a close
     handle, _alive = peer.call(_export_foreign, pair.exporter)
     with actions.held(pair.importer) as work:
         memory = xs.ipc.memory.open(handle, device=pair.importer)
@@ -220,8 +220,8 @@ def _export_foreign(device: str) -> tuple[bytes, bool]:
 
 
 def _end_foreign(device: str, handle: bytes) -> bool:
-    """Withdraw the export of another library's array, and drop the array as its user would. Returns whether anything
-    still refers to the array.
+    """Withdraw the export of another library's array, and drop the array as its user would. Returns whether the array
+    is still alive.
     """
     xs.ipc.memory.put(handle)
     array = kept.pop("foreign")
@@ -232,7 +232,7 @@ def _end_foreign(device: str, handle: bytes) -> bool:
 
 
 def _foreign_alive(device: str) -> bool:
-    with xs.malloc_device(NBYTES, device) as memory:  # exports end what is over
+    with xs.malloc_device(NBYTES, device) as memory:  # a new export releases what expired exports held
         xs.ipc.memory.put(xs.ipc.memory.get(memory))
     gc.collect()
     return kept["alive"]() is not None

@@ -36,7 +36,7 @@ def test_read_only(pair: Pair, peer: Child) -> None:
         except BufferError:
             pass
     with pytest.raises(BufferError):
-        memory.__dlpack__()  # an unversioned capsule cannot say it
+        memory.__dlpack__()  # an unversioned capsule has no read-only flag
     with xs.Queue(pair.importer) as queue, xs.malloc_device(NBYTES, pair.importer) as target:
         with pytest.raises(xs.InvalidArgumentError):
             queue.copy(memory, target)

@@ -69,7 +69,7 @@ def test_lengths(pair: Pair, kind: str, nothing_left: Callable[[], None]) -> Non
 @rule("3.3b")
 def test_flipped_bits(pair: Pair, peer: Child, kind: str, nothing_left: Callable[[], None]) -> None:
     handle = peer.call(actions.export, "thing", kind, pair.exporter)
-    step = 1 if kind == "memory" else 13  # every bit for one kind, every byte for the others
+    step = 1 if kind == "memory" else 13  # every bit for one kind, about one bit of each byte for the others
     for bit in range(0, 8 * len(handle), step):
         changed = bytearray(handle)
         changed[bit // 8] ^= 1 << bit % 8
@@ -88,7 +88,7 @@ def test_kinds(pair: Pair, peer: Child, kind: str) -> None:
         for call in (verbs(other).open, verbs(other).put):
             with pytest.raises(xs.InvalidHandleError, match=kind):
                 call(handle)
-        # One that says so of itself, well sealed, is found out by the exporter's table.
+        # A forged kind with a valid seal does not match the exporter's table.
         error = xs.InvalidHandleError if xs.Device(pair.importer).has(f"ext_oneapi_ipc_{other}") else xs.XpuShareError
         with pytest.raises(error):
             verbs(other).open(reseal(handle, KIND, number.to_bytes(2, "little")))
@@ -128,7 +128,7 @@ def test_after_put(pair: Pair, peer: Child, kind: str, nothing_left: Callable[[]
     found = [verbs(kind).open(known, device=device) for device in (pair.importer, None, None)]
     for handle in (known, never):
         peer.call(actions.put, kind, handle)
-        for device in (pair.importer, None):  # also with the object still open here: a cache is no way round
+        for device in (pair.importer, None):  # even with the object still open here: a cache must not help
             refused(xs.HandleExpiredError, kind, handle, device)
     for thing in found:
         thing.close()
@@ -152,14 +152,14 @@ def test_reused_entry(pair: Pair, peer: Child, kind: str) -> None:
     refused(xs.HandleExpiredError, kind, old)
     for each in new:
         verbs(kind).open(each).close()
-    # As if the old handle had been for the new object's place: its generation is another.
+    # Give the old handle the table entry of the new object. Its generation differs.
     entry = new[0][ENTRY : ENTRY + 4]
     refused(xs.HandleExpiredError, kind, reseal(old, ENTRY, entry))
     with pytest.raises((xs.InvalidHandleError, xs.HandleExpiredError)):
         verbs(kind).open(reseal(new[0], ENTRY, (70_000).to_bytes(4, "little")))
     later = int.from_bytes(new[0][GENERATION : GENERATION + 8], "little") + 1000
     refused(xs.HandleExpiredError, kind, reseal(new[0], GENERATION, later.to_bytes(8, "little")))
-    # The right place and generation are not enough: the export's random number must be the same, too.
+    # Even with the right entry and generation, the export's random number must match.
     refused(xs.InvalidHandleError, kind, reseal(old, GENERATION, new[0][GENERATION : GENERATION + 12]))
 
 
@@ -177,7 +177,7 @@ def test_dead_exporter(pair: Pair, kind: str, end: str, nothing_left: Callable[[
         thing.close()
     del thing, found
     refused(xs.HandleExpiredError, kind, known)
-    with Child() as stranger:  # and one that nobody knew
+    with Child() as stranger:  # an exporter whose handles were never opened
         handle = stranger.call(actions.export, "thing", kind, pair.exporter)
         stranger.kill()
     refused(xs.HandleExpiredError, kind, handle)
@@ -191,7 +191,7 @@ def test_reused_pid(pair: Pair, peer: Child, kind: str) -> None:
         child.kill()
     alive = peer.call(actions.export, "thing", kind, pair.exporter)
     pretend = [
-        (alive[PID : PID + 4], alive[TABLE_FD : TABLE_FD + 4]),  # a process that has a table, too
+        (alive[PID : PID + 4], alive[TABLE_FD : TABLE_FD + 4]),  # another process that has a table
         (os.getpid().to_bytes(4, "little"), dead[TABLE_FD : TABLE_FD + 4]),
         (alive[PID : PID + 4], (1023).to_bytes(4, "little")),
         (alive[PID : PID + 4], (0).to_bytes(4, "little")),
@@ -227,7 +227,7 @@ def test_other_devices(pair: Pair, kind: str) -> None:
             assert str(stranger) in text
             assert kind != "event" or not stranger.has("ext_oneapi_ipc_event"), "events open on every device"
         else:
-            assert kept.pop("opened").device == stranger  # 3.13 has what works
+            assert kept.pop("opened").device == stranger  # rule 3.13 tests this case
     for wrong in ("no device", f"{device.backend}:977"):
         with pytest.raises(xs.InvalidArgumentError):
             verbs(kind).open(handle, device=wrong)
@@ -235,7 +235,7 @@ def test_other_devices(pair: Pair, kind: str) -> None:
     with pytest.raises(xs.InvalidArgumentError):
         verbs(kind).open(handle, context=context)
     unknown = uuid.uuid4()
-    if kind != "event":  # those open on the host then: 3.13c
+    if kind != "event":  # such events open on the host (rule 3.13c)
         assert str(unknown) in refused(xs.InvalidArgumentError, kind, reseal(handle, UUID, unknown.bytes))
 
 

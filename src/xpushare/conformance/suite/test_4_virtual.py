@@ -266,15 +266,15 @@ def test_views_pin(pair: Pair, nothing_left: Callable[[], None]) -> None:
     with actions.held(pair.exporter) as gate:
         gate.queue.fill(place.as_array(8, "uint8"), b"q")
         refuse(place.unmap, 0, one)
-        place.close()  # the queue still has it
+        place.close()  # the queue still uses it
         gate.release()
     del place, gate
     nothing_left()
 
 
 def _readers() -> dict[str, Callable[[xs.Memory], Any]]:
-    """Return functions, by name, that give access to a `Memory` without a copy. Each function returns the object
-    through which the memory is read, such as an array.
+    """Return functions, by name, that access a `Memory` without copying. Each function returns an object over the
+    memory, such as an array.
     """
     interfaces = sorted({each.name for vendor in adapters.vendors() for each in vendor.interfaces})
 
@@ -299,7 +299,7 @@ def test_the_memory_of_an_array_pins(pair: Pair, nothing_left: Callable[[], None
         try:
             read(place.as_array(8, "uint8").memory)
         except (AttributeError, BufferError):
-            continue  # not on this device
+            continue  # not supported on this device
         readers[name] = read
     gc.collect()
     place.unmap(0, one)
@@ -391,7 +391,7 @@ def test_followers(pair: Pair, peer: Child) -> None:
         _fill(grown, 0, 3)
         assert peer.call(_follower, 0, False)[2] == b"\3" * 8
         grown.shrink(2 * one)
-        assert peer.call(_follower, 2 * one, False)[1:] == (3 * one, b"\2" * 8)  # until it refreshes
+        assert peer.call(_follower, 2 * one, False)[1:] == (3 * one, b"\2" * 8)  # the old size, until it refreshes
         assert peer.call(_follower, 0, True) == (address, one, b"\3" * 8)
         refuse(grown.grow, 8 * one)
         refuse(grown.shrink, 2 * one)

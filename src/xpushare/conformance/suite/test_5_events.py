@@ -24,8 +24,8 @@ from xpushare.conformance.plugin import Pair
 from xpushare.conformance.rules import rule
 
 PATTERN = bytes(at % 251 for at in range(NBYTES))
-WITHIN = 1.0  # seconds from the death to the error
-SLACK = 2.0  # what a loaded machine may add
+WITHIN = 1.0  # seconds from a process's death to the error
+SLACK = 2.0  # additional seconds on a busy machine
 
 
 @rule("5.1")
@@ -222,7 +222,7 @@ def test_queue_wait(pair: Pair) -> None:
             gate.release()
             finished.wait(TIMEOUT)
         assert read_bytes(target) == b"f" * NBYTES
-        behind.wait(event)  # what is done holds nothing back, and neither does an older point
+        behind.wait(event)  # completed signals block nothing
         behind.wait(event, at_least=1)
         behind.synchronize(TIMEOUT)
         behind.wait(event, at_least=2)
@@ -343,7 +343,7 @@ def test_no_fds(pair: Pair, peer: Child) -> None:
             handle = xs.ipc.event.get(event)
             opened.append(xs.ipc.event.open(handle))
             xs.ipc.event.put(handle)
-        assert len(os.listdir("/proc/self/fd")) <= before + 4  # what the process opens once
+        assert len(os.listdir("/proc/self/fd")) <= before + 4  # descriptors that a process opens only once
         for event in (*events, *opened):
             event.close()
 
@@ -352,8 +352,8 @@ def test_no_fds(pair: Pair, peer: Child) -> None:
 
 
 def owing(pair: Pair, child: Child, exporter_owes: bool) -> xs.Event:
-    """Return an event whose first signal (point 1) the child has submitted but not completed. If `exporter_owes` is
-    true, the child is the exporter of the event, otherwise an importer.
+    """Return an event. The child has submitted the first signal (point 1) of the event, but the signal is still
+    pending. If `exporter_owes` is true, the child is the exporter of the event, otherwise an importer.
     """
     if exporter_owes:
         handle = child.call(actions.export, "event", "event", pair.exporter)
@@ -385,7 +385,7 @@ def test_death(pair: Pair, who: str) -> None:
         thread = threading.Thread(target=waiter)
         thread.start()
         assert waiting.wait(TIMEOUT)
-        thread.join(0.05)  # most likely it sleeps by now; it makes no difference if not
+        thread.join(0.05)  # it most likely sleeps by now; the test is valid if not
         began = time.monotonic()
         child.signal(signal.SIGKILL)
         thread.join(15)
@@ -426,7 +426,7 @@ def test_nobody_left(pair: Pair) -> None:
         handle = child.call(actions.export, "event", "event", pair.exporter)
         with xs.ipc.event.open(handle, device=pair.importer) as event:
             with pytest.raises(TimeoutError):
-                event.wait(0.05, at_least=1)  # the other might still
+                event.wait(0.05, at_least=1)  # the child might still signal
             began = time.monotonic()
             child.signal(signal.SIGKILL)
             with pytest.raises(xs.PeerLostError):
@@ -442,7 +442,7 @@ def test_somebody_left(pair: Pair, peer: Child) -> None:
         child.call(actions.open_, "event", "event", handle, pair.importer)
         child.kill()
         with pytest.raises(TimeoutError):
-            event.wait(0.2, at_least=1)  # the exporter lives
+            event.wait(0.2, at_least=1)  # the exporter is still alive
         pending = peer.start(actions.queue_signal, "event", pair.exporter)
         event.wait(TIMEOUT, at_least=1)
         pending.result()
@@ -490,7 +490,7 @@ def test_workers_come_and_go(pair: Pair, peer: Child) -> None:
             assert worker.call(actions.queue_signal, "event", pair.importer) == point
             worker.call(actions.close, "event")
             worker.call(actions.drop)
-            worker.kill()  # it does not matter any more
+            worker.kill()  # after close, its death must not end a wait
         with pytest.raises(TimeoutError):
             event.wait(0.2, at_least=point + 1)
         with Child() as worker:
@@ -552,10 +552,10 @@ def test_queues_are_released(pair: Pair) -> None:
         with pytest.raises(xs.PeerLostError):
             queue.synchronize(10)
         assert time.monotonic() - began < WITHIN + SLACK
-        assert read_bytes(memory) == b"r" * NBYTES  # the work behind it still ran
+        assert read_bytes(memory) == b"r" * NBYTES  # the work after the failed wait still ran
         with pytest.raises(xs.PeerLostError):
             behind.wait(5, at_least=1)
-        queue.synchronize(TIMEOUT)  # told once
+        queue.synchronize(TIMEOUT)  # the error is raised only once
         queue.fill(memory, b"s")
         queue.signal(behind)
         queue.synchronize(TIMEOUT)
@@ -587,7 +587,7 @@ def test_behind_what_was_lost_before(pair: Pair) -> None:
             queue.synchronize(TIMEOUT)
         assert read_bytes(memory) == b"r" * NBYTES
         queue.signal(behind)
-        queue.synchronize(TIMEOUT)  # told once
+        queue.synchronize(TIMEOUT)  # the error is raised only once
         behind.wait(5)
         event.close()
 
@@ -689,7 +689,7 @@ def test_interrupts(pair: Pair, what: str) -> None:
         began = time.monotonic()
         while not pending.done() and time.monotonic() - began < 10:
             child.signal(signal.SIGINT) if _sleeps(child.pid) else None
-            time.sleep(0.02)  # the next look; nothing depends on its length
+            time.sleep(0.02)  # until the next check; the exact time does not matter
         assert pending.result() == "KeyboardInterrupt"
         child.kill()
 
@@ -762,7 +762,7 @@ def test_waited_on_before_its_first_signal(pair: Pair, peer: Child) -> None:
 
 
 def _fill_then_signal(device: str) -> None:
-    """Queue a fill, and after it a signal. The host does not wait between the two."""
+    """Queue a fill, and then a signal. The host does not wait in between."""
     kept["queue"] = queue = xs.Queue(device)
     queue.fill(kept["memory"], b"w")
     queue.signal(kept["event"])
@@ -791,7 +791,7 @@ def _leave_work_behind(device: str, begin: xs.ipc.Handle, done: bytes) -> None:
     kept["queue"] = queue = xs.Queue(device)
     queue.wait(xs.ipc.event.open(begin, device=device), at_least=1)
     queue.signal(xs.ipc.event.open(done, device=device))
-    queue.wait(xs.Event(device), at_least=1)  # nobody submits this one
+    queue.wait(xs.Event(device), at_least=1)  # no process submits this signal
     queue.fill(xs.malloc_device(NBYTES, device), b"n")
 
 

@@ -1,5 +1,5 @@
-"""Section 5, ordering. The rules hold both on devices that wait for events themselves, and for queues that hold
-operations back in the process.
+"""Section 5, ordering. The rules apply to devices that wait for events themselves, and to devices for which xpushare
+delays the operations in the process.
 """
 
 # pyright: basic, reportPossiblyUnboundVariable=false, reportOptionalMemberAccess=false
@@ -18,7 +18,7 @@ from xpushare.conformance.plugin import Pair
 from xpushare.conformance.rules import rule
 from xpushare.conformance.samples import samples
 
-QUEUES = 12  # more than devices have hardware queues for, so that some share one
+QUEUES = 12  # more than the hardware queues of a device, so that some queues share one
 
 
 @rule("5.26")
@@ -37,7 +37,7 @@ def test_points_of_the_future(pair: Pair) -> None:
             queue.fill(memory.slice(number, 1), bytes([number + 1]))
             queue.signal(finished[number])
         expected = bytearray(QUEUES)
-        for number in reversed(numbers):  # those that came last go first, and work beside them goes on all the time
+        for number in reversed(numbers):  # the last queue runs first, and other work continues meanwhile
             with pytest.raises(TimeoutError):
                 finished[number].wait(0.01)
             assert read_bytes(memory) == expected
@@ -58,7 +58,7 @@ def test_points_of_another_process(pair: Pair, peer: Child, kind: str) -> None:
         xs.malloc_device(NBYTES, pair.importer) as memory,
     ):
         write_bytes(memory, bytes(NBYTES))
-        for number in (1, 2, 3):  # of which there is none yet
+        for number in (1, 2, 3):  # none of these signals has been submitted
             queue.wait(event, at_least=number)
             queue.fill(memory, bytes([number]))
             queue.signal(finished)
@@ -80,7 +80,7 @@ def test_the_wrong_order(pair: Pair) -> None:
         cells = [enter(xs.malloc_device(NBYTES, pair.exporter)) for _ in range(QUEUES)]
         for cell in cells:
             write_bytes(cell, bytes(NBYTES))
-        for number in range(QUEUES - 1):  # each waits for the next one's, which has not been queued yet
+        for number in range(QUEUES - 1):  # each queue waits for a later queue, whose signal is not queued yet
             queues[number].wait(events[number + 1], at_least=1)
             queues[number].copy(cells[number], cells[number + 1])
             queues[number].signal(events[number])
@@ -105,11 +105,11 @@ def test_loss_goes_on(pair: Pair, peer: Child) -> None:
         write_bytes(memory, bytes(3))
         peer.call(actions.open_, "last", "event", actions.get("last", "event"), pair.importer)
         for number, (queue, signalled) in enumerate(zip(queues, behind, strict=True)):
-            queue.wait(behind[number - 1] if number else event, at_least=1)  # one that nobody has submitted
+            queue.wait(behind[number - 1] if number else event, at_least=1)  # a signal that no process has submitted
             queue.fill(memory.slice(number, 1), b"r")
             queue.signal(signalled)
         elsewhere = peer.start(actions.attempt, actions.wait, "last", 1)
-        child.kill()  # with it the last process that could have submitted the first point
+        child.kill()  # the last process that could have submitted the first signal
         for queue, signalled in zip(queues, behind, strict=True):
             with pytest.raises(xs.PeerLostError):
                 signalled.wait(TIMEOUT, at_least=1)
@@ -117,7 +117,7 @@ def test_loss_goes_on(pair: Pair, peer: Child) -> None:
                 queue.synchronize(TIMEOUT)
         assert elsewhere.result() == "PeerLostError"
         assert read_bytes(memory) == b"rrr"
-        for queue, signalled in zip(queues, behind, strict=True):  # they all serve on
+        for queue, signalled in zip(queues, behind, strict=True):  # all queues can still be used
             queue.signal(signalled)
             queue.synchronize(TIMEOUT)
             signalled.wait(TIMEOUT)
@@ -134,7 +134,7 @@ def test_adopted(pair: Pair) -> None:
         held(pair.exporter) as gate,
     ):
         write_bytes(target, bytes(NBYTES))
-        for number in (1, 2):  # giving the queue up leaves the stream as it was
+        for number in (1, 2):  # closing the queue does not change the stream
             with xs.Queue.from_native(stream) as queue:
                 assert queue.device == xs.Device(pair.exporter)
                 if number == 1:

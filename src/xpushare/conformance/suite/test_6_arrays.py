@@ -1,4 +1,4 @@
-"""Section 6: new arrays, and memory that is reused."""
+"""Section 6: new arrays, and reuse of memory."""
 
 # pyright: basic
 
@@ -11,7 +11,7 @@ from xpushare.conformance.plugin import Pair
 from xpushare.conformance.rules import rule
 
 _NBYTES = 1 << 18
-_LATER = 3  # arrays that want the memory of an earlier one
+_LATER = 3  # number of arrays that could reuse the memory of an earlier one
 
 
 def _filled(device: str, value: int) -> xs.SharedArray:

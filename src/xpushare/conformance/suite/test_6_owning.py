@@ -1,4 +1,4 @@
-"""Section 6: passing on memory of another process, and taking ownership of it."""
+"""Section 6: sharing another process's memory again, and taking ownership of it."""
 
 # pyright: basic, reportPossiblyUnboundVariable=false, reportOptionalMemberAccess=false
 
@@ -139,7 +139,7 @@ def test_no_more_writable(pair: Pair, peer: Child, other: Child) -> None:
         try:
             read_only = first.call(_shared, "read only", pair.exporter, True)
             peer.call(_attach, "own", read_only, pair.importer, own=True)
-        except xs.FeatureNotSupportedError:  # where read-only memory cannot be mapped
+        except xs.FeatureNotSupportedError:  # the device cannot map memory read-only
             read_only = b""
         message = first.call(_shared, "writable", pair.exporter)
         peer.call(_attach_part, "part", message, pair.importer)
@@ -168,7 +168,7 @@ def test_passed_on(pair: Pair, peer: Child, other: Child) -> None:
         passed_on = peer.call(_share, "tree", "passed on")
         assert xs.ArrayHandle(passed_on).handles == handle.handles
         assert other.call(_attach, "theirs", passed_on, pair.importer) == [1, 2, 3]
-        peer.call(_close, "passed on")  # which withdraws nothing
+        peer.call(_close, "passed on")  # does not withdraw the export
         assert other.call(_attach, "more", passed_on, pair.importer) == [1, 2, 3]
         assert peer.call(_error, "tree", opens=1) == "InvalidArgumentError"
         assert peer.call(_error, "tree", ttl=60) == "InvalidArgumentError"

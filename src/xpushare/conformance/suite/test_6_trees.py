@@ -38,7 +38,7 @@ def _value(array: xs.SharedArray) -> int:
 
 
 def _plain(tree: Any) -> Any:
-    """Return the tree with the first byte of each array in place of the array."""
+    """Return the tree in a form that can be compared and pickled. Each array is replaced by its first byte."""
     if isinstance(tree, xs.SharedArray):
         return _value(tree)
     if isinstance(tree, dict):
@@ -52,13 +52,13 @@ def _plain(tree: Any) -> Any:
 
 
 def _attach(name: str, message: Any, device: str | None = None, **options: Any) -> Any:
-    """Attach the tree, store it, and return its content."""
+    """Attach the tree, store it under `name`, and return its content."""
     kept[name] = xs.attach(message, device=device, **options)
     return _plain(kept[name])
 
 
 def _exports() -> set[int]:
-    """Return the live exports by their generation numbers. Exports of earlier tests may end at any time."""
+    """Return the generation numbers of the live exports. Exports of earlier tests may end at any time."""
     from xpushare.sharing import node
 
     table = node.current().table_if_any
@@ -281,7 +281,7 @@ def test_publish(pair: Pair, peer: Child) -> None:
         old = xs.lookup(name)
         xs.publish(name, {"w": _array(pair.exporter, 2)}, replace=True)
         assert peer.call(_looked_up, name, pair.importer) == [("key", "w", 2)]
-        assert _plain(xs.attach(old)) == [("key", "w", 2)]  # it follows its name
+        assert _plain(xs.attach(old)) == [("key", "w", 2)]  # opens the new version of the name
     finally:
         xs.unpublish(name)
     assert not _exports() - before

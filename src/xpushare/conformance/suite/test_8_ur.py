@@ -1,5 +1,5 @@
-"""Section 8: the functions of Unified Runtime (`xpushare.ur`). The expected checks of arguments are derived from the
-declarations in `ur._functions`. The tests of all other rules are written out here.
+"""Section 8: the functions of Unified Runtime (`xpushare.ur`). The expected errors for wrong arguments are derived from
+the declarations in `ur._functions`. The tests of all other rules are written by hand.
 """
 
 # pyright: basic, reportPossiblyUnboundVariable=false, reportOptionalMemberAccess=false
@@ -32,8 +32,8 @@ RW = ur.VirtualMemAccessFlags.READ_WRITE
 
 
 class Face:
-    """A device with a context and a queue, used by the functions of `xpushare.ur`. `close` frees the objects that a
-    test has made.
+    """A device of `xpushare.ur` with a context and a queue, for use in tests. `close` frees the objects that a test has
+    made.
     """
 
     def __init__(self, name: str) -> None:
@@ -41,7 +41,7 @@ class Face:
         self.made: list[Any] = []
         self.device = next(
             device
-            for device in self.devices()  # one of another backend may be the same hardware
+            for device in self.devices()  # a device of another backend may have the same uuid
             if ur.urDeviceGetInfo(device, ur.DeviceInfo.UUID) == _uuid(wanted) and f" {wanted.backend}:" in repr(device)
         )
         self.platform = ur.urDeviceGetInfo(self.device, ur.DeviceInfo.PLATFORM)
@@ -60,7 +60,7 @@ class Face:
         ]
 
     def own(self, handle: Any) -> Any:
-        """Return the handle. `close` releases a reference to it if the test has not done so."""
+        """Return the handle, and make `close` release it unless the test has released it."""
         self.made.append(handle)
         return handle
 
@@ -118,7 +118,7 @@ class Face:
         for pointer in self.allocated:
             ur.urUSMFree(self.context, pointer)
         for handle in reversed(self.made):
-            release = getattr(ur, f"ur{type(handle).__name__}Release", None)  # not every kind has one
+            release = getattr(ur, f"ur{type(handle).__name__}Release", None)  # not every kind has a release function
             if release is not None and handle.references:
                 release(handle)
 
@@ -130,8 +130,8 @@ def _uuid(device: xs.Device) -> bytes:
 
 
 def result_of(call: Callable[[], Any]) -> ur.Result:
-    """Call the function. Return `SUCCESS`, or the `result` of the `URError` that it raises. The returned value can be
-    pickled.
+    """Call the function. Return `SUCCESS`, or the `result` of the `URError` that it raises. Also checks that this error
+    can be pickled.
     """
     try:
         call()
@@ -159,7 +159,7 @@ def face(pair: Pair) -> Iterator[Face]:
 
 @pytest.fixture
 def importing(pair: Pair) -> Iterator[Face]:
-    """Yield a `Face` (the device with a context and a queue of `xpushare.ur`) for the importing process's device."""
+    """Yield a `Face` for the importing process's device."""
     found = Face(pair.importer)
     yield found
     found.close()
@@ -168,8 +168,8 @@ def importing(pair: Pair) -> Iterator[Face]:
 
 @pytest.fixture
 def commands(face: Face) -> None:
-    """A fixture for tests that enqueue commands. The tests need a device with events, since each command returns an
-    event. A device without events must refuse the commands.
+    """A fixture for tests that enqueue commands. Each command returns an event. If the device has no events and refuses
+    the commands, skip the test.
     """
     if face.has(Aspect.ext_oneapi_ipc_event):
         return
@@ -188,7 +188,7 @@ _CONTEXT_SCOPE: dict[str, Any] = {
 
 
 def _good(face: Face, arg: Arg) -> Any:
-    """Return an argument that no check refuses. The argument is never used, since the tests make another argument
+    """Return a valid value for the argument. The tested function never uses the value, because another argument is
     wrong.
     """
     family, _, name = arg.base_kind.partition(":")
@@ -231,7 +231,7 @@ def _good(face: Face, arg: Arg) -> Any:
 
 
 def _faults(arg: Arg) -> list[Any]:
-    """Return arguments that may be wrong, so that one of the checks refuses them."""
+    """Return values to try for the argument. Most of them are invalid."""
     family, _, name = arg.base_kind.partition(":")
     if family in ("handle", "bytes", "string", "callback"):
         return [None]
@@ -263,7 +263,7 @@ def _faults(arg: Arg) -> list[Any]:
 
 
 def _expected(function: Function, arguments: dict[str, Any]) -> str | None:
-    """Return the result of the first check that refuses the arguments, or None."""
+    """Return the name of the result code of the first check that rejects the arguments, or None if all checks pass."""
     seen = {}
     for arg in function.args:
         value = arguments[arg.name]
@@ -294,7 +294,7 @@ def test_arguments(face: Face, name: str) -> None:
             if expected is not None:
                 refused(R.__members__[expected], call, *arguments.values())
                 provoked.add(expected)
-    # Two faults at once: the first check in UR's order decides.
+    # With two invalid arguments, the first check in UR's order decides.
     for one, two in itertools.combinations([arg for arg in function.args if _faults(arg)], 2):
         arguments = {each.name: _faults(each)[0] if each in (one, two) else _good(face, each) for each in function.args}
         expected = _expected(function, arguments)
@@ -351,7 +351,7 @@ def test_handle_data(face: Face, peer: Child, pair: Pair) -> None:
         child.kill()
     for data in (b"", good[:-1], good + b"\0", bytes(256), good[:-1] + bytes([good[-1] ^ 1]), put, dead):
         refused(R.ERROR_INVALID_VALUE, ur.urIPCOpenMemHandleExp, face.context, face.device, data)
-    for data in (good, put, bytes(256)):  # of another process, or none
+    for data in (good, put, bytes(256)):  # handles of another process, or not a handle
         refused(R.ERROR_INVALID_VALUE, ur.urIPCPutMemHandleExp, face.context, data)
     others: list[Callable[[bytes], Any]] = []
     if face.has(Aspect.ext_oneapi_ipc_event):
@@ -365,7 +365,7 @@ def test_handle_data(face: Face, peer: Child, pair: Pair) -> None:
             lambda data: ur.urIPCPutPhysMemHandleExp(face.context, data),
         ]
     for call in others:
-        for data in (b"", bytes(256), good):  # good: of another kind
+        for data in (b"", bytes(256), good):  # `good` is a handle of another kind
             refused(R.ERROR_INVALID_VALUE, call, data)
     own = ur.urIPCGetMemHandleExp(face.context, face.memory())
     ur.urIPCPutMemHandleExp(face.context, own)
@@ -375,7 +375,7 @@ def test_handle_data(face: Face, peer: Child, pair: Pair) -> None:
     freed = ur.urIPCGetMemHandleExp(face.context, pointer)
     ur.urUSMFree(face.context, pointer)
     refused(R.ERROR_INVALID_VALUE, ur.urIPCOpenMemHandleExp, face.context, face.device, freed)
-    ur.urIPCPutMemHandleExp(face.context, freed)  # still allowed, once
+    ur.urIPCPutMemHandleExp(face.context, freed)  # allowed once, even after the free
 
 
 @pytest.mark.usefixtures("commands")
@@ -389,7 +389,7 @@ def test_addresses(face: Face, peer: Child, pair: Pair) -> None:
     refused(R.ERROR_INVALID_ARGUMENT, ur.urIPCGetMemHandleExp, face.context, opened)
     again = ur.urIPCOpenMemHandleExp(face.context, face.device, data)
     ur.urIPCCloseMemHandleExp(face.context, again)
-    assert face.read(opened, 6) == b"theirs"  # each open has its own close
+    assert face.read(opened, 6) == b"theirs"  # each open needs its own close
     ur.urIPCCloseMemHandleExp(face.context, opened)
     refused(R.ERROR_INVALID_ARGUMENT, ur.urIPCCloseMemHandleExp, face.context, opened)
     pointer = face.memory()
@@ -400,7 +400,7 @@ def test_addresses(face: Face, peer: Child, pair: Pair) -> None:
     refused(R.ERROR_INVALID_MEM_OBJECT, ur.urEnqueueUSMFill, face.queue, 8, b"x", 8, None)
     refused(R.ERROR_INVALID_MEM_OBJECT, ur.urEnqueueUSMMemcpy, face.queue, True, pointer, 8, 8, None)
     face.fill(pointer + 100, b"i", 8)
-    inner = ur.urIPCGetMemHandleExp(face.context, pointer + 100)  # any address inside
+    inner = ur.urIPCGetMemHandleExp(face.context, pointer + 100)  # any address inside the allocation
     peer.call(actions.open_, "inner", "memory", inner)
     assert peer.call(actions.read, "inner", 8) == b"i" * 8
     ur.urIPCPutMemHandleExp(face.context, inner)
@@ -462,7 +462,7 @@ def test_virtual_memory(face: Face) -> None:
         refused(value, ur.urVirtualMemSetAccess, context, at, size, RW)
     refused(value, ur.urVirtualMemGetInfo, context, 8, one, info)
     for at, size in ((start, 4 * one), (start, one), (start + one, one), (8, one)):
-        refused(value, ur.urVirtualMemFree, context, at, size)  # mapped, or not the whole
+        refused(value, ur.urVirtualMemFree, context, at, size)  # mapped, or not the whole range
     refused(value, ur.urVirtualMemReserve, context, None, one + 1)
     ur.urVirtualMemUnmap(context, start + one, one)
     ur.urVirtualMemFree(context, start, 4 * one)
@@ -624,7 +624,7 @@ def test_unknown_queries(face: Face, name: str) -> None:
     kind = function.args[1].kind.partition(":")[2]
     members = {int(each) for each in getattr(ur, kind)}
     gap = next((number for number in range(max(members)) if number not in members), None)
-    if gap is not None:  # a number of a newer Unified Runtime
+    if gap is not None:  # a value that only a newer Unified Runtime may define
         refused(R.ERROR_UNSUPPORTED_ENUMERATION, getattr(ur, name), _good(face, function.args[0]), gap)
 
 
@@ -703,7 +703,7 @@ def test_pages_across(pair: Pair, importing: Face, peer: Child, kind: str) -> No
     ur.urVirtualMemMap(face.context, start, pair.granule, pages, 0, RW)
     assert face.read(start, 8) == b"pagepage"
     ur.urIPCClosePhysMemHandleExp(face.context, pages)
-    assert face.read(start, 8) == b"pagepage"  # the mapping holds it
+    assert face.read(start, 8) == b"pagepage"  # the mapping keeps the pages alive
     ur.urVirtualMemUnmap(face.context, start, pair.granule)
     ur.urVirtualMemFree(face.context, start, pair.granule)
     with verbs_open(kind, data, pair.importer) as shared:
