@@ -25,7 +25,7 @@ class Held:
     """The result of `Lock.acquire`, which reports whether the previous owner died.
 
     Attributes:
-        owner_died: Whether the last owner died, exited or closed its object while it held the lock. The
+        owner_died (bool): Whether the last owner died, exited or closed its object while it held the lock. The
             guarded data may then be half-changed.
     """
 

@@ -31,39 +31,43 @@ _ATTACHED: Final = 1
 
 
 class Row(TypedDict):
-    """An object that is shared, or one that is no longer shared but that some process still has open."""
+    """An object that is shared, or one that is no longer shared but that some process still has open.
+
+    Attributes:
+        kind: `memory`, `physical_memory` or `event`.
+        state: `shared` if handles exist that open it. `withdrawn` if none exist, but importers have it open. `left` if,
+            in addition, its exporter has died.
+        nbytes: The size of the memory, or 0 for an event.
+        published_nbytes: How many bytes are published under `names`, or None.
+        backend: The device's backend.
+        device: The device's uuid.
+        exporter: The exporter's pid. For a process that is dead, or in a PID namespace that cannot be seen from here,
+            it is the pid that the process recorded.
+        exporter_name: The exporter's program, or None if it is dead.
+        importers: The pids of the importers, and 0 for each process that cannot be seen from here.
+        handles: How many handles of the object can be opened.
+        names: The names under which it is published.
+        label: The label that its exporter gave it, or an empty string.
+        value: For an event, the number up to which every signal has completed.
+        pending: For an event, the number of the newest signal that anybody has submitted.
+        age: Seconds since the oldest of its exports that is still in the table.
+    """
 
     kind: str
-    """`memory`, `physical_memory` or `event`."""
     state: str
-    """`shared`: there are handles that open it. `withdrawn`: there are none, but importers have it open. `left`: the
-    same, and its exporter has died.
-    """
     nbytes: int
     published_nbytes: int | None
-    """How many of its bytes are published under `names`; None if none are."""
     backend: str | None
     device: str | None
-    """The device's uuid."""
     exporter: int
-    """The pid. For a process that is dead, or in a PID namespace that cannot be seen from here, it is the pid that the
-    process recorded.
-    """
     exporter_name: str | None
     importers: list[int]
-    """The pids; 0 for a process that cannot be seen from here."""
     handles: int
-    """How many handles of the object can be opened."""
     names: list[str]
-    """The names that it is published under."""
     label: str
-    """The label that its exporter gave it; empty if none."""
     value: int | None
-    """The number up to which every signal of an event has completed."""
     pending: int | None
-    """The number of the newest signal of an event that anybody has submitted."""
     age: int | None
-    """Seconds since the oldest of its exports that is still in the table."""
 
 
 class Unread(NamedTuple):
