@@ -97,6 +97,6 @@ def test_rooms_exist() -> None:
 
 
 def test_the_glossary_is_in_order_and_says_each_word_once() -> None:
-    words = re.findall(r"^\| ([\w ,]+?) \|", section("Glossary"), re.MULTILINE)[1:]
+    words = re.findall(r"^\| ([\w ,]+?) \|", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)[1:]
     assert len(words) > 40
     assert words == sorted(set(words), key=str.lower)

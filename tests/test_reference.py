@@ -250,7 +250,7 @@ def test_arguments_of_batches() -> None:
 
 
 def test_types_for_annotations() -> None:
-    text = (Path(__file__).parent.parent / "docs" / "reference" / "channels.md").read_text()
+    text = (Path(__file__).parent.parent / "docs" / "reference" / "types.md").read_text()
     found = re.findall(r"^    from (xpushare\.[\w.]+) import (.*)$", text, re.MULTILINE)
     types = {name: getattr(import_module(module), name) for module, names in found for name in names.split(", ")}
     assert types.keys() == {"Watch", "Frame", "Loan", "Held"}

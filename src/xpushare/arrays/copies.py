@@ -312,10 +312,10 @@ def zeros(
 
     Args:
         shape: Number of elements per dimension.
-        dtype: A NumPy dtype or its name.
+        dtype: A NumPy dtype or its name. bfloat16 and the float8 family have their `ml_dtypes` names.
         device: Where the array lies. The default is the host, even if there is a GPU.
         isolated: Gives the array an allocation of its own that never serves another array.
-        label: The array's name in `ls` and `shares`, at most 56 bytes.
+        label: The array's name in `ls` and `shares`, at most 56 bytes. An array with a label is isolated, too.
 
     Returns:
         A C-ordered array, complete when the call returns.

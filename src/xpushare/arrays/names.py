@@ -194,7 +194,8 @@ def lookup(name: str, *, timeout: float | None = None, version: int | None = Non
         version: Returns only this version. Waits if it has not been published yet.
 
     Returns:
-        The handle. Its `version` is the number that `publish` returned.
+        The handle. Its `version` is the number that `publish` returned. The publisher owns the export, so closing this
+        handle withdraws nothing.
 
     Raises:
         TimeoutError: No process published the name in time.

@@ -99,8 +99,8 @@ def share(
     `ResourceWarning`.
 
     A tree is a dict, list, tuple or named tuple, up to 64 levels deep. Its keys are str or int. Besides arrays it may
-    hold None, bool, int of 64 bits, float, complex, str, bytes and NumPy scalars, and each of them keeps its type. The
-    whole tree has one handle.
+    hold None, bool, int of 64 bits, float, complex, str, bytes and NumPy scalars, and each of them keeps its type. A
+    tree may have no array at all. The whole tree has one handle.
 
     If this process attached the array, `share` passes on the original handle. This works as long as the exporter lives
     and has not withdrawn that handle. Closing the new handle then withdraws nothing. After `attach(…, own=True)` this
@@ -115,8 +115,8 @@ def share(
             export owns. `handle.copied_nbytes` reports their size.
         stream: The stream that produces the content: a `Queue`, another library's stream object or a raw stream
             pointer. None means the current stream of the array's library. -1 means that the content is complete.
-        opens: Ends the export once it has been attached this many times.
-        ttl: Ends the export after that many seconds.
+        opens: Ends the export once it has been attached this many times, at least 1.
+        ttl: Ends the export after that many seconds, more than 0.
         label: The export's name in `ls` and `shares`, at most 56 bytes.
 
     Returns:

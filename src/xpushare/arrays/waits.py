@@ -84,14 +84,14 @@ async def any_of(objects: Iterable[Any]) -> list[Any]:
     The wait can be cancelled, and uses no thread. For a timeout, use `asyncio.timeout` or `trio.move_on_after`.
 
     Args:
-        objects: As for `wait_any`.
+        objects: Events, tuples `(event, number)`, channels and watches, as for `wait_any`.
 
     Returns:
         The objects that are ready, in the order of `objects` and in the form in which they were passed.
 
     Raises:
         PeerLostError: A signal is lost, and nothing earlier in the list is ready.
-        InvalidArgumentError: As for `wait_any`.
+        InvalidArgumentError: The list is empty or holds anything else, or another thread closed one of the objects.
 
     Examples:
         >>> import asyncio

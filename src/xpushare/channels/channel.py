@@ -119,16 +119,18 @@ class Channel(Advised, Awaitable):
             nbytes: The largest size of a frame, instead of `shape`. Each frame may then be any array or tree of at most
                 this size.
             device: Where the slots lie. The default is the host, even if there is a GPU.
-            slots: The number of slots, each of which holds one frame, at least `writers` + 2.
+            slots: The number of slots, each of which holds one frame: from `writers` + 2 to 4,092.
             on_full: The behaviour of a writer if no slot is free. A slot is not free while its frame is held, or still
                 has to be read in mode "all" or "one". The writer can "block", "overwrite" the oldest frame that is not
                 held, or "raise" `ChannelFull`.
-            history: How many of the last frames are kept for readers opened with `start="oldest"`.
-            writers: How many processes may write at a time.
-            meta_nbytes: The largest size of the metadata of a frame, in bytes.
-            redeliver: After this many deliveries without an acknowledgement, a frame goes to `failed()`. 0 means no
+            history: How many of the last frames writers never overwrite, so that readers opened with `start="oldest"`
+                get them: from 0 to `slots` - `writers` - 1. Such readers get older frames, too, if their slots were not
+                needed yet.
+            writers: How many processes may write at a time: from 1 to 64.
+            meta_nbytes: The largest size of the metadata of a frame, in bytes, at most 1 MiB.
+            redeliver: After this many deliveries that no reader has finished, a frame goes to `failed()`. 0 means no
                 limit.
-            label: The name of this writer in `ls`.
+            label: The name of this writer in `ls`, at most 56 bytes.
 
         Returns:
             The writer. To receive, open the channel with `Channel.open`.
@@ -320,8 +322,8 @@ class Channel(Advised, Awaitable):
         """Copy an array into a slot and send it.
 
         Args:
-            array_or_tree: An array of the channel's shape and dtype, or any array or tree if the channel
-                was created with `nbytes`.
+            array_or_tree: An array of exactly the channel's shape and dtype, which are not converted. If the
+                channel was created with `nbytes`, any array or tree.
             meta: None, bool, int, float, str, bytes, or lists, tuples and dicts of these.
             timeout: Seconds to wait for a slot. None waits as long as it takes.
 

@@ -87,7 +87,7 @@ class Event(Exportable[Opened]):
             native: An event of torch, CuPy or another library, as it is recorded now.
 
         Returns:
-            An event with one signal.
+            An event with one signal. The other library still owns its event.
 
         Raises:
             FeatureNotSupportedError: No adapter knows such an event.
