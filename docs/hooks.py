@@ -39,9 +39,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return match[0]
         return f"[`examples/{match[1]}`]({up}examples/{match[1]}){{ download }}"
 
-    if (
-        page.file.src_uri == "results.md"
-    ):  # a record of all runs, not for readers who search
+    if page.file.src_uri == "results.md":  # a record of all runs, not for readers who search
         page.meta["search"] = {"exclude": True}
     found = FIRST.search(markdown + "\n\n")
     if found is not None and "description" not in page.meta:
