@@ -24,7 +24,7 @@ from xpushare.arrays.names import Watch
 from xpushare.channels.ends import Frame, Loan
 from xpushare.core.layers import operations
 
-RAISE_NOTHING = {"close", "default_device", "has", "mapped", "release", "trim"}
+RAISE_NOTHING = {"close", "has", "mapped", "release", "trim"}
 SHOWN = [*(name for name in xs.__all__ if name not in ("ipc", "ur")), "Watch", "Loan", "Frame"]
 
 

@@ -549,6 +549,10 @@ def default_device() -> Device:
         The device that `malloc_*`, `Event`, `Queue` and `PhysicalMemory` take by default. Arrays of
         `empty` lie on the host.
 
+    Raises:
+        FeatureNotSupportedError: `ONEAPI_DEVICE_SELECTOR` leaves no device to this process.
+        InvalidArgumentError: `ONEAPI_DEVICE_SELECTOR` is not a valid selector.
+
     Examples:
         >>> xs.default_device() in xs.devices()
         True

@@ -440,9 +440,12 @@ class Channel(Advised, Awaitable):
             InvalidArgumentError: The channel is closed.
 
         Examples:
-            >>> with xs.Channel.create("jobs", 3) as writer:
-            ...     writer.failed()
-            []
+            >>> with xs.Channel.create("jobs", 3, redeliver=1) as writer:
+            ...     with xs.Channel.open("jobs", mode="one") as worker:
+            ...         number = writer.send([1.0, 2.0, 3.0])
+            ...         job = worker.receive()  # and the worker ends without finishing the job
+            ...     [(each.seq == number, each.deliveries) for each in writer.failed()]
+            [(True, 1)]
         """
         end = self._use()
         found: list[Frame] = []
