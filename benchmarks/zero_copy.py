@@ -15,6 +15,10 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "zero-copy.md"
 HEAD = """\
+---
+tags: [copy, copies]
+---
+
 # Zero copy
 
 These tables show which library's array another process can use, by which call, and how many bytes are copied on the

@@ -1,4 +1,4 @@
-"""List the objects that the processes of this user share: sizes, devices, exporters, importers and ages.
+"""List what the processes of this user share: objects, sizes, devices, exporters, importers and ages.
 
 The command looks into every process of this user through /proc, and changes nothing. An object is `shared` if a handle
 can open it. It is `withdrawn` if no handle opens it any more, but importers still have it open. It is `LEFT` if its
