@@ -74,7 +74,7 @@ class Advised(metaclass=_AdvisedClass):
     _advice: ClassVar[frozenset[str]] = frozenset()  # names that only give advice
 
     def __dir__(self) -> list[str]:
-        return [name for name in super().__dir__() if name not in self._advice]
+        return [name for name in super().__dir__() if name not in self._advice]  # pyright: ignore[reportPrivateUsage]
 
 
 class Closable(Advised):
