@@ -43,8 +43,8 @@ def _complete_with(opened: Opened, raw: Any, keep: object) -> None:
 
 
 def adopt_event_handle(device: Device, context: Context, handle: int, owned: bool) -> tuple[Opened, object]:
-    """Adopt an event by the driver's handle, as `adopt_event` does. Also returns the object that must be kept alive as
-    long as the event. If `owned`, dropping that object destroys the driver's event.
+    """Adopt an event by the driver's handle, as `adopt_event` does. Returns the new event, and an object that must be
+    kept alive as long as the event. If `owned`, dropping this object destroys the driver's event.
     """
     opened = core_event.create(device, context, enable_ipc=False, enable_profiling=False)
     raw, keep = adapter_of(device).native_event(info_of(device), handle, owned)

@@ -116,8 +116,8 @@ def pause() -> None:
 
 
 def wait_for_device(device: Device) -> None:
-    """Wait until this process's queues on the device have finished, including closed ones. Their own `synchronize`
-    reports errors.
+    """Wait until this process's queues on the device have finished, including closed ones. This does not raise the
+    errors of the queues, which each queue's own `synchronize` raises.
     """
     for queue in _queues.all(device):
         while queue.unfinished() is not False:
@@ -239,7 +239,7 @@ def copy(queue: Work, dst: tuple[Range, int, int], src: tuple[Range, int, int], 
 
 @operation("Queue.fill", raises=(InvalidArgumentError, OutOfMemoryError, DeviceError))
 def fill(queue: Work, dst: tuple[Range, int, int], pattern: bytes, nbytes: int | None) -> None:
-    """Repeat `pattern` over the first `nbytes` (default: all) of `dst`."""
+    """Fill the first `nbytes` (default: all) of `dst` with repetitions of `pattern`."""
     try:
         pattern = bytes(memoryview(pattern))
     except TypeError:
@@ -259,7 +259,9 @@ def fill(queue: Work, dst: tuple[Range, int, int], pattern: bytes, nbytes: int |
 
 @operation("Queue.submit", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))
 def submit(queue: Work, function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
-    """Run a callable in order on the queue's thread; `synchronize` raises its exception."""
+    """Run a callable on the queue's thread, after the work queued before. `synchronize` raises the callable's
+    exception.
+    """
     if not callable(function):
         raise InvalidArgumentError(f"submit takes a callable, not {type(function).__name__}")
     queue.driver.call(functools.partial(function, *arguments))
@@ -293,7 +295,7 @@ def wait(queue: Work, event: Opened, at_least: int | None) -> None:
     "Queue.synchronize", raises=(InvalidArgumentError, TimeoutError, PeerLostError, OutOfMemoryError, DeviceError)
 )
 def synchronize(queue: Work, timeout: float | None) -> None:
-    """Wait on the host until everything queued has finished. Raises the errors since the last call."""
+    """Wait on the host until everything queued has finished. Raises the errors that have occurred since the last call."""
     seconds = timeout_argument(timeout)
     if timeout is not None and timeout < 0:
         raise InvalidArgumentError(f"timeout is a number of seconds, 0 or more, not {timeout}")

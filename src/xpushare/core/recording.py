@@ -77,8 +77,8 @@ class _File:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # the disk took only a part
 
     def _is_open(self) -> bool:
-        """Return whether the file is still open. The program may have closed it, so that its number may now belong to
-        another file.
+        """Return whether the file is still open. If the program has closed it, its descriptor's number may now belong
+        to another file.
         """
         try:
             found = os.fstat(self._fd)

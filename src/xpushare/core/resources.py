@@ -148,8 +148,8 @@ _native.register(Allocation=Allocation)
 
 
 def imported(device: Device, driver: DriverMemory, kind: UsmKind, end: End, owned: object = None) -> Allocation:
-    """Make the owner of memory that another process exported. `owned` is the object with which this process
-    exports it.
+    """Make the owner of memory that another process exported. `owned`, if given, is the object through which this
+    process can export the memory itself.
     """
     found: Allocation = _native.imported(
         device, driver, kind, driver.address, driver.nbytes, driver.host_accessible, owned, end, driver.keepable
