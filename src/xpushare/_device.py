@@ -124,8 +124,7 @@ class Device:
     """A device of this process.
 
     Devices are equal if their backends and uuids are equal. A physical device has the same uuid under any ordinal. A
-    `Device`
-    can be pickled. Making a `Device` starts no driver.
+    `Device` can be pickled. Making a `Device` starts no driver.
 
     Args:
         name (str | Device): `"native_cpu:0"`, `"cuda:1"`, `"gpu"`, `"cpu"` or a uuid. If several devices match, as with
@@ -579,7 +578,9 @@ def _expect_any() -> None:
 
 
 def device_for_handle(backend: str, device_uuid: bytes) -> Device:
-    """Return the device that a handle names by its uuid. Raises `InvalidArgumentError` if it is not visible here."""
+    """Return the device that a handle names by its uuid. Raises `InvalidArgumentError` if this process cannot see that
+    device.
+    """
     found = _named_by_handles.get((backend, device_uuid))
     if found is not None:
         return found

@@ -28,8 +28,7 @@ def facts(title: str, said: Mapping[str, object]) -> str:
 
 def bundle(thing: Any, include: Iterable[str] | None, exclude: Iterable[str] | None) -> dict[str, str]:
     """Return the result of an object's `_repr_mimebundle_`: its text and its HTML table. A notebook shows the table if
-    it can, or else
-    the text.
+    it can, or else the text.
     """
     found = {"text/plain": repr(thing), "text/html": thing._repr_html_()}
     wanted = set(found if include is None else include) - set(exclude or ())

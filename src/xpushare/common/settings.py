@@ -41,8 +41,7 @@ def seconds(name: str, default: float) -> float:
 
 def nbytes(name: str) -> int | None:
     """Return the value of an environment variable, a number of bytes, or None if the variable is not set. Raises
-    `InvalidArgumentError` for any
-    other text.
+    `InvalidArgumentError` for any other text.
     """
     text = os.environ.get(name)
     return _nbytes(name, text) if text else None

@@ -248,7 +248,9 @@ def open_(
     context: Context | None = None,
     signals: bool | None = None,
 ) -> Opened:
-    """Open a handle. The new event shares its state with the exporter's: both processes can signal it and wait on it."""
+    """Open a handle. The new event shares its state with the exporter's event. Both processes can signal it and wait
+    for it.
+    """
     found = memory.expect_kind(handle, "event")
     if signals is not None and signals is not False:
         check_signals(signals)
@@ -438,8 +440,8 @@ async def reached(event: Opened, at_least: int | None) -> None:
 
 
 def _recovered(event: Opened) -> bool:
-    """Return whether the event's next signal does not count as lost now. Raises `PeerLostError` if the loss is final
-    because the exporter has exited.
+    """Return False as long as the event's next signal counts as lost, otherwise True. Raises `PeerLostError` if the
+    loss is final because the exporter has exited.
     """
     slot = waited_by(event)
     try:

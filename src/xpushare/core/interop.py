@@ -1,4 +1,4 @@
-"""Other libraries' events, and the driver's own IPC events for code that supports only driver events."""
+"""Converts other libraries' events into events of this package, and events of this package into the driver's own."""
 
 from __future__ import annotations
 

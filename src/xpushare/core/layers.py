@@ -104,10 +104,9 @@ def enable_layers(*names: str) -> None:
     """Switch on the layers with these names, and switch off all others.
 
     The environment variable `UR_ENABLE_LAYERS` also switches on layers. Its value is a list of names, separated by
-    commas.
-    Messages go to stderr, unless `UR_LOG_VALIDATION` and `UR_LOG_TRACING` redirect them. Leak checking reports the
-    objects that have not been closed, when the layer is switched off and when the process exits. Parameter validation
-    is always on.
+    commas. Messages go to stderr, unless `UR_LOG_VALIDATION` and `UR_LOG_TRACING` redirect them. Leak checking reports
+    the objects that have not been closed, when the layer is switched off and when the process exits. Parameter
+    validation is always on.
 
     Args:
         names: The names that Unified Runtime gives to the layers. Without a name, all layers are switched off.

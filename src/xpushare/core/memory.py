@@ -88,7 +88,7 @@ class Range(RangeBase):
 
     @property
     def borrowed(self) -> bool:
-        """Whether the range was opened from a handle and only the original exporter can export it."""
+        """Whether the range was opened from a handle, and can be exported only by the process that made the handle."""
         return self.handle is not None and not self.allocation.owned
 
     def hold(self) -> tuple[object, bool]:
@@ -271,7 +271,7 @@ def is_zero(source: Range) -> bool:
 
 
 def never_again(source: Range) -> None:
-    """Exclude the memory from reuse: another process may be able to reach it for longer than this process can know."""
+    """Exclude the memory from reuse. Another process may keep access to it for an unknown time."""
     if isinstance(source.allocation, Allocation):
         _spoil(source.allocation)
 
@@ -282,7 +282,9 @@ def _spoil(allocation: Allocation) -> None:
 
 
 def with_trim(take: Callable[[], T], table: Table | None = None) -> T:
-    """Return `take()`. If memory or descriptors run out, release cached memory and try once more."""
+    """Return `take()`. If memory or file descriptors run out, release cached memory and the ended exports of `table`,
+    and call `take` once more.
+    """
     try:
         return take()
     except OutOfMemoryError:
@@ -339,8 +341,7 @@ def trim() -> int:
     small arrays if it is unused, and closed imports that are still mapped.
 
     Returns the number of released bytes. Mappings on a device are removed in the background, as after a close. This
-    also
-    releases other libraries' arrays that were kept alive for importers, if every importer has closed them and all
+    also releases other libraries' arrays that were kept alive for importers, if every importer has closed them and all
     device work on them has finished. They do not count towards the result.
     """
     return sum(function() for function in _trimmers)
@@ -662,7 +663,7 @@ def put(handle: Handle | bytes | str) -> None:
 
 
 def withdraw(handle: Handle | bytes | str, kind: str) -> None:
-    """Withdraw a handle of any kind."""
+    """Withdraw a handle of this process. Raises `InvalidHandleError` if the handle is not of the given kind."""
     found = expect_kind(handle, kind)
     table = node.current().table_if_any
     if table is None:

@@ -87,7 +87,7 @@ class Mark(NamedTuple):
 
 @final
 class _Signalled:
-    """The event that a queue signals for all arrays it produces, as long as nobody else signals it."""
+    """The event that a queue signals for all arrays it produces, as long as no other process signals it."""
 
     __slots__ = ("event", "export", "point")
 

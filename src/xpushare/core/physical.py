@@ -199,7 +199,9 @@ class Reserved(Resource):
         return self.driver.host_accessible
 
     def check(self, at: int, nbytes: int) -> tuple[int, int]:
-        """Check that the bytes lie in the range, and that `at` and `nbytes` are multiples of the granule. Returns both."""
+        """Check that the bytes lie in the range, and that `at` and `nbytes` are multiples of the granule. Returns both
+        numbers.
+        """
         at, nbytes = memory.piece("the range", self.nbytes, at, nbytes)
         if not nbytes:
             raise InvalidArgumentError("nbytes must be positive")

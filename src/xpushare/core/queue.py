@@ -228,8 +228,8 @@ def operand(queue: Work, what: str, source: Range, offset: int, total: int, nbyt
 
 @operation("Queue.copy", raises=(InvalidArgumentError, OutOfMemoryError, DeviceError))
 def copy(queue: Work, dst: tuple[Range, int, int], src: tuple[Range, int, int], nbytes: int | None) -> None:
-    """Copy `nbytes` (default: all of `src`) from the start of `src` to the start of `dst`. Operands are (range, offset,
-    bytes).
+    """Copy `nbytes` (default: all of `src`) from the start of `src` to the start of `dst`. Each operand is a tuple of a
+    range, the offset in the range and the number of bytes.
     """
     source = operand(queue, "src", *src, nbytes, False)
     target = operand(queue, "dst", *dst, source.nbytes, True)
@@ -295,7 +295,7 @@ def wait(queue: Work, event: Opened, at_least: int | None) -> None:
     "Queue.synchronize", raises=(InvalidArgumentError, TimeoutError, PeerLostError, OutOfMemoryError, DeviceError)
 )
 def synchronize(queue: Work, timeout: float | None) -> None:
-    """Wait on the host until everything queued has finished. Raises the errors that have occurred since the last call."""
+    """Wait on the host until everything queued has finished. Raises an error that has occurred since the last call."""
     seconds = timeout_argument(timeout)
     if timeout is not None and timeout < 0:
         raise InvalidArgumentError(f"timeout is a number of seconds, 0 or more, not {timeout}")

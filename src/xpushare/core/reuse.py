@@ -95,8 +95,7 @@ def allocation_of(block: Block) -> Allocation:
 
 def _ended(block: Block) -> None:
     """Make the block available again, or release its memory if another process may keep access to it forever. Called
-    when no
-    view, capsule, queue or export of this process uses the memory any more.
+    when no view, capsule, queue or export of this process uses the memory any more.
     """
     if block.free() is None:
         block.driver.release()

@@ -114,9 +114,8 @@ class Memory(BufferBase, Exportable[Range]):
     """Memory of a device: an allocation, a slice of one, or memory of another process.
 
     `malloc_device`, `malloc_host`, `malloc_shared` and `ipc.memory.open` return such an object. It supports DLPack and
-    the array
-    interfaces and, if the host can access the memory, the buffer protocol. After `close`, the memory is freed once the
-    last view, array, slice, export and unfinished queue operation has released it.
+    the array interfaces and, if the host can access the memory, the buffer protocol. After `close`, the memory is freed
+    once the last view, array, slice, export and unfinished queue operation has released it.
 
     Examples:
         >>> with xs.malloc_host(64, "native_cpu:0") as memory:
@@ -267,7 +266,7 @@ class Memory(BufferBase, Exportable[Range]):
 
 
 def memory_over(source: Range) -> Memory:
-    """Make the `Memory` of a range."""
+    """Make the `Memory` object for a range."""
     self = BufferBase.__new__(Memory)
     hold(self, source, source.allocation.forks)
     if watchers:
@@ -315,8 +314,7 @@ class SharedArray(ArrayState, Holder[Range]):
 
     def _before_host(self) -> None:
         """Wait for the producer's stream, because the host is about to read the array. Once the content is complete,
-        later reads do not
-        wait.
+        later reads do not wait.
         """
         order = array_order(self)
         if order is not None:

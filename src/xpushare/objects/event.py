@@ -130,9 +130,9 @@ class Event(Exportable[Opened]):
     def times(self) -> Times:
         """When the newest signal of a profiling event was queued, submitted, started and complete.
 
-        The times are nanoseconds of the device's clock. (urEventGetProfilingInfo) Raises
-        `InvalidArgumentError` if the event was made without `enable_profiling=True` or the signal
-        is not complete, and `PeerLostError` if it was lost.
+        The times are nanoseconds of the device's clock. Raises `InvalidArgumentError` if the event was created without
+        `enable_profiling=True`, or if the signal is not complete. Raises `PeerLostError` if the signal was lost.
+        (urEventGetProfilingInfo)
         """
         return core.times(use(self))
 
@@ -209,8 +209,9 @@ class Event(Exportable[Opened]):
     def recovered(self, timeout: float | None = None) -> Awaitable[None] | Any:
         """After a signal was lost, wait until another process has opened the event to signal it, or has signalled it.
 
-        Use this to continue after `PeerLostError`. Until then, each wait for a lost signal raises `PeerLostError` at
-        once. A lost signal stays lost until a later signal is complete, so wait for `pending + 1` next.
+        Use this to continue after `PeerLostError`. Until another process has done so, each wait for a lost signal
+        raises `PeerLostError` at once. A lost signal stays lost until a later signal is complete, so wait for `pending
+        + 1` next.
 
         Args:
             timeout: Seconds to wait. None waits as long as it takes. In a running event loop, `timeout` is ignored.
@@ -273,8 +274,8 @@ class Event(Exportable[Opened]):
 
         Returns:
             A dict. `value`, `pending` and `ipc_enabled` are the attributes of these names. `imported` says whether the
-            event was opened from a handle. `processes` lists the processes that have the event open. Each has its
-            `pid`, whether it is `alive`, and `self`, which is true for this process.
+            event was opened from a handle. `processes` lists the processes that have the event open. Each entry has
+            `pid`, `alive` and `self`, which is true for this process.
 
         Raises:
             InvalidArgumentError: The event is closed.
@@ -347,7 +348,7 @@ def _hold(thing: Event, opened: Opened) -> None:
 
 
 def event_over(opened: Opened) -> Event:
-    """Make the `Event` of an opened slot."""
+    """Make the `Event` object for an event that this process has created or opened."""
     self = object.__new__(Event)
     _hold(self, opened)
     return self

@@ -96,8 +96,8 @@ class PhysicalMemory(Exportable[Held]):
 
         Returns:
             A dict with `nbytes`, `imported` (whether the memory was opened from a handle), `ipc_enabled` and `exports`.
-            `exports` lists the live handles, each with
-            `generation`, `nbytes`, `read_only` and the number of `importers`.
+            `exports` lists the live handles, each with `generation`, `nbytes`, `read_only` and the number of
+            `importers`.
 
         Raises:
             InvalidArgumentError: The object is closed.
@@ -450,7 +450,9 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
 
 # For the other modules of the package.
 def range_over(reserved: Reserved, growth: Growth | None) -> VirtualRange:
-    """Make the `VirtualRange` of reserved addresses."""
+    """Make the `VirtualRange` object for reserved addresses. `growth` is None unless the range is growable or a
+    follower.
+    """
     self = BufferBase.__new__(VirtualRange)  # `_span` looks up what is mapped at that moment
     hold(self, reserved, reserved.forks)
     self._growth = growth  # pyright: ignore[reportPrivateUsage]
@@ -460,7 +462,7 @@ def range_over(reserved: Reserved, growth: Growth | None) -> VirtualRange:
 
 
 def whole_range(addresses: VirtualRange) -> Range:
-    """Return the whole range, in the form that operations on memory take."""
+    """Return a `Range` that covers the whole virtual range, for operations on memory."""
     found = use(addresses)
     allocation: Any = found
     return Range(allocation, 0, found.nbytes, found.device, found.context, False, None, None)

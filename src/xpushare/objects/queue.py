@@ -287,7 +287,7 @@ def _hold(thing: Queue, work: Work) -> None:
 
 
 def queue_over(work: Work) -> Queue:
-    """Make the `Queue` of a stream."""
+    """Make the `Queue` object for a driver queue."""
     self = object.__new__(Queue)
     _hold(self, work)
     return self

@@ -43,7 +43,7 @@ def _printable(text: bytes) -> str:
 
 
 def peer_lost(slot: Slot, point: int) -> PeerLostError:
-    """Return the error for the loss of signal number `point` of the event in `slot`. The error's notes say what to do."""
+    """Return the error for the lost signal number `point` of the event in `slot`. The error's notes say what to do."""
     cause, pid = slot.blame()
     if cause == _UNOPENED:
         return PeerLostError(

@@ -122,8 +122,8 @@ class Told:
 
 
 async def reached(slot: _native.Slot, point: int) -> None:
-    """Return once `point` is complete or lost, or can no longer be signalled. The wait can be cancelled. Afterwards, no
-    waiter stays registered.
+    """Wait until `point` is complete or lost, or can no longer be signalled. The wait can be cancelled. In every case,
+    the waiter is unregistered afterwards.
     """
     slot.state(point)  # raises if the event cannot be used, since somebody else may have our fds then
     trio = trio_here()
