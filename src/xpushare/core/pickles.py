@@ -50,8 +50,8 @@ def _grace() -> int:
 
 
 def _most_nbytes(device: Device) -> int:
-    """Return the limit on a device's memory that pickles keep alive, in bytes, if their objects have died and nobody
-    has opened them yet.
+    """Return the limit, in bytes, on the memory of a device that unopened pickles keep alive after their objects have
+    died.
     """
     most = settings.nbytes(_BYTES)
     return memory_nbytes(device) // 4 if most is None else most
@@ -91,7 +91,9 @@ def _withdraw_all(handles: list[Handle]) -> None:
 
 @final
 class Pickled:
-    """The handle that pickling an object makes. Its export outlives the object for a while; see `Table.outlive`."""
+    """The handle that pickling an object makes. Its export outlives the object for a while, as `Table.outlive`
+    describes.
+    """
 
     # Two threads that pickle one object must make only one export, else one thread's bytes would expire. Re-entrant,
     # since the garbage collector may run inside.

@@ -85,9 +85,9 @@ def _goes_on(unfinished: bool | tuple[Slot, int]) -> bool:
 def _finish(deadline: float) -> None:
     """At a clean exit, wait until the queues have finished all work that they can finish.
 
-    A queue cannot progress by itself while it waits for a signal that nobody has submitted, or that another queue of
-    this process has yet to signal. The wait ends once no queue can progress and none has progressed since the previous
-    check.
+    A queue cannot progress by itself while it waits for a signal that no process has submitted, or that another queue
+    of this process has yet to signal. The wait ends once no queue can progress and none has progressed since the
+    previous check.
     """
     before: dict[int, bool | tuple[Slot, int]] | None = None
     while True:
@@ -295,7 +295,9 @@ def wait(queue: Work, event: Opened, at_least: int | None) -> None:
     "Queue.synchronize", raises=(InvalidArgumentError, TimeoutError, PeerLostError, OutOfMemoryError, DeviceError)
 )
 def synchronize(queue: Work, timeout: float | None) -> None:
-    """Wait on the host until everything queued has finished. Raises an error that has occurred since the last call."""
+    """Wait on the host until everything queued has finished. Raises the queue's errors that have not been raised
+    before.
+    """
     seconds = timeout_argument(timeout)
     if timeout is not None and timeout < 0:
         raise InvalidArgumentError(f"timeout is a number of seconds, 0 or more, not {timeout}")

@@ -68,7 +68,7 @@ class Allocation(AllocationBase):
 
     @property
     def serial(self) -> int:
-        """The number that names this allocation in importers' caches; assigned at the first export."""
+        """The number that identifies this allocation in importers' caches. It is assigned at the first export."""
         if not self.known_serial:
             table = node.here[0].table_if_any or node.here[0].table()
             self.known_serial: int = table.new_object() if self.name is None else table.object_named(self.name)
@@ -170,7 +170,7 @@ class Pages(PagesBase):
 
     @property
     def serial(self) -> int:
-        """The number that names this memory in importers' caches; assigned at the first export."""
+        """The number that identifies this memory in importers' caches. It is assigned at the first export."""
         if not self.known_serial:
             self.known_serial: int = node.current().table().new_object()
         return self.known_serial

@@ -63,7 +63,7 @@ class Block(Exposure):
             self.driver.release()
 
     def release(self) -> int:
-        """Release the available memory and return its size in bytes; 0 if it was released before."""
+        """Release the available memory and return its size in bytes, or 0 if it was released before."""
         if not self.wake():
             return 0
         self.driver.release()

@@ -52,7 +52,7 @@ Place = tuple[tuple[str, int, str], ...]
 
 
 def here() -> Place:
-    """Return the source locations of the program's current calls, innermost first. Calls inside xpushare are left out."""
+    """Return the source locations of the program's current calls, innermost first. Leaves out calls inside xpushare."""
     found: list[tuple[str, int, str]] = []
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # as `logging` and `warnings` do
     caller: Any = frame

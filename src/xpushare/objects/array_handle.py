@@ -118,7 +118,7 @@ class ArrayHandle(MessageState, Named, Closable, Generic[T_co]):
 
     @property
     def event(self) -> Handle | None:
-        """The handle of the event that orders the content, or None if none is needed."""
+        """The handle of the event that marks the content as complete, or None if readers do not have to wait."""
         self._one("event")
         events = message_events(self)
         return events[0][0] if events else None

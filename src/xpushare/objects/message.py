@@ -1,5 +1,5 @@
-"""The content of a message besides its handles: the dtypes and the tree of its arrays, and the reasons why bytes are
-not a message.
+"""The content of a message except its handles: the dtypes and the tree of its arrays. This module also explains why
+invalid bytes are not a message.
 """
 
 from __future__ import annotations
