@@ -53,7 +53,7 @@ def adopt_event_handle(device: Device, context: Context, handle: int, owned: boo
 
 
 def adopt_stream_handle(device: Device, context: Context, handle: int, owned: bool) -> Work:
-    """Return a queue over the driver's stream with that handle. If `owned`, the stream is destroyed after the queue."""
+    """Return a queue over the stream with that driver handle. If `owned`, the stream is destroyed after the queue."""
     info, driver = adapter_of(device).native_queue(info_of(device), handle, False)
     there = known_device(adapter_of(device), info)
     if there != device:  # the caller keeps it

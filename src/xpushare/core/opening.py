@@ -1,5 +1,5 @@
-"""Chooses the device that opens a handle, checks that the device can open it, and opens it. The same code serves
-memory, physical memory and events.
+"""Chooses the device for a handle, checks that the device can open the handle, and opens the handle there. The same
+code serves memory, physical memory and events.
 """
 
 from __future__ import annotations

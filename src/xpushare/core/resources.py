@@ -83,7 +83,8 @@ class Allocation(AllocationBase):
 
     def handle_covering(self, offset: int, nbytes: int) -> Handle | None:
         """Return the newest handle of this import that covers these bytes and whose export has not ended. If there is
-        none, return the newest handle that covers the bytes, even if its export has ended, or None.
+        none, return the newest handle that covers the bytes, even if its export has ended. Returns None if no handle
+        covers the bytes.
         """
         peers, newest = node.current().peers, None
         for handle in (self.newest, *reversed(list(self.earlier.values()))):

@@ -168,8 +168,8 @@ class Memory(BufferBase, Exportable[Range]):
         """Return a part of the memory as a `Memory` of its own.
 
         Args:
-            offset: First byte of the part.
-            nbytes: Length of the part.
+            offset: Offset in the memory, in bytes, at which the part begins.
+            nbytes: Length of the part in bytes.
 
         Returns:
             The part, which shares the ownership of the memory. Its handles cover exactly the part.
@@ -190,7 +190,7 @@ class Memory(BufferBase, Exportable[Range]):
         Args:
             shape: Number of elements per dimension.
             dtype: A NumPy dtype or its name.
-            offset: Byte at which the first element begins.
+            offset: Offset in the memory, in bytes, at which the first element begins.
 
         Returns:
             A C-ordered array that shares the ownership.

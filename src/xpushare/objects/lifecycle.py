@@ -259,8 +259,8 @@ class Exportable(DeviceObject[I]):
         return found.handle
 
     def _handle_to_pickle(self, found: I, get: Callable[..., Handle]) -> Handle:
-        """Return the handle that an import was opened from, if its exporter lives, else the handle of a new export,
-        which `get` makes.
+        """Return the handle that this object was opened from, if its exporter is still alive. Otherwise return the
+        handle of a new export, which `get` makes.
         """
         imported = self._forwarded(found)
         if imported is not None and pickle_of(self) is None and forwards(imported):
