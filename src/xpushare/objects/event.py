@@ -210,8 +210,8 @@ class Event(Exportable[Opened]):
         """After a signal was lost, wait until another process has opened the event to signal it, or has signalled it.
 
         Use this to continue after `PeerLostError`. Until another process has done so, each wait for a lost signal
-        raises `PeerLostError` at once. A lost signal stays lost until a later signal is complete, so wait for `pending
-        + 1` next.
+        raises `PeerLostError` at once. A lost signal stays lost until a later signal is complete. So wait for signal
+        `pending + 1` next.
 
         Args:
             timeout: Seconds to wait. None waits as long as it takes. In a running event loop, `timeout` is ignored.
