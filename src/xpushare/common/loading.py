@@ -17,8 +17,8 @@ def load(name: str) -> ModuleType:
     """Return the module of that name, loading it if necessary.
 
     Modules do not call this while they are being loaded. If this thread is already loading a module, a signal handler
-    or a finaliser has therefore interrupted that load. Then this function raises `ImportError`, since the module is
-    only partly initialised.
+    or a finaliser has therefore interrupted that load. Then this function raises `ImportError`, since the
+    interrupted module is only partly initialised.
     """
     me = get_ident()
     if me in _loading:

@@ -32,8 +32,8 @@ def _nbytes(name: str, text: str) -> int:
 
 
 def seconds(name: str, default: float) -> float:
-    """Return the value of an environment variable, a finite number of seconds, 0 or more. Raises `InvalidArgumentError`
-    for any other text.
+    """Return the value of an environment variable, a finite number of seconds, 0 or more. Returns `default` if the
+    variable is not set. Raises `InvalidArgumentError` for any other text.
     """
     text = os.environ.get(name)
     return _seconds(name, text) if text else default

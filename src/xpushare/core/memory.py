@@ -282,7 +282,7 @@ def _spoil(allocation: Allocation) -> None:
 
 
 def with_trim(take: Callable[[], T], table: Table | None = None) -> T:
-    """Return `take()`. If memory or file descriptors run out, release cached memory and the ended exports of `table`,
+    """Return `take()`. If memory or file descriptors run out, release cached memory and the expired exports of `table`,
     and call `take` once more.
     """
     try:

@@ -198,7 +198,7 @@ def _covered(raw: bytes, places: int, events: int) -> bytes:
 
 
 def _why_unfit(raw: bytes, content: Content) -> str:
-    """Return a text that says which array of a message is invalid, and why."""
+    """Return a text that says why an array of a message is invalid."""
     head = _head(raw)
     places, events, arrays, steps = head["memory"], head["events"], head["arrays"], head["steps"]
     at = HEADER.size + places * Handle.NBYTES + events * EVENT_NBYTES
