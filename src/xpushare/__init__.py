@@ -1,6 +1,6 @@
 """Share arrays in CPU and GPU memory between Python processes, without copying them.
 
-Names are loaded when they are first used: importing the package starts nothing and touches no driver. Type checkers and
+Names are loaded when they are first used. Importing the package starts no thread and uses no driver. Type checkers and
 editors read the names from `__init__.pyi`, which scripts/stub writes.
 """
 

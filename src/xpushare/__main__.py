@@ -1,4 +1,4 @@
-"""`python -m xpushare` runs the command `xpushare`."""
+"""Runs the command `xpushare`, for `python -m xpushare`."""
 
 from xpushare.cli import main
 

@@ -41,8 +41,8 @@ _EXAMPLES: Final = "'cpu', 'gpu', 'native_cpu:0', 'cuda:0' or a uuid"
 
 
 class _Filter(NamedTuple):
-    """One filter of a selector: the `root` of `root.sub.subsub`. xpushare has no sub-devices, so dotted filters match
-    nothing.
+    """One filter of a selector. `root` is the first part of `root.sub.subsub`. xpushare has no sub-devices, so filters
+    with a dot match no device.
     """
 
     backend: str
@@ -59,7 +59,7 @@ class _Filter(NamedTuple):
 
 
 class _Selector(NamedTuple):
-    """A parsed ONEAPI_DEVICE_SELECTOR."""
+    """A parsed selector, such as the value of ONEAPI_DEVICE_SELECTOR."""
 
     accept: tuple[_Filter, ...]
     discard: tuple[_Filter, ...]
@@ -123,15 +123,15 @@ def _parse(text: str) -> _Selector:
 class Device:
     """A device of this process.
 
-    Devices are equal if their backends and uuids are: a physical device has the same uuid under any ordinal. A `Device`
-    can be pickled. Making a `Device` starts no driver.
+    Devices are equal if their backends and uuids are equal. A physical device has the same uuid under any ordinal. A
+    `Device` can be pickled. Making a `Device` starts no driver.
 
     Args:
         name (str | Device): `"native_cpu:0"`, `"cuda:1"`, `"gpu"`, `"cpu"` or a uuid. If several devices match, as with
             `"cuda"`, the result is the first of them.
 
     Raises:
-        InvalidArgumentError: The name means no device that this process can see.
+        InvalidArgumentError: No device that this process can see has this name.
 
     Examples:
         >>> device = xs.Device("cpu")
@@ -210,11 +210,11 @@ class Device:
 
     @property
     def aspects(self) -> frozenset[Aspect]:
-        """The aspects that this device has for certain."""
+        """The aspects for which `support` answers "yes"."""
         return frozenset(aspect for aspect in Aspect if self.has(aspect))
 
     def has(self, aspect: Aspect | str) -> bool:
-        """Return whether the device has an aspect for certain.
+        """Return whether the device is known to have an aspect.
 
         Args:
             aspect: An `Aspect` or its name.
@@ -232,9 +232,9 @@ class Device:
         return self.support(aspect).state == "yes"
 
     def support(self, aspect: Aspect | str) -> Support:
-        """Return whether the device has an aspect, and how that is known.
+        """Return whether the device has an aspect, and the evidence for the answer.
 
-        Asking may start the driver.
+        This may start the driver.
 
         Args:
             aspect: An `Aspect` or its name.
@@ -268,17 +268,17 @@ class Device:
 
     @property
     def context(self) -> Context:
-        """The context of this device alone, which is the default of every `context` argument."""
+        """The context that contains only this device. It is the default of every `context` argument."""
         if self._context is None:
             adapter_of(self)  # raises if the device is not visible here
             self._context = Context([self])
         return self._context
 
     def memory_granularity(self, recommended: bool = False) -> int:
-        """Return the granule of physical memory and mappings, whose sizes are multiples of it.
+        """Return the granule size. The sizes of physical memory and of mappings are multiples of it.
 
         Args:
-            recommended: Asks for the granule that the driver recommends instead of the smallest.
+            recommended: True returns the granule that the driver recommends. False returns the smallest one.
 
         Returns:
             A number of bytes. (urVirtualMemGranularityGetInfo)
@@ -351,7 +351,7 @@ def adapter_of(device: Device) -> Any:
 
 
 def info_of(device: Device) -> Any:
-    """Return the adapter's record of the device. Raises as `adapter_of` does."""
+    """Return the adapter's description of the device. Raises the same error as `adapter_of`."""
     try:
         return device._info  # pyright: ignore[reportPrivateUsage]
     except AttributeError:
@@ -359,7 +359,7 @@ def info_of(device: Device) -> Any:
 
 
 def names_of(device: Device) -> tuple[str, bytes]:
-    """Return the backend and the uuid of a device, as handles name it."""
+    """Return the backend and the uuid of a device. Handles identify the device by these two values."""
     return device._names  # pyright: ignore[reportPrivateUsage]
 
 
@@ -391,12 +391,12 @@ def _backend_devices(backend: str) -> list[Device]:
 def devices(selector: str | None = None) -> list[Device]:
     """List the devices of this process.
 
-    This starts no driver that would make a later fork unsafe. Some backends (`mock`) exist only if
-    a selector names them.
+    This does not start any driver that would make a later fork unsafe. Some backends (`mock`) are available only if a
+    selector names them.
 
     Args:
         selector: Selects devices, in the grammar of the environment variable
-            `ONEAPI_DEVICE_SELECTOR`. A device has to match that variable, too.
+            `ONEAPI_DEVICE_SELECTOR`. A device has to match that variable as well.
 
     Returns:
         The devices, in the order of their backends and of the selector's filters.
@@ -421,8 +421,8 @@ def devices(selector: str | None = None) -> list[Device]:
 
 
 def devices_named(text: str | None) -> list[Device]:
-    """Return the devices that the option `--device` of a command selects. The option takes a selector, and the names
-    that `Device` takes. The name of a type or backend selects all of its devices.
+    """Return the devices that the option `--device` of a command selects. The option takes a selector, or a name that
+    `Device` accepts. The name of a type or backend selects all of its devices.
     """
     name = (text or "").strip().lower()
     if _as_uuid(name) is not None:
@@ -438,8 +438,8 @@ def devices_named(text: str | None) -> list[Device]:
 
 
 def devices_of_backends() -> list[Device]:
-    """Return all devices of the backends that `ONEAPI_DEVICE_SELECTOR` allows, for a caller that itself selects among
-    them by the variable.
+    """Return all devices of the backends that `ONEAPI_DEVICE_SELECTOR` allows, for a caller that applies the rest of
+    the variable's selector itself.
     """
     _, backends = _choice(_said())
     return [device for backend in backends for device in _backend_devices(backend)]
@@ -451,7 +451,7 @@ def _said() -> str | None:
 
 @functools.lru_cache(256)
 def _choice(*texts: str | None) -> tuple[list[_Selector], list[str]]:
-    """Parse the selectors. Returns them, and the backends that they allow."""
+    """Parse the selectors. Returns the parsed selectors and the backends that they allow."""
     selectors = [_parse(text) for text in texts if text is not None]
     if sys.platform != "linux":
         return selectors, []
@@ -543,7 +543,7 @@ def _selected(text: str) -> Device:
 
 
 def default_device() -> Device:
-    """Return the first GPU of this process, or the host if there is none.
+    """Return the first GPU of this process, or the host device if there is no GPU.
 
     Returns:
         The device that `malloc_*`, `Event`, `Queue` and `PhysicalMemory` take by default. Arrays of
@@ -570,7 +570,7 @@ def default_device() -> Device:
 
 
 def _expect_any() -> None:
-    """Raise `FeatureNotSupportedError` if this machine has no device, whether or not a selector hides it."""
+    """Raise `FeatureNotSupportedError` if this machine has no device at all, not even one that a selector hides."""
     everywhere = [record.backend for record in adapters.vendors() if not record.selected_only]
     if not any(map(_backend_devices, everywhere)):
         why = "; ".join(f"{backend}: {adapters.why_none(backend)}" for backend in everywhere)
@@ -578,7 +578,9 @@ def _expect_any() -> None:
 
 
 def device_for_handle(backend: str, device_uuid: bytes) -> Device:
-    """Return the device that a handle names by its uuid. Raises `InvalidArgumentError` if it is not visible here."""
+    """Return the device that a handle names by its uuid. Raises `InvalidArgumentError` if this process cannot see that
+    device.
+    """
     found = _named_by_handles.get((backend, device_uuid))
     if found is not None:
         return found
@@ -603,7 +605,7 @@ def device_for_handle(backend: str, device_uuid: bytes) -> Device:
 class Context:
     """Devices of one backend that share objects, like SYCL's `context`.
 
-    Contexts are equal if their devices are. For every argument `context=`, None means the device's own.
+    Contexts are equal if their devices are equal. For every `context` argument, None means the device's own context.
 
     Args:
         devices: One device or several.

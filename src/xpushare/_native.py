@@ -1,5 +1,5 @@
-"""Raises the error for a missing native part. Python finds the native part, which is built for Linux only, before this
-file.
+"""Stands in for the native library `_native.abi3.so` if it is missing, and raises the error that says so. If the
+library exists, Python imports it instead of this file.
 """
 
 from __future__ import annotations

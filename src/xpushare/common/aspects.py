@@ -1,4 +1,4 @@
-"""The capabilities of devices, and how xpushare knows of each."""
+"""The capabilities of devices, and the answers to whether a device has them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ __all__ = ["Aspect", "Support"]
 class Aspect(StrEnum):
     """A capability that a device may have. The `ext_oneapi_*` aspects are SYCL's.
 
-    `doc` says what a device that has the aspect can do. `query` is the name of the
-    `ur.DeviceInfo` that asks for the aspect, or empty if Unified Runtime has none.
+    `doc` describes the capability. `query` is the name of the `ur.DeviceInfo` member that queries the aspect, or empty
+    if Unified Runtime has no such query.
 
     Examples:
         >>> xs.Aspect.two_way_events.doc
@@ -62,12 +62,12 @@ class Aspect(StrEnum):
 
 
 class Support(NamedTuple):
-    """The answer to whether a device has an aspect. It comes from the driver or from a trial of the
-    feature, never from an assumption.
+    """The answer to whether a device has an aspect. The answer comes from the driver or from a trial of the feature,
+    never from an assumption.
 
     Attributes:
         state: "yes", "no" or "unknown".
-        reason: How that is known.
+        reason: The evidence for the state.
 
     Examples:
         >>> xs.Support("no", "the driver cannot export it").state

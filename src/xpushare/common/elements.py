@@ -1,4 +1,6 @@
-"""The elements of an array: their types and their layout in memory. Imports nothing of the package but its errors."""
+"""The elements of an array: their types and their layout in memory. From this package, the module imports only the
+errors.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,9 @@ def extent(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> t
 
 @functools.lru_cache(1024)
 def in_elements(strides: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Return the strides in elements, as DLPack counts them. Raises BufferError if they are not whole elements."""
+    """Return the strides in elements, as DLPack counts them. Raises BufferError if a stride is not a multiple of the
+    element size.
+    """
     found = []
     for stride in strides:  # a loop, since a generator is slower and this is on the hot path
         step, rest = divmod(stride, itemsize or 1)
@@ -95,7 +99,7 @@ def in_elements(strides: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 
 
 def as_dtype(dtype: Any) -> Any:
-    """Return the NumPy dtype of that name. bfloat16 and the float8 family go by their `ml_dtypes` names."""
+    """Return the NumPy dtype for a dtype or its name. bfloat16 and the float8 family have their `ml_dtypes` names."""
     import numpy
 
     try:
@@ -120,7 +124,9 @@ def as_dtype(dtype: Any) -> Any:
 
 
 def _meant(dtype: str) -> str:
-    """Return what to write instead of this text: a device as `device=`, or the name of a similar dtype."""
+    """Return advice for a text that is not the name of a dtype: to pass a device as `device=`, or a similar dtype name.
+    Returns "" if there is none.
+    """
     from difflib import get_close_matches
 
     import numpy
@@ -133,8 +139,8 @@ def _meant(dtype: str) -> str:
 
 
 def check_dtype(dtype: Any) -> None:
-    """Raise `InvalidArgumentError` for element types that hold Python objects, which are addresses of this process, and
-    for sub-arrays, whose shape NumPy makes part of the array's shape.
+    """Raise `InvalidArgumentError` for dtypes that cannot be shared. Python objects are addresses that only this
+    process can use. NumPy adds the shape of a sub-array dtype to the array's shape.
     """
     if dtype.hasobject:
         raise InvalidArgumentError(
@@ -160,7 +166,7 @@ def named_by_typestr(dtype: Any) -> bool:
 
 @functools.cache
 def memoryview_format(dtype: Any) -> str:
-    """Return PEP 3118's code of a dtype. Raises BufferError if it has none."""
+    """Return the PEP 3118 format of a dtype. Raises BufferError if the dtype has none."""
     import numpy
 
     if not dtype.itemsize:
@@ -177,7 +183,7 @@ def memoryview_format(dtype: Any) -> str:
 
 @functools.lru_cache(256)
 def dlpack_type(dtype: Any) -> tuple[int, int, int]:
-    """Return DLPack's (code, bits, lanes) of a dtype. Raises BufferError if it has none."""
+    """Return DLPack's (code, bits, lanes) for a dtype. Raises BufferError if DLPack has no such type."""
     if not dtype.isnative:
         raise BufferError(f"DLPack has no type for the foreign byte order of {dtype}")
     if dtype.name in DLPACK_NAMED:

@@ -46,8 +46,8 @@ __all__ = [
 class XpuShareError(Exception):
     """Base of every error of this package.
 
-    `result` is Unified Runtime's code for the case, `native` the driver's number or errno if there is one, and
-    `reasons` says what blocked each route that was tried.
+    `result` is Unified Runtime's result code for the error. `native` is the driver's error number or the errno, or
+    None. `reasons` says what blocked each route that was tried.
     """
 
     default_result: ClassVar[Result] = Result.ERROR_UNKNOWN
@@ -94,7 +94,9 @@ class InvalidHandleError(InvalidArgumentError):
 
 
 class HandleExpiredError(XpuShareError):
-    """The handle is no longer valid. Its exporter has closed it or has exited, or its `opens` or `ttl` are used up."""
+    """The handle is no longer valid. Its exporter has closed it or has exited, it has been opened `opens` times, or its
+    `ttl` has run out.
+    """
 
     default_result = Result.ERROR_INVALID_VALUE
 
@@ -122,7 +124,7 @@ class PeerLostError(XpuShareError, ConnectionError):
 
 
 class ChannelFull(XpuShareError):
-    """Readers hold, or have yet to read, every slot, and the channel was created with `on_full="raise"`."""
+    """Every slot of the channel is unread or in use by a reader, and the channel was created with `on_full="raise"`."""
 
     default_result = Result.ERROR_OUT_OF_RESOURCES
 
@@ -134,13 +136,13 @@ class OutOfMemoryError(XpuShareError, MemoryError):
 
 
 class ForkError(XpuShareError, RuntimeError):
-    """The object belongs to the parent process; a forked child cannot use it."""
+    """The object belongs to the parent process. A forked child cannot use it."""
 
     default_result = Result.ERROR_INVALID_OPERATION
 
 
 class DeviceError(XpuShareError, RuntimeError):
-    """A driver call failed (SYCL: errc::runtime); the message has the driver's name and number for the failure."""
+    """A driver call failed (SYCL: errc::runtime). The message contains the driver's name and number for the failure."""
 
     default_result = Result.ERROR_ADAPTER_SPECIFIC
 
@@ -165,7 +167,9 @@ def unusable(why: str | None) -> XpuShareError:
 
 
 def exporter_gone(pid: int, how: str) -> HandleExpiredError:
-    """Return the error for a handle whose exporter has ended. `how` says how this process knows that."""
+    """Return the error for a handle whose exporter has ended. `how` is a text that says how this process knows that the
+    exporter has ended.
+    """
     return HandleExpiredError(
         f"the process that shared this (pid {pid}) has exited ({how}). Keep it running until the receiver has "
         "attached, or publish with keep=True"
@@ -173,7 +177,9 @@ def exporter_gone(pid: int, how: str) -> HandleExpiredError:
 
 
 def from_os_error(error: OSError, doing: str) -> XpuShareError:
-    """Translate a failed system call: `OutOfMemoryError` if something ran out, else `DeviceError`. Keeps errno."""
+    """Return this package's error for a failed system call: `OutOfMemoryError` if memory or file descriptors ran out,
+    else `DeviceError`. The new error keeps the errno. `doing` says what failed.
+    """
     text = f"{doing}: {error.strerror or error}"
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return OutOfMemoryError(
@@ -187,7 +193,9 @@ def from_os_error(error: OSError, doing: str) -> XpuShareError:
 
 
 class doing(ContextDecorator):  # lower case, as it reads as a clause: `with doing("publishing a name")`
-    """Translate a failed system call within the block or the function, as `from_os_error` does."""
+    """A context manager and decorator that raises the error of `from_os_error` in place of an OSError. It does not
+    change time-outs and this package's errors.
+    """
 
     __slots__ = ("_what",)
 
@@ -203,8 +211,8 @@ class doing(ContextDecorator):  # lower case, as it reads as a clause: `with doi
 
 
 class Unread:
-    """The reason why this process cannot use a pickle's content. Unpickling itself never raises. Each use of the object
-    raises this error instead.
+    """The state of an object whose pickle cannot be opened in this process. Unpickling itself never raises an error.
+    Each use of the object raises the error instead.
     """
 
     __slots__ = ("_error",)

@@ -17,7 +17,7 @@ def table(columns: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
 
 
 def facts(title: str, said: Mapping[str, object]) -> str:
-    """Return an HTML table of the facts about one object. Facts that are None are left out."""
+    """Return an HTML table with a title and the names and values of `said`. Values that are None are left out."""
     rows = (
         f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>"
         for name, value in said.items()
@@ -27,8 +27,8 @@ def facts(title: str, said: Mapping[str, object]) -> str:
 
 
 def bundle(thing: Any, include: Iterable[str] | None, exclude: Iterable[str] | None) -> dict[str, str]:
-    """Return the result of `_repr_mimebundle_`: the text and the table. A notebook shows the table if it can, or else
-    the text.
+    """Return the result of an object's `_repr_mimebundle_`: its text and its HTML table. A notebook shows the table if
+    it can, or else the text.
     """
     found = {"text/plain": repr(thing), "text/html": thing._repr_html_()}
     wanted = set(found if include is None else include) - set(exclude or ())

@@ -1,4 +1,5 @@
-"""The clean exit of this process: it finishes pending work, within a bounded time, before its peers see it as gone.
+"""The clean exit of this process: it finishes pending work, within a bounded time, before other processes see that it
+has ended.
 
 It runs after `multiprocessing` has sent the content of its queues and joined its children. It also runs in forked
 children, which run no `atexit` before Python 3.13.
@@ -47,15 +48,18 @@ _over = False
 def at_leave(callback: Callable[[float], object], stage: Stage) -> None:
     """Call `callback(deadline)` at the clean exit of this process, and of its forked children.
 
-    The callback may block until `deadline`, in seconds of `time.monotonic`, but not longer, and must not need a new
+    The callback may block until `deadline` (in seconds of `time.monotonic`), but not longer. It must not start a new
     thread. If Ctrl-C interrupts the callback, it is called once more, with a deadline that has passed. Exceptions are
-    logged. Within a stage, callbacks run in the order of registration; registering one twice has no effect.
+    logged. Within a stage, callbacks run in the order of registration. Registering a callback a second time has no
+    effect.
     """
     _callbacks.setdefault(callback, stage)
 
 
 def leave() -> None:
-    """Run the callbacks, once in the life of a process. Never raises, so that the exit status stays the same."""
+    """Run the registered callbacks, once in the life of a process. Never raises an error, so that the exit status stays
+    the same.
+    """
     global _over
     if _over:
         return
@@ -100,7 +104,7 @@ def _linger() -> float:
 
 
 def _interrupted() -> bool:
-    """Return whether Ctrl-C is the reason why this process ends."""
+    """Return whether this process is ending because of Ctrl-C."""
     ended_by = sys.exc_info()[0] or (None if hasattr(sys, "ps1") else getattr(sys, "last_type", None))
     return ended_by is KeyboardInterrupt
 

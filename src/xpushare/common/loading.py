@@ -16,9 +16,9 @@ _loading: dict[int, bool] = {}  # the threads that load a module now
 def load(name: str) -> ModuleType:
     """Return the module of that name, loading it if necessary.
 
-    Modules do not call this while they are being loaded. So if this thread is already loading a module, a signal
-    handler or a finaliser has interrupted the load. Going on would use half-made modules, or load the same module
-    twice, so this raises `ImportError`.
+    Modules do not call this while they are being loaded. If this thread is already loading a module, a signal handler
+    or a finaliser has therefore interrupted that load. Then this function raises `ImportError`, since the
+    interrupted module is only partly initialised.
     """
     me = get_ident()
     if me in _loading:

@@ -1,4 +1,4 @@
-"""`Result`: Unified Runtime's result codes. Every module imports it early, so it needs `enum` only."""
+"""`Result`: Unified Runtime's result codes. Every module imports it early, so it imports only `enum`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Environment variables that are numbers or switches. They are read at use, so a program can set them once it runs."""
+"""Reads environment variables that are numbers or switches. They are read at each use, so a running program can set
+them.
+"""
 
 from __future__ import annotations
 
@@ -30,21 +32,25 @@ def _nbytes(name: str, text: str) -> int:
 
 
 def seconds(name: str, default: float) -> float:
-    """Return a finite number of seconds, 0 or more. Raises `InvalidArgumentError` for any other text."""
+    """Return the value of an environment variable, a finite number of seconds, 0 or more. Returns `default` if the
+    variable is not set. Raises `InvalidArgumentError` for any other text.
+    """
     text = os.environ.get(name)
     return _seconds(name, text) if text else default
 
 
 def nbytes(name: str) -> int | None:
-    """Return a number of bytes, or None if the variable is not set. Raises `InvalidArgumentError` for any
-    other text.
+    """Return the value of an environment variable, a number of bytes, or None if the variable is not set. Raises
+    `InvalidArgumentError` for any other text.
     """
     text = os.environ.get(name)
     return _nbytes(name, text) if text else None
 
 
 def switch(name: str) -> bool:
-    """Return whether the variable is 1. It may also be 0 or unset. Raises `InvalidArgumentError` for any other text."""
+    """Return True if the environment variable is 1, or False if it is 0 or not set. Raises `InvalidArgumentError` for
+    any other text.
+    """
     text = os.environ.get(name) or ""
     if text not in ("", "0", "1"):
         raise InvalidArgumentError(f"{name} is 0 or 1, not {text!r}")

@@ -1,4 +1,4 @@
-"""Every system call that the package makes from Python, in one place, so that tests can make each fail in turn."""
+"""Every system call that the package makes from Python, in one place, so that tests can simulate a failure of each."""
 
 from __future__ import annotations
 
@@ -95,9 +95,9 @@ def boot_id() -> bytes:
 
 
 def join(commons: OwnedFd, bell: OwnedFd, cookie: bytes, owner: bool) -> Domain:
-    """Join the memory that an exporter shares with its importers (its commons). The membership takes over the file
-    descriptors of the commons and of the bell, its eventfd, in one C call, so that an interrupt cannot leave a
-    descriptor with two owners.
+    """Join the memory that an exporter shares with its importers, called its commons. The returned object owns the file
+    descriptors `commons` and `bell` (the eventfd of the commons) from then on. One C call takes over both, so that an
+    interrupt cannot leave a descriptor with two owners.
     """
     steps: tuple[Callable[[], Any], ...] = (
         partial(Domain, commons.number, bell.number, cookie, owner),
@@ -115,7 +115,8 @@ def seal(fd: int, seals: int) -> None:
 
 
 def connect(address: bytes | str, timeout: float) -> socket.socket:
-    """Open a SOCK_SEQPACKET connection to the abstract address (bytes, without its leading NUL) or the path (a str).
+    """Open a SOCK_SEQPACKET connection. `address` is an abstract address (bytes, without the leading NUL) or a path
+    (str).
 
     If the backlog is full, which a socket with a time-out reports at once, try again until `timeout`.
     """
@@ -145,7 +146,7 @@ def send(connection: socket.socket, message: bytes) -> None:
 
 
 def receive(connection: socket.socket, nbytes: int) -> tuple[bytes, list[OwnedFd]]:
-    """Receive one packet and its descriptors, within the connection's time-out."""
+    """Receive one packet and the file descriptors that it carries, within the connection's time-out."""
     timeout = connection.gettimeout()
     readable = select.poll()
     readable.register(connection, select.POLLIN)

@@ -1,7 +1,8 @@
 """The package's own threads that run Python code.
 
-`threading.Thread.start` waits until the new thread reports that it runs. If the new thread finds no memory for its
-first call, that wait never ends. If the wait is interrupted, the thread runs but counts as not started.
+They avoid two problems of `threading.Thread.start`, which waits until the new thread reports that it runs. If the new
+thread has too little memory for its first call, the wait never ends. If the wait is interrupted, the thread runs but
+counts as not started.
 """
 
 from __future__ import annotations

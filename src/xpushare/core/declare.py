@@ -42,13 +42,13 @@ layers_on: Final[list[str]] = []
 
 @final
 class Point:
-    """An operation that callers look up by name at each call, so that a layer can replace it by a wrapper."""
+    """An operation that callers look up by name at each call, so that a layer can replace it with a wrapper."""
 
     __slots__ = ("_name", "_names", "_off", "plain")
 
     def __init__(self, names: dict[str, Any], name: str, plain: Callable[..., Any], off: object) -> None:
-        """`names` is the dictionary of globals that contains `name`, and `plain` is the function without its wrapper.
-        While there is no wrapper, the name is bound to `off`.
+        """`names` is the dictionary of globals that contains `name`. `plain` is the function without a wrapper. `off`
+        is the object that `name` is bound to while no wrapper is installed.
         """
         self._names = names
         self._name = name
@@ -60,7 +60,7 @@ class Point:
         return self._names[self._name] is not self._off
 
     def wrap(self, wrapper: Callable[..., Any] | None) -> None:
-        """Make every caller call `wrapper`. If it is None, callers call the function itself again."""
+        """Make every caller call `wrapper`. If `wrapper` is None, remove the wrapper that is installed."""
         self._names[self._name] = self._off if wrapper is None else wrapper
 
 
@@ -85,7 +85,7 @@ class Operation:
         return self.function.__doc__ or ""
 
     def install(self, function: Callable[..., Any]) -> None:
-        """Make every caller call `function`, which is a layer's wrapper, or `self.function` to remove the wrapper."""
+        """Make every caller call `function`, usually a layer's wrapper. Pass `self.function` to remove the wrapper."""
         self.point.wrap(None if function is self.function else function)
 
 

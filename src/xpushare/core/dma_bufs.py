@@ -17,7 +17,7 @@ __all__ = ["adopted", "dma_buf_of", "synchronized"]
 
 
 def dma_buf_of(source: Range) -> tuple[OwnedFd, int]:
-    """Return a new descriptor of a dma-buf that contains these bytes, and the offset of the bytes in the dma-buf."""
+    """Return a new file descriptor of the dma-buf that contains these bytes, and the offset of the bytes in it."""
     device, driver = source.device, source.allocation.driver
     doing = f"making a dma-buf of {source.nbytes} bytes on {device}"
     never_again(source)  # nobody learns when the last user of a dma-buf closes it
@@ -61,7 +61,7 @@ def adopted(device: Device, fd: int, offset: int, nbytes: int | None) -> Range:
 
 
 def synchronized(source: Range) -> HostDmaBuf:
-    """Return the mapped dma-buf that memory lies in. Raises `InvalidArgumentError` if it lies in none."""
+    """Return the mapped dma-buf that contains this memory. Raises `InvalidArgumentError` if no dma-buf contains it."""
     driver = source.allocation.driver
     if not isinstance(driver, HostDmaBuf):
         raise InvalidArgumentError("the host has not mapped this memory as a dma-buf, so it needs no access()")

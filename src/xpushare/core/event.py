@@ -72,7 +72,7 @@ _NOT_SUBMITTED: Final = (
 
 
 class Opened(NamedTuple):
-    """The whole state of an `Event` object, which this process created or opened."""
+    """The complete state of an `Event` object that this process created or opened."""
 
     timeline: Timeline
     device: Device
@@ -129,8 +129,8 @@ def role_of(domain: Domain, index: int, signals: bool | None) -> Slot:
 
 
 def may_signal(event: Opened) -> None:
-    """Raise `InvalidArgumentError` if the event was opened with `signals=False`, since other processes do not count on
-    signals of such an object.
+    """Raise `InvalidArgumentError` if the event was opened with `signals=False`. Other processes do not wait for
+    signals from such an object.
     """
     if event.signals is False:
         raise InvalidArgumentError(
@@ -248,7 +248,9 @@ def open_(
     context: Context | None = None,
     signals: bool | None = None,
 ) -> Opened:
-    """Open a handle. The new event shares its state with the exporter's: both ends can signal it and wait on it."""
+    """Open a handle. The new event shares its state with the exporter's event. Both processes can signal it and wait
+    for it.
+    """
     found = memory.expect_kind(handle, "event")
     if signals is not None and signals is not False:
         check_signals(signals)
@@ -296,7 +298,9 @@ def open_(
     ends="event handle",
 )
 def put(handle: Handle | bytes | str) -> None:
-    """Withdraw a handle of this process for new opens. Opened events stay valid."""
+    """Withdraw a handle of this process, so that no process can open it any more. Events that are already open stay
+    valid.
+    """
     memory.withdraw(handle, "event")
 
 
@@ -353,7 +357,7 @@ def quiet_if_leaving() -> None:
 
 
 def waited_by(event: Opened) -> Slot:
-    """Return the slot through which this event object waits. Closing the object ends that wait."""
+    """Return the slot through which this event object waits. Closing the event object ends its waits."""
     return event.timeline.slot if event.role is None else event.role
 
 
@@ -406,7 +410,7 @@ def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
 @operation("Event.done", raises=(PeerLostError, OutOfMemoryError, DeviceError))
 def done(event: Opened, at_least: int | None = None) -> bool:
     """Return whether the newest signal known now, or signal `at_least`, is complete. Raises `PeerLostError` if this
-    signal was lost, so that no caller polls for ever.
+    signal was lost, so that no caller polls forever.
     """
     slot = event.timeline.slot
     point = slot.pending if at_least is None else at_least
@@ -436,8 +440,8 @@ async def reached(event: Opened, at_least: int | None) -> None:
 
 
 def _recovered(event: Opened) -> bool:
-    """Return whether the event is free of a loss now. Raises `PeerLostError` if the loss is final because the
-    exporter is gone.
+    """Return False as long as the event's next signal counts as lost, otherwise True. Raises `PeerLostError` if the
+    loss is final because the exporter has exited.
     """
     slot = waited_by(event)
     try:
@@ -454,7 +458,7 @@ _LOOK: Final = 1.0  # seconds between checks for the exporter's end, of which no
 
 @operation("Event.recovered", raises=(InvalidArgumentError, PeerLostError, TimeoutError, OutOfMemoryError, DeviceError))
 def recovered(event: Opened, timeout: float | None) -> None:
-    """Wait on the host until a loss has ended: until another process can signal the event again."""
+    """After a signal was lost, wait on the host until another process can signal the event again."""
     seconds = timeout_argument(timeout)
     end = math.inf if seconds is None else time.monotonic() + seconds
     while not _recovered(event):
@@ -476,7 +480,9 @@ async def recovered_in_loop(event: Opened) -> None:
 
 @contextlib.contextmanager
 def _told(event: Opened, poll: select.epoll) -> Generator[Told]:
-    """Register file descriptors with `poll` that become readable once the loss may have ended."""
+    """Register with `poll` the file descriptors that become readable once another process may be able to signal the
+    event again.
+    """
     try:
         with Told([(waited_by(event), None)]) as told:
             for fd in told.fds:

@@ -1,9 +1,9 @@
 """Ranges that grow and shrink, and ranges of other processes that follow them.
 
-A growing range maps pieces of physical memory one behind the other. Its *directory*, a small block of host memory that
+A growing range maps pieces of physical memory one after the other. Its *directory*, a small block of host memory that
 followers read, lists the pieces by their handles. The directory has two headers, and its first word says which one is
 valid. An update is written into the other header and becomes valid when the word is stored. A reader that finds the
-same word before and after has therefore read one consistent state, even if the writer dies half-way.
+same word before and after has therefore read one consistent state, even if the writer dies halfway.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Other libraries' events, and the driver's own IPC events for code that supports only driver events."""
+"""Converts other libraries' events into events of this package, and events of this package into the driver's own."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def _complete_with(opened: Opened, raw: Any, keep: object) -> None:
 
 
 def adopt_event_handle(device: Device, context: Context, handle: int, owned: bool) -> tuple[Opened, object]:
-    """Adopt an event by the driver's handle, as `adopt_event` does. Also returns the object that must be kept alive as
-    long as the event. If `owned`, dropping that object destroys the driver's event.
+    """Adopt an event by the driver's handle, as `adopt_event` does. Returns the new event, and an object that must be
+    kept alive as long as the event. If `owned`, dropping this object destroys the driver's event.
     """
     opened = core_event.create(device, context, enable_ipc=False, enable_profiling=False)
     raw, keep = adapter_of(device).native_event(info_of(device), handle, owned)
@@ -53,7 +53,7 @@ def adopt_event_handle(device: Device, context: Context, handle: int, owned: boo
 
 
 def adopt_stream_handle(device: Device, context: Context, handle: int, owned: bool) -> Work:
-    """Return a queue over the driver's stream with that handle. If `owned`, the stream is destroyed after the queue."""
+    """Return a queue over the stream with that driver handle. If `owned`, the stream is destroyed after the queue."""
     info, driver = adapter_of(device).native_queue(info_of(device), handle, False)
     there = known_device(adapter_of(device), info)
     if there != device:  # the caller keeps it

@@ -15,7 +15,9 @@ LABEL_MOST: Final = layout.LABEL_NBYTES - 8
 
 
 def label_argument(label: str | None) -> str | None:
-    """Check that a label can be displayed. Raises `InvalidArgumentError`."""
+    """Return a label that can be displayed, or None for no label. Raises `InvalidArgumentError` if the label is too
+    long or cannot be displayed.
+    """
     if label is None:
         return None
     if not isinstance(label, str):

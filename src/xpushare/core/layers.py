@@ -101,14 +101,15 @@ def _apply() -> None:
 
 
 def enable_layers(*names: str) -> None:
-    """Switch these layers on, and all others off.
+    """Switch on the layers with these names, and switch off all others.
 
-    The environment variable `UR_ENABLE_LAYERS` switches layers on, too. It contains their names, separated by commas.
-    Messages go to stderr, unless `UR_LOG_VALIDATION` and `UR_LOG_TRACING` redirect them. Leak checking reports
-    remaining objects when it is switched off and when the process exits. Parameter validation is always on.
+    The environment variable `UR_ENABLE_LAYERS` also switches on layers. Its value is a list of names, separated by
+    commas. Messages go to stderr, unless `UR_LOG_VALIDATION` and `UR_LOG_TRACING` redirect them. Leak checking reports
+    the objects that have not been closed, when the layer is switched off and when the process exits. Parameter
+    validation is always on.
 
     Args:
-        names: Unified Runtime's names of layers. No name switches all off.
+        names: The names that Unified Runtime gives to the layers. Without a name, all layers are switched off.
 
     Raises:
         InvalidArgumentError: There is no such layer.
@@ -133,7 +134,7 @@ _tracers: Final[list[Callable[[Operation, Callable[..., Any]], Callable[..., Any
 
 
 def trace_by(tracer: Callable[[Operation, Callable[..., Any]], Callable[..., Any]] | None) -> None:
-    """Wrap each operation by `tracer` from now on, in addition to the layers' wrappers. None removes the tracer."""
+    """Wrap each operation with `tracer` from now on, in addition to the layers' wrappers. None removes the tracer."""
     _tracers[:] = [] if tracer is None else [tracer]
     _faces_added()
     layers_changed()
@@ -141,7 +142,9 @@ def trace_by(tracer: Callable[[Operation, Callable[..., Any]], Callable[..., Any
 
 @functools.cache
 def _faces_added() -> None:
-    """Have `_apply` called at every change of the active layers from now on. Only the first call has an effect."""
+    """From now on, call `_apply` whenever the set of active layers changes. Only the first call of this function has an
+    effect.
+    """
     add_face(_apply)
 
 

@@ -1,4 +1,4 @@
-"""Operations on USM memory."""
+"""Operations on USM (unified shared memory) allocations."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ FORK_ADVICE = (
 
 @final
 class Range(RangeBase):
-    """A piece of an allocation and the objects that keep it open: the whole state of a `Memory`.
+    """The complete state of a `Memory`: a piece of an allocation, and the objects that keep the allocation open.
 
-    `handle` is None unless the memory was opened from a handle. `lease` is the hold on the exporter's entry or, for
-    another library's memory, that library's array.
+    `handle` is None unless the memory was opened from a handle. `lease` keeps the exporter's entry in use. For another
+    library's memory, `lease` is that library's array.
     """
 
     __slots__ = ()
@@ -88,9 +88,7 @@ class Range(RangeBase):
 
     @property
     def borrowed(self) -> bool:
-        """Whether the range was opened from a handle without ownership, so that only the original exporter can export
-        it.
-        """
+        """Whether the range was opened from a handle, and can be exported only by the process that made the handle."""
         return self.handle is not None and not self.allocation.owned
 
     def hold(self) -> tuple[object, bool]:
@@ -104,8 +102,8 @@ _native.register(Range=Range)
 
 
 class HostBytes:
-    """Ordinary memory of this process that xpushare did not allocate. The code that queues work on the memory keeps it
-    alive.
+    """Ordinary memory of this process that xpushare did not allocate. This object does not keep the memory alive. The
+    code that queues work on the memory has to do that.
     """
 
     host_accessible = True
@@ -168,8 +166,8 @@ def _aligned(nbytes: int) -> int:
 class _Arena:
     """An allocation that small arrays share.
 
-    No part of it is used twice, so an array never occupies the place of a freed one. The whole arena can be reused
-    after its last array has gone. `trim` releases the arena that the next arrays would use.
+    No part of the allocation is used twice, so a new array never reuses the bytes of a freed one. The whole allocation
+    can be reused after its last array has been freed. `trim` releases the arena that the next arrays would use.
     """
 
     def __init__(self, allocation: Allocation) -> None:
@@ -222,9 +220,9 @@ def allocate(
 ) -> Range:
     """Allocate USM memory of the given kind.
 
-    If `isolated`, the memory is new. Its bytes are zero on the host and unspecified on other devices. Otherwise it may
-    be memory that earlier arrays used, with their content. If `small`, host memory may be part of an allocation that it
-    shares with other small arrays.
+    If `isolated`, the memory is new. Its bytes are zero on the host and unspecified on other devices. Otherwise the
+    memory may come from freed arrays and still contain their data. If `small`, the result may be a part of a host
+    allocation that other small arrays also use.
     """
     chosen, chosen_context = resolve(device, context)
     nbytes = size_argument(nbytes)
@@ -266,14 +264,14 @@ def _allocate(kind: UsmKind, nbytes: int, device: Device, table: Table | None, i
 
 
 def is_zero(source: Range) -> bool:
-    """Return whether newly allocated memory is certainly zero."""
+    """Return whether newly allocated memory is known to contain only zeros."""
     allocation = source.allocation
     block = allocation.exposure
     return adapter_of(source.device).maps_memfds and (block is None or not block.used)
 
 
 def never_again(source: Range) -> None:
-    """Exclude the memory from reuse: another process may be able to reach it for longer than this process can know."""
+    """Exclude the memory from reuse. Another process may keep access to it for an unknown time."""
     if isinstance(source.allocation, Allocation):
         _spoil(source.allocation)
 
@@ -284,7 +282,9 @@ def _spoil(allocation: Allocation) -> None:
 
 
 def with_trim(take: Callable[[], T], table: Table | None = None) -> T:
-    """Return `take()`. If memory or descriptors run out, release cached memory and try once more."""
+    """Return `take()`. If memory or file descriptors run out, release cached memory and the expired exports of `table`,
+    and call `take` once more.
+    """
     try:
         return take()
     except OutOfMemoryError:
@@ -318,8 +318,8 @@ def _trim_imports() -> int:
 
 
 def _trim_exports() -> int:
-    """Release other libraries' arrays that no importer has or uses any more. They do not count towards the result,
-    since only their libraries know when the memory is free.
+    """Release other libraries' arrays that were kept alive for importers and that no importer uses any more. Returns 0,
+    since only those libraries know when the memory is free.
     """
     table = None if node.left() else node.current().table_if_any
     if table is not None:
@@ -340,8 +340,8 @@ def trim() -> int:
     """Release the memory that this process caches: freed memory kept for later allocations, the allocation for the next
     small arrays if it is unused, and closed imports that are still mapped.
 
-    Returns the number of bytes. Mappings on a device are removed in the background, as after a close. This also
-    releases other libraries' arrays that were kept alive for importers, if every importer has closed them and all
+    Returns the number of released bytes. Mappings on a device are removed in the background, as after a close. This
+    also releases other libraries' arrays that were kept alive for importers, if every importer has closed them and all
     device work on them has finished. They do not count towards the result.
     """
     return sum(function() for function in _trimmers)
@@ -356,7 +356,7 @@ def slice_(source: Range, offset: int, nbytes: int) -> Range:
 
 def expect_exportable(source: Range, implicit: bool = False) -> Allocation:
     """Return the allocation of a range, or raise the error that explains why this process cannot export it. `implicit`
-    means that the export is for a pickle. A pickle can export imported memory anew.
+    means that the export is for a pickle, which may export imported memory again.
     """
     allocation = source.allocation
     if source.handle is not None and not allocation.owned and not implicit:
@@ -443,7 +443,7 @@ _SHARED: Final = Aspect.ext_oneapi_ipc_memory  # a global, since looking up an e
 
 
 def said_by(allocation: Allocation) -> tuple[DeviceInfo | Hardware, Export]:
-    """Return the device that an export of an allocation names, and the facts that the export publishes."""
+    """Return the device that an export of this allocation names, and the facts that the export publishes."""
     require(allocation.device, _SHARED)
     owned = allocation.source
     if isinstance(owned, Owned):
@@ -472,7 +472,7 @@ def prepared_by(allocation: Allocation, table: Table, read_only: bool) -> Templa
 
 
 def expect_kind(handle: HandleLike, kind: str) -> Handle:
-    """Return the verified handle. Raises `InvalidHandleError` if it is of another kind."""
+    """Verify the handle and return it. Raises `InvalidHandleError` if the handle is of another kind."""
     found = handle if type(handle) is Handle else Handle.__new__(Handle, handle)  # faster than calling the type
     if fields_of(found).kind != KIND_NUMBERS[kind]:
         text = f"this is a handle of {found.kind}, not of {kind}: open it with ipc.{found.kind}.open"
@@ -492,10 +492,10 @@ def open_(
     anew: bool = False,
     own: bool = False,
 ) -> Range:
-    """Open a handle: map exactly its range here. This is cheap if this process has the allocation open already.
+    """Open a handle, and map exactly its range into this process. This is cheap if the allocation is already open here.
 
-    With `anew`, this process's own allocation is mapped once more, at a second address. With `own`, this process can
-    export the memory.
+    With `anew`, an allocation of this process itself is mapped again, at a second address. With `own`, this process can
+    export the opened memory.
     """
     found = expect_kind(handle, "memory")
     opener, chosen, chosen_context = opener_for(found, device, context, own)
@@ -623,8 +623,8 @@ def _import_all_on(device: Device, found: Sequence[Import]) -> list[Allocation]:
 
 
 def _native_on(device: Device) -> OpenNative:
-    """Return the native function that opens memory of the device's own backend, or returns None for memory that it
-    cannot open.
+    """Return a native function that opens memory of the device's own backend. The function returns None for memory that
+    it cannot open.
     """
     return partial(adapter_of(device).importer(info_of(device)).open, device, _release)
 
@@ -635,7 +635,7 @@ _owning = Openers(Aspect.ext_oneapi_ipc_memory, partial(import_on, own=True), ow
 
 
 def opener_for(handle: Handle, device: DeviceLike | None, context: Context | None, own: bool = False) -> _Decision:
-    """Return the device on which a handle is opened, and its opener."""
+    """Return the device on which to open a handle, and the opener that opens the handle there."""
     if own:
         chosen, chosen_context = opening_device(handle, device, context)
         return _owning.on(chosen, handle), chosen, chosen_context
@@ -656,12 +656,14 @@ def opener_for(handle: Handle, device: DeviceLike | None, context: Context | Non
     ends="memory handle",
 )
 def put(handle: Handle | bytes | str) -> None:
-    """Withdraw a handle of this process for new opens. Objects that are open stay open."""
+    """Withdraw a handle of this process, so that no process can open it any more. Memory that is already open stays
+    open.
+    """
     withdraw(handle, "memory")
 
 
 def withdraw(handle: Handle | bytes | str, kind: str) -> None:
-    """Withdraw a handle of any kind."""
+    """Withdraw a handle of this process. Raises `InvalidHandleError` if the handle is not of the given kind."""
     found = expect_kind(handle, kind)
     table = node.current().table_if_any
     if table is None:

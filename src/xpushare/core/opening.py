@@ -1,5 +1,5 @@
-"""Chooses the device that opens a handle, checks that the device can open it, and opens it. The same code serves
-memory, physical memory and events.
+"""Chooses the device for a handle, checks that the device can open the handle, and opens the handle there. The same
+code serves memory, physical memory and events.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _free_nbytes(device: Device) -> int:
 @functools.cache
 def room_of(device: Device) -> Room | None:
     """Return the limits of the cache for closed or freed memory of the device, or None if the device's adapter does not
-    look after such a cache.
+    manage such a cache.
     """
     look_after, after_work = adapter_of(device).look_after, adapter_of(device).after_work
     if look_after is None:
@@ -210,7 +210,9 @@ class Openers:
 
 
 def own_export(here: Node, handle: Handle) -> Exported:
-    """Return the export behind a handle that this process made. If the number of opens is limited, this uses up one."""
+    """Return the export behind a handle that this process made. If the handle limits the number of opens, this call
+    uses up one.
+    """
     table = here.table()
     exported = table.find(handle)
     fields = fields_of(handle)
@@ -222,7 +224,7 @@ def own_export(here: Node, handle: Handle) -> Exported:
 
 
 def import_own(here: Node, handle: Handle, opener: Opener, source: Resource, export: Callable[[], Export]) -> Any:
-    """Import an object of this process on a device of another backend, or a second time on its own."""
+    """Import an object of this process on a device of another backend, or once more on its own device."""
     fields = fields_of(handle)
     # Without PICKLED: this process exports the memory itself.
     key = fields.cookie, fields.object, opener, fields.flags & READ_ONLY

@@ -1,5 +1,5 @@
-"""How readers are ordered after a producer's stream: by an event, and the number of the signal that marks the content
-complete.
+"""Makes the readers of an array wait for the stream that produces its content. A signal of an event marks the content
+as complete.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Mark(NamedTuple):
 
 @final
 class _Signalled:
-    """The event that a queue signals for all arrays it produces, as long as nobody else signals it."""
+    """The event that a queue signals for all arrays it produces, as long as no other process signals it."""
 
     __slots__ = ("event", "export", "point")
 
@@ -98,8 +98,9 @@ class _Signalled:
         self.point = 0
 
     def serves(self, device: Device) -> bool:
-        """Return whether the queue can signal the event once more. It cannot after a loss, which another signal would
-        hide, nor after an importer's signal, for which the queue would have to wait.
+        """Return whether the queue can signal the event once more. After a loss the result is False, since another
+        signal would hide the loss. After an importer's signal the result is False, since the queue would have to wait
+        for that signal.
         """
         timeline = self.event.timeline
         slot = timeline.slot

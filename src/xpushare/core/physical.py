@@ -44,7 +44,7 @@ __all__ = [
 
 
 class Held(NamedTuple):
-    """Physical memory of this process and the objects that keep it alive: the whole state of a `PhysicalMemory`."""
+    """The complete state of a `PhysicalMemory`: the memory, and the objects that keep it alive."""
 
     pages: Pages
     device: Device
@@ -60,7 +60,7 @@ def multiple(name: str, value: int, granularity: int) -> None:
 
 @operation("PhysicalMemory", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))
 def create(nbytes: int, device: DeviceLike | None, context: Context | None, enable_ipc: bool) -> Held:
-    """Allocate physical memory: whole granules, without an address."""
+    """Allocate physical memory, which has no address until it is mapped. `nbytes` is a multiple of the granule."""
     chosen, chosen_context = resolve(device, context)
     require(chosen, Aspect.ext_oneapi_virtual_mem)
     enable_ipc = bool(enable_ipc)
@@ -142,13 +142,15 @@ _openers = Openers(Aspect.ext_oneapi_ipc_physical_memory, import_on)
     ends="physical memory handle",
 )
 def put(handle: Handle | bytes | str) -> None:
-    """Withdraw a handle of this process for new opens. Objects that are open stay open."""
+    """Withdraw a handle of this process, so that no process can open it any more. Memory that is already open stays
+    open.
+    """
     memory.withdraw(handle, "physical_memory")
 
 
 @final
 class Mapped(Pinned):
-    """One mapping in a range. It keeps its pages, and knows the buffers and operations that use it."""
+    """One mapping in a range. It keeps its pages alive, and tracks the buffers and operations that use it."""
 
     __slots__ = ("access", "at", "held", "nbytes")
 
@@ -197,7 +199,9 @@ class Reserved(Resource):
         return self.driver.host_accessible
 
     def check(self, at: int, nbytes: int) -> tuple[int, int]:
-        """Check that `at` and `nbytes` are multiples of the granule."""
+        """Check that the bytes lie in the range, and that `at` and `nbytes` are multiples of the granule. Returns both
+        numbers.
+        """
         at, nbytes = memory.piece("the range", self.nbytes, at, nbytes)
         if not nbytes:
             raise InvalidArgumentError("nbytes must be positive")
@@ -262,7 +266,7 @@ def access_argument(access: str) -> Access:
 
 @operation("VirtualRange", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))
 def reserve(nbytes: int, device: DeviceLike | None, context: Context | None, address: int | None) -> Reserved:
-    """Reserve addresses; nothing is mapped."""
+    """Reserve a range of addresses, without mapping any memory."""
     chosen, chosen_context = resolve(device, context)
     require(chosen, Aspect.ext_oneapi_virtual_mem)
     nbytes = memory.size_argument(nbytes)
@@ -336,7 +340,9 @@ def expect_free(found: list[Mapped]) -> None:
 
 @operation("VirtualRange.unmap", raises=(InvalidArgumentError, OutOfMemoryError, DeviceError))
 def unmap(reserved: Reserved, at: int, nbytes: int) -> None:
-    """Unmap one or several whole mappings. Refused while a buffer or an unfinished queue operation uses them."""
+    """Unmap one or several whole mappings. Raises `InvalidArgumentError` while a buffer or an unfinished queue
+    operation uses them.
+    """
     settle(reserved, at, nbytes)
     with reserved.lock:
         found = reserved.whole(at, nbytes)
@@ -349,7 +355,7 @@ def unmap(reserved: Reserved, at: int, nbytes: int) -> None:
 
 @operation("VirtualRange.set_access", raises=(InvalidArgumentError, OutOfMemoryError, DeviceError))
 def set_access(reserved: Reserved, at: int, nbytes: int, access: str) -> None:
-    """Change the access of one or several whole mappings."""
+    """Change the access mode of one or several whole mappings."""
     wanted = access_argument(access)
     if wanted != "rw":
         settle(reserved, at, nbytes)

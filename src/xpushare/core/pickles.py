@@ -50,8 +50,8 @@ def _grace() -> int:
 
 
 def _most_nbytes(device: Device) -> int:
-    """Return the limit on a device's memory that pickles keep alive, in bytes, if their objects have died and nobody
-    has opened them yet.
+    """Return the limit, in bytes, on the memory of a device that unopened pickles keep alive after their objects have
+    died.
     """
     most = settings.nbytes(_BYTES)
     return memory_nbytes(device) // 4 if most is None else most
@@ -91,7 +91,9 @@ def _withdraw_all(handles: list[Handle]) -> None:
 
 @final
 class Pickled:
-    """The handle that pickling an object makes. Its export outlives the object for a while; see `Table.outlive`."""
+    """The handle that pickling an object makes. Its export outlives the object for a while, as `Table.outlive`
+    describes.
+    """
 
     # Two threads that pickle one object must make only one export, else one thread's bytes would expire. Re-entrant,
     # since the garbage collector may run inside.
@@ -125,7 +127,9 @@ def hope_for(slot: Slot) -> None:
 
 
 def sent(made: dict[Device, list[Handle]], opens: int) -> None:
-    """Record that these handles were made for one pickle alone. They are treated as if their objects had died."""
+    """Record that these handles were made for one pickle alone, which may be opened `opens` times. The handles are
+    treated as if their objects had died.
+    """
     if node.left():
         return
     # First, since the variables may hold nonsense.
@@ -145,8 +149,8 @@ def taken_back(made: dict[Device, list[Handle]]) -> None:
 
 
 def forwards(handle: Handle) -> bool:
-    """Return whether pickling an import forwards the handle that the import was opened from, and renew that handle.
-    Return False if its exporter is gone.
+    """Return whether a pickle of imported memory can carry the handle that the memory was opened from, and extend the
+    validity of that handle. Returns False if the exporter of the handle has exited.
     """
     here = node.current()
     fields = fields_of(handle)
@@ -163,8 +167,8 @@ def forwards(handle: Handle) -> bool:
 
 
 def anew(source: object, device: Device, get: Callable[[], Handle]) -> Pickled | None:
-    """Export an import whose exporter is gone. Returns None if the device or its driver cannot do that, which is logged
-    once for each `source`. The caller holds `Pickled.lock`.
+    """Export an imported object again, from this process, after its exporter has exited. Returns None if the device or
+    its driver cannot do that. A warning is logged once for each `source`. The caller holds `Pickled.lock`.
     """
     if node.left() or not device.has(Aspect.outlives_exporter):
         return None
@@ -186,8 +190,8 @@ def wait_for_all(deadline: float) -> None:
     """Wait until each pickle of this process has been opened or has expired, at most until `deadline` (seconds of
     `time.monotonic`).
 
-    Called at a clean exit, which ends every object. No pickle stays valid for longer than `XPUSHARE_PICKLE_GRACE` after
-    that.
+    Called at a clean exit. The exit ends every object, so each pickle expires at most `XPUSHARE_PICKLE_GRACE` seconds
+    later.
     """
     table = node.current().table_if_any
     if table is None or not table.pickles_wait():

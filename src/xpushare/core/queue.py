@@ -85,9 +85,9 @@ def _goes_on(unfinished: bool | tuple[Slot, int]) -> bool:
 def _finish(deadline: float) -> None:
     """At a clean exit, wait until the queues have finished all work that they can finish.
 
-    A queue cannot progress by itself while it waits for a signal that nobody has submitted, or that another queue of
-    this process has yet to signal. The wait ends once no queue can progress and none has progressed since the previous
-    check.
+    A queue cannot progress by itself while it waits for a signal that no process has submitted, or that another queue
+    of this process has yet to signal. The wait ends once no queue can progress and none has progressed since the
+    previous check.
     """
     before: dict[int, bool | tuple[Slot, int]] | None = None
     while True:
@@ -116,8 +116,8 @@ def pause() -> None:
 
 
 def wait_for_device(device: Device) -> None:
-    """Wait until this process's queues on the device have finished, including closed ones. Their own `synchronize`
-    reports errors.
+    """Wait until this process's queues on the device have finished, including closed ones. This does not raise the
+    errors of the queues, which each queue's own `synchronize` raises.
     """
     for queue in _queues.all(device):
         while queue.unfinished() is not False:
@@ -228,8 +228,8 @@ def operand(queue: Work, what: str, source: Range, offset: int, total: int, nbyt
 
 @operation("Queue.copy", raises=(InvalidArgumentError, OutOfMemoryError, DeviceError))
 def copy(queue: Work, dst: tuple[Range, int, int], src: tuple[Range, int, int], nbytes: int | None) -> None:
-    """Copy `nbytes` (default: all of `src`) from the start of `src` to the start of `dst`. Operands are (range, offset,
-    bytes).
+    """Copy `nbytes` (default: all of `src`) from the start of `src` to the start of `dst`. Each operand is a tuple of a
+    range, the offset in the range and the number of bytes.
     """
     source = operand(queue, "src", *src, nbytes, False)
     target = operand(queue, "dst", *dst, source.nbytes, True)
@@ -239,7 +239,7 @@ def copy(queue: Work, dst: tuple[Range, int, int], src: tuple[Range, int, int], 
 
 @operation("Queue.fill", raises=(InvalidArgumentError, OutOfMemoryError, DeviceError))
 def fill(queue: Work, dst: tuple[Range, int, int], pattern: bytes, nbytes: int | None) -> None:
-    """Repeat `pattern` over the first `nbytes` (default: all) of `dst`."""
+    """Fill the first `nbytes` (default: all) of `dst` with repetitions of `pattern`."""
     try:
         pattern = bytes(memoryview(pattern))
     except TypeError:
@@ -259,7 +259,9 @@ def fill(queue: Work, dst: tuple[Range, int, int], pattern: bytes, nbytes: int |
 
 @operation("Queue.submit", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))
 def submit(queue: Work, function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
-    """Run a callable in order on the queue's thread; `synchronize` raises its exception."""
+    """Run a callable on the queue's thread, after the work queued before. `synchronize` raises the callable's
+    exception.
+    """
     if not callable(function):
         raise InvalidArgumentError(f"submit takes a callable, not {type(function).__name__}")
     queue.driver.call(functools.partial(function, *arguments))
@@ -293,7 +295,9 @@ def wait(queue: Work, event: Opened, at_least: int | None) -> None:
     "Queue.synchronize", raises=(InvalidArgumentError, TimeoutError, PeerLostError, OutOfMemoryError, DeviceError)
 )
 def synchronize(queue: Work, timeout: float | None) -> None:
-    """Wait on the host until everything queued has finished. Raises the errors since the last call."""
+    """Wait on the host until everything queued has finished. Raises the queue's errors that have not been raised
+    before.
+    """
     seconds = timeout_argument(timeout)
     if timeout is not None and timeout < 0:
         raise InvalidArgumentError(f"timeout is a number of seconds, 0 or more, not {timeout}")

@@ -1,9 +1,10 @@
 """The records that the tracing layer makes for `xpushare trace`. Each process appends every record to its own file at
 once, so that the records of a killed process survive. `cli/trace.py` reads the files.
 
-A file has one JSON array per line: `["process", pid, name]` first; `["thread", tid, name]` before a thread's first
-operation; `["begin", tid, at, operation, is_async, details]`; `["end", tid, at of the beginning, start, end, details]`.
-Times are nanoseconds of CLOCK_MONOTONIC, which all processes share.
+A file has one JSON array per line. The first line is `["process", pid, name]`. A line `["thread", tid, name]` comes
+before a thread's first operation. Each operation has two lines: `["begin", tid, at, operation, is_async, details]` and
+`["end", tid, at of the beginning, start, end, details]`. Times are nanoseconds of CLOCK_MONOTONIC, which all processes
+share.
 """
 
 from __future__ import annotations
@@ -77,8 +78,8 @@ class _File:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # the disk took only a part
 
     def _is_open(self) -> bool:
-        """Return whether the file is still open. The program may have closed it, so that its number may now belong to
-        another file.
+        """Return whether the file is still open. If the program has closed it, its descriptor's number may now belong
+        to another file.
         """
         try:
             found = os.fstat(self._fd)

@@ -68,7 +68,7 @@ class Allocation(AllocationBase):
 
     @property
     def serial(self) -> int:
-        """The number that names this allocation in importers' caches; assigned at the first export."""
+        """The number that identifies this allocation in importers' caches. It is assigned at the first export."""
         if not self.known_serial:
             table = node.here[0].table_if_any or node.here[0].table()
             self.known_serial: int = table.new_object() if self.name is None else table.object_named(self.name)
@@ -83,7 +83,8 @@ class Allocation(AllocationBase):
 
     def handle_covering(self, offset: int, nbytes: int) -> Handle | None:
         """Return the newest handle of this import that covers these bytes and whose export has not ended. If there is
-        none, return the newest handle that covers the bytes, even if its export has ended, or None.
+        none, return the newest handle that covers the bytes, even if its export has ended. Returns None if no handle
+        covers the bytes.
         """
         peers, newest = node.current().peers, None
         for handle in (self.newest, *reversed(list(self.earlier.values()))):
@@ -148,8 +149,8 @@ _native.register(Allocation=Allocation)
 
 
 def imported(device: Device, driver: DriverMemory, kind: UsmKind, end: End, owned: object = None) -> Allocation:
-    """Make the owner of memory that another process exported. `owned` is the object with which this process
-    exports it.
+    """Make the owner of memory that another process exported. `owned`, if given, is the object through which this
+    process can export the memory itself.
     """
     found: Allocation = _native.imported(
         device, driver, kind, driver.address, driver.nbytes, driver.host_accessible, owned, end, driver.keepable
@@ -170,7 +171,7 @@ class Pages(PagesBase):
 
     @property
     def serial(self) -> int:
-        """The number that names this memory in importers' caches; assigned at the first export."""
+        """The number that identifies this memory in importers' caches. It is assigned at the first export."""
         if not self.known_serial:
             self.known_serial: int = node.current().table().new_object()
         return self.known_serial

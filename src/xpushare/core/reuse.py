@@ -1,4 +1,4 @@
-"""Reuse of memory whose arrays are gone. Allocating and mapping new pages takes longer than filling existing ones."""
+"""Reuse of the memory of freed arrays. Allocating and mapping new pages takes longer than filling existing ones."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _ROUGHLY = 4  # a block may be larger than requested by one part in four, and a 
 class Block(Exposure):
     """Memory for arrays of this process, from its allocation to its release. Several arrays may use the memory in turn.
 
-    `free()` returns True if no other process can have the memory any more, False if one may have it, and None if this
-    process will never know.
+    `free()` returns True if no other process can have the memory open any more, False if another process may have it
+    open, and None if this process can never find out.
     """
 
     __slots__ = ("_waits", "after_work", "device", "driver", "kind", "nbytes", "room", "used")
@@ -63,7 +63,7 @@ class Block(Exposure):
             self.driver.release()
 
     def release(self) -> int:
-        """Release the available memory and return its size in bytes; 0 if it was released before."""
+        """Release the available memory and return its size in bytes, or 0 if it was released before."""
         if not self.wake():
             return 0
         self.driver.release()
@@ -78,7 +78,7 @@ _lock = threading.RLock()  # re-entrant, since a garbage collection anywhere may
 
 
 def new_block(device: Device, driver: DriverMemory, kind: UsmKind) -> Block | None:
-    """Wrap new memory in a block. Returns None if it cannot be reused."""
+    """Wrap new memory in a block. Returns None if the memory cannot be reused later."""
     room = room_of(device)
     if not driver.reusable or (room is not None and not room.prepare()):
         return None
@@ -94,8 +94,8 @@ def allocation_of(block: Block) -> Allocation:
 
 
 def _ended(block: Block) -> None:
-    """Make the block available again, or release its memory if another process may reach it for ever. Called when no
-    view, capsule, queue or export of this process uses the memory any more.
+    """Make the block available again, or release its memory if another process may keep access to it forever. Called
+    when no view, capsule, queue or export of this process uses the memory any more.
     """
     if block.free() is None:
         block.driver.release()
@@ -136,7 +136,7 @@ def _wait(block: Block) -> None:
 
 
 def take(device: Device, kind: UsmKind, nbytes: int) -> Block | None:
-    """Return the newest available block that is large enough but not much larger. None if there is none."""
+    """Return the newest available block that is large enough but not much larger, or None if there is no such block."""
     blocks = _waiting.get((device, kind))
     if not blocks:
         return None

@@ -52,7 +52,7 @@ Place = tuple[tuple[str, int, str], ...]
 
 
 def here() -> Place:
-    """Return the program's source location, without the calls inside this package."""
+    """Return the source locations of the program's current calls, innermost first. Leaves out calls inside xpushare."""
     found: list[tuple[str, int, str]] = []
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # as `logging` and `warnings` do
     caller: Any = frame
@@ -68,7 +68,7 @@ def here() -> Place:
 
 
 def shown(place: Place) -> str:
-    """Return the innermost call as text."""
+    """Return the innermost source location as text, in the form `file:line`."""
     return f"{place[0][0]}:{place[0][1]}" if place else ""
 
 
@@ -367,7 +367,7 @@ def validated(operation: Operation, call: Callable[..., Any]) -> Callable[..., A
 
 
 def _check_handle(operation: Operation, error: Exception, given: Any) -> None:
-    """After a handle was refused, report if this process has withdrawn it before."""
+    """Report the misuse if an operation refused a handle because this process had withdrawn it."""
     try:
         handle = Handle(given)
     except (InvalidArgumentError, TypeError):

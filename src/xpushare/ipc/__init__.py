@@ -1,5 +1,5 @@
-"""Explicit handles, with the names of SYCL's inter-process communication: `get`, `open`, `close` and `put` for each
-kind of object.
+"""Explicit handles, with the function names of SYCL's inter-process communication. Each kind of object has `get`,
+`open` and `put`. Memory also has `close`.
 """
 
 from xpushare.ipc import event as event

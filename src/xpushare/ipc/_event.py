@@ -1,5 +1,5 @@
-"""The functions of `xpushare.ipc.event`. The public module contains nothing else, because editors offer every name in a
-module, imported names included.
+"""The functions of `xpushare.ipc.event`. They are defined here so that the public module contains no other names, which
+editors would offer to users.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ def get(event: Event, *, context: Context | None = None) -> Handle:
     """Export an event, and return a handle of it. (urIPCGetEventHandleExp)
 
     Args:
-        event: An event that was made here with `enable_ipc=True`.
+        event: An event that this process created with `enable_ipc=True`.
         context: The context of the event, by default the device's own.
 
     Returns:
         A new handle, valid until `put`.
 
     Raises:
-        InvalidArgumentError: The event was opened from a handle, or was not made for sharing.
+        InvalidArgumentError: The event was opened from a handle, or was created without `enable_ipc=True`.
 
     Examples:
         >>> event = xs.Event("native_cpu:0", enable_ipc=True)
@@ -51,11 +51,11 @@ def open(
 
     Args:
         h: A handle, its bytes or its text.
-        device: Where to open it. None means the device that the handle names.
-        context: The context to open it in, by default the device's own.
-        signals: True: this process is going to signal, and if it dies, even before its first signal,
-            every waiter is notified. False: this object only waits, and its end affects no waiter.
-            None: the process counts once it has signalled (see `Event`).
+        device: The device to open the handle on. None means the device that the handle names.
+        context: The context to open the handle in, by default the device's own.
+        signals: With True, this process is going to signal. If it dies, even before its first signal, every waiter is
+            notified. With False, this object only waits, and its end affects no waiter. With None, the process counts
+            as a signaller once it has signalled (see `Event`).
 
     Returns:
         A new `Event` that shares its state with the exporter's.
@@ -63,7 +63,7 @@ def open(
     Raises:
         InvalidHandleError: The bytes are not a handle of an event of this user and boot.
         HandleExpiredError: The exporter has withdrawn the handle (`put`), or has exited.
-        RouteError: Every way to the exporter's event is blocked. `reasons` lists how to unblock each.
+        RouteError: Every route to the exporter's event is blocked. `reasons` lists how to unblock each.
         FeatureNotSupportedError: The device cannot open this event.
 
     Examples:
@@ -86,10 +86,11 @@ def open(
 
 
 def put(h: Handle | bytes | str) -> None:
-    """Withdraw a handle of this process. Events that were opened stay valid. (urIPCPutEventHandleExp)
+    """Withdraw a handle of this process, so that no process can open it any more. Events that are already open stay
+    valid. (urIPCPutEventHandleExp)
 
     Args:
-        h: A handle that `get` made here, its bytes or its text.
+        h: A handle that `get` returned in this process, its bytes or its text.
 
     Raises:
         InvalidArgumentError: Another process made the handle, or the handle was already withdrawn.

@@ -1,5 +1,5 @@
-"""The functions of `xpushare.ipc.memory`. The public module contains nothing else, because editors offer every name in
-a module, imported names included.
+"""The functions of `xpushare.ipc.memory`. They are defined here so that the public module contains no other names,
+which editors would offer to users.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ __all__ = ["close", "get", "open", "put"]
 def get(obj: Memory | AnyArray, *, context: Context | None = None, read_only: bool = False) -> Handle:
     """Export memory, and return a handle of it.
 
-    The export holds the memory until `put` or the end of this process, whether or not the object is
-    garbage-collected. (urIPCGetMemHandleExp)
+    The export keeps the memory alive until `put` or the end of this process, even if `obj` is garbage-collected.
+    (urIPCGetMemHandleExp)
 
     Args:
         obj: A `Memory`, or an array of any library whose memory a driver can export. If it covers
@@ -33,7 +33,7 @@ def get(obj: Memory | AnyArray, *, context: Context | None = None, read_only: bo
             accidental writes.
 
     Returns:
-        A new handle, even of memory that was exported before.
+        A new handle, even if the memory was exported before.
 
     Raises:
         InvalidArgumentError: The memory is closed, or was opened from a handle.
@@ -66,16 +66,16 @@ def open(h: HandleLike, *, device: DeviceLike | None = None, context: Context | 
 
     Args:
         h: A handle, its bytes or its text.
-        device: Where to open it. None means the device that the handle names.
-        context: The context to open it in, by default the device's own.
+        device: The device to open the handle on. None means the device that the handle names.
+        context: The context to open the handle in, by default the device's own.
 
     Returns:
-        A new `Memory` over exactly the exported range. It has a `close` of its own.
+        A new `Memory` over exactly the exported range. Close each returned object separately.
 
     Raises:
         InvalidHandleError: The bytes are not a handle of memory of this user and boot.
         HandleExpiredError: The handle was withdrawn (`put`), or the exporter has exited.
-        RouteError: Every way to the exporter's memory is blocked. `reasons` lists how to unblock each.
+        RouteError: Every route to the exporter's memory is blocked. `reasons` lists how to unblock each.
         FeatureNotSupportedError: The device cannot open this memory.
         OutOfMemoryError: Memory or file descriptors ran out.
 
@@ -127,11 +127,11 @@ def close(memory: Memory) -> None:
 def put(h: Handle | bytes | str) -> None:
     """Withdraw a handle of this process. (urIPCPutMemHandleExp)
 
-    New opens fail, and opened objects stay open. The call is optional, and is allowed after the memory
-    was freed.
+    After that, no process can open the handle any more. Memory that is already open stays open. Calling `put` is
+    optional, and is allowed after the memory was closed.
 
     Args:
-        h: A handle that `get` made here, its bytes or its text.
+        h: A handle that `get` returned in this process, its bytes or its text.
 
     Raises:
         InvalidArgumentError: Another process made the handle, or the handle was already withdrawn.

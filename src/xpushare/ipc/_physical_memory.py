@@ -1,5 +1,5 @@
-"""The functions of `xpushare.ipc.physical_memory`. The public module contains nothing else, because editors offer every
-name in a module, imported names included.
+"""The functions of `xpushare.ipc.physical_memory`. They are defined here so that the public module contains no other
+names, which editors would offer to users.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ def get(physical_memory: PhysicalMemory, *, context: Context | None = None) -> H
     """Export physical memory, and return a handle of it. (urIPCGetPhysMemHandleExp)
 
     Args:
-        physical_memory: Physical memory that was made with `enable_ipc=True`, or imported.
+        physical_memory: Physical memory that was created with `enable_ipc=True`, or opened from a handle.
         context: The context of the memory, by default the device's own.
 
     Returns:
         A new handle, valid until `put`.
 
     Raises:
-        InvalidArgumentError: The memory was not made for sharing, or is closed.
+        InvalidArgumentError: The memory was created without `enable_ipc=True`, or is closed.
         FeatureNotSupportedError: The device cannot share physical memory.
         ForkError: The memory belongs to the parent of this process.
 
@@ -48,8 +48,8 @@ def open(h: HandleLike, *, device: DeviceLike | None = None, context: Context | 
 
     Args:
         h: A handle, its bytes or its text.
-        device: Where to open it. None means the device that the handle names.
-        context: The context to open it in, by default the device's own.
+        device: The device to open the handle on. None means the device that the handle names.
+        context: The context to open the handle in, by default the device's own.
 
     Returns:
         A `PhysicalMemory` over the same pages, which can be exported again.
@@ -57,7 +57,7 @@ def open(h: HandleLike, *, device: DeviceLike | None = None, context: Context | 
     Raises:
         InvalidHandleError: The bytes are not a handle of physical memory of this user and boot.
         HandleExpiredError: The handle was withdrawn (`put`), or the exporter has exited.
-        RouteError: Every way to the exporter's memory is blocked. `reasons` lists how to unblock each.
+        RouteError: Every route to the exporter's memory is blocked. `reasons` lists how to unblock each.
         FeatureNotSupportedError: The device cannot open this memory.
 
     Examples:
@@ -79,10 +79,11 @@ def open(h: HandleLike, *, device: DeviceLike | None = None, context: Context | 
 
 
 def put(h: Handle | bytes | str) -> None:
-    """Withdraw a handle of this process. Opened objects stay valid. (urIPCPutPhysMemHandleExp)
+    """Withdraw a handle of this process, so that no process can open it any more. Objects that are already open stay
+    valid. (urIPCPutPhysMemHandleExp)
 
     Args:
-        h: A handle that `get` made here, its bytes or its text.
+        h: A handle that `get` returned in this process, its bytes or its text.
 
     Raises:
         InvalidArgumentError: Another process made the handle, or the handle was already withdrawn.

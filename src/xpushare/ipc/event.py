@@ -1,6 +1,6 @@
 """Handles of events, with the functions of `sycl::ext::oneapi::experimental::ipc::event`.
 
-There is no `close`: the last reference to an event closes it.
+There is no `close` function. `Event.close` closes an event, as does dropping the last reference to it.
 """
 
 from xpushare.ipc._event import get, open, put

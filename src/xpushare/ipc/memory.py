@@ -1,4 +1,6 @@
-"""Handles of USM memory, with the functions of `sycl::ext::oneapi::experimental::ipc::memory`."""
+"""Handles of USM (unified shared memory) allocations, with the functions of
+`sycl::ext::oneapi::experimental::ipc::memory`.
+"""
 
 from xpushare.ipc._memory import close, get, open, put
 

@@ -1,6 +1,6 @@
 """Handles of physical memory, with the functions of `sycl::ext::oneapi::experimental::ipc::physical_memory`.
 
-There is no `close`: the last reference to an import closes it.
+There is no `close` function. `PhysicalMemory.close` closes an opened object, as does dropping the last reference to it.
 """
 
 from xpushare.ipc._physical_memory import get, open, put

@@ -1,5 +1,5 @@
-"""`Memory` and `SharedArray`: USM memory, and arrays in it, which every array library reads. Both classes are in one
-module, because each makes objects of the other.
+"""`Memory`, which is USM memory, and `SharedArray`, an array in such memory that other array libraries can use. Both
+classes are in one module because each creates objects of the other.
 """
 
 from __future__ import annotations
@@ -113,9 +113,9 @@ def span_of(found: Range) -> Span:
 class Memory(BufferBase, Exportable[Range]):
     """Memory of a device: an allocation, a slice of one, or memory of another process.
 
-    `malloc_device`, `malloc_host`, `malloc_shared` and `ipc.memory.open` make it. It supports DLPack and the array
-    interfaces and, if the host can access the memory, the buffer protocol. After `close`, the memory is freed once the
-    last view, array, slice, export and unfinished queue operation has released it.
+    `malloc_device`, `malloc_host`, `malloc_shared` and `ipc.memory.open` return such an object. It supports DLPack and
+    the array interfaces and, if the host can access the memory, the buffer protocol. After `close`, the memory is freed
+    once the last view, array, slice, export and unfinished queue operation has released it.
 
     Examples:
         >>> with xs.malloc_host(64, "native_cpu:0") as memory:
@@ -168,8 +168,8 @@ class Memory(BufferBase, Exportable[Range]):
         """Return a part of the memory as a `Memory` of its own.
 
         Args:
-            offset: First byte of the part.
-            nbytes: Length of the part.
+            offset: Offset in the memory, in bytes, at which the part begins.
+            nbytes: Length of the part in bytes.
 
         Returns:
             The part, which shares the ownership of the memory. Its handles cover exactly the part.
@@ -190,7 +190,7 @@ class Memory(BufferBase, Exportable[Range]):
         Args:
             shape: Number of elements per dimension.
             dtype: A NumPy dtype or its name.
-            offset: Byte at which the first element begins.
+            offset: Offset in the memory, in bytes, at which the first element begins.
 
         Returns:
             A C-ordered array that shares the ownership.
@@ -210,7 +210,7 @@ class Memory(BufferBase, Exportable[Range]):
 
         Returns:
             A dict. `kind` is "device", "host" or "shared". `nbytes` is the size of this memory, and `allocation_nbytes`
-            the size of the allocation that contains it. `imported` tells whether the memory was opened from a handle.
+            the size of the allocation that contains it. `imported` says whether the memory was opened from a handle.
             `kept_nbytes` is the size of all memory that this process caches. `exports` has the live handles of the
             allocation, each with `generation`, `nbytes`, `read_only` and the number of `importers`.
 
@@ -266,7 +266,7 @@ class Memory(BufferBase, Exportable[Range]):
 
 
 def memory_over(source: Range) -> Memory:
-    """Make the `Memory` of a range."""
+    """Make the `Memory` object for a range."""
     self = BufferBase.__new__(Memory)
     hold(self, source, source.allocation.forks)
     if watchers:
@@ -313,8 +313,8 @@ class SharedArray(ArrayState, Holder[Range]):
         raise TypeError("a SharedArray is made by Memory.as_array, VirtualRange.as_array, empty and attach")
 
     def _before_host(self) -> None:
-        """Wait for the producer's stream, because the host reads next. Once the content is complete, later reads do not
-        wait.
+        """Wait for the producer's stream, because the host is about to read the array. Once the content is complete,
+        later reads do not wait.
         """
         order = array_order(self)
         if order is not None:
@@ -328,8 +328,8 @@ class SharedArray(ArrayState, Holder[Range]):
             order.before(work)
 
     def _expect_opened(self) -> None:
-        """Raise if the array came from a pickle that could not be opened. A closed array still knows its shape and
-        type.
+        """Raise an error if the array came from a pickle that could not be opened. A closed array raises none, since
+        its shape and type are still known.
         """
         if array_dtype(self) is None:
             use(self)
@@ -493,7 +493,7 @@ class SharedArray(ArrayState, Holder[Range]):
         return self._copied()._capsule(stream, versioned, copied=True) if copy else self._capsule(stream, versioned)
 
     def _copied(self) -> SharedArray:
-        """Return a copy in new memory. Its elements are complete when this returns."""
+        """Return a copy in new memory. The copying has finished when this returns."""
         from xpushare.core import queue as queues
 
         source, offset, shape, strides, dtype = described(self)
@@ -525,8 +525,8 @@ class SharedArray(ArrayState, Holder[Range]):
         return dlpack_capsule(owner, address, here, kind, array_shape(self), steps, sealed, versioned, copied)
 
     def _order_dlpack(self, found: Range, on_host: bool, stream: Any) -> None:
-        """Make the consumer's stream wait. `stream` is DLPack's number for the stream. None is the default stream, or
-        no stream on the host.
+        """Make the consumer's stream wait until the content of the array is complete. `stream` is DLPack's number for
+        the stream. None means the default stream or, for memory of the host, no stream.
         """
         device = found.device
         if (
@@ -600,8 +600,9 @@ class SharedArray(ArrayState, Holder[Range]):
         return self._interface()
 
     def _given(self, name: str) -> dict[str, Any]:
-        """Return the array interface of that name, if the device's vendor has it. The consumer waits for the stream
-        that the interface names. If it names no stream, the host waits here.
+        """Return the value of the array interface attribute `name`. Raises AttributeError if the device's vendor has no
+        such interface. If the interface can name a stream, the consumer waits for that stream. Otherwise the host waits
+        here until the content is complete.
         """
         found = use(self)
         protocol = _given_interfaces.get((found.device.backend, name))
@@ -653,8 +654,8 @@ class SharedArray(ArrayState, Holder[Range]):
 
     def _pickled(self, producer: object = None, marks: Marks | None = None) -> bytes:
         """Return the bytes that a pickle of the array contains: the handle of an import if its exporter is alive,
-        otherwise the handle of a new export. The content is as of now on the current stream of `producer`'s library.
-        `marks` are the stream marks made so far for the same message.
+        otherwise the handle of a new export. Its readers wait for the work queued so far on the current stream of
+        `producer`'s library. `marks` has the stream marks made so far for the same message.
         """
         found = use(self)
         imported = found.handle if found.borrowed else None
@@ -682,7 +683,7 @@ class SharedArray(ArrayState, Holder[Range]):
         return _sealed(handle, covered, array_dtype(self), array_shape(self), array_strides(self), first, order)
 
     def _received(self, found: Range, handle: Handle) -> bytes:
-        """Return the handle that an import was opened from."""
+        """Return the bytes of a message that carries `handle`, from which the array was opened."""
         message: ArrayHandle | None = array_message(self)
         if message is not None and not is_tree(message):
             return bytes(message)
@@ -749,7 +750,7 @@ _TORCH_WRITES: Final = (
 
 
 def _warn_torch() -> None:
-    """Warn of `torch.from_dlpack`, which treats read-only memory as writable. Its call is recognised because it asks
+    """Warn that `torch.from_dlpack` treats read-only memory as writable. The call is recognised because it asks
     for DLPack version 1.0 and, unlike NumPy, leaves out optional arguments. If torch is loaded, other libraries that
     call in this way cause a needless warning.
     """
@@ -767,8 +768,8 @@ _given_interfaces: Final[dict[tuple[str, str], ArrayInterface]] = {}  # by (back
 
 
 def _give_interfaces(backend: str) -> None:
-    """Let arrays have the array interfaces of a vendor that is in use here. They are set on the class, since
-    `__getattr__` would make each use of any attribute slower.
+    """Add the array interfaces of a vendor whose devices are in use here to `Memory` and `SharedArray`. They are set on
+    the classes, since `__getattr__` would slow down every attribute access.
     """
     record = adapters.record(backend)
     for each in () if record is None else record.interfaces:
@@ -827,8 +828,8 @@ def array_over(source: Range, shape: int | tuple[int, ...], dtype: DTypeLike, of
 def view_of(
     array: SharedArray, offset: int, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...]
 ) -> SharedArray:
-    """Make another array in the same memory. Its first element is `offset` bytes after this array's, and its readers
-    wait for the same signals.
+    """Make another array in the same memory. Its first element lies `offset` bytes after the first element of `array`,
+    and its readers wait for the same signals.
     """
     check_dtype(dtype)
     return array_of(use(array), as_shape(shape), dtype, strides, array_offset(array) + offset, array_order(array))
@@ -840,7 +841,9 @@ def placed(array: SharedArray) -> tuple[Range, int]:
 
 
 def described(array: SharedArray) -> tuple[Range, int, tuple[int, ...], tuple[int, ...], Any]:
-    """Return the exact bytes that the elements span, the first element's offset in them, shape, strides and dtype."""
+    """Return the exact bytes that the elements span, the first element's offset in them, the shape, the strides and the
+    dtype.
+    """
     found = use(array)
     dtype = array_dtype(array)
     shape, strides = array_shape(array), array_strides(array)

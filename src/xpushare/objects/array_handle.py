@@ -54,8 +54,8 @@ class ArrayHandle(MessageState, Named, Closable, Generic[T_co]):
     `bytes(h)` and `str(h)` are the whole handle. They may be sent through any channel, and
     `ArrayHandle(h)` parses and verifies them. Handles compare by content, and can be hashed and pickled.
 
-    Only the object that `share` returned owns the export. Closing it, or leaving its `with` block,
-    withdraws the handle for new attaches. Closing a parsed or unpickled handle closes only that object.
+    Only the object that `share` returned owns the export. Closing it, or leaving its `with` block, withdraws the
+    handle, so that no process can attach to it any more. Closing a parsed or unpickled handle closes only that object.
 
     The handle of a tree has `handles`, one for each allocation, and no `handle`, `event`, `shape`,
     `strides` and `dtype`.
@@ -118,7 +118,7 @@ class ArrayHandle(MessageState, Named, Closable, Generic[T_co]):
 
     @property
     def event(self) -> Handle | None:
-        """The handle of the event that orders the content, or None if none is needed."""
+        """The handle of the event that marks the content as complete, or None if readers do not have to wait."""
         self._one("event")
         events = message_events(self)
         return events[0][0] if events else None
@@ -149,7 +149,7 @@ class ArrayHandle(MessageState, Named, Closable, Generic[T_co]):
 
     @property
     def read_only(self) -> bool:
-        """Whether importers get no writable view of any of the memory."""
+        """Whether all of the memory is read-only for importers."""
         return all(handle.read_only for handle in self.handles)
 
     @property
@@ -158,9 +158,10 @@ class ArrayHandle(MessageState, Named, Closable, Generic[T_co]):
         return message_copied(self)
 
     def close(self) -> None:
-        """Withdraw the handle for new attaches if `share` returned this object. Idempotent.
+        """Withdraw the handle if `share` returned this object. Idempotent.
 
-        Attached arrays stay attached. Closing a parsed or unpickled handle closes only this object.
+        After that, no process can attach to it any more. Attached arrays stay attached. Closing a parsed or unpickled
+        handle closes only this object.
 
         Examples:
             >>> handle = xs.share(xs.zeros(3))
@@ -203,7 +204,9 @@ class ArrayHandle(MessageState, Named, Closable, Generic[T_co]):
             )
 
     def _use(self) -> ArrayHandle[T_co]:
-        """Check the handle as `use` does, but allow forked children, since a handle is just bytes."""
+        """Check that the handle is open, as `use` does. Unlike `use`, this allows forked children, since a handle is
+        just bytes.
+        """
         expect_open(self)
         unread = unread_of(self)
         if unread is not None:

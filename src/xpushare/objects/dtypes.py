@@ -61,7 +61,7 @@ def build_dtype(described: Any, itemsize: int) -> Any:
 
 
 def named_dtype(name: str) -> Any:
-    """Return bfloat16 and the like by their `ml_dtypes` names."""
+    """Return the `ml_dtypes` dtype with this name, such as bfloat16."""
     import numpy
 
     try:

@@ -25,35 +25,35 @@ __all__ = ["Event", "event_over"]
 class Event(Exportable[Opened]):
     """A timeline of signals that processes share.
 
-    Signals are numbered from 1 on. `pending` is the newest number that anybody has submitted, and
-    `value` the number up to which every signal has completed. With `enable_ipc=True` other processes
-    open the event by handle, and signal, wait and query it as its maker does.
+    Signals are numbered from 1 on. `pending` is the number of the newest signal that any process has submitted. `value`
+    is the number up to which every signal has completed or was lost. With `enable_ipc=True`, other processes can open
+    the event by a handle. They can then signal it, wait for it and query it, as the process that made it can.
 
-    A wait is for the newest signal known at the call, or for `at_least`, which may lie in the future.
-    Between processes use `at_least`.
+    By default, a wait is for the newest signal known at the call. With `at_least`, it is for the signal with that
+    number, which may lie in the future. Use `at_least` to wait for a signal of another process.
 
-    A wait for the next signal continues as long as some living process counts as a signaller, and then
-    raises `PeerLostError`. So pass `signals=True` in the process that is going to signal: its death
-    then ends every wait, even if other processes have the event open.
+    A wait for the next signal continues as long as a living process counts as a signaller, and then raises
+    `PeerLostError`. Pass `signals=True` in the process that is going to signal. If that process dies, every wait ends,
+    even if other processes have the event open.
 
-    A process that exits with the event open and without having signalled is treated as dead. Without
-    `signals=True` that holds only if the process has not waited for the event. A pickle that nobody
-    opens within `XPUSHARE_PICKLE_GRACE` seconds is treated like a dead process, unless another possible
-    signaller has opened the event since.
+    A process that exits with the event open and has never signalled it is treated as if it had crashed. There is one
+    exception: if the process did not pass `signals=True` and has waited for the event, its exit counts as a `close`. A
+    pickle that is not opened within `XPUSHARE_PICKLE_GRACE` seconds is treated like a crashed process, unless another
+    possible signaller has opened the event since.
 
     Args:
         device: The device. None means `default_device()`: the first GPU, if there is one.
-        context: The context to make it in, by default the device's own.
-        enable_ipc: Allows `ipc.event.get` and pickles to export it.
+        context: The context to create the event in, by default the device's own.
+        enable_ipc: Allows `ipc.event.get` and pickling to export the event.
         enable_profiling: Records `times`. Such an event cannot be shared.
-        signals: True: this process is going to signal, and counts as a signaller at once. False: this
-            object only waits, and never counts. None: the process counts once it has signalled. Until
-            any process counts, all processes do that have the event open without `signals=False`.
+        signals: With True, this process is going to signal, and counts as a signaller at once. With False, this object
+            only waits, and never counts. With None, the process counts once it has signalled. As long as no process
+            counts, every process that has the event open without `signals=False` is treated as a signaller.
         label: The event's name in `ls` and `shares`, at most 56 bytes.
 
     Raises:
-        InvalidArgumentError: IPC and profiling exclude each other, or an option does not fit.
-        FeatureNotSupportedError: A device of the context cannot do that.
+        InvalidArgumentError: Both `enable_ipc` and `enable_profiling` are set, or another argument is invalid.
+        FeatureNotSupportedError: A device of the context does not support such events.
 
     Examples:
         >>> with xs.Event("native_cpu:0") as event:
@@ -81,16 +81,16 @@ class Event(Exportable[Opened]):
 
     @classmethod
     def from_native(cls, native: object) -> Event:
-        """Make an `Event` that completes when another library's event does.
+        """Return a new `Event` that completes when another library's event completes.
 
         Args:
-            native: An event of torch, CuPy or another library, as it is recorded now.
+            native: An event of torch, CuPy or another library. Its latest recording counts.
 
         Returns:
             An event with one signal. The other library still owns its event.
 
         Raises:
-            FeatureNotSupportedError: No adapter knows such an event.
+            FeatureNotSupportedError: No adapter supports events of this type.
 
         Examples:
             `recorded` stands for a recorded `torch.cuda.Event`. The mock device runs without a GPU.
@@ -108,7 +108,7 @@ class Event(Exportable[Opened]):
 
     @property
     def ipc_enabled(self) -> bool:
-        """Whether `ipc.event.get` accepts the event; False for imports."""
+        """Whether `ipc.event.get` accepts the event. False for events that were opened from a handle."""
         return use(self).ipc_enabled
 
     @property
@@ -118,7 +118,7 @@ class Event(Exportable[Opened]):
 
     @property
     def pending(self) -> int:
-        """The number of the newest signal that anybody has submitted."""
+        """The number of the newest signal that any process has submitted."""
         return use(self).timeline.slot.pending
 
     @property
@@ -130,9 +130,9 @@ class Event(Exportable[Opened]):
     def times(self) -> Times:
         """When the newest signal of a profiling event was queued, submitted, started and complete.
 
-        The times are nanoseconds of the device's clock. (urEventGetProfilingInfo) Raises
-        `InvalidArgumentError` if the event was made without `enable_profiling=True` or the signal
-        is not complete, and `PeerLostError` if it was lost.
+        The times are nanoseconds of the device's clock. Raises `InvalidArgumentError` if the event was created without
+        `enable_profiling=True`, or if the signal is not complete. Raises `PeerLostError` if the signal was lost.
+        (urEventGetProfilingInfo)
         """
         return core.times(use(self))
 
@@ -156,8 +156,8 @@ class Event(Exportable[Opened]):
     def wait(self, timeout: float | None = None, *, at_least: int | None = None) -> None:
         """Wait on the host for a signal.
 
-        On a fresh event, `wait()` has nothing to wait for and returns at once. A `UserWarning` says so if
-        a `timeout` was given.
+        On a fresh event, `wait()` has nothing to wait for and returns at once. If a `timeout` was given, a
+        `UserWarning` is issued.
 
         Under gevent, this blocks the hub. Call it through `gevent.get_hub().threadpool.apply`.
 
@@ -168,8 +168,8 @@ class Event(Exportable[Opened]):
 
         Raises:
             TimeoutError: The signal did not complete in time.
-            PeerLostError: The process that would have signalled has ended, or its queue has failed. This
-                comes within a second.
+            PeerLostError: The process that should have signalled has ended, or its queue has failed. The error is
+                raised within a second of that.
             InvalidArgumentError: The event is closed, even by another thread during the wait.
 
         Examples:
@@ -185,15 +185,15 @@ class Event(Exportable[Opened]):
     async def reached(self, at_least: int | None = None) -> None:
         """Wait in an event loop for a signal.
 
-        It can be cancelled and needs no thread. For time-outs use `asyncio.timeout` or
-        `trio.move_on_after`. `await event` is the same without a number.
+        The wait can be cancelled, and needs no thread. For time-outs use `asyncio.timeout` or `trio.move_on_after`.
+        `await event` does the same as `await event.reached()`.
 
         Args:
             at_least: The number of the signal, which may lie in the future. None means the newest one
                 known now.
 
         Raises:
-            PeerLostError: The process that would have signalled has ended, or its queue has failed.
+            PeerLostError: The process that should have signalled has ended, or its queue has failed.
             InvalidArgumentError: The event is closed.
 
         Examples:
@@ -207,22 +207,21 @@ class Event(Exportable[Opened]):
 
     # Any: None, of which type checkers would say that it cannot be awaited.
     def recovered(self, timeout: float | None = None) -> Awaitable[None] | Any:
-        """Wait until a loss has ended: another process has opened the event to signal it, or has
-        signalled it.
+        """After a signal was lost, wait until another process has opened the event to signal it, or has signalled it.
 
-        Use this to continue after `PeerLostError`. Until the loss has ended, each wait for a lost signal
-        raises at once. A lost signal stays lost until a later one is complete: wait for `pending + 1` next.
+        Use this to continue after `PeerLostError`. Until another process has done so, each wait for a lost signal
+        raises `PeerLostError` at once. A lost signal stays lost until a later signal is complete. So wait for signal
+        `pending + 1` next.
 
         Args:
-            timeout: Seconds to wait. None waits as long as it takes. In a running event loop it does
-                not apply.
+            timeout: Seconds to wait. None waits as long as it takes. In a running event loop, `timeout` is ignored.
 
         Returns:
-            None, or in a running event loop an awaitable.
+            None. In a running event loop, an awaitable.
 
         Raises:
-            TimeoutError: The loss has not ended in time.
-            PeerLostError: The exporter is gone, so nobody can open the event any more.
+            TimeoutError: No other process opened or signalled the event in time.
+            PeerLostError: The exporter has exited, so no process can open the event any more.
 
         Examples:
             >>> def wait_for(event, number):
@@ -247,15 +246,14 @@ class Event(Exportable[Opened]):
         raise TypeError("an Event has no truth value: did you mean event.done?")
 
     def native_ipc_handle(self) -> bytes:
-        """Return the driver's own IPC handle of an event, for code that accepts only such handles.
-        The driver's event completes with the newest signal known now. Open it before this object is
-        closed.
+        """Return the driver's own IPC handle of an event, for code that accepts only such handles. The driver's event
+        completes with the newest signal known now. Open the handle before this object is closed.
 
         Returns:
             The bytes of the driver's handle, cudaIpcEventHandle_t on `cuda`.
 
         Raises:
-            FeatureNotSupportedError: The driver has no such handles.
+            FeatureNotSupportedError: The driver has no IPC handles for events.
 
         Examples:
             >>> with xs.Event("native_cpu:0") as event:
@@ -275,9 +273,9 @@ class Event(Exportable[Opened]):
         """Report the event's numbers and the processes that have it open.
 
         Returns:
-            A dict. `value`, `pending` and `ipc_enabled` are the attributes of these names. `imported` tells
-            whether the event was opened from a handle. `processes` are those that have it open, each with
-            `pid`, `alive`, and `self` for this process.
+            A dict. `value`, `pending` and `ipc_enabled` are the attributes of these names. `imported` says whether the
+            event was opened from a handle. `processes` lists the processes that have the event open. Each entry has
+            `pid`, `alive` and `self`, which is true for this process.
 
         Raises:
             InvalidArgumentError: The event is closed.
@@ -350,7 +348,7 @@ def _hold(thing: Event, opened: Opened) -> None:
 
 
 def event_over(opened: Opened) -> Event:
-    """Make the `Event` of an opened slot."""
+    """Make the `Event` object for an event that this process has created or opened."""
     self = object.__new__(Event)
     _hold(self, opened)
     return self

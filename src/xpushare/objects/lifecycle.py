@@ -58,7 +58,9 @@ C = TypeVar("C", bound="Closable")
 
 
 class _AdvisedClass(type):
-    """A class whose `dir` leaves out names that only give advice, so that `help` does not show them."""
+    """The metaclass of `Advised`. It makes `dir` leave out the names that only give advice, so that `help` does not
+    show them.
+    """
 
     _advice: frozenset[str]
 
@@ -67,7 +69,7 @@ class _AdvisedClass(type):
 
 
 class Advised(metaclass=_AdvisedClass):
-    """An object whose class gives advice for missing attributes. See `advise`."""
+    """A base class whose subclasses give advice for missing attributes. See `advise`."""
 
     __slots__ = ()
 
@@ -93,7 +95,9 @@ class Closable(Advised):
         raise NotImplementedError
 
     def close(self) -> None:
-        """End this object's use of its resource. Idempotent. In a forked child, this affects nothing of the parent."""
+        """End this object's use of its resource. Idempotent. In a forked child, this does not affect the parent's
+        objects.
+        """
         raise NotImplementedError
 
     def __enter__(self: C) -> C:  # Jedi takes `Self` for this base class
@@ -203,7 +207,7 @@ def use(thing: Holder[S]) -> S:
 
 
 def _refuse(thing: Holder[Any]) -> NoReturn:
-    """Raise the error that says why an object cannot be used."""
+    """Raise the error that explains why an object cannot be used."""
     found = held_by(thing)
     if found is None:
         raise misused("lifetime", InvalidArgumentError(f"this {type(thing).__name__} is closed{CLOSED}"), thing)
@@ -228,7 +232,7 @@ class DeviceObject(Holder[D]):
 
 
 class Exportable(DeviceObject[I]):
-    """An object that `ipc` exports by a handle and opens from a handle. A pickle of the object carries a handle."""
+    """An object that `ipc` can export as a handle and open from a handle. A pickle of the object carries a handle."""
 
     __slots__ = ()
 
@@ -255,8 +259,8 @@ class Exportable(DeviceObject[I]):
         return found.handle
 
     def _handle_to_pickle(self, found: I, get: Callable[..., Handle]) -> Handle:
-        """Return the handle that an import was opened from, if its exporter lives, else the handle of a new export,
-        which `get` makes.
+        """Return the handle that this object was opened from, if its exporter is still alive. Otherwise return the
+        handle of a new export, which `get` makes.
         """
         imported = self._forwarded(found)
         if imported is not None and pickle_of(self) is None and forwards(imported):

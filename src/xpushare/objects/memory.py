@@ -19,7 +19,7 @@ def malloc_device(nbytes: int, device: DeviceLike | None = None, *, context: Con
     """Allocate memory on a device, which other processes can open once it is exported.
 
     Args:
-        nbytes: How many bytes.
+        nbytes: The number of bytes.
         device: The device. None means `default_device()`: the first GPU, if there is one.
         context: The context to allocate in, by default the device's own.
 
@@ -39,11 +39,11 @@ def malloc_device(nbytes: int, device: DeviceLike | None = None, *, context: Con
 
 
 def malloc_host(nbytes: int, device: DeviceLike | None = None, *, context: Context | None = None) -> Memory:
-    """Allocate host memory that a device can reach, too.
+    """Allocate host memory that a device can also access.
 
     Args:
-        nbytes: How many bytes.
-        device: The device that reaches it. None means `default_device()`: the first GPU, if there is one.
+        nbytes: The number of bytes.
+        device: The device that can access the memory. None means `default_device()`: the first GPU, if there is one.
         context: The context to allocate in, by default the device's own.
 
     Returns:
@@ -64,10 +64,10 @@ def malloc_host(nbytes: int, device: DeviceLike | None = None, *, context: Conte
 
 
 def malloc_shared(nbytes: int, device: DeviceLike | None = None, *, context: Context | None = None) -> Memory:
-    """Allocate memory that the driver moves between the host and a device.
+    """Allocate memory that the host and a device can both access. The driver moves it between them.
 
     Args:
-        nbytes: How many bytes.
+        nbytes: The number of bytes.
         device: The device. None means `default_device()`: the first GPU, if there is one.
         context: The context to allocate in, by default the device's own.
 
@@ -76,7 +76,7 @@ def malloc_shared(nbytes: int, device: DeviceLike | None = None, *, context: Con
 
     Raises:
         InvalidArgumentError: The size is not positive, or there is no such device.
-        FeatureNotSupportedError: The device has no such memory.
+        FeatureNotSupportedError: The device does not support shared memory.
         OutOfMemoryError: There is not enough memory.
         DeviceError: The driver failed.
 
@@ -88,18 +88,19 @@ def malloc_shared(nbytes: int, device: DeviceLike | None = None, *, context: Con
 
 
 def trim() -> int:
-    """Give back freed memory that this process keeps.
+    """Release the freed memory that this process caches.
 
-    Once this process has shared something, freed host memory that no other process could reach is
-    kept for the next allocation of its size: for 5 s, up to 256 MiB and an eighth of the free memory.
-    Memory of a device that another process shares stays mapped for 2 s after it was closed, up to a
-    quarter of the device's memory. An allocation that fails gives all of this back by itself.
+    Once this process has shared something, it caches freed host memory that no other process could access. The next
+    allocation of the same size reuses that memory. It is cached for 5 s, up to 256 MiB and an eighth of the free
+    memory. Device memory of another process stays mapped for 2 s after it was closed, up to a quarter of the device's
+    memory. If an allocation fails, all cached memory is released automatically.
 
-    Another library's array whose handle was closed is held while an importer has it open. The next
-    `share`, `close` or `trim` releases it after that; its memory is not counted.
+    If the handle of another library's array is closed, xpushare keeps the array alive as long as an importer has it
+    open. After that, the next `share`, `close` or `trim` releases the array. Its memory does not count towards the
+    result.
 
     Returns:
-        How many bytes were given back.
+        The number of released bytes.
 
     Raises:
         DeviceError: The driver failed.

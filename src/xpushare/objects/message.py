@@ -1,5 +1,5 @@
-"""The content of a message besides its handles: the dtypes and the tree of its arrays, and the reasons why bytes are
-not a message.
+"""The content of a message except its handles: the dtypes and the tree of its arrays. This module also explains why
+invalid bytes are not a message.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _INT64: Final = 1 << 63
 
 @dataclass(slots=True, eq=False)  # a named tuple takes longer to read
 class Content:
-    """The content of a message's text."""
+    """The data that the text part of a message describes: the dtypes and the tree of its arrays."""
 
     dtypes: tuple[Any, ...]
     itemsizes: tuple[int, ...]
@@ -198,7 +198,7 @@ def _covered(raw: bytes, places: int, events: int) -> bytes:
 
 
 def _why_unfit(raw: bytes, content: Content) -> str:
-    """Return what is wrong with an array of a message."""
+    """Return a text that says why an array of a message is invalid."""
     head = _head(raw)
     places, events, arrays, steps = head["memory"], head["events"], head["arrays"], head["steps"]
     at = HEADER.size + places * Handle.NBYTES + events * EVENT_NBYTES

@@ -99,7 +99,7 @@ def arrays_of(
 
 
 def give_back(message: ArrayHandle, opened: list[Range], part: Part | None = None) -> None:
-    """After a failed attempt to open a message, undo its effect on the number of opens that the message still allows.
+    """After a failed attempt to open a message, allow as many more opens as the attempt used up. Empties `opened`.
     `part` is as for `open_message`.
     """
     handles = message_memory(message)

@@ -31,14 +31,14 @@ __all__ = ["PhysicalMemory", "VirtualRange", "growth_of", "physical_memory_over"
 class PhysicalMemory(Exportable[Held]):
     """Physical memory of a device: pages without an address, which `VirtualRange.map` maps.
 
-    A mapping holds the pages, so this object may be closed while they are mapped. An import has no
-    `close` in `ipc`: its last reference releases it. (urPhysicalMemCreate)
+    A mapping keeps the pages alive, so this object may be closed while they are mapped. An object that was opened from
+    a handle is also closed when its last reference is dropped. (urPhysicalMemCreate)
 
     Args:
         nbytes: A multiple of `device.memory_granularity()`.
         device: The device. None means `default_device()`: the first GPU, if there is one.
         context: The context to allocate in, by default the device's own.
-        enable_ipc: Allows `ipc.physical_memory.get` to export it.
+        enable_ipc: Allows `ipc.physical_memory.get` to export the memory.
 
     Raises:
         InvalidArgumentError: The size is not a multiple of the granularity.
@@ -74,7 +74,7 @@ class PhysicalMemory(Exportable[Held]):
 
     @property
     def ipc_enabled(self) -> bool:
-        """Whether `ipc.physical_memory.get` accepts the object. True for imports."""
+        """Whether `ipc.physical_memory.get` accepts the object. True for objects that were opened from a handle."""
         return use(self).pages.ipc_enabled
 
     def close(self) -> None:
@@ -95,8 +95,9 @@ class PhysicalMemory(Exportable[Held]):
         """Report the size and the handles of these pages.
 
         Returns:
-            A dict with `nbytes`, `imported` and `ipc_enabled`. `exports` has the live handles, each with
-            `generation`, `nbytes`, `read_only` and the number of `importers`.
+            A dict with `nbytes`, `imported` (whether the memory was opened from a handle), `ipc_enabled` and `exports`.
+            `exports` lists the live handles, each with `generation`, `nbytes`, `read_only` and the number of
+            `importers`.
 
         Raises:
             InvalidArgumentError: The object is closed.
@@ -129,7 +130,7 @@ def _hold(thing: PhysicalMemory, held: Held) -> None:
 
 
 def physical_memory_over(held: Held) -> PhysicalMemory:
-    """Make the `PhysicalMemory` of pages that were made or opened."""
+    """Make the `PhysicalMemory` object for pages that were allocated or opened."""
     self = object.__new__(PhysicalMemory)
     _hold(self, held)
     return self
@@ -142,26 +143,26 @@ def _reopen(handle: bytes) -> PhysicalMemory:
 
 @final
 class VirtualRange(BufferBase, DeviceObject[Reserved]):
-    """Reserved addresses, in which physical memory is mapped side by side.
+    """A range of reserved addresses, into which physical memory can be mapped.
 
-    The buffer protocol and `as_array` work on bytes that are mapped with access. While such a view
-    lives, its bytes cannot be unmapped. (urVirtualMemReserve)
+    The buffer protocol and `as_array` work on bytes that are mapped with read or write access. As long as such a view
+    exists, its bytes cannot be unmapped. (urVirtualMemReserve)
 
-    With `growable=True` the range maps memory of its own: `grow` adds bytes at the end, and `shrink` takes them away.
+    With `growable=True` the range maps memory of its own: `grow` adds bytes at the end, and `shrink` removes them.
     `share` makes a handle of a growable range. `attach` opens the handle as a *follower*: a range with the same bytes
     at a fixed address. `refresh` brings a follower up to date.
 
     Args:
-        nbytes (int): How many addresses, a multiple of `device.memory_granularity()`.
+        nbytes (int): The size of the range in bytes, a multiple of `device.memory_granularity()`.
         device (Device | str | None): The device. None means `default_device()`: the first GPU, if there is one.
         context (Context | None): The context to reserve in, by default the device's own.
-        address (int | None): Where the range should begin.
-        growable (bool): Makes a range that maps memory of its own. Its length is 0 at first.
+        address (int | None): The address at which the range begins. None lets the driver choose one.
+        growable (bool): Makes a range that maps memory of its own. Its length is 0 at first, and at most `nbytes`.
 
     Raises:
-        InvalidArgumentError: The size is not a multiple of the granularity, or the address is taken.
+        InvalidArgumentError: The size is not a multiple of the granularity, or the address is in use.
         FeatureNotSupportedError: The device has no virtual memory.
-        OutOfMemoryError: There are not enough addresses.
+        OutOfMemoryError: There are not enough free addresses.
 
     Examples:
         >>> with xs.VirtualRange(1 << 30, "native_cpu:0", growable=True) as log:
@@ -198,13 +199,13 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         nbytes: int | None = None,
         access: Literal["rw", "r", "none"] = "rw",
     ) -> None:
-        """Map physical memory into the range. The mapping holds the pages.
+        """Map physical memory into the range. The mapping keeps the pages alive.
 
         Args:
-            pm: The memory.
+            pm: The physical memory.
             at: Offset in the range, in bytes, at which the mapping begins.
             offset: Offset of the mapped part in the memory, in bytes.
-            nbytes: How many bytes, by default all from `offset` to the end of the memory.
+            nbytes: The number of bytes, by default all from `offset` to the end of the memory.
             access: "rw", "r" or "none".
 
         Raises:
@@ -228,11 +229,11 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         """Unmap whole mappings.
 
         Args:
-            at: Byte of the range at which the first mapping begins.
-            nbytes: Length of the mappings.
+            at: Offset in the range, in bytes, at which the first mapping begins.
+            nbytes: Total length of the mappings, in bytes.
 
         Raises:
-            InvalidArgumentError: This would unmap a part of a mapping, or a view of the bytes lives.
+            InvalidArgumentError: This would unmap only a part of a mapping, or a view of the bytes still exists.
             DeviceError: The driver failed.
 
         Examples:
@@ -249,12 +250,12 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         """Change the access of whole mappings.
 
         Args:
-            at: Byte of the range at which the first mapping begins.
-            nbytes: Length of the mappings.
+            at: Offset in the range, in bytes, at which the first mapping begins.
+            nbytes: Total length of the mappings, in bytes.
             access: "rw", "r" or "none".
 
         Raises:
-            InvalidArgumentError: This would change a part of a mapping.
+            InvalidArgumentError: This would change only a part of a mapping.
             DeviceError: The driver failed.
 
         Examples:
@@ -296,7 +297,7 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         growing.grow(*growth_of(self), nbytes)
 
     def shrink(self, nbytes: int) -> None:
-        """Take bytes away at the end of a growable range.
+        """Remove bytes from the end of a growable range.
 
         Whole pieces of memory beyond the end are unmapped once this process's queue operations on them have finished.
         Followers keep these pieces until `refresh`.
@@ -327,8 +328,8 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         Raises:
             InvalidArgumentError: A view uses the removed memory, or this range is not a follower.
             HandleExpiredError: The process that owns the range has closed it, or has exited.
-            InvalidHandleError: A handle that the owner has left in its table is damaged.
-            RouteError: Every way to the owner's memory is blocked.
+            InvalidHandleError: A handle in the owner's list of memory is damaged.
+            RouteError: Every route to the owner's memory is blocked.
             FeatureNotSupportedError: The device cannot open the owner's memory.
 
         Examples:
@@ -350,13 +351,13 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         return event_over(growth_of(self)[1].changed)
 
     def access(self, at: int) -> Literal["rw", "r", "none"]:
-        """Return how a byte is mapped.
+        """Return the access mode with which a byte is mapped.
 
         Args:
-            at: The byte.
+            at: Offset of the byte in the range.
 
         Returns:
-            "rw", "r" or "none". If nothing is mapped at the byte, the result is "none", too.
+            "rw", "r" or "none". The result is also "none" if no memory is mapped at the byte.
 
         Raises:
             InvalidArgumentError: The byte lies outside the range.
@@ -372,7 +373,7 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         """List the mappings of the range.
 
         Returns:
-            `(at, nbytes, access)` of each, in order.
+            `(at, nbytes, access)` for each mapping, in the order of their offsets.
 
         Examples:
             >>> size = xs.Device("cpu").memory_granularity()
@@ -391,10 +392,10 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         Args:
             shape: Number of elements per dimension.
             dtype: A NumPy dtype or its name.
-            offset: Byte of the range at which the first element begins.
+            offset: Offset in the range, in bytes, at which the first element begins.
 
         Returns:
-            A C-ordered array, which may be used as long as its bytes stay mapped.
+            A C-ordered array. Use it only while its bytes are mapped.
 
         Raises:
             InvalidArgumentError: The array does not fit.
@@ -415,18 +416,18 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
 
     @property
     def ptr(self) -> int:
-        """Address at which the range begins in this process."""
+        """Address of the first byte of the range in this process."""
         return use(self).address
 
     @property
     def nbytes(self) -> int:
-        """The number of reserved bytes of addresses, or the current length of a growable range or a follower."""
+        """The number of reserved bytes. For a growable range or a follower, its current length in bytes."""
         found = use(self)
         return found.nbytes if self._growth is None else self._growth.nbytes
 
     def close(self) -> None:
-        """End this object's use of the addresses. Idempotent. Once no view is left, everything is
-        unmapped. A handle of a growable range keeps the memory of the range alive.
+        """End this object's use of the addresses. Idempotent. Once no view is left, all of the range is unmapped. A
+        handle of a growable range keeps the memory of the range alive.
 
         Examples:
             >>> addresses = xs.VirtualRange(xs.Device("cpu").memory_granularity(), "cpu")
@@ -449,7 +450,9 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
 
 # For the other modules of the package.
 def range_over(reserved: Reserved, growth: Growth | None) -> VirtualRange:
-    """Make the `VirtualRange` of reserved addresses."""
+    """Make the `VirtualRange` object for reserved addresses. `growth` is None unless the range is growable or a
+    follower.
+    """
     self = BufferBase.__new__(VirtualRange)  # `_span` looks up what is mapped at that moment
     hold(self, reserved, reserved.forks)
     self._growth = growth  # pyright: ignore[reportPrivateUsage]
@@ -459,7 +462,7 @@ def range_over(reserved: Reserved, growth: Growth | None) -> VirtualRange:
 
 
 def whole_range(addresses: VirtualRange) -> Range:
-    """Return the whole range, in the form that operations on memory take."""
+    """Return a `Range` that covers the whole virtual range, for operations on memory."""
     found = use(addresses)
     allocation: Any = found
     return Range(allocation, 0, found.nbytes, found.device, found.context, False, None, None)
@@ -474,5 +477,5 @@ def growth_of(addresses: VirtualRange) -> tuple[Reserved, Growth]:
 
 
 def is_growable(addresses: VirtualRange) -> bool:
-    """Return whether the range, which is not closed, can grow or follows one that can."""
+    """Return whether an open range is growable or follows a growable range."""
     return addresses._growth is not None  # pyright: ignore[reportPrivateUsage]

@@ -57,13 +57,13 @@ def _no_event(found: object) -> InvalidArgumentError:
 class Queue(DeviceObject[Work]):
     r"""An in-order queue of work on a device.
 
-    Calls return once their work is queued, and `synchronize` raises what fails later. Operands stay
-    alive until their work has finished. Threads may share a queue. Signal handlers may use queues of
+    Calls return once their work is queued. `synchronize` raises the errors that occur later. Operands stay alive until
+    their work has finished. Threads may share a queue. Signal handlers may use queues of
     `native_cpu` only. (urQueueCreate)
 
     Args:
         device: The device. None means `default_device()`: the first GPU, if there is one.
-        context: The context to make it in, by default the device's own.
+        context: The context to create the queue in, by default the device's own.
 
     Raises:
         InvalidArgumentError: There is no such device.
@@ -96,10 +96,10 @@ class Queue(DeviceObject[Work]):
             native: A stream of torch or CuPy, an object with `__cuda_stream__`, or a raw pointer.
 
         Returns:
-            The queue. The stream still belongs to its library.
+            The queue. The other library still owns the stream.
 
         Raises:
-            FeatureNotSupportedError: No adapter knows such a stream.
+            FeatureNotSupportedError: No adapter supports streams of this type.
 
         Examples:
             `stream` stands for a stream of torch. The mock device runs without a GPU.
@@ -125,7 +125,7 @@ class Queue(DeviceObject[Work]):
         Args:
             dst: The destination.
             src: The source.
-            nbytes: How many bytes, by default all of `src`.
+            nbytes: The number of bytes, by default all of `src`.
 
         Raises:
             InvalidArgumentError: The bytes do not fit, an array is not contiguous, or `dst` is read-only.
@@ -142,12 +142,12 @@ class Queue(DeviceObject[Work]):
         core.copy(_order(work, dst, src), to, of, nbytes)
 
     def fill(self, dst: Memory | SharedArray | VirtualRange, pattern: bytes, nbytes: int | None = None) -> None:
-        """Repeat a pattern over an operand. (urEnqueueUSMFill)
+        """Fill an operand with repetitions of a pattern. (urEnqueueUSMFill)
 
         Args:
             dst: The operand to fill.
             pattern: The bytes to repeat.
-            nbytes: How many bytes, a multiple of the pattern's length; by default all of `dst`.
+            nbytes: The number of bytes, a multiple of the pattern's length. By default all of `dst`.
 
         Raises:
             InvalidArgumentError: The bytes do not fit, or `dst` is read-only.
@@ -186,7 +186,7 @@ class Queue(DeviceObject[Work]):
     def signal(self, event: Event) -> int:
         """Signal an event once the work queued so far has finished.
 
-        While a signal of another signaller is pending, the queue first waits for that signal.
+        If another process or queue has a pending signal on the event, the queue first waits for that signal.
         (urEnqueueEventsWaitWithBarrierExt)
 
         Args:
@@ -197,7 +197,7 @@ class Queue(DeviceObject[Work]):
 
         Raises:
             InvalidArgumentError: The event is closed.
-            FeatureNotSupportedError: The queue cannot reach the event.
+            FeatureNotSupportedError: The queue's device cannot access the event.
 
         Examples:
             >>> with xs.Queue("native_cpu:0") as queue, xs.Event("native_cpu:0") as event:
@@ -211,9 +211,9 @@ class Queue(DeviceObject[Work]):
         return core.signal(use(self), use(event))
 
     def wait(self, event: Event, *, at_least: int | None = None) -> None:
-        """Hold back later work until a signal is complete. (urEnqueueEventsWait)
+        """Make work that is queued later wait until a signal is complete. (urEnqueueEventsWait)
 
-        Only the queue waits: the call returns at once. If the signal is lost, `synchronize` raises
+        The call itself returns at once. If the signal is lost, `synchronize` raises
         `PeerLostError`.
 
         Args:
@@ -223,7 +223,7 @@ class Queue(DeviceObject[Work]):
 
         Raises:
             InvalidArgumentError: The event is closed.
-            FeatureNotSupportedError: The queue cannot reach the event.
+            FeatureNotSupportedError: The queue's device cannot access the event.
 
         Examples:
             >>> with xs.Queue("native_cpu:0") as queue, xs.Event("native_cpu:0") as event:
@@ -287,7 +287,7 @@ def _hold(thing: Queue, work: Work) -> None:
 
 
 def queue_over(work: Work) -> Queue:
-    """Make the `Queue` of a stream."""
+    """Make the `Queue` object for a driver queue."""
     self = object.__new__(Queue)
     _hold(self, work)
     return self

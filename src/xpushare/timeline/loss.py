@@ -43,7 +43,7 @@ def _printable(text: bytes) -> str:
 
 
 def peer_lost(slot: Slot, point: int) -> PeerLostError:
-    """Return the error for a lost signal: number `point` of the event in `slot`. The error's notes say what to do."""
+    """Return the error for the lost signal number `point` of the event in `slot`. The error's notes say what to do."""
     cause, pid = slot.blame()
     if cause == _UNOPENED:
         return PeerLostError(
@@ -73,7 +73,7 @@ def peer_lost(slot: Slot, point: int) -> PeerLostError:
 
 @final
 class Losses:
-    """The losses that a queue has reported."""
+    """The losses that a queue has already reported, so that it reports each loss only once."""
 
     __slots__ = ("_ahead", "_met")
 
@@ -85,9 +85,9 @@ class Losses:
         self._ahead: WeakKeyDictionary[Slot, tuple[int, int, tuple[int, int]]] = WeakKeyDictionary()
 
     def new(self, slot: Slot, point: int) -> bool:
-        """Return whether the queue meets this loss for the first time, so that it reports a loss only once. `point` can
-        be lost before the slot shows the loss: while an earlier point of a living process is pending, or if no process
-        has submitted `point`.
+        """Record a loss, and return whether the queue has not reported it before. `point` can be lost before the slot
+        shows the loss. That happens while an earlier point of a living process is pending, or if no process has
+        submitted `point`.
         """
         ahead, top, blame = self._ahead.get(slot, (0, 0, (0, 0)))
         outstanding = ahead <= top  # otherwise nobody had submitted it

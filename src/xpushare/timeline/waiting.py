@@ -34,7 +34,7 @@ _trio_runs: set[Any] = set()  # trio tokens of runs that have a watching task
 
 
 def _dispatch() -> None:
-    """Wake the waiters whose signals are complete or lost."""
+    """Wake every waiter whose signal is complete or lost."""
     for token in _native.due():
         with _lock:
             waiter = _waiters.pop(token, None)
@@ -43,8 +43,8 @@ def _dispatch() -> None:
 
 
 def _look() -> bool:
-    """Check that waiters can still be notified. If not, wake all waiters. Each of them then finds that its object
-    cannot be used.
+    """Return whether waiters can still be notified. If they cannot, wake all waiters. Each waiter then raises the error
+    for an object that cannot be used.
     """
     with _lock:
         waiters = list(_waiters.values())
@@ -61,7 +61,7 @@ def _look_again(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def trio_here() -> Any:
-    """Return the module trio if its loop runs the current task, else None."""
+    """Return the module `trio` if trio's event loop runs the current task, else None."""
     trio = sys.modules.get("trio")
     if trio is not None:
         try:
@@ -79,8 +79,8 @@ def in_loop() -> bool:
 
 @final
 class Told:
-    """The points of events that one thread or task waits for. One of `fds` becomes readable once any of these points
-    may be complete or lost.
+    """A context manager for one thread or task that waits for points of events. One of `fds` becomes readable once any
+    of these points may be complete or lost.
 
     If None is given instead of a point, the wait is for the end of a loss: the moment from which another process can
     signal the event again.
@@ -122,8 +122,8 @@ class Told:
 
 
 async def reached(slot: _native.Slot, point: int) -> None:
-    """Return once `point` is complete or lost, or can no longer be signalled. The wait can be cancelled. Afterwards, no
-    waiter stays registered.
+    """Wait until `point` is complete or lost, or can no longer be signalled. The wait can be cancelled. In every case,
+    the waiter is unregistered afterwards.
     """
     slot.state(point)  # raises if the event cannot be used, since somebody else may have our fds then
     trio = trio_here()
@@ -212,7 +212,7 @@ async def _watch_under_trio(trio: Any, run: Any) -> None:
 
 
 async def readable(fd: int, seconds: float | None) -> None:
-    """Wait, under asyncio or trio, until the fd is readable, for at most `seconds`."""
+    """Wait under asyncio or trio until `fd` is readable, for at most `seconds`. None waits without a limit."""
     trio = trio_here()
     if trio is None:
         await _readable_under_asyncio(fd, seconds)
@@ -244,7 +244,7 @@ async def _readable_under_asyncio(fd: int, seconds: float | None) -> None:
 
 
 def _forget_parent() -> None:
-    """Forget the parent's loops and waiters in a forked child."""
+    """Discard the parent's event loops and waiters in a forked child."""
     global _lock
     _lock = threading.RLock()
     _waiters.clear()
