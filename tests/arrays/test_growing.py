@@ -328,3 +328,15 @@ def test_a_directory_that_lies(grown: xs.VirtualRange) -> None:
             store64(header + at, true)
             follower.refresh()
             assert follower.nbytes == PAGE
+
+
+def test_the_buffer_is_as_long_as_the_range() -> None:
+    with xs.VirtualRange(1 << 20, "native_cpu:0", growable=True) as log:
+        assert len(memoryview(log)) == 0
+        log.grow(1000)
+        memoryview(log)[:] = b"a" * 1000
+        assert repr(log).startswith("<VirtualRange 1000 of 1048576 bytes at 0x")
+        with xs.share(log) as handle, xs.attach(handle) as follower:
+            assert bytes(memoryview(follower)) == b"a" * 1000
+        log.shrink(400)
+        assert len(memoryview(log)) == log.nbytes == 600

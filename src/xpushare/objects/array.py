@@ -211,8 +211,9 @@ class Memory(BufferBase, Exportable[Range]):
         Returns:
             A dict. `kind` is "device", "host" or "shared". `nbytes` is the size of this memory, and `allocation_nbytes`
             the size of the allocation that contains it. `imported` says whether the memory was opened from a handle.
-            `kept_nbytes` is the size of all memory that this process caches. `exports` has the live handles of the
-            allocation, each with `generation`, `nbytes`, `read_only` and the number of `importers`.
+            `kept_nbytes` is the size of all memory that this process caches, including the unused rest of the
+            allocation for small arrays. `exports` has the live handles of the allocation, each with
+            `generation`, `nbytes`, `read_only` and the number of `importers`.
 
         Raises:
             InvalidArgumentError: The memory is closed.
@@ -406,7 +407,7 @@ class SharedArray(ArrayState, Holder[Range]):
 
     @property
     def is_imported(self) -> bool:
-        """Whether the memory was opened from a handle."""
+        """Whether the memory was opened from a handle. False if `attach(own=True)` found memory of this process."""
         return use(self).handle is not None
 
     @property

@@ -99,6 +99,9 @@ def trim() -> int:
     open. After that, the next `share`, `close` or `trim` releases the array. Its memory does not count towards the
     result.
 
+    Small arrays share allocations of 256 KiB. If an array in one of them still lives, its unused rest is not reused any
+    more and does not count towards the result, either.
+
     Returns:
         The number of released bytes.
 

@@ -145,8 +145,8 @@ def _reopen(handle: bytes) -> PhysicalMemory:
 class VirtualRange(BufferBase, DeviceObject[Reserved]):
     """A range of reserved addresses, into which physical memory can be mapped.
 
-    The buffer protocol and `as_array` work on bytes that are mapped with read or write access. As long as such a view
-    exists, its bytes cannot be unmapped. (urVirtualMemReserve)
+    `memoryview(r)` covers all `nbytes` of the range, and `as_array` a part of them. The bytes must be mapped with read
+    or write access. As long as such a view exists, its bytes cannot be unmapped. (urVirtualMemReserve)
 
     With `growable=True` the range maps memory of its own: `grow` adds bytes at the end, and `shrink` removes them.
     `share` makes a handle of a growable range. `attach` opens the handle as a *follower*: a range with the same bytes
@@ -412,7 +412,7 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         return array_over(piece, lengths, found)
 
     def _span(self) -> Span:
-        return span_of(whole_range(self))
+        return span_of(memory.slice_(whole_range(self), 0, self.nbytes))
 
     @property
     def ptr(self) -> int:
@@ -444,8 +444,8 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         found: Reserved | None = held_by(self)
         if found is None:
             return "<VirtualRange closed>"
-        mappings = len(found.mapped)
-        return f"<VirtualRange {found.nbytes} bytes at {found.address:#x}, {mappings} mappings, on {found.device}>"
+        size = f"{found.nbytes} bytes" if self._growth is None else f"{self._growth.nbytes} of {found.nbytes} bytes"
+        return f"<VirtualRange {size} at {found.address:#x}, {len(found.mapped)} mappings, on {found.device}>"
 
 
 # For the other modules of the package.
