@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import re
 import subprocess
@@ -17,6 +18,7 @@ from xpushare import ur
 from xpushare.conformance.rules import RULES
 from xpushare.core.layers import operations
 from xpushare.ur import _generate
+from xpushare.ur._arguments import MEANINGS, meaning
 from xpushare.ur._spec import FUNCTIONS
 
 CHECKOUT = Path(__file__).resolve().parents[2]  # the package may be an installed one
@@ -26,7 +28,7 @@ GENERATED = (
         f"docs/ur/{page}.md"
         for page in (
             *("index", "devices", "contexts", "queues", "commands", "events", "memory", "buffers", "virtual-memory"),
-            *("ipc", "native-handles", "unsupported"),
+            *("ipc", "native-handles", "structs", "enumerations", "unsupported"),
         )
     ),
     "docs/reference/operations.md",
@@ -75,6 +77,22 @@ def test_the_stub_has_the_real_signatures(name: str) -> None:
 def test_annotations_resolve(name: str) -> None:
     hints = typing.get_type_hints(getattr(ur, name))
     assert list(hints) == [*(arg.name for arg in FUNCTIONS[name].args), "return"]
+
+
+def test_each_argument_has_a_meaning_and_each_meaning_an_argument() -> None:
+    every = {(name, arg.name) for name, function in FUNCTIONS.items() for arg in function.args}
+    assert all(meaning(*each).endswith(".") for each in every)
+    used = {f"{name}.{arg}" if f"{name}.{arg}" in MEANINGS else arg for name, arg in every}
+    assert used == set(MEANINGS)
+
+
+def test_each_field_of_a_struct_is_described() -> None:
+    page = (CHECKOUT / "docs" / "ur" / "structs.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| .* \| `[^`]*` \| (.*) \|$", page, re.MULTILINE)
+    assert [name for name, _text in rows] == [
+        field.name for name in _generate.STRUCTS for field in dataclasses.fields(getattr(ur, name))
+    ]
+    assert all(text.endswith(".") for _name, text in rows)
 
 
 def test_links_between_the_pages() -> None:

@@ -95,9 +95,7 @@ def urAdapterGet() -> list[Adapter]:
 
     Raises `URError` with one of these results:
 
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 @overload
@@ -114,16 +112,16 @@ def urAdapterGetInfo(
 def urAdapterGetInfo(hAdapter: Adapter, propName: int) -> Any:
     """Return the property `propName` of an adapter.
 
+    Args:
+        hAdapter: The adapter.
+        propName: The property to return.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `AdapterInfo.VERSION`
     - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_OUT_OF_RESOURCES`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urAdapterGetLastError(hAdapter: Adapter) -> tuple[str, int]:
@@ -131,34 +129,37 @@ def urAdapterGetLastError(hAdapter: Adapter) -> tuple[str, int]:
 
     If there was no such error, the message is empty and the number is 0.
 
+    Args:
+        hAdapter: The adapter.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urAdapterRelease(hAdapter: Adapter) -> None:
     """Release a reference to an adapter. The adapter's objects stay valid, and `urAdapterGet` still returns the adapter.
 
+    Args:
+        hAdapter: The adapter.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urAdapterRetain(hAdapter: Adapter) -> None:
     """Add a reference to an adapter.
 
+    Args:
+        hAdapter: The adapter.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urAdapterSetLoggerCallback(
@@ -168,30 +169,40 @@ def urAdapterSetLoggerCallback(
 
     Any thread may call the callback, as `pfnLoggerCallback(level, message, pUserData)`. All adapters share one log, the Python logger `xpushare`. If the level of that logger is above `level`, it is lowered to `level`.
 
+    Args:
+        hAdapter: The adapter.
+        pfnLoggerCallback: The callback.
+        pUserData: An object that the callback receives.
+        level: The least level of messages that are passed to the callback.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pfnLoggerCallback` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
     - `ERROR_INVALID_ENUMERATION`: `level` is not in the range up to `LoggerLevel.QUIET`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urAdapterSetLoggerCallbackLevel(hAdapter: Adapter, level: LoggerLevel | int) -> None:
     """Change the lowest level of the messages that the callback of `urAdapterSetLoggerCallback` receives. This does nothing if there is no callback.
 
+    Args:
+        hAdapter: The adapter.
+        level: The least level of messages that are passed to the callback.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
     - `ERROR_INVALID_ENUMERATION`: `level` is not in the range up to `LoggerLevel.QUIET`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urContextCreate(phDevices: Sequence[Device], pProperties: ContextProperties | None) -> Context:
     """Create a context for devices of one platform.
+
+    Args:
+        phDevices: The devices.
+        pProperties: Options.
 
     Raises `URError` with one of these results:
 
@@ -200,11 +211,7 @@ def urContextCreate(phDevices: Sequence[Device], pProperties: ContextProperties 
     - `ERROR_INVALID_SIZE`: `phDevices` is empty
     - `ERROR_INVALID_NULL_HANDLE`: an element of `phDevices` is null
     - `ERROR_INVALID_NULL_HANDLE`: an element of `phDevices` is not a valid device
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_DEVICE_MEMORY`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_DEVICE_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urContextCreateWithNativeHandle(
@@ -212,14 +219,17 @@ def urContextCreateWithNativeHandle(
 ) -> Context:
     """Create a context from the handle of a driver's context. `hNativeContext` must be the driver's context in which this package creates the objects of all devices in `phDevices`.
 
+    Args:
+        hNativeContext: The driver's handle of the context.
+        hAdapter: The adapter.
+        phDevices: The devices.
+        pProperties: Options.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
-    - `ERROR_INVALID_DEVICE`
     - `ERROR_UNSUPPORTED_FEATURE`: `phDevices` is empty, `hNativeContext` is not the driver's context for all of them, or `pProperties.isNativeHandleOwned` is true
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_DEVICE`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 @overload
@@ -241,51 +251,53 @@ def urContextGetInfo(
 def urContextGetInfo(hContext: Context, propName: int) -> Any:
     """Return the property `propName` of a context.
 
+    Args:
+        hContext: The context.
+        propName: The property to return.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `ContextInfo.USM_FILL2D_SUPPORT`
     - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
-    - `ERROR_INVALID_CONTEXT`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_RESOURCES`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urContextGetNativeHandle(hContext: Context) -> int:
     """Return the handle of the driver's context (`CUcontext`, `ze_context_handle_t`) in which this package creates the objects of the context's first device.
 
+    Args:
+        hContext: The context.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_UNSUPPORTED_FEATURE`: the driver has no such handle
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urContextRelease(hContext: Context) -> None:
     """Release a reference to a context.
 
+    Args:
+        hContext: The context.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urContextRetain(hContext: Context) -> None:
     """Add a reference to a context.
 
+    Args:
+        hContext: The context.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urDeviceCreateWithNativeHandle(
@@ -293,39 +305,44 @@ def urDeviceCreateWithNativeHandle(
 ) -> Device:
     """Return the device that a driver's handle identifies. The caller owns a reference to the device. The device does not own the handle.
 
+    Args:
+        hNativeDevice: The driver's handle of the device.
+        hAdapter: The adapter.
+        pProperties: Options.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
     - `ERROR_INVALID_DEVICE`: `hAdapter` has no device with that handle, or `ONEAPI_DEVICE_SELECTOR` hides the device
     - `ERROR_UNSUPPORTED_FEATURE`: the driver has no such handle
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urDeviceGet(hPlatform: Platform, DeviceType: DeviceType | int) -> list[Device]:
     """Return the devices of a platform that have the given type. The caller owns a reference to each device.
 
+    Args:
+        hPlatform: The platform.
+        DeviceType: Type of the devices to return.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hPlatform` is null
     - `ERROR_INVALID_ENUMERATION`: `DeviceType` is not in the range up to `DeviceType.CUSTOM`
-    - `ERROR_INVALID_VALUE`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_VALUE`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urDeviceGetGlobalTimestamps(hDevice: Device) -> tuple[int, int]:
     """Return the times of the device's clock and of the host's clock at the same moment, in nanoseconds. The device's clock also measures the times that `urEventGetProfilingInfo` returns.
 
+    Args:
+        hDevice: The device.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
     - `ERROR_UNSUPPORTED_FEATURE`: the device's clock cannot be read from the host
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 @overload
@@ -529,29 +546,29 @@ def urDeviceGetInfo(
 def urDeviceGetInfo(hDevice: Device, propName: int) -> Any:
     """Return the property `propName` of a device.
 
+    Args:
+        hDevice: The device.
+        propName: The property to return.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `DeviceInfo.ENQUEUE_HOST_TASK_SUPPORT_EXP`
     - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
-    - `ERROR_INVALID_DEVICE`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_DEVICE`, `ERROR_OUT_OF_RESOURCES`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urDeviceGetNativeHandle(hDevice: Device) -> int:
     """Return the driver's handle of a device (`CUdevice`, `ze_device_handle_t`).
 
+    Args:
+        hDevice: The device.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
     - `ERROR_UNSUPPORTED_FEATURE`: the driver has no such handle
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urDeviceGetSelected(hPlatform: Platform, DeviceType: DeviceType | int) -> list[Device]:
@@ -559,37 +576,39 @@ def urDeviceGetSelected(hPlatform: Platform, DeviceType: DeviceType | int) -> li
 
     `urDeviceGet` returns the same devices, since this package hides all devices that the variable does not select.
 
+    Args:
+        hPlatform: The platform.
+        DeviceType: Type of the devices to return.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hPlatform` is null
     - `ERROR_INVALID_ENUMERATION`: `DeviceType` is not in the range up to `DeviceType.CUSTOM`
-    - `ERROR_INVALID_VALUE`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_VALUE`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urDeviceRelease(hDevice: Device) -> None:
     """Release a reference to a device. The device itself lives until the process exits.
 
+    Args:
+        hDevice: The device.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
-    - `ERROR_INVALID_DEVICE`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_DEVICE`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urDeviceRetain(hDevice: Device) -> None:
     """Add a reference to a device.
 
+    Args:
+        hDevice: The device.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urDeviceWaitExp(hDevice: Device) -> None:
@@ -597,51 +616,45 @@ def urDeviceWaitExp(hDevice: Device) -> None:
 
     This does not report errors of the commands. `urQueueFinish` reports them.
 
+    Args:
+        hDevice: The device.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
-    - `ERROR_INVALID_DEVICE`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_DEVICE`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueEventsWait(hQueue: Queue, phEventWaitList: Sequence[Event] | None) -> Event:
     """Enqueue a command that completes once the events in `phEventWaitList` are complete. If the list is empty, the command completes after all earlier commands in the queue.
 
+    Args:
+        hQueue: The queue.
+        phEventWaitList: Events that have to be complete before the command runs.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
-    - `ERROR_INVALID_QUEUE`
-    - `ERROR_INVALID_EVENT`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
-    - `ERROR_INVALID_VALUE`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_VALUE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueEventsWaitWithBarrier(hQueue: Queue, phEventWaitList: Sequence[Event] | None) -> Event:
     """Enqueue the same command as `urEnqueueEventsWait`. Later commands in the queue wait until it is complete.
 
+    Args:
+        hQueue: The queue.
+        phEventWaitList: Events that have to be complete before the command runs.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
-    - `ERROR_INVALID_QUEUE`
-    - `ERROR_INVALID_EVENT`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
-    - `ERROR_INVALID_VALUE`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_VALUE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueEventsWaitWithBarrierExt(
@@ -651,22 +664,21 @@ def urEnqueueEventsWaitWithBarrierExt(
 
     If `phEvent` is `None`, the command signals a new event. Otherwise it signals `phEvent`, which must come from `urEventCreateExp` or `urIPCOpenEventHandleExp`. The function returns the event that the command signals. `phEvent` must belong to the context of `hQueue`. If `hQueue` has profiling, `phEvent` must not be shared with other processes. `phEvent` must not be an element of `phEventWaitList`, and the device of `hQueue` must support `DeviceInfo.REUSABLE_EVENTS_SUPPORT_EXP`. Unified Runtime defines no error code for violations of the last two rules.
 
+    Args:
+        hQueue: The queue.
+        pProperties: Options.
+        phEventWaitList: Events that have to be complete before the command runs.
+        phEvent: An event to use instead of a new one.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
     - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has bits that are not `ExpEnqueueExtFlags` (mask 0xfffff7ff)
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
-    - `ERROR_INVALID_QUEUE`
-    - `ERROR_INVALID_EVENT`
     - `ERROR_INVALID_CONTEXT`: `phEvent` is of another context than `hQueue`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
-    - `ERROR_INVALID_VALUE`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_VALUE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueHostTaskExp(
@@ -676,6 +688,13 @@ def urEnqueueHostTaskExp(
 
     If the function raises an exception, `urQueueFinish` raises a `URError` with that exception as its cause. The `result` of the `URError` is `ERROR_UNKNOWN` or, if this package raised the exception, the exception's own `result`.
 
+    Args:
+        hQueue: The queue.
+        pfnHostTask: The function to run on the host.
+        data: An object that the function receives.
+        pProperties: Options.
+        phEventWaitList: Events that have to be complete before the command runs.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pfnHostTask` is null
@@ -684,9 +703,7 @@ def urEnqueueHostTaskExp(
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_UNSUPPORTED_FEATURE`: the device answers false to `DeviceInfo.ENQUEUE_HOST_TASK_SUPPORT_EXP`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueMemBufferCopy(
@@ -694,29 +711,44 @@ def urEnqueueMemBufferCopy(
 ) -> Event:
     """Enqueue a copy of `size` bytes from one buffer to another.
 
+    Args:
+        hQueue: The queue.
+        hBufferSrc: The buffer that is read.
+        hBufferDst: The buffer that is written.
+        srcOffset: Offset of the first byte to read, in bytes.
+        dstOffset: Offset of the first written byte, in bytes.
+        size: Number of bytes.
+        phEventWaitList: Events that have to be complete before the command runs.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hBufferSrc` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hBufferDst` is null
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
-    - `ERROR_INVALID_QUEUE`
-    - `ERROR_INVALID_EVENT`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
     - `ERROR_INVALID_SIZE`: `srcOffset + size` exceeds `hBufferSrc`, or `dstOffset + size` exceeds `hBufferDst`
-    - `ERROR_INVALID_MEM_OBJECT`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueMemBufferCopyRect(
     hQueue: Queue, hBufferSrc: Mem, hBufferDst: Mem, srcOrigin: RectOffset, dstOrigin: RectOffset, region: RectRegion, srcRowPitch: int, srcSlicePitch: int, dstRowPitch: int, dstSlicePitch: int, phEventWaitList: Sequence[Event] | None,
 ) -> Event:
     """Enqueue a copy of a three-dimensional box of bytes from one buffer to another.
+
+    Args:
+        hQueue: The queue.
+        hBufferSrc: The buffer that is read.
+        hBufferDst: The buffer that is written.
+        srcOrigin: Where the box begins in the source.
+        dstOrigin: Where the box begins in the target.
+        region: Size of the box.
+        srcRowPitch: Bytes from one row of the source to the next, or 0 if rows are adjacent.
+        srcSlicePitch: Bytes from one slice of the source to the next, or 0 if slices are adjacent.
+        dstRowPitch: Bytes from one row of the target to the next, or 0 if rows are adjacent.
+        dstSlicePitch: Bytes from one slice of the target to the next, or 0 if slices are adjacent.
+        phEventWaitList: Events that have to be complete before the command runs.
 
     Raises `URError` with one of these results:
 
@@ -731,23 +763,24 @@ def urEnqueueMemBufferCopyRect(
     - `ERROR_INVALID_SIZE`: `dstSlicePitch` is not 0 and is less than `region.height` times the row pitch (`dstRowPitch`, or `region.width` if that is 0)
     - `ERROR_INVALID_SIZE`: `dstSlicePitch` is not a multiple of the row pitch (`dstRowPitch`, or `region.width` if that is 0)
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
-    - `ERROR_INVALID_QUEUE`
-    - `ERROR_INVALID_EVENT`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
     - `ERROR_INVALID_SIZE`: a box exceeds its buffer
-    - `ERROR_INVALID_MEM_OBJECT`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueMemBufferFill(
     hQueue: Queue, hBuffer: Mem, pPattern: bytes | bytearray | memoryview, offset: int, size: int, phEventWaitList: Sequence[Event] | None,
 ) -> Event:
     """Enqueue a command that fills `size` bytes of a buffer with repetitions of a pattern.
+
+    Args:
+        hQueue: The queue.
+        hBuffer: The buffer.
+        pPattern: The bytes to repeat.
+        offset: Offset in bytes.
+        size: Number of bytes.
+        phEventWaitList: Events that have to be complete before the command runs.
 
     Raises `URError` with one of these results:
 
@@ -760,17 +793,10 @@ def urEnqueueMemBufferFill(
     - `ERROR_INVALID_SIZE`: `size` is not a multiple of the length of `pPattern`
     - `ERROR_INVALID_SIZE`: `offset` is not a multiple of the length of `pPattern`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
-    - `ERROR_INVALID_QUEUE`
-    - `ERROR_INVALID_EVENT`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
     - `ERROR_INVALID_SIZE`: `offset + size` exceeds `hBuffer`
-    - `ERROR_INVALID_MEM_OBJECT`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueMemBufferMap(
@@ -780,23 +806,25 @@ def urEnqueueMemBufferMap(
 
     If the buffer is in host memory, the address points into the buffer itself. If the buffer is in device memory, the address points to a copy in host memory, and `urEnqueueMemUnmap` copies the bytes back if `mapFlags` contains a write flag.
 
+    Args:
+        hQueue: The queue.
+        hBuffer: The buffer.
+        blockingMap: Whether to wait until the bytes are mapped.
+        mapFlags: Whether the mapped bytes are read or written.
+        offset: Offset in bytes.
+        size: Number of bytes.
+        phEventWaitList: Events that have to be complete before the command runs.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hBuffer` is null
     - `ERROR_INVALID_ENUMERATION`: `mapFlags` has bits that are not `MapFlags` (mask 0xfffffff8)
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
-    - `ERROR_INVALID_QUEUE`
-    - `ERROR_INVALID_EVENT`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
     - `ERROR_INVALID_SIZE`: `size` is 0, or `offset + size` exceeds `hBuffer`
-    - `ERROR_INVALID_MEM_OBJECT`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueMemBufferRead(
@@ -804,23 +832,25 @@ def urEnqueueMemBufferRead(
 ) -> Event:
     """Enqueue a copy of `size` bytes from a buffer to the address `pDst`. If `blockingRead` is true, wait until the copy is complete.
 
+    Args:
+        hQueue: The queue.
+        hBuffer: The buffer.
+        blockingRead: Whether to wait until the bytes are read.
+        offset: Offset in bytes.
+        size: Number of bytes.
+        pDst: Address of the first byte to write.
+        phEventWaitList: Events that have to be complete before the command runs.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pDst` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hBuffer` is null
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
-    - `ERROR_INVALID_QUEUE`
-    - `ERROR_INVALID_EVENT`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
     - `ERROR_INVALID_SIZE`: `offset + size` exceeds `hBuffer`
-    - `ERROR_INVALID_MEM_OBJECT`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueMemBufferReadRect(
@@ -828,6 +858,20 @@ def urEnqueueMemBufferReadRect(
 ) -> Event:
     """Enqueue a copy of a three-dimensional box of bytes from a buffer to the address `pDst`. If `blockingRead` is true, wait until the copy is complete.
 
+    Args:
+        hQueue: The queue.
+        hBuffer: The buffer.
+        blockingRead: Whether to wait until the bytes are read.
+        bufferOrigin: Where the box begins in the buffer.
+        hostOrigin: Where the box begins in the host's memory.
+        region: Size of the box.
+        bufferRowPitch: Bytes from one row of the buffer to the next, or 0 if rows are adjacent.
+        bufferSlicePitch: Bytes from one slice of the buffer to the next, or 0 if slices are adjacent.
+        hostRowPitch: Bytes from one row in the host's memory to the next, or 0 if rows are adjacent.
+        hostSlicePitch: Bytes from one slice in the host's memory to the next, or 0 if slices are adjacent.
+        pDst: Address of the first byte to write.
+        phEventWaitList: Events that have to be complete before the command runs.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pDst` is null
@@ -841,17 +885,10 @@ def urEnqueueMemBufferReadRect(
     - `ERROR_INVALID_SIZE`: `hostSlicePitch` is not 0 and is less than `region.height` times the row pitch (`hostRowPitch`, or `region.width` if that is 0)
     - `ERROR_INVALID_SIZE`: `hostSlicePitch` is not a multiple of the row pitch (`hostRowPitch`, or `region.width` if that is 0)
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
-    - `ERROR_INVALID_QUEUE`
-    - `ERROR_INVALID_EVENT`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
     - `ERROR_INVALID_SIZE`: the box exceeds `hBuffer`
-    - `ERROR_INVALID_MEM_OBJECT`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueMemBufferWrite(
@@ -859,29 +896,45 @@ def urEnqueueMemBufferWrite(
 ) -> Event:
     """Enqueue a copy of `size` bytes from the address `pSrc` to a buffer. If `blockingWrite` is true, wait until the copy is complete.
 
+    Args:
+        hQueue: The queue.
+        hBuffer: The buffer.
+        blockingWrite: Whether to wait until the bytes are written.
+        offset: Offset in bytes.
+        size: Number of bytes.
+        pSrc: Address of the first byte to read.
+        phEventWaitList: Events that have to be complete before the command runs.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pSrc` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hBuffer` is null
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
-    - `ERROR_INVALID_QUEUE`
-    - `ERROR_INVALID_EVENT`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
     - `ERROR_INVALID_SIZE`: `offset + size` exceeds `hBuffer`
-    - `ERROR_INVALID_MEM_OBJECT`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueMemBufferWriteRect(
     hQueue: Queue, hBuffer: Mem, blockingWrite: bool, bufferOrigin: RectOffset, hostOrigin: RectOffset, region: RectRegion, bufferRowPitch: int, bufferSlicePitch: int, hostRowPitch: int, hostSlicePitch: int, pSrc: int, phEventWaitList: Sequence[Event] | None,
 ) -> Event:
     """Enqueue a copy of a three-dimensional box of bytes from the address `pSrc` to a buffer. If `blockingWrite` is true, wait until the copy is complete.
+
+    Args:
+        hQueue: The queue.
+        hBuffer: The buffer.
+        blockingWrite: Whether to wait until the bytes are written.
+        bufferOrigin: Where the box begins in the buffer.
+        hostOrigin: Where the box begins in the host's memory.
+        region: Size of the box.
+        bufferRowPitch: Bytes from one row of the buffer to the next, or 0 if rows are adjacent.
+        bufferSlicePitch: Bytes from one slice of the buffer to the next, or 0 if slices are adjacent.
+        hostRowPitch: Bytes from one row in the host's memory to the next, or 0 if rows are adjacent.
+        hostSlicePitch: Bytes from one slice in the host's memory to the next, or 0 if slices are adjacent.
+        pSrc: Address of the first byte to read.
+        phEventWaitList: Events that have to be complete before the command runs.
 
     Raises `URError` with one of these results:
 
@@ -896,21 +949,20 @@ def urEnqueueMemBufferWriteRect(
     - `ERROR_INVALID_SIZE`: `hostSlicePitch` is not 0 and is less than `region.height` times the row pitch (`hostRowPitch`, or `region.width` if that is 0)
     - `ERROR_INVALID_SIZE`: `hostSlicePitch` is not a multiple of the row pitch (`hostRowPitch`, or `region.width` if that is 0)
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
-    - `ERROR_INVALID_QUEUE`
-    - `ERROR_INVALID_EVENT`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
     - `ERROR_INVALID_SIZE`: the box exceeds `hBuffer`
-    - `ERROR_INVALID_MEM_OBJECT`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueMemUnmap(hQueue: Queue, hMem: Mem, pMappedPtr: int, phEventWaitList: Sequence[Event] | None) -> Event:
     """Enqueue a command that ends a mapping made by `urEnqueueMemBufferMap`. The program must not use the mapped address any more.
+
+    Args:
+        hQueue: The queue.
+        hMem: The buffer.
+        pMappedPtr: The address that `urEnqueueMemBufferMap` returned.
+        phEventWaitList: Events that have to be complete before the command runs.
 
     Raises `URError` with one of these results:
 
@@ -918,20 +970,19 @@ def urEnqueueMemUnmap(hQueue: Queue, hMem: Mem, pMappedPtr: int, phEventWaitList
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hMem` is null
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
-    - `ERROR_INVALID_QUEUE`
-    - `ERROR_INVALID_EVENT`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
     - `ERROR_INVALID_MEM_OBJECT`: `pMappedPtr` is not the address of mapped bytes of `hMem`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueTimestampRecordingExp(hQueue: Queue, blocking: bool, phEventWaitList: Sequence[Event] | None) -> Event:
     """Enqueue a command that only records when it runs. Its event has these times even if the queue has no profiling. If `blocking` is true, wait until the command is complete.
+
+    Args:
+        hQueue: The queue.
+        blocking: Whether to wait until the command is complete.
+        phEventWaitList: Events that have to be complete before the command runs.
 
     Raises `URError` with one of these results:
 
@@ -939,13 +990,17 @@ def urEnqueueTimestampRecordingExp(hQueue: Queue, blocking: bool, phEventWaitLis
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_UNSUPPORTED_FEATURE`: the device answers false to `DeviceInfo.TIMESTAMP_RECORDING_SUPPORT_EXP`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueUSMAdvise(hQueue: Queue, pMem: int, size: int, advice: USMAdviceFlags | int) -> Event:
     """Hint how memory will be used. The command does nothing, and completes after the earlier commands in the queue.
+
+    Args:
+        hQueue: The queue.
+        pMem: Address of the memory.
+        size: Number of bytes.
+        advice: The expected use of the memory.
 
     Raises `URError` with one of these results:
 
@@ -953,15 +1008,8 @@ def urEnqueueUSMAdvise(hQueue: Queue, pMem: int, size: int, advice: USMAdviceFla
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
     - `ERROR_INVALID_ENUMERATION`: `advice` has bits that are not `USMAdviceFlags` (mask 0xfffe0000)
     - `ERROR_INVALID_SIZE`: `size` is 0
-    - `ERROR_INVALID_QUEUE`
-    - `ERROR_INVALID_EVENT`
     - `ERROR_INVALID_SIZE`: `size` exceeds the allocation of `pMem`
-    - `ERROR_INVALID_MEM_OBJECT`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueUSMDeviceAllocExp(
@@ -970,6 +1018,13 @@ def urEnqueueUSMDeviceAllocExp(
     """Allocate memory of the queue's device, and enqueue a command after which other commands may use the memory. Return the memory's address and the command's event. The memory comes from `pPool` or, if that is `None`, from the pool that is set for the device.
 
     The memory is allocated immediately, but only commands that run after the event may use it.
+
+    Args:
+        hQueue: The queue.
+        pPool: The pool to allocate from.
+        size: Number of bytes.
+        pProperties: Options.
+        phEventWaitList: Events that have to be complete before the command runs.
 
     Raises `URError` with one of these results:
 
@@ -981,11 +1036,7 @@ def urEnqueueUSMDeviceAllocExp(
     - `ERROR_INVALID_VALUE`: `pPool` is of another context, or for another device
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueUSMFill(
@@ -994,6 +1045,13 @@ def urEnqueueUSMFill(
     """Enqueue a command that fills `size` bytes with repetitions of a pattern. The address can be in USM memory, in a mapped range of virtual memory or in other memory of the process.
 
     The length of `pPattern` must be a power of two. Unified Runtime defines no error code for other lengths.
+
+    Args:
+        hQueue: The queue.
+        pMem: Address of the memory.
+        pPattern: The bytes to repeat.
+        size: Number of bytes.
+        phEventWaitList: Events that have to be complete before the command runs.
 
     Raises `URError` with one of these results:
 
@@ -1004,23 +1062,25 @@ def urEnqueueUSMFill(
     - `ERROR_INVALID_SIZE`: `pPattern` is longer than `size`
     - `ERROR_INVALID_SIZE`: `size` is not a multiple of the length of `pPattern`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
-    - `ERROR_INVALID_QUEUE`
-    - `ERROR_INVALID_EVENT`
     - `ERROR_INVALID_SIZE`: `size` exceeds the allocation of `pMem`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
-    - `ERROR_INVALID_MEM_OBJECT`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueUSMFill2D(
     hQueue: Queue, pMem: int, pitch: int, pPattern: bytes | bytearray | memoryview, width: int, height: int, phEventWaitList: Sequence[Event] | None,
 ) -> Event:
     """Enqueue a command that fills `height` rows of `width` bytes with repetitions of a pattern. The pattern continues from one row to the next. The memory can be of the same kinds as for `urEnqueueUSMFill`.
+
+    Args:
+        hQueue: The queue.
+        pMem: Address of the memory.
+        pitch: Bytes from one row to the next.
+        pPattern: The bytes to repeat.
+        width: Number of bytes per row.
+        height: Number of rows.
+        phEventWaitList: Events that have to be complete before the command runs.
 
     Raises `URError` with one of these results:
 
@@ -1037,12 +1097,7 @@ def urEnqueueUSMFill2D(
     - `ERROR_INVALID_SIZE`: `pitch * height` exceeds the allocation of `pMem`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
-    - `ERROR_INVALID_MEM_OBJECT`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueUSMFreeExp(
@@ -1050,25 +1105,33 @@ def urEnqueueUSMFreeExp(
 ) -> Event:
     """Enqueue a command that frees USM memory. The memory stays allocated until commands that use it have finished.
 
+    Args:
+        hQueue: The queue.
+        pPool: The pool of the memory.
+        pMem: Address of the memory.
+        phEventWaitList: Events that have to be complete before the command runs.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
-    - `ERROR_INVALID_MEM_OBJECT`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueUSMHostAllocExp(
     hQueue: Queue, pPool: USMPool | None, size: int, pProperties: ExpAsyncUSMAllocProperties | None, phEventWaitList: Sequence[Event] | None,
 ) -> tuple[int, Event]:
     """Allocate host memory that the devices of the queue's context can access. Otherwise, this works like `urEnqueueUSMDeviceAllocExp`, but `None` for `pPool` means that the memory comes from no pool.
+
+    Args:
+        hQueue: The queue.
+        pPool: The pool to allocate from.
+        size: Number of bytes.
+        pProperties: Options.
+        phEventWaitList: Events that have to be complete before the command runs.
 
     Raises `URError` with one of these results:
 
@@ -1080,11 +1143,7 @@ def urEnqueueUSMHostAllocExp(
     - `ERROR_INVALID_VALUE`: `pPool` is of another context, or for another device
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueUSMMemcpy(
@@ -1094,6 +1153,14 @@ def urEnqueueUSMMemcpy(
 
     Each address can be in USM memory, in a mapped range of virtual memory or in other memory of the process. The caller must keep other memory of the process alive until the copy is complete.
 
+    Args:
+        hQueue: The queue.
+        blocking: Whether to wait until the command is complete.
+        pDst: Address of the first byte to write.
+        pSrc: Address of the first byte to read.
+        size: Number of bytes.
+        phEventWaitList: Events that have to be complete before the command runs.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pDst` is null
@@ -1101,23 +1168,27 @@ def urEnqueueUSMMemcpy(
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
     - `ERROR_INVALID_SIZE`: `size` is 0
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
-    - `ERROR_INVALID_QUEUE`
-    - `ERROR_INVALID_EVENT`
     - `ERROR_INVALID_SIZE`: `size` exceeds the allocation of `pSrc` or `pDst`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
-    - `ERROR_INVALID_MEM_OBJECT`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueUSMMemcpy2D(
     hQueue: Queue, blocking: bool, pDst: int, dstPitch: int, pSrc: int, srcPitch: int, width: int, height: int, phEventWaitList: Sequence[Event] | None,
 ) -> Event:
     """Enqueue a copy of `height` rows of `width` bytes. If `blocking` is true, wait until the copy is complete. The memory can be of the same kinds as for `urEnqueueUSMMemcpy`.
+
+    Args:
+        hQueue: The queue.
+        blocking: Whether to wait until the command is complete.
+        pDst: Address of the first byte to write.
+        dstPitch: Bytes from one row of the target to the next.
+        pSrc: Address of the first byte to read.
+        srcPitch: Bytes from one row of the source to the next.
+        width: Number of bytes per row.
+        height: Number of rows.
+        phEventWaitList: Events that have to be complete before the command runs.
 
     Raises `URError` with one of these results:
 
@@ -1131,12 +1202,7 @@ def urEnqueueUSMMemcpy2D(
     - `ERROR_INVALID_SIZE`: `srcPitch * height` exceeds the allocation of `pSrc`, or `dstPitch * height` that of `pDst`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
-    - `ERROR_INVALID_MEM_OBJECT`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueUSMPrefetch(
@@ -1146,6 +1212,13 @@ def urEnqueueUSMPrefetch(
 
     The command does nothing, since drivers move memory when it is used. The command completes after the earlier commands in the queue.
 
+    Args:
+        hQueue: The queue.
+        pMem: Address of the memory.
+        size: Number of bytes.
+        flags: Options.
+        phEventWaitList: Events that have to be complete before the command runs.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
@@ -1153,23 +1226,23 @@ def urEnqueueUSMPrefetch(
     - `ERROR_INVALID_ENUMERATION`: `flags` has bits that are not `USMMigrationFlags` (mask 0xfffffffc)
     - `ERROR_INVALID_SIZE`: `size` is 0
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
-    - `ERROR_INVALID_QUEUE`
-    - `ERROR_INVALID_EVENT`
     - `ERROR_INVALID_SIZE`: `size` exceeds the allocation of `pMem`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
-    - `ERROR_INVALID_MEM_OBJECT`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_INVALID_EVENT`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEnqueueUSMSharedAllocExp(
     hQueue: Queue, pPool: USMPool | None, size: int, pProperties: ExpAsyncUSMAllocProperties | None, phEventWaitList: Sequence[Event] | None,
 ) -> tuple[int, Event]:
     """Allocate memory that the host and the queue's device share. Otherwise, this works like `urEnqueueUSMDeviceAllocExp`, but `None` for `pPool` means that the memory comes from no pool.
+
+    Args:
+        hQueue: The queue.
+        pPool: The pool to allocate from.
+        size: Number of bytes.
+        pProperties: Options.
+        phEventWaitList: Events that have to be complete before the command runs.
 
     Raises `URError` with one of these results:
 
@@ -1181,15 +1254,16 @@ def urEnqueueUSMSharedAllocExp(
     - `ERROR_INVALID_VALUE`: `pPool` is of another context, or for another device
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEventCreateExp(hContext: Context, hDevice: Device, pEventDesc: ExpEventDesc) -> Event:
     """Create a reusable event, which belongs to no command yet. `urEnqueueEventsWaitWithBarrierExt` can signal it.
+
+    Args:
+        hContext: The context.
+        hDevice: The device.
+        pEventDesc: Options of the event.
 
     Raises `URError` with one of these results:
 
@@ -1198,13 +1272,8 @@ def urEventCreateExp(hContext: Context, hDevice: Device, pEventDesc: ExpEventDes
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
     - `ERROR_INVALID_ENUMERATION`: `pEventDesc.flags` has bits that are not `ExpEventFlags` (mask 0xfffffffc)
     - `ERROR_INVALID_VALUE`: `pEventDesc.flags` has both `IPC_EXP` and `ENABLE_PROFILING`
-    - `ERROR_INVALID_CONTEXT`
     - `ERROR_UNSUPPORTED_FEATURE`: `pEventDesc.flags` has `ENABLE_PROFILING` and the platform cannot profile single events
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEventCreateWithNativeHandle(
@@ -1212,14 +1281,17 @@ def urEventCreateWithNativeHandle(
 ) -> Event:
     """Create an event that completes together with a driver's event (`CUevent`, `ze_event_handle_t`). Recording the driver's event again later does not affect the new event. If the handle is 0, the new event is already complete.
 
+    Args:
+        hNativeEvent: The driver's handle of the event.
+        hContext: The context.
+        pProperties: Options.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_VALUE`: `hNativeEvent` is not an event
     - `ERROR_UNSUPPORTED_FEATURE`: the adapter cannot use events of other libraries
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 @overload
@@ -1251,29 +1323,29 @@ def urEventGetInfo(
 def urEventGetInfo(hEvent: Event, propName: int) -> Any:
     """Return the property `propName` of an event.
 
+    Args:
+        hEvent: The event.
+        propName: The property to return.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hEvent` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `EventInfo.REFERENCE_COUNT`
     - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
-    - `ERROR_INVALID_EVENT`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_EVENT`, `ERROR_OUT_OF_RESOURCES`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEventGetNativeHandle(hEvent: Event) -> int:
     """Return the handle of a driver's event (`CUevent`, `ze_event_handle_t`) that completes together with the newest command of `hEvent`. The handle is valid until `hEvent` is signalled again or released.
 
+    Args:
+        hEvent: The event.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hEvent` is null
     - `ERROR_UNSUPPORTED_FEATURE`: the driver has no such handle, or a queue still holds back the command of `hEvent`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEventGetProfilingInfo(hEvent: Event, propName: ProfilingInfo | int) -> int:
@@ -1281,46 +1353,41 @@ def urEventGetProfilingInfo(hEvent: Event, propName: ProfilingInfo | int) -> int
 
     `COMMAND_QUEUED` and `COMMAND_SUBMIT` are known once the command is enqueued, the other times once it is complete. A reusable event that was created with `ExpEventFlags.ENABLE_PROFILING` has these times on any queue.
 
+    Args:
+        hEvent: The event.
+        propName: The property to return.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hEvent` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `ProfilingInfo.COMMAND_COMPLETE`
     - `ERROR_PROFILING_INFO_NOT_AVAILABLE`: the queue of `hEvent` was made without `QueueFlags.PROFILING_ENABLE`, or the time is not known yet
-    - `ERROR_INVALID_EVENT`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_OUT_OF_HOST_MEMORY`
     - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_EVENT`, `ERROR_OUT_OF_RESOURCES`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEventRelease(hEvent: Event) -> None:
     """Release a reference to an event.
 
+    Args:
+        hEvent: The event.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hEvent` is null
-    - `ERROR_INVALID_EVENT`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_EVENT`, `ERROR_OUT_OF_RESOURCES`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEventRetain(hEvent: Event) -> None:
     """Add a reference to an event.
 
+    Args:
+        hEvent: The event.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hEvent` is null
-    - `ERROR_INVALID_EVENT`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_EVENT`, `ERROR_OUT_OF_RESOURCES`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEventSetCallback(
@@ -1330,20 +1397,26 @@ def urEventSetCallback(
 
     One thread makes all these calls, as `pfnNotify(hEvent, execStatus, pUserData)`. The event is retained until the call. The callback is also called if the command fails, so it should query the state of the event. The state `RUNNING` is reported only when the command is complete.
 
+    Args:
+        hEvent: The event.
+        execStatus: The state of the event that leads to the call.
+        pfnNotify: The callback.
+        pUserData: An object that the callback receives.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pfnNotify` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hEvent` is null
     - `ERROR_INVALID_ENUMERATION`: `execStatus` is not in the range up to `ExecutionInfo.QUEUED`
     - `ERROR_UNSUPPORTED_ENUMERATION`: `execStatus` is `ExecutionInfo.QUEUED`, the state in which every event begins
-    - `ERROR_INVALID_EVENT`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_EVENT`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urEventWait(phEventWaitList: Sequence[Event]) -> None:
     """Wait until all the given events are complete.
+
+    Args:
+        phEventWaitList: The events.
 
     Raises `URError` with one of these results:
 
@@ -1351,47 +1424,42 @@ def urEventWait(phEventWaitList: Sequence[Event]) -> None:
     - `ERROR_INVALID_VALUE`: `phEventWaitList` is empty
     - `ERROR_INVALID_EVENT`: an element of `phEventWaitList` is null
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
-    - `ERROR_INVALID_EVENT`
-    - `ERROR_INVALID_CONTEXT`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_EVENT`, `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urIPCCloseMemHandleExp(hContext: Context, pMem: int) -> None:
     """Close memory that `urIPCOpenMemHandleExp` opened.
 
+    Args:
+        hContext: The context.
+        pMem: Address of the memory.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_INVALID_CONTEXT`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urIPCClosePhysMemHandleExp(hContext: Context, hPhysMem: PhysicalMem) -> None:
     """Close physical memory that `urIPCOpenPhysMemHandleExp` opened, by releasing a reference.
 
+    Args:
+        hContext: The context.
+        hPhysMem: The physical memory.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hPhysMem` is null
-    - `ERROR_INVALID_CONTEXT`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urIPCGetEventHandleExp(hEvent: Event) -> bytes:
     """Return handle data (the bytes of an IPC handle) with which other processes can open an event.
+
+    Args:
+        hEvent: The event.
 
     Raises `URError` with one of these results:
 
@@ -1400,11 +1468,7 @@ def urIPCGetEventHandleExp(hEvent: Event) -> bytes:
     - `ERROR_INVALID_EVENT`: `hEvent` comes from `urIPCOpenEventHandleExp`
     - `ERROR_UNSUPPORTED_FEATURE`: `hEvent` has profiling or timestamps
     - `ERROR_UNSUPPORTED_FEATURE`: the device of `hEvent` answers false to `DeviceInfo.IPC_EVENT_SUPPORT_EXP`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urIPCGetMemHandleExp(hContext: Context, pMem: int) -> bytes:
@@ -1412,31 +1476,29 @@ def urIPCGetMemHandleExp(hContext: Context, pMem: int) -> bytes:
 
     If the memory at `pMem` cannot be shared, or if `pMem` is null, the call fails with `ERROR_INVALID_ARGUMENT`. Unified Runtime documents no error code for these cases, but its own adapters also use this one.
 
+    Args:
+        hContext: The context.
+        pMem: Address of the memory.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_INVALID_CONTEXT`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urIPCGetPhysMemHandleExp(hContext: Context, hPhysMem: PhysicalMem) -> bytes:
     """Return handle data (the bytes of an IPC handle) with which other processes can open physical memory.
 
+    Args:
+        hContext: The context.
+        hPhysMem: The physical memory.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hPhysMem` is null
-    - `ERROR_INVALID_CONTEXT`
     - `ERROR_INVALID_ARGUMENT`: `hPhysMem` was made without `PhysicalMemFlags.ENABLE_IPC`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urIPCOpenEventHandleExp(hContext: Context, pIPCEventHandleData: bytes | bytearray | memoryview) -> Event:
@@ -1444,18 +1506,17 @@ def urIPCOpenEventHandleExp(hContext: Context, pIPCEventHandleData: bytes | byte
 
     There is no function that closes an opened event. The last `urEventRelease` closes it.
 
+    Args:
+        hContext: The context.
+        pIPCEventHandleData: Handle data of an event.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pIPCEventHandleData` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_INVALID_CONTEXT`
     - `ERROR_INVALID_VALUE`: the length of `pIPCEventHandleData` is not the size of this kind of handle
     - `ERROR_UNSUPPORTED_FEATURE`: a device of `hContext` answers false to `DeviceInfo.IPC_EVENT_SUPPORT_EXP`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urIPCOpenMemHandleExp(
@@ -1463,18 +1524,18 @@ def urIPCOpenMemHandleExp(
 ) -> int:
     """Open memory by its handle data. Return the address of the memory in this process, which can differ from its address in the exporting process.
 
+    Args:
+        hContext: The context.
+        hDevice: The device.
+        pIPCMemHandleData: Handle data of memory.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pIPCMemHandleData` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
-    - `ERROR_INVALID_CONTEXT`
     - `ERROR_INVALID_VALUE`: the length of `pIPCMemHandleData` is not the size of this kind of handle
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urIPCOpenPhysMemHandleExp(
@@ -1482,63 +1543,60 @@ def urIPCOpenPhysMemHandleExp(
 ) -> PhysicalMem:
     """Open physical memory by its handle data.
 
+    Args:
+        hContext: The context.
+        hDevice: The device.
+        pIPCPhysMemHandleData: Handle data of physical memory.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pIPCPhysMemHandleData` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
-    - `ERROR_INVALID_CONTEXT`
     - `ERROR_INVALID_VALUE`: the length of `pIPCPhysMemHandleData` is not the size of this kind of handle
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urIPCPutEventHandleExp(hContext: Context, pIPCEventHandleData: bytes | bytearray | memoryview) -> None:
     """Release handle data of an event. No process can open the event by this handle data any more. The event itself and events that are already open stay valid. Only the process that called `urIPCGetEventHandleExp` may release the handle data.
 
+    Args:
+        hContext: The context.
+        pIPCEventHandleData: Handle data of an event.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pIPCEventHandleData` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_INVALID_CONTEXT`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urIPCPutMemHandleExp(hContext: Context, pIPCMemHandleData: bytes | bytearray | memoryview) -> None:
     """Release handle data of memory. No process can open the memory by this handle data any more. Memory that is already open stays open.
 
+    Args:
+        hContext: The context.
+        pIPCMemHandleData: Handle data of memory.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pIPCMemHandleData` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_INVALID_CONTEXT`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urIPCPutPhysMemHandleExp(hContext: Context, pIPCPhysMemHandleData: bytes | bytearray | memoryview) -> None:
     """Release handle data of physical memory. No process can open the memory by this handle data any more. Physical memory that is already open stays open.
 
+    Args:
+        hContext: The context.
+        pIPCPhysMemHandleData: Handle data of physical memory.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pIPCPhysMemHandleData` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_INVALID_CONTEXT`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urMemBufferCreate(
@@ -1548,6 +1606,12 @@ def urMemBufferCreate(
 
     With `USE_HOST_POINTER`, the buffer is the program's own memory at `pProperties.pHost`. Otherwise new memory is allocated for the buffer. It is host memory if `flags` contains `ALLOC_HOST_POINTER` or if the context has several devices, and device memory in all other cases. With `ALLOC_COPY_HOST_POINTER`, the bytes at `pProperties.pHost` are copied into the new buffer.
 
+    Args:
+        hContext: The context.
+        flags: Options.
+        size: Number of bytes.
+        pProperties: Options.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
@@ -1555,21 +1619,21 @@ def urMemBufferCreate(
     - `ERROR_INVALID_BUFFER_SIZE`: `size` is 0
     - `ERROR_INVALID_HOST_PTR`: `flags` has `USE_HOST_POINTER` or `ALLOC_COPY_HOST_POINTER`, and there is no `pProperties.pHost`
     - `ERROR_INVALID_HOST_PTR`: `flags` has neither, and there is a `pProperties.pHost`
-    - `ERROR_INVALID_CONTEXT`
     - `ERROR_INVALID_BUFFER_SIZE`: `size` exceeds the memory of a device of `hContext`
     - `ERROR_INVALID_HOST_PTR`: this process does not have `size` bytes at `pProperties.pHost`
-    - `ERROR_INVALID_VALUE`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_INVALID_VALUE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urMemBufferPartition(
     hBuffer: Mem, flags: MemFlags | int, bufferCreateType: BufferCreateType | int, pRegion: BufferRegion,
 ) -> Mem:
     """Create a buffer that covers a part of another buffer. The two buffers share these bytes. The memory stays allocated as long as either buffer exists.
+
+    Args:
+        hBuffer: The buffer.
+        flags: Options.
+        bufferCreateType: The kind of part, always `REGION`.
+        pRegion: The part of the buffer.
 
     Raises `URError` with one of these results:
 
@@ -1579,15 +1643,9 @@ def urMemBufferPartition(
     - `ERROR_INVALID_ENUMERATION`: `bufferCreateType` is not in the range up to `BufferCreateType.REGION`
     - `ERROR_INVALID_BUFFER_SIZE`: `pRegion.size` is 0
     - `ERROR_INVALID_MEM_OBJECT`: `hBuffer` is itself a part of a buffer
-    - `ERROR_OBJECT_ALLOCATION_FAILURE`
     - `ERROR_INVALID_VALUE`: `flags` has `USE_HOST_POINTER`, `ALLOC_HOST_POINTER` or `ALLOC_COPY_HOST_POINTER`, or permits an access that `hBuffer` does not
     - `ERROR_INVALID_BUFFER_SIZE`: `pRegion` exceeds `hBuffer`
-    - `ERROR_INVALID_HOST_PTR`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_OBJECT_ALLOCATION_FAILURE`, `ERROR_INVALID_HOST_PTR`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 @overload
@@ -1604,50 +1662,53 @@ def urMemGetInfo(
 def urMemGetInfo(hMemory: Mem, propName: int) -> Any:
     """Return the property `propName` of a buffer.
 
+    Args:
+        hMemory: The buffer.
+        propName: The property to return.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hMemory` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `MemInfo.REFERENCE_COUNT`
     - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
-    - `ERROR_INVALID_MEM_OBJECT`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_RESOURCES`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urMemRelease(hMem: Mem) -> None:
     """Release a reference to a buffer. After the last release, the buffer's memory is freed once the commands that use it have finished.
 
+    Args:
+        hMem: The buffer.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hMem` is null
-    - `ERROR_INVALID_MEM_OBJECT`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urMemRetain(hMem: Mem) -> None:
     """Add a reference to a buffer.
 
+    Args:
+        hMem: The buffer.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hMem` is null
-    - `ERROR_INVALID_MEM_OBJECT`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urMemoryExportAllocExportableMemoryExp(
     hContext: Context, hDevice: Device, alignment: int, size: int, handleTypeToExport: ExpExternalMemType | int,
 ) -> int:
     """Allocate memory of a device that `urMemoryExportExportMemoryHandleExp` can export, and return its address.
+
+    Args:
+        hContext: The context.
+        hDevice: The device.
+        alignment: Alignment in bytes, a power of two, or 0 for the default.
+        size: Number of bytes.
+        handleTypeToExport: The kind of handle for other APIs.
 
     Raises `URError` with one of these results:
 
@@ -1658,14 +1719,8 @@ def urMemoryExportAllocExportableMemoryExp(
     - `ERROR_INVALID_USM_SIZE`: `size` is 0
     - `ERROR_INVALID_VALUE`: `alignment` exceeds the size of the largest data type of `hDevice`
     - `ERROR_UNSUPPORTED_SIZE`: `size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE`
-    - `ERROR_INVALID_CONTEXT`
-    - `ERROR_INVALID_DEVICE`
     - `ERROR_UNSUPPORTED_FEATURE`: `handleTypeToExport` is not `OPAQUE_FD`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_DEVICE_MEMORY`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_INVALID_DEVICE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_DEVICE_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urMemoryExportExportMemoryHandleExp(
@@ -1673,39 +1728,38 @@ def urMemoryExportExportMemoryHandleExp(
 ) -> int:
     """Return a file descriptor with which another API can import an allocation. The caller owns the file descriptor.
 
+    Args:
+        hContext: The context.
+        hDevice: The device.
+        handleTypeToExport: The kind of handle for other APIs.
+        pMem: Address of the memory.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
     - `ERROR_INVALID_ENUMERATION`: `handleTypeToExport` is not in the range up to `ExpExternalMemType.WIN32_NT_DX11_RESOURCE`
-    - `ERROR_INVALID_CONTEXT`
-    - `ERROR_INVALID_DEVICE`
     - `ERROR_INVALID_VALUE`: `pMem` was not allocated in `hContext`
     - `ERROR_UNSUPPORTED_FEATURE`: `handleTypeToExport` is not `OPAQUE_FD`, or the driver has no file descriptor of the memory
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_DEVICE_MEMORY`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_INVALID_DEVICE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_DEVICE_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urMemoryExportFreeExportableMemoryExp(hContext: Context, hDevice: Device, pMem: int) -> None:
     """Free memory that `urMemoryExportAllocExportableMemoryExp` allocated.
+
+    Args:
+        hContext: The context.
+        hDevice: The device.
+        pMem: Address of the memory.
 
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
-    - `ERROR_INVALID_CONTEXT`
-    - `ERROR_INVALID_DEVICE`
     - `ERROR_INVALID_VALUE`: `pMem` was not allocated in `hContext`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_DEVICE_MEMORY`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_INVALID_DEVICE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_DEVICE_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urPhysicalMemCreate(
@@ -1713,15 +1767,19 @@ def urPhysicalMemCreate(
 ) -> PhysicalMem:
     """Create physical memory, which `urVirtualMemMap` can map to virtual addresses.
 
+    Args:
+        hContext: The context.
+        hDevice: The device.
+        size: Number of bytes.
+        pProperties: Options.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
     - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has bits that are not `PhysicalMemFlags` (mask 0xfffffffd)
     - `ERROR_INVALID_SIZE`: `size` is not a multiple of `VirtualMemGranularityInfo.MINIMUM`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 @overload
@@ -1748,35 +1806,39 @@ def urPhysicalMemGetInfo(
 def urPhysicalMemGetInfo(hPhysicalMem: PhysicalMem, propName: int) -> Any:
     """Return the property `propName` of physical memory.
 
+    Args:
+        hPhysicalMem: The physical memory.
+        propName: The property to return.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hPhysicalMem` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `PhysicalMemInfo.REFERENCE_COUNT`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urPhysicalMemRelease(hPhysicalMem: PhysicalMem) -> None:
     """Release a reference to physical memory.
 
+    Args:
+        hPhysicalMem: The physical memory.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hPhysicalMem` is null
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urPhysicalMemRetain(hPhysicalMem: PhysicalMem) -> None:
     """Add a reference to physical memory.
 
+    Args:
+        hPhysicalMem: The physical memory.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hPhysicalMem` is null
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urPlatformCreateWithNativeHandle(
@@ -1784,49 +1846,56 @@ def urPlatformCreateWithNativeHandle(
 ) -> Platform:
     """Return the platform that a driver's handle identifies. The platform does not own the handle.
 
+    Args:
+        hNativePlatform: The driver's handle of the platform.
+        hAdapter: The adapter.
+        pProperties: Options.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
     - `ERROR_INVALID_VALUE`: `hNativePlatform` is not the platform of `hAdapter`
     - `ERROR_UNSUPPORTED_FEATURE`: the driver has no such handle
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urPlatformGet(hAdapter: Adapter) -> list[Platform]:
     """Return the platforms of an adapter.
 
+    Args:
+        hAdapter: The adapter.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urPlatformGetApiVersion(hPlatform: Platform) -> ApiVersion:
     """Return the version of Unified Runtime's interface that this package implements.
 
+    Args:
+        hPlatform: The platform.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hPlatform` is null
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urPlatformGetBackendOption(hPlatform: Platform, pFrontendOption: str) -> str:
     """Return the platform's equivalent of a compiler option. The result is always empty, since xpushare has no compiler.
+
+    Args:
+        hPlatform: The platform.
+        pFrontendOption: An option of a compiler.
 
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pFrontendOption` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hPlatform` is null
     - `ERROR_INVALID_VALUE`: `pFrontendOption` is not an option of a compiler's frontend
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 @overload
@@ -1851,33 +1920,38 @@ def urPlatformGetInfo(
 def urPlatformGetInfo(hPlatform: Platform, propName: int) -> Any:
     """Return the property `propName` of a platform.
 
+    Args:
+        hPlatform: The platform.
+        propName: The property to return.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hPlatform` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `PlatformInfo.ADAPTER`
     - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
-    - `ERROR_INVALID_PLATFORM`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_PLATFORM`, `ERROR_OUT_OF_RESOURCES`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urPlatformGetNativeHandle(hPlatform: Platform) -> int:
     """Return the driver's handle of a platform (Level Zero: `ze_driver_handle_t`).
 
+    Args:
+        hPlatform: The platform.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hPlatform` is null
     - `ERROR_UNSUPPORTED_FEATURE`: the driver has no such handle
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urQueueCreate(hContext: Context, hDevice: Device, pProperties: QueueProperties | None) -> Queue:
     """Create a queue for a device.
+
+    Args:
+        hContext: The context.
+        hDevice: The device.
+        pProperties: Options.
 
     Raises `URError` with one of these results:
 
@@ -1886,13 +1960,7 @@ def urQueueCreate(hContext: Context, hDevice: Device, pProperties: QueueProperti
     - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has bits that are not `QueueFlags` (mask 0xfffff000)
     - `ERROR_INVALID_QUEUE_PROPERTIES`: `pProperties.flags` has both `PRIORITY_HIGH` and `PRIORITY_LOW`
     - `ERROR_INVALID_QUEUE_PROPERTIES`: `pProperties.flags` has both `SUBMISSION_BATCHED` and `SUBMISSION_IMMEDIATE`
-    - `ERROR_INVALID_CONTEXT`
-    - `ERROR_INVALID_DEVICE`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_INVALID_DEVICE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urQueueCreateWithNativeHandle(
@@ -1900,28 +1968,31 @@ def urQueueCreateWithNativeHandle(
 ) -> Queue:
     """Create a queue on top of a driver's stream (`CUstream`). The commands of the queue and the commands that other code enqueues in the stream run in the order in which they are enqueued.
 
+    Args:
+        hNativeQueue: The driver's handle of the queue.
+        hContext: The context.
+        hDevice: The device.
+        pProperties: Options.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_DEVICE`: `hDevice` is null and `hContext` has several devices
     - `ERROR_INVALID_VALUE`: `hNativeQueue` is on another device
     - `ERROR_UNSUPPORTED_FEATURE`: the adapter cannot use streams of other libraries
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urQueueFinish(hQueue: Queue) -> None:
     """Wait until all commands of a queue are complete.
 
+    Args:
+        hQueue: The queue.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
-    - `ERROR_INVALID_QUEUE`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urQueueFlush(hQueue: Queue) -> None:
@@ -1929,14 +2000,13 @@ def urQueueFlush(hQueue: Queue) -> None:
 
     This does nothing, since a queue submits each command by itself, either immediately or when the events that the command waits for are complete.
 
+    Args:
+        hQueue: The queue.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
-    - `ERROR_INVALID_QUEUE`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 @overload
@@ -1973,17 +2043,17 @@ def urQueueGetInfo(
 def urQueueGetInfo(hQueue: Queue, propName: int) -> Any:
     """Return the property `propName` of a queue.
 
+    Args:
+        hQueue: The queue.
+        propName: The property to return.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `QueueInfo.EMPTY`
     - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
     - `ERROR_INVALID_QUEUE`: `propName` is `QueueInfo.SIZE`, which only on-device queues have
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urQueueGetNativeHandle(hQueue: Queue, pDesc: QueueNativeDesc | None) -> int:
@@ -1991,45 +2061,49 @@ def urQueueGetNativeHandle(hQueue: Queue, pDesc: QueueNativeDesc | None) -> int:
 
     The handle is valid as long as the queue. While the queue waits for an event, the commands behind that wait are not in the stream yet.
 
+    Args:
+        hQueue: The queue.
+        pDesc: A description of the queue.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
     - `ERROR_UNSUPPORTED_FEATURE`: the driver has no such handle
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urQueueRelease(hQueue: Queue) -> None:
     """Release a reference to a queue. Even after the last release, the commands that are still in the queue run to their end.
 
+    Args:
+        hQueue: The queue.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
-    - `ERROR_INVALID_QUEUE`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urQueueRetain(hQueue: Queue) -> None:
     """Add a reference to a queue.
 
+    Args:
+        hQueue: The queue.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
-    - `ERROR_INVALID_QUEUE`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_QUEUE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMContextMemcpyExp(hContext: Context, pDst: int, pSrc: int, size: int) -> None:
     """Copy `size` bytes without a queue, and wait until the copy is complete. The memory can be of the same kinds as for `urEnqueueUSMMemcpy`.
+
+    Args:
+        hContext: The context.
+        pDst: Address of the first byte to write.
+        pSrc: Address of the first byte to read.
+        size: Number of bytes.
 
     Raises `URError` with one of these results:
 
@@ -2038,16 +2112,20 @@ def urUSMContextMemcpyExp(hContext: Context, pDst: int, pSrc: int, size: int) ->
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_SIZE`: `size` is 0
     - `ERROR_INVALID_SIZE`: `size` exceeds the allocation of `pSrc` or `pDst`
-    - `ERROR_INVALID_MEM_OBJECT`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_MEM_OBJECT`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMDeviceAlloc(
     hContext: Context, hDevice: Device, pUSMDesc: USMDesc | None, pool: USMPool | None, size: int,
 ) -> int:
     """Allocate memory of a device, and return its address.
+
+    Args:
+        hContext: The context.
+        hDevice: The device.
+        pUSMDesc: Options of the allocation.
+        pool: The pool to allocate from.
+        size: Number of bytes.
 
     Raises `URError` with one of these results:
 
@@ -2056,30 +2134,25 @@ def urUSMDeviceAlloc(
     - `ERROR_INVALID_ENUMERATION`: `pUSMDesc.hints` has bits that are not `USMAdviceFlags` (mask 0xfffe0000)
     - `ERROR_INVALID_VALUE`: `pUSMDesc.align` is neither 0 nor a power of two
     - `ERROR_INVALID_USM_SIZE`: `size` is 0
-    - `ERROR_INVALID_CONTEXT`
     - `ERROR_INVALID_OPERATION`: `hDevice` has no device USM (Unified Runtime's text names `USM_HOST_SUPPORT` by mistake)
     - `ERROR_INVALID_VALUE`: `pUSMDesc.align` exceeds the size of the largest data type of `hDevice`
     - `ERROR_INVALID_USM_SIZE`: `size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
     - `ERROR_INVALID_VALUE`: `pool` is of another context, or for another device
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMFree(hContext: Context, pMem: int) -> None:
     """Wait until the commands that may use USM memory have finished, and free the memory.
 
+    Args:
+        hContext: The context.
+        pMem: Address of the memory.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_INVALID_MEM_OBJECT`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 @overload
@@ -2106,22 +2179,27 @@ def urUSMGetMemAllocInfo(
 def urUSMGetMemAllocInfo(hContext: Context, pMem: int, propName: int) -> Any:
     """Return the property `propName` of the allocation that contains the address `pMem`.
 
+    Args:
+        hContext: The context.
+        pMem: Address of the memory.
+        propName: The property to return.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `USMAllocInfo.POOL`
-    - `ERROR_INVALID_CONTEXT`
-    - `ERROR_INVALID_VALUE`
-    - `ERROR_INVALID_MEM_OBJECT`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_INVALID_VALUE`, `ERROR_INVALID_MEM_OBJECT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMHostAlloc(hContext: Context, pUSMDesc: USMDesc | None, pool: USMPool | None, size: int) -> int:
     """Allocate host memory that the devices of a context can access, and return its address.
+
+    Args:
+        hContext: The context.
+        pUSMDesc: Options of the allocation.
+        pool: The pool to allocate from.
+        size: Number of bytes.
 
     Raises `URError` with one of these results:
 
@@ -2129,16 +2207,11 @@ def urUSMHostAlloc(hContext: Context, pUSMDesc: USMDesc | None, pool: USMPool | 
     - `ERROR_INVALID_ENUMERATION`: `pUSMDesc.hints` has bits that are not `USMAdviceFlags` (mask 0xfffe0000)
     - `ERROR_INVALID_VALUE`: `pUSMDesc.align` is neither 0 nor a power of two
     - `ERROR_INVALID_USM_SIZE`: `size` is 0
-    - `ERROR_INVALID_CONTEXT`
     - `ERROR_INVALID_OPERATION`: `DeviceInfo.USM_HOST_SUPPORT` is false
     - `ERROR_INVALID_VALUE`: `pUSMDesc.align` exceeds the size of the largest data type of any device of `hContext`
     - `ERROR_INVALID_USM_SIZE`: `size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE` of any device of `hContext`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
     - `ERROR_INVALID_VALUE`: `pool` is of another context, or for another device
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMHostAllocRegisterExp(
@@ -2146,47 +2219,53 @@ def urUSMHostAllocRegisterExp(
 ) -> None:
     """Register ordinary memory of the process as USM host memory. The caller must keep the memory alive.
 
+    Args:
+        hContext: The context.
+        pHostMem: Address of the host memory.
+        size: Number of bytes.
+        pProperties: Options.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pHostMem` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has bits that are not `ExpUSMHostAllocRegisterFlags` (mask 0xfffffffe)
     - `ERROR_INVALID_VALUE`: `size` is 0
-    - `ERROR_INVALID_CONTEXT`
     - `ERROR_INVALID_VALUE`: the memory is not mapped in this process, is USM memory, or is already registered
     - `ERROR_UNSUPPORTED_FEATURE`: a device answers false to `DeviceInfo.USM_HOST_ALLOC_REGISTER_SUPPORT_EXP`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMHostAllocUnregisterExp(hContext: Context, pHostMem: int) -> None:
     """Undo `urUSMHostAllocRegisterExp`, so that the memory is ordinary memory of the process again.
 
+    Args:
+        hContext: The context.
+        pHostMem: Address of the host memory.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pHostMem` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_INVALID_CONTEXT`
     - `ERROR_INVALID_VALUE`: `pHostMem` is not registered
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMImportExp(hContext: Context, pMem: int, size: int) -> None:
     """Hint that ordinary memory of the process will be used in copies. This only checks that the memory exists, since copies need no preparation.
+
+    Args:
+        hContext: The context.
+        pMem: Address of the memory.
+        size: Number of bytes.
 
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_SIZE`: `size` is 0
-    - `ERROR_INVALID_CONTEXT`
     - `ERROR_INVALID_VALUE`: the memory is not mapped in this process
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMPoolCreate(hContext: Context, pPoolDesc: USMPoolDesc) -> USMPool:
@@ -2194,20 +2273,25 @@ def urUSMPoolCreate(hContext: Context, pPoolDesc: USMPoolDesc) -> USMPool:
 
     Each allocation has pages of its own, so sharing one allocation does not expose the others. `urUSMFree` frees these pages, and the pool caches no memory. Limits that a C program chains to `pPoolDesc` therefore have no effect. With `ZERO_INITIALIZE_BLOCK`, allocations are filled with zeros. The other flags have no effect.
 
+    Args:
+        hContext: The context.
+        pPoolDesc: Options of the pool.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pPoolDesc` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_ENUMERATION`: `pPoolDesc.flags` has bits that are not `USMPoolFlags` (mask 0xfffffff8)
-    - `ERROR_INVALID_VALUE`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_VALUE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMPoolCreateExp(hContext: Context, hDevice: Device, pPoolDesc: USMPoolDesc) -> USMPool:
     """Create a pool for one device. In all other respects, it works like a pool that `urUSMPoolCreate` creates.
+
+    Args:
+        hContext: The context.
+        hDevice: The device.
+        pPoolDesc: Options of the pool.
 
     Raises `URError` with one of these results:
 
@@ -2215,15 +2299,16 @@ def urUSMPoolCreateExp(hContext: Context, hDevice: Device, pPoolDesc: USMPoolDes
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
     - `ERROR_INVALID_ENUMERATION`: `pPoolDesc.flags` has bits that are not `USMPoolFlags` (mask 0xfffffff8)
-    - `ERROR_INVALID_VALUE`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_VALUE`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMPoolDestroyExp(hContext: Context, hDevice: Device, hPool: USMPool) -> None:
     """Release a reference to a pool, as `urUSMPoolRelease` does.
+
+    Args:
+        hContext: The context.
+        hDevice: The device.
+        hPool: The pool.
 
     Raises `URError` with one of these results:
 
@@ -2231,35 +2316,35 @@ def urUSMPoolDestroyExp(hContext: Context, hDevice: Device, hPool: USMPool) -> N
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hPool` is null
     - `ERROR_INVALID_VALUE`: `hPool` is of another context, or for another device, or is the device's default pool
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMPoolGetDefaultDevicePoolExp(hContext: Context, hDevice: Device) -> USMPool:
     """Return the default pool of a device, which always exists. No reference is added, so the caller must not release the pool.
 
+    Args:
+        hContext: The context.
+        hDevice: The device.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
-    - `ERROR_INVALID_VALUE`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_VALUE`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMPoolGetDevicePoolExp(hContext: Context, hDevice: Device) -> USMPool:
     """Return the pool that `urUSMPoolSetDevicePoolExp` set for a device, or the device's default pool if none is set. No reference is added, so the caller must not release the pool.
 
+    Args:
+        hContext: The context.
+        hDevice: The device.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
-    - `ERROR_INVALID_VALUE`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_VALUE`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 @overload
@@ -2280,16 +2365,16 @@ def urUSMPoolGetInfo(
 def urUSMPoolGetInfo(hPool: USMPool, propName: int) -> Any:
     """Return the property `propName` of a pool. Reserved and used sizes are equal, as pools cache no freed memory.
 
+    Args:
+        hPool: The pool.
+        propName: The property to return.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hPool` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `USMPoolInfo.USED_HIGH_EXP`
     - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 @overload
@@ -2310,42 +2395,49 @@ def urUSMPoolGetInfoExp(
 def urUSMPoolGetInfoExp(hPool: USMPool, propName: int) -> Any:
     """Return the property `propName` of a pool, as `urUSMPoolGetInfo` does.
 
+    Args:
+        hPool: The pool.
+        propName: The property to return.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hPool` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `USMPoolInfo.USED_HIGH_EXP`
     - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMPoolRelease(pPool: USMPool) -> None:
     """Release a reference to a pool. Allocations from the pool stay valid.
 
+    Args:
+        pPool: The pool.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `pPool` is null
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMPoolRetain(pPool: USMPool) -> None:
     """Add a reference to a pool.
 
+    Args:
+        pPool: The pool.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `pPool` is null
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMPoolSetDevicePoolExp(hContext: Context, hDevice: Device, hPool: USMPool) -> None:
     """Set the pool from which `urEnqueueUSMDeviceAllocExp` allocates memory of a device if its caller passes no pool. Once this pool is destroyed, the device's default pool is used again.
+
+    Args:
+        hContext: The context.
+        hDevice: The device.
+        hPool: The pool.
 
     Raises `URError` with one of these results:
 
@@ -2353,9 +2445,7 @@ def urUSMPoolSetDevicePoolExp(hContext: Context, hDevice: Device, hPool: USMPool
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hPool` is null
     - `ERROR_INVALID_VALUE`: `hPool` is of another context, or for another device
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMPoolSetInfoExp(hPool: USMPool, propName: USMPoolInfo | int, pPropValue: int) -> None:
@@ -2363,21 +2453,28 @@ def urUSMPoolSetInfoExp(hPool: USMPool, propName: USMPoolInfo | int, pPropValue:
 
     The release threshold has no effect, since pools cache no freed memory.
 
+    Args:
+        hPool: The pool.
+        propName: The property to change.
+        pPropValue: The new value.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hPool` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `USMPoolInfo.USED_HIGH_EXP`
     - `ERROR_INVALID_VALUE`: `propName` is `USED_HIGH_EXP` or `RESERVED_HIGH_EXP`, and `pPropValue` is not 0
     - `ERROR_UNSUPPORTED_ENUMERATION`: `propName` cannot be set
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMPoolTrimToExp(hContext: Context, hDevice: Device, hPool: USMPool, minBytesToKeep: int) -> None:
     """Release freed memory that a pool caches. This does nothing, since pools cache no freed memory.
+
+    Args:
+        hContext: The context.
+        hDevice: The device.
+        hPool: The pool.
+        minBytesToKeep: Number of unused bytes that the pool may keep.
 
     Raises `URError` with one of these results:
 
@@ -2385,28 +2482,34 @@ def urUSMPoolTrimToExp(hContext: Context, hDevice: Device, hPool: USMPool, minBy
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hPool` is null
     - `ERROR_INVALID_VALUE`: `hPool` is of another context, or for another device
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMReleaseExp(hContext: Context, pMem: int) -> None:
     """Undo `urUSMImportExp`. This does nothing.
 
+    Args:
+        hContext: The context.
+        pMem: Address of the memory.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_INVALID_CONTEXT`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUSMSharedAlloc(
     hContext: Context, hDevice: Device, pUSMDesc: USMDesc | None, pool: USMPool | None, size: int,
 ) -> int:
     """Allocate memory that the host and a device share, and return its address.
+
+    Args:
+        hContext: The context.
+        hDevice: The device.
+        pUSMDesc: Options of the allocation.
+        pool: The pool to allocate from.
+        size: Number of bytes.
 
     Raises `URError` with one of these results:
 
@@ -2415,29 +2518,26 @@ def urUSMSharedAlloc(
     - `ERROR_INVALID_ENUMERATION`: `pUSMDesc.hints` has bits that are not `USMAdviceFlags` (mask 0xfffe0000)
     - `ERROR_INVALID_VALUE`: `pUSMDesc.align` is neither 0 nor a power of two
     - `ERROR_INVALID_USM_SIZE`: `size` is 0
-    - `ERROR_INVALID_CONTEXT`
     - `ERROR_INVALID_VALUE`: `pUSMDesc.align` exceeds the size of the largest data type of `hDevice`
     - `ERROR_INVALID_USM_SIZE`: `size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE`
     - `ERROR_INVALID_OPERATION`: `DeviceInfo.USM_SINGLE_SHARED_SUPPORT` and `DeviceInfo.USM_CROSS_SHARED_SUPPORT` are both false
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
     - `ERROR_INVALID_VALUE`: `pool` is of another context, or for another device
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_OUT_OF_RESOURCES`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUsmP2PDisablePeerAccessExp(commandDevice: Device, peerDevice: Device) -> None:
     """Disable access that `urUsmP2PEnablePeerAccessExp` enabled.
+
+    Args:
+        commandDevice: The device whose commands access the memory.
+        peerDevice: The device that has the memory.
 
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `commandDevice` is null
     - `ERROR_INVALID_NULL_HANDLE`: `peerDevice` is null
     - `ERROR_INVALID_OPERATION`: the access is not enabled
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUsmP2PEnablePeerAccessExp(commandDevice: Device, peerDevice: Device) -> None:
@@ -2445,19 +2545,26 @@ def urUsmP2PEnablePeerAccessExp(commandDevice: Device, peerDevice: Device) -> No
 
     This only checks that the access is possible. Queues of xpushare enable the access themselves for copies and fills.
 
+    Args:
+        commandDevice: The device whose commands access the memory.
+        peerDevice: The device that has the memory.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `commandDevice` is null
     - `ERROR_INVALID_NULL_HANDLE`: `peerDevice` is null
     - `ERROR_UNSUPPORTED_FEATURE`: `commandDevice` cannot use memory of `peerDevice`
     - `ERROR_INVALID_OPERATION`: the access is already enabled
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urUsmP2PPeerAccessGetInfoExp(commandDevice: Device, peerDevice: Device, propName: ExpPeerInfo | int) -> int:
     """Return 1 if `commandDevice` can use memory of `peerDevice`, otherwise 0. For the query `UR_PEER_ATOMICS_SUPPORT`, return 1 if atomic operations of `commandDevice` work on that memory, otherwise 0.
+
+    Args:
+        commandDevice: The device whose commands access the memory.
+        peerDevice: The device that has the memory.
+        propName: The property to return.
 
     Raises `URError` with one of these results:
 
@@ -2465,21 +2572,22 @@ def urUsmP2PPeerAccessGetInfoExp(commandDevice: Device, peerDevice: Device, prop
     - `ERROR_INVALID_NULL_HANDLE`: `peerDevice` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `ExpPeerInfo.UR_PEER_ATOMICS_SUPPORT`
     - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urVirtualMemFree(hContext: Context, pStart: int, size: int) -> None:
     """Free a range of virtual addresses that `urVirtualMemReserve` reserved. No memory may be mapped in the range.
 
+    Args:
+        hContext: The context.
+        pStart: Address at which the range begins.
+        size: Number of bytes.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pStart` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urVirtualMemGetInfo(
@@ -2487,14 +2595,18 @@ def urVirtualMemGetInfo(
 ) -> VirtualMemAccessFlags:
     """Return the access permissions of a mapped range.
 
+    Args:
+        hContext: The context.
+        pStart: Address at which the range begins.
+        size: Number of bytes.
+        propName: The property to return.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pStart` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `VirtualMemInfo.ACCESS_MODE`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urVirtualMemGranularityGetInfo(
@@ -2502,18 +2614,18 @@ def urVirtualMemGranularityGetInfo(
 ) -> int:
     """Return the granularity of virtual and physical memory. Sizes and addresses must be multiples of the granularity. If `hDevice` is `None`, the granularity is valid for all devices of the context.
 
+    Args:
+        hContext: The context.
+        hDevice: The device.
+        allocationSize: Size in bytes of the allocation, or 0 if it is not known yet.
+        propName: The property to return.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `VirtualMemGranularityInfo.RECOMMENDED`
     - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
-    - `ERROR_INVALID_DEVICE`
-    - `ERROR_INVALID_CONTEXT`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_INVALID_DEVICE`, `ERROR_INVALID_CONTEXT`, `ERROR_OUT_OF_RESOURCES`, `ERROR_OUT_OF_HOST_MEMORY`, `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urVirtualMemMap(
@@ -2521,51 +2633,67 @@ def urVirtualMemMap(
 ) -> None:
     """Map physical memory to virtual addresses in a reserved range.
 
+    Args:
+        hContext: The context.
+        pStart: Address at which the range begins.
+        size: Number of bytes.
+        hPhysicalMem: The physical memory.
+        offset: Offset in the physical memory, in bytes.
+        flags: The access that commands have.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pStart` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hPhysicalMem` is null
     - `ERROR_INVALID_ENUMERATION`: `flags` has bits that are not `VirtualMemAccessFlags` (mask 0xfffffff8)
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urVirtualMemReserve(hContext: Context, pStart: int | None, size: int) -> int:
     """Reserve a range of virtual addresses, and return the first address. The range begins at `pStart` if the addresses there are free. Otherwise, or if `pStart` is null, it can begin anywhere.
 
+    Args:
+        hContext: The context.
+        pStart: Address at which the range begins.
+        size: Number of bytes.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urVirtualMemSetAccess(hContext: Context, pStart: int, size: int, flags: VirtualMemAccessFlags | int) -> None:
     """Change the access permissions of a mapped range.
+
+    Args:
+        hContext: The context.
+        pStart: Address at which the range begins.
+        size: Number of bytes.
+        flags: The access that commands have.
 
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pStart` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_ENUMERATION`: `flags` has bits that are not `VirtualMemAccessFlags` (mask 0xfffffff8)
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urVirtualMemUnmap(hContext: Context, pStart: int, size: int) -> None:
     """Unmap physical memory from a range of virtual addresses. The addresses stay reserved and can be mapped again.
 
+    Args:
+        hContext: The context.
+        pStart: Address at which the range begins.
+        size: Number of bytes.
+
     Raises `URError` with one of these results:
 
     - `ERROR_INVALID_NULL_POINTER`: `pStart` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
+    - without a stated condition: `ERROR_UNINITIALIZED`, `ERROR_DEVICE_LOST`, `ERROR_ADAPTER_SPECIFIC`
     """
 
 def urBindlessImagesFreeMappedLinearMemoryExp(*arguments: object) -> NoReturn: ...

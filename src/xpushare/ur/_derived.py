@@ -22,6 +22,7 @@ from xpushare.common.errors import XpuShareError
 from xpushare.common.result import Result
 from xpushare.core.declare import Point
 from xpushare.ur import _enums, _objects, _structs
+from xpushare.ur._arguments import meaning
 from xpushare.ur._error import URError, fail, out_of_memory
 from xpushare.ur._functions import FUNCTIONS, INFOS
 from xpushare.ur._objects import HANDLES, Counted
@@ -221,8 +222,13 @@ def documentation(function: Function) -> str:
     lines = [function.summary]
     if function.notes:
         lines += ["", function.notes]
+    if function.args:
+        lines += ["", "Args:", *(f"    {arg.name}: {meaning(function.name, arg.name)}" for arg in function.args)]
     lines += ["", "Raises `URError` with one of these results:", ""]
-    lines += [f"- `{error.result}`{f': {error.condition}' if error.condition else ''}" for error in function.errors]
+    lines += [f"- `{error.result}`: {error.condition}" for error in function.errors if error.condition]
+    others = dict.fromkeys(f"`{error.result}`" for error in function.errors if not error.condition)
+    if others:
+        lines.append(f"- without a stated condition: {', '.join(others)}")
     return "\n".join(lines)
 
 

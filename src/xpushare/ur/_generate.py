@@ -7,8 +7,13 @@ operations and aspects, and the C tables of the library that Unified Runtime's l
 
 from __future__ import annotations
 
+import ast
+import dataclasses
+import inspect
+import itertools
 import re
 import sys
+from enum import IntEnum, IntFlag
 from pathlib import Path
 from typing import Final
 
@@ -21,9 +26,11 @@ from xpushare.common.errors import (
     OutOfMemoryError,
     XpuShareError,
 )
+from xpushare.common.result import Result
 from xpushare.core.declare import Operation
 from xpushare.core.layers import operations
 from xpushare.ur import _enums, _structs
+from xpushare.ur._arguments import meaning
 from xpushare.ur._derived import UNSUPPORTED, annotation, documentation, result_annotation
 from xpushare.ur._functions import FUNCTIONS, INFOS
 from xpushare.ur._objects import HANDLES
@@ -55,13 +62,68 @@ A function of `xpushare.ur` differs from the C function in these ways:
 - Null is `None`. A struct is a dataclass. An enumeration is an `IntEnum`, or any int.
 - The function returns the outputs of the C function.
 - A failure raises `ur.URError`. Its `.result` is the result code, a `ur.Result`.
+
+[Structs](structs.md) and [enumerations](enumerations.md) have pages of their own. An address is an `int`, and 0 and
+`None` mean null. A handle is an object of a class such as `ur.Context`.
+
+## A program
+
+Two processes share memory of the host. The second one doubles the number in it:
+
+```python
+import ctypes
+import multiprocessing
+
+from xpushare import ur
+
+
+def devices() -> list[ur.Device]:
+    adapter = next(
+        each for each in ur.urAdapterGet()
+        if ur.urAdapterGetInfo(each, ur.AdapterInfo.BACKEND) == ur.Backend.NATIVE_CPU
+    )
+    return ur.urDeviceGet(ur.urPlatformGet(adapter)[0], ur.DeviceType.ALL)
+
+
+def double(handle: bytes) -> None:
+    context = ur.urContextCreate(devices(), None)
+    address = ur.urIPCOpenMemHandleExp(context, devices()[0], handle)
+    number = ctypes.c_int.from_address(address)
+    number.value *= 2
+    ur.urIPCCloseMemHandleExp(context, address)
+    ur.urContextRelease(context)
+
+
+if __name__ == "__main__":
+    context = ur.urContextCreate(devices(), None)
+    address = ur.urUSMDeviceAlloc(context, devices()[0], None, None, 4096)
+    number = ctypes.c_int.from_address(address)
+    number.value = 21
+    handle = ur.urIPCGetMemHandleExp(context, address)
+    process = multiprocessing.get_context("spawn").Process(target=double, args=(handle,))
+    process.start()
+    process.join()
+    print(number.value)
+    ur.urIPCPutMemHandleExp(context, handle)
+    ur.urUSMFree(context, address)
+    try:
+        ur.urUSMFree(context, address)
+    except ur.URError as error:
+        print(repr(error.result))
+    ur.urContextRelease(context)
+```
+
+```text
+42
+<Result.ERROR_INVALID_MEM_OBJECT: 11>
+```
 """
 
 RESULTS: Final = """\
 ## Results
 
-The table of each function lists its results in the order of the checks. If UR states no condition for a result, the
-table has none either. Some conditions have a mark:
+The table of each function lists its results in the order of the checks, and then the results that errors of the
+package become. For "other results", UR states no condition. Some conditions have a mark:
 
 - "(documented)": UR documents the check, but its validation does not make it.
 - "(as the Level Zero adapter)": UR does not document the check, but its Level Zero adapter makes it and its tests
@@ -190,13 +252,16 @@ def _anchor(operation: Operation) -> str:
 
 
 def _of_core(function: Function) -> list[str]:
-    """Return the rows of a table that shows which result code each of the package's errors becomes. The errors are
-    those that the function's operations of `core` raise, and those that the function itself converts.
+    """Return rows for the table of results that show which result code each of the package's errors becomes. The
+    errors are those that the function's operations of `core` raise, and those that the function itself converts.
     """
     raised = [error for each in function.operations for error in each.raises if issubclass(error, XpuShareError)]
     own = [each for each in (InvalidArgumentError, FeatureNotSupportedError) if each.default_result in function.results]
-    raised = [each for each in dict.fromkeys([*raised, *own]) if each not in function.handles]
-    return [f"| `{function.result_of(error.default_result).name}` | `{error.__name__}` |" for error in raised]
+    by_result: dict[str, list[str]] = {}
+    for each in dict.fromkeys([*raised, *own]):
+        if each not in function.handles:
+            by_result.setdefault(function.result_of(each.default_result).name, []).append(f"`{each.__name__}`")
+    return [f"| `{result}` | the package raises {' or '.join(errors)} |" for result, errors in by_result.items()]
 
 
 def _given_back(function: Function) -> list[str]:
@@ -218,19 +283,27 @@ def _section(function: Function) -> list[str]:
     if function.notes:
         lines += ["", function.notes]
     if function.args:
-        lines += ["", "| argument | type | may be `None` |", "|---|---|---|"]
+        lines += ["", "| argument | type | meaning |", "|---|---|---|"]
         lines += [
-            f"| `{arg.name}` | `{annotation(arg.base_kind)}` | {'yes' if arg.optional else 'no'} |".replace(
-                " | int`", " \\| int`"
-            ).replace("bytes | bytearray | memoryview", "bytes \\| bytearray \\| memoryview")
+            f"| `{arg.name}` | {_type(arg.base_kind)}{' or `None`' if arg.optional else ''} "
+            f"| {meaning(function.name, arg.name)} |"
             for arg in function.args
         ]
-    lines += ["", "| result | when |", "|---|---|"]
+    rows: list[str] = []
+    others: list[str] = []
     decided = len(function.checks)
     origins = {"layer": "", "documented": " (documented)", "adapter": " (as the Level Zero adapter)"}
     for number, error in enumerate(function.errors):
         origin = origins[function.checks[number].origin] if number < decided else ""
-        lines.append(f"| `{error.result}` | {error.condition}{origin} |")
+        if error.condition:
+            rows.append(f"| `{error.result}` | {error.condition}{origin} |")
+        else:
+            others.append(f"`{error.result}`")
+    rows += _of_core(function)
+    if rows:
+        lines += ["", "| result | when |", "|---|---|", *rows]
+    if others := [each for each in dict.fromkeys(others) if not any(row.startswith(f"| {each} |") for row in rows)]:
+        lines += ["", f"{'Other results' if rows else 'Results'}: {', '.join(others)}"]
     for line in _given_back(function):
         lines += ["", line]
     if function.python:
@@ -238,9 +311,19 @@ def _section(function: Function) -> list[str]:
     if function.operations:
         links = (f"[`{each.name}`](../reference/operations.md#{_anchor(each)})" for each in function.operations)
         lines += ["", f"Operation: {', '.join(links)}"]
-    if rows := _of_core(function):
-        lines += ["", "Errors of the package become these results:", "", "| result | error |", "|---|---|", *rows]
     return lines
+
+
+def _type(kind: str) -> str:
+    """Return the type of an argument or a field for a table, with a link to the page of its struct or enumeration."""
+    family, _, name = kind.partition(":")
+    if family in ("struct", "value"):
+        return f"[`{name}`](structs.md#{name.lower()})"
+    if family in ("enum", "flags"):
+        return f"[`{name}`](enumerations.md#{name.lower()}) or `int`"
+    if family == "pointer":
+        return "`int`, an address"
+    return " or ".join(f"`{each}`" for each in annotation(kind).split(" | "))
 
 
 def _page(function: Function) -> str:
@@ -298,6 +381,52 @@ def _index() -> str:
     return "\n".join([*lines, "", RESULTS])
 
 
+def _structs_page() -> str:
+    """Return the text of the page that describes the structs."""
+    lines = ["# `xpushare.ur`: structs", "", NOTICE.replace("_functions", "_structs.py"), ""]
+    lines += ["Unified Runtime's structs are dataclasses of `xpushare.ur`. `stype` and `pNext` are left out.", ""]
+    meanings = _field_meanings()
+    for name in STRUCTS:
+        cls = getattr(_structs, name)
+        lines += [f"## `{name}`", "", " ".join((inspect.getdoc(cls) or "").split()), ""]
+        lines += ["| field | type | default | meaning |", "|---|---|---|---|"]
+        kinds = _structs.FIELD_KINDS.get(name, {})
+        for field in dataclasses.fields(cls):
+            kind = kinds.get(field.name, "bool" if field.type in (bool, "bool") else "size")
+            text = meanings.get((name, field.name), "")
+            text = "Options." if text == f"`{kind.partition(':')[2]}`" else text
+            lines.append(f"| `{field.name}` | {_type(kind)} | `{field.default!r}` | {text} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _field_meanings() -> dict[tuple[str, str], str]:
+    """Return the docstrings of the fields of structs, by the names of the struct and the field."""
+    found: dict[tuple[str, str], str] = {}
+    for node in ast.parse(inspect.getsource(_structs)).body:
+        if isinstance(node, ast.ClassDef):
+            for field, text in itertools.pairwise(node.body):
+                if (
+                    isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+                    and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+                ):  # fmt: skip
+                    found[node.name, field.target.id] = " ".join(str(text.value.value).split())
+    return found
+
+
+def _enumerations_page() -> str:
+    """Return the text of the page that lists the enumerations with their members."""
+    lines = ["# `xpushare.ur`: enumerations", "", NOTICE.replace("_functions", "_enums.py"), ""]
+    lines += ["Unified Runtime's enumerations are classes of `xpushare.ur`. Functions accept any `int`, too.", ""]
+    for name in sorted([*ENUMERATIONS, "Result"]):
+        cls: type[IntEnum | IntFlag] = Result if name == "Result" else getattr(_enums, name)
+        lines += [f"## `{name}`", "", " ".join((inspect.getdoc(cls) or "").split()), ""]
+        lines += ["| member | number |", "|---|---|"]
+        lines += [f"| `{member}` | {int(number):#x} |" for member, number in cls.__members__.items()]
+        lines.append("")
+    return "\n".join(lines)
+
+
 def _unsupported() -> str:
     """Return the text of the page that lists the functions of Unified Runtime that are not provided."""
     lines = ["# `xpushare.ur`: unsupported functions", "", NOTICE, ""]
@@ -308,7 +437,10 @@ def _unsupported() -> str:
 def reference() -> dict[str, str]:
     """Return the pages of the reference in `docs/ur`: file name -> text."""
     pages = {f"{page}.md": _page_of_group(page) for page in GROUPS}
-    return {"index.md": _index(), **pages, "unsupported.md": _unsupported()}
+    return {
+        "index.md": _index(), **pages, "structs.md": _structs_page(), "enumerations.md": _enumerations_page(),
+        "unsupported.md": _unsupported(),
+    }  # fmt: skip
 
 
 # --- the pages on operations and aspects ------------------------------------------------------------

@@ -149,7 +149,9 @@ class BufferRegion:
     """UR's struct `ur_buffer_region_t`, an argument of `urMemBufferPartition`."""
 
     origin: int = 0
+    """Offset of the first byte in the buffer."""
     size: int = 0
+    """Number of bytes."""
 
 
 @dataclass
@@ -157,6 +159,7 @@ class PlatformNativeProperties:
     """UR's struct `ur_platform_native_properties_t`, an argument of `urPlatformCreateWithNativeHandle`."""
 
     isNativeHandleOwned: bool = False
+    """Has no effect, since the driver's platform is never destroyed."""
 
 
 @dataclass
@@ -164,6 +167,7 @@ class DeviceNativeProperties:
     """UR's struct `ur_device_native_properties_t`, an argument of `urDeviceCreateWithNativeHandle`."""
 
     isNativeHandleOwned: bool = False
+    """Has no effect, since the driver's device is never destroyed."""
 
 
 @dataclass
@@ -171,6 +175,7 @@ class ContextNativeProperties:
     """UR's struct `ur_context_native_properties_t`, an argument of `urContextCreateWithNativeHandle`."""
 
     isNativeHandleOwned: bool = False
+    """True is not supported, since the driver's context is never destroyed."""
 
 
 @dataclass
@@ -178,7 +183,7 @@ class QueueNativeProperties:
     """UR's struct `ur_queue_native_properties_t`, an argument of `urQueueCreateWithNativeHandle`."""
 
     isNativeHandleOwned: bool = False
-    """The stream is destroyed after the queue."""
+    """Whether the stream is destroyed after the queue."""
 
 
 @dataclass
@@ -186,7 +191,7 @@ class EventNativeProperties:
     """UR's struct `ur_event_native_properties_t`, an argument of `urEventCreateWithNativeHandle`."""
 
     isNativeHandleOwned: bool = False
-    """The driver's event is destroyed after this one."""
+    """Whether the driver's event is destroyed after this one."""
 
 
 @dataclass
