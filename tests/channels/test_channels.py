@@ -436,6 +436,28 @@ def test_a_job_is_handed_out_again() -> None:
             mine.receive(0)
 
 
+def test_threads_share_a_writer_and_a_reader() -> None:
+    found: list[int] = []
+
+    def take_all(reader: xs.Channel) -> None:
+        found.extend(map(first, reader))
+
+    def send_from(ch: xs.Channel, start: int) -> None:
+        send(ch, *range(start, start + 100))
+
+    with channel(on_full="block") as ch, xs.Channel.open("test") as reader:
+        takers = [threading.Thread(target=take_all, args=(reader,)) for _ in range(3)]
+        senders = [threading.Thread(target=send_from, args=(ch, 100 * number)) for number in range(3)]
+        for each in takers + senders:
+            each.start()
+        for each in senders:
+            each.join()
+        ch.finish()
+        for each in takers:
+            each.join()
+    assert sorted(found) == list(range(300))
+
+
 def test_a_dropped_frame_is_not_acknowledged() -> None:
     with channel() as ch, xs.Channel.open("test", mode="one") as worker:
         send(ch, 1)

@@ -322,8 +322,8 @@ class Channel(Advised, Awaitable):
         """Copy an array into a slot and send it.
 
         Args:
-            array_or_tree: An array of exactly the channel's shape and dtype, which are not converted. If the
-                channel was created with `nbytes`, any array or tree.
+            array_or_tree: An array of exactly the channel's shape and dtype, or a list that becomes one by
+                `np.asarray`. Elements are not converted. If the channel was created with `nbytes`, any array or tree.
             meta: None, bool, int, float, str, bytes, or lists, tuples and dicts of these.
             timeout: Seconds to wait for a slot. None waits as long as it takes.
 

@@ -481,9 +481,11 @@ def operations_page() -> str:
         if named := functions_of(each):
             lines += [f"- Unified Runtime: {', '.join(_link(name, '../ur/') for name in named)}"]
         if each.rules:
-            lines += [f"- Rules of sharing: {', '.join(f'3.{rule}' for rule in each.rules)}"]
+            rules = ", ".join(f"3.{rule}" for rule in each.rules)
+            lines += [f"- [Rules of sharing](../conformance.md): {rules}"]
         if each.makes or each.ends:
-            lines += [f"- The leak layer counts: {each.makes or each.ends}, {'made' if each.makes else 'given back'}"]
+            what = f"makes: {each.makes}" if each.makes else f"ends: {each.ends}"
+            lines += [f"- For [leak checking](../layers.md), it {what}"]
         lines += [""]
     return "\n".join(lines)
 
