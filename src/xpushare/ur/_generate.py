@@ -78,11 +78,11 @@ from xpushare import ur
 
 
 def devices() -> list[ur.Device]:
-    adapter = next(
-        each for each in ur.urAdapterGet()
-        if ur.urAdapterGetInfo(each, ur.AdapterInfo.BACKEND) == ur.Backend.NATIVE_CPU
-    )
-    return ur.urDeviceGet(ur.urPlatformGet(adapter)[0], ur.DeviceType.ALL)
+    for adapter in ur.urAdapterGet():
+        backend = ur.urAdapterGetInfo(adapter, ur.AdapterInfo.BACKEND)
+        if backend == ur.Backend.NATIVE_CPU:
+            return ur.urDeviceGet(ur.urPlatformGet(adapter)[0], ur.DeviceType.ALL)
+    return []
 
 
 def double(handle: bytes) -> None:
