@@ -1,8 +1,9 @@
-"""The compiled part: atomics, futexes, mappings, buffers, DLPack capsules, shared event slots and the warden thread.
+"""The C extension module: atomics, futexes, mappings, buffers, DLPack capsules, shared event slots and the warden, a
+background thread.
 
-Mechanism only: no policy, no vendor code. Offsets are those of docs/layout.md, the event protocol is
-docs/events-protocol.md. Failing system calls raise `OSError` with errno and the call's name. Nothing here takes or
-holds the GIL while it blocks.
+The module contains no policy and no vendor code. docs/layout.md defines all offsets, and docs/events-protocol.md the
+event protocol. A failing system call raises `OSError` with its errno and the name of the call. No function holds the
+GIL while it blocks.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -23,18 +24,20 @@ CONSTANTS: Final[dict[str, int]]
 MAGICS: Final[dict[str, bytes]]
 
 def register(**classes: type) -> None:
-    """Register the classes of which native code makes objects, each a subclass of its native base: `Allocation`,
-    `ArrayHandle`, `Handle`, `Range` and `SharedArray`. Each name can be registered once. Native code calls no
-    constructor.
+    """Register the Python classes that native code instantiates: `Allocation`, `ArrayHandle`, `Handle`, `Range` and
+    `SharedArray`. Each must be a subclass of its native base, and can be registered once. Native code does not call
+    their constructors.
     """
 
 # --- processes --------------------------------------------------------------------------------------------------------
 def forks() -> int:
-    """Return how many forks led to this process (pthread_atfork). The number differs between a parent and its child."""
+    """Return the fork count of this process, which pthread_atfork maintains. A forked child's count is one higher than
+    its parent's.
+    """
 
 def left() -> bool:
-    """Return whether this process is exiting and has left its peers. From then on, native code releases nothing, and
-    the kernel cleans up.
+    """Return whether this process is exiting and has disconnected from its peers. From then on, native code releases no
+    resources, and leaves the cleanup to the kernel.
     """
 
 def set_left(left: bool, /) -> None: ...
@@ -62,8 +65,8 @@ class OwnedFd:
 
     @classmethod
     def bell(cls) -> OwnedFd:
-        """Make a bell: an eventfd with which the members of a commons (an exporter's shared memory) wake each other's
-        wardens, their native background threads.
+        """Make an eventfd (the bell) for a commons, the memory that an exporter shares with its importers. Through the
+        eventfd, these processes wake each other's native background threads (wardens).
         """
 
     @classmethod
@@ -84,19 +87,21 @@ class OwnedFd:
         """Transfer the descriptor to the caller."""
 
     def close(self) -> None:
-        """Close the descriptor. If a peer sent a descriptor of a commons (an exporter's shared memory) in which this
-        process is a member, the process's lock on the commons survives.
+        """Close the descriptor. A plain close(2) of a descriptor of a commons (an exporter's shared memory) would drop
+        this process's POSIX lock on it. This method keeps the lock.
         """
 
 def meet(fields: Fields, /) -> tuple[Mapping, Domain, OwnedFd, OwnedFd] | None:
-    """Meet the exporter of a handle by pidfd_getfd. Returns its mapped table, the membership in its commons, the
-    table's fd and the exporter's pidfd. Returns None, and leaves nothing behind, if any step fails or any value is
-    wrong. The caller then takes the steps one by one to find the reason.
+    """Attach to the exporter of a handle by pidfd_getfd(2). Returns the mapped table of its exports, the membership in
+    its commons (the memory that it shares with its importers), the table's fd and the exporter's pidfd.
+
+    Returns None, and leaves nothing open, if any step fails or any value is wrong. The caller then takes the steps one
+    by one to find the reason.
     """
 
 def close_received(fd: int) -> None:
-    """Close a descriptor that a peer sent. If it is a commons (an exporter's shared memory) in which this process is a
-    member, the process's lock on the commons survives.
+    """Close a descriptor that a peer sent. A plain close(2) of a descriptor of a commons (an exporter's shared memory)
+    would drop this process's POSIX lock on it. This function keeps the lock.
     """
 
 def dead(pidfds: Sequence[int]) -> list[int]:
@@ -106,8 +111,8 @@ def lock(fd: int, at: int) -> bool:
     """Take a POSIX write lock on byte `at`, without waiting. Returns False if another process holds it."""
 
 def fds_linked_to(folder: str, first: str, second: str, /) -> list[int]:
-    """Return the numbers of the descriptors in `folder`, a /proc/PID/fd, whose links begin with one of the two texts.
-    Raises OSError.
+    """Return the numbers of the descriptors in `folder` (a /proc/PID/fd) whose link targets begin with `first` or
+    `second`. Raises OSError.
     """
 
 def exchange(one: str | PathLike[str], other: str | PathLike[str], /) -> bool:
@@ -145,28 +150,31 @@ def mapped(address: int, nbytes: int) -> str:
     """Return how this process can access all of these bytes: "rw", "r", or "" if some of them are not mapped."""
 
 def ask(function: int, attribute: int, address: int, /) -> int | None:
-    """Return the result of `int function(void *value, int attribute, uint64 address)`, zero-extended, or None if the
-    function fails.
+    """Call a driver's `int function(void *value, int attribute, uint64 address)`. Return the value that it wrote,
+    zero-extended, or None if the call fails.
     """
 
 def ask_all(function: int, attributes: tuple[int, ...], address: int, /) -> tuple[int, ...] | int:
-    """Return the values of several attributes by `int function(unsigned count, int *attributes, void **values, uint64
-    address)`, or its code if it fails.
+    """Call a driver's `int function(unsigned count, int *attributes, void **values, uint64 address)`. Return the values
+    that it wrote for the attributes, or its error code if the call fails.
     """
 
 def name_handles(function: int, addresses: list[int], into: bytearray, /) -> int:
-    """Call `int function(handle *made, uint64 address)` with each address, until one call fails. Writes the 64 bytes of
-    each handle to `into`. Returns the failing code, or 0.
+    """Call a driver's `int function(handle *made, uint64 address)` for each address, until a call fails. Write the 64
+    bytes of each handle to `into`. Return the error code of the failed call, or 0.
     """
 
 def query(function: int, handle: int, /) -> int:
-    """Call a driver's function that returns the state of `handle`. Returns the code of the driver."""
+    """Call a driver's function that returns the state of `handle`. Return the driver's code."""
 
 @final
 class Importer:
-    """Maps memory of other processes by a driver's handle of 64 bytes. In a payload, the handle follows `head` and 8
-    bytes for the size. `int open(uint64 *address, handle, unsigned flags)` takes the handle by value, `int close(uint64
-    address)` undoes that, and `int ask(void *value, int attribute, uint64 address)` says how many bytes were mapped.
+    """Maps memory of other processes for which a driver has made a 64-byte handle. The payload of such an export is
+    `head`, then 8 bytes for the size, then the handle.
+
+    `open`, `close` and `ask` are the addresses of driver functions. `int open(uint64 *address, handle, unsigned flags)`
+    takes the handle by value and maps the memory. `int close(uint64 address)` unmaps the memory. `int ask(void *value,
+    int attribute, uint64 address)` returns how many bytes were mapped.
     """
 
     def __init__(
@@ -184,29 +192,39 @@ class Importer:
     def open(
         self, device: Any, release: Callable[[Any], object], fields: Fields, peer: PeerTable, /
     ) -> tuple[Any, Lease] | None:
-        """Check a handle's entry, hold it, and map its memory within a scope. Return its `Allocation`, whose end calls
-        `release(made)`, and the hold; `made` is `make(address, nbytes, unmap, address)`.
+        """Map the memory of a handle, with the driver calls of `scopes` around it. Return its `Allocation`, and a lease
+        that keeps the exporter from reusing the memory.
 
-        Returns None, and leaves nothing behind, if that cannot be done in one call. The caller then takes the generic
+        The allocation owns `made`, the result of `make(address, nbytes, unmap, address)`. When the allocation dies, it
+        calls `release(made)`.
+
+        Return None, and leave nothing mapped, if this cannot be done in one call. The caller then takes the generic
         path, which finds the reason.
         """
 
     def open_all(self, payloads: list[bytes], sizes: list[int], into: memoryview, /) -> int | None:
-        """Map the memory of each payload, in the caller's scope, until one fails. Returns the driver's code, or 0.
-        If a payload is of another kind, or its size differs from `sizes`, nothing is mapped, and the result is None.
-        `into` has two numbers of 64 bits for each payload, which are written even if an interrupt is raised: the
-        address (untouched if it was not mapped), and the bytes that were mapped (the greatest uint64 if `ask` fails).
+        """Map the memory of each payload, until the driver refuses one. Return the driver's error code, or 0. The
+        caller makes the driver calls of `scopes` around this call.
+
+        If a payload has another format, or its size differs from the one in `sizes`, nothing is mapped, and the result
+        is None.
+
+        `into` has two 64-bit numbers for each payload: the address and the number of mapped bytes (2**64 - 1 if `ask`
+        fails). They stay unchanged for a payload that was not mapped. They are written even if an interrupt is raised.
         """
 
 @final
 class Recogniser:
-    """Finds allocations of other libraries and requests their handles, by `ask_all` and `name_handles` with the
-    functions `ask`, `ask_all` and `name`. It caches 8,192 allocations, and then only asks for their numbers.
+    """Finds allocations that other libraries have made, and requests the driver's handles for them.
 
-    The first four of `attributes` are an allocation's number, which no other allocation ever gets, its start, its size
-    and its device's ordinal. The rest must have the values `wanted`. The payload of an export is `payload`, with the
+    `ask`, `ask_all` and `name` are the addresses of the driver functions that the module's functions `ask`, `ask_all`
+    and `name_handles` call. Up to 8,192 allocations are cached. For a cached allocation, only its number is requested,
+    to check that the allocation still exists.
+
+    The first four of `attributes` are an allocation's number, its start, its size and its device's ordinal. A number is
+    never reused. The other attributes must have the values `wanted`. The payload of an export is `payload`, with the
     size at `size_at` and the 64-byte handle at the end. `make(place, start, nbytes, number, payload)` makes the
-    adapter's `DriverMemory`. `Leaves.next` uses the cache.
+    adapter's `DriverMemory`.
     """
 
     def __init__(
@@ -228,12 +246,12 @@ class Recogniser:
         self, device: Any, info: Any, address: int, nbytes: int, known: bool, add: Callable[[Any, Any], Any],
         own: OwnTable | None, /,
     ) -> Any:  # fmt: skip
-        """Return the `Allocation` with these bytes, on the device that `info` describes. Returns None if the adapter
-        has to look.
+        """Return the `Allocation` that contains these bytes, on the device that `info` describes. Return None if the
+        adapter has to search for it.
 
-        A new allocation gets the name (backend, (ordinal, start, nbytes, number)) and, if `own` has exported memory of
-        that device, the template of its exports. The result of `add(name, allocation)` is cached. With `known`, the
-        cache is tried first, as by `Leaves.next`.
+        A new allocation is named (backend, (ordinal, start, nbytes, number)). If `own` has exported memory of that
+        device, the allocation also gets the template of its exports. The result of `add(name, allocation)` is cached.
+        If `known` is true, the cache is searched first.
         """
 
 @final
@@ -258,17 +276,17 @@ class Mapping:
         """
 
     def keep(self, fd: OwnedFd | None, owned: bool, /) -> int:
-        """Offer the mapping, and its fd if it has one, for reuse. Nothing may use the mapping any more.
+        """Cache the mapping, and its fd if it has one, for reuse. Nothing may use the mapping any more.
 
-        The method `owned` finds both in the cache, or the method `kept` if the memory was never exported. They are
-        freed if the process has forked since, or memory is scarce. Returns their number in the cache, or 0 if they were
-        freed.
+        If `owned` is true, only the class method `owned` returns the mapping again. Otherwise the memory was never
+        exported, and the class method `kept` may return it. Returns the mapping's number in the cache. Frees the
+        mapping and returns 0 if the process has forked since, or memory is scarce.
         """
 
     @classmethod
     def owned(cls, number: int, /) -> tuple[Mapping, OwnedFd | None] | None:
-        """Return the mapping, with its content, and the fd that were cached as `owned` under that number. Return None
-        if they were freed.
+        """Return the mapping, with its content, and the fd that `keep` has cached for its owner under that number.
+        Return None if they were freed.
         """
 
     @classmethod
@@ -287,7 +305,9 @@ class Reservation:
     """
 
     def __init__(self, nbytes: int, address: int = 0) -> None:
-        """Reserve addresses. A nonzero `address` is used, or the call fails with EEXIST (MAP_FIXED_NOREPLACE)."""
+        """Reserve addresses. If `address` is not 0, the reservation begins exactly there, and the call fails with
+        EEXIST if the addresses are in use (MAP_FIXED_NOREPLACE).
+        """
 
     @property
     def address(self) -> int: ...
@@ -312,9 +332,9 @@ class Fields:
 
     def __init__(self, raw: bytes, /) -> None: ...
     def key(self, opener: int, /) -> bytes:
-        """Return the key that distinguishes imports: the exporter's cookie, the numbers of its object and of the
-        opener, and the flags READ_ONLY and PICKLED. A pickle gets a separate import, which may have to be exported from
-        here later.
+        """Return the key of the import in the cache. It consists of the exporter's cookie, the numbers of the
+        exporter's object and of the opener, and the flags READ_ONLY and PICKLED. An import from a pickle has its own
+        key, since this process may have to export that memory later.
         """
 
     @property
@@ -378,13 +398,15 @@ class Seal:
         """
 
     def moved(self, raw: bytes, handles: bytes, /) -> bytes:
-        """Return a copy of a message that names other memory handles, as many as before, under a new seal. Raises
-        ValueError unless the message was sealed under the key.
+        """Return a copy of a message with other memory handles, as many as before, and a new seal. Raises ValueError
+        unless the message was sealed under the key.
         """
 
 class HandleState:
-    """The base of `sharing.handle.Handle`. If a pickle's bytes are not a handle here, the object has only these bytes
-    and `unread_of`. Handles compare by their bytes.
+    """The base of `sharing.handle.Handle`. Handles compare by their bytes.
+
+    Bytes from a pickle that are not a valid handle in this process make an object without fields. For such an object,
+    `unread_of` returns a callable that raises the reason.
     """
 
     def __bytes__(self) -> bytes: ...
@@ -398,10 +420,12 @@ def unread_of(handle: HandleState | MessageState, /) -> Unread | None:
     """
 
 def newest_of(handle: HandleState | MessageState, /) -> Callable[[], Any] | None:
-    """Return the `newest` that was passed to `handle` or `following_message`."""
+    """Return the callable `newest` that was passed to `handle` or `following_message`, or None."""
 
 def handle(raw: bytes, newest: Callable[[], Any] | None = None, /) -> Handle:
-    """Make a handle of 256 verified bytes. For `newest`, see `sharing.handle.following`."""
+    """Make a handle of 256 bytes that were verified before. `newest` returns the current handle of the name by which
+    this handle was looked up (see `sharing.handle.following`).
+    """
 
 def unread_handle(raw: bytes, why: Unread, /) -> Handle:
     """Make a handle object of a pickle's bytes that are not a handle in this process. Calling `why` raises the
@@ -411,18 +435,20 @@ def unread_handle(raw: bytes, why: Unread, /) -> Handle:
 def fields_of(handle: Handle, /) -> Fields: ...
 
 class PeerTable:
-    """The base of `Peer`: its mapped table, which opens an export in one call. It does not own the pidfd, which is -1
-    if there is none.
+    """The base of `Peer`: an exporter's mapped table of exports, with methods that open an export in one call. It does
+    not own the pidfd, which is -1 if there is none.
     """
 
     def __new__(cls, mapping: Mapping, domain: Domain, pidfd: int) -> Self: ...
     def ended(self, fields: Fields, /) -> int | None:
-        """Return None while the handle's entry is live, otherwise the reason why it ended (a REASON_… if the peer is
-        honest). Raises ValueError if no table has such an entry.
+        """Return None while the handle's entry is live, otherwise the reason why the export ended. An honest peer's
+        reason is a REASON_… constant. Raises ValueError if no table can have the handle's entry.
         """
 
     def stands(self, fields: Fields, /) -> bool:
-        """Return whether the entry still belongs to the handle. Its deadline may have passed."""
+        """Return whether the handle's entry is still live. This ignores the deadline of the export, which may have
+        passed.
+        """
 
     def copy(self, fields: Fields, /) -> bytes | None:
         """Return a copy of the handle's entry, checked against the handle. Return None unless the entry is live and
@@ -432,23 +458,32 @@ class PeerTable:
     def open(
         self, fields: Fields, mapped: bool, /
     ) -> tuple[Mapping | None, Lease, int, int, bytes, list[OwnedFd], int, bool, int] | None:
-        """Check a handle's entry, hold it, and fetch its descriptors.
+        """Open an export: check its entry, take a lease of the entry, and fetch the export's descriptors.
 
-        Returns a mapping of the memfd (if it is one, and `mapped` asks for it), the hold, `nbytes` and `exposed_nbytes`
-        of the whole object, the payload, any other descriptors, the offset, whether the export is read-only, and the
-        number of its form.
+        Returns a tuple of:
 
-        Returns None, and leaves nothing behind, if the exporter is dead, if the entry is not live or counts its opens,
-        or if the descriptors cannot be fetched. The caller then finds the reason.
+        - the mapping of the memfd, or None if the export is not a memfd or `mapped` is false
+        - the lease
+        - `nbytes` and `exposed_nbytes` of the whole object
+        - the payload
+        - the other descriptors
+        - the offset of the export in the object
+        - whether the export is read-only
+        - the number of the export's form
+
+        Returns None, and leaves nothing open, if the exporter is dead, if the entry is not live or counts its opens, or
+        if the descriptors cannot be fetched. The caller then opens the export step by step, to find the reason.
         """
 
     def hold(self, fields: Fields, /) -> tuple[Lease, int] | None:
-        """Check a handle's entry and hold it. Returns the hold and the entry's slot, or None as `open` does."""
+        """Check a handle's entry and take a lease of it. Returns the lease and the entry's slot, or None as `open`
+        does.
+        """
 
 @final
 class Imports:
-    """The objects of other processes that this process has open, by `Fields.key`, and the openers of devices' memory.
-    It holds weak references, so it keeps nothing open.
+    """The objects of other processes that this process has open, by `Fields.key`. They are held by weak references, so
+    this keeps none of them open. `Imports` also stores how handles of each device are opened (see `decide`).
     """
 
     peers: dict[bytes, Any]  # PeerTables, by cookie
@@ -468,25 +503,26 @@ class Imports:
         """Return all open objects."""
 
     def hold(self, fields: Fields, key: Any, /) -> tuple[Any, Lease] | None:
-        """Return the object that is open under the key, and a hold of its entry. Return None if no object is open under
-        the key, or for the reasons of `PeerTable.open`.
+        """Return the object that is open under the key, and a lease of its entry. Return None if no object is open
+        under the key, or for the reasons of `PeerTable.open`.
         """
 
     def open(self, handles: tuple[Handle, ...], opened: list[Any], /) -> list[tuple[Handle, Any, Any, Any]] | None:
         """Append the ranges of handles to `opened`, up to the first handle whose allocation is not open yet, or whose
         open has to be counted.
 
-        Return the other handles, each with its decision: (handle, opener, device, context). None if one has no
-        decision, or this process has not attached to the exporter.
+        Return the remaining handles as tuples (handle, opener, device, context), with the values that `decide` has
+        stored. Return None if `decide` has stored none for one of the handles, or this process has not attached to the
+        exporter.
         """
 
     def decide(self, handle: Handle, opener: Any, number: int, device: Any, context: Any, /) -> None:
-        """Set the opener of a handle's device, and the opener's number, for opens that do not request another
-        device.
+        """Store how to open all handles of this handle's device: by which opener, with what number, and on which device
+        and context. This does not apply to an open that requests another device.
         """
 
     def decided(self, handle: Handle, /) -> tuple[Any, Any, Any] | None:
-        """Return the decision for the handle's device, (opener, device, context), or None."""
+        """Return the (opener, device, context) that `decide` has stored for the handle's device, or None."""
 
 @final
 class Template:
@@ -502,7 +538,7 @@ class Exported:
         cls, template: Template, source: Any, keep: Any = None, offset: int = 0, nbytes: int = 0,
         read_only: bool = False, implicit: bool = False, foreign: bool = False, slot: int = 0,
     ) -> Self:  # fmt: skip
-        """Describe an export. `offset` and `nbytes` are the exported bytes of the object, and `slot` is that of an
+        """Describe an export. `offset` and `nbytes` select the exported bytes of the object. `slot` is the slot of an
         event.
         """
     source: Final[Any]  # the result of opening the handle in this very process
@@ -529,15 +565,17 @@ class Exposure:
         """
 
     def spoil(self) -> None:
-        """Make `free` return None from now on: some process may reach the memory for longer than leases show."""
+        """Make `free` return None from now on. Call this if some process may use the memory for longer than its lease
+        lasts.
+        """
     prepared: Any  # can be set: the template of the allocation's exports
     serial: int  # can be set: the allocation's number, 0 before the first export
 
 @final
 class OwnTable:
-    """This process's own table, mapped writable. It keeps the live exports.
+    """This process's own table of exports, mapped writable. It keeps the live exports.
 
-    `common` is a handle without seal, with the fields that all handles of this process share. Any thread may call any
+    `common` is an unsealed handle with the fields that all handles of this process share. Any thread may call any
     method at any time.
     """
 
@@ -547,12 +585,12 @@ class OwnTable:
         self, kind: int, flags: int, names: bytes, device: int, object: int, nbytes: int, exposed_nbytes: int,
         inode: int, within: int, fds: tuple[int, ...], payload: bytes, /,
     ) -> Template:  # fmt: skip
-        """Return the template of the exports of one object. `names` are the backend and uuid of the device, 32
-        bytes, and `device` is its number in the table. `within` is the offset of the object in the memory of the `fds`.
+        """Return the template of the exports of one object. `names` are the backend and uuid of the device, 32 bytes,
+        and `device` is its number in the table. `within` is the offset of the object in the memory of the `fds`.
 
-        With `function`, the fds are made on demand. For fd i the warden calls
-        `int function(int *fd, uint64_t objects[i], int64_t a, uint64_t b)`, for which 0 is success, and closes the fd
-        after sending it.
+        If `function` is given, the fds are made on demand. For the fd with index i, the warden (the native background
+        thread) calls `int function(int *fd, uint64_t objects[i], int64_t a, uint64_t b)`, which returns 0 for success.
+        The warden closes the fd after sending it.
         """
     @overload
     def prepare(
@@ -584,7 +622,7 @@ class OwnTable:
 
     def end(self, exported: Exported, reason: int, /) -> bool:
         """End an export, unless it has ended already. Returns whether importers may still use the memory. If so, the
-        table keeps the memory alive, and the entry stays taken, until `release`.
+        table keeps the memory alive and the entry in use until `release` is called.
         """
 
     def release(self, exported: Exported, /) -> None:
@@ -665,7 +703,9 @@ class Timeline(Resource):
     prepared: Template | None  # for exports by this process
 
 class AllocationBase(Resource):
-    """USM memory. `newest` is the handle by which an import was last opened. `earlier` has the handles before it."""
+    """Unified shared memory (USM). `newest` is the handle by which an import was last opened. `earlier` has the handles
+    before it.
+    """
 
     def __new__(
         cls, device: Any, driver: Any, end: End, kind: str, address: int, nbytes: int, host_accessible: bool,
