@@ -467,7 +467,7 @@ class PeerTable:
         - `nbytes` and `exposed_nbytes` of the whole object
         - the payload
         - the other descriptors
-        - the offset of the export in the object
+        - the offset of the object in the memory of the descriptors
         - whether the export is read-only
         - the number of the export's form
 
@@ -793,21 +793,23 @@ class RangeBase:
         """Return the range that an opened handle names, or None if it does not lie in the allocation."""
 
 def flatten(tree: Any, most: int, scalar: type | None, /) -> Any:
-    """Return the arrays of a tree, and the tree as JSON values. NotImplemented means that the Python code has to
-    describe the tree, or to refuse it. `most` limits the bytes of the message. `scalar` is the type of NumPy's scalars,
+    """Return the arrays of a tree, and the tree as JSON values. Return NotImplemented if the Python code has to
+    describe the tree, or to reject it. `most` limits the bytes of the message. `scalar` is the type of NumPy's scalars,
     or None if NumPy is not loaded.
     """
 
 def unflatten(described: Any, arrays: Sequence[Any], /) -> Any:
-    """Return the tree with these arrays. NotImplemented means that the Python code has to make the tree, or to refuse
+    """Return the tree with these arrays. Return NotImplemented if the Python code has to make the tree, or to reject
     its description.
     """
 
 class MessageState:
-    """The base of `objects.array_handle.ArrayHandle`: the handle of an array, or of a tree of arrays. If a pickle's
-    bytes are not a message here, the object has only these bytes and `unread_of`.
+    """The base of `objects.array_handle.ArrayHandle`: the handle of an array, or of a tree of arrays.
 
-    If an object that owns its exports dies, `_abandoned` is called at the time of `__del__`.
+    Bytes from a pickle that are not a valid message in this process make an object without content. For such an object,
+    `unread_of` returns a callable that raises the reason.
+
+    If an object that owns its exports dies, its method `_abandoned` is called, as `__del__` would be.
     """
 
     @property
@@ -848,20 +850,21 @@ def message_marks(message: MessageState, /) -> set[tuple[int, int]]:
 def message_arrays(
     message: MessageState, ranges: list[Any], dtypes: tuple[Any, ...], orders: dict[tuple[int, int], Any], /
 ) -> list[SharedArray]:
-    """Make the arrays, after `message_good` has returned True. `ranges` has the memory. `orders` has, by the indices of
-    memory and event, the points that readers wait for.
+    """Make the arrays, after `message_good` has returned True. `ranges` contains the memory. `orders` maps the indices
+    of a memory and an event to the signals that readers of the array wait for.
     """
 
 def message_tensors(
     message: MessageState, exchange: object, places: list[tuple[object, int, tuple[int, int]]],
     dtypes: tuple[tuple[tuple[int, int, int], int], ...], /,
 ) -> list[Any] | None:  # fmt: skip
-    """Make tensors by a DLPack exchange API. `places` has for each memory its owner, its address and DLPack's device.
-    `dtypes` has DLPack's types and the item sizes. Returns None if the library has no tensor for one of the arrays.
+    """Make tensors by a DLPack exchange API. `places` contains, for each memory, its owner, its address and DLPack's
+    device. `dtypes` contains DLPack's types and the item sizes. Returns None if the library has no tensor for one of
+    the arrays.
     """
 
 def message_own(message: MessageState, /) -> None:
-    """From now on, closing the message in this process ends its exports."""
+    """Make this process the owner of the message's exports. From now on, closing the message ends them."""
 
 def message_end(message: MessageState, /) -> bool:
     """Close the message. Return whether it owned its exports, which the caller then has to end."""
@@ -878,16 +881,17 @@ KINDS_MOST: Final[int]
 
 @final
 class Kinds:
-    """Results of `Leaves.settle` and `Leaves.produce` for kinds of arrays, which later calls of `share` reuse."""
+    """A cache of results of `Leaves.settle` and `Leaves.produce` for kinds of arrays. Later calls of `share` reuse it.
+    """
 
     def clear(self) -> None: ...
 
 class Leaves:
-    """The base of `Placing`: the arrays of one `share`, until they are sealed as a message.
+    """The base of `Placing`: the arrays of one call of `share`, until they are sealed as a message.
 
-    It describes this package's arrays, and arrays of libraries that have DLPack's exchange API. Arrays of one kind
-    (type, device and element type) are described alike. Python describes and `put`s all others, whose kinds have
-    numbers from KINDS_MOST on.
+    Arrays with the same type, device and element type are of one kind, and are described alike. Native code describes
+    this package's arrays, and arrays of libraries that have DLPack's exchange API. Python code describes all other
+    arrays and adds them by `put`. The numbers of their kinds begin at KINDS_MOST.
     """
 
     def __new__(cls, arrays: list[Any], read_only: bool, known: Kinds = ..., /) -> Self:
@@ -899,14 +903,18 @@ class Leaves:
     copied: int  # bytes that were copied, as the message says
 
     def view(self, ordered: bool = True, /) -> list[tuple[int, Any, Any, tuple[int, int, int, int, int] | None]]:
-        """Look at the arrays. Returns, for each unknown kind, its number, an array of it, and its device. For another
-        library's kind, it returns None instead of the device, then DLPack's device type and number, and the code, bits
-        and lanes of an element. If `ordered` is true, a kind counts as known only if the stream that produces its
-        arrays is known, too.
+        """Read the arrays, and return a tuple for each kind whose device is not known yet: its number, one of its
+        arrays, the device and None.
+
+        For a kind of another library, the device is None. The last item is then DLPack's device type and number, and
+        the code, bits and lanes of an element. If `ordered` is true, a kind counts as known only if the stream that
+        produces its arrays is known, too.
         """
 
     def stream(self, kind: int, /) -> int | None:
-        """Return the number of the stream on which the kind's library works now."""
+        """Return the number of the stream on which the kind's library works now. Returns None if the library reports
+        none.
+        """
 
     def settle(self, kind: int, dtype: Any, device: Any, context: Any, /) -> None:
         """Set the dtype and the device of the arrays of another library's kind."""
@@ -915,8 +923,8 @@ class Leaves:
         """Set the recogniser of the kind's memory, and `info`, by which the recogniser identifies their device."""
 
     def produce(self, kind: int, work: Resource | None, number: int | None, lasting: bool, /) -> None:
-        """Set the queue over the stream that produces the kind's arrays, and the result of `stream` at that time.
-        `lasting` means that the number always belongs to this queue.
+        """Set `work`, the queue over the stream that produces the kind's arrays. `number` is the result of `stream` at
+        that time. `lasting` means that the number always belongs to this queue.
         """
 
     def producers(self) -> dict[int, Any] | None:
@@ -935,9 +943,14 @@ class Leaves:
         """
 
     def where(self) -> tuple[int, int, int, Any, Any, Recogniser | None, Any, int] | None:
-        """Describe the memory of the array that `next` returned: its kind; the address and size of the first array that
-        adjoins it, perhaps itself; its device and context; the kind's recogniser, and its `info` of the device; and the
-        total size of the adjoining arrays. Returns None if the kind is not settled.
+        """Describe the memory around the array that `next` returned. Adjoining arrays are treated as one block. Returns
+        None if the array's kind is not settled, otherwise a tuple of:
+
+        - the kind
+        - the address and the size of the first array in the block
+        - the device and the context
+        - the kind's recogniser, and its `info` of the device
+        - the total size of the arrays in the block
         """
 
     def learn(self, allocation: Any, context: Any, /) -> None:
@@ -963,7 +976,7 @@ class Leaves:
     def seal(
         self, seal: Seal, memory: tuple[Handle, ...], events: tuple[tuple[Handle, int], ...], text: bytes, /
     ) -> ArrayHandle | None:
-        """Return the message, after `groups`, or None if it would be too large."""
+        """Return the sealed message, or None if it would be too large. Call `groups` first."""
 
 # --- data from peers --------------------------------------------------------------------------------------------------
 def check_memfd(fd: int, nbytes: int, inode: int = 0, seals: int = 0, exact: bool = False) -> None:
@@ -973,14 +986,14 @@ def check_memfd(fd: int, nbytes: int, inode: int = 0, seals: int = 0, exact: boo
     """
 
 def request(op: int, wanted: list[tuple[Fields, int]], /) -> bytes:
-    """Return a request to the socket of the handles' exporter: OP_…, for the descriptors of each entry from that number
-    on, for at most FDS_AT_ONCE entries.
+    """Return the bytes of a request to an exporter's socket. `op` is an OP_… constant. `wanted` contains at most
+    FDS_AT_ONCE handles' fields, each with the index from which on the descriptors of its entry are requested.
     """
 
 def read_reply(packet: bytes, asked: int, fds: int, /) -> list[tuple[int, int, int]]:
-    """Read a reply that came with `fds` descriptors. Returns, for the first of the `asked` entries, the STATUS_…, how
-    many descriptors came, and how many the entry has in all. Raises OSError(EMFILE) if descriptors were lost on the
-    way, and ValueError if the reply makes no sense.
+    """Read a reply that came with `fds` descriptors to a request for `asked` entries. The reply may cover only the
+    first entries. Returns a tuple for each of these: the STATUS_…, how many descriptors came, and how many the entry
+    has in all. Raises OSError(EMFILE) if descriptors were lost on the way, and ValueError if the reply makes no sense.
     """
 
 # --- buffers and DLPack -----------------------------------------------------------------------------------------------
@@ -1015,7 +1028,9 @@ class Span:
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class ObjectBase:
-    """The base of classes whose objects hold a resource until they are closed. The class has a weak-reference list."""
+    """The base of classes whose objects hold a resource until they are closed. Objects of these classes can be weakly
+    referenced.
+    """
 
 def hold(object: ObjectBase, held: object, forks: int, /) -> None:
     """Give the object its resource. `forks` is the number that the function `forks` returned when the resource was
@@ -1029,7 +1044,7 @@ def usable(object: ObjectBase, /) -> Any:
     """Return the object's resource, or None if it is closed or the process has forked since the resource was made."""
 
 def give_up(object: ObjectBase, /) -> None:
-    """Take the resource from the object, and the exports of its pickles."""
+    """Drop the object's resource, and the exports of its pickles."""
 
 def pickle_of(object: ObjectBase, /) -> Any:
     """Return the exports of the object's pickles, or None."""
@@ -1116,19 +1131,21 @@ class DLTensor:
 # --- membership, holders, event slots ---------------------------------------------------------------------------------
 @final
 class Domain:
-    """This process's membership in one commons, an exporter's shared memory. There is one `Domain` for each commons and
-    process.
+    """This process's membership in one commons, the memory that an exporter shares with its importers. There is one
+    `Domain` for each commons and process.
 
-    It takes over the two descriptors, which become close-on-exec. `leave` closes the commons (then `fd` is -1), and the
-    object's death closes the bell. If the constructor raises, the caller keeps both. In a forked child, the commons'
-    descriptor is closed at once.
+    It takes over two descriptors, and makes them close-on-exec: `fd` is the commons, and `bell` an eventfd that wakes
+    its members. `leave` closes the commons (then `fd` is -1). The bell is closed when the object dies. If the
+    constructor raises, the caller still owns both. In a forked child, the commons' descriptor is closed at once.
     """
 
     def __init__(self, fd: int, bell: int, cookie: bytes, owner: bool) -> None:
-        """Map the commons and claim a member index. Seals, size, magic and cookie are checked, and ValueError names the
-        fault. The owner gets index 0, and writes the header. Anybody else gets the first free index, and reaps dead
-        members on the way. Raises OSError(ENOSPC) if all 1024 indices are taken. A member never closes another
-        descriptor of this file while it lives.
+        """Map the commons and claim a member index. Raises ValueError if the seals, the size, the magic number or the
+        cookie is wrong.
+
+        The owner gets index 0, and writes the header. Any other process gets the first free index, and removes dead
+        members on the way. Raises OSError(ENOSPC) if all 1024 indices are in use. While this process is a member, it
+        must not close another descriptor of this file, which would drop its POSIX lock.
         """
 
     @property
@@ -1140,7 +1157,9 @@ class Domain:
     @property
     def address(self) -> int: ...
     def leave(self) -> None:
-        """Leave cleanly, see docs/events-protocol.md. Idempotent. In a forked child this only unmaps and closes."""
+        """Leave the commons cleanly, as docs/events-protocol.md describes. Idempotent. In a forked child this only
+        unmaps and closes.
+        """
 
     def members(self) -> list[tuple[int, int, int, bool]]:
         """Return for each attached member the index, the pid as seen from here or 0, the attach time in ns since the
@@ -1148,14 +1167,14 @@ class Domain:
         """
 
     def reap(self) -> int:
-        """Advance the reaping of each dead member by one step of 4,096 slots and entries. Returns how many sweeps this
-        has completed.
+        """Clean up after dead members: for each, advance by one step of 4,096 slots and entries. Returns how many
+        clean-ups this has completed.
         """
 
     # the processes that hold an entry of the owner's table
     def leave_if_idle(self) -> bool:
-        """Leave if this process holds no entry here, and is attached to no slot. Returns whether it has left. No thread
-        can begin to hold anything meanwhile.
+        """Leave if this process has no lease of an entry here, and is attached to no slot. Returns whether it has left.
+        Meanwhile, no thread can take a lease or attach.
         """
 
     def stands(self) -> bool:
@@ -1164,18 +1183,20 @@ class Domain:
         """
 
     def mark(self, entry: int, /) -> None:
-        """Declare that some process may reach the memory for longer than its hold of the entry lasts."""
+        """Record that some process may use the memory of this entry for longer than its lease lasts."""
 
     def holders(self, entry: int) -> list[int]:
-        """Return the indices of the other living members that hold `entry`. Reaps dead members first."""
+        """Return the indices of the other living members that have a lease of `entry`. Cleans up after dead members
+        first.
+        """
 
     def reached(self, entry: int) -> bool:
-        """Return whether any member holds `entry`, or has closed it while its device may still use the memory. Reaps
-        dead members first.
+        """Return whether any member has a lease of `entry`, or has closed it while its device may still use the memory.
+        Cleans up after dead members first.
         """
 
     def set_opens(self, entry: int, count: int) -> None:
-        """Set the number of opens that an export still allows, and clear its renewal."""
+        """Set the number of opens that an export still allows, and clear the time that `renew` has set."""
 
     def take_open(self, entry: int) -> bool:
         """Use up one open of a counted or pickled export. Returns False if none is left."""
@@ -1191,11 +1212,13 @@ class Domain:
 
     def renewed(self, entry: int) -> int: ...
     def own(self, entry: int) -> None:
-        """Record, while this process holds the entry, that it exports the memory of this export itself from now on."""
+        """Record that this process exports the memory of this entry itself from now on. Call this only while holding a
+        lease of the entry.
+        """
 
     def owned(self, entry: int) -> bool:
-        """Return whether any other process exports the memory of this entry itself. If so, the table's owner never
-        reuses the memory.
+        """Return whether any other process exports the memory of this entry itself. If so, the exporter that owns the
+        table never reuses the memory.
         """
 
     # slots, owner only
@@ -1209,17 +1232,19 @@ class Domain:
 
 @final
 class Lease:
-    """A hold on an entry of `domain`, which ends when the object dies. It keeps `peer` alive.
+    """Marks this process as a holder of an entry, which is one export of another process, until the object dies. The
+    exporter does not reuse the memory meanwhile. `peer` is kept alive.
 
-    This process counts its holds: the first one of an entry sets the shared bit, and the last one clears it.
+    This process counts its leases of an entry. The first one sets the process's bit in the shared memory, and the last
+    one clears it.
 
-    If a range's allocation has `uses`, its hold becomes a *use* when it ends: a lease that marks this process as a user
-    of the entry, but not as a holder. The lease is appended to `uses`, and then `uses` is called.
+    If a range's allocation has `uses`, ending the lease makes a *use*: a lease that marks this process as a user of the
+    entry, but not as a holder. The use is appended to `uses`, and then `uses` is called.
     """
 
     def __init__(self, domain: Domain, entry: int, peer: Any, /) -> None: ...
     def end(self) -> None:
-        """End the hold now, even if the object is still referenced. Only the first call has an effect."""
+        """End the lease now, even if the object is still referenced. Only the first call has an effect."""
     @property
     def peer(self) -> Any: ...
 
@@ -1241,25 +1266,31 @@ class Slot:
     def index(self) -> int: ...
     @property
     def address(self) -> int:
-        """The address of the slot; its first word is the value, for devices."""
+        """The address of the slot. Its first word is the event's value, which devices read and write."""
 
     @property
     def engine(self) -> int:
-        """The address that the engine's functions for other libraries take (src/native/engine/outside.c)."""
+        """The address of the native structure, which the functions for other libraries take
+        (src/native/engine/outside.c).
+        """
 
     @property
     def value(self) -> int: ...
     @property
     def pending(self) -> int: ...
     def state(self, point: int) -> int:
-        """Return PENDING, DONE or LOST. This does not check for deaths."""
+        """Return the state of a point, which is the number of a signal: PENDING, DONE or LOST. This does not check for
+        deaths.
+        """
 
     def signal(self) -> int:
-        """Signal from the host. Raises ValueError while another signaller's point is pending."""
+        """Signal the event from the host. Returns the point, which is the number of the signal. Raises ValueError while
+        another signaller's point is pending.
+        """
 
     def submit(self, queue: int, device: bool = False) -> tuple[int, int]:
-        """Submit a point for queue number `queue` (unique in this process, not 0). Returns the point, and the point to
-        wait for first, or 0.
+        """Submit a point, which is the number of a signal, for queue number `queue` (unique in this process, not 0).
+        Returns the point, and the point to wait for first, or 0.
 
         Raises ValueError for too many signallers or too many outstanding points. `device` sets the sticky flag.
         """
@@ -1301,8 +1332,8 @@ class Slot:
     def notify(self, point: int, token: int) -> bool:
         """Have `due()` report `token` (64 bits) once `point` is done or lost.
 
-        If the point already is, returns True and registers nothing. The tokens of a slot that is detached become due at
-        once.
+        If the point is done or lost already, this returns True and registers nothing. When the slot is detached, its
+        tokens become due at once.
         """
 
     def notify_recovery(self, token: int) -> bool:
@@ -1316,7 +1347,7 @@ class Slot:
         once the point is done or lost.
 
         Raises ValueError for a point more than 2**20 - 1 ahead. If a future point is lost, it is submitted and lost at
-        once, see the protocol.
+        once, as docs/events-protocol.md describes.
         """
 
     def released(self, point: int) -> bool:
@@ -1335,12 +1366,12 @@ class Slot:
 # --- scopes -----------------------------------------------------------------------------------------------------------
 @final
 class Scopes:
-    """`with scopes():` makes pairs of driver calls around the block, by the functions' addresses.
+    """A context manager factory: `with scopes():` makes pairs of driver calls around the block. The functions are given
+    by their addresses.
 
     `int exchange(int *mode)` exchanges this thread's capture mode for `mode`. `int push(context)` makes a context
-    current, and `int pop(context *)` undoes that. An address of 0 means no function. If a call fails, the calls
-    before it are undone, and the exception that `failed(step, code)` returns is raised. Step 0 is the exchange, 1 the
-    push.
+    current, and `int pop(context *)` undoes that. An address of 0 means no function. If a call fails, the calls before
+    it are undone, and the exception that `failed(step, code)` returns is raised. Step 0 is the exchange, 1 the push.
     """
 
     def __init__(
@@ -1429,24 +1460,24 @@ class QueueCalls:
 @final
 class StreamQueue:
     """A device's in-order queue. Native code calls functions of the driver by address, without the GIL, one at a time,
-    in the order in which points are submitted. Any of them may block.
+    in the order in which points (numbers of signals) are submitted. Any of them may block.
 
-    `ordering` says which waits the device does. "device": all of them. "held": none. "shared" is for queues that share
-    hardware, so that a wait blocks other queues. Then the device waits for certain points, which a queue of this
-    process has handed to the driver behind nothing that may never come. It waits for any other point only if this queue
-    already has such a wait, or fewer than `budget` queues have one.
+    `ordering` selects which waits the device does: all of them ("device"), none ("held"), or some ("shared"). "shared"
+    is for queues that share hardware, so that a wait blocks other queues. The device then waits only for points that
+    are certain: a queue of this process has handed the signal to the driver, and nothing can delay it forever. It waits
+    for any other point only if this queue already has such a wait, or fewer than `budget` queues have one.
 
     The queue holds all other waits, and every operation after them. A relay thread hands them to the driver once the
-    point is done or lost. Points are still submitted at once. Signals behind a lost wait never reach the driver:
-    they are lost, with the same cause.
+    point is done or lost. Points are still submitted at once. Signals behind a lost wait never reach the driver. They
+    are lost, with the same cause.
 
     `adopted` means that another library also uses the queue. Then the queue holds nothing.
 
     A code is 0, the driver's error, or one of the constants above. If the driver refuses a held operation, the queue
-    has failed. The operations held behind it are dropped, their points are lost (cause 2) once earlier points of their
-    events are settled, and `signal` and `wait` return the code of the failure from then on. Points that the driver has
-    may still complete; call `Slot.fail` if the code says that they cannot. In a forked child, every method raises
-    ValueError.
+    has failed. The operations held behind it are dropped. Their points are lost (cause 2) once earlier points of their
+    events are settled. From then on, `signal` and `wait` return the code of the failure. Points that the driver has
+    received may still complete. Call `Slot.fail` if the code says that they cannot. In a forked child, every method
+    raises ValueError.
     """
 
     def __init__(
@@ -1462,25 +1493,28 @@ class StreamQueue:
 
     def idle(self, function: int, unfinished: int, handle: int, scopes: Scopes, /) -> bool | None:
         """Return whether the queue holds nothing and has no work. `int function(uint64 handle)` returns 0 if there is
-        no work, and `unfinished` if there is some. Return None if the function, `check` or the scope around both fails:
-        then ask step by step.
+        no work, and `unfinished` if there is some. Return None if the function, `check` or the scope around both fails.
+        The caller then makes these calls one by one.
         """
 
     def wait(self, slot: Slot, address: int, point: int) -> int:
-        """Make later work wait until the point is done or lost. If it already is, nothing is queued.
+        """Make later work wait until the point is done or lost. If the point is done or lost already, nothing is
+        queued.
 
         If the device waits, this calls `Slot.guard` and raises its ValueError. If the point is lost, all signals of
-        this queue from now until then are lost before the device is released, and later signals are lost until `told`.
-        `Slot.released` also reports, once, a held wait that is lost, or a wait for a point that was lost before.
+        this queue from now until then are lost before the device is released. Later signals are lost until `told` is
+        called. `Slot.released` also reports, once, a held wait that is lost, or a wait for a point that was lost
+        before.
         """
 
     def lost(self, slot: Slot) -> None:
-        """Record a wait for a point that was lost before. Signals are lost from now until `told`, with the cause of
-        that slot's newest loss. An adopted queue ignores this, since users of the other library cannot ask for losses.
+        """Record a wait for a point that was lost before. Signals are lost from now until `told` is called, with the
+        cause of that slot's newest loss. An adopted queue ignores this, since users of the other library cannot ask for
+        losses.
         """
 
     def told(self, place: int) -> None:
-        """Record that the lost waits up to that place have been reported to the user."""
+        """Record that all lost waits up to `place` in the queue have been reported to the user."""
 
     def signal(self, slot: Slot, address: int) -> tuple[int, int, int]:
         """Do `check` and `Slot.submit` for this queue's number as a device. Then queue the `store` of the point, or a
@@ -1495,22 +1529,25 @@ class StreamQueue:
         """Queue the `host` function that completes a point with `after`. It keeps the slot's memory until then."""
 
     def submit(self, calls: Sequence[tuple[int, ...]]) -> tuple[int, int]:
-        """Queue other work, and marks behind it: calls `(address of the function, argument, ...)`, made in order until
-        one fails. Returns the place in the queue and 0, or the number of the call that failed and its code. The calls
-        are held while anything is held. The memory behind their arguments must stay valid until the driver has received
-        the call (`handed`), or longer if the driver requires it.
+        """Queue other work as calls of driver functions. Each call is `(address of the function, argument, ...)`. They
+        are made in order, until one fails. Some of the calls may be marks, which show when earlier work has finished.
 
-        This still works after the queue has failed, so a mark can still show when earlier work has finished.
+        Returns the place in the queue and 0, or the number of the call that failed and its code. The calls are held
+        while anything is held. The memory behind their arguments must stay valid until the driver has received the call
+        (`handed`), or longer if the driver requires it. This works even after the queue has failed, so a mark can still
+        show when earlier work has finished.
         """
 
     def own(self, slot: Slot, address: int) -> None:
-        """Let native code outside this module queue commands by `engine` from now on. Each command signals a point of
-        this slot, which nobody else signals.
+        """Let native code outside this module queue commands from now on. It uses the address `engine`. Each command
+        signals a point of this slot, which nobody else signals.
         """
 
     @property
     def spent(self) -> bool:
-        """Whether `own` has set no slot, or the queue has met a loss that a later point of the slot would hide."""
+        """Whether `own` has to be called (again): no slot is set, or the queue has met a loss that a later point of the
+        slot would hide.
+        """
 
     @property
     def engine(self) -> int:
@@ -1518,10 +1555,10 @@ class StreamQueue:
 
     @property
     def place(self) -> int:
-        """The place of the newest operation."""
+        """The place of the newest operation in the queue."""
 
     def unsure(self, more: bool) -> None:
-        """Record that later work waits for something that is not a point and may never come. Until the same call with
+        """Record that later work waits for something that is not a point and may never happen. Until the same call with
         False, this queue counts in the `budget`, and its signals are not certain.
         """
 
@@ -1601,10 +1638,11 @@ CREW_JOIN: int
 CREW_LIFE: int
 
 class Crew:
-    """This process in the crew of one lock (kind 1), atomic (2) or channel (3), see docs/channels-protocol.md.
+    """This process's share of a crew: the members of all processes that have one lock (kind 1), atomic (2) or channel
+    (3) open. docs/channels-protocol.md describes crews.
 
-    It takes over `fd`, the descriptor of the crew's file. `memory` has the control words. `fresh` means that nobody has
-    used them before.
+    It takes over `fd`, the descriptor of the crew's file. `memory` contains the control words. `fresh` means that
+    nobody has used them before.
     """
 
     def __init__(self, fd: OwnedFd, memory: memoryview, kind: int, fresh: bool, initial: int = 0) -> None: ...
@@ -1615,9 +1653,9 @@ class Crew:
         """Return the pid of a member: 0 if the pid is not visible from here, -1 if there is no such member."""
 
 class LockMember:
-    """One member of a lock's crew. To make a member, the caller holds the lock on the byte CREW_JOIN of the crew's
-    file. If an exception is passed instead of a crew, each use raises that exception. Acquiring the lock returns
-    `held`, or `died` if its last owner died.
+    """One member of a lock's crew, the processes that have the lock open. The caller must hold the POSIX lock on byte
+    CREW_JOIN of the crew's file while it makes a member. If an exception is passed instead of a crew, each use raises
+    that exception. Acquiring the lock returns `held`, or `died` if its last owner died.
     """
 
     def __new__(cls, crew: Crew | Exception, label: str = "", held: object = None, died: object = None, /) -> Self: ...
@@ -1639,7 +1677,7 @@ class LockMember:
     def __exit__(self, *error: object) -> None: ...
 
 def lock_acquire(lock: LockMember, timeout: float | None, /) -> Any:
-    """Return `held` or `died`, or None after the time-out."""
+    """Acquire the lock. Return `held` or `died`, or None after the time-out."""
 
 def lock_leave(lock: LockMember, /) -> None: ...
 def lock_member(lock: LockMember, /) -> int: ...
@@ -1647,7 +1685,7 @@ def lock_owner(lock: LockMember, /) -> int:
     """Return 1 + the number of the member that holds the lock, or 0 if no member does."""
 
 class AtomicMember:
-    """One member of an atomic's crew, made as a `LockMember` is."""
+    """One member of an atomic's crew, the processes that have the atomic open. It is made as a `LockMember` is."""
 
     def __new__(cls, crew: Crew | Exception, label: str = "", /) -> Self: ...
     def add(self, n: int, /) -> int:
@@ -1719,9 +1757,9 @@ CHANNEL_SPARE: int
 CHANNEL_TEXT: int
 
 def channel_nbytes(geometry: tuple[int, ...], /) -> int:
-    """Return the size of the control words, or 0 if there can be no such channel. The geometry is the bytes of a frame,
-    the slots, the slots for dead letters, writers, history, redeliver, on_full, the bytes of metadata, the bytes of
-    text, and 1 if devices work on frames.
+    """Return the size of a channel's control words, or 0 if such a channel is impossible. The geometry consists of the
+    bytes of a frame, the slots, the slots for dead letters, writers, history, redeliver, on_full, the bytes of
+    metadata, the bytes of text, and 1 if devices work on frames.
     """
 
 def channel_begin(crew: Crew, geometry: tuple[int, ...], text: bytes, /) -> None:
@@ -1733,20 +1771,23 @@ def channel_geometry(crew: Crew, /) -> tuple[tuple[int, ...], bytes]:
     """
 
 def channel_move(crew: Crew, /) -> None:
-    """Send a channel's readers to the next channel of that name, since its slots have ended with their maker."""
+    """Make a channel's readers switch to the next channel of that name. Used if the memory of the slots has ended with
+    the process that made it.
+    """
 
 def channel_survey(crew: Crew, /) -> tuple[list[tuple[Any, ...]], int]:
-    """Return, for people, the member, pid, role, cursor, missed, received, held and label of each member, and the seq
-    of the next frame.
+    """Return an overview of a channel for people: the member, pid, role, cursor, missed, received, held and label of
+    each member, and the seq of the next frame.
     """
 
 class ChannelEnd:
-    """One member of a channel's crew. To make a member, the caller holds the lock on the byte CREW_JOIN of the crew's
-    file. Raises OSError (EBUSY) if there is no room for another writer.
+    """One member of a channel's crew, the processes that have the channel open. The caller must hold the POSIX lock on
+    byte CREW_JOIN of the crew's file while it makes a member. Raises OSError (EBUSY) if there is no room for another
+    writer.
 
     `refuse(end, outcome, wanted, timeout)` raises the error of an outcome. `encode(end, meta)` returns the bytes that
-    are sent with a frame. `signal(end, order)` returns the point that completes once the work on a frame is done, or 0
-    if there is none.
+    are sent with a frame. `signal(end, order)` returns the point (the number of a signal) that completes once the work
+    on a frame is done, or 0 if there is none.
     """
 
     lost: int
@@ -1779,22 +1820,28 @@ class ChannelEnd:
         """
 
     def loan(self, timeout: float | None, /) -> Any:
-        """Return a new loan, which has no slot yet."""
+        """Return a new loan. It gets its slot at the beginning of its `with` block, which waits at most `timeout`
+        seconds for a free slot.
+        """
 
     def receive(self, timeout: float | None, /) -> Any:
         """Return the next frame."""
 
     def peek(self) -> int:
-        """Return the outcome that `receive` would have now. The crew's file reports the next change."""
+        """Return the outcome that `receive` would have now, without waiting or taking the frame. After this, the next
+        change is reported by a write to the crew's file.
+        """
 
     def failed(self) -> Any: ...
     def finish(self) -> int: ...
     def write(self) -> int: ...
     def reads(self, slot: int, /) -> list[tuple[int, int]]:
-        """Return the (member, point) pairs after which the slot can be written: until then, readers' devices use it."""
+        """Return the signals that must complete before the slot can be written, as (member, point) pairs. Until then,
+        readers' devices use the slot.
+        """
 
     def since(self, member: int, /) -> int:
-        """Return when a member joined, or 0 if there is no such member."""
+        """Return the time at which a member joined, or 0 if there is no such member."""
 
     def unread(self) -> int:
         """Return the number of frames that this reader has missed or not received, for a channel that has moved."""
@@ -1808,7 +1855,7 @@ class HeldBase:
 
     @property
     def seq(self) -> int:
-        """The number of the frame in the channel, from 1 on. A loan has it after its block."""
+        """The number of the frame in the channel, from 1 on. A loan gets its number at the end of its `with` block."""
     def __enter__(self: _Held) -> _Held: ...  # Jedi takes Self for this class
     def __exit__(self, *error: object) -> None: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
@@ -1849,7 +1896,7 @@ def frame_point_by(frame: FrameBase, /) -> int:
     """Return the member whose event `frame_point` refers to."""
 
 def frame_since(frame: FrameBase, /) -> int:
-    """Return when the member that `frame_point_by` returns has joined."""
+    """Return the time at which the member that `frame_point_by` returns has joined."""
 
 class FrameBase(HeldBase):
     """A slot that a reader holds."""
@@ -1868,7 +1915,7 @@ class FrameBase(HeldBase):
 
     @property
     def closed(self) -> bool:
-        """Whether the frame was given back."""
+        """Whether the frame's slot has been given back."""
 
     def close(self) -> None:
         """Give the slot back. In mode "one" that acknowledges the frame. Idempotent.
