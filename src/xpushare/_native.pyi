@@ -881,8 +881,7 @@ KINDS_MOST: Final[int]
 
 @final
 class Kinds:
-    """A cache of results of `Leaves.settle` and `Leaves.produce` for kinds of arrays. Later calls of `share` reuse it.
-    """
+    """Caches results of `Leaves.settle` and `Leaves.produce` for kinds of arrays. Later calls of `share` reuse them."""
 
     def clear(self) -> None: ...
 
