@@ -79,8 +79,7 @@ NOTHING: Final = (errno.ENOENT, errno.ENOTDIR)
 
 @final
 class _Call:
-    """An identity of one call of `publish` or `unpublish`. When the call is over, no reference to this object is left.
-    """
+    """The identity of a call of `publish` or `unpublish`. When the call is over, no reference to this object is left."""
 
     __slots__ = ("__weakref__",)
 
